@@ -1,0 +1,140 @@
+"""The error tree: a class says what the caller does next, a code says what happened.
+
+Spark carries an executor error to the driver as text only, so the code leads the
+text: ``[TOPIC_ALREADY_EXISTS] topic 'x' exists. Use --if-not-exists. topic=`x` ``.
+Kafka's name and number where Kafka has the error, 1000 and up for ours; append-only.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class ErrorCode(IntEnum):
+    """Stable codes. Source of those below 1000: Kafka's ``Errors.java``."""
+
+    UNKNOWN_SERVER_ERROR = -1
+    OFFSET_OUT_OF_RANGE = 1
+    CORRUPT_MESSAGE = 2
+    UNKNOWN_TOPIC_OR_PARTITION = 3
+    LEADER_NOT_AVAILABLE = 5
+    REQUEST_TIMED_OUT = 7
+    MESSAGE_TOO_LARGE = 10
+    INVALID_TOPIC_EXCEPTION = 17
+    NOT_ENOUGH_REPLICAS = 19
+    NOT_ENOUGH_REPLICAS_AFTER_APPEND = 20
+    INVALID_REQUIRED_ACKS = 21
+    INVALID_TIMESTAMP = 32
+    UNSUPPORTED_VERSION = 35
+    TOPIC_ALREADY_EXISTS = 36
+    INVALID_PARTITIONS = 37
+    INVALID_REPLICATION_FACTOR = 38
+    INVALID_REPLICA_ASSIGNMENT = 39
+    INVALID_CONFIG = 40
+    INVALID_REQUEST = 42
+    OUT_OF_ORDER_SEQUENCE_NUMBER = 45
+    INVALID_PRODUCER_EPOCH = 47
+    KAFKA_STORAGE_ERROR = 56
+    UNSUPPORTED_COMPRESSION_TYPE = 76
+    INVALID_RECORD = 87
+    PRODUCER_FENCED = 90
+    UNKNOWN_TOPIC_ID = 100
+
+    REPLOG_UNKNOWN_OPTION = 1000
+    REPLOG_MISSING_OPTION = 1001
+    REPLOG_CONFLICTING_OPTIONS = 1002
+    REPLOG_INVALID_OPTION = 1003
+    REPLOG_INVALID_SCHEMA = 1004
+    REPLOG_NULL_TOPIC = 1005
+    REPLOG_STORE_NOT_INITIALISED = 1010
+    REPLOG_STORE_EXISTS = 1011
+    REPLOG_CLUSTER_MISMATCH = 1012
+    REPLOG_NO_QUORUM = 1013
+    REPLOG_ROOT_STALE = 1014
+    REPLOG_UNSUPPORTED_STORE = 1015
+    REPLOG_STORE_REFUSED = 1016
+    REPLOG_STORE_UNAVAILABLE = 1017
+    REPLOG_STORE_OUTCOME_UNKNOWN = 1018
+    REPLOG_STORE_LIES = 1019
+    REPLOG_COMMIT_OUTCOME_UNKNOWN = 1020
+    REPLOG_TAIL_UNDECIDED = 1021
+    REPLOG_DEPOSED = 1022
+    REPLOG_CHECKPOINT_RESET = 1030
+    REPLOG_DUPLICATE_TXN_MISMATCH = 1031
+    REPLOG_JOB_TOO_LONG = 1032
+    REPLOG_DATA_LOSS = 1040
+    REPLOG_ACKS0_DROPPED = 1041
+    REPLOG_BUFFER_EXHAUSTED = 1042
+    REPLOG_NOT_FORK_SAFE = 1043
+    REPLOG_ENVIRONMENT = 1050
+    REPLOG_INPUT = 1051
+
+
+def _rebuild(cls: type[ReplogError], args: tuple[object, ...], state: dict[str, object]) -> ReplogError:
+    error = cls.__new__(cls)
+    error.args = args
+    error.__dict__.update(state)
+    return error
+
+
+class ReplogError(Exception):
+    """Base of the tree. Survives pickling and keeps its code in its text.
+
+    Args:
+        code: the stable code; it leads the text.
+        message: what happened and, as its last sentence, what to type or change next.
+        context: variables, shown last as key=`value`.
+    """
+
+    def __init__(self, code: ErrorCode, message: str, **context: object) -> None:
+        super().__init__(message)
+        self.code = code
+        self.context = context
+
+    def __str__(self) -> str:
+        details = "".join(f" {key}=`{value}`" for key, value in self.context.items())
+        return f"[{self.code.name}] {self.args[0]}{details}"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuild, (type(self), self.args, dict(self.__dict__))
+
+
+class RetriableError(ReplogError):
+    """The same call may succeed later; nothing was decided."""
+
+
+class OutcomeUnknownError(ReplogError):
+    """The effect may or may not have happened: repeat the same call, identities make it harmless."""
+
+
+class FencedError(ReplogError):
+    """A newer owner exists: drop this instance, never retry."""
+
+
+class InvalidConfigError(ReplogError, ValueError):
+    """The caller's option, argument or schema is wrong: fix it. Nothing was attempted."""
+
+
+class NotFoundError(ReplogError, LookupError):
+    """The named thing does not exist."""
+
+
+class CorruptDataError(ReplogError):
+    """The bytes are wrong: never make rows of them."""
+
+
+class UnsupportedFormatError(ReplogError):
+    """Written by a newer release: upgrade this one."""
+
+
+__all__ = [
+    "CorruptDataError",
+    "ErrorCode",
+    "FencedError",
+    "InvalidConfigError",
+    "NotFoundError",
+    "OutcomeUnknownError",
+    "ReplogError",
+    "RetriableError",
+    "UnsupportedFormatError",
+]

@@ -1,0 +1,76 @@
+"""The four verbs on one root, and what a create can answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+Buffer = bytes | bytearray | memoryview
+
+
+class CreateOutcome(Enum):
+    """What is known after a create-if-absent."""
+
+    CREATED = "created"
+    """This call's bytes are under the name, durably."""
+    EXISTS = "exists"
+    """Other bytes hold the name."""
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectInfo:
+    """One listed object."""
+
+    key: str
+    size_bytes: int
+
+
+class ObjectStore(Protocol):
+    """Immutable objects under string keys below one root URL. Picklable; holds no open handle.
+
+    A write is atomic in name and content: a reader sees the whole object or none of it.
+    Handles are opened lazily per process id, so a forked child never uses its parent's.
+    """
+
+    url: str
+
+    def get(self, key: str, *, start: int = 0, size_bytes: int | None = None) -> Buffer | None:
+        """Return the bytes [start, start + size_bytes), or None where the object is absent.
+
+        Shorter than asked where the object ends. Local roots answer large ranges with a
+        memoryview over a memory map.
+
+        Raises:
+            RetriableError: KAFKA_STORAGE_ERROR or REPLOG_STORE_UNAVAILABLE; nothing is known.
+        """
+        ...
+
+    def create(
+        self, key: str, data: Buffer | Sequence[Buffer], *, make_parent: bool = False
+    ) -> CreateOutcome:
+        """Create the object if the name is free, durably.
+
+        Args:
+            key: path below the root, '/'-separated.
+            data: the body, or its pieces in order (never joined where the backend can gather).
+            make_parent: make the LAST folder level if missing; never a higher one.
+
+        Raises:
+            ReplogError: REPLOG_STORE_REFUSED: nothing was written, trying again is pointless.
+            OutcomeUnknownError: REPLOG_STORE_OUTCOME_UNKNOWN: may have been written.
+        """
+        ...
+
+    def make_folder(self, key_prefix: str) -> None:
+        """Make a folder and all above it below the root, durably. No-op on object stores."""
+        ...
+
+    def list_keys(self, prefix: str) -> Iterator[ObjectInfo]:
+        """Yield objects whose key starts with the prefix, in key order, never from a cache."""
+        ...
+
+    def delete(self, key: str) -> None:
+        """Delete the object; absent is success."""
+        ...
