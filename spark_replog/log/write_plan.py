@@ -1,0 +1,71 @@
+"""What a write task must know, folded once in the driver and carried to the tasks.
+
+Tasks never read a ledger: everything here is a plain value, so a plan pickles and costs
+O(partitions). Leader first in every replica set.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from spark_replog.errors import ErrorCode, NotFoundError
+from spark_replog.ids import BrokerId, LedgerId, TopicId
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPlan:
+    """One topic as the fold showed it when the plan was made."""
+
+    name: str
+    topic_id: TopicId
+    ledger_id: LedgerId
+    generation: int
+    """The ledger's data generation: the folder that new objects go to."""
+    replica_sets: tuple[tuple[BrokerId, ...], ...]
+    """Per partition: the assigned brokers, leader first."""
+    in_sync: tuple[tuple[BrokerId, ...], ...]
+    """Per partition: the in-sync brokers, leader first; never empty."""
+    min_insync: int
+    """``min.insync.replicas``, already clamped to the replication factor."""
+    compression: str
+    """none, lz4 or zstd."""
+    max_message_bytes: int
+    log_append_time: bool
+
+    @property
+    def partition_count(self) -> int:
+        """Return the number of partitions."""
+        return len(self.replica_sets)
+
+
+@dataclass(frozen=True, slots=True)
+class WritePlan:
+    """All that the tasks of one micro-batch carry. Picklable; made by ``coordinator.write_plan``."""
+
+    path: str
+    storage_options: tuple[tuple[str, str], ...]
+    cluster_id: str
+    topics: tuple[TopicPlan, ...]
+    """The one topic asked for, or every topic when rows name their topic."""
+    broker_urls: tuple[tuple[BrokerId, str], ...]
+    principal: str
+    made_at_ms: int
+    _by_name: dict[str, TopicPlan] = field(init=False, repr=False, compare=False, hash=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_by_name", {topic.name: topic for topic in self.topics})
+
+    def topic(self, name: str) -> TopicPlan:
+        """Return the plan of a topic.
+
+        Raises:
+            NotFoundError: UNKNOWN_TOPIC_OR_PARTITION.
+        """
+        found = self._by_name.get(name)
+        if found is None:
+            raise NotFoundError(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                f"this store has no topic '{name}'. Create it: replog -s {self.path} topic create {name} -p 1.",
+                topic=name,
+            )
+        return found
