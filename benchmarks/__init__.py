@@ -1,0 +1,1 @@
+"""Side-by-side programs and their recorded results; see RESULTS.md."""

@@ -1,0 +1,62 @@
+"""What the Spark benchmarks share: a quiet session that sees this checkout, a scratch folder, medians."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import statistics
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from spark_replog.cli.java import java_home
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@contextmanager
+def session(name: str, cores: int = 2, **confs: str) -> Iterator[SparkSession]:
+    """Yield a session whose workers import this checkout and benchmarks.floors."""
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    os.environ["JAVA_HOME"] = str(java_home())
+    from pyspark.sql import SparkSession
+
+    from benchmarks.floors import Floor
+
+    builder = SparkSession.builder.master(f"local[{cores}]").appName(name)
+    builder = builder.config("spark.ui.enabled", "false").config("spark.log.level", "ERROR")
+    builder = builder.config("spark.driver.memory", "6g").config("spark.sql.session.timeZone", "UTC")
+    for key, value in confs.items():
+        builder = builder.config(key.replace("__", "."), value)
+    spark = builder.getOrCreate()
+    spark.dataSource.register(Floor)
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+@contextmanager
+def scratch(base: str | None) -> Iterator[Path]:
+    """Yield a fresh folder on the disk under test and remove it afterwards."""
+    folder = Path(tempfile.mkdtemp(prefix="replog-bench-", dir=base))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def table(rows: list[tuple[str, list[float]]], unit: str) -> str:
+    """Return a markdown table of medians with their spread."""
+    lines = [f"| case | median {unit} | min | max | runs |", "| --- | --- | --- | --- | --- |"]
+    for name, values in rows:
+        median = statistics.median(values)
+        lines.append(f"| {name} | {median:,.1f} | {min(values):,.1f} | {max(values):,.1f} | {len(values)} |")
+    return "\n".join(lines)

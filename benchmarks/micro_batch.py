@@ -1,0 +1,93 @@
+"""The time of one micro-batch, replog to replog, beside a Python source and sink that do nothing.
+
+Three local roots, 3 replicas, fsync on, Spark's defaults, two tasks, 1,000 rows a batch. The pairs run
+in turn in one session, several times; the first 30 micro-batches of each run are dropped.
+
+    python -m benchmarks.micro_batch [--batches 70] [--rounds 3] [--dir FOLDER]
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+from benchmarks.bench_session import scratch, session, table
+from spark_replog.coordinator.cluster_init import init_cluster
+from spark_replog.coordinator.controller import Controller
+
+ROWS = 1_000
+WARM_UP = 30
+
+
+def durations(query: StreamingQuery, batches: int) -> list[dict[str, float]]:
+    """Wait for so many micro-batches; return the durations (ms) of those after the warm-up."""
+    seen: dict[int, dict[str, float]] = {}
+    deadline = time.monotonic() + 300
+    while len(seen) < batches and time.monotonic() < deadline and query.isActive:
+        for progress in query.recentProgress:
+            if progress["numInputRows"] > 0:
+                seen[progress["batchId"]] = dict(progress["durationMs"])
+        time.sleep(0.2)
+    query.stop()
+    return [value for batch, value in sorted(seen.items()) if batch >= WARM_UP]
+
+
+def floor_query(spark: SparkSession, folder: Path, batches: int) -> StreamingQuery:
+    """Start the do-nothing pair."""
+    source: DataFrame = (
+        spark.readStream.format("floor").option("rows", ROWS).option("tasks", 2).option("batches", batches).load()
+    )
+    writer = source.select("key", "value").writeStream.format("floor")
+    return writer.option("checkpointLocation", str(folder)).start()
+
+
+def replog_query(spark: SparkSession, path: str, folder: Path) -> StreamingQuery:
+    """Start replog to replog."""
+    source = (
+        spark.readStream.format("replog")
+        .option("path", path)
+        .option("subscribe", "in")
+        .option("startingOffsets", "earliest")
+        .option("maxOffsetsPerTrigger", ROWS)
+        .load()
+    )
+    writer = source.select("key", "value").writeStream.format("replog").option("path", path).option("topic", "out")
+    return writer.option("checkpointLocation", str(folder)).start()
+
+
+def main() -> None:
+    """Run the pairs in turn and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--batches", type=int, default=70)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--dir", default=None)
+    arguments = parser.parse_args()
+    batches = arguments.batches
+    results: dict[str, list[dict[str, float]]] = {"floor": [], "replog": []}
+    with scratch(arguments.dir) as folder, session("micro-batch") as spark:
+        spark.conf.set("spark.sql.streaming.numRecentProgressUpdates", "1000")
+        path = str(folder / "store")
+        controller = Controller(init_cluster(path, 3, {}, fsync=True))
+        for topic in ("in", "out"):
+            controller.create_topic(topic, partitions=2, replicas=3, config={})
+        rows = spark.read.format("floor").option("rows", ROWS * (batches + 20)).load().select("key", "value")
+        rows.write.format("replog").option("path", path).option("topic", "in").mode("append").save()
+        for number in range(arguments.rounds):
+            results["floor"] += durations(floor_query(spark, folder / f"floor-{number}", batches), batches)
+            results["replog"] += durations(replog_query(spark, path, folder / f"replog-{number}"), batches)
+    for phase in ("triggerExecution", "latestOffset", "queryPlanning", "addBatch", "walCommit", "commitOffsets"):
+        print(f"\n{phase}")
+        print(table([(name, [row.get(phase, 0.0) for row in values]) for name, values in results.items()], "ms"))
+    over = statistics.median(row["triggerExecution"] for row in results["replog"]) - statistics.median(
+        row["triggerExecution"] for row in results["floor"]
+    )
+    print(f"\nreplog over the do-nothing pair: {over:.1f} ms a micro-batch")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,95 @@
+"""Rows per second of Spark writing to and reading from replog, beside two floors in the same run.
+
+Floors: a Python data source that only passes Arrow batches, and Spark's own uncompressed parquet. The
+cases are interleaved round by round; medians are printed as rows/s and MB/s of values.
+
+    python -m benchmarks.spark_throughput [--rows 4000000] [--rounds 5] [--dir FOLDER]
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+
+from benchmarks.bench_session import scratch, session, table
+from benchmarks.floors import VALUE_SIZE_BYTES
+from spark_replog.coordinator.cluster_init import init_cluster
+from spark_replog.coordinator.controller import Controller
+
+PARTITIONS = 2
+
+
+def make_store(folder: Path, name: str, replicas: int) -> str:
+    """Make a store of `replicas` brokers with topic t of 2 partitions, fsync on; return its path."""
+    path = str(folder / name)
+    cluster = init_cluster(path, replicas, {}, fsync=True)
+    Controller(cluster).create_topic("t", partitions=PARTITIONS, replicas=replicas, config={})
+    return path
+
+
+def cases(spark: SparkSession, folder: Path, frame: DataFrame, rows: int) -> dict[str, Callable[[], None]]:
+    """Return case name -> one timed action."""
+    one, three = make_store(folder, "one", 1), make_store(folder, "three", 3)
+    loaded = make_store(folder, "loaded", 1)
+
+    def to_replog(path: str) -> None:
+        frame.write.format("replog").option("path", path).option("topic", "t").mode("append").save()
+
+    to_replog(loaded)
+    parquet = str(folder / "read.parquet")
+    floor_frame = spark.read.format("floor").option("rows", rows).option("tasks", PARTITIONS).load()
+    floor_frame.write.option("compression", "none").parquet(parquet)
+
+    def drain(source: DataFrame) -> None:
+        source.write.format("noop").mode("overwrite").save()
+
+    return {
+        "write: pass-through floor": lambda: frame.write.format("floor").mode("append").save(),
+        "write: parquet, uncompressed": lambda: frame.write.option("compression", "none")
+        .mode("overwrite")
+        .parquet(str(folder / "write.parquet")),
+        "write: replog, 1 replica": lambda: to_replog(one),
+        "write: replog, 3 replicas": lambda: to_replog(three),
+        "read: pass-through floor": lambda: drain(floor_frame),
+        "read: parquet, uncompressed": lambda: drain(spark.read.parquet(parquet)),
+        "read: replog": lambda: drain(
+            spark.read.format("replog").option("path", loaded).option("subscribe", "t").load()
+        ),
+    }
+
+
+def main() -> None:
+    """Run the rounds and print the table and the ratios."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=4_000_000)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--dir", default=None)
+    arguments = parser.parse_args()
+    rows = arguments.rows
+    with scratch(arguments.dir) as folder, session("throughput") as spark:
+        source = spark.read.format("floor").option("rows", rows).option("tasks", PARTITIONS).load()
+        frame = source.select("key", "value").cache()
+        frame.count()
+        seconds: dict[str, list[float]] = {}
+        actions = cases(spark, folder, frame, rows)
+        for number in range(arguments.rounds + 1):
+            for name, action in actions.items():
+                began = time.perf_counter()
+                action()
+                if number:
+                    seconds.setdefault(name, []).append(time.perf_counter() - began)
+    rates = {name: [rows / value / 1e6 for value in values] for name, values in seconds.items()}
+    print(table(list(rates.items()), "M rows/s"))
+    median = {name: statistics.median(values) for name, values in rates.items()}
+    for name, value in median.items():
+        floor = median["write: pass-through floor" if name.startswith("write") else "read: pass-through floor"]
+        print(f"{name}: {value * VALUE_SIZE_BYTES:,.0f} MB/s of values, {value / floor:.2f} of the pass-through floor")
+
+
+if __name__ == "__main__":
+    main()
