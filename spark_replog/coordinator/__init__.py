@@ -1,0 +1,1 @@
+"""Driver-side coordination: controller, replica manager, delayed operations, replica fetcher."""

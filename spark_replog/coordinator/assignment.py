@@ -1,0 +1,124 @@
+"""Which brokers hold which partition. Pure.
+
+Source: Kafka's ``AdminUtils.assignReplicasToBrokers``, rack-unaware and rack-aware.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+
+from spark_replog.errors import ErrorCode, InvalidConfigError
+from spark_replog.ids import BrokerId
+
+Assignment = tuple[tuple[BrokerId, ...], ...]
+"""Per partition the replicas, preferred leader first."""
+
+
+def assign_replicas(
+    brokers: Mapping[BrokerId, str | None],
+    partition_count: int,
+    replication_factor: int,
+    *,
+    start_index: int | None = None,
+    first_partition: int = 0,
+) -> Assignment:
+    """Spread replicas so that leaders and copies are even and racks differ where they can.
+
+    Args:
+        brokers: broker id to rack; None where no rack is known.
+        partition_count: how many partitions to place.
+        replication_factor: copies of each.
+        start_index: where the first leader goes; None picks one at random.
+        first_partition: number of the first partition placed (growth continues the pattern).
+
+    Raises:
+        InvalidConfigError: INVALID_PARTITIONS, INVALID_REPLICATION_FACTOR, or INVALID_REPLICA_ASSIGNMENT
+            where some brokers have a rack and others have none.
+    """
+    if partition_count <= 0:
+        raise InvalidConfigError(
+            ErrorCode.INVALID_PARTITIONS,
+            "a topic needs at least one partition. Give a number above 0.",
+            partitions=partition_count,
+        )
+    if replication_factor <= 0 or replication_factor > len(brokers):
+        raise InvalidConfigError(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            f"the store has {len(brokers)} brokers, so a topic can have 1 to {len(brokers)} replicas. "
+            "Give fewer replicas or a store with more roots.",
+            replicas=replication_factor,
+        )
+    racks = {broker: rack for broker, rack in brokers.items() if rack is not None}
+    if racks and len(racks) != len(brokers):
+        raise InvalidConfigError(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            "some brokers have a rack and others have none. Give every broker a rack, or none.",
+            without_rack=sorted(set(brokers) - set(racks)),
+        )
+    start = random.randrange(len(brokers)) if start_index is None else start_index
+    if racks:
+        return _assign_rack_aware(racks, partition_count, replication_factor, start, first_partition)
+    return _assign_rack_unaware(sorted(brokers), partition_count, replication_factor, start, first_partition)
+
+
+def _assign_rack_unaware(
+    brokers: Sequence[BrokerId], partition_count: int, replication_factor: int, start: int, first_partition: int
+) -> Assignment:
+    count = len(brokers)
+    shift = start
+    rows: list[tuple[BrokerId, ...]] = []
+    for partition in range(first_partition, first_partition + partition_count):
+        if partition > 0 and partition % count == 0:
+            shift += 1
+        first = (partition + start) % count
+        followers = (
+            brokers[_replica_index(first, shift, follower, count)] for follower in range(replication_factor - 1)
+        )
+        rows.append((brokers[first], *followers))
+    return tuple(rows)
+
+
+def _assign_rack_aware(
+    racks: Mapping[BrokerId, str], partition_count: int, replication_factor: int, start: int, first_partition: int
+) -> Assignment:
+    brokers = rack_alternated(racks)
+    count, rack_count = len(brokers), len(set(racks.values()))
+    shift = start
+    rows: list[tuple[BrokerId, ...]] = []
+    for partition in range(first_partition, first_partition + partition_count):
+        if partition > 0 and partition % count == 0:
+            shift += 1
+        first = (partition + start) % count
+        chosen = [brokers[first]]
+        used_racks = {racks[brokers[first]]}
+        candidate_number = 0
+        while len(chosen) < replication_factor:
+            broker = brokers[_replica_index(first, shift * rack_count, candidate_number, count)]
+            candidate_number += 1
+            repeats_rack = racks[broker] in used_racks and len(used_racks) < rack_count
+            repeats_broker = broker in chosen and len(chosen) < count
+            if not repeats_rack and not repeats_broker:
+                chosen.append(broker)
+                used_racks.add(racks[broker])
+        rows.append(tuple(chosen))
+    return tuple(rows)
+
+
+def _replica_index(first: int, shift: int, follower: int, count: int) -> int:
+    if count == 1:
+        return 0
+    return (first + 1 + (shift + follower) % (count - 1)) % count
+
+
+def rack_alternated(racks: Mapping[BrokerId, str]) -> list[BrokerId]:
+    """Order brokers so that neighbours are in different racks as long as racks last."""
+    members: dict[str, list[BrokerId]] = {}
+    for broker in sorted(racks):
+        members.setdefault(racks[broker], []).append(broker)
+    ordered: list[BrokerId] = []
+    depth = 0
+    while len(ordered) < len(racks):
+        ordered += [members[rack][depth] for rack in sorted(members) if depth < len(members[rack])]
+        depth += 1
+    return ordered

@@ -1,0 +1,189 @@
+"""One opened store: its brokers, the cluster ledger, and the topic ledgers folded so far.
+
+Runs wherever a coordinator, a planner or a command runs (never in a task). A process keeps
+one ``Cluster`` per (path, storage options) so that folds are incremental; a forked child
+starts with none of its parent's.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+from spark_replog.clock import SYSTEM_CLOCK, Clock
+from spark_replog.config import CoordinatorConfig
+from spark_replog.errors import ErrorCode, NotFoundError
+from spark_replog.ids import LedgerId, TopicId
+from spark_replog.ledger.ledger import JournalRoot, Ledger, LedgerSettings
+from spark_replog.log.cluster_state import ClusterLedgerState
+from spark_replog.log.topic_state import TopicLedgerState, TopicState
+from spark_replog.storage.brokers import BrokerSet
+
+_State = TypeVar("_State", ClusterLedgerState, TopicLedgerState)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicHandle:
+    """Where a topic's truth lies."""
+
+    name: str
+    topic_id: TopicId
+    ledger_id: LedgerId
+
+
+class Cluster:
+    """An opened store. Thread safe.
+
+    Args:
+        brokers: the opened roots.
+        path: what the user gave, for error texts and for plans.
+        storage_options: passed to every root.
+        config: time-outs of the coordinator.
+        clock: time source.
+    """
+
+    def __init__(
+        self,
+        brokers: BrokerSet,
+        *,
+        path: str,
+        storage_options: Mapping[str, str],
+        config: CoordinatorConfig,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self.brokers = brokers
+        self.path = path
+        self.storage_options = dict(storage_options)
+        self.config = config
+        self.clock = clock
+        self.cluster_ledger: Ledger[ClusterLedgerState] = self._make_ledger(
+            brokers.cluster_id, ClusterLedgerState(brokers.cluster_id)
+        )
+        self._topic_ledgers: dict[LedgerId, Ledger[TopicLedgerState]] = {}
+        self._lock = threading.Lock()
+        self._refreshed_ms: int | None = None
+
+    @classmethod
+    def open(
+        cls,
+        path: str,
+        storage_options: Mapping[str, str] | None = None,
+        *,
+        config: CoordinatorConfig | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> Cluster:
+        """Open a store.
+
+        Raises:
+            ReplogError: REPLOG_STORE_NOT_INITIALISED, REPLOG_CLUSTER_MISMATCH.
+        """
+        options = dict(storage_options or {})
+        return cls(
+            BrokerSet.open(path, options),
+            path=path,
+            storage_options=options,
+            config=config or CoordinatorConfig(),
+            clock=clock,
+        )
+
+    @classmethod
+    def shared(cls, path: str, storage_options: Mapping[str, str] | None = None) -> Cluster:
+        """Return this process's cluster for the path and options, opened on first use."""
+        key = (os.getpid(), path, tuple(sorted((storage_options or {}).items())))
+        with _SHARED_LOCK:
+            for stale in [other for other in _SHARED if other[0] != key[0]]:
+                del _SHARED[stale]
+            cluster = _SHARED.get(key)
+        if cluster is None:
+            opened = cls.open(path, storage_options)
+            with _SHARED_LOCK:
+                cluster = _SHARED.setdefault(key, opened)
+        return cluster
+
+    def topic_ledger(self, ledger_id: LedgerId) -> Ledger[TopicLedgerState]:
+        """Return the ledger, folded as far as this process has read it."""
+        with self._lock:
+            ledger = self._topic_ledgers.get(ledger_id)
+            if ledger is None:
+                ledger = self._make_ledger(ledger_id, TopicLedgerState(ledger_id))
+                self._topic_ledgers[ledger_id] = ledger
+            return ledger
+
+    def lookup(self, name: str) -> TopicHandle:
+        """Return the ids of a topic; reads the cluster ledger only for a name not known yet
+        or when what is known is older than ``metadata.max.age.ms``.
+
+        Raises:
+            NotFoundError: UNKNOWN_TOPIC_OR_PARTITION.
+            RetriableError: REPLOG_NO_QUORUM.
+        """
+        handle = None if self._is_stale() else self._known(name)
+        if handle is None:
+            self.refresh()
+            handle = self._known(name)
+        if handle is None:
+            raise unknown_topic(name, self.path)
+        return handle
+
+    def topic_names(self) -> list[str]:
+        """Return all topic names, sorted, from the newest fold."""
+        self.refresh()
+        with self.cluster_ledger.lock:
+            return sorted(self.cluster_ledger.state.topics)
+
+    def refresh(self) -> None:
+        """Fold the cluster ledger's newest entries."""
+        self.cluster_ledger.refresh()
+        self._refreshed_ms = self.clock.monotonic_ms()
+
+    def topic_state(self, handle: TopicHandle) -> tuple[Ledger[TopicLedgerState], TopicState]:
+        """Fold the topic's ledger and return it with the topic's part of the state.
+
+        Read the state under ``ledger.lock``.
+
+        Raises:
+            NotFoundError: UNKNOWN_TOPIC_OR_PARTITION: the topic was closed or never initialised.
+        """
+        ledger = self.topic_ledger(handle.ledger_id)
+        ledger.refresh()
+        with ledger.lock:
+            topic = ledger.state.topics.get(handle.topic_id)
+        if topic is None or topic.closed:
+            self._refreshed_ms = None
+            raise unknown_topic(handle.name, self.path)
+        return ledger, topic
+
+    def _known(self, name: str) -> TopicHandle | None:
+        with self.cluster_ledger.lock:
+            found = self.cluster_ledger.state.topics.get(name)
+        return None if found is None else TopicHandle(name, found[0], found[1])
+
+    def _is_stale(self) -> bool:
+        refreshed = self._refreshed_ms
+        return refreshed is None or self.clock.monotonic_ms() - refreshed > self.config.metadata_max_age_ms
+
+    def _make_ledger(self, ledger_id: LedgerId, state: _State) -> Ledger[_State]:
+        roots = [
+            JournalRoot(broker_id, self.brokers.store(broker_id), partial(self.brokers.check_root, broker_id))
+            for broker_id in self.brokers.metadata_broker_ids
+        ]
+        return Ledger(ledger_id, roots, state, settings=LedgerSettings(), clock=self.clock)
+
+
+def unknown_topic(name: str, path: str) -> NotFoundError:
+    """Return the error of a name that no topic has."""
+    return NotFoundError(
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        f"this store has no topic '{name}'. Create it: replog -s {path} topic create {name} -p 1.",
+        topic=name,
+    )
+
+
+_SharedKey = tuple[int, str, tuple[tuple[str, str], ...]]
+_SHARED: dict[_SharedKey, Cluster] = {}
+_SHARED_LOCK = threading.Lock()
+os.register_at_fork(after_in_child=_SHARED.clear)

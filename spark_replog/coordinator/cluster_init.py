@@ -1,0 +1,97 @@
+"""Makes a store: root files, probe, the cluster ledger's folders, broker registration.
+
+Runs in ``replog init``. Every step can be repeated: a run that was interrupted is resumed
+by the same command, any other existing root is refused.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+
+from spark_replog.coordinator.cluster import Cluster
+from spark_replog.errors import ErrorCode, InvalidConfigError
+from spark_replog.log.cluster_state import ClusterLedgerState
+from spark_replog.log.commands import BrokerRegister, encode_command
+from spark_replog.storage.paths import ledger_folders
+from spark_replog.storage.probe import probe_root
+from spark_replog.storage.brokers import BrokerSet, write_root_files
+
+BROKER_COUNT_MAX = 1000
+TWO_BROKERS_WARNING = (
+    "Two brokers lose nothing when one is gone, but nothing can be written until it is back: both hold the journal "
+    "and two is the majority of two. Use one broker for a throw-away store, three or more to stay writable."
+)
+
+
+def init_cluster(
+    path: str,
+    broker_count: int | None = None,
+    storage_options: Mapping[str, str] | None = None,
+    *,
+    fsync: bool = True,
+    racks: Sequence[str] | None = None,
+    timeout_ms: int = 60_000,
+) -> Cluster:
+    """Make a store and return it opened.
+
+    Args:
+        path: a parent directory (gets broker-0 .. broker-N-1), or the roots, comma separated.
+        broker_count: N for a parent directory; default 1. With a list it must match, if given.
+        storage_options: for every root.
+        fsync: False for throw-away stores; recorded in every root file.
+        racks: one per broker, or None.
+        timeout_ms: for the registration of the brokers.
+
+    Raises:
+        ReplogError: REPLOG_STORE_EXISTS: a root belongs to another or a finished store;
+            REPLOG_STORE_LIES: a root's create-if-absent does not hold.
+        InvalidConfigError: REPLOG_INVALID_OPTION: broker count and path do not fit.
+    """
+    urls = root_urls(path, broker_count)
+    options = dict(storage_options or {})
+    brokers = write_root_files(urls, options, racks=racks, fsync=fsync)
+    reports = {broker_id: probe_root(brokers.store(broker_id)) for broker_id in brokers.broker_ids}
+    for broker_id in brokers.metadata_broker_ids:
+        for folder in ledger_folders(brokers.cluster_id):
+            brokers.store(broker_id).make_folder(folder)
+    cluster = Cluster.open(path, options)
+    _register(cluster, {broker: json.dumps(report.to_dict(), sort_keys=True) for broker, report in reports.items()}, timeout_ms)
+    return cluster
+
+
+def root_urls(path: str, broker_count: int | None) -> list[str]:
+    """Return the roots that ``init`` makes.
+
+    Raises:
+        InvalidConfigError: REPLOG_INVALID_OPTION.
+    """
+    roots = [part.strip() for part in path.split(",") if part.strip()]
+    if len(roots) > 1:
+        if broker_count is not None and broker_count != len(roots):
+            raise InvalidConfigError(
+                ErrorCode.REPLOG_INVALID_OPTION,
+                f"the store names {len(roots)} roots but {broker_count} brokers are asked for. Leave --brokers out.",
+            )
+        return roots
+    count = 1 if broker_count is None else broker_count
+    if not roots or not 1 <= count <= BROKER_COUNT_MAX:
+        raise InvalidConfigError(
+            ErrorCode.REPLOG_INVALID_OPTION,
+            f"a store needs a path and 1 to {BROKER_COUNT_MAX} brokers. Give replog -s PATH init --brokers 3.",
+        )
+    return [f"{roots[0].rstrip('/')}/broker-{number}" for number in range(count)]
+
+
+def _register(cluster: Cluster, probes: Mapping[int, str], timeout_ms: int) -> None:
+    """Record every broker in the cluster ledger; those already there are left alone."""
+
+    for broker_id in cluster.brokers.broker_ids:
+        command = BrokerRegister(
+            broker_id, cluster.brokers.url(broker_id), cluster.brokers.rack(broker_id), probes[broker_id]
+        )
+
+        def propose(state: ClusterLedgerState, command: BrokerRegister = command) -> bytes | None:
+            return None if command.broker_id in state.brokers else encode_command(command)
+
+        cluster.cluster_ledger.append(propose, timeout_ms=timeout_ms)

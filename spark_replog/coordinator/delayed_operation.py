@@ -1,0 +1,209 @@
+"""Operations that wait for a condition or a time-out, and where they wait.
+
+Source: Kafka's ``DelayedOperation`` and ``DelayedOperationPurgatory``. An operation
+completes exactly once, whoever comes first. No thread of its own: who waits for an
+operation advances the purgatory's timer meanwhile.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Hashable, Sequence
+from functools import partial
+
+from spark_replog.clock import SYSTEM_CLOCK, Clock
+from spark_replog.coordinator.timing_wheel import Timer, TimerTask
+
+PURGE_INTERVAL = 1000
+WAIT_STEP_MS = 200
+"""The longest nap of a waiting thread: bounds how late another thread's timer may fire."""
+
+
+class DelayedOperation:
+    """Something that completes once: by its condition, by force, or by its time-out.
+
+    Subclasses say when (``try_complete``), what then (``on_complete``) and what else on a
+    time-out (``on_expiration``).
+    """
+
+    def __init__(self, timeout_ms: int) -> None:
+        self.timeout_ms = timeout_ms
+        self.lock = threading.RLock()
+        self._timer: Timer | None = None
+        self._timer_task: TimerTask | None = None
+        self._completed = threading.Event()
+        self._claim = threading.Lock()
+
+    @property
+    def is_completed(self) -> bool:
+        """Return whether it has been completed (``on_complete`` may still be running)."""
+        return self._claim.locked()
+
+    def try_complete(self) -> bool:
+        """Look at the condition; complete when it holds. Called under ``self.lock``."""
+        return False
+
+    def on_complete(self) -> None:
+        """Run once, in the thread that completed the operation."""
+
+    def on_expiration(self) -> None:
+        """Run after ``on_complete`` when the time-out completed it."""
+
+    def force_complete(self) -> bool:
+        """Complete now; False when it already was."""
+        if not self._claim.acquire(blocking=False):
+            return False
+        self._cancel_timer()
+        try:
+            self.on_complete()
+        finally:
+            self._completed.set()
+        return True
+
+    def safe_try_complete(self) -> bool:
+        """Look at the condition under the operation's lock."""
+        with self.lock:
+            return not self.is_completed and self.try_complete()
+
+    def safe_try_complete_or_else(self, action: Callable[[], None]) -> bool:
+        """Look; when it does not hold run ``action`` and look again, all under the lock."""
+        with self.lock:
+            if self.safe_try_complete():
+                return True
+            action()
+            return self.safe_try_complete()
+
+    def cancel(self) -> None:
+        """Stop its timer; it is not completed by this."""
+        self._cancel_timer()
+
+    def wait(self, timeout_ms: float) -> bool:
+        """Wait until ``on_complete`` has run."""
+        return self._completed.wait(timeout_ms / 1000.0)
+
+    def run_expired(self) -> None:
+        """Complete by time-out."""
+        if self.force_complete():
+            self.on_expiration()
+
+    def start_timer(self, timer: Timer, expiry_ms: int) -> None:
+        """Begin to count the time-out; a completion that came meanwhile stops it again."""
+        self._timer = timer
+        self._timer_task = timer.add(expiry_ms, self.run_expired)
+        if self.is_completed:
+            self._cancel_timer()
+
+    def _cancel_timer(self) -> None:
+        timer, task = self._timer, self._timer_task
+        if timer is not None and task is not None:
+            timer.cancel(task)
+
+
+class DelayedOperationPurgatory:
+    """Watch lists by key, and the timer. Thread safe.
+
+    Call ``check_and_complete`` without holding a lock that some operation's condition needs.
+    """
+
+    def __init__(self, *, clock: Clock = SYSTEM_CLOCK, purge_interval: int = PURGE_INTERVAL) -> None:
+        self._clock = clock
+        self._purge_interval = purge_interval
+        self.timer = Timer(clock.monotonic_ms())
+        self._watchers: dict[Hashable, dict[int, DelayedOperation]] = {}
+        self._lock = threading.Lock()
+        self._watched_estimate = 0
+
+    @property
+    def delayed_count(self) -> int:
+        """Return how many time-outs are counting."""
+        return self.timer.size
+
+    @property
+    def watched_count(self) -> int:
+        """Return how many (operation, key) pairs are listed, completed ones not yet purged included."""
+        with self._lock:
+            return sum(map(len, self._watchers.values()))
+
+    def try_complete_else_watch(self, operation: DelayedOperation, keys: Sequence[Hashable]) -> bool:
+        """Complete the operation, or watch it under every key.
+
+        It is tried again after it is registered, so no event between the two is missed.
+
+        Returns:
+            Whether it completed in this call.
+        """
+        if not keys:
+            raise ValueError("a delayed operation needs at least one key to be found by")
+        if operation.safe_try_complete_or_else(partial(self._watch, operation, keys)):
+            return True
+        if not operation.is_completed:
+            operation.start_timer(self.timer, self._clock.monotonic_ms() + operation.timeout_ms)
+        return False
+
+    def check_and_complete(self, key: Hashable) -> int:
+        """Try every operation watched under the key; return how many this call completed."""
+        with self._lock:
+            operations = list(self._watchers.get(key, {}).items())
+        finished, completed_here = [], 0
+        for number, operation in operations:
+            if operation.is_completed:
+                finished.append(number)
+            elif operation.safe_try_complete():
+                finished.append(number)
+                completed_here += 1
+        if finished:
+            with self._lock:
+                self._drop(key, finished)
+        return completed_here
+
+    def cancel_for_key(self, key: Hashable) -> list[DelayedOperation]:
+        """Take the key's operations away and stop their timers; none is completed by this."""
+        with self._lock:
+            operations = list(self._watchers.pop(key, {}).values())
+        for operation in operations:
+            operation.cancel()
+        return operations
+
+    def advance(self) -> int:
+        """Run the time-outs that are due, and purge when enough may be gained."""
+        expired_count = self.timer.advance(self._clock.monotonic_ms())
+        if self._watched_estimate - self.timer.size > self._purge_interval:
+            self.purge()
+        return expired_count
+
+    def purge(self) -> int:
+        """Drop completed operations from all lists; return how many pairs went."""
+        with self._lock:
+            self._watched_estimate = self.timer.size
+            purged_count = 0
+            for key in list(self._watchers):
+                finished = [number for number, operation in self._watchers[key].items() if operation.is_completed]
+                purged_count += len(finished)
+                self._drop(key, finished)
+            return purged_count
+
+    def await_completion(self, operation: DelayedOperation) -> None:
+        """Return once the operation has completed, advancing the timer meanwhile."""
+        while not operation.is_completed:
+            self.advance()
+            next_ms = self.timer.next_expiry_ms()
+            nap_ms = WAIT_STEP_MS if next_ms is None else next_ms - self._clock.monotonic_ms()
+            if nap_ms > 0:
+                operation.wait(min(nap_ms, WAIT_STEP_MS))
+        while not operation.wait(WAIT_STEP_MS):
+            self.advance()
+
+    def _watch(self, operation: DelayedOperation, keys: Sequence[Hashable]) -> None:
+        with self._lock:
+            self._watched_estimate += 1
+            for key in keys:
+                self._watchers.setdefault(key, {})[id(operation)] = operation
+
+    def _drop(self, key: Hashable, numbers: Sequence[int]) -> None:
+        watchers = self._watchers.get(key)
+        if watchers is None:
+            return
+        for number in numbers:
+            watchers.pop(number, None)
+        if not watchers:
+            del self._watchers[key]
