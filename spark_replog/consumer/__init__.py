@@ -1,0 +1,1 @@
+"""The read path: which bytes hold which offsets, and how they become rows."""

@@ -1,0 +1,186 @@
+"""What a ledger entry says: frozen values, no behaviour. Import them from `spark_replog.log.commands`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import NamedTuple
+
+
+class IdentityKind(IntEnum):
+    """Which identity rule of the duplicate check an append follows."""
+
+    STREAM = 0
+    """A streaming query: producer id = query id, sequence = batch id."""
+    TRANSACTIONAL = 1
+    """A query under a user's `transactional.id`; the query id is its incarnation."""
+    TXN_BATCH = 2
+    """A batch write under `txnAppId`; sequence = `txnVersion`."""
+    ONE_SHOT = 3
+    """A batch write under a random producer id."""
+
+
+class ResetPolicy(IntEnum):
+    """What to do when another incarnation comes with a sequence that was passed (`onCheckpointReset`)."""
+
+    FAIL = 0
+    APPEND = 1
+    SKIP = 2
+
+
+class Section(NamedTuple):
+    """The records of one topic-partition inside a data object. (A tuple: an entry may hold thousands.)"""
+
+    topic_id: str
+    partition: int
+    row_count: int
+    start_byte: int
+    """First byte in the object; sections of one object ascend and do not overlap."""
+    size_bytes: int
+    crc32c: int
+    min_timestamp_ms: int
+    """Floored."""
+    max_timestamp_ms: int
+    """Ceiled."""
+
+
+@dataclass(frozen=True, slots=True)
+class DataObject:
+    """One immutable Arrow file and the brokers that hold it durably."""
+
+    generation: int
+    name: str
+    """Last path part, see `storage.paths.data_key`."""
+    size_bytes: int
+    has_headers: bool
+    holders: frozenset[int]
+    sections: tuple[Section, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerIdentity:
+    """Who appends, so that a repeated append is found. DESIGN section 7."""
+
+    producer_id: str
+    incarnation: str
+    """Query id; equal to producer_id where the kind has none."""
+    sequence: int
+    run_id: str
+    """One start of the query; '' where the kind has none."""
+    kind: IdentityKind
+    on_reset: ResetPolicy = ResetPolicy.FAIL
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """One micro-batch (or batch write): all sections become visible at once or none."""
+
+    identity: ProducerIdentity
+    principal: str
+    client_id: str
+    append_time_ms: int
+    """Proposer's clock; the fold takes max(previous, this)."""
+    objects: tuple[DataObject, ...]
+    """In task order, then drain order: offsets are given by prefix sums over it."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicInit:
+    """Makes a topic. assignments: replicas per partition, preferred leader first."""
+
+    topic_id: str
+    name: str
+    assignments: tuple[tuple[int, ...], ...]
+    config: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicClose:
+    """Fences every later append to the topic."""
+
+    topic_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionsAdd:
+    """Grows a topic to `total` partitions; assignments are those of the NEW partitions only, in order."""
+
+    topic_id: str
+    total: int
+    assignments: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigSet:
+    """Changes topic settings; None removes one."""
+
+    topic_id: str
+    changes: tuple[tuple[str, str | None], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class IsrChange:
+    """A broker leaves or joins the in-sync replicas of one topic's partitions, or of all (topic_id None)."""
+
+    topic_id: str | None
+    broker_id: int
+    in_sync: bool
+    time_ms: int
+    """Proposer's clock; only paces later growth."""
+
+
+@dataclass(frozen=True, slots=True)
+class HoldersAdd:
+    """More brokers hold object `object_no` of the append that is command `command_no` of an entry."""
+
+    entry_index: int
+    command_no: int
+    object_no: int
+    broker_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerRegister:
+    """Adds or updates a broker; `probe` is the report of the create-if-absent probe, JSON."""
+
+    broker_id: int
+    url: str
+    rack: str | None
+    probe: str
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerRegister:
+    """Gives a ledger name its id; the first one wins."""
+
+    name: str
+    ledger_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPublish:
+    """Gives a topic name its id and ledger; the first one wins."""
+
+    name: str
+    topic_id: str
+    ledger_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class TopicUnpublish:
+    """Frees a topic name if it still means this id."""
+
+    name: str
+    topic_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureSet:
+    """Raises the feature level; readers below it must stop."""
+
+    level: int
+
+
+TopicCommand = Append | TopicInit | TopicClose | PartitionsAdd | ConfigSet | IsrChange | HoldersAdd
+ClusterCommand = BrokerRegister | LedgerRegister | TopicPublish | TopicUnpublish | FeatureSet
+Command = TopicCommand | ClusterCommand

@@ -1,0 +1,200 @@
+"""Primitives of the ledger's binary format: varints, strings, and columns of integers.
+
+Source for the varint and zigzag: Protocol Buffers' encoding, as in Kafka's record format v2.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import numpy as np
+
+from spark_replog.errors import CorruptDataError, ErrorCode
+
+COLUMN_WIDTH_BYTES_MAX = 8
+"""Widest column value; anything above does not fit the format."""
+_NUMPY_ROWS_MIN = 12
+"""Below this many values a Python loop beats numpy's call overhead."""
+_VARINT_BITS_MAX = 70
+_STRING_RAW, _STRING_UUID, _STRING_HEX = 0, 1, 2
+_UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+_HEX = re.compile(r"[0-9a-f]{32}")
+
+
+def corrupt(what: str) -> CorruptDataError:
+    """Return the error for ledger bytes that no release of this format can have written."""
+    return CorruptDataError(
+        ErrorCode.CORRUPT_MESSAGE,
+        f"ledger entry is damaged: {what}. Run `replog store verify`, then `replog store repair`.",
+    )
+
+
+class Writer:
+    """Appends primitives to one growing buffer."""
+
+    __slots__ = ("data",)
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+
+    def byte(self, value: int) -> None:
+        """Append one byte, 0..255."""
+        self.data.append(value)
+
+    def raw(self, value: bytes) -> None:
+        """Append bytes without a length."""
+        self.data += value
+
+    def uint(self, value: int) -> None:
+        """Append an unsigned varint, 7 bits a byte, low bits first.
+
+        Raises:
+            ValueError: negative or above 64 bits.
+        """
+        if not 0 <= value < 1 << 64:
+            raise ValueError(f"{value} does not fit an unsigned varint")
+        while value > 0x7F:
+            self.data.append(value & 0x7F | 0x80)
+            value >>= 7
+        self.data.append(value)
+
+    def sint(self, value: int) -> None:
+        """Append a signed varint (zigzag)."""
+        self.uint((value << 1) ^ (value >> 63))
+
+    def text(self, value: str) -> None:
+        """Append a string; uuids and 32 hex digits take 17 bytes."""
+        if _UUID.fullmatch(value):
+            self.byte(_STRING_UUID)
+            self.raw(bytes.fromhex(value.replace("-", "")))
+        elif _HEX.fullmatch(value):
+            self.byte(_STRING_HEX)
+            self.raw(bytes.fromhex(value))
+        else:
+            encoded = value.encode()
+            self.byte(_STRING_RAW)
+            self.uint(len(encoded))
+            self.raw(encoded)
+
+    def column(self, values: Sequence[int]) -> None:
+        """Append integers >= 0 as: byte width, smallest value, each value minus it in that width.
+
+        A constant column takes width 0. The row count is not written.
+        """
+        if not values:
+            return
+        base = min(values)
+        width = ((max(values) - base).bit_length() + 7) // 8
+        if width > COLUMN_WIDTH_BYTES_MAX:
+            raise ValueError("column values are further apart than 64 bits")
+        self.byte(width)
+        self.uint(base)
+        if width:
+            for value in values:
+                self.data += (value - base).to_bytes(width, "little")
+
+
+class Reader:
+    """Takes primitives off one buffer.
+
+    Raises (every method):
+        CorruptDataError: CORRUPT_MESSAGE: the buffer ends early or holds an impossible value.
+    """
+
+    __slots__ = ("_data", "_position")
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._position = 0
+
+    def byte(self) -> int:
+        """Take one byte."""
+        if self._position >= len(self._data):
+            raise corrupt("it ends early")
+        value = self._data[self._position]
+        self._position += 1
+        return value
+
+    def raw(self, size_bytes: int) -> bytes:
+        """Take exactly size_bytes bytes."""
+        end = self._position + size_bytes
+        if end > len(self._data):
+            raise corrupt("it ends early")
+        value = self._data[self._position : end]
+        self._position = end
+        return value
+
+    def uint(self) -> int:
+        """Take an unsigned varint."""
+        value = shift = 0
+        while True:
+            byte = self.byte()
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return value
+            shift += 7
+            if shift >= _VARINT_BITS_MAX:
+                raise corrupt("a number has too many bytes")
+
+    def count(self) -> int:
+        """Take the length of a list whose items take at least one byte each."""
+        value = self.uint()
+        if value > len(self._data) - self._position:
+            raise corrupt(f"a list claims {value} items")
+        return value
+
+    def sint(self) -> int:
+        """Take a signed varint (zigzag)."""
+        value = self.uint()
+        return (value >> 1) ^ -(value & 1)
+
+    def text(self) -> str:
+        """Take a string."""
+        tag = self.byte()
+        if tag == _STRING_RAW:
+            try:
+                return self.raw(self.uint()).decode()
+            except UnicodeDecodeError:
+                raise corrupt("a text is not UTF-8") from None
+        digits = self.raw(16).hex()
+        if tag == _STRING_HEX:
+            return digits
+        if tag == _STRING_UUID:
+            return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
+        raise corrupt(f"text kind {tag} is unknown")
+
+    def column(self, row_count: int) -> list[int]:
+        """Take row_count integers written by `Writer.column`."""
+        if not row_count:
+            return []
+        width = self.byte()
+        if width > COLUMN_WIDTH_BYTES_MAX:
+            raise corrupt(f"a column is {width} bytes wide")
+        base = self.uint()
+        if not width:
+            return [base] * row_count
+        raw = self.raw(width * row_count)
+        if row_count < _NUMPY_ROWS_MIN:
+            return [
+                int.from_bytes(raw[at : at + width], "little") + base for at in range(0, len(raw), width)
+            ]
+        padded = np.zeros((row_count, COLUMN_WIDTH_BYTES_MAX), dtype=np.uint8)
+        padded[:, :width] = np.frombuffer(raw, dtype=np.uint8).reshape(row_count, width)
+        values: list[int] = padded.view("<u8").ravel().tolist()
+        return [value + base for value in values] if base else values
+
+    def finish(self) -> None:
+        """Check that nothing is left."""
+        if self._position != len(self._data):
+            raise corrupt(f"{len(self._data) - self._position} bytes follow its end")
+
+
+def zigzag(value: int) -> int:
+    """Return the unsigned form of a signed number."""
+    return (value << 1) ^ (value >> 63)
+
+
+def unzigzag(value: int) -> int:
+    """Return the signed number behind its unsigned form."""
+    return (value >> 1) ^ -(value & 1)
