@@ -3,19 +3,45 @@
 A topic's truth is its own ledger; the cluster ledger only maps its name. Nothing spans
 both atomically, so creation publishes the name last and deletion unpublishes it last, every
 step can be repeated, and whatever a crash left half done is finished by the next command.
+Source of the order of checks and of the codes: Kafka's ``ReplicationControlManager``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from spark_replog.coordinator.cluster import Cluster, TopicHandle
-from spark_replog.coordinator.topic_description import PartitionDescription, TopicDescription, TopicListing
-from spark_replog.ids import LedgerId
+from spark_replog.config import TopicConfig
+from spark_replog.coordinator import topic_rules
+from spark_replog.coordinator.assignment import Assignment, assign_replicas
+from spark_replog.coordinator.cluster import Cluster, TopicHandle, unknown_topic
+from spark_replog.coordinator.topic_description import TopicDescription, TopicListing, describe
+from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError, ReplogError
+from spark_replog.ids import BrokerId, LedgerId, TopicId, new_id
+from spark_replog.ledger.ledger import Ledger
+from spark_replog.log.cluster_state import ClusterLedgerState
+from spark_replog.log.commands import (
+    IsrChange,
+    LedgerRegister,
+    PartitionsAdd,
+    TopicClose,
+    TopicInit,
+    TopicPublish,
+    TopicUnpublish,
+    encode_command,
+)
+from spark_replog.log.topic_state import TopicLedgerState, TopicState
+from spark_replog.storage.paths import ledger_folders
+
+DEFAULT_REPLICATION_FACTOR_MAX = 3
 
 
 class Controller:
-    """Creates, grows, deletes and describes topics. Thread safe."""
+    """Creates, grows, deletes and describes topics. Thread safe.
+
+    Args:
+        cluster: the opened store.
+        timeout_ms: for each ledger append.
+    """
 
     def __init__(self, cluster: Cluster, *, timeout_ms: int = 60_000) -> None:
         self._cluster = cluster
@@ -29,6 +55,7 @@ class Controller:
         config: Mapping[str, str] | None = None,
         ledger_name: str | None = None,
         if_not_exists: bool = False,
+        *,
         start_index: int | None = None,
     ) -> TopicDescription:
         """Create a topic.
@@ -43,36 +70,234 @@ class Controller:
             start_index: where the first leader goes; None: random.
 
         Raises:
-            InvalidConfigError: INVALID_TOPIC_EXCEPTION, INVALID_PARTITIONS, INVALID_REPLICATION_FACTOR,
-                INVALID_CONFIG.
+            InvalidConfigError: INVALID_TOPIC_EXCEPTION, INVALID_CONFIG, INVALID_REPLICATION_FACTOR,
+                INVALID_PARTITIONS.
             ReplogError: TOPIC_ALREADY_EXISTS.
+            RetriableError: REPLOG_NO_QUORUM.
         """
-        ...
+        topic_rules.check_name(name)
+        existing = self._live_handle(name)
+        if existing is not None:
+            if if_not_exists:
+                self._make_folders(existing.ledger_id, self._assigned_brokers(existing))
+                return self.describe_topic(name)
+            raise topic_rules.already_exists(name)
+        with self._cluster.cluster_ledger.lock:
+            topic_rules.check_collision(name, self._cluster.cluster_ledger.state.topics)
+        settings = _validated_config(config or {})
+        racks = self._racks()
+        factor = min(DEFAULT_REPLICATION_FACTOR_MAX, len(racks)) if replicas is None else replicas
+        topic_rules.check_replication_factor(factor, len(racks))
+        assignment = assign_replicas(racks, partitions, factor, start_index=start_index)
+        ledger_id = self._register_ledger(ledger_name)
+        away = self._make_folders(ledger_id, {broker for row in assignment for broker in row})
+        topic_id = self._init_topic(ledger_id, name, assignment, settings, away)
+        winner = self._publish(TopicHandle(name, topic_id, ledger_id))
+        if winner != topic_id:
+            self._close(self._cluster.topic_ledger(ledger_id), topic_id)
+            if not if_not_exists:
+                raise topic_rules.already_exists(name)
+        return self.describe_topic(name)
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic: writers are fenced first, then the name is freed.
+        """Delete a topic: its writers are fenced first, then the name is freed.
 
         Raises:
             NotFoundError: UNKNOWN_TOPIC_OR_PARTITION.
+            RetriableError: REPLOG_NO_QUORUM.
         """
-        ...
+        self._cluster.refresh()
+        self._finish_delete(self._cluster.lookup(name))
 
     def add_partitions(self, name: str, total: int) -> TopicDescription:
         """Grow a topic to ``total`` partitions; existing ones never move.
 
         Raises:
-            InvalidConfigError: INVALID_PARTITIONS when it has that many or more.
+            InvalidConfigError: INVALID_PARTITIONS when it already has that many or more.
+            NotFoundError: UNKNOWN_TOPIC_OR_PARTITION.
         """
-        ...
+        handle = self._cluster.lookup(name)
+        ledger, topic = self._cluster.topic_state(handle)
+        with ledger.lock:
+            count = len(topic.partitions)
+            first_row = topic.partitions[0].replicas
+        topic_rules.check_growth(name, count, total)
+        racks = self._racks()
+        brokers = sorted(racks)
+        start = next((number for number, broker in enumerate(brokers) if broker >= first_row[0]), 0)
+        added = assign_replicas(racks, total - count, len(first_row), start_index=start, first_partition=count)
+        self._make_folders(handle.ledger_id, {broker for row in added for broker in row})
+
+        def propose(state: TopicLedgerState) -> bytes | None:
+            current = state.topics[handle.topic_id]
+            if current.closed:
+                raise unknown_topic(name, self._cluster.path)
+            topic_rules.check_growth(name, len(current.partitions), total)
+            if len(current.partitions) != count:
+                raise topic_rules.changed_meanwhile(name)
+            return encode_command(PartitionsAdd(handle.topic_id, total, added))
+
+        ledger.append(propose, timeout_ms=self._timeout_ms)
+        return self.describe_topic(name)
 
     def list_topics(self) -> list[TopicListing]:
-        """Return all topics by name."""
-        ...
+        """Return all topics by name; one that is being deleted is left out."""
+        listings = []
+        for name in self._cluster.topic_names():
+            try:
+                found = self.describe_topic(name)
+            except NotFoundError:
+                continue
+            factor = len(found.partitions[0].replicas)
+            listings.append(TopicListing(name, found.topic_id, found.ledger_id, len(found.partitions), factor))
+        return listings
 
     def describe_topic(self, name: str) -> TopicDescription:
-        """Return a topic as its ledger's newest fold shows it."""
-        ...
+        """Return a topic as its ledger's newest fold shows it.
+
+        Raises:
+            NotFoundError: UNKNOWN_TOPIC_OR_PARTITION.
+            RetriableError: REPLOG_NO_QUORUM.
+        """
+        self._cluster.refresh()
+        handle = self._cluster.lookup(name)
+        ledger, topic = self._cluster.topic_state(handle)
+        with ledger.lock:
+            return describe(handle, topic)
 
     def offsets(self, name: str, at: str = "end") -> dict[int, int]:
-        """Return per partition the log start offset (``start``) or the high watermark (``end``)."""
-        ...
+        """Return per partition the log start offset (``start``) or the high watermark (``end``).
+
+        Raises:
+            InvalidConfigError: REPLOG_INVALID_OPTION.
+            NotFoundError: UNKNOWN_TOPIC_OR_PARTITION.
+        """
+        if at not in ("start", "end"):
+            raise InvalidConfigError(ErrorCode.REPLOG_INVALID_OPTION, "offsets are read at 'start' or 'end'.", at=at)
+        found = self.describe_topic(name)
+        return {
+            each.partition: each.log_start_offset if at == "start" else each.high_watermark
+            for each in found.partitions
+        }
+
+    def _live_handle(self, name: str) -> TopicHandle | None:
+        """Return the published topic; one whose deletion stopped half way is unpublished first."""
+        self._cluster.refresh()
+        try:
+            handle = self._cluster.lookup(name)
+        except NotFoundError:
+            return None
+        ledger = self._cluster.topic_ledger(handle.ledger_id)
+        ledger.refresh()
+        with ledger.lock:
+            topic = ledger.state.topics.get(handle.topic_id)
+            is_live = topic is not None and not topic.closed
+        if is_live:
+            return handle
+        self._finish_delete(handle)
+        return None
+
+    def _racks(self) -> dict[BrokerId, str | None]:
+        with self._cluster.cluster_ledger.lock:
+            return {number: broker.rack for number, broker in self._cluster.cluster_ledger.state.brokers.items()}
+
+    def _assigned_brokers(self, handle: TopicHandle) -> set[BrokerId]:
+        ledger = self._cluster.topic_ledger(handle.ledger_id)
+        with ledger.lock:
+            return {each for row in ledger.state.topics[handle.topic_id].partitions for each in row.replicas}
+
+    def _register_ledger(self, ledger_name: str | None) -> LedgerId:
+        """Return the id of the named ledger, recorded if it is new; a topic's own is named by its id."""
+        fresh = new_id()
+        name = fresh if ledger_name is None else ledger_name
+        topic_rules.check_ledger_name(name)
+
+        def propose(state: ClusterLedgerState) -> bytes | None:
+            return None if name in state.ledgers else encode_command(LedgerRegister(name, fresh))
+
+        ledger = self._cluster.cluster_ledger
+        ledger.append(propose, timeout_ms=self._timeout_ms)
+        with ledger.lock:
+            return ledger.state.ledgers[name]
+
+    def _make_folders(self, ledger_id: LedgerId, data_brokers: set[BrokerId]) -> set[BrokerId]:
+        """Make the ledger's folders on the brokers concerned; return those that could not be reached."""
+        brokers = self._cluster.brokers
+        away: set[BrokerId] = set()
+        for broker_id in sorted(data_brokers.union(brokers.metadata_broker_ids)):
+            folders = ledger_folders(ledger_id, metadata=broker_id in brokers.metadata_broker_ids)
+            try:
+                # A root that is not what it says must not get folders: it would come back empty.
+                brokers.check_root(broker_id)
+                for folder in folders:
+                    brokers.store(broker_id).make_folder(folder)
+            except ReplogError:
+                away.add(broker_id)
+        return away & data_brokers
+
+    def _init_topic(
+        self,
+        ledger_id: LedgerId,
+        name: str,
+        assignment: Assignment,
+        config: tuple[tuple[str, str], ...],
+        away: set[BrokerId],
+    ) -> TopicId:
+        """Decide the topic in its ledger; brokers that are away start out of sync."""
+        topic_id = new_id()
+        init = TopicInit(topic_id, name, assignment, config)
+        now_ms = self._cluster.clock.now_ms()
+        commands = [init, *(IsrChange(topic_id, broker_id, False, now_ms) for broker_id in sorted(away))]
+
+        def propose(state: TopicLedgerState) -> tuple[bytes, ...] | None:
+            return None if topic_id in state.topics else tuple(encode_command(each) for each in commands)
+
+        self._cluster.topic_ledger(ledger_id).append(propose, timeout_ms=self._timeout_ms)
+        return topic_id
+
+    def _publish(self, handle: TopicHandle) -> TopicId:
+        """Give the topic its name; return the id that has it: another one's where a race was lost."""
+
+        def propose(state: ClusterLedgerState) -> bytes | None:
+            if handle.name in state.topics:
+                return None
+            topic_rules.check_collision(handle.name, state.topics)
+            return encode_command(TopicPublish(handle.name, handle.topic_id, handle.ledger_id))
+
+        ledger = self._cluster.cluster_ledger
+        ledger.append(propose, timeout_ms=self._timeout_ms)
+        with ledger.lock:
+            return ledger.state.topics[handle.name][0]
+
+    def _finish_delete(self, handle: TopicHandle) -> None:
+        self._close(self._cluster.topic_ledger(handle.ledger_id), handle.topic_id)
+
+        def propose(state: ClusterLedgerState) -> bytes | None:
+            found = state.topics.get(handle.name)
+            is_ours = found is not None and found[0] == handle.topic_id
+            return encode_command(TopicUnpublish(handle.name, handle.topic_id)) if is_ours else None
+
+        self._cluster.cluster_ledger.append(propose, timeout_ms=self._timeout_ms)
+
+    def _close(self, ledger: Ledger[TopicLedgerState], topic_id: TopicId) -> None:
+        def propose(state: TopicLedgerState) -> bytes | None:
+            topic: TopicState | None = state.topics.get(topic_id)
+            return None if topic is None or topic.closed else encode_command(TopicClose(topic_id))
+
+        ledger.append(propose, timeout_ms=self._timeout_ms)
+
+
+def _validated_config(config: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    """Return the settings as they are stored.
+
+    Raises:
+        InvalidConfigError: INVALID_CONFIG.
+    """
+    for key, value in config.items():
+        if value is None:
+            raise InvalidConfigError(ErrorCode.INVALID_CONFIG, f"'{key}' has no value. Give one or leave it out.")
+    try:
+        TopicConfig.from_mapping(config)
+    except InvalidConfigError as error:
+        raise InvalidConfigError(ErrorCode.INVALID_CONFIG, str(error.args[0]), **error.context) from error
+    return tuple(sorted(config.items()))

@@ -109,7 +109,7 @@ class DelayedOperationPurgatory:
         self._clock = clock
         self._purge_interval = purge_interval
         self.timer = Timer(clock.monotonic_ms())
-        self._watchers: dict[Hashable, dict[int, DelayedOperation]] = {}
+        self._watchers: dict[Hashable, dict[DelayedOperation, None]] = {}
         self._lock = threading.Lock()
         self._watched_estimate = 0
 
@@ -143,13 +143,13 @@ class DelayedOperationPurgatory:
     def check_and_complete(self, key: Hashable) -> int:
         """Try every operation watched under the key; return how many this call completed."""
         with self._lock:
-            operations = list(self._watchers.get(key, {}).items())
+            operations = list(self._watchers.get(key, {}))
         finished, completed_here = [], 0
-        for number, operation in operations:
+        for operation in operations:
             if operation.is_completed:
-                finished.append(number)
+                finished.append(operation)
             elif operation.safe_try_complete():
-                finished.append(number)
+                finished.append(operation)
                 completed_here += 1
         if finished:
             with self._lock:
@@ -159,7 +159,7 @@ class DelayedOperationPurgatory:
     def cancel_for_key(self, key: Hashable) -> list[DelayedOperation]:
         """Take the key's operations away and stop their timers; none is completed by this."""
         with self._lock:
-            operations = list(self._watchers.pop(key, {}).values())
+            operations = list(self._watchers.pop(key, {}))
         for operation in operations:
             operation.cancel()
         return operations
@@ -177,7 +177,7 @@ class DelayedOperationPurgatory:
             self._watched_estimate = self.timer.size
             purged_count = 0
             for key in list(self._watchers):
-                finished = [number for number, operation in self._watchers[key].items() if operation.is_completed]
+                finished = [operation for operation in self._watchers[key] if operation.is_completed]
                 purged_count += len(finished)
                 self._drop(key, finished)
             return purged_count
@@ -197,13 +197,13 @@ class DelayedOperationPurgatory:
         with self._lock:
             self._watched_estimate += 1
             for key in keys:
-                self._watchers.setdefault(key, {})[id(operation)] = operation
+                self._watchers.setdefault(key, {})[operation] = None
 
-    def _drop(self, key: Hashable, numbers: Sequence[int]) -> None:
+    def _drop(self, key: Hashable, operations: Sequence[DelayedOperation]) -> None:
         watchers = self._watchers.get(key)
         if watchers is None:
             return
-        for number in numbers:
-            watchers.pop(number, None)
+        for operation in operations:
+            watchers.pop(operation, None)
         if not watchers:
             del self._watchers[key]

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from spark_replog.coordinator.cluster import TopicHandle
 from spark_replog.ids import BrokerId, LedgerId, TopicId
+from spark_replog.log.topic_state import TopicState
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,3 +45,21 @@ class TopicListing:
     ledger_id: LedgerId
     partition_count: int
     replication_factor: int
+
+
+def describe(handle: TopicHandle, topic: TopicState) -> TopicDescription:
+    """Copy a topic's part of the fold into a plain value; call it under the ledger's lock."""
+    partitions = tuple(
+        PartitionDescription(
+            partition=number,
+            leader=state.leader,
+            leader_epoch=state.leader_epoch,
+            replicas=tuple(state.replicas),
+            isr=tuple(state.isr),
+            log_start_offset=state.log_start_offset,
+            high_watermark=state.high_watermark,
+            log_end_offset=state.log_end_offset,
+        )
+        for number, state in enumerate(topic.partitions)
+    )
+    return TopicDescription(handle.name, handle.topic_id, handle.ledger_id, partitions, dict(topic.config))

@@ -1,0 +1,102 @@
+"""What Kafka refuses when a topic is created or grown. Pure.
+
+Source: ``Topic.validate``, ``Topic.hasCollision``, ``ReplicationControlManager``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError, RetriableError
+from spark_replog.ids import TOPIC_NAME_LENGTH_MAX, is_valid_topic_name
+
+INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+"""Names that only coordinators write to."""
+
+
+def check_name(name: str) -> None:
+    """Refuse a name that Kafka refuses.
+
+    Raises:
+        InvalidConfigError: INVALID_TOPIC_EXCEPTION.
+    """
+    if not is_valid_topic_name(name):
+        raise InvalidConfigError(
+            ErrorCode.INVALID_TOPIC_EXCEPTION,
+            f"'{name}' cannot name a topic. Use 1 to {TOPIC_NAME_LENGTH_MAX} of a-z A-Z 0-9 . _ - and not '.' or '..'.",
+        )
+
+
+def check_ledger_name(name: str) -> None:
+    """Refuse a ledger name that could not be a topic name either.
+
+    Raises:
+        InvalidConfigError: REPLOG_INVALID_OPTION.
+    """
+    if not is_valid_topic_name(name):
+        raise InvalidConfigError(
+            ErrorCode.REPLOG_INVALID_OPTION,
+            f"'{name}' cannot name a ledger. Use 1 to {TOPIC_NAME_LENGTH_MAX} of a-z A-Z 0-9 . _ -.",
+        )
+
+
+def check_collision(name: str, existing: Iterable[str]) -> None:
+    """Refuse a name that equals an existing other one after '.' became '_'.
+
+    Raises:
+        InvalidConfigError: INVALID_TOPIC_EXCEPTION.
+    """
+    unified = name.replace(".", "_")
+    for other in existing:
+        if other != name and other.replace(".", "_") == unified:
+            raise InvalidConfigError(
+                ErrorCode.INVALID_TOPIC_EXCEPTION,
+                f"'{name}' collides with the topic '{other}': '.' and '_' count as the same. Choose another name.",
+            )
+
+
+def check_replication_factor(replication_factor: int, broker_count: int) -> None:
+    """Refuse a replication factor that the brokers cannot hold.
+
+    Raises:
+        InvalidConfigError: INVALID_REPLICATION_FACTOR.
+    """
+    if not 1 <= replication_factor <= broker_count:
+        raise InvalidConfigError(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            f"this store has {broker_count} broker(s), so a topic can have 1 to {broker_count} replicas. "
+            "Give --replicas in that range.",
+            replicas=replication_factor,
+        )
+
+
+def check_growth(name: str, count: int, total: int) -> None:
+    """Refuse a partition count that does not grow.
+
+    Raises:
+        InvalidConfigError: INVALID_PARTITIONS.
+    """
+    if total <= count:
+        raise InvalidConfigError(
+            ErrorCode.INVALID_PARTITIONS,
+            f"'{name}' already has {count} partition(s), and a topic can only grow. Give a total above {count}.",
+            total=total,
+        )
+
+
+def already_exists(name: str) -> ReplogError:
+    """Return the error of a taken name."""
+    return ReplogError(
+        ErrorCode.TOPIC_ALREADY_EXISTS,
+        f"topic '{name}' exists. Use --if-not-exists to accept it, or another name.",
+        topic=name,
+    )
+
+
+def changed_meanwhile(name: str) -> RetriableError:
+    """Return the error of an admin command that another one overtook."""
+    return RetriableError(
+        ErrorCode.INVALID_REQUEST,
+        f"another command changed '{name}' meanwhile. Look at it and repeat the command if it still applies.",
+        topic=name,
+    )
