@@ -1,0 +1,154 @@
+"""Entry point: the command tree, and how every failure ends."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import traceback
+from typing import Any
+
+import click
+
+from spark_replog.cli.output import (
+    EXIT_FAILED,
+    EXIT_INTERRUPTED,
+    EXIT_PIPE_CLOSED,
+    EXIT_USAGE,
+    emit,
+    error_item,
+    exit_code_of,
+    note,
+)
+from spark_replog.cli.settings import Settings, current_settings, global_options
+from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError
+
+_COMMANDS = {
+    "init": ("spark_replog.cli.init", "init", "Make a new, empty store."),
+    "topic": ("spark_replog.cli.topic", "topic", "Create, list, describe, grow and delete topics."),
+    "store": ("spark_replog.cli.store", "store", "Show the store and its roots."),
+    "doctor": (
+        "spark_replog.cli.doctor",
+        "doctor",
+        "Find the usual traps on this machine and say the remedy.",
+    ),
+    "demo": ("spark_replog.cli.demo", "demo", "Stream a real table into a 3-broker store and back."),
+}
+
+
+class _LazyGroup(click.Group):
+    """Imports a noun's module when it is used, so that ``--help`` stays quick."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        module, attribute, _ = _COMMANDS[cmd_name]
+        command: click.Command = getattr(importlib.import_module(module), attribute)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, help_text) for name, (_, _, help_text) in _COMMANDS.items()])
+
+
+def _print_version(context: click.Context, _parameter: click.Parameter, value: bool) -> None:
+    if not value or context.resilient_parsing:
+        return
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        click.echo(f"replog {version('spark-replog')}")
+    except PackageNotFoundError:
+        click.echo("replog (not installed: run from its sources)")
+    context.exit(0)
+
+
+@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@global_options
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Show the version and exit.",
+)
+def cli() -> None:
+    """Kafka's log without Kafka's servers, for Spark 4.
+
+    Global flags may stand before or after the sub-command.
+    """
+
+
+def run(arguments: list[str]) -> int:
+    """Run one command line and return its exit code; never raises."""
+    settings = Settings()
+    command = "replog"
+    try:
+        with cli.make_context("replog", list(arguments)) as context:
+            settings = current_settings()
+            command = " ".join(word for word in arguments[:1] if not word.startswith("-")) or command
+            result: Any = cli.invoke(context)
+            return result if isinstance(result, int) else 0
+    except click.exceptions.Exit as done:
+        return int(done.exit_code)
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
+        return EXIT_USAGE
+    except click.UsageError as error:
+        return _usage(error, settings, command, arguments)
+    except click.Abort:
+        note("replog: stopped")
+        return EXIT_INTERRUPTED
+    except click.ClickException as error:
+        error.show()
+        return EXIT_FAILED
+    except ReplogError as error:
+        return _failure(error, settings, command)
+    except KeyboardInterrupt:
+        note("replog: stopped")
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # Python would complain again when it flushes stdout at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_PIPE_CLOSED
+    except Exception as error:
+        if settings.verbose:
+            traceback.print_exc()
+        wrapped = ReplogError(
+            ErrorCode.UNKNOWN_SERVER_ERROR,
+            f"{type(error).__name__}: {error}. Run it again with -v and report what it shows.",
+        )
+        return _failure(wrapped, settings, command)
+
+
+def _failure(error: ReplogError, settings: Settings, command: str) -> int:
+    if settings.verbose:
+        traceback.print_exception(error)
+    if settings.format == "text":
+        note(f"replog: {error}")
+    else:
+        emit(command, [error_item(error)], settings, text="")
+    return exit_code_of(error)
+
+
+def _usage(error: click.UsageError, settings: Settings, command: str, arguments: list[str]) -> int:
+    words = [*arguments, "text"]
+    wanted = [
+        words[i + 1] for i, word in enumerate(words) if word in {"-f", "--format"} and i + 1 < len(words)
+    ]
+    if settings.format == "text" and wanted and wanted[-1] in {"json", "jsonl"}:
+        settings.format = wanted[-1]  # the failure came before the flag was read
+    if settings.format == "text":
+        error.show()
+        return EXIT_USAGE
+    wrapped = InvalidConfigError(ErrorCode.INVALID_REQUEST, f"{error.format_message()} See 'replog --help'.")
+    return _failure(wrapped, settings, command)
+
+
+def main() -> None:
+    """Run ``replog`` as a program."""
+    sys.exit(run(sys.argv[1:]))

@@ -1,0 +1,131 @@
+"""What a command shows: data on stdout, everything else on stderr, errors with their remedy."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import click
+
+from spark_replog.cli.settings import Settings
+from spark_replog.errors import ErrorCode, InvalidConfigError, OutcomeUnknownError, ReplogError
+
+SCHEMA = "replog.cli/1"
+
+EXIT_OK = 0
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_WARN = 3
+EXIT_CRITICAL = 4
+EXIT_UNREACHABLE = 5
+EXIT_INTERRUPTED = 130
+EXIT_PIPE_CLOSED = 141
+
+_UNREACHABLE = frozenset(
+    {
+        ErrorCode.REPLOG_NO_QUORUM,
+        ErrorCode.REPLOG_STORE_UNAVAILABLE,
+        ErrorCode.REPLOG_STORE_OUTCOME_UNKNOWN,
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+    }
+)
+
+Item = Mapping[str, Any]
+
+
+def emit(
+    command: str,
+    items: Sequence[Item],
+    settings: Settings,
+    *,
+    text: str,
+    exit_code: int | None = None,
+) -> int:
+    """Print a command's result in the format asked for and return the exit code.
+
+    Args:
+        command: words of the command, for scripts.
+        items: JSON values in a fixed order; one with ``"ok": false`` makes the exit code 1.
+        settings: the global flags.
+        text: what a human sees, printed for ``-f text``.
+        exit_code: a check's verdict, where the command is a check.
+    """
+    ok = all(item.get("ok", True) for item in items)
+    if settings.format == "json":
+        envelope = {"_command": command, "_schema": SCHEMA, "ok": ok, "items": list(items)}
+        click.echo(json.dumps(envelope, ensure_ascii=False))
+    elif settings.format == "jsonl":
+        for item in items:
+            click.echo(json.dumps(item, ensure_ascii=False))
+    else:
+        if text:
+            click.echo(text)
+        for item in items:
+            if "error" in item and not item.get("ok", True):
+                note(f"replog: [{item['error']}] {item['message']}")
+    return exit_code if exit_code is not None else (EXIT_OK if ok else EXIT_FAILED)
+
+
+def error_item(error: ReplogError, **fields: object) -> dict[str, Any]:
+    """Return the item that stands for a failed one; ``hint`` is the remedy, the message's last sentence."""
+    message = str(error.args[0])
+    sentences = re.split(r"(?<=[.?!])\s+(?=[A-Z'])", message.strip())
+    item: dict[str, Any] = {**fields, "ok": False, "error": error.code.name, "message": message}
+    if len(sentences) > 1:
+        item["hint"] = sentences[-1]
+    if error.context:
+        item["context"] = {key: str(value) for key, value in error.context.items()}
+    return item
+
+
+def exit_code_of(error: ReplogError) -> int:
+    """Return the exit code that an error ends the command with."""
+    if isinstance(error, OutcomeUnknownError) or error.code in _UNREACHABLE:
+        return EXIT_UNREACHABLE
+    if isinstance(error, InvalidConfigError):
+        return EXIT_USAGE
+    return EXIT_FAILED
+
+
+def table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Return rows under headings, columns aligned; numbers to the right, with thousands separated."""
+    cells = [[_cell(value) for value in row] for row in rows]
+    is_number = [
+        bool(cells) and all(isinstance(value, tuple) for value in column)
+        for column in zip(*cells, strict=True)
+    ] or [False] * len(headings)
+    texts = [[value[0] if isinstance(value, tuple) else value for value in row] for row in cells]
+    widths = [
+        max([len(heading), *(len(row[index]) for row in texts)]) for index, heading in enumerate(headings)
+    ]
+    lines = [
+        "  ".join(
+            value.rjust(width) if number else value.ljust(width)
+            for value, width, number in zip(row, widths, is_number, strict=True)
+        ).rstrip()
+        for row in [list(headings), *texts]
+    ]
+    return "\n".join(lines)
+
+
+def _cell(value: object) -> str | tuple[str]:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return (f"{value:,}",)
+    if isinstance(value, float):
+        return (f"{value:,.1f}",)
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return ",".join(str(part) for part in value)
+    return str(value)
+
+
+def note(text: str) -> None:
+    """Say something to a human: never on stdout."""
+    print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,120 @@
+"""The global flags: same spelling before or after the sub-command; the later one wins."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import click
+
+from spark_replog.config import STORAGE_PREFIX, storage_options, unknown_option_error
+from spark_replog.errors import ErrorCode, InvalidConfigError
+
+FORMATS = ("text", "json", "jsonl")
+_META = "spark_replog.cli"
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+@dataclass
+class Settings:
+    """What the global flags say, for one run of the command."""
+
+    store: str | None = None
+    format: str = "text"
+    quiet: bool = False
+    verbose: int = 0
+    storage_options: dict[str, str] = field(default_factory=dict)
+
+    def required_store(self) -> str:
+        """Return the store's path.
+
+        Raises:
+            InvalidConfigError: REPLOG_MISSING_OPTION when neither flag nor environment names one.
+        """
+        if not self.store:
+            raise InvalidConfigError(
+                ErrorCode.REPLOG_MISSING_OPTION,
+                "no store is given. Add '-s PATH' or set REPLOG_STORE.",
+            )
+        return self.store
+
+
+def current_settings() -> Settings:
+    """Return the settings of the running command."""
+    meta = click.get_current_context().find_root().meta
+    if _META not in meta:
+        meta[_META] = Settings(store=os.environ.get("REPLOG_STORE"))
+    settings: Settings = meta[_META]
+    return settings
+
+
+def _keep(context: click.Context, parameter: click.Parameter, value: Any) -> None:
+    if parameter.name is None or context.get_parameter_source(parameter.name) in {
+        None,
+        click.core.ParameterSource.DEFAULT,
+    }:
+        return
+    with context.scope(cleanup=False):
+        settings = current_settings()
+    if parameter.name == "settings_override":
+        settings.storage_options.update(_overrides(value))
+    else:
+        setattr(settings, parameter.name, value)
+
+
+def _overrides(pairs: tuple[str, ...]) -> dict[str, str]:
+    options: dict[str, object] = {}
+    for pair in pairs:
+        name, separator, value = pair.partition("=")
+        if not separator:
+            raise click.UsageError(f"-X wants KEY=VALUE, not '{pair}'")
+        if not name.startswith(STORAGE_PREFIX):
+            raise unknown_option_error(name, [STORAGE_PREFIX + "*"])
+        options[name] = value
+    return storage_options(options)
+
+
+def global_options(command: _Command) -> _Command:
+    """Give a command or a group the global flags."""
+    options = (
+        click.option(
+            "-s",
+            "--store",
+            metavar="STORE",
+            expose_value=False,
+            callback=_keep,
+            help="Parent directory of the roots, or roots comma separated. [REPLOG_STORE]",
+        ),
+        click.option(
+            "-f",
+            "--format",
+            type=click.Choice(FORMATS),
+            expose_value=False,
+            callback=_keep,
+            help="Shape of what goes to stdout. [text]",
+        ),
+        click.option(
+            "-X",
+            "--set",
+            "settings_override",
+            multiple=True,
+            metavar="KEY=VALUE",
+            expose_value=False,
+            callback=_keep,
+            help="storage.NAME=VALUE, passed to the file system. Repeatable.",
+        ),
+        click.option("-q", "--quiet", is_flag=True, expose_value=False, callback=_keep, help="No progress."),
+        click.option(
+            "-v",
+            "--verbose",
+            count=True,
+            expose_value=False,
+            callback=_keep,
+            help="Show where an error came from.",
+        ),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command

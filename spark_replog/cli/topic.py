@@ -1,0 +1,244 @@
+"""``replog topic``: create, list, describe, offsets, delete, add-partitions."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from spark_replog.cli.output import emit, error_item, table
+from spark_replog.cli.settings import Settings, current_settings, global_options
+from spark_replog.errors import ReplogError, RetriableError
+
+if TYPE_CHECKING:
+    from spark_replog.coordinator.controller import Controller
+    from spark_replog.coordinator.topic_description import PartitionDescription, TopicDescription
+
+
+@click.group("topic")
+@global_options
+def topic() -> None:
+    """Create, list, describe, grow and delete topics."""
+
+
+def _controller(settings: Settings) -> Controller:
+    path = settings.required_store()
+    from spark_replog.coordinator.cluster import Cluster
+    from spark_replog.coordinator.controller import Controller
+
+    return Controller(Cluster.open(path, settings.storage_options))
+
+
+def _each(names: tuple[str, ...], act: Callable[[str], dict[str, Any]]) -> list[dict[str, Any]]:
+    """Act on each name; a failed one becomes an item, a store that is away ends the command."""
+    items = []
+    for name in names:
+        try:
+            items.append(act(name))
+        except RetriableError:
+            raise
+        except ReplogError as error:
+            items.append(error_item(error, topic=name))
+    return items
+
+
+def _item(found: TopicDescription) -> dict[str, Any]:
+    return {
+        "topic": found.name,
+        "topicId": found.topic_id,
+        "ledgerId": found.ledger_id,
+        "partitions": [
+            {
+                "partition": part.partition,
+                "leader": part.leader,
+                "leaderEpoch": part.leader_epoch,
+                "replicas": list(part.replicas),
+                "isr": list(part.isr),
+                "logStartOffset": part.log_start_offset,
+                "highWatermark": part.high_watermark,
+                "logEndOffset": part.log_end_offset,
+            }
+            for part in found.partitions
+        ],
+        "config": dict(sorted(found.config.items())),
+        "ok": True,
+    }
+
+
+def _status(part: PartitionDescription) -> str:
+    missing = [broker for broker in part.replicas if broker not in part.isr]
+    return f"under-replicated({','.join(str(broker) for broker in missing)})" if missing else "ok"
+
+
+def _configs(pairs: tuple[str, ...]) -> Mapping[str, str]:
+    config: dict[str, str] = {}
+    for pair in pairs:
+        key, separator, value = pair.partition("=")
+        if not separator or not key:
+            raise click.UsageError(f"-c wants KEY=VALUE, not '{pair}'")
+        config[key.strip()] = value.strip()
+    return config
+
+
+@topic.command("create")
+@global_options
+@click.argument("name")
+@click.option("-p", "--partitions", type=int, default=1, show_default=True)
+@click.option("--replicas", type=int, help="Copies of each partition. [min(3, brokers)]")
+@click.option("--ledger", metavar="NAME", help="Topics of one ledger commit atomically together. [its own]")
+@click.option(
+    "-c", "--config", "configs", multiple=True, metavar="KEY=VALUE", help="Topic setting. Repeatable."
+)
+@click.option("--if-not-exists", is_flag=True, help="An existing topic is fine, left as it is.")
+def create(
+    name: str,
+    partitions: int,
+    replicas: int | None,
+    ledger: str | None,
+    configs: tuple[str, ...],
+    if_not_exists: bool,
+) -> int:
+    """Create a topic."""
+    settings = current_settings()
+    config = _configs(configs)
+    controller = _controller(settings)
+
+    def act(topic_name: str) -> dict[str, Any]:
+        return _item(
+            controller.create_topic(
+                topic_name, partitions, replicas, config, ledger_name=ledger, if_not_exists=if_not_exists
+            )
+        )
+
+    items = _each((name,), act)
+    made = items[0]
+    text = ""
+    if made["ok"]:
+        copies = len(made["partitions"][0]["replicas"])
+        text = f"topic {name}: {len(made['partitions'])} partitions, {copies} replicas, id {made['topicId']}"
+    return emit("topic create", items, settings, text=text)
+
+
+@topic.command("list")
+@global_options
+def list_topics() -> int:
+    """List all topics."""
+    settings = current_settings()
+    items = [
+        {
+            "topic": t.name,
+            "partitions": t.partition_count,
+            "replicas": t.replication_factor,
+            "topicId": t.topic_id,
+        }
+        for t in _controller(settings).list_topics()
+    ]
+    rows = [(t["topic"], t["partitions"], t["replicas"], t["topicId"]) for t in items]
+    return emit("topic list", items, settings, text=table(["TOPIC", "PARTITIONS", "REPLICAS", "ID"], rows))
+
+
+@topic.command("describe")
+@global_options
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+def describe(names: tuple[str, ...]) -> int:
+    """Show partitions, replicas, in-sync replicas, offsets and settings."""
+    settings = current_settings()
+    controller = _controller(settings)
+    texts: list[str] = []
+
+    def act(name: str) -> dict[str, Any]:
+        found = controller.describe_topic(name)
+        texts.append(_description(found))
+        return _item(found)
+
+    items = _each(names, act)
+    return emit("topic describe", items, settings, text="\n\n".join(texts))
+
+
+def _description(found: TopicDescription) -> str:
+    settings = " ".join(f"{key}={value}" for key, value in sorted(found.config.items())) or "all defaults"
+    rows = [
+        (
+            str(part.partition),
+            str(part.leader),
+            str(part.leader_epoch),
+            part.isr,
+            part.replicas,
+            part.log_start_offset,
+            part.high_watermark,
+            part.log_end_offset,
+            _status(part),
+        )
+        for part in found.partitions
+    ]
+    headings = ["PARTITION", "LEADER", "EPOCH", "ISR", "REPLICAS", "START", "HW", "LEO", "STATUS"]
+    return f"{found.name}  id {found.topic_id}  {settings}\n{table(headings, rows)}"
+
+
+@topic.command("offsets")
+@global_options
+@click.argument("name")
+@click.option("--at", type=click.Choice(["start", "end"]), default="end", show_default=True)
+@click.option("-p", "--partitions", metavar="P,...", help="Only these partitions.")
+def offsets(name: str, at: str, partitions: str | None) -> int:
+    """Show each partition's first offset, or the one that the next readable row gets."""
+    settings = current_settings()
+    try:
+        wanted = {int(text) for text in partitions.split(",")} if partitions else None
+    except ValueError:
+        raise click.UsageError(f"-p wants numbers such as 0,1, not '{partitions}'") from None
+    found = _controller(settings).offsets(name, at)
+    missing = (wanted or set()) - set(found)
+    if missing:
+        raise click.UsageError(f"topic '{name}' has partitions 0 to {len(found) - 1}, not {min(missing)}")
+    items = [
+        {"topic": name, "partition": partition, "offset": offset}
+        for partition, offset in sorted(found.items())
+        if wanted is None or partition in wanted
+    ]
+    rows = [(item["topic"], str(item["partition"]), item["offset"]) for item in items]
+    return emit("topic offsets", items, settings, text=table(["TOPIC", "PARTITION", "OFFSET"], rows))
+
+
+@topic.command("delete")
+@global_options
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+def delete(names: tuple[str, ...], yes: bool) -> int:
+    """Delete topics. Writers are fenced first; the names are free at once."""
+    settings = current_settings()
+    _confirm(yes, f"Delete {', '.join(names)} for good?")
+    controller = _controller(settings)
+
+    def act(name: str) -> dict[str, Any]:
+        controller.delete_topic(name)
+        return {"topic": name, "ok": True}
+
+    items = _each(names, act)
+    text = "\n".join(f"topic {item['topic']}: deleted" for item in items if item["ok"])
+    return emit("topic delete", items, settings, text=text)
+
+
+@topic.command("add-partitions")
+@global_options
+@click.argument("name")
+@click.argument("total", type=int)
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+def add_partitions(name: str, total: int, yes: bool) -> int:
+    """Grow a topic to TOTAL partitions. Keys may go to another partition from then on."""
+    settings = current_settings()
+    _confirm(yes, f"Grow {name} to {total} partitions? A key's new rows may land in another partition.")
+    controller = _controller(settings)
+    items = _each((name,), lambda topic_name: _item(controller.add_partitions(topic_name, total)))
+    text = f"topic {name}: {len(items[0]['partitions'])} partitions" if items[0]["ok"] else ""
+    return emit("topic add-partitions", items, settings, text=text)
+
+
+def _confirm(yes: bool, question: str) -> None:
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise click.UsageError("this cannot be undone: add -y to confirm")
+    click.confirm(question, abort=True, err=True)
