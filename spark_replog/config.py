@@ -115,6 +115,8 @@ class CoordinatorConfig:
     replica_lag_time_max_ms: int = 2_000
     metadata_max_age_ms: int = 300_000
     replica_catchup_budget_ms: int = 5_000
+    replica_catchup_bytes: int = 32 * _MIB
+    replica_rejoin_wait_ms: int = 30_000
     commit_wait_ms: int = 20
     delivery_timeout_ms: int = 120_000
     request_timeout_ms: int = 30_000
@@ -343,6 +345,14 @@ _COORDINATOR_KEYS = (
         "With acks=0 and 1, how long a commit may copy to followers after its entry is decided.",
     ),
     _setting(
+        "coordinator", "replica.catchup.bytes", None, "bytes",
+        "How much one commit may copy to a replica that is not in sync, so that it can join the ISR again.",
+    ),
+    _setting(
+        "coordinator", "replica.rejoin.wait.ms", None, "ms",
+        "How long a replica stays out of the ISR at least, and how often a commit looks whether its root is back.",
+    ),
+    _setting(
         "coordinator", "commit.wait.ms", None, "ms",
         "How long a decided commit waits for the metadata roots that have not answered.",
     ),
@@ -432,6 +442,21 @@ _SOURCE_KEYS = (
     ConfigKey(
         "failOnDataLoss", "source", True, None, "bool",
         "Fail when offsets that are due no longer exist, rather than go on behind them.",
+    ),
+    ConfigKey(
+        "maxOffsetsPerTrigger", "source", None, None, "count",
+        "Streams only: about how many offsets a micro-batch takes, shared among partitions by what waits.",
+        minimum=1,
+    ),
+    ConfigKey(
+        "minPartitions", "source", None, None, "count",
+        "At least this many Spark tasks, as a hint. Not set means one per topic-partition with data.",
+        minimum=1,
+    ),
+    ConfigKey(
+        "maxRecordsPerPartition", "source", None, None, "count",
+        "The most offsets that one Spark task reads.",
+        minimum=1,
     ),
 )
 
