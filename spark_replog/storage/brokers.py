@@ -1,0 +1,364 @@
+"""Which roots make a cluster: opening them by path, checking one, writing their root files."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from spark_replog.errors import (
+    CorruptDataError,
+    ErrorCode,
+    InvalidConfigError,
+    NotFoundError,
+    ReplogError,
+    RetriableError,
+    UnsupportedFormatError,
+)
+from spark_replog.ids import BrokerId, new_id
+from spark_replog.storage.object_store import CreateOutcome, ObjectStore
+from spark_replog.storage.open_store import normalise_url, open_store, scheme_of
+from spark_replog.storage.paths import LEDGERS_PREFIX, ROOT_FILE_KEY
+from spark_replog.storage.retrying_store import RetryingStore
+from spark_replog.storage.root_file import (
+    FORMAT_VERSION,
+    BrokerRef,
+    RootFile,
+    decode_root_file,
+    encode_root_file,
+    metadata_broker_ids,
+)
+from spark_replog.storage.root_reading import ReadRoot, parent_url, read_roots, resolve_url, split_path
+
+STORE_DEADLINE_MS = 2000
+"""Short: the other roots answer meanwhile, and callers with a longer deadline repeat the call."""
+INIT_DEADLINE_MS = 30_000
+_SCAN_BROKERS_MAX = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Broker:
+    """One root of an open cluster."""
+
+    broker_id: BrokerId
+    url: str
+    rack: str | None
+
+
+class BrokerSet:
+    """The roots of one cluster. Pickles as settings; stores are made where they are used.
+
+    Args:
+        cluster_id: from the root files.
+        brokers: all brokers, ascending ids, absolute URLs.
+        metadata_broker_ids: those that hold journals.
+        fsync: whether writes survive power loss, as the root files say.
+        storage_options: fsspec options, the same for all roots.
+    """
+
+    def __init__(
+        self,
+        cluster_id: str,
+        brokers: tuple[Broker, ...],
+        metadata_broker_ids: tuple[BrokerId, ...],
+        *,
+        fsync: bool,
+        storage_options: Mapping[str, str],
+    ) -> None:
+        self.cluster_id = cluster_id
+        self.brokers = brokers
+        self.broker_ids = tuple(broker.broker_id for broker in brokers)
+        self.metadata_broker_ids = metadata_broker_ids
+        self.fsync = fsync
+        self.storage_options = dict(storage_options)
+        self._by_id = {broker.broker_id: broker for broker in brokers}
+        self._stores: dict[BrokerId, ObjectStore] = {}
+        self._lock = threading.Lock()
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (
+            _rebuild,
+            (self.cluster_id, self.brokers, self.metadata_broker_ids, self.fsync, self.storage_options),
+        )
+
+    @classmethod
+    def open(cls, path: str, storage_options: Mapping[str, str] | None = None) -> BrokerSet:
+        """Find the cluster behind a path.
+
+        Args:
+            path: one or more roots, comma separated, or a parent directory that holds ``broker-*``.
+                One answering root is enough: it names the others. URLs given here win over those
+                recorded, for the broker whose root file lies there.
+            storage_options: fsspec options of the roots.
+
+        Raises:
+            NotFoundError: REPLOG_STORE_NOT_INITIALISED: no root file under the path.
+            InvalidConfigError: REPLOG_CLUSTER_MISMATCH: roots of different clusters, or two that
+                say they are the same broker; REPLOG_MISSING_OPTION: an empty path.
+            RetriableError: REPLOG_STORE_UNAVAILABLE: no root answers.
+            CorruptDataError, UnsupportedFormatError: the only root files found cannot be read.
+        """
+        options = dict(storage_options or {})
+        given = split_path(path)
+        read = read_roots(given, options)
+        if len(given) == 1 and read[given[0]] is None:
+            parent = given[0]
+            children = [f"{parent}/broker-{number}" for number in range(_SCAN_BROKERS_MAX)]
+            read = read_roots(children, options)
+            given = [url for url in children if isinstance(read[url], RootFile)]
+        roots = {url: root for url, root in read.items() if isinstance(root, RootFile)}
+        if not roots:
+            raise _not_found(path, read)
+        return _assemble(given, roots, options)
+
+    def store(self, broker_id: BrokerId) -> ObjectStore:
+        """Return the broker's store: retries for two seconds, own writes recognised.
+
+        Raises:
+            InvalidConfigError: REPLOG_UNSUPPORTED_STORE.
+        """
+        found = self._stores.get(broker_id)
+        if found is None:
+            with self._lock:
+                found = self._stores.get(broker_id)
+                if found is None:
+                    raw = open_store(self.url(broker_id), self.storage_options, fsync=self.fsync)
+                    found = RetryingStore(raw, deadline_ms=STORE_DEADLINE_MS)
+                    self._stores[broker_id] = found
+        return found
+
+    def url(self, broker_id: BrokerId) -> str:
+        """Return the broker's root URL, absolute and normalised."""
+        return self._by_id[broker_id].url
+
+    def rack(self, broker_id: BrokerId) -> str | None:
+        """Return the broker's rack, None where it has none."""
+        return self._by_id[broker_id].rack
+
+    def is_local(self, broker_id: BrokerId) -> bool:
+        """Return whether the root is a directory (reads are memory maps, writes need no network client)."""
+        return scheme_of(self.url(broker_id)) == "file"
+
+    def check_root(self, broker_id: BrokerId) -> None:
+        """Read the root's ``replog.json`` again: is it still this cluster's broker?
+
+        An alarm, not a safety argument (DESIGN 4). Costs one small get.
+
+        Raises:
+            RetriableError: REPLOG_ROOT_STALE: the file is missing, damaged or another's;
+                REPLOG_STORE_UNAVAILABLE or KAFKA_STORAGE_ERROR: the root does not answer.
+        """
+        url = self.url(broker_id)
+        try:
+            data = self.store(broker_id).get(ROOT_FILE_KEY)
+            root = None if data is None else decode_root_file(data, url=url)
+        except (CorruptDataError, UnsupportedFormatError) as error:
+            raise _stale(f"cannot be read: {error}", broker_id, url) from error
+        if root is None:
+            raise _stale("is missing", broker_id, url)
+        if root.cluster_id != self.cluster_id:
+            raise _stale(f"belongs to cluster {root.cluster_id}, not {self.cluster_id}", broker_id, url)
+        if root.broker_id != broker_id:
+            raise _stale(f"belongs to broker {root.broker_id}", broker_id, url)
+
+
+def _rebuild(
+    cluster_id: str,
+    brokers: tuple[Broker, ...],
+    metadata_broker_ids: tuple[BrokerId, ...],
+    fsync: bool,
+    storage_options: Mapping[str, str],
+) -> BrokerSet:
+    return BrokerSet(cluster_id, brokers, metadata_broker_ids, fsync=fsync, storage_options=storage_options)
+
+
+def _assemble(
+    given: Sequence[str], roots: Mapping[str, RootFile], storage_options: Mapping[str, str]
+) -> BrokerSet:
+    """Make the set from the root files found; every file names every broker."""
+    first_url, first = next(iter(roots.items()))
+    found: dict[BrokerId, str] = {}
+    for url, root in roots.items():
+        if root.cluster_id != first.cluster_id:
+            raise InvalidConfigError(
+                ErrorCode.REPLOG_CLUSTER_MISMATCH,
+                f"the roots belong to different clusters: {first_url} to {first.cluster_id}, {url} to "
+                f"{root.cluster_id}. Name roots of one cluster only.",
+            )
+        other = found.setdefault(root.broker_id, url)
+        if other != url:
+            raise InvalidConfigError(
+                ErrorCode.REPLOG_CLUSTER_MISMATCH,
+                f"{other} and {url} both say that they are broker {root.broker_id}: one is a copy. "
+                "Remove the copy from the path.",
+            )
+    urls = {ref.broker_id: resolve_url(ref.url, first_url) for ref in first.brokers}
+    urls.update(found)
+    # A root that was named but is away: its URL still wins over the recorded one, by order.
+    unplaced = [url for url in given if url not in urls.values()]
+    away = [broker_id for broker_id in urls if broker_id not in found and urls[broker_id] not in given]
+    if len(given) == len(urls):
+        urls.update(zip(away, unplaced, strict=False))
+    racks = {ref.broker_id: ref.rack for ref in first.brokers}
+    return BrokerSet(
+        first.cluster_id,
+        tuple(Broker(broker_id, urls[broker_id], racks[broker_id]) for broker_id in sorted(urls)),
+        first.metadata_broker_ids,
+        fsync=first.fsync,
+        storage_options=storage_options,
+    )
+
+
+def _stale(what: str, broker_id: BrokerId, url: str) -> RetriableError:
+    return RetriableError(
+        ErrorCode.REPLOG_ROOT_STALE,
+        f"replog.json of broker {broker_id} {what}: the root is out. Bring the right directory back, or run "
+        "'replog store repair'.",
+        url=url,
+    )
+
+
+def _not_found(path: str, read: Mapping[str, ReadRoot]) -> ReplogError:
+    errors = [error for error in read.values() if isinstance(error, ReplogError)]
+    for error in errors:
+        if not isinstance(error, RetriableError):
+            return error
+    if errors:
+        return RetriableError(
+            ErrorCode.REPLOG_STORE_UNAVAILABLE,
+            f"no root of the store answers. Check network, mounts and credentials. First error: {errors[0]}",
+            path=path,
+        )
+    return NotFoundError(
+        ErrorCode.REPLOG_STORE_NOT_INITIALISED,
+        f"there is no store under this path. Check it, or make one: replog -s {path} init.",
+        path=path,
+    )
+
+
+def write_root_files(
+    urls: Sequence[str],
+    storage_options: Mapping[str, str] | None = None,
+    *,
+    racks: Sequence[str | None] | None = None,
+    fsync: bool = True,
+) -> BrokerSet:
+    """Make a cluster's roots, broker ids in the order of the URLs; resume an unfinished one.
+
+    Root files come before anything else on any root. So a cluster whose roots hold no ledger yet
+    and whose root files name exactly these brokers is an init that stopped half-way, and is
+    finished under its cluster id. As soon as one root holds a ledger, a root without its file has
+    LOST it, and only a repair may give it an identity.
+
+    Args:
+        urls: all roots.
+        storage_options: fsspec options of the roots.
+        racks: one per root.
+        fsync: recorded; False makes a throw-away store.
+
+    Raises:
+        ReplogError: REPLOG_STORE_EXISTS: a root is already another cluster's, or this one is complete.
+            The context has ``complete`` = True where every root file is in place and names these
+            brokers: then only what follows (the cluster ledger) can be unfinished.
+        RetriableError: REPLOG_STORE_UNAVAILABLE: init needs every root.
+        InvalidConfigError: REPLOG_CONFLICTING_OPTIONS: no roots, or one root named twice.
+    """
+    options = dict(storage_options or {})
+    roots = [normalise_url(url) for url in urls]
+    if not roots or len(set(roots)) != len(roots):
+        raise InvalidConfigError(
+            ErrorCode.REPLOG_CONFLICTING_OPTIONS,
+            "init needs at least one root, each named once. Change the path.",
+            path=",".join(roots),
+        )
+    rack_of = list(racks) if racks is not None else [None] * len(roots)
+    brokers = tuple(Broker(number, url, rack_of[number]) for number, url in enumerate(roots))
+    cluster_id = _cluster_id_to_use(roots, options, brokers, fsync=fsync)
+    refs = _recorded_refs(brokers)
+    for broker in brokers:
+        _write_root_file(
+            RootFile(
+                cluster_id=cluster_id,
+                broker_id=broker.broker_id,
+                format_version=FORMAT_VERSION,
+                brokers=refs,
+                metadata_broker_ids=metadata_broker_ids(len(roots)),
+                fsync=fsync,
+            ),
+            broker.url,
+            options,
+        )
+    return BrokerSet(
+        cluster_id, brokers, metadata_broker_ids(len(roots)), fsync=fsync, storage_options=options
+    )
+
+
+def _recorded_refs(brokers: Sequence[Broker]) -> tuple[BrokerRef, ...]:
+    """Return relative URLs where all roots share a parent folder, so that it can be moved as a whole."""
+    parents = {parent_url(broker.url) for broker in brokers}
+    shared = parents.pop() if len(parents) == 1 else ""
+    return tuple(
+        BrokerRef(broker.broker_id, broker.url.rpartition("/")[2] if shared else broker.url, broker.rack)
+        for broker in brokers
+    )
+
+
+def _cluster_id_to_use(
+    roots: Sequence[str], options: Mapping[str, str], brokers: tuple[Broker, ...], *, fsync: bool
+) -> str:
+    """Return a new id, or that of the unfinished cluster found on these roots."""
+    found: dict[str, RootFile] = {}
+    for url, root in read_roots(roots, options).items():
+        if isinstance(root, RootFile):
+            found[url] = root
+        elif root is not None:
+            raise (
+                root
+                if not isinstance(root, RetriableError)
+                else RetriableError(
+                    ErrorCode.REPLOG_STORE_UNAVAILABLE,
+                    f"init needs every root, and one does not answer: {root}",
+                    url=url,
+                )
+            )
+    wanted = {broker.url: broker for broker in brokers}
+    cluster_ids = {root.cluster_id for root in found.values()}
+    for url, root in found.items():
+        named = tuple(Broker(ref.broker_id, resolve_url(ref.url, url), ref.rack) for ref in root.brokers)
+        same = named == brokers and root.broker_id == wanted[url].broker_id and root.fsync == fsync
+        if not same or len(cluster_ids) > 1:
+            raise _exists(f"the root already belongs to cluster {root.cluster_id}", url, complete=False)
+    if len(found) == len(roots):
+        raise _exists(f"all roots already belong to cluster {cluster_ids.pop()}", roots[0], complete=True)
+    for url in roots:
+        if _holds_ledgers(url, options):
+            raise _exists("the root already holds a ledger", url, complete=False)
+    return cluster_ids.pop() if cluster_ids else new_id()
+
+
+def _holds_ledgers(url: str, options: Mapping[str, str]) -> bool:
+    try:
+        return next(iter(open_store(url, options).list_keys(LEDGERS_PREFIX)), None) is not None
+    except RetriableError as error:
+        if error.code is ErrorCode.REPLOG_ROOT_STALE:
+            return False
+        raise
+
+
+def _write_root_file(root: RootFile, url: str, options: Mapping[str, str]) -> None:
+    store = RetryingStore(open_store(url, options, fsync=root.fsync), deadline_ms=INIT_DEADLINE_MS)
+    store.make_folder("")
+    if store.create(ROOT_FILE_KEY, encode_root_file(root)) is not CreateOutcome.CREATED:
+        raise _exists("another init took the root meanwhile", url, complete=False)
+
+
+def _exists(what: str, url: str, *, complete: bool) -> ReplogError:
+    return ReplogError(
+        ErrorCode.REPLOG_STORE_EXISTS,
+        f"{what}: nothing was written there. Use the store as it is, choose other roots, or remove these.",
+        url=url,
+        complete=complete,
+    )
+
+
+__all__ = ["Broker", "BrokerSet", "write_root_files"]

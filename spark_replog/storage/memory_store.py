@@ -1,0 +1,74 @@
+"""Objects in a dict of this process: ``memory://name``. For tests and trying things out."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator, Sequence
+
+from spark_replog.storage.object_store import Buffer, CreateOutcome, ObjectInfo
+from spark_replog.storage.retrying_store import pieces_of
+
+_lock = threading.Lock()
+_objects_by_root: dict[str, dict[str, bytes]] = {}
+
+
+def _renew_lock() -> None:
+    # A fork may copy the lock while another thread holds it.
+    global _lock
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)
+
+
+class MemoryStore:
+    """An ObjectStore over a dict that every store of the same URL shares, in this process only.
+
+    Args:
+        url: ``memory://name``; pickles by name.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.url = url if "://" in url else f"memory://{url}"
+
+    def get(self, key: str, *, start: int = 0, size_bytes: int | None = None) -> Buffer | None:
+        """As ``ObjectStore.get``."""
+        found = self._objects().get(key)
+        if found is None:
+            return None
+        return found[start:] if size_bytes is None else found[start : start + size_bytes]
+
+    def create(
+        self, key: str, data: Buffer | Sequence[Buffer], *, make_parent: bool = False
+    ) -> CreateOutcome:
+        """As ``ObjectStore.create``; folders do not exist here."""
+        body = b"".join(pieces_of(data))
+        with _lock:
+            objects = _objects_by_root.setdefault(self.url, {})
+            if key in objects:
+                return CreateOutcome.EXISTS
+            objects[key] = body
+            return CreateOutcome.CREATED
+
+    def make_folder(self, key_prefix: str) -> None:
+        """Do nothing: folders do not exist here."""
+
+    def list_keys(self, prefix: str) -> Iterator[ObjectInfo]:
+        """As ``ObjectStore.list_keys``."""
+        with _lock:
+            found = sorted(
+                (key, len(body)) for key, body in self._objects().items() if key.startswith(prefix)
+            )
+        return (ObjectInfo(key, size_bytes) for key, size_bytes in found)
+
+    def delete(self, key: str) -> None:
+        """As ``ObjectStore.delete``."""
+        with _lock:
+            self._objects().pop(key, None)
+
+    def _objects(self) -> dict[str, bytes]:
+        return _objects_by_root.get(self.url, {})
+
+
+__all__ = ["MemoryStore"]

@@ -1,0 +1,65 @@
+"""Every name that lies on storage, in one place (docs/format.md says what is under each)."""
+
+from __future__ import annotations
+
+from spark_replog.ids import LedgerId
+
+ROOT_FILE_KEY = "replog.json"
+"""What a root is; write-once, made before anything else."""
+LEDGERS_PREFIX = "ledgers/"
+
+
+def journal_folder(ledger_id: LedgerId) -> str:
+    """Return the folder of a ledger's journal records, with its trailing slash."""
+    return f"ledgers/{ledger_id}/journal/"
+
+
+def journal_key(ledger_id: LedgerId, position: int) -> str:
+    """Return the key of the journal record at a position, counted from 0."""
+    return f"ledgers/{ledger_id}/journal/{position:020d}"
+
+
+def data_folder(ledger_id: LedgerId, generation: int) -> str:
+    """Return the folder of the data objects of one generation, with its trailing slash."""
+    return f"ledgers/{ledger_id}/data/{generation:06d}/"
+
+
+def data_key(ledger_id: LedgerId, generation: int, name: str) -> str:
+    """Return the key of a data object."""
+    return f"ledgers/{ledger_id}/data/{generation:06d}/{name}"
+
+
+def object_name(query: str, batch_id: int, task_id: int, unique: str) -> str:
+    """Return a data object's name: who wrote it, for people; ``unique`` alone keeps names apart.
+
+    Args:
+        query: short form of the query or producer id (8 characters are enough).
+        batch_id: micro-batch, or sequence of the producer.
+        task_id: Spark partition id of the task.
+        unique: random hex digits, new for every object.
+    """
+    return f"{query}-{batch_id}-{task_id}-{unique}.arrow"
+
+
+def ledger_folders(ledger_id: LedgerId, *, metadata: bool = True) -> tuple[str, ...]:
+    """Return the folders that making a ledger makes on a root; no later write makes one above ``data/``.
+
+    Args:
+        metadata: whether the root holds journals.
+    """
+    data = (f"ledgers/{ledger_id}/data/",)
+    if not metadata:
+        return data
+    return (journal_folder(ledger_id), *data)
+
+
+__all__ = [
+    "LEDGERS_PREFIX",
+    "ROOT_FILE_KEY",
+    "data_folder",
+    "data_key",
+    "journal_folder",
+    "journal_key",
+    "ledger_folders",
+    "object_name",
+]

@@ -1,0 +1,176 @@
+"""Retries with a deadline, and the answer to "was that our own write?"."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
+
+from spark_replog.clock import SYSTEM_CLOCK, Clock
+from spark_replog.errors import ErrorCode, OutcomeUnknownError, ReplogError, RetriableError
+from spark_replog.storage.object_store import Buffer, CreateOutcome, ObjectInfo, ObjectStore
+
+T = TypeVar("T")
+
+BACKOFF_MS = 5.0
+BACKOFF_MS_MAX = 500.0
+_SETTLED = frozenset({ErrorCode.REPLOG_ROOT_STALE, ErrorCode.REPLOG_STORE_REFUSED})
+"""A read that failed with one of these fails again at once: waiting out the deadline helps nobody."""
+
+
+def pieces_of(data: Buffer | Sequence[Buffer]) -> Sequence[Buffer]:
+    """Return the body's pieces in order."""
+    return (data,) if isinstance(data, (bytes, bytearray, memoryview)) else data
+
+
+def _size_bytes(pieces: Sequence[Buffer]) -> int:
+    return sum(piece.nbytes if isinstance(piece, memoryview) else len(piece) for piece in pieces)
+
+
+def _is_same(found: Buffer, pieces: Sequence[Buffer]) -> bool:
+    view = memoryview(found).cast("B")
+    if view.nbytes != _size_bytes(pieces):
+        return False
+    start = 0
+    for piece in pieces:
+        part = memoryview(piece).cast("B")
+        if view[start : start + part.nbytes] != part:
+            return False
+        start += part.nbytes
+    return True
+
+
+class RetryingStore:
+    """An ObjectStore that repeats calls until a deadline and tells own writes from others'.
+
+    A client may send a PUT twice and then report its own object as existing; a lost answer says
+    nothing at all. On a write-once store both have one cure: look at the bytes. So EXISTS from
+    here always means OTHER bytes, provided that each body holds something unique to its writer.
+
+    Args:
+        store: the raw store.
+        deadline_ms: after this long no further attempt starts (one attempt is always made).
+        clock: decides when to try, nothing else.
+        jitter: returns numbers in [0, 1).
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        *,
+        deadline_ms: int,
+        clock: Clock = SYSTEM_CLOCK,
+        jitter: Callable[[], float] = random.random,
+    ) -> None:
+        self.store = store
+        self.url = store.url
+        self._deadline_ms = deadline_ms
+        self._clock = clock
+        self._jitter = jitter
+
+    def get(self, key: str, *, start: int = 0, size_bytes: int | None = None) -> Buffer | None:
+        """As ``ObjectStore.get``, repeated on RetriableError until the deadline."""
+        try:
+            return self.store.get(key, start=start, size_bytes=size_bytes)
+        except RetriableError as error:
+            return self._repeat(error, lambda: self.store.get(key, start=start, size_bytes=size_bytes))
+
+    def create(
+        self, key: str, data: Buffer | Sequence[Buffer], *, make_parent: bool = False
+    ) -> CreateOutcome:
+        """As ``ObjectStore.create``; EXISTS means that the name holds other bytes than these.
+
+        Raises:
+            ReplogError: REPLOG_STORE_REFUSED, only where no attempt can have written.
+            OutcomeUnknownError: no attempt until the deadline told what is under the name.
+        """
+        deadline_ms = self._clock.monotonic_ms() + self._deadline_ms
+        backoff_ms = BACKOFF_MS
+        unknown: ReplogError | None = None
+        while True:
+            try:
+                if self.store.create(key, data, make_parent=make_parent) is CreateOutcome.CREATED:
+                    return CreateOutcome.CREATED
+                outcome = self._judge_existing(key, data)
+                if outcome is not None:
+                    return outcome
+                unknown = OutcomeUnknownError(
+                    ErrorCode.REPLOG_STORE_OUTCOME_UNKNOWN,
+                    "the store says that the name is taken, but nothing is under it. Repeat the call.",
+                    url=self.url,
+                    key=key,
+                )
+            except OutcomeUnknownError as error:
+                unknown = error
+            except RetriableError as error:
+                # From the read behind EXISTS: the name is taken, by whom is not known yet.
+                unknown = error
+            except ReplogError as error:
+                if unknown is None:
+                    raise
+                # Refused now, but an earlier attempt may have landed.
+                raise self._outcome_unknown(key, error) from error
+            if not self._wait(backoff_ms, deadline_ms):
+                raise self._outcome_unknown(key, unknown) from unknown
+            backoff_ms = min(BACKOFF_MS_MAX, backoff_ms * 2)
+
+    def make_folder(self, key_prefix: str) -> None:
+        """As ``ObjectStore.make_folder``, repeated on RetriableError until the deadline."""
+        try:
+            self.store.make_folder(key_prefix)
+        except RetriableError as error:
+            self._repeat(error, lambda: self.store.make_folder(key_prefix))
+
+    def list_keys(self, prefix: str) -> Iterator[ObjectInfo]:
+        """As ``ObjectStore.list_keys``; a failure on the way starts again, so the whole list is held."""
+        try:
+            found = list(self.store.list_keys(prefix))
+        except RetriableError as error:
+            found = self._repeat(error, lambda: list(self.store.list_keys(prefix)))
+        return iter(found)
+
+    def delete(self, key: str) -> None:
+        """As ``ObjectStore.delete``, repeated on RetriableError until the deadline."""
+        try:
+            self.store.delete(key)
+        except RetriableError as error:
+            self._repeat(error, lambda: self.store.delete(key))
+
+    def _judge_existing(self, key: str, data: Buffer | Sequence[Buffer]) -> CreateOutcome | None:
+        """Return whose bytes hold the name; None where it is empty after all (a delete, a misread 409)."""
+        pieces = pieces_of(data)
+        found = self.store.get(key, start=0, size_bytes=_size_bytes(pieces) + 1)
+        if found is None:
+            return None
+        return CreateOutcome.CREATED if _is_same(found, pieces) else CreateOutcome.EXISTS
+
+    def _repeat(self, error: RetriableError, call: Callable[[], T]) -> T:
+        deadline_ms = self._clock.monotonic_ms() + self._deadline_ms
+        backoff_ms = BACKOFF_MS
+        while True:
+            if error.code in _SETTLED or not self._wait(backoff_ms, deadline_ms):
+                raise error
+            try:
+                return call()
+            except RetriableError as again:
+                error = again
+            backoff_ms = min(BACKOFF_MS_MAX, backoff_ms * 2)
+
+    def _wait(self, backoff_ms: float, deadline_ms: int) -> bool:
+        pause_ms = backoff_ms * (0.5 + self._jitter() / 2)
+        if self._clock.monotonic_ms() + pause_ms > deadline_ms:
+            return False
+        self._clock.sleep_ms(pause_ms)
+        return True
+
+    def _outcome_unknown(self, key: str, cause: ReplogError) -> OutcomeUnknownError:
+        return OutcomeUnknownError(
+            ErrorCode.REPLOG_STORE_OUTCOME_UNKNOWN,
+            f"no answer tells whether the object was written: {cause}. "
+            "Repeat the same call: its bytes are recognised if they landed.",
+            url=self.url,
+            key=key,
+        )
+
+
+__all__ = ["RetryingStore", "pieces_of"]

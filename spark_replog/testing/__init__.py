@@ -1,0 +1,1 @@
+"""Shipped test kit: store doubles, fault injector, store contract, simulation. Nothing else imports it."""
