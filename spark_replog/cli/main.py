@@ -86,11 +86,9 @@ def cli() -> None:
 def run(arguments: list[str]) -> int:
     """Run one command line and return its exit code; never raises."""
     settings = Settings()
-    command = "replog"
     try:
         with cli.make_context("replog", list(arguments)) as context:
             settings = current_settings()
-            command = " ".join(word for word in arguments[:1] if not word.startswith("-")) or command
             result: Any = cli.invoke(context)
             return result if isinstance(result, int) else 0
     except click.exceptions.Exit as done:
@@ -99,7 +97,7 @@ def run(arguments: list[str]) -> int:
         error.show()
         return EXIT_USAGE
     except click.UsageError as error:
-        return _usage(error, settings, command, arguments)
+        return _usage(error, settings, arguments)
     except click.Abort:
         note("replog: stopped")
         return EXIT_INTERRUPTED
@@ -107,7 +105,7 @@ def run(arguments: list[str]) -> int:
         error.show()
         return EXIT_FAILED
     except ReplogError as error:
-        return _failure(error, settings, command)
+        return _failure(error, settings)
     except KeyboardInterrupt:
         note("replog: stopped")
         return EXIT_INTERRUPTED
@@ -122,20 +120,20 @@ def run(arguments: list[str]) -> int:
             ErrorCode.UNKNOWN_SERVER_ERROR,
             f"{type(error).__name__}: {error}. Run it again with -v and report what it shows.",
         )
-        return _failure(wrapped, settings, command)
+        return _failure(wrapped, settings)
 
 
-def _failure(error: ReplogError, settings: Settings, command: str) -> int:
+def _failure(error: ReplogError, settings: Settings) -> int:
     if settings.verbose:
         traceback.print_exception(error)
     if settings.format == "text":
         note(f"replog: {error}")
     else:
-        emit(command, [error_item(error)], settings, text="")
+        emit(settings.command, [error_item(error)], settings, text="")
     return exit_code_of(error)
 
 
-def _usage(error: click.UsageError, settings: Settings, command: str, arguments: list[str]) -> int:
+def _usage(error: click.UsageError, settings: Settings, arguments: list[str]) -> int:
     words = [*arguments, "text"]
     wanted = [
         words[i + 1] for i, word in enumerate(words) if word in {"-f", "--format"} and i + 1 < len(words)
@@ -146,7 +144,7 @@ def _usage(error: click.UsageError, settings: Settings, command: str, arguments:
         error.show()
         return EXIT_USAGE
     wrapped = InvalidConfigError(ErrorCode.INVALID_REQUEST, f"{error.format_message()} See 'replog --help'.")
-    return _failure(wrapped, settings, command)
+    return _failure(wrapped, settings)
 
 
 def main() -> None:

@@ -21,6 +21,7 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 class Settings:
     """What the global flags say, for one run of the command."""
 
+    command: str = "replog"
     store: str | None = None
     format: str = "text"
     quiet: bool = False
@@ -51,13 +52,14 @@ def current_settings() -> Settings:
 
 
 def _keep(context: click.Context, parameter: click.Parameter, value: Any) -> None:
+    with context.scope(cleanup=False):
+        settings = current_settings()
+    settings.command = context.command_path.partition(" ")[2] or settings.command
     if parameter.name is None or context.get_parameter_source(parameter.name) in {
         None,
         click.core.ParameterSource.DEFAULT,
     }:
         return
-    with context.scope(cleanup=False):
-        settings = current_settings()
     if parameter.name == "settings_override":
         settings.storage_options.update(_overrides(value))
     else:
