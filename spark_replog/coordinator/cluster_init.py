@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 
 from spark_replog.coordinator.cluster import Cluster
-from spark_replog.errors import ErrorCode, InvalidConfigError
+from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError
 from spark_replog.log.cluster_state import ClusterLedgerState
 from spark_replog.log.commands import BrokerRegister, encode_command
 from spark_replog.storage.paths import ledger_folders
@@ -50,7 +50,7 @@ def init_cluster(
     """
     urls = root_urls(path, broker_count)
     options = dict(storage_options or {})
-    brokers = write_root_files(urls, options, racks=racks, fsync=fsync)
+    brokers = _brokers_to_finish(urls, options, racks, fsync)
     reports = {broker_id: probe_root(brokers.store(broker_id)) for broker_id in brokers.broker_ids}
     for broker_id in brokers.metadata_broker_ids:
         for folder in ledger_folders(brokers.cluster_id):
@@ -81,6 +81,28 @@ def root_urls(path: str, broker_count: int | None) -> list[str]:
             f"a store needs a path and 1 to {BROKER_COUNT_MAX} brokers. Give replog -s PATH init --brokers 3.",
         )
     return [f"{roots[0].rstrip('/')}/broker-{number}" for number in range(count)]
+
+
+def _brokers_to_finish(
+    urls: Sequence[str], storage_options: Mapping[str, str], racks: Sequence[str] | None, fsync: bool
+) -> BrokerSet:
+    """Write the root files; where all were in place, go on only if the registration is unfinished.
+
+    Raises:
+        ReplogError: REPLOG_STORE_EXISTS.
+    """
+    try:
+        return write_root_files(urls, storage_options, racks=racks, fsync=fsync)
+    except ReplogError as error:
+        if error.code is not ErrorCode.REPLOG_STORE_EXISTS or not error.context.get("complete"):
+            raise
+        cluster = Cluster.open(",".join(urls), storage_options)
+        cluster.refresh()
+        with cluster.cluster_ledger.lock:
+            registered = set(cluster.cluster_ledger.state.brokers)
+        if registered.issuperset(cluster.brokers.broker_ids):
+            raise
+        return cluster.brokers
 
 
 def _register(cluster: Cluster, probes: Mapping[int, str], timeout_ms: int) -> None:

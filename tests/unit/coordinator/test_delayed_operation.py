@@ -1,0 +1,217 @@
+"""Kafka's DelayedOperationTest cases."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from spark_replog.clock import SYSTEM_CLOCK
+from spark_replog.coordinator.delayed_operation import DelayedOperation, DelayedOperationPurgatory
+
+
+class VirtualClock:
+    def __init__(self) -> None:
+        self.time_ms = 0
+
+    def now_ms(self) -> int:
+        return self.time_ms
+
+    def monotonic_ms(self) -> int:
+        return self.time_ms
+
+    def sleep_ms(self, duration_ms: float) -> None:
+        self.time_ms += int(duration_ms)
+
+
+class Operation(DelayedOperation):
+    def __init__(self, timeout_ms: int) -> None:
+        super().__init__(timeout_ms)
+        self.is_ready = False
+        self.tried = 0
+        self.completed = 0
+        self.expired = 0
+
+    def try_complete(self) -> bool:
+        self.tried += 1
+        return self.is_ready and self.force_complete()
+
+    def on_complete(self) -> None:
+        self.completed += 1
+
+    def on_expiration(self) -> None:
+        self.expired += 1
+
+
+def test_request_satisfaction() -> None:
+    purgatory = DelayedOperationPurgatory(clock=VirtualClock())
+    first, second = Operation(100_000), Operation(100_000)
+    assert purgatory.check_and_complete("test1") == 0
+    assert not purgatory.try_complete_else_watch(first, ["test1"])
+    assert not purgatory.try_complete_else_watch(second, ["test2"])
+    assert purgatory.check_and_complete("test1") == 0
+    first.is_ready = True
+    assert purgatory.check_and_complete("test1") == 1
+    assert purgatory.check_and_complete("test1") == 0
+    second.is_ready = True
+    assert purgatory.check_and_complete("test2") == 1
+    assert (purgatory.delayed_count, purgatory.watched_count) == (0, 0)
+
+
+def test_request_expiry() -> None:
+    clock = VirtualClock()
+    purgatory = DelayedOperationPurgatory(clock=clock)
+    first, second = Operation(20), Operation(200_000)
+    purgatory.try_complete_else_watch(first, ["test1"])
+    purgatory.try_complete_else_watch(second, ["test2"])
+    clock.time_ms = 19
+    purgatory.advance()
+    assert not first.is_completed
+    clock.time_ms = 20
+    purgatory.advance()
+    assert (first.completed, first.expired) == (1, 1)
+    assert not second.is_completed
+    assert purgatory.delayed_count == 1
+
+
+def test_request_purge() -> None:
+    purgatory = DelayedOperationPurgatory(clock=VirtualClock(), purge_interval=0)
+    operations = [Operation(100_000) for _ in range(3)]
+    for number, operation in enumerate(operations):
+        purgatory.try_complete_else_watch(operation, [f"test{key + 1}" for key in range(number + 1)])
+    assert (purgatory.delayed_count, purgatory.watched_count) == (3, 6)
+    operations[1].is_ready = True
+    operations[1].safe_try_complete()
+    assert (purgatory.delayed_count, purgatory.watched_count) == (2, 6)
+    operations[2].is_ready = True
+    operations[2].safe_try_complete()
+    assert purgatory.delayed_count == 1
+    purgatory.check_and_complete("test1")
+    assert purgatory.watched_count == 4
+    purgatory.check_and_complete("test2")
+    assert purgatory.watched_count == 2
+    purgatory.check_and_complete("test3")
+    assert purgatory.watched_count == 1
+
+
+def test_advance_purges_when_enough_have_completed() -> None:
+    purgatory = DelayedOperationPurgatory(clock=VirtualClock(), purge_interval=5)
+    for _ in range(10):
+        operation = Operation(100_000)
+        purgatory.try_complete_else_watch(operation, ["a", "b"])
+        operation.force_complete()
+    assert purgatory.watched_count == 20
+    purgatory.advance()
+    assert purgatory.watched_count == 0
+
+
+def test_cancel_for_key() -> None:
+    purgatory = DelayedOperationPurgatory(clock=VirtualClock())
+    a1, a2, b = Operation(1000), Operation(1000), Operation(1000)
+    for operation, key in ((a1, "a"), (a2, "a"), (b, "b")):
+        purgatory.try_complete_else_watch(operation, [key])
+    assert purgatory.cancel_for_key("a") == [a1, a2]
+    assert (purgatory.delayed_count, purgatory.watched_count) == (1, 1)
+    assert a1.completed == 0
+    assert purgatory.cancel_for_key("nothing") == []
+
+
+def test_ready_at_once_is_never_registered() -> None:
+    purgatory = DelayedOperationPurgatory(clock=VirtualClock())
+    operation = Operation(1000)
+    operation.is_ready = True
+    assert purgatory.try_complete_else_watch(operation, ["key"])
+    assert (operation.tried, purgatory.watched_count, purgatory.delayed_count) == (1, 0, 0)
+
+
+def test_an_event_during_registration_is_not_missed() -> None:
+    class ReadySecondTime(Operation):
+        def try_complete(self) -> bool:
+            self.is_ready = self.tried == 1
+            return super().try_complete()
+
+    purgatory = DelayedOperationPurgatory(clock=VirtualClock())
+    operation = ReadySecondTime(1000)
+    assert purgatory.try_complete_else_watch(operation, ["key"])
+    assert (operation.completed, purgatory.delayed_count) == (1, 0)
+
+
+def test_safe_try_complete_or_else() -> None:
+    operation = Operation(1000)
+    ran: list[str] = []
+    assert not operation.safe_try_complete_or_else(lambda: ran.append("else"))
+    operation.is_ready = True
+    assert operation.safe_try_complete_or_else(lambda: ran.append("else"))
+    assert ran == ["else"]
+
+
+def test_keys_are_needed() -> None:
+    with pytest.raises(ValueError, match="key"):
+        DelayedOperationPurgatory().try_complete_else_watch(Operation(1), [])
+
+
+def test_completes_exactly_once_under_a_race() -> None:
+    for _ in range(50):
+        operation = Operation(1000)
+        start = threading.Barrier(4)
+
+        def race(operation: Operation = operation, start: threading.Barrier = start) -> bool:
+            start.wait()
+            return operation.force_complete()
+
+        with ThreadPoolExecutor(4) as pool:
+            won = [future.result() for future in [pool.submit(race) for _ in range(4)]]
+        assert (sum(won), operation.completed) == (1, 1)
+
+
+def test_try_complete_with_multiple_threads() -> None:
+    class TwentiethTime(DelayedOperation):
+        def __init__(self) -> None:
+            super().__init__(10_000)
+            self.attempts = 0
+
+        def try_complete(self) -> bool:
+            return self.attempts >= 20 and self.force_complete()
+
+    purgatory = DelayedOperationPurgatory()
+    operations = [TwentiethTime() for _ in range(100)]
+    for number, operation in enumerate(operations):
+        assert not purgatory.try_complete_else_watch(operation, [number])
+
+    def check(number: int) -> None:
+        time.sleep(random.random() / 100)
+        with operations[number].lock:
+            operations[number].attempts += 1
+        purgatory.check_and_complete(number)
+
+    with ThreadPoolExecutor(20) as pool:
+        list(pool.map(check, [number for _ in range(20) for number in range(100)]))
+    assert all(operation.is_completed for operation in operations)
+    assert purgatory.delayed_count == 0
+
+
+def test_await_completion_drives_the_timer() -> None:
+    purgatory = DelayedOperationPurgatory()
+    operation = Operation(30)
+    purgatory.try_complete_else_watch(operation, ["key"])
+    started_ms = SYSTEM_CLOCK.monotonic_ms()
+    purgatory.await_completion(operation)
+    assert SYSTEM_CLOCK.monotonic_ms() - started_ms >= 29
+    assert (operation.completed, operation.expired) == (1, 1)
+
+
+def test_await_completion_sees_another_threads_event() -> None:
+    purgatory = DelayedOperationPurgatory()
+    operation = Operation(60_000)
+    purgatory.try_complete_else_watch(operation, ["key"])
+
+    def finish() -> None:
+        operation.is_ready = True
+        purgatory.check_and_complete("key")
+
+    threading.Timer(0.05, finish).start()
+    purgatory.await_completion(operation)
+    assert (operation.completed, operation.expired, purgatory.delayed_count) == (1, 0, 0)
