@@ -19,6 +19,7 @@ from spark_replog.log.model import (
     ConfigSet,
     DataObject,
     FeatureSet,
+    GenerationAdvance,
     HoldersAdd,
     IdentityKind,
     IsrChange,
@@ -33,6 +34,7 @@ from spark_replog.log.model import (
     TopicPublish,
     TopicUnpublish,
 )
+from spark_replog.log.results import CommandResult, Judgement, Outcome
 from spark_replog.log.wire import Reader, Writer, corrupt, unzigzag, zigzag
 
 COMMAND_FORMAT_VERSION = 1
@@ -331,6 +333,14 @@ def _encode_texts(*fields: str) -> Callable[[Writer, Any], None]:
     return encode
 
 
+def _encode_numbers(*fields: str) -> Callable[[Writer, Any], None]:
+    def encode(writer: Writer, command: Any) -> None:
+        for field in fields:
+            writer.uint(getattr(command, field))
+
+    return encode
+
+
 _CODECS: tuple[tuple[int, type, Callable[[Writer, Any], None], Callable[[Reader], Command]], ...] = (
     (1, Append, _encode_append, _decode_append),
     (2, TopicInit, _encode_topic_init, _decode_topic_init),
@@ -339,6 +349,12 @@ _CODECS: tuple[tuple[int, type, Callable[[Writer, Any], None], Callable[[Reader]
     (5, ConfigSet, _encode_config_set, _decode_config_set),
     (6, IsrChange, _encode_isr_change, _decode_isr_change),
     (7, HoldersAdd, _encode_holders_add, _decode_holders_add),
+    (
+        8,
+        GenerationAdvance,
+        _encode_numbers("generation", "floor"),
+        lambda r: GenerationAdvance(r.uint(), r.uint()),
+    ),
     (64, BrokerRegister, _encode_broker_register, _decode_broker_register),
     (65, LedgerRegister, _encode_texts("name", "ledger_id"), lambda r: LedgerRegister(r.text(), r.text())),
     (
@@ -348,7 +364,7 @@ _CODECS: tuple[tuple[int, type, Callable[[Writer, Any], None], Callable[[Reader]
         lambda r: TopicPublish(r.text(), r.text(), r.text()),
     ),
     (67, TopicUnpublish, _encode_texts("name", "topic_id"), lambda r: TopicUnpublish(r.text(), r.text())),
-    (68, FeatureSet, lambda w, c: w.uint(c.level), lambda r: FeatureSet(r.uint())),
+    (68, FeatureSet, _encode_numbers("level"), lambda r: FeatureSet(r.uint())),
 )
 _ENCODERS = {kind: (type_id, encode) for type_id, kind, encode, _ in _CODECS}
 _DECODERS = {type_id: decode for type_id, _, _, decode in _CODECS}
@@ -359,13 +375,17 @@ __all__ = [
     "BrokerRegister",
     "ClusterCommand",
     "Command",
+    "CommandResult",
     "ConfigSet",
     "DataObject",
     "FeatureSet",
+    "GenerationAdvance",
     "HoldersAdd",
     "IdentityKind",
     "IsrChange",
+    "Judgement",
     "LedgerRegister",
+    "Outcome",
     "PartitionsAdd",
     "ProducerIdentity",
     "ResetPolicy",

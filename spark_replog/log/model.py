@@ -140,6 +140,17 @@ class HoldersAdd:
 
 
 @dataclass(frozen=True, slots=True)
+class GenerationAdvance:
+    """New objects go to `generation`; objects below `floor` are refused from now on (garbage collection).
+
+    Garbage collection itself may come with a later release; every release must obey its floor.
+    """
+
+    generation: int
+    floor: int
+
+
+@dataclass(frozen=True, slots=True)
 class BrokerRegister:
     """Adds or updates a broker; `probe` is the report of the create-if-absent probe, JSON."""
 
@@ -181,6 +192,8 @@ class FeatureSet:
     level: int
 
 
-TopicCommand = Append | TopicInit | TopicClose | PartitionsAdd | ConfigSet | IsrChange | HoldersAdd
+TopicCommand = (
+    Append | TopicInit | TopicClose | PartitionsAdd | ConfigSet | IsrChange | HoldersAdd | GenerationAdvance
+)
 ClusterCommand = BrokerRegister | LedgerRegister | TopicPublish | TopicUnpublish | FeatureSet
 Command = TopicCommand | ClusterCommand

@@ -1,0 +1,117 @@
+"""The fold of the cluster ledger: brokers, ledger names, topic names. Deterministic, no clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from spark_replog.errors import ErrorCode, ReplogError, UnsupportedFormatError
+from spark_replog.ids import BrokerId, LedgerId, TopicId
+from spark_replog.log.commands import decode_command
+from spark_replog.log.entry import decode_entry
+from spark_replog.log.model import BrokerRegister, FeatureSet, LedgerRegister, TopicPublish, TopicUnpublish
+from spark_replog.log.results import OK, CommandResult, Outcome
+
+FEATURE_LEVEL_MAX = 1
+"""Highest feature level that this release understands."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerState:
+    """A registered broker."""
+
+    broker_id: BrokerId
+    url: str
+    rack: str | None
+    probe: str
+
+
+class ClusterLedgerState:
+    """State of the cluster ledger; `ledger.types.LedgerState`. Read it under the ledger's lock.
+
+    Attributes:
+        applied_index: last folded entry, -1 before the first.
+        topics: name -> (topic id, ledger id).
+        ledgers: ledger name -> ledger id.
+        brokers: by id.
+        feature_level: 0 until set.
+    """
+
+    def __init__(self) -> None:
+        self.applied_index = -1
+        self.topics: dict[str, tuple[TopicId, LedgerId]] = {}
+        self.ledgers: dict[str, LedgerId] = {}
+        self.brokers: dict[BrokerId, BrokerState] = {}
+        self.feature_level = 0
+        self._fold: dict[type, Callable[[Any], CommandResult]] = {
+            BrokerRegister: self._apply_broker_register,
+            LedgerRegister: self._apply_ledger_register,
+            TopicPublish: self._apply_topic_publish,
+            TopicUnpublish: self._apply_topic_unpublish,
+            FeatureSet: self._apply_feature_set,
+        }
+
+    def apply(self, index: int, payload: bytes) -> tuple[CommandResult, ...]:
+        """Fold one decided entry; return one result per command, in order.
+
+        Raises:
+            UnsupportedFormatError: UNSUPPORTED_VERSION: an entry, or the feature level it sets, is newer
+                than this release; nothing was changed.
+            CorruptDataError: CORRUPT_MESSAGE: nothing was changed.
+            ReplogError: UNKNOWN_SERVER_ERROR: the entry is not the next one; a defect of the caller.
+        """
+        if index != self.applied_index + 1:
+            raise ReplogError(
+                ErrorCode.UNKNOWN_SERVER_ERROR,
+                f"entry {index} was folded after {self.applied_index}. This is a defect: report it.",
+            )
+        commands = [decode_command(data) for data in decode_entry(payload)]
+        for command in commands:
+            if isinstance(command, FeatureSet) and command.level > FEATURE_LEVEL_MAX:
+                raise UnsupportedFormatError(
+                    ErrorCode.UNSUPPORTED_VERSION,
+                    f"this store is at feature level {command.level}, this release knows {FEATURE_LEVEL_MAX}."
+                    " Upgrade spark-replog on every driver and worker.",
+                )
+        self.applied_index = index
+        results = []
+        for command in commands:
+            fold = self._fold.get(type(command))
+            if fold is None:
+                results.append(CommandResult(Outcome.INVALID, {}, "a topic command in the cluster ledger"))
+            else:
+                results.append(fold(command))
+        return tuple(results)
+
+    def _apply_broker_register(self, command: BrokerRegister) -> CommandResult:
+        broker = BrokerState(command.broker_id, command.url, command.rack, command.probe)
+        if self.brokers.get(command.broker_id) == broker:
+            return CommandResult(Outcome.EXISTS, {}, f"broker {command.broker_id} is registered")
+        self.brokers[command.broker_id] = broker
+        return OK
+
+    def _apply_ledger_register(self, command: LedgerRegister) -> CommandResult:
+        if command.name in self.ledgers:
+            return CommandResult(Outcome.EXISTS, {}, f"ledger '{command.name}' is {self.ledgers[command.name]}")
+        self.ledgers[command.name] = command.ledger_id
+        return OK
+
+    def _apply_topic_publish(self, command: TopicPublish) -> CommandResult:
+        if command.name in self.topics:
+            return CommandResult(Outcome.EXISTS, {}, f"topic '{command.name}' is {self.topics[command.name][0]}")
+        self.topics[command.name] = (command.topic_id, command.ledger_id)
+        return OK
+
+    def _apply_topic_unpublish(self, command: TopicUnpublish) -> CommandResult:
+        published = self.topics.get(command.name)
+        if published is None or published[0] != command.topic_id:
+            return CommandResult(Outcome.EXISTS, {}, f"'{command.name}' is not topic {command.topic_id}")
+        del self.topics[command.name]
+        return OK
+
+    def _apply_feature_set(self, command: FeatureSet) -> CommandResult:
+        if command.level <= self.feature_level:
+            return CommandResult(Outcome.EXISTS, {}, f"feature level {self.feature_level}")
+        self.feature_level = command.level
+        return OK

@@ -1,0 +1,186 @@
+"""One partition in the fold: replicas, offsets, and the table of its sections.
+
+The table is columns of machine integers, about 55 bytes a section; no object per section or row.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from spark_replog.ids import BrokerId, LedgerId
+from spark_replog.log.model import Section
+
+TIMESTAMP_CREATE_TIME = 0
+TIMESTAMP_LOG_APPEND_TIME = 1
+
+
+class ObjectRef(NamedTuple):
+    """A data object as a reader needs it. One instance per object in one answer."""
+
+    ledger_id: LedgerId
+    generation: int
+    name: str
+    size_bytes: int
+    has_headers: bool
+    holders: frozenset[BrokerId]
+
+
+class SectionRef(NamedTuple):
+    """A section with its offsets: rows [base_offset, base_offset + row_count)."""
+
+    base_offset: int
+    row_count: int
+    object: ObjectRef
+    start_byte: int
+    size_bytes: int
+    crc32c: int
+    min_timestamp_ms: int
+    max_timestamp_ms: int
+    append_time_ms: int
+    timestamp_type: int
+    """0 CreateTime, 1 LogAppendTime: as the topic was set when the rows were appended."""
+
+
+class SectionRow(NamedTuple):
+    """One row of the table; `object_number` counts the ledger's objects."""
+
+    base_offset: int
+    row_count: int
+    object_number: int
+    start_byte: int
+    size_bytes: int
+    crc32c: int
+    min_timestamp_ms: int
+    max_timestamp_ms: int
+    timestamp_type: int
+
+
+class PartitionState:
+    """Mutable by the fold only.
+
+    Attributes:
+        replicas: assigned brokers, preferred leader first.
+        isr: in-sync brokers, in the order of `replicas`; never empty.
+        min_insync: effective `min.insync.replicas`: the high watermark rests while the ISR is smaller.
+        retired: its topic is closed; it holds nothing back.
+    """
+
+    __slots__ = (
+        "_bases",
+        "_crcs",
+        "_max_ms",
+        "_min_ms",
+        "_newest_ms",
+        "_objects",
+        "_sizes",
+        "_starts",
+        "_types",
+        "high_watermark",
+        "isr",
+        "leader",
+        "leader_epoch",
+        "log_end_offset",
+        "log_start_offset",
+        "min_insync",
+        "replicas",
+        "retired",
+    )
+
+    def __init__(self, replicas: tuple[BrokerId, ...], min_insync: int) -> None:
+        self.replicas = replicas
+        self.isr = replicas
+        self.leader = replicas[0]
+        self.leader_epoch = 0
+        self.min_insync = min_insync
+        self.retired = False
+        self.log_start_offset = 0
+        self.log_end_offset = 0
+        self.high_watermark = 0
+        self._bases = array("q")
+        self._objects = array("q")
+        self._starts = array("q")
+        self._sizes = array("q")
+        self._crcs = array("I")
+        self._min_ms = array("q")
+        self._max_ms = array("q")
+        self._newest_ms = array("q")
+        self._types = array("b")
+
+    def add(self, section: Section, object_number: int, log_append_ms: int | None) -> None:
+        """Append a section's rows at the log end.
+
+        Args:
+            object_number: of the object that holds it, counted over the ledger.
+            log_append_ms: the append's time where the topic shows that, else None.
+        """
+        low_ms, high_ms = section.min_timestamp_ms, section.max_timestamp_ms
+        if log_append_ms is not None:
+            low_ms = high_ms = log_append_ms
+        self._bases.append(self.log_end_offset)
+        self._objects.append(object_number)
+        self._starts.append(section.start_byte)
+        self._sizes.append(section.size_bytes)
+        self._crcs.append(section.crc32c)
+        self._min_ms.append(low_ms)
+        self._max_ms.append(high_ms)
+        newest = self._newest_ms
+        newest.append(max(newest[-1], high_ms) if newest else high_ms)
+        self._types.append(log_append_ms is not None)
+        self.log_end_offset += section.row_count
+
+    @property
+    def section_count(self) -> int:
+        """Return the number of sections in the table."""
+        return len(self._bases)
+
+    def sections_between(self, start_offset: int, end_offset: int) -> Iterator[SectionRow]:
+        """Yield the sections that hold any offset in [start_offset, end_offset); O(log n + result)."""
+        bases = self._bases
+        first = max(bisect_right(bases, start_offset) - 1, 0)
+        last = bisect_left(bases, end_offset)
+        for at in range(first, last):
+            end = bases[at + 1] if at + 1 < len(bases) else self.log_end_offset
+            if end <= start_offset:
+                continue
+            yield SectionRow(
+                bases[at],
+                end - bases[at],
+                self._objects[at],
+                self._starts[at],
+                self._sizes[at],
+                self._crcs[at],
+                self._min_ms[at],
+                self._max_ms[at],
+                self._types[at],
+            )
+
+    def offset_for_time(self, timestamp_ms: int) -> int | None:
+        """Return the base offset of the first section with a row at or after the time; O(log n)."""
+        at = bisect_left(self._newest_ms, timestamp_ms)
+        return self._bases[at] if at < len(self._bases) else None
+
+    def shrink(self, broker_id: BrokerId) -> bool:
+        """Take a broker out of the ISR; a leader that leaves is followed by the first in-sync replica.
+
+        The last in-sync replica stays, as in Kafka: nobody else has the rows.
+
+        Returns:
+            Whether anything changed.
+        """
+        if broker_id not in self.isr or len(self.isr) == 1:
+            return False
+        self.isr = tuple(replica for replica in self.isr if replica != broker_id)
+        if self.leader == broker_id:
+            self.leader = self.isr[0]
+            self.leader_epoch += 1
+        return True
+
+    def grow(self, broker_id: BrokerId) -> bool:
+        """Take an assigned broker into the ISR; return whether that changed anything."""
+        if broker_id in self.isr or broker_id not in self.replicas:
+            return False
+        self.isr = tuple(r for r in self.replicas if r in self.isr or r == broker_id)
+        return True
