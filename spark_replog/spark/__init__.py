@@ -1,0 +1,1 @@
+"""Spark's side: the data source ``replog``. The only package that imports pyspark."""

@@ -1,0 +1,59 @@
+"""``spark.read``: a snapshot of the log, resolved once.
+
+Spark plans a batch read once per DataFrame and uses the plan for every action on it, so that all
+of them see the same offsets (Kafka's connector resolves ``latest`` anew in each task).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from spark_replog.errors import ErrorCode, InvalidConfigError
+from spark_replog.spark.messages import ReadPartition
+from spark_replog.spark.options import SourceOptions
+from spark_replog.spark.read_plan import check_ranges, plan_partitions
+from spark_replog.spark.splitting import OffsetRange
+from spark_replog.spark.topics import shared_cluster, view_topics
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class BatchReader(DataSourceReader):
+    """Planned in Spark's planner process, pickled, then read in executors."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+
+    def partitions(self) -> list[InputPartition]:  # type: ignore[override]
+        """Resolve both ends and return the tasks.
+
+        Raises:
+            ReplogError: REPLOG_INVALID_OPTION, REPLOG_DATA_LOSS, UNKNOWN_TOPIC_OR_PARTITION.
+        """
+        options = self._options
+        cluster = shared_cluster(options.store)
+        view = view_topics(cluster, options.subscription).require_all()
+        starts = options.starting.resolve(view.bounds)
+        ends = options.ending.resolve(view.bounds)
+        for key, start in starts.items():
+            if start > ends[key]:
+                raise InvalidConfigError(
+                    ErrorCode.REPLOG_INVALID_OPTION,
+                    f"the resolved start offset {start} is greater than the resolved end offset {ends[key]} for "
+                    f"{key.topic}-{key.partition}. Correct startingOffsets or endingOffsets.",
+                )
+        ranges = [OffsetRange(key, starts[key], ends[key]) for key in sorted(starts)]
+        ranges = check_ranges(ranges, view, fail=options.fail_on_data_loss)
+        return list(plan_partitions(cluster, view, ranges, options))
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
+        """Yield one task's rows. Executor."""
+        if not isinstance(partition, ReadPartition):
+            return iter(())  # Spark's stand-in for a read without partitions
+        from spark_replog.spark.reading import read_partition
+
+        return read_partition(partition, self._options)

@@ -1,0 +1,44 @@
+"""What crosses between Spark's processes. Frozen, picklable, no open handle inside."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pyspark.sql.datasource import InputPartition, WriterCommitMessage
+
+from spark_replog.consumer.fetch_plan import FetchSlice
+from spark_replog.ids import LedgerId, TopicId
+from spark_replog.log.commands import DataObject
+from spark_replog.storage.brokers import BrokerSet
+
+
+@dataclass(frozen=True)
+class WriteMessage(WriterCommitMessage):
+    """One task's answer to the driver.
+
+    ``query_id``, ``batch_id`` and ``run_id`` ride here because the committing process has no task
+    context. None in a batch write outside a streaming query.
+    """
+
+    query_id: str | None
+    batch_id: int | None
+    run_id: str | None
+    task_id: int
+    objects: tuple[tuple[LedgerId, DataObject], ...]
+    row_count: int
+    size_bytes: int
+    dropped_rows: int
+
+
+@dataclass(frozen=True)
+class ReadPartition(InputPartition):
+    """Offsets [start, end) of one partition, with all that an executor needs to read them."""
+
+    topic: str
+    topic_id: TopicId
+    ledger_id: LedgerId
+    partition: int
+    start: int
+    end: int
+    slices: tuple[FetchSlice, ...]
+    brokers: BrokerSet

@@ -1,0 +1,64 @@
+"""Registration for sessions that Spark's own look-up cannot serve.
+
+An installed package needs none of this: Spark finds ``pyspark_replog``. A wheel that came by
+``--py-files`` does: Spark puts zips on its workers' path, but not wheels.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import shutil
+import tempfile
+import zipimport
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_LOG = logging.getLogger(__name__)
+_shipped: set[tuple[int, str]] = set()
+
+
+def register(spark: SparkSession) -> None:
+    """Make ``format("replog")`` work in this session. Any number of calls; classic and Connect.
+
+    Args:
+        spark: the session.
+    """
+    from spark_replog.spark.data_source import ReplogDataSource
+
+    _ship_wheel(spark)
+    try:
+        spark.dataSource.register(ReplogDataSource)
+    except Exception as error:  # 4.0 refuses a name that its own look-up has found; it is this class
+        if "DATA_SOURCE_ALREADY_EXISTS" not in str(error):
+            raise
+
+
+def _ship_wheel(spark: SparkSession) -> None:
+    """Give workers the package under a name that Spark puts on their path."""
+    import spark_replog
+
+    loader = getattr(spark_replog, "__loader__", None)
+    if not isinstance(loader, zipimport.zipimporter) or not loader.archive.endswith(".whl"):
+        return
+    context = _spark_context(spark)
+    if context is None or (id(context), loader.archive) in _shipped:
+        return
+    folder = Path(tempfile.mkdtemp(prefix="replog-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    copy = folder / f"{Path(loader.archive).stem}.zip"
+    shutil.copyfile(loader.archive, copy)
+    context.addPyFile(str(copy))
+    _shipped.add((id(context), loader.archive))
+
+
+def _spark_context(spark: SparkSession) -> Any:
+    """Return the context; None on Connect, where the server has the package or nobody has."""
+    try:
+        return spark.sparkContext
+    except Exception:  # Connect's session raises its own error here, whose class may not be importable
+        _LOG.debug("no SparkContext: the package must be installed where the Connect server runs")
+        return None

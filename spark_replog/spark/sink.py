@@ -1,0 +1,348 @@
+"""``writeStream`` and ``write``: tasks put data objects, the driver's commit decides one append per ledger.
+
+Spark makes the stream's writer twice per micro-batch, in different processes: once to plan the
+tasks and once to commit. So nothing made in ``__init__`` may be needed on both sides: the plan goes
+to the tasks, what the commit must know comes back in their messages.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+
+from spark_replog.config import CoordinatorConfig
+from spark_replog.coordinator.cluster import Cluster
+from spark_replog.coordinator.produce_response import ProduceResponse
+from spark_replog.coordinator.replica_manager import ReplicaManager
+from spark_replog.coordinator.write_plan import make_write_plan
+from spark_replog.errors import (
+    ErrorCode,
+    InvalidConfigError,
+    OutcomeUnknownError,
+    ReplogError,
+)
+from spark_replog.ids import LedgerId, new_id
+from spark_replog.log.commands import Append, DataObject, IdentityKind, ProducerIdentity, ResetPolicy
+from spark_replog.log.results import Outcome
+from spark_replog.log.write_plan import WritePlan
+from spark_replog.spark.compat import StreamArrowWriter, freeze_garbage_once, in_commit_worker
+from spark_replog.spark.messages import WriteMessage
+from spark_replog.spark.options import SinkOptions
+from spark_replog.spark.reading import worker_brokers
+from spark_replog.spark.topics import shared_cluster
+from spark_replog.storage.brokers import BrokerSet
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_LOG = logging.getLogger(__name__)
+_QUERY_ID = "sql.streaming.queryId"
+_BATCH_ID = "streaming.sql.batchId"
+_RUN_ID = "spark.jobGroup.id"
+
+_managers: dict[tuple[int, CoordinatorConfig], ReplicaManager] = {}
+_warned_queries: set[str] = set()
+
+
+class StreamWriter(StreamArrowWriter):
+    """The sink of one micro-batch."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
+        self._plan, self._brokers = (None, None) if in_commit_worker() else _plan_tasks(options)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriteMessage:
+        """Put one task's rows. Executor."""
+        query_id, batch_id, run_id = _query_of_task()
+        if query_id is None or batch_id is None:
+            raise ReplogError(
+                ErrorCode.REPLOG_ENVIRONMENT, "Spark gave the task no query id. Use Spark 4.0 or newer."
+            )
+        return _write_task(
+            iterator, self._options, self._plan, self._brokers, _QueryTask(query_id, batch_id, run_id)
+        )
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Decide the micro-batch. Repeated by Spark after a crash, with the same batch id.
+
+        Raises:
+            ReplogError: nothing is decided, or (REPLOG_COMMIT_OUTCOME_UNKNOWN) it is not known; either way
+                the restarted query repeats the batch and finds out.
+        """
+        written = _write_messages(messages)
+        objects = _objects_by_ledger(written)
+        if not objects:
+            return
+        query_id, run_id = written[0].query_id or "", written[0].run_id or ""
+        transactional_id = self._options.transactional_id
+        identity = ProducerIdentity(
+            producer_id=transactional_id or query_id,
+            incarnation=query_id,
+            sequence=batchId,
+            run_id=run_id,
+            kind=IdentityKind.STREAM if transactional_id is None else IdentityKind.TRANSACTIONAL,
+            on_reset=self._options.on_reset,
+        )
+        _commit(self._options, identity, objects, written)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Delete nothing: Spark also calls this after a commit that raised, and that may be decided."""
+        _log_abort(messages)
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """The sink of one ``df.write``; the very object made by the planner goes to tasks and commit.
+
+    Args:
+        options: of the write.
+        overwrite: ``mode("overwrite")``, which a log refuses.
+    """
+
+    def __init__(self, options: SinkOptions, *, overwrite: bool) -> None:
+        if overwrite:
+            raise InvalidConfigError(
+                ErrorCode.REPLOG_INVALID_OPTION, "a log is never overwritten. Use mode('append')."
+            )
+        self._options = options
+        self._write_id = new_id()
+        self._plan, self._brokers = _plan_tasks(options)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriteMessage:
+        """Put one task's rows. Executor."""
+        query_id, batch_id, _ = _query_of_task()
+        task = _QueryTask(self._write_id, 0, None)
+        message = _write_task(iterator, self._options, self._plan, self._brokers, task)
+        return WriteMessage(
+            query_id,
+            batch_id,
+            None,
+            message.task_id,
+            message.objects,
+            message.row_count,
+            message.size_bytes,
+            message.dropped_rows,
+        )
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Decide the write.
+
+        Raises:
+            ReplogError: REPLOG_DUPLICATE_TXN_MISMATCH and all that ``append_records`` answers.
+        """
+        written = _write_messages(messages)
+        objects = _objects_by_ledger(written)
+        self._warn_of_foreach_batch(written)
+        if not objects:
+            return
+        if self._options.txn is None:
+            producer_id, sequence, kind = self._write_id, 0, IdentityKind.ONE_SHOT
+        else:
+            producer_id, sequence = self._options.txn
+            kind = IdentityKind.TXN_BATCH
+        identity = ProducerIdentity(producer_id, producer_id, sequence, "", kind, ResetPolicy.FAIL)
+        _commit(self._options, identity, objects, written)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Delete nothing: see ``StreamWriter.abort``."""
+        _log_abort(messages)
+
+    def _warn_of_foreach_batch(self, written: Sequence[WriteMessage]) -> None:
+        query_id = written[0].query_id if written else None
+        if self._options.txn is None and query_id is not None and query_id not in _warned_queries:
+            _warned_queries.add(query_id)
+            _LOG.warning(
+                "a batch write inside streaming query %s appends again when its micro-batch is repeated. Set "
+                "txnAppId to the query's id and txnVersion to the batch id to write each batch once.",
+                query_id,
+            )
+
+
+class _QueryTask:
+    """Names for a task's objects."""
+
+    __slots__ = ("batch_id", "query_id", "run_id")
+
+    def __init__(self, query_id: str, batch_id: int, run_id: str | None) -> None:
+        self.query_id = query_id
+        self.batch_id = batch_id
+        self.run_id = run_id
+
+
+def _plan_tasks(options: SinkOptions) -> tuple[WritePlan, BrokerSet]:
+    """Fold the ledgers once, so that tasks need not read any."""
+    cluster = shared_cluster(options.store)
+    topics = None if options.topic is None else [options.topic]
+    return make_write_plan(cluster, topics, options.principal), cluster.brokers
+
+
+def _query_of_task() -> tuple[str | None, int | None, str | None]:
+    context = TaskContext.get()
+    if context is None:
+        return None, None, None
+    batch_id = context.getLocalProperty(_BATCH_ID)
+    return (
+        context.getLocalProperty(_QUERY_ID),
+        None if batch_id is None else int(batch_id),
+        context.getLocalProperty(_RUN_ID),
+    )
+
+
+def _write_task(
+    iterator: Iterator[pa.RecordBatch],
+    options: SinkOptions,
+    plan: WritePlan | None,
+    brokers: BrokerSet | None,
+    task: _QueryTask,
+) -> WriteMessage:
+    """Write a task's batches; a task without rows puts nothing and opens nothing."""
+    freeze_garbage_once()
+    context = TaskContext.get()
+    task_id = 0 if context is None else context.partitionId()
+    first = next((batch for batch in iterator if batch.num_rows > 0), None)
+    if first is None or plan is None or brokers is None:
+        return WriteMessage(task.query_id, task.batch_id, task.run_id, task_id, (), 0, 0, 0)
+    from spark_replog.producer.task_writer import TaskWriter
+
+    writer = TaskWriter(
+        plan,
+        options.producer,
+        worker_brokers(brokers),
+        query_id=task.query_id,
+        batch_id=task.batch_id,
+        task_id=task_id,
+        default_topic=options.topic,
+    )
+    try:
+        writer.append(first)
+        for batch in iterator:
+            if batch.num_rows > 0:
+                writer.append(batch)
+        result = writer.close()
+    except BaseException:
+        writer.abort()
+        raise
+    return WriteMessage(
+        task.query_id,
+        task.batch_id,
+        task.run_id,
+        task_id,
+        result.objects,
+        result.row_count,
+        result.size_bytes,
+        result.dropped_rows,
+    )
+
+
+def _write_messages(messages: Sequence[WriterCommitMessage | None]) -> list[WriteMessage]:
+    """Return the messages in task order: offsets are given in that order."""
+    written = [message for message in messages if isinstance(message, WriteMessage)]
+    if len(written) != len(messages):
+        raise ReplogError(
+            ErrorCode.INVALID_REQUEST,
+            "a task finished without its message. Repeat the write.",
+            tasks=len(messages),
+        )
+    return sorted(written, key=lambda message: message.task_id)
+
+
+def _objects_by_ledger(written: Sequence[WriteMessage]) -> dict[LedgerId, list[DataObject]]:
+    objects: dict[LedgerId, list[DataObject]] = {}
+    for message in written:
+        for ledger_id, data_object in message.objects:
+            objects.setdefault(ledger_id, []).append(data_object)
+    return objects
+
+
+def _commit(
+    options: SinkOptions,
+    identity: ProducerIdentity,
+    objects: Mapping[LedgerId, Sequence[DataObject]],
+    written: Sequence[WriteMessage],
+) -> None:
+    """Append to every ledger and raise unless all are decided."""
+    dropped_rows = sum(message.dropped_rows for message in written)
+    if dropped_rows:
+        _LOG.warning("[REPLOG_ACKS0_DROPPED] %d rows of batch %d were dropped, as acks=0 allows.",
+                     dropped_rows, identity.sequence)  # fmt: skip
+    cluster = shared_cluster(options.store)
+    entries = {
+        ledger_id: Append(
+            identity, options.principal, options.client_id, cluster.clock.now_ms(), tuple(items)
+        )
+        for ledger_id, items in objects.items()
+    }
+    answers: dict[LedgerId, ProduceResponse] = {}
+    answered = threading.Event()
+
+    def on_response(responses: Mapping[LedgerId, ProduceResponse]) -> None:
+        answers.update(responses)
+        answered.set()
+
+    manager = _shared_manager(cluster, options.coordinator)
+    manager.append_records(
+        options.producer.request_timeout_ms, options.producer.acks, False, entries, on_response
+    )
+    if not answered.wait(timeout=options.producer.delivery_timeout_ms / 1000.0):
+        raise OutcomeUnknownError(
+            ErrorCode.REPLOG_COMMIT_OUTCOME_UNKNOWN,
+            "the commit did not answer within delivery.timeout.ms. Restart the query: it finds out.",
+        )
+    _raise_refusals(cluster, identity, answers)
+
+
+def _raise_refusals(
+    cluster: Cluster, identity: ProducerIdentity, answers: Mapping[LedgerId, ProduceResponse]
+) -> None:
+    refused = {ledger_id: answer.error for ledger_id, answer in answers.items() if answer.error is not None}
+    for ledger_id, answer in answers.items():
+        if answer.error is None and answer.result is not None and answer.result.outcome is Outcome.DUPLICATE:
+            _LOG.info(
+                "batch %d of %s was in ledger %s already", identity.sequence, identity.producer_id, ledger_id
+            )
+    if not refused:
+        return
+    error = next(iter(refused.values()))
+    assert error is not None
+    if len(answers) == 1:
+        raise error
+    decided = sorted(ledger_id for ledger_id in answers if ledger_id not in refused)
+    raise type(error)(
+        error.code,
+        f"{error.args[0]} The micro-batch spans several ledgers and is in some of them only; repeating it "
+        "completes the others and leaves these as they are.",
+        **{
+            **error.context,
+            "decided": _topics_of(cluster, decided),
+            "undecided": _topics_of(cluster, sorted(refused)),
+        },
+    ) from error
+
+
+def _topics_of(cluster: Cluster, ledger_ids: Sequence[LedgerId]) -> str:
+    names: list[str] = []
+    for ledger_id in ledger_ids:
+        ledger = cluster.topic_ledger(ledger_id)
+        with ledger.lock:
+            names.extend(topic.name for topic in ledger.state.topics.values() if not topic.closed)
+    return ",".join(sorted(names)) or "none"
+
+
+def _shared_manager(cluster: Cluster, config: CoordinatorConfig) -> ReplicaManager:
+    """Return this process's manager of the cluster: its timers and fetchers outlive a micro-batch."""
+    key = (id(cluster), config)
+    manager = _managers.get(key)
+    if manager is None:
+        manager = _managers.setdefault(key, ReplicaManager(cluster, config))
+    return manager
+
+
+def _log_abort(messages: Sequence[WriterCommitMessage | None]) -> None:
+    count = sum(len(message.objects) for message in messages if isinstance(message, WriteMessage))
+    _LOG.warning(
+        "a write was aborted; its %d data objects stay until garbage collection finds them unused", count
+    )

@@ -1,0 +1,151 @@
+"""The topics of one read as the ledgers show them now: which partitions, from where to where.
+
+Runs in Spark's planner and in the query's own Python process, never in a task. Holds no fold
+itself: those are kept per process by ``Cluster.shared``.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from spark_replog.consumer.fetch_plan import FetchSlice, plan_fetch
+from spark_replog.coordinator.cluster import Cluster, TopicHandle
+from spark_replog.errors import ErrorCode, NotFoundError, ReplogError
+from spark_replog.ids import TopicId, TopicPartition
+from spark_replog.spark.options import StoreOptions, Subscription
+from spark_replog.spark.splitting import OffsetRange
+
+_LOG = logging.getLogger(__name__)
+INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__cluster_metadata"})
+"""Never matched by a pattern (source: ``Topic.isInternal``)."""
+
+
+@dataclass(frozen=True)
+class LogView:
+    """What can be read at one moment.
+
+    Attributes:
+        bounds: log start offset and high watermark per partition.
+        handles: the topics behind ``bounds``.
+        missing: topics that are subscribed by name and do not exist, with the error to raise.
+    """
+
+    bounds: Mapping[TopicPartition, tuple[int, int]]
+    handles: Mapping[str, TopicHandle]
+    missing: Mapping[str, NotFoundError] = field(default_factory=dict)
+
+    @property
+    def topic_ids(self) -> dict[str, TopicId]:
+        """Return topic name to topic id."""
+        return {name: handle.topic_id for name, handle in self.handles.items()}
+
+    @property
+    def high_watermarks(self) -> dict[TopicPartition, int]:
+        """Return the exclusive end of what can be read, per partition."""
+        return {key: high_watermark for key, (_, high_watermark) in self.bounds.items()}
+
+    def require_all(self) -> LogView:
+        """Return self.
+
+        Raises:
+            NotFoundError: UNKNOWN_TOPIC_OR_PARTITION: a topic subscribed by name does not exist.
+        """
+        for error in self.missing.values():
+            raise error
+        return self
+
+
+def shared_cluster(store: StoreOptions) -> Cluster:
+    """Return this process's cluster of a store."""
+    return Cluster.shared(store.path, store.storage_options())
+
+
+def view_topics(cluster: Cluster, subscription: Subscription) -> LogView:
+    """Fold what is new of the ledgers of the subscribed topics and return what can be read.
+
+    Costs one fold per ledger, and one of the cluster ledger for a pattern.
+
+    Raises:
+        RetriableError: REPLOG_NO_QUORUM.
+    """
+    handles: dict[str, TopicHandle] = {}
+    bounds: dict[TopicPartition, tuple[int, int]] = {}
+    missing: dict[str, NotFoundError] = {}
+    fresh: set[str] = set()
+    for name in _subscribed_names(cluster, subscription):
+        try:
+            handle, found = _bounds_of(cluster, name, fresh)
+        except NotFoundError as error:
+            if subscription.pattern is None:  # a pattern lost a race with a deletion: it matches no more
+                missing[name] = error
+            continue
+        handles[name] = handle
+        wanted = None if subscription.assignment is None else subscription.assignment[name]
+        for partition, limits in enumerate(found):
+            if wanted is None or partition in wanted:
+                bounds[TopicPartition(name, partition)] = limits
+    return LogView(bounds, handles, missing)
+
+
+def plan_range(cluster: Cluster, handle: TopicHandle, item: OffsetRange) -> tuple[FetchSlice, ...]:
+    """Return the object sections that hold the range, in order and without a gap.
+
+    Raises:
+        ReplogError: REPLOG_DATA_LOSS: a part of it does not exist.
+    """
+    ledger = cluster.topic_ledger(handle.ledger_id)
+    with ledger.lock:
+        return plan_fetch(
+            ledger.state,
+            handle.name,
+            handle.topic_id,
+            item.topic_partition.partition,
+            item.start,
+            item.end,
+        )
+
+
+def data_loss(message: str, *, fail: bool) -> None:
+    """Raise, or say it and go on, as ``failOnDataLoss`` has it.
+
+    Raises:
+        ReplogError: REPLOG_DATA_LOSS.
+    """
+    text = f"{message} Set failOnDataLoss=false to go on with what still exists."
+    if fail:
+        raise ReplogError(ErrorCode.REPLOG_DATA_LOSS, text)
+    _LOG.warning("[%s] %s", ErrorCode.REPLOG_DATA_LOSS.name, message)
+
+
+def _subscribed_names(cluster: Cluster, subscription: Subscription) -> Sequence[str]:
+    if subscription.assignment is not None:
+        return sorted(subscription.assignment)
+    if subscription.pattern is None:
+        return sorted(subscription.topics)
+    pattern = re.compile(subscription.pattern)
+    return [name for name in cluster.topic_names() if name not in INTERNAL_TOPICS and pattern.search(name)]
+
+
+def _bounds_of(cluster: Cluster, name: str, fresh: set[str]) -> tuple[TopicHandle, list[tuple[int, int]]]:
+    """Return a topic's handle and its partitions' bounds; a re-created topic is looked up anew."""
+    handle = cluster.lookup(name)
+    for is_last in (False, True):
+        ledger = cluster.topic_ledger(handle.ledger_id)
+        if handle.ledger_id not in fresh:
+            ledger.refresh()
+            fresh.add(handle.ledger_id)
+        with ledger.lock:
+            topic = ledger.state.topics.get(handle.topic_id)
+            if topic is not None and not topic.closed:
+                return handle, [(item.log_start_offset, item.high_watermark) for item in topic.partitions]
+        if not is_last:
+            cluster.refresh()
+            handle = cluster.lookup(name)
+    raise NotFoundError(
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        f"topic '{name}' was deleted. Create it again, or stop reading it.",
+        topic=name,
+    )

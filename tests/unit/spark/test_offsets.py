@@ -1,0 +1,88 @@
+"""The checkpoint's format and the rules around batch 0."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from spark_replog.errors import InvalidConfigError, UnsupportedFormatError
+from spark_replog.ids import TopicPartition
+from spark_replog.spark.offsets import LogOffset, advance, batch_start
+
+
+def ends(**topics):
+    return {
+        TopicPartition(name, number): end for name, parts in topics.items() for number, end in parts.items()
+    }
+
+
+IDS = {"orders": "a1"}
+
+
+def test_text_is_canonical():
+    offset = LogOffset(
+        {**ends(orders={10: 5, 9: 4, 0: 3}), **ends(clicks={1: 1})},
+        {"orders": "a1", "clicks": "c1"},
+        origin=ends(orders={0: 0}),
+    )
+    assert json.dumps(offset.to_json()) == (
+        '{"clicks": {"1": 1}, "orders": {"0": 3, "9": 4, "10": 5}, '
+        '"@": {"v": 1, "ids": {"clicks": "c1", "orders": "a1"}, "from": {"orders": {"0": 0}}}}'
+    )
+
+
+def test_text_survives_a_round_trip_through_json():
+    offset = LogOffset(ends(orders={1: 2, 0: 1}), IDS, origin=ends(orders={1: 2, 0: 1}))
+    text = json.dumps(offset.to_json())
+    assert json.dumps(LogOffset.from_json(json.loads(text)).to_json()) == text
+    assert LogOffset.from_json(json.loads(text)) == offset
+
+
+def test_no_data_gives_the_start_back_with_its_origin():
+    start = LogOffset(ends(orders={0: 80}), IDS, origin=ends(orders={0: 80}))
+    assert advance(start, ends(orders={0: 80}), IDS).to_json() == start.to_json()
+    past_batch_0 = LogOffset(ends(orders={0: 100}), IDS, origin=ends(orders={0: 80}))
+    assert advance(past_batch_0, ends(orders={0: 100}), IDS).to_json() == past_batch_0.to_json()
+
+
+def test_origin_rides_until_batch_0_is_past():
+    initial = LogOffset(ends(orders={0: 80}), IDS, origin=ends(orders={0: 80}))
+    first = advance(initial, ends(orders={0: 100}), IDS)
+    assert first.origin == ends(orders={0: 80})
+    second = advance(first, ends(orders={0: 120}), IDS)
+    assert second.origin is None
+
+
+def test_replay_of_batch_0_starts_where_the_first_run_started():
+    asked_again = LogOffset(ends(orders={0: 280}), IDS, origin=ends(orders={0: 280}))
+    logged_end = LogOffset(ends(orders={0: 100}), IDS, origin=ends(orders={0: 80}))
+    assert batch_start(asked_again, logged_end) == ends(orders={0: 80})
+
+
+def test_batch_1_starts_at_the_end_of_batch_0():
+    batch_0 = LogOffset(ends(orders={0: 100}), IDS, origin=ends(orders={0: 80}))
+    batch_1 = LogOffset(ends(orders={0: 300}), IDS)
+    assert batch_start(batch_0, batch_1) == ends(orders={0: 100})
+
+
+def test_batch_1_after_an_empty_batch_0():
+    batch_0 = LogOffset(ends(orders={0: 80}), IDS, origin=ends(orders={0: 80}))
+    batch_1 = advance(batch_0, ends(orders={0: 90}), IDS)
+    assert batch_start(batch_0, batch_1) == ends(orders={0: 80})
+    assert advance(batch_1, ends(orders={0: 95}), IDS).origin is None
+
+
+def test_recreated_topic_is_new_even_at_the_same_offsets():
+    start = LogOffset(ends(orders={0: 5}), {"orders": "old"})
+    assert advance(start, ends(orders={0: 5}), {"orders": "new"}) is not start
+
+
+def test_foreign_checkpoint_is_refused():
+    with pytest.raises(InvalidConfigError, match=r"^\[REPLOG_INPUT\]"):
+        LogOffset.from_json({"orders": {"0": 1}})
+
+
+def test_checkpoint_of_a_newer_release_is_refused():
+    with pytest.raises(UnsupportedFormatError, match=r"^\[UNSUPPORTED_VERSION\].*Upgrade"):
+        LogOffset.from_json({"orders": {"0": 1}, "@": {"v": 2, "ids": {}}})

@@ -1,0 +1,80 @@
+"""The schema that is read and the columns that may be written."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.sql.types import StructType
+
+from spark_replog.errors import InvalidConfigError
+from spark_replog.spark.schema import check_read_schema, check_write_schema, read_schema
+
+HEADERS = "array<struct<key:string,value:binary>>"
+
+
+def ddl(text):
+    """Parse ``name type, ...`` without a JVM."""
+    from pyspark.sql.types import (
+        ArrayType,
+        BinaryType,
+        IntegerType,
+        LongType,
+        StringType,
+        StructField,
+        TimestampType,
+    )  # fmt: skip
+
+    types = {
+        "string": StringType(), "binary": BinaryType(), "int": IntegerType(), "long": LongType(),
+        "timestamp": TimestampType(),
+        "headers": ArrayType(
+            StructType([StructField("Key", StringType(), False), StructField("VALUE", BinaryType())]), False
+        ),
+        "strings": ArrayType(StringType()),
+    }  # fmt: skip
+    pairs = [item.split() for item in text.split(",")]
+    return StructType([StructField(name, types[kind]) for name, kind in pairs])
+
+
+def test_read_schema():
+    assert read_schema(include_headers=True).simpleString() == (
+        "struct<key:binary,value:binary,topic:string,partition:int,offset:bigint,timestamp:timestamp,"
+        f"timestampType:int,headers:{HEADERS}>"
+    )
+    assert len(read_schema(include_headers=False).fields) == 7
+
+
+def test_user_schema_is_refused():
+    check_read_schema(read_schema(include_headers=False), include_headers=False)
+    with pytest.raises(InvalidConfigError, match=r"\[REPLOG_INVALID_SCHEMA\] replog has a fixed schema"):
+        check_read_schema(ddl("value string"), include_headers=False)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["value string", "value binary,key string,partition int,headers headers,timestamp timestamp,x long"],
+)
+def test_accepted(text):
+    check_write_schema(ddl(text), topic="t")
+
+
+@pytest.mark.parametrize(
+    ("text", "topic", "message"),
+    [
+        ("key string", "t", "required attribute 'value' not found"),
+        ("Value string", "t", "required attribute 'value' not found"),
+        ("value string", None, "topic option required when no 'topic' attribute is present"),
+        ("value long", "t", r"value must be a\(n\) string or binary"),
+        ("value string,key long", "t", r"key must be a\(n\) string or binary"),
+        ("value string,topic int", None, r"topic must be a\(n\) string"),
+        ("value string,partition long", "t", r"partition must be a\(n\) int"),
+        (
+            "value string,headers strings",
+            "t",
+            r"headers must be a\(n\) array<struct<key:string,value:binary>>",
+        ),
+        ("value string,timestamp long", "t", r"timestamp must be a\(n\) timestamp"),
+    ],
+)
+def test_refused(text, topic, message):
+    with pytest.raises(InvalidConfigError, match=message):
+        check_write_schema(ddl(text), topic=topic)
