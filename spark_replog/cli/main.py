@@ -143,7 +143,10 @@ def _usage(error: click.UsageError, settings: Settings, arguments: list[str]) ->
     if settings.format == "text":
         error.show()
         return EXIT_USAGE
-    wrapped = InvalidConfigError(ErrorCode.INVALID_REQUEST, f"{error.format_message()} See 'replog --help'.")
+    if error.ctx is not None:
+        settings.command = error.ctx.command_path.partition(" ")[2] or settings.command
+    message = error.format_message().rstrip(".")
+    wrapped = InvalidConfigError(ErrorCode.INVALID_REQUEST, f"{message}. See 'replog --help'.")
     return _failure(wrapped, settings)
 
 

@@ -1,0 +1,128 @@
+"""What one key of the registry is, and the keys that no settings class of ``config`` reads.
+
+``config.CONFIG_KEYS`` is the whole registry; import that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+_INT64_MAX = 2**63 - 1
+
+ConfigGroup = Literal["producer", "topic", "coordinator", "storage", "source", "sink"]
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigKey:
+    """One key that a user can set.
+
+    Attributes:
+        name: as the user writes it: dotted Kafka names, or Spark's camelCase for source and sink.
+        group: who reads it.
+        default: what holds when it is not given, None where it is derived (the doc says from what).
+        kafka_default: Kafka's own default as Kafka prints it, None where Kafka has no such key.
+        unit: ``ms``, ``bytes``, ``count``, ``choice``, ``bool``, ``text``, ``json``.
+        doc: what it does, one or two sentences.
+        field: the attribute of the group's settings class, empty where Spark's side reads it.
+        minimum: smallest allowed number.
+        maximum: largest allowed number.
+        choices: allowed words, mapped to their value.
+    """
+
+    name: str
+    group: ConfigGroup
+    default: object
+    kafka_default: str | None
+    unit: str
+    doc: str
+    field: str = ""
+    minimum: int = 0
+    maximum: int = _INT64_MAX
+    choices: Mapping[str, object] | None = None
+
+
+STORAGE_KEYS = (
+    ConfigKey(
+        "storage.fsync", "storage", True, None, "bool",
+        "False makes a store that may lose acknowledged rows at a power cut. Chosen once, by "
+        "'replog init --no-fsync', and recorded in every root.",
+    ),
+    ConfigKey(
+        "storage.*", "storage", None, None, "text",
+        "Anything else after 'storage.' goes to the file system as it is (fsspec's own names, such as "
+        "storage.endpoint_url for S3).",
+    ),
+)
+
+SOURCE_KEYS = (
+    ConfigKey(
+        "path", "source", None, None, "text",
+        "The store: a parent directory of roots, or the roots, comma separated.",
+    ),
+    ConfigKey("subscribe", "source", None, None, "text", "Topics to read, comma separated."),
+    ConfigKey("subscribePattern", "source", None, None, "text", "A regular expression that topics match."),
+    ConfigKey("assign", "source", None, None, "json", 'Partitions to read: {"orders":[0,1]}.'),
+    ConfigKey(
+        "startingOffsets", "source", None, None, "json",
+        "earliest, latest, or offsets per partition as JSON (-2 earliest, -1 latest). Not set means latest "
+        "for a stream and earliest for a batch. A checkpoint wins over it.",
+    ),
+    ConfigKey(
+        "endingOffsets", "source", "latest", None, "json",
+        "Batch reads only: latest, or offsets per partition as JSON (-1 latest), exclusive.",
+    ),
+    ConfigKey("includeHeaders", "source", False, None, "bool", "Adds the headers column."),
+    ConfigKey(
+        "failOnDataLoss", "source", True, None, "bool",
+        "Fail when offsets that are due no longer exist, rather than go on behind them.",
+    ),
+    ConfigKey(
+        "maxOffsetsPerTrigger", "source", None, None, "count",
+        "Streams only: about how many offsets a micro-batch takes, shared among partitions by what waits.",
+        minimum=1,
+    ),
+    ConfigKey(
+        "minPartitions", "source", None, None, "count",
+        "At least this many Spark tasks, as a hint. Not set means one per topic-partition with data.",
+        minimum=1,
+    ),
+    ConfigKey(
+        "maxRecordsPerPartition", "source", None, None, "count",
+        "The most offsets that one Spark task reads.",
+        minimum=1,
+    ),
+)
+
+SINK_KEYS = (
+    ConfigKey(
+        "path", "sink", None, None, "text",
+        "The store: a parent directory of roots, or the roots, comma separated.",
+    ),
+    ConfigKey("topic", "sink", None, None, "text", "Topic of every row; wins over a topic column."),
+    ConfigKey(
+        "transactional.id", "sink", None, "null", "text",
+        "A name for the writer that outlives its checkpoint, so that a lost checkpoint is noticed.",
+    ),
+    ConfigKey(
+        "onCheckpointReset", "sink", "fail", None, "choice",
+        "What a query with a known transactional.id and a new checkpoint does with batches at or below the "
+        "last one: fail, append, or skip.",
+        choices={"fail": "fail", "append": "append", "skip": "skip"},
+    ),
+    ConfigKey(
+        "txnAppId", "sink", None, None, "text",
+        "Batch writes: the name of a writer whose txnVersion says what it has already written.",
+    ),
+    ConfigKey(
+        "txnVersion", "sink", None, None, "count",
+        "Batch writes: a growing number; a write at or below the last one is skipped.",
+    ),
+    ConfigKey(
+        "principal", "sink", None, None, "text",
+        "Who writes; advisory. Not set means REPLOG_PRINCIPAL, else User: and the operating system's name.",
+    ),
+)
+
+__all__ = ["SINK_KEYS", "SOURCE_KEYS", "STORAGE_KEYS", "ConfigGroup", "ConfigKey"]
