@@ -72,5 +72,8 @@ class ObjectStore(Protocol):
         ...
 
     def delete(self, key: str) -> None:
-        """Delete the object; absent is success."""
+        """Delete the object; absent is success.
+
+        A key that ends with a slash names a folder: it goes if it is empty. No-op on object stores.
+        """
         ...

@@ -7,11 +7,20 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from spark_replog.errors import ErrorCode, InvalidConfigError
+from spark_replog.storage.azure_store import AzureStore
+from spark_replog.storage.fsspec_store import FsspecStore
+from spark_replog.storage.gcs_store import GcsStore
 from spark_replog.storage.memory_store import MemoryStore
 from spark_replog.storage.object_store import ObjectStore
 from spark_replog.storage.posix_store import PosixStore
+from spark_replog.storage.s3_store import S3Store
+from spark_replog.storage.webhdfs_store import WebHdfsStore
 
 _NO_OPTIONS: Mapping[str, str] = MappingProxyType({})
+_REMOTE_STORES: Mapping[str, type[FsspecStore]] = MappingProxyType(
+    {"s3": S3Store, "gs": GcsStore, "abfs": AzureStore, "webhdfs": WebHdfsStore}
+)
+_ALIASES = MappingProxyType({"s3a": "s3", "gcs": "gs", "abfss": "abfs", "az": "abfs"})
 SUPPORTED = (
     "a local or NFS path, file://, s3:// (s3a://), gs:// (gcs://), abfs:// (abfss://, az://), "
     "webhdfs://, memory://"
@@ -19,16 +28,15 @@ SUPPORTED = (
 
 
 def normalise_url(url: str) -> str:
-    """Return a root's URL in the one form that is compared and recorded: no trailing slash.
-
-    A bare path becomes ``file://`` plus its absolute form.
+    """Return a root's URL in the one form that is compared and recorded: one scheme a backend, no trailing
+    slash. A bare path becomes ``file://`` plus its absolute form.
     """
     text = url.strip()
     if "://" not in text:
         text = text.removeprefix("file:")
         return f"file://{os.path.abspath(os.path.expanduser(text))}"
     scheme, _, rest = text.partition("://")
-    scheme = scheme.lower()
+    scheme = _ALIASES.get(scheme.lower(), scheme.lower())
     if scheme == "file":
         return f"file://{os.path.abspath(rest)}"
     return f"{scheme}://{rest.rstrip('/')}"
@@ -60,6 +68,11 @@ def open_store(
         return PosixStore(url, fsync=fsync)
     if scheme == "memory":
         return MemoryStore(url)
+    remote = _REMOTE_STORES.get(scheme)
+    if remote is not None:
+        store = remote(url, storage_options)
+        store.file_system_class()  # a missing package or a foreign class is told here, not in a task
+        return store
     raise InvalidConfigError(
         ErrorCode.REPLOG_UNSUPPORTED_STORE,
         f"no create-if-absent is proven for {scheme}://. Use one of: {SUPPORTED}.",

@@ -5,11 +5,11 @@ from __future__ import annotations
 import errno
 import mmap
 import os
-import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
 from spark_replog.errors import ErrorCode, OutcomeUnknownError, ReplogError, RetriableError
+from spark_replog.ids import new_id
 from spark_replog.storage.mounts import is_remote_file_system
 from spark_replog.storage.object_store import Buffer, CreateOutcome, ObjectInfo
 from spark_replog.storage.retrying_store import pieces_of
@@ -92,8 +92,8 @@ class PosixStore:
             OutcomeUnknownError: the link may have happened, or may not survive power loss.
         """
         path = f"{self._root}/{key}"
-        folder, _, name = path.rpartition("/")
-        temp_path = f"{folder}/{TEMP_PREFIX}{uuid.uuid4().hex}"
+        folder, _, _name = path.rpartition("/")
+        temp_path = f"{folder}/{TEMP_PREFIX}{new_id()}"
         try:
             if make_parent:
                 self._make_last_level(folder)
@@ -139,8 +139,12 @@ class PosixStore:
             raise self._read_failed(error, prefix) from error
 
     def delete(self, key: str) -> None:
-        """Remove the file; absent is success."""
+        """Remove the file, or the empty folder; absent is success."""
         try:
+            if key.endswith("/"):
+                with suppress(OSError):  # not empty: a writer made something in it
+                    os.rmdir(f"{self._root}/{key}")
+                return
             os.unlink(f"{self._root}/{key}")
         except (FileNotFoundError, NotADirectoryError):
             self._check_root()

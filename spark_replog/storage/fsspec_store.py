@@ -1,0 +1,335 @@
+"""What the object stores reached through fsspec share: one file system per process, error mapping.
+
+Only classes named by a subclass are used: a check-then-write ``mode="create"`` passes every
+sequential test, so an unknown class is refused by name instead of probed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar
+
+import fsspec
+
+from spark_replog.errors import (
+    ErrorCode,
+    InvalidConfigError,
+    OutcomeUnknownError,
+    ReplogError,
+    RetriableError,
+)
+from spark_replog.storage.object_store import Buffer, CreateOutcome, ObjectInfo
+from spark_replog.storage.retrying_store import pieces_of
+
+_CAUSES_MAX = 8
+_REPEATED_STATUSES = frozenset({408, 409, 425, 429})
+"""Client errors that say "not decided", not "never"."""
+_REFUSED_CLASSES = (PermissionError, FileNotFoundError, NotImplementedError)
+_REFUSED_NAMES = frozenset(
+    {"NoCredentialsError", "PartialCredentialsError", "ClientAuthenticationError", "ParamValidationError"}
+)
+
+
+def causes_of(error: BaseException) -> Iterator[BaseException]:
+    """Yield the error and what caused it, outermost first."""
+    current: BaseException | None = error
+    for _ in range(_CAUSES_MAX):
+        if current is None:
+            return
+        yield current
+        current = current.__cause__ or current.__context__
+
+
+def status_of(error: BaseException) -> int | None:
+    """Return the HTTP status behind an exception, None where no answer came.
+
+    The class is no evidence: MinIO's 412 arrives as ``OSError(EINVAL)``, and so do a dozen 400 codes.
+    """
+    for cause in causes_of(error):
+        response = getattr(cause, "response", None)
+        if isinstance(response, dict):
+            found = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+        else:
+            found = getattr(response, "status_code", None)
+        for status in (found, getattr(cause, "status_code", None), getattr(cause, "status", None)):
+            if isinstance(status, int):
+                return status
+        code = getattr(cause, "code", None)  # gcsfs.retry.HttpError
+        if isinstance(code, int) or (isinstance(code, str) and code.isdigit()):
+            return int(code)
+    return None
+
+
+def error_code_of(error: BaseException) -> str:
+    """Return the service's own error code (``NoSuchBucket``, ``BlobAlreadyExists``), "" where none came."""
+    for cause in causes_of(error):
+        response = getattr(cause, "response", None)
+        if isinstance(response, dict):
+            return str(response.get("Error", {}).get("Code", ""))
+        code = getattr(cause, "error_code", None)  # azure.core
+        if code:
+            return str(getattr(code, "value", code))
+    return ""
+
+
+class FsspecStore:
+    """An ObjectStore over one of the fsspec classes that the subclass proves.
+
+    Keeps settings only; the file system is made on first use in each process, because the
+    async ones refuse to work in a forked child.
+
+    Args:
+        url: normalised root URL.
+        storage_options: the file system's own options; JSON text for nested ones.
+    """
+
+    protocol: ClassVar[str]
+    extra: ClassVar[str]
+    classes: ClassVar[frozenset[str]]
+    size_bytes_max: ClassVar[int]
+    """Above this the client would upload in parts, whose answers are ambiguous."""
+
+    def __init__(self, url: str, storage_options: Mapping[str, str]) -> None:
+        self.url = url
+        self._storage_options = dict(storage_options)
+        self._root = ""
+        self._file_system: tuple[int, Any] | None = None
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.url, self._storage_options)
+
+    def get(self, key: str, *, start: int = 0, size_bytes: int | None = None) -> Buffer | None:
+        """As ``ObjectStore.get``: one ranged request."""
+        if size_bytes == 0:
+            return None if self.get(key, start=start, size_bytes=1) is None else b""
+        try:
+            end = None if size_bytes is None else start + size_bytes
+            body: bytes = self.file_system().cat_file(self._path(key), start=start, end=end)
+            return body
+        except ReplogError:
+            raise
+        except Exception as error:
+            status = status_of(error)
+            if status == 416:  # the range starts at or behind the end
+                return b""
+            if self._is_absent(error, status):
+                return None
+            raise self._read_failed(error, key) from error
+
+    def create(
+        self, key: str, data: Buffer | Sequence[Buffer], *, make_parent: bool = False
+    ) -> CreateOutcome:
+        """As ``ObjectStore.create``: one conditional request.
+
+        EXISTS may mean this call's own bytes: clients send a request again whose answer was lost.
+        """
+        body = b"".join(pieces_of(data))
+        if len(body) > self.size_bytes_max:
+            raise ReplogError(
+                ErrorCode.REPLOG_STORE_REFUSED,
+                f"an object of {len(body)} bytes needs more than one request. "
+                f"Lower max.request.size below {self.size_bytes_max}.",
+                url=self.url,
+                key=key,
+            )
+        try:
+            self._put(key, body, make_parent=make_parent)
+        except ReplogError:
+            raise
+        except Exception as error:
+            return self._judge_create_error(error, key)
+        return CreateOutcome.CREATED
+
+    def make_folder(self, key_prefix: str) -> None:
+        """Do nothing: an object store has no folders."""
+
+    def list_keys(self, prefix: str) -> Iterator[ObjectInfo]:
+        """As ``ObjectStore.list_keys``."""
+        try:
+            found = self._find(prefix)
+        except ReplogError:
+            raise
+        except Exception as error:
+            if self._is_absent(error, status_of(error)):
+                return iter(())
+            raise self._read_failed(error, prefix) from error
+        return iter(
+            sorted((info for info in found if info.key.startswith(prefix)), key=lambda info: info.key)
+        )
+
+    def delete(self, key: str) -> None:
+        """As ``ObjectStore.delete``."""
+        if key.endswith("/"):
+            return
+        try:
+            self.file_system().rm_file(self._path(key))
+        except ReplogError:
+            raise
+        except Exception as error:
+            if not self._is_absent(error, status_of(error)):
+                raise self._read_failed(error, key) from error
+
+    def file_system(self) -> Any:
+        """Return this process's file system.
+
+        Raises:
+            InvalidConfigError: REPLOG_UNSUPPORTED_STORE: its package is missing or its class is not
+                one that was proven; REPLOG_INVALID_OPTION: it does not take these options.
+        """
+        made = self._file_system
+        if made is not None and made[0] == os.getpid():
+            return made[1]
+        found = self._make_file_system()
+        self._file_system = (os.getpid(), found)
+        return found
+
+    def file_system_class(self) -> Any:
+        """Return the proven fsspec class that serves the scheme here.
+
+        Raises:
+            InvalidConfigError: REPLOG_UNSUPPORTED_STORE: no package, or another class took the scheme.
+        """
+        try:
+            cls = fsspec.get_filesystem_class(self.protocol)
+        except ImportError as error:
+            raise InvalidConfigError(
+                ErrorCode.REPLOG_UNSUPPORTED_STORE,
+                f"{self.protocol}:// needs a package that is not installed: {error}. "
+                f"Run: pip install 'spark-replog[{self.extra}]'.",
+                url=self.url,
+            ) from error
+        name = f"{cls.__module__}.{cls.__qualname__}"
+        if name not in self.classes:
+            raise InvalidConfigError(
+                ErrorCode.REPLOG_UNSUPPORTED_STORE,
+                f"{self.protocol}:// is served by {name} here, whose create-if-absent is not proven. "
+                f"Use {' or '.join(sorted(self.classes))}.",
+                url=self.url,
+            )
+        return cls
+
+    def _make_file_system(self) -> Any:
+        cls = self.file_system_class()
+        try:
+            options = {**cls._get_kwargs_from_urls(self.url), **self._file_system_options()}
+            self._root = cls._strip_protocol(self.url).rstrip("/")
+            return self._prepared(cls(**options))
+        except (TypeError, ValueError) as error:
+            raise self._wrong_options(error) from error
+
+    def _file_system_options(self) -> dict[str, Any]:
+        """Return the options given, typed, without the listing cache: it never sees other writers."""
+        options = {name: _typed(value) for name, value in self._storage_options.items()}
+        options["use_listings_cache"] = False
+        return options
+
+    def _prepared(self, file_system: Any) -> Any:
+        return file_system
+
+    def _path(self, key: str) -> str:
+        self.file_system()
+        return f"{self._root}/{key}"
+
+    def _put(self, key: str, body: bytes, *, make_parent: bool) -> None:
+        self.file_system().pipe_file(self._path(key), body, mode="create")
+
+    def _find(self, prefix: str) -> list[ObjectInfo]:
+        folder, _, start_of_name = prefix.rpartition("/")
+        narrowed = {"prefix": start_of_name} if start_of_name else {}
+        found = self.file_system().find(self._path(folder).rstrip("/"), detail=True, **narrowed)
+        cut = len(self._root) + 1
+        return [
+            ObjectInfo(name[cut:], int(info["size"]))
+            for name, info in found.items()
+            if not name.endswith("/")  # a console's folder marker
+        ]
+
+    def _is_absent(self, error: Exception, status: int | None) -> bool:
+        return status == 404 or (status is None and isinstance(error, FileNotFoundError))
+
+    def _is_existing(self, error: Exception, status: int | None) -> bool:
+        return status == 412 or (status is None and isinstance(error, FileExistsError))
+
+    def _is_refused(self, error: Exception, status: int | None) -> bool:
+        if status is None:
+            names = {type(cause).__name__ for cause in causes_of(error)}
+            return isinstance(error, _REFUSED_CLASSES) or not _REFUSED_NAMES.isdisjoint(names)
+        return status == 501 or (400 <= status < 500 and status not in _REPEATED_STATUSES)
+
+    def _check_options(self, error: Exception) -> None:
+        # Clients look at their options on the first request; no answer of a server is a TypeError.
+        if isinstance(error, TypeError):
+            raise self._wrong_options(error) from error
+
+    def _wrong_options(self, error: Exception) -> InvalidConfigError:
+        return InvalidConfigError(
+            ErrorCode.REPLOG_INVALID_OPTION,
+            f"the client of {self.protocol}:// does not take these storage options: {error}. Correct them.",
+            url=self.url,
+            options=sorted(self._storage_options),
+        )
+
+    def _judge_create_error(self, error: Exception, key: str) -> CreateOutcome:
+        self._check_options(error)
+        status = status_of(error)
+        if self._is_existing(error, status):
+            return CreateOutcome.EXISTS
+        if self._is_refused(error, status):
+            raise ReplogError(
+                ErrorCode.REPLOG_STORE_REFUSED,
+                f"the store refused the write ({_describe(error, status)}). {_remedy(status)}",
+                url=self.url,
+                key=key,
+            ) from error
+        raise OutcomeUnknownError(
+            ErrorCode.REPLOG_STORE_OUTCOME_UNKNOWN,
+            f"the store did not confirm the write ({_describe(error, status)}). Repeat the call.",
+            url=self.url,
+            key=key,
+        ) from error
+
+    def _read_failed(self, error: Exception, key: str) -> RetriableError:
+        self._check_options(error)
+        status = status_of(error)
+        if self._is_refused(error, status):
+            return RetriableError(
+                ErrorCode.REPLOG_STORE_REFUSED,
+                f"the store refused access ({_describe(error, status)}). {_remedy(status)}",
+                url=self.url,
+                key=key,
+            )
+        return RetriableError(
+            ErrorCode.REPLOG_STORE_UNAVAILABLE,
+            f"the store does not answer ({_describe(error, status)}). Check network and endpoint.",
+            url=self.url,
+            key=key,
+        )
+
+
+def _typed(value: Any) -> Any:
+    """Options come as text (Spark knows nothing else): JSON for nested ones, true and false."""
+    if not isinstance(value, str):
+        return value
+    if value.lower() in ("true", "false"):
+        return value.lower() == "true"
+    if value[:1] in ("{", "["):
+        return json.loads(value)
+    return value
+
+
+def _describe(error: Exception, status: int | None) -> str:
+    answer = "no answer" if status is None else f"HTTP {status}"
+    return f"{answer}, {type(error).__name__}: {str(error).rstrip('.')[:300]}"
+
+
+def _remedy(status: int | None) -> str:
+    if status == 501:
+        return "It has no conditional writes: use a store that has them."
+    if status == 404:
+        return "Check the bucket's name, and that it exists."
+    return "Check credentials and permissions (read, write, delete and list are all needed)."
+
+
+__all__ = ["FsspecStore", "causes_of", "error_code_of", "status_of"]

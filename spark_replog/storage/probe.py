@@ -1,0 +1,160 @@
+"""Does this root keep its word? Create-if-absent under a race, ranges, listing, deletion.
+
+Runs in init, doctor and broker add, never on the commit path. It shows that the primitive works
+now, through this client, from this host; not durability, and not races between hosts.
+"""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import Future
+from dataclasses import dataclass
+
+from spark_replog.clock import SYSTEM_CLOCK, Clock
+from spark_replog.errors import ErrorCode, OutcomeUnknownError, ReplogError
+from spark_replog.ids import new_id
+from spark_replog.storage.io_pool import IoPool
+from spark_replog.storage.mounts import file_system_type, is_remote_file_system
+from spark_replog.storage.object_store import CreateOutcome, ObjectStore
+from spark_replog.storage.open_store import scheme_of
+
+PROBE_PREFIX = ".probe-"
+RACE_NAMES = 8
+RACE_THREADS = 6
+_RACE_TIMEOUT_SECONDS = 60.0
+_BODY_SIZE_BYTES = 3000
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeReport:
+    """What a probe that found no lie has to tell."""
+
+    url: str
+    file_system: str
+    """Scheme, or for directories the mount's type (``ext4``, ``nfs4``)."""
+    duration_ms: int
+    warnings: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the report in the form that the cluster ledger keeps as JSON."""
+        return {
+            "fileSystem": self.file_system,
+            "durationMs": self.duration_ms,
+            "warnings": list(self.warnings),
+        }
+
+
+def probe_root(store: ObjectStore, *, clock: Clock = SYSTEM_CLOCK) -> ProbeReport:
+    """Try the four verbs on a root, in a folder of its own, removed again.
+
+    Args:
+        store: best with retries, since some clients report their own write as existing.
+        clock: measures the duration.
+
+    Raises:
+        ReplogError: REPLOG_STORE_LIES: the store does not do what it says; REPLOG_STORE_REFUSED.
+        OutcomeUnknownError, RetriableError: no answer; nothing is known about the store.
+    """
+    started_ms = clock.monotonic_ms()
+    folder = f"{PROBE_PREFIX}{new_id()}"
+    store.make_folder(folder)
+    keys = [f"{folder}/a", *(f"{folder}/race-{number}" for number in range(RACE_NAMES))]
+    try:
+        _probe_sequence(store, keys[0])
+        sizes = {keys[0]: _BODY_SIZE_BYTES}
+        for key in keys[1:]:
+            sizes[key] = _probe_race(store, key)
+        _probe_listing(store, folder, sizes)
+        for key in keys:
+            store.delete(key)
+            _expect(store.get(key, size_bytes=1) is None, store, "a deleted object is still there")
+    finally:
+        _clean_up(store, folder)
+    kind, warnings = _file_system_of(store)
+    return ProbeReport(store.url, kind, clock.monotonic_ms() - started_ms, warnings)
+
+
+def _probe_sequence(store: ObjectStore, key: str) -> None:
+    first, second = _body(b"A"), _body(b"B")
+    made = store.create(key, first) is CreateOutcome.CREATED
+    _expect(made, store, "a create of a new name was answered EXISTS")
+    again = store.create(key, second) is CreateOutcome.EXISTS
+    _expect(again, store, "a second create of the same name was answered CREATED")
+    _expect(store.get(key) == first, store, "a create that was answered EXISTS has changed the object")
+    _expect(store.get(key, start=100, size_bytes=50) == first[100:150], store, "a range has wrong bytes")
+
+
+def _probe_race(store: ObjectStore, key: str) -> int:
+    """Let threads create one name at the same moment; return the winner's size."""
+    bodies = [_body(bytes([65 + number])) for number in range(RACE_THREADS)]
+    # A pool of its own: all racers must run at once, whatever else this process does.
+    pool = IoPool(lane_threads_max=RACE_THREADS)
+    barrier = threading.Barrier(RACE_THREADS)
+
+    def race(body: bytes) -> CreateOutcome:
+        barrier.wait(_RACE_TIMEOUT_SECONDS)
+        return store.create(key, body)
+
+    racers: list[Future[CreateOutcome]] = [pool.submit(race, body) for body in bodies]
+    winners = []
+    for number, racer in enumerate(racers):
+        try:
+            if racer.result(_RACE_TIMEOUT_SECONDS) is CreateOutcome.CREATED:
+                winners.append(number)
+        except OutcomeUnknownError:
+            # "Ask again" (409) is honest; whoever it was, the bytes below decide.
+            continue
+    found = store.get(key)
+    _expect(found is not None, store, "racing creates left nothing")
+    held = [number for number, body in enumerate(bodies) if body == found]
+    _expect(len(held) == 1, store, "racing creates left bytes that no racer wrote")
+    _expect(
+        winners in ([], held),
+        store,
+        f"racing creates had {len(winners)} winners, or another one than the bytes show",
+    )
+    return len(bodies[held[0]])
+
+
+def _probe_listing(store: ObjectStore, folder: str, sizes: dict[str, int]) -> None:
+    listed = [(info.key, info.size_bytes) for info in store.list_keys(f"{folder}/")]
+    _expect(listed == sorted(sizes.items()), store, "a listing misses objects, or has wrong sizes or order")
+
+
+def _body(letter: bytes) -> bytes:
+    return letter * (_BODY_SIZE_BYTES - 32) + new_id().encode()
+
+
+def _expect(holds: bool, store: ObjectStore, what: str) -> None:
+    if not holds:
+        raise ReplogError(
+            ErrorCode.REPLOG_STORE_LIES,
+            f"{what}: a log on this store would lose or double rows. Use another store or a newer server.",
+            url=store.url,
+        )
+
+
+def _clean_up(store: ObjectStore, folder: str) -> None:
+    try:
+        for info in list(store.list_keys(f"{folder}/")):
+            store.delete(info.key)
+        store.delete(f"{folder}/")
+    except ReplogError:  # the finding above counts; a leftover folder harms nobody
+        return
+
+
+def _file_system_of(store: ObjectStore) -> tuple[str, tuple[str, ...]]:
+    scheme = scheme_of(store.url)
+    if scheme != "file":
+        return scheme, ()
+    path = store.url.removeprefix("file://")
+    kind = file_system_type(path)
+    if not is_remote_file_system(path):
+        return kind or "file", ()
+    return kind, (
+        f"{kind} is a network or user-space file system: export it 'sync', mount it 'hard' and "
+        "'lookupcache=positive'",
+    )
+
+
+__all__ = ["PROBE_PREFIX", "ProbeReport", "probe_root"]

@@ -1,0 +1,158 @@
+"""HDFS over WebHDFS: a temp file, then RENAME, whose boolean says who won.
+
+fsspec gives the connection and authentication only: its own create is check-then-write, its
+rename drops the boolean, its writer shows an empty file first.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+from spark_replog.errors import ErrorCode, OutcomeUnknownError, ReplogError
+from spark_replog.ids import new_id
+from spark_replog.storage.fsspec_store import FsspecStore
+from spark_replog.storage.object_store import Buffer, ObjectInfo
+
+TEMP_PREFIX = ".tmp-"
+_TIMEOUTS_SECONDS = (5, 30)
+
+
+class WebHdfsStore(FsspecStore):
+    """An ObjectStore over a folder: ``webhdfs://namenode:port/folder``.
+
+    Durable as HDFS is: on all DataNodes of the pipeline, in their memory until the OS flushes,
+    unless the cluster sets ``dfs.datanode.synconclose``.
+    """
+
+    protocol: ClassVar[str] = "webhdfs"
+    extra: ClassVar[str] = "webhdfs"
+    classes: ClassVar[frozenset[str]] = frozenset({"fsspec.implementations.webhdfs.WebHDFS"})
+    size_bytes_max: ClassVar[int] = 1 << 30
+
+    def get(self, key: str, *, start: int = 0, size_bytes: int | None = None) -> Buffer | None:
+        """As ``ObjectStore.get``; a range that starts behind the end is an error to HDFS."""
+        path = self._path(key)
+        try:
+            length = self._status(path)
+            if length is None or start >= length:
+                return None if length is None else b""
+            size_bytes = length - start if size_bytes is None else min(size_bytes, length - start)
+            answer = self.file_system()._call("OPEN", path=path, offset=start, length=size_bytes)
+            body: bytes = answer.content
+            return body
+        except ReplogError:
+            raise
+        except FileNotFoundError:
+            return None
+        except Exception as error:
+            raise self._read_failed(error, key) from error
+
+    def make_folder(self, key_prefix: str) -> None:
+        """As ``ObjectStore.make_folder``: HDFS has folders; only an empty prefix makes the root.
+
+        Raises:
+            ReplogError: REPLOG_STORE_REFUSED: the root is missing.
+            RetriableError: no answer.
+        """
+        try:
+            if key_prefix.strip("/"):
+                self.file_system()._call("GETFILESTATUS", path=self._path(""))
+            self.file_system()._call("MKDIRS", method="put", path=self._path(key_prefix))
+        except FileNotFoundError as error:
+            raise ReplogError(
+                ErrorCode.REPLOG_STORE_REFUSED,
+                "the root folder is missing. Bring it back, or run 'replog init' for a new store.",
+                url=self.url,
+            ) from error
+        except ReplogError:
+            raise
+        except Exception as error:
+            raise self._read_failed(error, key_prefix) from error
+
+    def list_keys(self, prefix: str) -> Iterator[ObjectInfo]:
+        """As ``ObjectStore.list_keys``; temp files never show. HDFS lists whole folders only."""
+        found = super().list_keys(prefix.rpartition("/")[0] + "/" if "/" in prefix else "")
+        return (
+            info
+            for info in found
+            if info.key.startswith(prefix) and not info.key.rpartition("/")[2].startswith(TEMP_PREFIX)
+        )
+
+    def delete(self, key: str) -> None:
+        """As ``ObjectStore.delete``: HDFS refuses to drop a folder that is not empty."""
+        try:
+            # Answers {"boolean": false} for an absent file.
+            self.file_system()._call("DELETE", method="delete", path=self._path(key), recursive="false")
+        except ReplogError:
+            raise
+        except Exception as error:
+            if not key.endswith("/") and not isinstance(error, FileNotFoundError):
+                raise self._read_failed(error, key) from error
+
+    def _prepared(self, file_system: Any) -> Any:
+        # requests waits for ever unless told otherwise.
+        session = file_system.session
+        if not isinstance(session.request, functools.partial):
+            session.request = functools.partial(session.request, timeout=_TIMEOUTS_SECONDS)
+        return file_system
+
+    def _put(self, key: str, body: bytes, *, make_parent: bool) -> None:
+        path = self._path(key)
+        folder, _, _ = path.rpartition("/")
+        if make_parent:
+            self._make_last_level(folder)
+        temp_path = f"{folder}/{TEMP_PREFIX}{new_id()}"
+        try:
+            self._write_temp(temp_path, body)
+            answer = self.file_system()._call("RENAME", method="put", path=temp_path, destination=path)
+            if not answer.json()["boolean"]:
+                self._judge_rename(key, path)
+        except BaseException:
+            self._drop(temp_path)
+            raise
+
+    def _judge_rename(self, key: str, path: str) -> None:
+        """RENAME said no: the name is taken, or its folder went."""
+        if self._status(path) is not None:
+            raise FileExistsError(path)
+        raise OutcomeUnknownError(
+            ErrorCode.REPLOG_STORE_OUTCOME_UNKNOWN,
+            "HDFS refused the rename though nothing has the name. Repeat the call.",
+            url=self.url,
+            key=key,
+        )
+
+    def _write_temp(self, temp_path: str, body: bytes) -> None:
+        file_system = self.file_system()
+        answer = file_system._call(
+            "CREATE", method="put", path=temp_path, redirect=False, overwrite="false", createparent="false"
+        )
+        location = file_system._apply_proxy(answer.headers["Location"])
+        stored = file_system.session.put(
+            location, data=body, headers={"content-type": "application/octet-stream"}
+        )
+        stored.raise_for_status()
+
+    def _make_last_level(self, folder: str) -> None:
+        parent = folder.rpartition("/")[0]
+        file_system = self.file_system()
+        file_system._call("GETFILESTATUS", path=parent)  # MKDIRS would make every level
+        file_system._call("MKDIRS", method="put", path=folder)
+
+    def _status(self, path: str) -> int | None:
+        try:
+            answer = self.file_system()._call("GETFILESTATUS", path=path)
+        except FileNotFoundError:
+            return None
+        return int(answer.json()["FileStatus"]["length"])
+
+    def _drop(self, temp_path: str) -> None:
+        try:
+            self.file_system()._call("DELETE", method="delete", path=temp_path, recursive="false")
+        except Exception:  # best effort: leftovers are never listed, and swept by age
+            return
+
+
+__all__ = ["WebHdfsStore"]
