@@ -1,0 +1,1 @@
+"""One replicated log per ledger: consensus over write-once journals on passive roots."""

@@ -1,0 +1,526 @@
+"""The order of steps of one ledger in one process. Pure: no I/O, clock or thread.
+
+The shell (or the simulation) drives it: begin a goal, run every operation that `poll` gives out,
+hand each answer to `complete`, and poll again, at `wake_at_ms` at the latest. At most one operation
+per root is out at any time; a root whose operation is out counts as missing.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from spark_replog.errors import CorruptDataError, ReplogError, UnsupportedFormatError
+from spark_replog.ledger.operations import Check, Completion, Create, Operation, Read, Status
+from spark_replog.ledger.proposer import Proposal, Proposer
+from spark_replog.ledger.reader import DecidedPrefix
+from spark_replog.ledger.record import (
+    NONCE_SIZE_BYTES,
+    JournalRecord,
+    RecordKind,
+    decode_record,
+    encode_record,
+    record_crc,
+)
+from spark_replog.ledger.types import LedgerSettings
+
+READ_LIMIT = 64
+REREAD_MS = 5.0
+STREAK_MIN = 2
+"""So many entries of its own in a row let an owner skip the look at the journals before the next one."""
+
+
+class Phase(Enum):
+    """Where a goal stands."""
+
+    IDLE = "idle"
+    SYNC = "sync"
+    """Reading until a majority's journals are known to their ends."""
+    CLAIM = "claim"
+    READY = "ready"
+    """The fold is the newest there is: the caller calls `propose` or `finish`."""
+    LEAD = "lead"
+    """A value is in flight."""
+    GRACE = "grace"
+    """It is decided; the remaining roots get a moment."""
+    DONE = "done"
+
+
+@dataclass(slots=True)
+class _Pending:
+    """A create whose answer is not known: pins the root's next position."""
+
+    position: int
+    record: JournalRecord
+    data: bytes
+
+
+class RootState:
+    """How one root stands with this process.
+
+    Attributes:
+        busy: the operation that is out.
+        is_verified: ``replog.json`` was read since the last error.
+        is_fresh: read to its end by a read of this goal.
+        error: why it does not answer, None when it does.
+    """
+
+    __slots__ = (
+        "busy",
+        "busy_goal",
+        "checked_goal",
+        "error",
+        "failures",
+        "is_fresh",
+        "is_verified",
+        "must_check",
+        "must_read",
+        "pending",
+        "retry_at_ms",
+    )
+
+    def __init__(self) -> None:
+        self.busy: Operation | None = None
+        self.busy_goal = 0
+        self.checked_goal = 0
+        self.error: Exception | None = None
+        self.failures = 0
+        self.is_fresh = False
+        self.is_verified = False
+        self.must_check = False
+        self.must_read = False
+        self.pending: _Pending | None = None
+        self.retry_at_ms = 0.0
+
+
+class LedgerCore:
+    """Reads, claims and appends of one ledger by one process incarnation.
+
+    Args:
+        root_names: names in errors, in the store's order of metadata roots.
+        genesis: ``record.genesis_hash(ledger_id)``.
+        incarnation: 16 random bytes, of this process alone.
+        settings: waiting times.
+        rng: nonces and the random part of waits (a seeded one makes a run repeatable).
+
+    Attributes:
+        phase: where the goal stands.
+        is_tail_unclear: the last read goal ended with a tail that nobody could judge.
+        fatal: an error that ends this ledger in this process.
+        settled: of the last own value: (index, whether it was decided there); read and set to None.
+        claims: claims begun; entries: own values decided; rounds: rounds of creates.
+    """
+
+    def __init__(
+        self,
+        root_names: Sequence[str],
+        genesis: bytes,
+        incarnation: bytes,
+        settings: LedgerSettings,
+        rng: random.Random,
+    ) -> None:
+        self.prefix = DecidedPrefix(len(root_names), genesis, lambda root: root_names[root])
+        self.proposer = Proposer(self.prefix, incarnation)
+        self.roots = [RootState() for _ in root_names]
+        self.phase = Phase.IDLE
+        self.is_tail_unclear = False
+        self.fatal: ReplogError | None = None
+        self.settled: tuple[int, bool] | None = None
+        self.claims = self.entries = self.rounds = 0
+        self._root_names = root_names
+        self._settings = settings
+        self._rng = rng
+        self._goal = 0
+        self._is_write = False
+        self._may_claim = not settings.read_only
+        self._user: Proposal | None = None
+        self._is_user_sent = False
+        self._streak = 0
+        self._duels = 0
+        self._claim_at_ms = 0.0
+        self._goal_start_ms = 0.0
+        self._majority_at_ms: float | None = None
+        self._reread_at_ms: float | None = None
+        self._reread_ms = REREAD_MS
+        self._wake_at_ms: float | None = None
+
+    # -- goals ------------------------------------------------------------------------------------
+
+    def begin_read(self, now_ms: float) -> None:
+        """Start to learn the newest decided prefix; ends in DONE."""
+        self._begin(now_ms, is_write=False)
+        self._enter_sync()
+
+    def begin_write(self, now_ms: float) -> None:
+        """Start towards an own ENTRY; comes to READY before each value is proposed, ends in DONE."""
+        self._begin(now_ms, is_write=True)
+        proposer = self.proposer
+        if proposer.is_leading and proposer.proposal is not None:
+            # Given up by its caller, not by us: its epoch may not propose another value for this index.
+            proposer.proposal.is_recovered = True
+            self.phase = Phase.LEAD
+        elif proposer.is_leading and self._streak >= STREAK_MIN:
+            self.phase = Phase.READY
+        else:
+            self._enter_sync()
+
+    def propose(self, payload: bytes) -> None:
+        """In READY: put a value in flight, or claim first and come back to READY."""
+        assert self.phase is Phase.READY
+        if not self.proposer.is_leading:
+            self._enter(Phase.CLAIM)
+            return
+        self.proposer.propose(payload)
+        self._user = self.proposer.proposal
+        self._is_user_sent = False
+        self.settled = None
+        self.rounds += 1
+        self._enter(Phase.LEAD)
+
+    def finish(self) -> None:
+        """End the goal where it stands; operations that are out stay out."""
+        self.phase = Phase.IDLE
+
+    def is_user_open(self) -> bool:
+        """Return whether the last own value was sent and its fate is not known."""
+        return self._user is not None and self._is_user_sent
+
+    def missing_roots(self) -> list[int]:
+        """Return the roots that do not answer now: failed, or busy for longer than this goal."""
+        return [
+            index
+            for index, state in enumerate(self.roots)
+            if state.error is not None
+            or not state.is_verified
+            or (state.busy is not None and state.busy_goal <= self._goal)
+        ]
+
+    def wake_at_ms(self) -> float | None:
+        """Return when `poll` must be called again even if nothing completes."""
+        return self._wake_at_ms
+
+    def _begin(self, now_ms: float, *, is_write: bool) -> None:
+        self._goal += 1
+        self._is_write = is_write
+        self._goal_start_ms = now_ms
+        self._duels = 0
+        self._reread_ms = REREAD_MS
+        self.is_tail_unclear = False
+
+    def _enter(self, phase: Phase) -> None:
+        self.phase = phase
+        self._majority_at_ms = None
+
+    def _enter_sync(self) -> None:
+        self._enter(Phase.SYNC)
+        self._reread_at_ms = None
+        for state in self.roots:
+            state.is_fresh = False
+
+    # -- operations out ---------------------------------------------------------------------------
+
+    def poll(self, now_ms: float) -> list[Operation]:
+        """Move on by what is known and what time it is; return the operations to run now."""
+        self._wake_at_ms = None
+        self.advance(now_ms)
+        if self.phase in (Phase.IDLE, Phase.READY, Phase.DONE):
+            return []
+        found = []
+        for root, state in enumerate(self.roots):
+            if state.busy is not None:
+                continue
+            operation = self._next_operation(root, state, now_ms)
+            if operation is not None:
+                state.busy = operation
+                state.busy_goal = self._goal
+                found.append(operation)
+        return found
+
+    def _next_operation(self, root: int, state: RootState, now_ms: float) -> Operation | None:
+        if state.retry_at_ms > now_ms:
+            self._wake(state.retry_at_ms)
+            return None
+        if not state.is_verified or state.must_check:
+            return Check(root, state.failures > 0)
+        position = self.prefix.views[root].next_position
+        if self.phase is Phase.SYNC:
+            return None if state.is_fresh else Read(root, position, READ_LIMIT)
+        if self.proposer.epoch is None:
+            return None
+        if state.must_read:
+            return Read(root, position, READ_LIMIT)
+        nonce = self._rng.randbytes(NONCE_SIZE_BYTES)
+        if self.phase is Phase.CLAIM:
+            record = self.proposer.claim_record(root, nonce)
+        else:
+            record = self.proposer.entry_record(root, nonce)
+        if record is None:
+            return None
+        return self._create(root, state, position, record)
+
+    def _create(self, root: int, state: RootState, position: int, record: JournalRecord) -> Create:
+        pending = state.pending
+        if pending is None or pending.position != position or not _is_same_create(pending.record, record):
+            pending = state.pending = _Pending(position, record, encode_record(record))
+        if self._user is not None and record.entry_hash == self._user.entry_hash:
+            self._is_user_sent = True
+        return Create(root, position, pending.data)
+
+    def _wake(self, at_ms: float) -> None:
+        if self._wake_at_ms is None or at_ms < self._wake_at_ms:
+            self._wake_at_ms = at_ms
+
+    # -- answers in -------------------------------------------------------------------------------
+
+    def complete(self, completion: Completion, now_ms: float) -> None:
+        """Take in the answer to an operation; late answers of earlier goals included."""
+        operation = completion.operation
+        state = self.roots[operation.root]
+        if state.busy is not operation:
+            return
+        state.busy = None
+        if completion.status in (Status.FAILED, Status.UNKNOWN):
+            self._fail(state, completion.error, now_ms)
+        elif isinstance(operation, Check):
+            state.is_verified = True
+            state.must_check = False
+            state.checked_goal = state.busy_goal
+        elif isinstance(operation, Read):
+            self._learn_all(operation, completion, state, now_ms)
+        elif completion.status is Status.EXISTS:
+            state.must_read = True
+        else:
+            _answered(state)
+            self._learn(operation.root, state, operation.data, now_ms)
+
+    def _fail(self, state: RootState, error: Exception | None, now_ms: float) -> None:
+        state.error = error
+        state.is_verified = False
+        state.is_fresh = False
+        settings = self._settings
+        wait_ms = min(settings.root_retry_max_ms, settings.root_retry_ms * (1 << min(state.failures, 10)))
+        state.failures += 1
+        state.retry_at_ms = now_ms + wait_ms * (0.5 + self._rng.random() / 2)
+
+    def _learn_all(self, operation: Read, completion: Completion, state: RootState, now_ms: float) -> None:
+        for data in completion.records:
+            try:
+                self._learn(operation.root, state, data, now_ms)
+            except UnsupportedFormatError as error:
+                self.fatal = error
+                return
+            except CorruptDataError as error:
+                self._fail(state, error, now_ms)
+                return
+        _answered(state)
+        if completion.ended:
+            state.must_read = False
+            if state.busy_goal == self._goal:
+                state.is_fresh = True
+
+    def _learn(self, root: int, state: RootState, data: bytes, now_ms: float) -> None:
+        record = decode_record(
+            data, root=self._root_names[root], position=self.prefix.views[root].next_position
+        )
+        pending, state.pending = state.pending, None
+        is_own = pending is not None and pending.data == data
+        try:
+            self.prefix.learn(root, record, record_crc(data))
+        except CorruptDataError as error:
+            self.fatal = error
+            return
+        self._note(root, record, is_own, now_ms)
+        self._settle()
+
+    def _note(self, root: int, record: JournalRecord, is_own: bool, now_ms: float) -> None:
+        proposer = self.proposer
+        if is_own:
+            if record.kind is RecordKind.CLAIM and record.epoch == proposer.epoch:
+                proposer.claimed |= 1 << root
+            user = self._user
+            if user is not None and record.index == user.index and record.entry_hash == user.entry_hash:
+                user.is_confirmed = True
+        elif proposer.is_single:
+            self._streak = 0
+        if proposer.epoch is not None and record.epoch > proposer.epoch:
+            proposer.depose()
+            self._streak = 0
+            if self.phase in (Phase.CLAIM, Phase.LEAD):
+                settings = self._settings
+                limit = min(settings.claim_backoff_max_ms, settings.claim_backoff_ms << min(self._duels, 10))
+                self._duels += 1
+                self._claim_at_ms = now_ms + self._rng.random() * limit
+                self._enter_sync()
+
+    def _settle(self) -> None:
+        """Once the index of the last own value is decided, say whether with that value."""
+        user = self._user
+        if user is None or self.prefix.length <= user.index:
+            return
+        if self.proposer.is_single:
+            won = user.is_confirmed
+        else:
+            won = self.prefix.hashes[user.index] == user.entry_hash
+        self._user = None
+        self.settled = (user.index, won)
+        if won:
+            self.entries += 1
+
+    # -- phases -----------------------------------------------------------------------------------
+
+    def advance(self, now_ms: float) -> None:
+        """Move the phase on by what is known and what time it is."""
+        before = None
+        while before is not self.phase:
+            before = self.phase
+            if before is Phase.SYNC:
+                self._advance_sync(now_ms)
+            elif before is Phase.CLAIM:
+                self._advance_claim(now_ms)
+            elif before is Phase.LEAD:
+                self._advance_lead(now_ms)
+            elif before is Phase.GRACE:
+                self._advance_grace(now_ms)
+
+    def _advance_sync(self, now_ms: float) -> None:
+        missing = sum(1 << root for root, state in enumerate(self.roots) if not state.is_fresh)
+        if len(self.roots) - missing.bit_count() < self.prefix.majority:
+            return
+        if self.prefix.has_undecided_tail():
+            missing |= self._doubted_roots()
+        is_ambiguous = self.prefix.is_ambiguous(missing)
+        if self._is_write:
+            if missing and self._is_waiting(missing, now_ms):
+                return
+            claims = is_ambiguous and not self.proposer.is_single
+            self._enter(Phase.CLAIM if claims else Phase.READY)
+            return
+        if not is_ambiguous:
+            self._enter(Phase.DONE)
+        elif now_ms - self._goal_start_ms < self._settings.tail_retry_ms:
+            self._reread(now_ms)
+        elif self._may_claim:
+            self._enter(Phase.CLAIM)
+        else:
+            self.is_tail_unclear = True
+            self._enter(Phase.DONE)
+
+    def _doubted_roots(self) -> int:
+        """Return the roots that answered without the tail and were not checked since; have them checked.
+
+        A root that was emptied reads like one that never had the tail: only ``replog.json`` tells.
+        """
+        index = self.prefix.length
+        doubted = 0
+        for root, state in enumerate(self.roots):
+            if index not in self.prefix.views[root].entries and state.checked_goal != self._goal:
+                state.must_check = True
+                doubted |= 1 << root
+        return doubted
+
+    def _is_waiting(self, roots: int, now_ms: float) -> bool:
+        """Return whether a majority did it and one of these roots may within the grace time."""
+        if self._majority_at_ms is None:
+            self._majority_at_ms = now_ms
+        until_ms = self._majority_at_ms + self._settings.grace_ms
+        if now_ms >= until_ms:
+            return False
+        for root, state in enumerate(self.roots):
+            if roots >> root & 1 and state.error is None and (
+                state.busy is None or state.busy_goal == self._goal
+            ):
+                self._wake(until_ms)
+                return True
+        return False
+
+    def _reread(self, now_ms: float) -> None:
+        if self._reread_at_ms is None:
+            self._reread_at_ms = now_ms + self._reread_ms
+            self._reread_ms = min(self._reread_ms * 2, 50.0)
+        if now_ms >= self._reread_at_ms:
+            self._reread_at_ms = None
+            for state in self.roots:
+                state.is_fresh = False
+        else:
+            self._wake(self._reread_at_ms)
+        self._wake(self._goal_start_ms + self._settings.tail_retry_ms)
+
+    def _advance_claim(self, now_ms: float) -> None:
+        proposer = self.proposer
+        if proposer.is_leading:
+            # A tail that outlived our own claim: finish it under our epoch, or claim afresh.
+            if proposer.proposal is not None:
+                self._enter(Phase.LEAD)
+                return
+            proposer.depose()
+        if proposer.epoch is None:
+            if now_ms < self._claim_at_ms:
+                self._wake(self._claim_at_ms)
+                return
+            proposer.start_claim()
+            self._streak = 0
+            self.claims += 1
+            self.rounds += 1
+            return
+        if not proposer.has_claim_majority():
+            return
+        unclaimed = ((1 << len(self.roots)) - 1) & ~proposer.claimed
+        if unclaimed and not proposer.is_tail_shown() and self._is_waiting(unclaimed, now_ms):
+            return
+        proposer.finish_claim()
+        self._settle()
+        if proposer.proposal is not None:
+            self.rounds += 1
+            self._enter(Phase.LEAD)
+        else:
+            self._owned()
+
+    def _owned(self) -> None:
+        """Everything below is decided and nothing of ours is open: an older own value is dead by now."""
+        self._user = None
+        self._enter(Phase.READY if self._is_write else Phase.DONE)
+
+    def _advance_lead(self, now_ms: float) -> None:
+        proposer = self.proposer
+        proposal = proposer.proposal
+        assert proposal is not None
+        if proposer.is_single:
+            if proposal.is_confirmed:
+                self._decided(proposal)
+            elif self.prefix.length > proposal.index and not self.roots[0].must_read:
+                proposer.proposal = None  # another writer has the index
+                self._enter(Phase.READY)
+        elif proposer.is_proposal_decided():
+            self._decided(proposal)
+
+    def _decided(self, proposal: Proposal) -> None:
+        if proposal.is_recovered:
+            self.proposer.proposal = None
+            self._owned()
+        else:
+            self._streak += 1
+            self._enter(Phase.GRACE)
+
+    def _advance_grace(self, now_ms: float) -> None:
+        rest = ((1 << len(self.roots)) - 1) & ~self.proposer.proposal_roots()
+        if self.proposer.epoch is None or not rest or not self._is_waiting(rest, now_ms):
+            self.proposer.proposal = None
+            self._enter(Phase.DONE)
+
+
+def _answered(state: RootState) -> None:
+    state.error = None
+    state.failures = 0
+
+
+def _is_same_create(old: JournalRecord, new: JournalRecord) -> bool:
+    """Return whether an unanswered create may be sent again for this purpose, bytes unchanged."""
+    return (
+        old.kind is new.kind
+        and old.epoch == new.epoch
+        and old.index == new.index
+        and old.commit_index == new.commit_index
+        and old.entry_hash == new.entry_hash
+    )

@@ -1,0 +1,438 @@
+"""The shell of a ledger: runs the core's operations on real roots and folds what they decide."""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, TypeVar
+
+from spark_replog.clock import SYSTEM_CLOCK, Clock
+from spark_replog.errors import (
+    CorruptDataError,
+    ErrorCode,
+    InvalidConfigError,
+    OutcomeUnknownError,
+    ReplogError,
+    RetriableError,
+)
+from spark_replog.ledger.core import LedgerCore, Phase
+from spark_replog.ledger.record import INCARNATION_SIZE_BYTES, TAG_SIZE_BYTES, genesis_hash
+from spark_replog.ledger.shell_io import RootIo
+from spark_replog.ledger.types import AppendOutcome, JournalRoot, LedgerSettings, LedgerState, LedgerStats
+from spark_replog.log.entry import encode_entry
+
+S = TypeVar("S", bound=LedgerState)
+Proposal = bytes | tuple[bytes, ...] | None
+"""One encoded command, or several that go into one ENTRY in this order (the last one's result is
+the caller's), or nothing to do."""
+
+_LOG = logging.getLogger(__name__)
+_POLL_MS_MAX = 1000.0
+"""A driver looks at its deadline this often, whatever hangs."""
+
+
+class _Request:
+    """One caller's append.
+
+    Attributes:
+        command_no: which command of the ENTRY in flight answers the caller.
+    """
+
+    __slots__ = ("command_no", "deadline_ms", "error", "outcome", "propose")
+
+    def __init__(self, propose: Callable[[Any], Proposal], deadline_ms: float) -> None:
+        self.propose = propose
+        self.deadline_ms = deadline_ms
+        self.command_no = 0
+        self.outcome: AppendOutcome | None = None
+        self.error: BaseException | None = None
+
+    @property
+    def is_done(self) -> bool:
+        return self.outcome is not None or self.error is not None
+
+
+class Ledger(Generic[S]):
+    """A replicated log, decided over a majority of its metadata roots. Thread safe.
+
+    One caller's thread at a time drives the core; the others wait, and an append that waits shares
+    the next ENTRY. Runs where a coordinator or a planner runs, never in a task.
+
+    Args:
+        ledger_id: 32 hex digits.
+        roots: the metadata roots in the store's order; 1, 3 or 5 of them (2 work and stop with one gone).
+        state: what decided entries fold into.
+        settings: waiting times.
+        clock: deadlines.
+
+    Attributes:
+        lock: held while `state` is folded; hold it to look at several fields at once.
+        state: the fold.
+        stats: storage calls so far.
+    """
+
+    def __init__(
+        self,
+        ledger_id: str,
+        roots: Sequence[JournalRoot],
+        state: S,
+        *,
+        settings: LedgerSettings = LedgerSettings(),
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self.ledger_id = ledger_id
+        self.state = state
+        self.stats = LedgerStats()
+        self._roots = tuple(roots)
+        self._settings = settings
+        self._clock = clock
+        self._names = [f"broker {root.broker_id} ({root.store.url})" for root in self._roots]
+        self._start_process()
+
+    def _start_process(self) -> None:
+        """Make what belongs to one process: an incarnation, its knowledge, locks."""
+        self._pid = os.getpid()
+        self.lock = threading.RLock()
+        self._turn = threading.Condition()
+        self._is_driven = False
+        self._waiting: list[_Request] = []
+        self._sent: list[_Request] = []
+        self._refresh_started = 0
+        self._refresh_done = 0
+        self._io = RootIo(self.ledger_id, self._roots, self.stats)
+        self._core = LedgerCore(
+            self._names,
+            genesis_hash(self.ledger_id),
+            os.urandom(INCARNATION_SIZE_BYTES),
+            self._settings,
+            random.SystemRandom(),
+        )
+
+    def _check_process(self) -> None:
+        # A forked child must not speak with its parent's epoch, nor wait for its parent's threads.
+        if self._pid != os.getpid():
+            self._start_process()
+
+    # -- reading ----------------------------------------------------------------------------------
+
+    def refresh(self, reached: Callable[[S], bool] | None = None) -> S:
+        """Fold the newest decided prefix; one get per metadata root when nothing is new.
+
+        Args:
+            reached: a floor that a given offset stands for: false on a state that lacks it. It is
+                retried for `tail_retry_ms`; a read-only process then answers what it has and logs
+                REPLOG_TAIL_UNDECIDED.
+
+        Returns:
+            The state; it never goes back within a process.
+
+        Raises:
+            RetriableError: REPLOG_NO_QUORUM: fewer than a majority of the metadata roots answered.
+            CorruptDataError: CORRUPT_MESSAGE: damaged records where no majority is left without them.
+            UnsupportedFormatError: UNSUPPORTED_VERSION: a newer release writes this ledger.
+        """
+        start_ms = self._now_ms()
+        while True:
+            self._refresh_once()
+            if reached is None:
+                return self.state
+            with self.lock:
+                if reached(self.state):
+                    return self.state
+            if self._now_ms() - start_ms >= self._settings.tail_retry_ms:
+                self._log_unclear("a position that was given")
+                return self.state
+            self._clock.sleep_ms(20)
+
+    def _refresh_once(self) -> None:
+        self._check_process()
+        deadline_ms = self._now_ms() + self._settings.quorum_timeout_ms
+        with self._turn:
+            ticket = self._refresh_started + 1
+            while self._is_driven and self._refresh_done < ticket:
+                rest_ms = deadline_ms - self._now_ms()
+                if rest_ms <= 0:
+                    raise self._no_quorum()
+                self._turn.wait(rest_ms / 1000.0)
+            if self._refresh_done >= ticket:
+                return  # another caller's refresh began after this call and has ended
+            self._is_driven = True
+            self._refresh_started = ticket
+        is_complete = False
+        try:
+            self._drive_read(self._now_ms() + self._settings.quorum_timeout_ms)
+            is_complete = True
+        finally:
+            self._end_turn(ticket if is_complete else None)
+
+    def _drive_read(self, deadline_ms: float) -> None:
+        core = self._core
+        core.begin_read(self._now_ms())
+        while self._step(deadline_ms):
+            if core.phase is Phase.DONE:
+                break
+        else:
+            raise self._no_quorum()
+        if core.is_tail_unclear:
+            self._log_unclear("the tail")
+
+    def _log_unclear(self, what: str) -> None:
+        _LOG.warning(
+            "[%s] ledger %s: too few metadata roots answer to tell whether %s is decided; "
+            "going on with the %d entries that are. Not answering: %s.",
+            ErrorCode.REPLOG_TAIL_UNDECIDED.name,
+            self.ledger_id,
+            what,
+            self._core.prefix.length,
+            self._missing_names(),
+        )
+
+    # -- appending --------------------------------------------------------------------------------
+
+    def append(self, propose: Callable[[S], Proposal], *, timeout_ms: int) -> AppendOutcome:
+        """Decide one command; returns after it is decided AND folded.
+
+        Args:
+            propose: called under `lock` with the newest fold, and again after every change of it
+                while the command is not in flight; returns one encoded command, or several that
+                share one ENTRY (the last one's result is returned), or None when nothing is to be
+                done. What it raises is raised here.
+            timeout_ms: after this long the caller gets an error.
+
+        Returns:
+            Index and result of this command; index -1 when `propose` returned None.
+
+        Raises:
+            OutcomeUnknownError: REPLOG_COMMIT_OUTCOME_UNKNOWN: sent, and no majority answered; it may
+                still be decided. A replay finds it by its identity.
+            RetriableError: REPLOG_NO_QUORUM: no majority, and the command was never sent.
+            ReplogError: what `refresh` raises.
+        """
+        self._check_process()
+        request = _Request(propose, self._now_ms() + timeout_ms)
+        with self._turn:
+            self._waiting.append(request)
+            while self._is_driven and not request.is_done:
+                rest_ms = request.deadline_ms - self._now_ms()
+                if rest_ms <= 0:
+                    self._expire(request, is_driver=False)
+                    break
+                self._turn.wait(rest_ms / 1000.0)
+            if not request.is_done:
+                self._is_driven = True
+        if not request.is_done:
+            self._drive_turn(request)
+        if request.error is not None:
+            raise request.error
+        assert request.outcome is not None
+        return request.outcome
+
+    def _drive_turn(self, request: _Request) -> None:
+        try:
+            self._drive_write(request)
+        except BaseException as error:
+            self._give_up(request, error)
+            if not isinstance(error, ReplogError):
+                raise
+        finally:
+            self._end_turn(None)
+
+    def _give_up(self, request: _Request, error: BaseException) -> None:
+        with self._turn:
+            if not request.is_done:
+                request.error = error
+            if request in self._waiting:
+                self._waiting.remove(request)
+
+    def _drive_write(self, request: _Request) -> None:
+        """Drive the core until this request is answered; others are served on the way."""
+        core = self._core
+        if self._settings.read_only:
+            raise InvalidConfigError(
+                ErrorCode.INVALID_REQUEST, "This process opened the ledger read-only. Open it for writing."
+            )
+        core.begin_write(self._now_ms())
+        while not request.is_done:
+            if core.phase is Phase.READY:
+                if not self._propose():
+                    return
+                continue
+            if core.phase is Phase.DONE:
+                core.begin_write(self._now_ms())
+            if not self._step(request.deadline_ms):
+                self._expire(request, is_driver=True)
+        if core.phase is not Phase.DONE:
+            self._wait_grace()
+
+    def _wait_grace(self) -> None:
+        """Let the remaining roots finish; only when the own ENTRY is what was just decided."""
+        limit_ms = self._now_ms() + self._settings.grace_ms
+        while self._core.phase is Phase.GRACE and self._step(limit_ms):
+            pass
+
+    def _propose(self) -> bool:
+        """In READY: collect the waiting commands on the newest fold; False when there are none."""
+        with self._turn:
+            candidates = [each for each in self._sent if not each.is_done]
+            candidates += self._waiting
+            self._waiting = []
+        commands: list[bytes] = []
+        command_nos: list[int] = []
+        batch: list[_Request] = []
+        later: list[_Request] = []
+        for each in candidates:
+            if sum(map(len, commands)) >= self._settings.entry_size_bytes_max:
+                later.append(each)
+                continue
+            proposed = self._ask(each)
+            if proposed:
+                commands += proposed
+                command_nos.append(len(commands) - 1)
+                batch.append(each)
+        if batch:
+            self._core.propose(os.urandom(TAG_SIZE_BYTES) + encode_entry(commands))
+        with self._turn:
+            if self._core.phase is Phase.LEAD:
+                self._sent = batch
+                for each, command_no in zip(batch, command_nos, strict=True):
+                    each.command_no = command_no
+                self._waiting = later + self._waiting
+            else:
+                # To be asked again after the claim; what was sent before keeps its place in its ENTRY.
+                self._waiting = [each for each in batch + later if each not in self._sent] + self._waiting
+            self._turn.notify_all()
+        return bool(batch)
+
+    def _ask(self, request: _Request) -> tuple[bytes, ...]:
+        with self.lock:
+            try:
+                proposed = request.propose(self.state)
+            except Exception as error:  # the caller's own, raised in its thread
+                request.error = error
+                return ()
+        if not proposed:
+            request.outcome = AppendOutcome(-1, None)
+            return ()
+        return (proposed,) if isinstance(proposed, bytes) else proposed
+
+    def _expire(self, request: _Request, *, is_driver: bool) -> None:
+        """Answer a request whose time is over."""
+        with self._turn:
+            if request.is_done:
+                return
+            if request in self._waiting and request not in self._sent:
+                self._waiting.remove(request)
+                request.error = self._no_quorum()
+            elif is_driver and not self._core.is_user_open():
+                request.error = self._no_quorum()
+            else:
+                # Seen from a thread that does not drive, a command in the driver's hands may just be sent.
+                request.error = self._outcome_unknown()
+
+    # -- driving the core -------------------------------------------------------------------------
+
+    def _step(self, deadline_ms: float) -> bool:
+        """Run what the core asks for and take in what was answered; False at the deadline."""
+        core = self._core
+        now_ms = self._now_ms()
+        operations = core.poll(now_ms)
+        if operations:
+            self._io.start(operations)
+        wait_ms = self._wait_ms(now_ms, deadline_ms)
+        for completion in self._io.take(wait_ms):
+            core.complete(completion, self._now_ms())
+        if core.fatal is not None:
+            raise core.fatal
+        core_now_ms = self._now_ms()
+        # What was just learned may complete a claim, which decides entries: before the fold, not after.
+        core.advance(core_now_ms)
+        self._fold()
+        self._count()
+        return core.phase in (Phase.READY, Phase.DONE) or core_now_ms < deadline_ms
+
+    def _wait_ms(self, now_ms: float, deadline_ms: float) -> float:
+        if self._core.phase in (Phase.READY, Phase.DONE):
+            return 0.0
+        wake_ms = self._core.wake_at_ms()
+        until_ms = deadline_ms if wake_ms is None else min(deadline_ms, wake_ms)
+        return max(0.0, min(until_ms - now_ms, _POLL_MS_MAX))
+
+    def _fold(self) -> None:
+        """Fold what was decided, then answer the callers whose ENTRY it was."""
+        payloads = self._core.prefix.payloads
+        results: dict[int, tuple[Any, ...]] = {}
+        with self.lock:
+            for index in range(self.state.applied_index + 1, len(payloads)):
+                results[index] = self.state.apply(index, payloads[index][TAG_SIZE_BYTES:])
+        settled = self._core.settled
+        if settled is None:
+            return
+        self._core.settled = None
+        index, is_won = settled
+        if not is_won:
+            return  # the batch is proposed again on the new fold
+        with self._turn:
+            for request in self._sent:
+                if not request.is_done:
+                    request.outcome = AppendOutcome(index, results[index][request.command_no])
+            self._sent = []
+            self._turn.notify_all()
+
+    def _count(self) -> None:
+        core = self._core
+        self.stats.claims = core.claims
+        self.stats.entries = core.entries
+        self.stats.create_rounds = core.rounds
+
+    def _end_turn(self, refresh_ticket: int | None) -> None:
+        self._core.finish()
+        with self._turn:
+            self._is_driven = False
+            if refresh_ticket is not None:
+                self._refresh_done = refresh_ticket
+            self._turn.notify_all()
+
+    def _now_ms(self) -> float:
+        return self._clock.monotonic_ms()
+
+    # -- errors -----------------------------------------------------------------------------------
+
+    def _missing_names(self) -> str:
+        parts = []
+        for root in self._core.missing_roots():
+            error = self._core.roots[root].error
+            parts.append(self._names[root] if error is None else f"{self._names[root]}: {error}")
+        return "; ".join(parts) or "none"
+
+    def _no_quorum(self) -> ReplogError:
+        for state in self._core.roots:
+            if isinstance(state.error, CorruptDataError):
+                return state.error
+        return RetriableError(
+            ErrorCode.REPLOG_NO_QUORUM,
+            f"Fewer than {self._core.prefix.majority} of {len(self._roots)} metadata roots answer; nothing was "
+            f"decided. Not answering: {self._missing_names()}. Bring a root back and repeat the call.",
+            ledger_id=self.ledger_id,
+        )
+
+    def _outcome_unknown(self) -> ReplogError:
+        return OutcomeUnknownError(
+            ErrorCode.REPLOG_COMMIT_OUTCOME_UNKNOWN,
+            f"The entry was sent, and fewer than {self._core.prefix.majority} of {len(self._roots)} metadata roots "
+            f"confirmed it in time. Not answering: {self._missing_names()}. Repeat the same call: if the entry was "
+            "decided, its identity is found.",
+            ledger_id=self.ledger_id,
+        )
+
+
+__all__ = [
+    "AppendOutcome",
+    "JournalRoot",
+    "Ledger",
+    "LedgerSettings",
+    "LedgerState",
+    "LedgerStats",
+]

@@ -1,0 +1,178 @@
+"""The owner's side: claim, re-propose the tail, commit, backfill. Pure.
+
+One process incarnation uses an epoch once. Multi-Paxos with one entry in flight: a CLAIM on a
+majority is phase 1 (its answer is the journal that had to be read to create it), an ENTRY is phase 2.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from spark_replog.ledger.reader import DecidedPrefix
+from spark_replog.ledger.record import (
+    NO_HASH,
+    NO_INDEX,
+    ZERO_EPOCH,
+    Epoch,
+    JournalRecord,
+    LastKnown,
+    RecordKind,
+    entry_hash,
+)
+
+
+@dataclass(slots=True)
+class Proposal:
+    """The one value in flight.
+
+    Attributes:
+        index: its ledger index.
+        payload: its value.
+        entry_hash: chained hash; the value's identity.
+        epoch: under which it is proposed. One epoch never proposes two values for one index.
+        is_recovered: it is the tail of an earlier owner, proposed again.
+        is_confirmed: exactly this process's record was seen in a journal (decides with one root).
+    """
+
+    index: int
+    payload: bytes
+    entry_hash: bytes
+    epoch: Epoch
+    is_recovered: bool
+    is_confirmed: bool = False
+
+
+class Proposer:
+    """Ownership of one ledger by one process incarnation.
+
+    Args:
+        prefix: what is known of the journals.
+        incarnation: 16 random bytes, never used by another process.
+
+    Attributes:
+        epoch: the claimed or claiming epoch; None without one. With one root always ZERO_EPOCH.
+        claimed: bit mask of the roots that hold this epoch's CLAIM.
+        is_leading: the claim's majority is complete and its tail resolved.
+        proposal: the value in flight.
+    """
+
+    def __init__(self, prefix: DecidedPrefix, incarnation: bytes) -> None:
+        self.prefix = prefix
+        self.incarnation = incarnation
+        self.root_count = len(prefix.views)
+        self.is_single = self.root_count == 1
+        self.epoch: Epoch | None = ZERO_EPOCH if self.is_single else None
+        self.is_leading = self.is_single
+        self.claimed = 0
+        self.proposal: Proposal | None = None
+        self._round = 0
+
+    def start_claim(self) -> None:
+        """Take a higher epoch than any seen or used."""
+        seen = max(view.promised.round for view in self.prefix.views)
+        self._round = max(seen, self._round) + 1
+        self.epoch = Epoch(self._round, self.incarnation)
+        self.claimed = 0
+        self.is_leading = False
+        self.proposal = None
+
+    def depose(self) -> None:
+        """Give the epoch up for good."""
+        self.epoch = None
+        self.is_leading = False
+        self.claimed = 0
+        self.proposal = None
+
+    def claimed_roots(self) -> list[int]:
+        """Return the roots that hold this epoch's CLAIM."""
+        return [root for root in range(self.root_count) if self.claimed >> root & 1]
+
+    def has_claim_majority(self) -> bool:
+        """Return whether phase 1 is complete."""
+        return self.claimed.bit_count() >= self.prefix.majority
+
+    def is_tail_shown(self) -> bool:
+        """Return whether the claimed roots alone show the tail decided, so that it needs no new ENTRY."""
+        claimed = self.claimed_roots()
+        tail = max(
+            max(self.prefix.views[root].highest_index() for root in claimed), self.prefix.length - 1
+        )
+        return tail == NO_INDEX or self.prefix.testify(tail, claimed)
+
+    def finish_claim(self) -> None:
+        """Lead: decide all below the tail, then take the tail as decided or propose it again.
+
+        Roots outside the claim do not testify: nothing stops them from taking older epochs' records.
+        """
+        claimed = self.claimed_roots()
+        tail = self.prefix.recover(claimed)
+        self.is_leading = True
+        if tail == NO_INDEX:
+            return
+        if self.prefix.testify(tail, claimed):
+            if tail == self.prefix.length:
+                self.prefix.decide(tail, self.prefix.best(tail, claimed))
+            return
+        payload = (
+            self.prefix.payloads[tail]
+            if tail < self.prefix.length
+            else self.prefix.best(tail, claimed).payload
+        )
+        self._propose(tail, payload, is_recovered=True)
+
+    def propose(self, payload: bytes) -> None:
+        """Put a new value in flight at the next index; only while leading and with none in flight."""
+        self._propose(self.prefix.length, payload, is_recovered=False)
+
+    def _propose(self, index: int, payload: bytes, *, is_recovered: bool) -> None:
+        assert self.epoch is not None
+        digest = entry_hash(self.prefix.previous_hash(index), index, payload)
+        self.proposal = Proposal(index, payload, digest, self.epoch, is_recovered)
+
+    def is_proposal_decided(self) -> bool:
+        """Return whether a majority holds the value in flight under its epoch."""
+        proposal = self.proposal
+        if proposal is None:
+            return False
+        return self.proposal_roots().bit_count() >= self.prefix.majority
+
+    def proposal_roots(self) -> int:
+        """Return the bit mask of roots that hold the value in flight under its epoch."""
+        proposal = self.proposal
+        return self.prefix.vote_roots(proposal.index, proposal.epoch) if proposal is not None else 0
+
+    def claim_record(self, root: int, nonce: bytes) -> JournalRecord | None:
+        """Return the CLAIM that the root still needs, None where it has it."""
+        if self.claimed >> root & 1 or self.epoch is None:
+            return None
+        return JournalRecord(
+            RecordKind.CLAIM, self.epoch, nonce, NO_INDEX, NO_INDEX, NO_HASH, self._known(), b""
+        )
+
+    def entry_record(self, root: int, nonce: bytes) -> JournalRecord | None:
+        """Return the next ENTRY that the root needs: backfill in ascending order, then the value in flight."""
+        proposal = self.proposal
+        if proposal is None:
+            return None
+        prefix = self.prefix
+        missing = prefix.views[root].matched + 1
+        if missing < proposal.index:
+            # Commit index <= j: a higher one would vouch for indexes that this root does not hold yet.
+            return self._entry(missing, missing, prefix.hashes[missing], prefix.payloads[missing], nonce)
+        if self.proposal_roots() >> root & 1:
+            return None
+        index = proposal.index
+        return self._entry(index, index - 1, proposal.entry_hash, proposal.payload, nonce)
+
+    def _entry(
+        self, index: int, commit_index: int, digest: bytes, payload: bytes, nonce: bytes
+    ) -> JournalRecord:
+        epoch = self.proposal.epoch if self.proposal is not None else ZERO_EPOCH
+        return JournalRecord(
+            RecordKind.ENTRY, epoch, nonce, index, commit_index, digest, self._known(), payload
+        )
+
+    def _known(self) -> tuple[LastKnown, ...]:
+        if self.is_single:
+            return ()
+        return tuple(view.last for view in self.prefix.views)

@@ -1,0 +1,195 @@
+"""The decided prefix, from nothing but records that lie in journals. Pure.
+
+Index i is decided when for some ONE epoch a majority of journals hold ENTRY(epoch, i). A commit
+index c in a record on root r vouches for r's own last ENTRY(i) before that record, i <= c, and for
+no other root's value. Truncation will add: records below a root's marker count for neither.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from spark_replog.errors import CorruptDataError, ErrorCode
+from spark_replog.ledger.journal_view import JournalView
+from spark_replog.ledger.record import NO_INDEX, Epoch, JournalRecord, RecordKind, entry_hash
+
+
+class Vote:
+    """One value proposed for one index under one epoch, and the roots that were seen to hold it."""
+
+    __slots__ = ("entry_hash", "payload", "roots")
+
+    def __init__(self, hash_: bytes, payload: bytes) -> None:
+        self.entry_hash = hash_
+        self.payload = payload
+        self.roots = 0
+
+
+class DecidedPrefix:
+    """Votes above the decided prefix, and the prefix itself.
+
+    Args:
+        root_count: metadata roots of the ledger.
+        genesis: the hash before index 0 (``record.genesis_hash``).
+        root_name: names a root in errors.
+
+    Attributes:
+        hashes: entry hash per decided index.
+        payloads: value per decided index (a root that was away is backfilled from here).
+    """
+
+    def __init__(self, root_count: int, genesis: bytes, root_name: Callable[[int], str]) -> None:
+        self.majority = root_count // 2 + 1
+        self.views = [JournalView() for _ in range(root_count)]
+        self.hashes: list[bytes] = []
+        self.payloads: list[bytes] = []
+        self.tail_index = NO_INDEX
+        self._votes: dict[int, dict[Epoch, Vote]] = {}
+        self._vouched: dict[int, Vote] = {}
+        self._genesis = genesis
+        self._root_name = root_name
+
+    @property
+    def length(self) -> int:
+        """Number of decided entries known; it never shrinks (the floor of this process)."""
+        return len(self.hashes)
+
+    def previous_hash(self, index: int) -> bytes:
+        """Return the hash that ENTRY(index) chains to."""
+        return self.hashes[index - 1] if index else self._genesis
+
+    def learn(self, root: int, record: JournalRecord, crc: int) -> None:
+        """Take in the next record of a root, and extend the prefix by what it decides.
+
+        Raises:
+            CorruptDataError: CORRUPT_MESSAGE: the hash chain does not fit, or one epoch holds two values.
+        """
+        view = self.views[root]
+        position = view.next_position
+        view.learn(record, crc)
+        if record.kind is RecordKind.ENTRY:
+            index = record.index
+            if index > self.tail_index:
+                self.tail_index = index
+            # The last decided index stays: a claim asks which of ITS roots show the tail decided.
+            if index >= len(self.hashes) - 1:
+                self._vote(root, position, record)
+        # After its own ENTRY is taken in: a backfill record for j says with commit index j that it is decided.
+        if record.commit_index >= len(self.hashes):
+            self._vouch(view, record.commit_index)
+        self._extend()
+
+    def _vote(self, root: int, position: int, record: JournalRecord) -> None:
+        votes = self._votes.setdefault(record.index, {})
+        vote = votes.get(record.epoch)
+        if vote is None:
+            vote = votes[record.epoch] = Vote(record.entry_hash, record.payload)
+        elif vote.entry_hash != record.entry_hash:
+            raise CorruptDataError(
+                ErrorCode.CORRUPT_MESSAGE,
+                f"{self._root_name(root)} holds a second value for ledger index {record.index} in one epoch. "
+                "Two processes used one incarnation id; run `replog store verify`.",
+                position=position,
+            )
+        vote.roots |= 1 << root
+
+    def _vouch(self, view: JournalView, commit_index: int) -> None:
+        for index in range(len(self.hashes), commit_index + 1):
+            last = view.entries.get(index)
+            if last is not None and index not in self._vouched:
+                self._vouched[index] = self._votes[index][last[0]]
+
+    def _winner(self, index: int) -> Vote | None:
+        vouched = self._vouched.get(index)
+        if vouched is not None:
+            return vouched
+        for vote in self._votes.get(index, {}).values():
+            if vote.roots.bit_count() >= self.majority:
+                return vote
+        return None
+
+    def _extend(self) -> None:
+        while True:
+            index = len(self.hashes)
+            if index not in self._votes:
+                return
+            winner = self._winner(index)
+            if winner is None:
+                return
+            self.decide(index, winner)
+
+    def decide(self, index: int, vote: Vote) -> None:
+        """Append the value of the next index; checks the hash chain.
+
+        Raises:
+            CorruptDataError: CORRUPT_MESSAGE.
+        """
+        if entry_hash(self.previous_hash(index), index, vote.payload) != vote.entry_hash:
+            raise CorruptDataError(
+                ErrorCode.CORRUPT_MESSAGE,
+                f"The hash chain breaks at ledger index {index}: its entry does not continue the decided one "
+                "before it. Run `replog store verify`.",
+                index=index,
+            )
+        self.hashes.append(vote.entry_hash)
+        self.payloads.append(vote.payload)
+        self._votes.pop(index - 1, None)
+        self._vouched.pop(index, None)
+        for view in self.views:
+            view.match(self.hashes)
+
+    def vote_roots(self, index: int, epoch: Epoch) -> int:
+        """Return the bit mask of roots seen to hold ENTRY(epoch, index)."""
+        vote = self._votes.get(index, {}).get(epoch)
+        return vote.roots if vote is not None else 0
+
+    def is_ambiguous(self, missing_roots: int) -> bool:
+        """Return whether the next index may be decided, given roots that did not answer (bit mask)."""
+        index = len(self.hashes)
+        if self.tail_index > index:
+            return True
+        votes = self._votes.get(index)
+        return votes is not None and any(
+            (vote.roots | missing_roots).bit_count() >= self.majority for vote in votes.values()
+        )
+
+    def has_undecided_tail(self) -> bool:
+        """Return whether some root holds an ENTRY above the decided prefix."""
+        return self.tail_index >= len(self.hashes)
+
+    def recover(self, claimed: Sequence[int]) -> int:
+        """Decide all below the tail by what the roots of a claim hold; return the tail's index.
+
+        ENTRY(i) is created only after i-1 was decided, so below the last index the value of the
+        highest epoch on a claimed majority is the decided one.
+
+        Raises:
+            CorruptDataError: CORRUPT_MESSAGE: the claimed roots have a hole.
+        """
+        views = [self.views[root] for root in claimed]
+        tail = max(max(view.highest_index() for view in views), len(self.hashes) - 1)
+        while len(self.hashes) < tail:
+            index = len(self.hashes)
+            self.decide(index, self.best(index, claimed))
+        return tail
+
+    def best(self, index: int, claimed: Sequence[int]) -> Vote:
+        """Return the value of the highest epoch that the claimed roots' last ENTRY(index) hold."""
+        found = [self.views[root].entries[index] for root in claimed if index in self.views[root].entries]
+        if not found:
+            raise CorruptDataError(
+                ErrorCode.CORRUPT_MESSAGE,
+                f"No root of a claimed majority holds ledger index {index}, and one holds a later index. "
+                "Run `replog store verify`.",
+                index=index,
+            )
+        return self._votes[index][max(found)[0]]
+
+    def testify(self, index: int, claimed: Sequence[int]) -> bool:
+        """Return whether the claimed roots ALONE show the index decided, by the reader rule."""
+        mask = sum(1 << root for root in claimed)
+        if any(self.views[root].commit_index >= index for root in claimed):
+            return True
+        return any(
+            (vote.roots & mask).bit_count() >= self.majority for vote in self._votes.get(index, {}).values()
+        )

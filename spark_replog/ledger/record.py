@@ -1,0 +1,220 @@
+"""The bytes of one journal record (docs/format-journal.md). Pure."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from spark_replog.errors import CorruptDataError, ErrorCode, UnsupportedFormatError
+from spark_replog.storage.object_store import Buffer
+
+MAGIC = b"RPLJ"
+VERSION = 1
+HASH_SIZE_BYTES = 16
+NONCE_SIZE_BYTES = 16
+INCARNATION_SIZE_BYTES = 16
+TAG_SIZE_BYTES = 8
+"""Random bytes before each ENTRY's commands: equal commands of two proposers stay two values, so an
+owner that was deposed knows its own value again when a later owner has proposed it."""
+NO_INDEX = -1
+NO_HASH = bytes(HASH_SIZE_BYTES)
+_PREFIX_SIZE_BYTES = 4 + 1 + 1 + 1 + INCARNATION_SIZE_BYTES + NONCE_SIZE_BYTES + HASH_SIZE_BYTES
+_CRC_SIZE_BYTES = 4
+
+
+class RecordKind(IntEnum):
+    """What a record does to the acceptor that its root is."""
+
+    CLAIM = 1
+    """Promise: no lower epoch extends this journal."""
+    ENTRY = 2
+    """Accept: this value for this index under this epoch."""
+
+
+class Epoch(NamedTuple):
+    """An owner's number; unique to one claim of one process, totally ordered.
+
+    Attributes:
+        round: one above every round its claimant had seen.
+        incarnation: 16 random bytes of the process.
+    """
+
+    round: int
+    incarnation: bytes
+
+
+ZERO_EPOCH = Epoch(0, bytes(INCARNATION_SIZE_BYTES))
+"""Of every record of a ledger with one metadata root, where nobody claims."""
+
+
+class LastKnown(NamedTuple):
+    """The last record of a root that the writer knew. An alarm, never a safety argument.
+
+    Attributes:
+        position: its journal position, -1 for none.
+        crc: its CRC32C.
+    """
+
+    position: int
+    crc: int
+
+
+NOTHING_KNOWN = LastKnown(-1, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class JournalRecord:
+    """One write-once record.
+
+    Attributes:
+        kind: CLAIM or ENTRY.
+        epoch: its writer's.
+        nonce: 16 bytes, new for each create; tells whose record holds a position.
+        index: ledger index, NO_INDEX in a CLAIM.
+        commit_index: vouches for this root's own last ENTRY(i) before this record, i <= commit_index.
+        entry_hash: ``entry_hash(previous, index, payload)``, NO_HASH in a CLAIM.
+        known: last known record per metadata root, in the store's root order; empty with one root.
+        payload: the ENTRY's value, opaque here.
+    """
+
+    kind: RecordKind
+    epoch: Epoch
+    nonce: bytes
+    index: int
+    commit_index: int
+    entry_hash: bytes
+    known: tuple[LastKnown, ...]
+    payload: bytes
+
+
+def genesis_hash(ledger_id: str) -> bytes:
+    """Return what stands for the entry hash before index 0, so that no other ledger's chain fits."""
+    return hashlib.blake2b(ledger_id.encode(), digest_size=HASH_SIZE_BYTES).digest()
+
+
+def entry_hash(previous: bytes, index: int, payload: bytes) -> bytes:
+    """Return the hash of an ENTRY. Epoch, nonce and commit index are outside: a re-proposal keeps it."""
+    digest = hashlib.blake2b(previous, digest_size=HASH_SIZE_BYTES)
+    digest.update(index.to_bytes(8, "little"))
+    digest.update(payload)
+    return digest.digest()
+
+
+def _put_varint(out: bytearray, value: int) -> None:
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+
+
+def _get_varint(data: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+        shift += 7
+
+
+def encode_record(record: JournalRecord) -> bytes:
+    """Return the record's bytes; the last four are the CRC32C of all before them."""
+    out = bytearray(MAGIC)
+    out += bytes((VERSION, record.kind, len(record.known)))
+    out += record.epoch.incarnation
+    out += record.nonce
+    out += record.entry_hash
+    _put_varint(out, record.epoch.round)
+    _put_varint(out, record.index + 1)
+    _put_varint(out, record.commit_index + 1)
+    for position, crc in record.known:
+        _put_varint(out, position + 1)
+        out += crc.to_bytes(4, "little")
+    _put_varint(out, len(record.payload))
+    out += record.payload
+    out += crc32c(bytes(out)).to_bytes(_CRC_SIZE_BYTES, "little")
+    return bytes(out)
+
+
+def record_crc(data: bytes) -> int:
+    """Return the CRC32C that a record's bytes end with."""
+    return int.from_bytes(data[-_CRC_SIZE_BYTES:], "little")
+
+
+def _damaged(root: str, position: int, why: str) -> CorruptDataError:
+    return CorruptDataError(
+        ErrorCode.CORRUPT_MESSAGE,
+        f"The journal record at position {position} of {root} is damaged: {why}. "
+        "Run `replog store verify` to see what is wrong, then `replog store repair`.",
+        root=root,
+        position=position,
+    )
+
+
+def decode_record(data: Buffer, *, root: str, position: int) -> JournalRecord:
+    """Return the record.
+
+    Args:
+        data: what lies under its name.
+        root: names the root in errors.
+        position: where it lies.
+
+    Raises:
+        CorruptDataError: CORRUPT_MESSAGE: truncated, foreign or altered bytes.
+        UnsupportedFormatError: UNSUPPORTED_VERSION: intact, and made by a newer release.
+    """
+    body = bytes(data)
+    if len(body) < _PREFIX_SIZE_BYTES + _CRC_SIZE_BYTES or body[:4] != MAGIC:
+        raise _damaged(root, position, f"{len(body)} bytes that are no journal record")
+    if crc32c(body[:-_CRC_SIZE_BYTES]) != record_crc(body):
+        raise _damaged(root, position, "its CRC32C does not match")
+    if body[4] != VERSION:
+        raise UnsupportedFormatError(
+            ErrorCode.UNSUPPORTED_VERSION,
+            f"The journal record at position {position} of {root} has format version {body[4]}; this release "
+            f"reads up to {VERSION}. Upgrade spark-replog.",
+            root=root,
+            position=position,
+        )
+    try:
+        return _decode_body(body)
+    except (IndexError, ValueError) as error:
+        raise _damaged(root, position, f"its fields do not fit ({error})") from error
+
+
+def _decode_body(body: bytes) -> JournalRecord:
+    kind = RecordKind(body[5])
+    known_count = body[6]
+    at = 7
+    incarnation = body[at : at + INCARNATION_SIZE_BYTES]
+    at += INCARNATION_SIZE_BYTES
+    nonce = body[at : at + NONCE_SIZE_BYTES]
+    at += NONCE_SIZE_BYTES
+    digest = body[at : at + HASH_SIZE_BYTES]
+    at += HASH_SIZE_BYTES
+    round_, at = _get_varint(body, at)
+    index, at = _get_varint(body, at)
+    commit_index, at = _get_varint(body, at)
+    known = []
+    for _ in range(known_count):
+        position, at = _get_varint(body, at)
+        known.append(LastKnown(position - 1, int.from_bytes(body[at : at + 4], "little")))
+        at += 4
+    size_bytes, at = _get_varint(body, at)
+    if at + size_bytes + _CRC_SIZE_BYTES != len(body):
+        raise ValueError(f"payload of {size_bytes} bytes in {len(body)}")
+    return JournalRecord(
+        kind,
+        Epoch(round_, incarnation),
+        nonce,
+        index - 1,
+        commit_index - 1,
+        digest,
+        tuple(known),
+        body[at : at + size_bytes],
+    )

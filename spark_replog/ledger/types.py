@@ -1,0 +1,98 @@
+"""What a ledger is given and what it answers: plain values and two protocols."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from spark_replog.storage.object_store import ObjectStore
+
+
+class LedgerState(Protocol):
+    """What the decided entries of one ledger fold into. Pure; one writer at a time (``Ledger.lock``)."""
+
+    applied_index: int
+    """The last folded index, -1 before the first."""
+
+    def apply(self, index: int, payload: bytes) -> tuple[Any, ...]:
+        """Fold one decided ENTRY; return one result per command in it, in order."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class JournalRoot:
+    """One metadata root as a ledger sees it.
+
+    Attributes:
+        broker_id: whose root; names it in errors.
+        store: the four verbs there.
+        check: reads ``replog.json`` again and raises RetriableError REPLOG_ROOT_STALE (or the
+            storage error) unless the root is what it was when the store was opened.
+    """
+
+    broker_id: int
+    store: ObjectStore
+    check: Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerSettings:
+    """Waiting times and sizes of one ledger; none of them carries safety.
+
+    Attributes:
+        grace_ms: wait for the remaining roots after a majority did it.
+        tail_retry_ms: how long a tail that cannot be judged is read again before a process
+            that may write claims, and a read-only one answers its floor.
+        quorum_timeout_ms: how long a refresh tries to reach a majority.
+        claim_backoff_ms: first upper bound of the random wait after being deposed in a duel.
+        claim_backoff_max_ms: its largest.
+        root_retry_ms: first wait before a root that failed is tried again.
+        root_retry_max_ms: its largest.
+        entry_size_bytes_max: group commit stops adding commands here.
+        read_only: never claims, never appends.
+    """
+
+    grace_ms: int = 20
+    tail_retry_ms: int = 1000
+    quorum_timeout_ms: int = 3000
+    claim_backoff_ms: int = 10
+    claim_backoff_max_ms: int = 500
+    root_retry_ms: int = 20
+    root_retry_max_ms: int = 1000
+    entry_size_bytes_max: int = 256 * 1024
+    read_only: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AppendOutcome:
+    """Where a command was decided and what the fold said of it.
+
+    Attributes:
+        index: ledger index of its ENTRY, -1 when there was nothing to do.
+        result: what ``LedgerState.apply`` returned for this command, None when nothing was done.
+    """
+
+    index: int
+    result: Any
+
+
+@dataclass(slots=True)
+class LedgerStats:
+    """Storage calls of one ledger in one process (what a request costs is pinned by tests).
+
+    Attributes:
+        gets: objects asked for in journals.
+        creates: journal creates sent.
+        create_rounds: rounds of them: one per claim and one per proposed ENTRY.
+        claims: claims begun.
+        checks: ``replog.json`` read again.
+        entries: own entries decided.
+    """
+
+    gets: int = 0
+    creates: int = 0
+    create_rounds: int = 0
+    claims: int = 0
+    checks: int = 0
+    entries: int = 0
