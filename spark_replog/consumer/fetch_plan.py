@@ -1,0 +1,104 @@
+"""Which bytes hold which offsets: decided once, on the driver, proved to have no gap."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from spark_replog.errors import ErrorCode, ReplogError
+from spark_replog.ids import TopicId
+from spark_replog.log.partition_state import ObjectRef
+from spark_replog.log.topic_state import TopicLedgerState
+
+
+class FetchSlice(NamedTuple):
+    """Offsets [start_offset, end_offset) of one section, with all that reading them needs.
+
+    Pickles small: slices of one plan share their objects and names.
+    """
+
+    topic: str
+    topic_id: TopicId
+    partition: int
+    start_offset: int
+    end_offset: int
+    base_offset: int
+    """Offset of the section's first row."""
+    row_count: int
+    """Rows of the whole section."""
+    object: ObjectRef
+    start_byte: int
+    size_bytes: int
+    """Of the whole section: it is fetched and checked as a whole."""
+    crc32c: int
+    append_time_ms: int
+    timestamp_type: int
+
+
+def plan_fetch(
+    state: TopicLedgerState,
+    topic_name: str,
+    topic_id: TopicId,
+    partition: int,
+    start_offset: int,
+    end_offset: int,
+) -> tuple[FetchSlice, ...]:
+    """Return the slices that hold exactly [start_offset, end_offset), in offset order.
+
+    Call it under the ledger's lock; the answer is a value.
+
+    Raises:
+        ReplogError: REPLOG_DATA_LOSS: some of these offsets are gone or were never readable; the text and
+            the context (`missing_start`, `missing_end`) say which range.
+    """
+    if start_offset >= end_offset:
+        return ()
+    topic = state.topics.get(topic_id)
+    if topic is None or partition >= len(topic.partitions):
+        raise _data_loss(topic_name, partition, start_offset, end_offset, "the partition does not exist")
+    found = topic.partitions[partition]
+    if start_offset < found.log_start_offset:
+        end = min(end_offset, found.log_start_offset)
+        raise _data_loss(topic_name, partition, start_offset, end, "they were deleted by retention")
+    if end_offset > found.high_watermark:
+        start = max(start_offset, found.high_watermark)
+        detail = f"the partition ends at {found.high_watermark}"
+        raise _data_loss(topic_name, partition, start, end_offset, detail)
+    slices = []
+    expected = start_offset
+    for section in state.sections(topic_id, partition, start_offset, end_offset):
+        if section.base_offset > expected:
+            break
+        end = min(section.base_offset + section.row_count, end_offset)
+        slices.append(
+            FetchSlice(
+                topic_name,
+                topic_id,
+                partition,
+                expected,
+                end,
+                section.base_offset,
+                section.row_count,
+                section.object,
+                section.start_byte,
+                section.size_bytes,
+                section.crc32c,
+                section.append_time_ms,
+                section.timestamp_type,
+            )
+        )
+        expected = end
+    if expected != end_offset:
+        raise _data_loss(topic_name, partition, expected, end_offset, "no section holds them")
+    return tuple(slices)
+
+
+def _data_loss(topic: str, partition: int, start: int, end: int, why: str) -> ReplogError:
+    return ReplogError(
+        ErrorCode.REPLOG_DATA_LOSS,
+        f"offsets {start} to {end} (exclusive) of partition {partition} of topic '{topic}' cannot be read: {why}."
+        " Start from existing offsets, or set failOnDataLoss=false to go on without them.",
+        topic=topic,
+        partition=partition,
+        missing_start=start,
+        missing_end=end,
+    )

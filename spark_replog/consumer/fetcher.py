@@ -1,0 +1,313 @@
+"""Reads planned slices from the roots: ranged, checked, from any holder. Runs in executors.
+
+Memory: a few sections (prefetch) plus one output batch, whatever the size of the partition.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from spark_replog.consumer.fetch_plan import FetchSlice
+from spark_replog.consumer.rows import Run, read_columns, read_schema, stored_columns
+from spark_replog.errors import CorruptDataError, ErrorCode, NotFoundError, ReplogError, RetriableError
+from spark_replog.ids import BrokerId
+from spark_replog.log.data_object import decode_section
+from spark_replog.storage.brokers import BrokerSet
+from spark_replog.storage.io_pool import io_pool
+from spark_replog.storage.object_store import Buffer
+from spark_replog.storage.paths import data_key
+
+LOGGER = logging.getLogger(__name__)
+READ_SIZE_BYTES_MAX = 8 * 1024 * 1024
+"""Neighbouring sections are read together up to this size."""
+READ_GAP_BYTES_MAX = 64 * 1024
+"""Skipping less than this costs more than reading it."""
+PREFETCH_READS = 2
+BATCH_SIZE_BYTES_MIN = 1024 * 1024
+"""Smaller neighbours are joined: what Spark does per batch costs more than the copy."""
+
+
+@dataclass(slots=True)
+class FetchStats:
+    """What one fetcher did.
+
+    Attributes:
+        reads: ranged reads that were answered.
+        read_bytes: bytes of them.
+        copies_absent: copies that a root did not have.
+        copies_corrupt: copies cut short, or with a wrong checksum or shape.
+        copies_unreachable: copies whose root gave an error.
+    """
+
+    reads: int = 0
+    read_bytes: int = 0
+    copies_absent: int = 0
+    copies_corrupt: int = 0
+    copies_unreachable: int = 0
+
+
+@dataclass(slots=True)
+class _Read:
+    """Slices of one object that one ranged read brings."""
+
+    slices: list[FetchSlice]
+    start_byte: int
+    end_byte: int
+    broker_id: BrokerId = -1
+    future: Future[Buffer | None] | None = None
+
+
+class Fetcher:
+    """Reads slices as Arrow batches. One per task; not thread safe.
+
+    Args:
+        brokers: whose roots hold the objects.
+    """
+
+    def __init__(self, brokers: BrokerSet) -> None:
+        self._brokers = brokers
+        self._suspects: set[BrokerId] = set()
+        self.stats = FetchStats()
+
+    def fetch(
+        self, slices: Iterable[FetchSlice], *, include_headers: bool = False
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of the slices, in order, in batches of exactly `rows.read_schema(include_headers)`.
+
+        A batch never spans two partitions. A copy that is absent, short or fails its checksum is logged and
+        counted, and the section is read from another holder.
+
+        Raises:
+            CorruptDataError: CORRUPT_MESSAGE: every copy of a section is bad.
+            NotFoundError: REPLOG_DATA_LOSS: no holder has the object any more.
+            RetriableError: KAFKA_STORAGE_ERROR: no good copy could be reached.
+        """
+        parts: list[pa.RecordBatch] = []
+        part_bytes = first_offset = next_offset = 0
+        run: Run | None = None
+        for piece, stored in self._sections(slices):
+            piece_run = Run(piece.topic, piece.partition, piece.timestamp_type)
+            append_time_ms = piece.append_time_ms if piece.timestamp_type else None
+            offset = piece.base_offset
+            for batch in stored:
+                start = max(piece.start_offset - offset, 0)
+                rows = min(piece.end_offset - offset, batch.num_rows) - start
+                offset += batch.num_rows
+                if rows <= 0:
+                    continue
+                first = offset - batch.num_rows + start
+                wanted = batch if rows == batch.num_rows else batch.slice(start, rows)
+                if parts and (run != piece_run or first != next_offset or part_bytes >= BATCH_SIZE_BYTES_MIN):
+                    assert run is not None
+                    yield read_columns(parts, run, first_offset)
+                    parts, part_bytes = [], 0
+                if not parts:
+                    run, first_offset = piece_run, first
+                parts.append(
+                    stored_columns(wanted, include_headers=include_headers, append_time_ms=append_time_ms)
+                )
+                part_bytes += wanted.nbytes
+                next_offset = first + rows
+        if parts and run is not None:
+            yield read_columns(parts, run, first_offset)
+
+    def _sections(
+        self, slices: Iterable[FetchSlice]
+    ) -> Iterator[tuple[FetchSlice, Sequence[pa.RecordBatch]]]:
+        """Yield each slice with the decoded batches of its whole section."""
+        ahead: deque[_Read] = deque()
+        try:
+            for read in _plan_reads(slices):
+                self._start(read)
+                ahead.append(read)
+                if len(ahead) > PREFETCH_READS:
+                    yield from self._finish(ahead.popleft())
+            while ahead:
+                yield from self._finish(ahead.popleft())
+        finally:
+            for read in ahead:
+                if read.future is not None:
+                    read.future.cancel()
+
+    def _start(self, read: _Read) -> None:
+        holders = self._holders(read.slices[0])
+        if not holders:
+            return
+        read.broker_id = holders[0]
+        if self._brokers.is_local(read.broker_id):
+            return  # a memory map: the kernel reads ahead, a thread would only cost a switch
+        item = read.slices[0].object
+        read.future = io_pool().submit_to(
+            self._brokers.url(read.broker_id),
+            self._get,
+            read.broker_id,
+            data_key(item.ledger_id, item.generation, item.name),
+            read.start_byte,
+            read.end_byte - read.start_byte,
+        )
+
+    def _finish(self, read: _Read) -> Iterator[tuple[FetchSlice, Sequence[pa.RecordBatch]]]:
+        size_bytes = read.end_byte - read.start_byte
+        problem: Exception | None = None
+        buffer: Buffer | None = None
+        if read.broker_id < 0:
+            problem = _absent(read.slices[0], "no broker of this store is known to hold it")
+        try:
+            if read.future is not None:
+                buffer = read.future.result()
+            elif problem is None:
+                item = read.slices[0].object
+                key = data_key(item.ledger_id, item.generation, item.name)
+                buffer = self._get(read.broker_id, key, read.start_byte, size_bytes)
+        except (ReplogError, OSError) as error:
+            problem = error
+        view = memoryview(buffer) if buffer is not None else None
+        if view is not None:
+            self.stats.reads += 1
+            self.stats.read_bytes += view.nbytes
+        for piece in read.slices:
+            if problem is not None:
+                yield piece, self._read_elsewhere(piece, read.broker_id, problem)
+                continue
+            try:
+                batches = _decode(piece, view, read.start_byte)
+            except ReplogError as error:
+                batches = self._read_elsewhere(piece, read.broker_id, error)
+            yield piece, batches
+
+    def _read_elsewhere(
+        self, piece: FetchSlice, failed_broker: BrokerId, problem: Exception
+    ) -> Sequence[pa.RecordBatch]:
+        """Return the section's batches from another holder than the one that failed."""
+        problems = [(failed_broker, problem)]
+        self._report(piece, failed_broker, problem)
+        item = piece.object
+        key = data_key(item.ledger_id, item.generation, item.name)
+        for broker_id in self._holders(piece):
+            if broker_id == failed_broker:
+                continue
+            try:
+                buffer = self._get(broker_id, key, piece.start_byte, piece.size_bytes)
+                view = memoryview(buffer) if buffer is not None else None
+                batches = _decode(piece, view, piece.start_byte)
+            except (ReplogError, OSError) as error:
+                problems.append((broker_id, error))
+                self._report(piece, broker_id, error)
+                continue
+            self.stats.reads += 1
+            self.stats.read_bytes += piece.size_bytes
+            return batches
+        raise self._give_up(piece, problems)
+
+    def _get(self, broker_id: BrokerId, key: str, start: int, size_bytes: int) -> Buffer | None:
+        return self._brokers.store(broker_id).get(key, start=start, size_bytes=size_bytes)
+
+    def _holders(self, piece: FetchSlice) -> list[BrokerId]:
+        """Return the holders, best first: sound before suspect, local before remote, else spread by object."""
+        holders = sorted(piece.object.holders.intersection(self._brokers.broker_ids))
+        if not holders:
+            return holders
+        turn = sum(piece.object.name.encode()) % len(holders)
+        return sorted(
+            holders[turn:] + holders[:turn],
+            key=lambda broker_id: (broker_id in self._suspects, not self._brokers.is_local(broker_id)),
+        )
+
+    def _report(self, piece: FetchSlice, broker_id: BrokerId, problem: Exception) -> None:
+        if isinstance(problem, NotFoundError):
+            self.stats.copies_absent += 1
+        elif isinstance(problem, CorruptDataError):
+            self.stats.copies_corrupt += 1
+        else:
+            self.stats.copies_unreachable += 1
+        self._suspects.add(broker_id)
+        LOGGER.warning(
+            "copy of a section is unusable, another holder is tried: object=%s broker=%s topic=%s partition=%s"
+            " offsets=%s..%s: %s",
+            piece.object.name,
+            broker_id,
+            piece.topic,
+            piece.partition,
+            piece.base_offset,
+            piece.base_offset + piece.row_count,
+            problem,
+        )
+
+    def _give_up(self, piece: FetchSlice, problems: list[tuple[BrokerId, Exception]]) -> ReplogError:
+        roots = ", ".join(
+            f"broker {broker_id} ({self._brokers.url(broker_id)}): {problem}"
+            for broker_id, problem in problems
+            if broker_id >= 0
+        )
+        what = (
+            f"offsets {piece.start_offset} to {piece.end_offset} of partition {piece.partition} of topic"
+            f" '{piece.topic}' (object '{piece.object.name}')"
+        )
+        errors = [problem for _, problem in problems]
+        if all(isinstance(error, NotFoundError) for error in errors):
+            return NotFoundError(
+                ErrorCode.REPLOG_DATA_LOSS,
+                f"{what} are on none of their roots any more: {roots or 'no root'}. Set failOnDataLoss=false to"
+                " go on without them.",
+            )
+        if all(isinstance(error, (NotFoundError, CorruptDataError)) for error in errors):
+            return CorruptDataError(
+                ErrorCode.CORRUPT_MESSAGE,
+                f"every copy of {what} is bad: {roots}. Restore one of these roots, then run `replog store repair`.",
+            )
+        return RetriableError(
+            ErrorCode.KAFKA_STORAGE_ERROR,
+            f"no good copy of {what} can be reached: {roots}. Try again when the roots are back.",
+        )
+
+
+def _plan_reads(slices: Iterable[FetchSlice]) -> Iterator[_Read]:
+    """Group consecutive slices that lie close together in one object."""
+    current: _Read | None = None
+    for piece in slices:
+        end = piece.start_byte + piece.size_bytes
+        if (
+            current is not None
+            and current.slices[-1].object.name == piece.object.name
+            and 0 <= piece.start_byte - current.end_byte <= READ_GAP_BYTES_MAX
+            and end - current.start_byte <= READ_SIZE_BYTES_MAX
+        ):
+            current.slices.append(piece)
+            current.end_byte = end
+            continue
+        if current is not None:
+            yield current
+        current = _Read([piece], piece.start_byte, end)
+    if current is not None:
+        yield current
+
+
+def _decode(piece: FetchSlice, view: memoryview | None, view_start: int) -> Sequence[pa.RecordBatch]:
+    """Return the batches of a section; `view` begins at byte `view_start` of its object."""
+    if view is None:
+        raise _absent(piece, "it is not there")
+    start = piece.start_byte - view_start
+    section = view[start : start + piece.size_bytes]
+    if section.nbytes != piece.size_bytes:
+        raise CorruptDataError(
+            ErrorCode.CORRUPT_MESSAGE,
+            f"object '{piece.object.name}' ends before byte {piece.start_byte + piece.size_bytes}."
+            " Run `replog store repair`.",
+        )
+    # All at once: a section is bounded, and an error in its last batch must come before any row is given.
+    return list(decode_section(section, piece.crc32c, piece.row_count, piece.object.has_headers))
+
+
+def _absent(piece: FetchSlice, why: str) -> NotFoundError:
+    return NotFoundError(
+        ErrorCode.REPLOG_DATA_LOSS, f"object '{piece.object.name}': {why}. Run `replog store repair`."
+    )
+
+
+__all__ = ["Fetcher", "FetchStats", "read_schema"]

@@ -1,0 +1,116 @@
+"""From stored columns to the columns that a reader sees; no work per row.
+
+Topic, partition, offset and timestampType are not stored. Constant columns are slices of one cached array.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_replog.log.data_object import HEADERS_TYPE, TIMESTAMP_TYPE, join_batches
+
+_CACHED_ROWS_MIN = 65_536
+_READ_FIELDS = [
+    pa.field("key", pa.binary()),
+    pa.field("value", pa.binary()),
+    pa.field("topic", pa.string()),
+    pa.field("partition", pa.int32()),
+    pa.field("offset", pa.int64()),
+    pa.field("timestamp", TIMESTAMP_TYPE),
+    pa.field("timestampType", pa.int32()),
+]
+_READ_PLAIN = pa.schema(_READ_FIELDS)
+_READ_HEADERS = pa.schema([*_READ_FIELDS, pa.field("headers", HEADERS_TYPE)])
+
+
+def read_schema(include_headers: bool) -> pa.Schema:
+    """Return the columns of a read, in Spark's Kafka order: key, value, topic, partition, offset, timestamp,
+    timestampType[, headers]; all nullable."""
+    return _READ_HEADERS if include_headers else _READ_PLAIN
+
+
+class Run(NamedTuple):
+    """What the rows of one output batch have in common."""
+
+    topic: str
+    partition: int
+    timestamp_type: int
+
+
+def stored_columns(
+    batch: pa.RecordBatch, *, include_headers: bool, append_time_ms: int | None
+) -> pa.RecordBatch:
+    """Return key, value, timestamp[, headers] of a stored batch.
+
+    Args:
+        append_time_ms: replaces the rows' own time (LogAppendTime topics); None keeps it.
+    """
+    columns = [batch.column(0), batch.column(1), batch.column(2)]
+    names = ["key", "value", "timestamp"]
+    if append_time_ms is not None:
+        columns[2] = _constant_time(batch.num_rows, append_time_ms)
+    if include_headers:
+        names.append("headers")
+        columns.append(
+            _null_empty(batch.column(3)) if batch.num_columns > 3 else pa.nulls(batch.num_rows, HEADERS_TYPE)
+        )
+    return pa.RecordBatch.from_arrays(columns, names=names)
+
+
+def read_columns(parts: list[pa.RecordBatch], run: Run, first_offset: int) -> pa.RecordBatch:
+    """Return one batch of `read_schema` from `stored_columns` batches of consecutive offsets."""
+    batch = join_batches(parts)
+    rows = batch.num_rows
+    columns = [
+        batch.column(0),
+        batch.column(1),
+        _topic_column(run.topic, rows),
+        _number_column(run.partition, rows),
+        pa.array(np.arange(first_offset, first_offset + rows, dtype=np.int64)),
+        batch.column(2),
+        _number_column(run.timestamp_type, rows),
+    ]
+    if batch.num_columns > 3:
+        columns.append(batch.column(3))
+    return pa.RecordBatch.from_arrays(columns, schema=read_schema(batch.num_columns > 3))
+
+
+def _null_empty(headers: pa.Array) -> pa.Array:
+    """Return the column with empty lists as null: no headers read as null, however they were written."""
+    empty = pc.equal(pc.list_value_length(headers), 0)
+    if not pc.any(empty).as_py():
+        return headers
+    return pc.if_else(empty, pa.scalar(None, HEADERS_TYPE), headers)
+
+
+def _constant_time(rows: int, time_ms: int) -> pa.Array:
+    return pa.array(np.full(rows, time_ms * 1000, dtype=np.int64)).cast(TIMESTAMP_TYPE)
+
+
+def _rounded(rows: int) -> int:
+    return max(_CACHED_ROWS_MIN, 1 << (rows - 1).bit_length())
+
+
+def _topic_column(topic: str, rows: int) -> pa.Array:
+    return _topic_array(topic, _rounded(rows)).slice(0, rows)
+
+
+def _number_column(value: int, rows: int) -> pa.Array:
+    return _number_array(value, _rounded(rows)).slice(0, rows)
+
+
+@lru_cache(maxsize=8)
+def _topic_array(topic: str, rows: int) -> pa.Array:
+    encoded = topic.encode()
+    offsets = np.arange(rows + 1, dtype=np.int32) * np.int32(len(encoded))
+    return pa.StringArray.from_buffers(rows, pa.py_buffer(offsets), pa.py_buffer(encoded * rows))
+
+
+@lru_cache(maxsize=64)
+def _number_array(value: int, rows: int) -> pa.Array:
+    return pa.array(np.full(rows, value, dtype=np.int32))

@@ -1,0 +1,339 @@
+"""Data objects: plain Arrow IPC files whose record batches are grouped into sections.
+
+`pyarrow.ipc.open_file` opens them. A section is a contiguous run of record batch messages of one
+topic-partition; its byte range and CRC32C go to the ledger, so a reader needs neither footer nor schema
+message. Format: `docs/format.md`, chapter "Data object".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import crc32c as crc32c_module
+import numpy as np
+import pyarrow as pa
+
+from spark_replog.errors import CorruptDataError, ErrorCode, InvalidConfigError
+from spark_replog.log.model import Section
+from spark_replog.storage.object_store import Buffer
+
+DATA_OBJECT_FORMAT_VERSION = 1
+BATCH_SIZE_BYTES_TARGET = 4 * 1024 * 1024
+"""Record batches are cut and joined at about this size, so that a reader's memory stays bounded."""
+SECTION_SIZE_BYTES_MAX = 8 * 1024 * 1024
+"""Rows of one partition above this become several sections: a section is what a reader fetches and checks
+as a whole. Before compression; a single batch may be larger when one record is."""
+COMPRESSION_TYPES = ("none", "lz4", "zstd")
+ZSTD_LEVEL = 1
+"""Level 1 beats level 3 in speed and size on JSON-like rows."""
+
+_PIECE_COPY_BYTES_MAX = 4096
+"""Smaller pieces are copied together: fewer system calls than pieces."""
+_CRC_PLACEHOLDER = b"!CRC32C!"
+_CRC_FIELD = len(_CRC_PLACEHOLDER).to_bytes(4, "little") + _CRC_PLACEHOLDER
+"""As it lies in a flatbuffer: a string behind its length."""
+_MAGIC = b"ARROW1\0\0"
+_MESSAGE_PREFIX_BYTES = 8
+"""Continuation marker and metadata length."""
+_HEADER_STRUCT = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
+HEADERS_TYPE = pa.list_(pa.field("element", _HEADER_STRUCT))
+TIMESTAMP_TYPE = pa.timestamp("us", tz="UTC")
+_BASE_FIELDS = [
+    pa.field("key", pa.binary()),
+    pa.field("value", pa.binary()),
+    pa.field("timestamp", TIMESTAMP_TYPE),
+]
+_SCHEMA_PLAIN = pa.schema(_BASE_FIELDS)
+_SCHEMA_HEADERS = pa.schema([*_BASE_FIELDS, pa.field("headers", HEADERS_TYPE)])
+_FILE_METADATA = {b"replog.format": str(DATA_OBJECT_FORMAT_VERSION).encode()}
+
+SectionInput = tuple[str, str, int, "pa.RecordBatch | Sequence[pa.RecordBatch]", str]
+"""(topic name, topic id, partition, rows, producer)."""
+
+
+def data_schema(has_headers: bool) -> pa.Schema:
+    """Return the columns of a data object: key, value, timestamp[, headers]."""
+    return _SCHEMA_HEADERS if has_headers else _SCHEMA_PLAIN
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedObject:
+    """A data object ready to be put. The buffers may share memory with the rows they came from."""
+
+    buffers: list[Buffer]
+    size_bytes: int
+    sections: tuple[Section, ...]
+
+
+class _Gather:
+    """A file for Arrow's writer that keeps pieces instead of copying them; small ones are joined."""
+
+    closed = False
+
+    def __init__(self) -> None:
+        self.pieces: list[Buffer] = []
+        self.size_bytes = 0
+        self._open: bytearray | None = None
+
+    def write(self, data: pa.Buffer | bytes) -> int:
+        view = memoryview(data)
+        size = view.nbytes
+        self.size_bytes += size
+        if size <= _PIECE_COPY_BYTES_MAX:
+            if self._open is None:
+                self._open = bytearray()
+                self.pieces.append(self._open)
+            self._open += view
+        else:
+            self.pieces.append(view)
+            self._open = None
+        return size
+
+    def cut(self) -> int:
+        """Start a new piece; return its number."""
+        self._open = None
+        return len(self.pieces)
+
+    def split_prelude(self) -> int:
+        """Move the magic and the schema message, written with the first batch, to a piece of their own.
+
+        Returns:
+            Their size: where the first batch starts.
+        """
+        head = self.pieces[0]
+        assert isinstance(head, bytearray)  # all of it is small, so it was joined
+        schema_at = len(_MAGIC) + _MESSAGE_PREFIX_BYTES
+        end = schema_at + int.from_bytes(head[schema_at - 4 : schema_at], "little")
+        first_batch = head[end:]
+        del head[end:]
+        self.pieces.insert(1, first_batch)
+        self._open = None
+        return end
+
+    def tell(self) -> int:
+        return self.size_bytes
+
+    def flush(self) -> None:
+        return None
+
+    def close(self) -> None:
+        self.closed = True
+
+    def readable(self) -> bool:
+        return False
+
+    def writable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return False
+
+
+def encode_data_object(
+    sections: Iterable[SectionInput], *, compression: str, has_headers: bool
+) -> EncodedObject:
+    """Return one Arrow IPC file with the rows of each input, in order, as one or more sections.
+
+    An input without rows makes no section.
+
+    Args:
+        sections: rows with the columns of `data_schema(has_headers)`, by name; no null timestamp.
+        compression: none, lz4 or zstd.
+        has_headers: whether the object has a headers column; the same for all sections.
+
+    Raises:
+        InvalidConfigError: UNSUPPORTED_COMPRESSION_TYPE; INVALID_TIMESTAMP.
+    """
+    if compression not in COMPRESSION_TYPES:
+        raise InvalidConfigError(
+            ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
+            f"compression.type '{compression}' is not supported. Use one of: {', '.join(COMPRESSION_TYPES)}.",
+        )
+    schema = data_schema(has_headers)
+    sink = _Gather()
+    options = pa.ipc.IpcWriteOptions(compression=_codec(compression), metadata_version=pa.ipc.MetadataVersion.V5)
+    written: list[Section] = []
+    with pa.ipc.new_file(
+        pa.PythonFile(sink, mode="w"), schema.with_metadata(_FILE_METADATA), options=options
+    ) as writer:
+        for topic, topic_id, partition, rows, producer in sections:
+            batches = [rows] if isinstance(rows, pa.RecordBatch) else list(rows)
+            for group in _group_sections(resize_batches([_conform(b, schema) for b in batches])):
+                section = _SectionBuilder()
+                for batch in group:
+                    at, piece, times = sink.size_bytes, sink.cut(), _time_range_us(batch)
+                    metadata = _batch_metadata(topic, topic_id, partition, batch.num_rows, times, producer)
+                    writer.write_batch(batch, metadata)
+                    if at == 0:
+                        at, piece = sink.split_prelude(), 1
+                    section.add(at, batch.num_rows, times, _seal(sink.pieces, piece, section.crc))
+                written.append(section.build(topic_id, partition, sink.size_bytes))
+        sink.cut()
+    return EncodedObject(sink.pieces, sink.size_bytes, tuple(written))
+
+
+class _SectionBuilder:
+    """Sums up the batches of one section."""
+
+    def __init__(self) -> None:
+        self.crc = 0
+        self._start: int | None = None
+        self._rows = 0
+        self._times: list[int] = []
+
+    def add(self, at: int, row_count: int, times_us: tuple[int, int], crc: int) -> None:
+        if self._start is None:
+            self._start = at
+        self._rows += row_count
+        self._times += times_us
+        self.crc = crc
+
+    def build(self, topic_id: str, partition: int, end: int) -> Section:
+        start = self._start or 0
+        low_ms, high_ms = min(self._times) // 1000, -(-max(self._times) // 1000)
+        return Section(topic_id, partition, self._rows, start, end - start, self.crc, low_ms, high_ms)
+
+
+def decode_section(
+    buffer: Buffer, crc32c: int, row_count: int, has_headers: bool
+) -> Iterator[pa.RecordBatch]:
+    """Yield the record batches of a section; columns point into the buffer unless compressed.
+
+    The checksum is verified on the call, before anything is yielded.
+
+    Args:
+        buffer: exactly the section's byte range.
+        crc32c: of that range, from the ledger.
+        row_count: from the ledger.
+        has_headers: whether its object has a headers column.
+
+    Raises:
+        CorruptDataError: CORRUPT_MESSAGE: wrong checksum, or bytes that are no section of this shape.
+    """
+    found = crc32c_module.crc32c(buffer)
+    if found != crc32c:
+        raise CorruptDataError(
+            ErrorCode.CORRUPT_MESSAGE,
+            f"section checksum is {found:08x}, the ledger says {crc32c:08x}. Run `replog store repair`.",
+        )
+    return _read_batches(buffer, row_count, data_schema(has_headers))
+
+
+def _read_batches(buffer: Buffer, row_count: int, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    source = pa.BufferReader(pa.py_buffer(buffer))
+    size_bytes, rows = memoryview(buffer).nbytes, 0
+    while source.tell() < size_bytes:
+        try:
+            batch = pa.ipc.read_record_batch(pa.ipc.read_message(source), schema)
+        except (pa.ArrowInvalid, OSError, EOFError) as error:
+            raise CorruptDataError(
+                ErrorCode.CORRUPT_MESSAGE, f"section is no Arrow data: {error}. Run `replog store repair`."
+            ) from error
+        rows += batch.num_rows
+        yield batch
+    if rows != row_count:
+        raise CorruptDataError(
+            ErrorCode.CORRUPT_MESSAGE,
+            f"section has {rows} rows, the ledger says {row_count}. Run `replog store verify --deep`.",
+        )
+
+
+def resize_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield the same rows in batches of about 4 MiB: large ones are sliced, small neighbours joined."""
+    waiting: list[pa.RecordBatch] = []
+    waiting_bytes = 0
+    for batch in batches:
+        size_bytes = batch.nbytes
+        if batch.num_rows == 0:
+            continue
+        if waiting and waiting_bytes + size_bytes > BATCH_SIZE_BYTES_TARGET:
+            yield join_batches(waiting)
+            waiting, waiting_bytes = [], 0
+        if size_bytes <= BATCH_SIZE_BYTES_TARGET:
+            waiting.append(batch)
+            waiting_bytes += size_bytes
+            continue
+        rows = max(1, batch.num_rows * BATCH_SIZE_BYTES_TARGET // size_bytes)
+        for start in range(0, batch.num_rows, rows):
+            yield batch.slice(start, rows)
+    if waiting:
+        yield join_batches(waiting)
+
+
+def join_batches(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    """Return the rows of one or more batches of one schema as one batch."""
+    if len(batches) == 1:
+        return batches[0]
+    table = pa.Table.from_batches(batches).combine_chunks()
+    return table.to_batches()[0]
+
+
+def _codec(compression: str) -> pa.Codec | str | None:
+    if compression == "none":
+        return None
+    return pa.Codec("zstd", ZSTD_LEVEL) if compression == "zstd" else compression
+
+
+def _conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    if batch.schema.equals(schema):
+        return batch
+    columns = []
+    for field in schema:
+        column = batch.column(batch.schema.get_field_index(field.name))
+        columns.append(column if column.type.equals(field.type) else column.cast(field.type))
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _group_sections(batches: Iterable[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
+    group: list[pa.RecordBatch] = []
+    size_bytes = 0
+    for batch in batches:
+        if group and size_bytes + batch.nbytes > SECTION_SIZE_BYTES_MAX:
+            yield group
+            group, size_bytes = [], 0
+        group.append(batch)
+        size_bytes += batch.nbytes
+    if group:
+        yield group
+
+
+def _time_range_us(batch: pa.RecordBatch) -> tuple[int, int]:
+    times = batch.column("timestamp")
+    if times.null_count:
+        raise InvalidConfigError(ErrorCode.INVALID_TIMESTAMP, "a record has no timestamp.")
+    micros = np.frombuffer(times.buffers()[1], dtype="<i8")[times.offset : times.offset + len(times)]
+    return int(micros.min()), int(micros.max())
+
+
+def _batch_metadata(
+    topic: str, topic_id: str, partition: int, row_count: int, times_us: tuple[int, int], producer: str
+) -> dict[str, str]:
+    return {
+        "replog.topic": topic,
+        "replog.topic_id": topic_id,
+        "replog.partition": str(partition),
+        "replog.rows": str(row_count),
+        "replog.min_timestamp_us": str(times_us[0]),
+        "replog.max_timestamp_us": str(times_us[1]),
+        "replog.producer": producer,
+        "replog.body_crc32c": _CRC_PLACEHOLDER.decode(),
+    }
+
+
+def _seal(pieces: list[Buffer], first_piece: int, section_crc: int) -> int:
+    """Write the body's checksum into the message that starts at a piece; return the section's CRC.
+
+    The checksum stands in the message's metadata, in front of the body, so it is filled in afterwards.
+    """
+    head = pieces[first_piece]
+    assert isinstance(head, bytearray)  # prefix and metadata are small, so `_Gather` joined them
+    metadata_end = _MESSAGE_PREFIX_BYTES + int.from_bytes(head[4:_MESSAGE_PREFIX_BYTES], "little")
+    body_crc = crc32c_module.crc32c(memoryview(head)[metadata_end:])
+    for piece in pieces[first_piece + 1 :]:
+        body_crc = crc32c_module.crc32c(piece, body_crc)
+    at = head.rindex(_CRC_FIELD, 0, metadata_end) + len(_CRC_FIELD) - len(_CRC_PLACEHOLDER)
+    head[at : at + len(_CRC_PLACEHOLDER)] = b"%08x" % body_crc
+    for piece in pieces[first_piece:]:
+        section_crc = crc32c_module.crc32c(piece, section_crc)
+    return section_crc
