@@ -1,0 +1,280 @@
+"""What every ObjectStore must do. A pytest class: inherit it and give a fixture ``store``.
+
+    class TestMyStore(ObjectStoreContract):
+        @pytest.fixture
+        def store(self): ...
+
+Durability and the errors of a service are each store's own tests.
+"""
+
+# ruff: noqa: D102, TID251 - the names of tests say it; pickles and pauses here are the tests' own
+from __future__ import annotations
+
+import array
+import os
+import pickle
+import threading
+import time
+import warnings
+from collections.abc import Sequence
+from typing import ClassVar
+
+import pytest
+
+from spark_replog.errors import ErrorCode, OutcomeUnknownError, ReplogError
+from spark_replog.storage.object_store import Buffer, CreateOutcome, ObjectStore
+from spark_replog.storage.retrying_store import RetryingStore
+from spark_replog.testing.faulty_store import Fault, FaultyStore
+from spark_replog.testing.race import race_creates
+
+CREATED, EXISTS = CreateOutcome.CREATED, CreateOutcome.EXISTS
+
+
+class ObjectStoreContract:
+    """The tests. Class attributes say what kind of store it is; no test is ever skipped for them."""
+
+    is_shared_between_processes: ClassVar[bool] = True
+    """False: races run in threads, and a forked child need not see later writes."""
+    has_folders: ClassVar[bool] = True
+    """True: writes need their folder; False: folders do not exist."""
+    race_name_count: ClassVar[int] = 40
+    race_racer_count: ClassVar[int] = 8
+
+    def put(self, store: ObjectStore, key: str, data: Buffer | Sequence[Buffer]) -> None:
+        """Create an object that must not exist yet, with its folder."""
+        store.make_folder(key.rpartition("/")[0])
+        assert store.create(key, data) is CREATED
+
+    def read(self, store: ObjectStore, key: str, start: int = 0, size_bytes: int | None = None) -> bytes:
+        """Return the range as bytes; the object must exist."""
+        found = store.get(key, start=start, size_bytes=size_bytes)
+        assert found is not None
+        return bytes(found)
+
+    # Absence, content, ranges
+
+    def test_absent_object_is_none(self, store: ObjectStore) -> None:
+        self.put(store, "f/there", b"x")
+        assert store.get("f/absent") is None
+        assert store.get("f/absent", start=3, size_bytes=5) is None
+        assert store.get("no-folder/absent") is None
+        assert store.get("f/there/below") is None
+
+    def test_whole_object_comes_back(self, store: ObjectStore) -> None:
+        for size_bytes in (1, 100, 65535, 65536, 300_001):
+            body = os.urandom(size_bytes)
+            self.put(store, f"whole/{size_bytes}", body)
+            assert self.read(store, f"whole/{size_bytes}") == body
+
+    @pytest.mark.parametrize("size_bytes", [10, 200_000])
+    def test_ranges(self, store: ObjectStore, size_bytes: int) -> None:
+        body = os.urandom(size_bytes)
+        self.put(store, "ranges/a", body)
+        half = size_bytes // 2
+        for start, length in [(0, 1), (0, half), (1, half), (half, half), (half, size_bytes), (3, None)]:
+            expected = body[start:] if length is None else body[start : start + length]
+            assert self.read(store, "ranges/a", start, length) == expected
+        assert self.read(store, "ranges/a", size_bytes - 1, 100_000) == body[-1:]
+
+    def test_range_behind_the_end_is_empty_not_absent(self, store: ObjectStore) -> None:
+        self.put(store, "ranges/short", b"0123456789")
+        assert self.read(store, "ranges/short", 10, 5) == b""
+        assert self.read(store, "ranges/short", 100, 100_000) == b""
+        assert self.read(store, "ranges/short", 4, 0) == b""
+
+    def test_pieces_are_joined_in_order(self, store: ObjectStore) -> None:
+        numbers = memoryview(array.array("i", [1, 2, 3]))
+        pieces: list[Buffer] = [b"one", bytearray(b"two"), b"", memoryview(b"three"), numbers]
+        self.put(store, "pieces/few", pieces)
+        assert self.read(store, "pieces/few") == b"onetwothree" + numbers.tobytes()
+        many = [bytes([number % 256]) * (number % 7) for number in range(3000)]
+        self.put(store, "pieces/many", many)
+        assert self.read(store, "pieces/many") == b"".join(many)
+
+    def test_answers_outlive_the_object(self, store: ObjectStore) -> None:
+        body = os.urandom(200_000)
+        self.put(store, "late/a", body)
+        found = store.get("late/a")
+        store.delete("late/a")
+        assert found is not None and bytes(found) == body
+
+    # Create if absent
+
+    def test_second_create_exists_and_changes_nothing(self, store: ObjectStore) -> None:
+        self.put(store, "once/a", b"first")
+        assert store.create("once/a", b"second, and longer") is EXISTS
+        assert store.create("once/a", b"") is EXISTS
+        assert self.read(store, "once/a") == b"first"
+
+    def test_race_has_one_winner_whose_bytes_are_there(self, store: ObjectStore) -> None:
+        store.make_folder("race")
+        results = race_creates(
+            store,
+            [f"race/{number}" for number in range(self.race_name_count)],
+            racers=self.race_racer_count,
+            in_processes=self.is_shared_between_processes,
+        )
+        assert [result for result in results if result.winners != (result.holder,)] == []
+
+    def test_readers_see_all_or_nothing(self, store: ObjectStore) -> None:
+        body = os.urandom(1 << 20)
+        seen: list[int] = []
+        stop = threading.Event()
+
+        def watch() -> None:
+            while not stop.is_set():
+                for number in range(5):
+                    found = store.get(f"atomic/{number}")
+                    if found is not None and bytes(found) != body:
+                        seen.append(len(found))
+                seen.extend(
+                    info.size_bytes for info in store.list_keys("atomic/") if info.size_bytes != len(body)
+                )
+
+        watcher = threading.Thread(target=watch)
+        store.make_folder("atomic")
+        watcher.start()
+        try:
+            for number in range(5):
+                assert store.create(f"atomic/{number}", body) is CREATED
+        finally:
+            stop.set()
+            watcher.join()
+        assert seen == []
+
+    # Own writes
+
+    def test_own_write_is_recognised_after_a_lost_answer(self, store: ObjectStore) -> None:
+        store.make_folder("own")
+        faulty = FaultyStore(store)
+        retrying = RetryingStore(faulty, deadline_ms=10_000)
+        faulty.fail_next("create", Fault.LOSE_ANSWER)
+        body = [os.urandom(70_000), os.urandom(7)]
+        assert retrying.create("own/a", body) is CREATED
+        assert [fault for _, _, fault in faulty.injected] == [Fault.LOSE_ANSWER]
+        assert retrying.create("own/a", body) is CREATED  # the same call again, from scratch
+        assert retrying.create("own/a", [b"other"]) is EXISTS
+        assert retrying.create("own/a", [*body, b"x"]) is EXISTS
+        assert retrying.create("own/a", body[:1]) is EXISTS
+        assert self.read(store, "own/a") == b"".join(body)
+
+    def test_unknown_outcome_says_so_and_a_repeat_settles_it(self, store: ObjectStore) -> None:
+        store.make_folder("own")
+        faulty = FaultyStore(store)
+        retrying = RetryingStore(faulty, deadline_ms=0)
+        faulty.fail_next("create", Fault.LOSE_ANSWER)
+        with pytest.raises(OutcomeUnknownError) as raised:
+            retrying.create("own/b", b"mine")
+        assert raised.value.code is ErrorCode.REPLOG_STORE_OUTCOME_UNKNOWN
+        assert retrying.create("own/b", b"mine") is CREATED
+
+    # Listing
+
+    def test_listing_is_in_key_order(self, store: ObjectStore) -> None:
+        keys = ["list/a.b", "list/a/x", "list/a/y/z", "list/a0", "list/b", "list/" + "9" * 20]
+        for key in reversed(keys):
+            self.put(store, key, key.encode())
+        self.put(store, "lists", b"outside")
+        listed = list(store.list_keys("list/"))
+        assert [info.key for info in listed] == sorted(keys)
+        assert [info.size_bytes for info in listed] == [len(key) for key in sorted(keys)]
+        assert [info.key for info in store.list_keys("list/a")] == [
+            "list/a.b",
+            "list/a/x",
+            "list/a/y/z",
+            "list/a0",
+        ]
+        assert [info.key for info in store.list_keys("list/a/")] == ["list/a/x", "list/a/y/z"]
+        assert [info.key for info in store.list_keys("list")] == [*sorted(keys), "lists"]
+
+    def test_listing_of_nothing_is_empty(self, store: ObjectStore) -> None:
+        self.put(store, "something", b"x")
+        assert list(store.list_keys("nothing/")) == []
+        assert list(store.list_keys("some/thing")) == []
+
+    def test_listing_sees_other_writers(self, store: ObjectStore) -> None:
+        other: ObjectStore = pickle.loads(pickle.dumps(store))
+        self.put(store, "fresh/one", b"1")
+        assert [info.key for info in store.list_keys("fresh/")] == ["fresh/one"]
+        self.put(other, "fresh/two", b"22")
+        other.delete("fresh/one")
+        assert [(info.key, info.size_bytes) for info in store.list_keys("fresh/")] == [("fresh/two", 2)]
+        assert store.get("fresh/one") is None
+
+    # Delete
+
+    def test_delete(self, store: ObjectStore) -> None:
+        self.put(store, "gone/a", b"a")
+        self.put(store, "gone/b", b"b")
+        store.delete("gone/a")
+        store.delete("gone/a")
+        store.delete("never/was")
+        assert store.get("gone/a") is None
+        assert [info.key for info in store.list_keys("gone/")] == ["gone/b"]
+
+    def test_delete_of_a_folder_spares_what_is_in_it(self, store: ObjectStore) -> None:
+        self.put(store, "keep/a", b"a")
+        store.delete("keep/")
+        assert self.read(store, "keep/a") == b"a"
+        store.delete("keep/a")
+        store.delete("keep/")
+        store.delete("keep/")
+        assert store.get("keep/a") is None
+
+    # Folders
+
+    def test_make_parent_makes_one_level_only(self, store: ObjectStore) -> None:
+        store.make_folder("data")
+        assert store.create("data/000001/a", b"x", make_parent=True) is CREATED
+        assert store.create("data/000001/b", b"x", make_parent=True) is CREATED
+        if self.has_folders:
+            for make_parent in (False, True):
+                with pytest.raises(ReplogError) as raised:
+                    store.create("vanished/data/000001/a", b"x", make_parent=make_parent)
+                assert raised.value.code is ErrorCode.REPLOG_STORE_REFUSED
+            assert store.get("vanished/data/000001/a") is None
+        else:
+            assert store.create("vanished/data/000001/a", b"x") is CREATED
+
+    # Processes
+
+    def test_pickles_as_settings(self, store: ObjectStore) -> None:
+        self.put(store, "pickle/a", b"before")
+        text = pickle.dumps(store)
+        assert len(text) < 2000
+        copy: ObjectStore = pickle.loads(text)
+        assert copy.url == store.url
+        assert self.read(copy, "pickle/a") == b"before"
+        assert copy.create("pickle/a", b"again") is EXISTS
+
+    def test_forked_child_works_with_an_inherited_store(self, store: ObjectStore) -> None:
+        self.put(store, "fork/a", b"parent")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # other threads exist: that is the point
+            child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                inherited = store.get("fork/a")
+                if inherited is not None and bytes(inherited) == b"parent":
+                    status = 0 if store.create("fork/child", b"child") is CREATED else 2
+            finally:
+                os._exit(status)
+        assert _wait_for_child(child) == 0
+        if self.is_shared_between_processes:
+            assert self.read(store, "fork/child") == b"child"
+        assert self.read(store, "fork/a") == b"parent"
+
+
+def _wait_for_child(child: int, timeout_seconds: float = 30.0) -> int:
+    for _ in range(int(timeout_seconds / 0.01)):
+        pid, status = os.waitpid(child, os.WNOHANG)
+        if pid:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.01)
+    os.kill(child, 9)
+    os.waitpid(child, 0)
+    return -9
+
+
+__all__ = ["ObjectStoreContract"]

@@ -1,0 +1,15 @@
+from __future__ import annotations
+
+import pytest
+
+from spark_replog.testing.memory_store import new_memory_store
+from spark_replog.testing.store_contract import ObjectStoreContract
+
+
+class TestMemoryStore(ObjectStoreContract):
+    is_shared_between_processes = False
+    has_folders = False
+
+    @pytest.fixture
+    def store(self):
+        return new_memory_store()
