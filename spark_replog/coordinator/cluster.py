@@ -61,7 +61,7 @@ class Cluster:
         self.config = config
         self.clock = clock
         self.cluster_ledger: Ledger[ClusterLedgerState] = self._make_ledger(
-            brokers.cluster_id, ClusterLedgerState(brokers.cluster_id)
+            brokers.cluster_id, ClusterLedgerState()
         )
         self._topic_ledgers: dict[LedgerId, Ledger[TopicLedgerState]] = {}
         self._lock = threading.Lock()

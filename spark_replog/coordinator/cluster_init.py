@@ -6,16 +6,16 @@ by the same command, any other existing root is refused.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 
 from spark_replog.coordinator.cluster import Cluster
 from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError
 from spark_replog.log.cluster_state import ClusterLedgerState
 from spark_replog.log.commands import BrokerRegister, encode_command
+from spark_replog.storage.brokers import BrokerSet, write_root_files
+from spark_replog.storage.open_store import open_store
 from spark_replog.storage.paths import ledger_folders
 from spark_replog.storage.probe import probe_root
-from spark_replog.storage.brokers import BrokerSet, write_root_files
 
 BROKER_COUNT_MAX = 1000
 TWO_BROKERS_WARNING = (
@@ -51,12 +51,16 @@ def init_cluster(
     urls = root_urls(path, broker_count)
     options = dict(storage_options or {})
     brokers = _brokers_to_finish(urls, options, racks, fsync)
-    reports = {broker_id: probe_root(brokers.store(broker_id)) for broker_id in brokers.broker_ids}
+    # The raw store: retries would hide a wrong answer.
+    reports = {
+        broker_id: probe_root(open_store(brokers.url(broker_id), options, fsync=fsync)).summary()
+        for broker_id in brokers.broker_ids
+    }
     for broker_id in brokers.metadata_broker_ids:
         for folder in ledger_folders(brokers.cluster_id):
             brokers.store(broker_id).make_folder(folder)
     cluster = Cluster.open(path, options)
-    _register(cluster, {broker: json.dumps(report.to_dict(), sort_keys=True) for broker, report in reports.items()}, timeout_ms)
+    _register(cluster, reports, timeout_ms)
     return cluster
 
 

@@ -23,17 +23,6 @@ class ObjectCopies:
         self.holders = set(holders)
 
 
-def effective_min_insync(min_insync_replicas: int | None, replication_factor: int) -> int:
-    """Return how many in-sync replicas an acks=all append needs.
-
-    A topic without the setting needs a majority of its replicas; a setting above the
-    replication factor is clamped to it, as in Kafka.
-    """
-    if min_insync_replicas is None:
-        return replication_factor // 2 + 1
-    return min(min_insync_replicas, replication_factor)
-
-
 class Partition:
     """The provisional tail of one partition, above its high watermark.
 

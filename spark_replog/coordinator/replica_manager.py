@@ -1,24 +1,49 @@
-"""Appends of micro-batches: replication first, then one decided ENTRY."""
+"""Appends of micro-batches: replication first, then one decided ENTRY per ledger.
+
+Runs in the process that commits. Source of the order of checks: Kafka's
+``ReplicaManager.appendRecords``.
+"""
 
 from __future__ import annotations
 
+import logging
+import threading
 from collections.abc import Callable, Mapping
 
 from spark_replog.config import CoordinatorConfig
+from spark_replog.coordinator.catch_up import CatchUp
 from spark_replog.coordinator.cluster import Cluster
-from spark_replog.coordinator.produce_response import ProduceResponse
+from spark_replog.coordinator.delayed_operation import DelayedOperationPurgatory
+from spark_replog.coordinator.ledger_append import AppendServices, LedgerAppend
+from spark_replog.coordinator.produce_response import ProduceResponse, respond
+from spark_replog.coordinator.replica_fetcher import ReplicaFetcher
+from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError
 from spark_replog.ids import LedgerId
 from spark_replog.log.commands import Append
 
+_log = logging.getLogger(__name__)
+
 ResponseCallback = Callable[[Mapping[LedgerId, ProduceResponse]], None]
+ACKS = (-1, 0, 1)
 
 
 class ReplicaManager:
-    """Runs in the process that commits. Thread safe; one per cluster and process is enough."""
+    """Thread safe; one per cluster and process is enough.
+
+    Args:
+        cluster: the opened store.
+        config: time-outs; None: the cluster's.
+    """
 
     def __init__(self, cluster: Cluster, config: CoordinatorConfig | None = None) -> None:
         self._cluster = cluster
-        self._config = config or cluster.config
+        self._services = AppendServices(
+            config or cluster.config,
+            cluster.clock,
+            DelayedOperationPurgatory(clock=cluster.clock),
+            ReplicaFetcher(cluster.brokers),
+        )
+        self._catch_up = CatchUp(cluster.brokers, self._services)
 
     def append_records(
         self,
@@ -34,7 +59,66 @@ class ReplicaManager:
             timeout_ms: how long replicas may take (``request.timeout.ms``).
             required_acks: -1, 0 or 1; anything else answers INVALID_REQUIRED_ACKS and appends nothing.
             internal_topics_allowed: whether Kafka's internal topics may be written.
-            entries: one append per ledger; decided each alone, in parallel.
-            response_callback: gets one response per ledger, exactly once.
+            entries: one append per ledger; each is decided alone, in parallel with the others.
+            response_callback: gets one response per ledger, exactly once. With several ledgers some
+                may be decided and others not; a repeated call finds the decided ones as duplicates.
         """
-        ...
+        if required_acks not in ACKS:
+            error = InvalidConfigError(
+                ErrorCode.INVALID_REQUIRED_ACKS, "acks is 'all' (-1), 0 or 1. Nothing was appended.", acks=required_acks
+            )
+            response_callback({ledger_id: ProduceResponse(error, None) for ledger_id in entries})
+            return
+        responses: dict[LedgerId, ProduceResponse] = {}
+
+        def append_to(ledger_id: LedgerId) -> None:
+            responses[ledger_id] = self._append_one(
+                ledger_id, entries[ledger_id], timeout_ms, required_acks, internal_topics_allowed
+            )
+
+        first, *others = entries or (None,)
+        threads = [threading.Thread(target=append_to, args=(each,), daemon=True) for each in others]
+        for thread in threads:
+            thread.start()
+        if first is not None:
+            append_to(first)
+        for thread in threads:
+            thread.join()
+        response_callback({ledger_id: responses[ledger_id] for ledger_id in entries})
+
+    def _append_one(
+        self, ledger_id: LedgerId, append: Append, timeout_ms: int, required_acks: int, internal_topics_allowed: bool
+    ) -> ProduceResponse:
+        try:
+            ledger = self._cluster.topic_ledger(ledger_id)
+            attempt = LedgerAppend(
+                ledger,
+                append,
+                required_acks=required_acks,
+                internal_topics_allowed=internal_topics_allowed,
+                timeout_ms=timeout_ms,
+                services=self._services,
+            )
+            response = respond(ledger_id, append, attempt.run())
+        except ReplogError as error:
+            return ProduceResponse(error, None)
+        except Exception as error:  # a thread must not die silently: the caller waits for its answer
+            _log.exception("append to ledger %s failed", ledger_id)
+            unexpected = ReplogError(
+                ErrorCode.UNKNOWN_SERVER_ERROR, f"append failed: {error!r}. Report it.", ledger=ledger_id
+            )
+            unexpected.__cause__ = error
+            return ProduceResponse(unexpected, None)
+        if response.error is None:
+            self._look_after_replicas(ledger_id, required_acks)
+        return response
+
+    def _look_after_replicas(self, ledger_id: LedgerId, required_acks: int) -> None:
+        """Bring followers up to date after a decided append; never fails it."""
+        ledger = self._cluster.topic_ledger(ledger_id)
+        try:
+            if required_acks != -1:
+                self._catch_up.copy_to_followers(ledger)
+            self._catch_up.readmit(ledger)
+        except ReplogError as error:
+            _log.warning("catch-up of ledger %s is left to a later commit: %s", ledger_id, error)

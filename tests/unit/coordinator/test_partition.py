@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
 from spark_replog.coordinator.delayed_produce import DelayedProduce, ProducePartitionStatus
-from spark_replog.coordinator.partition import ObjectCopies, Partition, effective_min_insync
+from spark_replog.coordinator.partition import ObjectCopies, Partition
 from spark_replog.errors import ErrorCode
 
 
@@ -40,13 +38,6 @@ def test_still_pending() -> None:
     partition = Partition((0, 1), (0, 1), 1, 0)
     partition.append(1, ObjectCopies({0}))
     assert partition.check_enough_replicas_reach_offset(1) == (False, None)
-
-
-@pytest.mark.parametrize(
-    ("setting", "factor", "effective"), [(None, 1, 1), (None, 2, 2), (None, 3, 2), (None, 5, 3), (2, 1, 1), (1, 3, 1)]
-)
-def test_effective_min_insync(setting: int | None, factor: int, effective: int) -> None:
-    assert effective_min_insync(setting, factor) == effective
 
 
 def test_delayed_produce_answers_each_partition() -> None:

@@ -1,0 +1,140 @@
+"""Copies behind a commit: what followers miss after acks 0 and 1, and the way back into the ISR."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterable
+from concurrent.futures import Future, wait
+
+from spark_replog.coordinator.ledger_append import AppendServices
+from spark_replog.coordinator.replica_fetcher import CopyJob
+from spark_replog.errors import ReplogError
+from spark_replog.ids import BrokerId, LedgerId
+from spark_replog.ledger.ledger import Ledger
+from spark_replog.log.commands import HoldersAdd, IsrChange, encode_command
+from spark_replog.log.topic_state import MissingCopy, TopicLedgerState
+from spark_replog.storage.brokers import BrokerSet
+
+_log = logging.getLogger(__name__)
+
+COMMANDS_PER_ENTRY_MAX = 1000
+
+
+class CatchUp:
+    """Thread safe. Nothing here fails a commit: what is not done now is done by a later one."""
+
+    def __init__(self, brokers: BrokerSet, services: AppendServices) -> None:
+        self._brokers = brokers
+        self._services = services
+        self._next_look_ms: dict[LedgerId, int] = {}
+        self._lock = threading.Lock()
+
+    def copy_to_followers(self, ledger: Ledger[TopicLedgerState]) -> None:
+        """Give in-sync replicas what they miss, within ``replica.catchup.budget.ms``."""
+        with ledger.lock:
+            missing = ledger.state.under_replicated()
+        copied = self._copy([(each, broker_id) for each in missing for broker_id in each.missing])
+        self._record(ledger, copied, ())
+
+    def readmit(self, ledger: Ledger[TopicLedgerState]) -> None:
+        """Look at most every ``replica.rejoin.wait.ms`` whether a root that left the ISR is back.
+
+        It gets up to ``replica.catchup.bytes`` of what it misses, and joins once it holds every
+        object above the log start; the fold checks that again.
+        """
+        now_ms = self._services.clock.monotonic_ms()
+        wait_ms = self._services.config.replica_rejoin_wait_ms
+        with self._lock:
+            if now_ms < self._next_look_ms.get(ledger.ledger_id, 0):
+                return
+            self._next_look_ms[ledger.ledger_id] = now_ms + wait_ms
+        for broker_id in self._returned_brokers(ledger):
+            with ledger.lock:
+                missing = [
+                    each
+                    for each in ledger.state.under_replicated(include_out_of_sync=True)
+                    if broker_id in each.missing
+                ]
+            chosen = _within(missing, self._services.config.replica_catchup_bytes)
+            copied = self._copy([(each, broker_id) for each in chosen])
+            has_all = len(copied) == len(missing)
+            self._record(ledger, copied, (broker_id,) if has_all else ())
+            if copied and not has_all:
+                with self._lock:
+                    self._next_look_ms[ledger.ledger_id] = now_ms
+
+    def _returned_brokers(self, ledger: Ledger[TopicLedgerState]) -> list[BrokerId]:
+        """Return brokers out of some ISR whose root answers and whose last shrink is long enough ago."""
+        with ledger.lock:
+            out = {
+                broker_id
+                for topic in ledger.state.topics.values()
+                if not topic.closed
+                for partition in topic.partitions
+                if len(partition.isr) < len(partition.replicas)
+                for broker_id in partition.replicas
+                if broker_id not in partition.isr
+            }
+            last_shrink_ms = {broker_id: ledger.state.last_shrink_ms.get(broker_id, 0) for broker_id in out}
+        earliest_ms = self._services.clock.now_ms() - self._services.config.replica_rejoin_wait_ms
+        returned = []
+        for broker_id in sorted(out):
+            if last_shrink_ms[broker_id] > earliest_ms:
+                continue
+            try:
+                self._brokers.check_root(broker_id)
+            except ReplogError:
+                continue
+            returned.append(broker_id)
+        return returned
+
+    def _copy(self, wanted: Iterable[tuple[MissingCopy, BrokerId]]) -> list[tuple[MissingCopy, BrokerId]]:
+        """Copy in parallel until the budget is used up; return what is durable."""
+        started: dict[Future[None], tuple[MissingCopy, BrokerId]] = {}
+        for missing, broker_id in wanted:
+            ref = missing.object
+            checksums = tuple((each.start_byte, each.size_bytes, each.crc32c) for each in missing.sections)
+            job = CopyJob(
+                ref.ledger_id, ref.generation, ref.name, ref.size_bytes, checksums, tuple(sorted(ref.holders))
+            )
+            started[self._services.fetcher.submit(job, broker_id, _log_failure)] = (missing, broker_id)
+        done, late = wait(started, timeout=self._services.config.replica_catchup_budget_ms / 1000.0)
+        for future in late:
+            future.cancel()
+        return [started[future] for future in done if future.exception() is None]
+
+    def _record(
+        self,
+        ledger: Ledger[TopicLedgerState],
+        copied: list[tuple[MissingCopy, BrokerId]],
+        joining: tuple[BrokerId, ...],
+    ) -> None:
+        holders: dict[tuple[int, int, int], set[BrokerId]] = {}
+        for missing, broker_id in copied:
+            name = (missing.entry_index, missing.command_no, missing.object_no)
+            holders.setdefault(name, set()).add(broker_id)
+        now_ms = self._services.clock.now_ms()
+        commands = [encode_command(HoldersAdd(*name, tuple(sorted(brokers)))) for name, brokers in holders.items()]
+        commands += [encode_command(IsrChange(None, broker_id, True, now_ms)) for broker_id in joining]
+        for start in range(0, len(commands), COMMANDS_PER_ENTRY_MAX):
+            chunk = tuple(commands[start : start + COMMANDS_PER_ENTRY_MAX])
+            ledger.append(lambda _, chunk=chunk: chunk, timeout_ms=self._services.config.delivery_timeout_ms)
+        for broker_id in joining:
+            _log.info("broker %d is back in the in-sync replicas of ledger %s", broker_id, ledger.ledger_id)
+
+
+def _within(missing: list[MissingCopy], size_bytes_max: int) -> list[MissingCopy]:
+    """Return the oldest objects that fit, at least one."""
+    chosen, size_bytes = [], 0
+    for each in missing:
+        size_bytes += each.object.size_bytes
+        if chosen and size_bytes > size_bytes_max:
+            break
+        chosen.append(each)
+    return chosen
+
+
+def _log_failure(job: CopyJob, target: BrokerId, error: Exception | None) -> None:
+    if error is not None:
+        _log.info("broker %d did not get %s: %s", target, job.name, error)

@@ -1,0 +1,217 @@
+"""What an acks=all append still lacks, and the wait until it lacks nothing.
+
+An append may be decided when every object that it names, and every object of an entry above
+the stable index, is on every in-sync replica: an acknowledged row must never sit behind one
+that a later truncation may cut. The provisional tail built here is the coordinator's "local
+log": offsets above the high watermark, by prefix sums, before anything is decided.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from spark_replog.coordinator.delayed_operation import DelayedOperationPurgatory
+from spark_replog.coordinator.delayed_produce import DelayedProduce, PartitionKey, ProducePartitionStatus
+from spark_replog.coordinator.partition import ObjectCopies, Partition
+from spark_replog.coordinator.replica_fetcher import CopyJob, ObjectKey, ReplicaFetcher
+from spark_replog.errors import ErrorCode
+from spark_replog.ids import BrokerId, LedgerId
+from spark_replog.log.commands import Append, Section
+from spark_replog.log.topic_state import PartitionState, TopicLedgerState
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Replication:
+    """What this append has learned so far beyond the fold. Grows; guarded by ``lock``.
+
+    Attributes:
+        copied: object -> brokers that got a copy from us.
+        departed: brokers that leave the ISR with this append's ENTRY, and why.
+    """
+
+    copied: dict[ObjectKey, set[BrokerId]] = field(default_factory=dict)
+    departed: dict[BrokerId, str] = field(default_factory=dict)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def holders(self, key: ObjectKey, recorded: frozenset[BrokerId]) -> frozenset[BrokerId]:
+        """Return who holds an object: those recorded and those copied to."""
+        with self.lock:
+            copied = self.copied.get(key)
+            return recorded if copied is None else recorded | copied
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicationRound:
+    """The provisional tail of one judgement: offsets, copies, and what is missing."""
+
+    partitions: Mapping[PartitionKey, Partition]
+    statuses: Mapping[PartitionKey, ProducePartitionStatus]
+    copies: Mapping[ObjectKey, ObjectCopies]
+    missing: tuple[tuple[CopyJob, BrokerId], ...]
+
+
+def in_sync_brokers(state: TopicLedgerState, sections: tuple[Section, ...]) -> frozenset[BrokerId]:
+    """Return every broker that is in sync for some partition of the sections."""
+    topics = state.topics
+    isrs = {topics[each.topic_id].partitions[each.partition].isr for each in sections}
+    return frozenset().union(*isrs)
+
+
+def is_replicated(state: TopicLedgerState, append: Append, known: Replication) -> bool:
+    """Return whether nothing needs to wait: the usual case, without building a tail.
+
+    False where an entry above the stable index holds everything back, whatever lacks.
+    """
+    if state.stable_index != state.applied_index or known.departed:
+        return False
+    topics = state.topics
+    for item in append.objects:
+        holders = known.holders((item.generation, item.name), item.holders)
+        if not holders >= in_sync_brokers(state, item.sections):
+            return False
+    return all(
+        len(partition.isr) >= partition.min_insync
+        for topic_id, number in {(each.topic_id, each.partition) for item in append.objects for each in item.sections}
+        for partition in (topics[topic_id].partitions[number],)
+    )
+
+
+def plan_round(
+    state: TopicLedgerState, ledger_id: LedgerId, append: Append, known: Replication
+) -> ReplicationRound:
+    """Build the provisional tail on a fold, called under the ledger's lock."""
+    partitions: dict[PartitionKey, Partition] = {}
+    copies: dict[ObjectKey, ObjectCopies] = {}
+    jobs: list[tuple[CopyJob, frozenset[BrokerId]]] = []
+    for topic in state.topics.values():
+        for number, found in enumerate(topic.partitions):
+            if not topic.closed and found.log_end_offset > found.high_watermark:
+                key = (topic.topic_id, number)
+                partitions[key] = _tail_of(state, key, found, known, copies)
+    for missing in state.under_replicated():
+        ref = missing.object
+        holders = known.holders((ref.generation, ref.name), ref.holders)
+        jobs.append(
+            (_job(ledger_id, ref.generation, ref.name, ref.size_bytes, missing.sections, holders),
+             frozenset(missing.missing) - holders)
+        )  # fmt: skip
+    for item in append.objects:
+        object_key = (item.generation, item.name)
+        holders = known.holders(object_key, item.holders)
+        tracker = copies.setdefault(object_key, ObjectCopies(holders))
+        for section in item.sections:
+            key = (section.topic_id, section.partition)
+            partition = partitions.get(key)
+            if partition is None:
+                found = state.topics[section.topic_id].partitions[section.partition]
+                partition = partitions[key] = _tail_of(state, key, found, known, copies)
+            partition.append(section.row_count, tracker)
+        lacking = in_sync_brokers(state, item.sections) - holders
+        if lacking:
+            jobs.append(
+                (_job(ledger_id, item.generation, item.name, item.size_bytes, item.sections, holders), lacking)
+            )
+    for partition in partitions.values():
+        for broker_id in known.departed:
+            partition.shrink(broker_id)
+    return ReplicationRound(
+        partitions,
+        {key: ProducePartitionStatus(partition.log_end_offset) for key, partition in partitions.items()},
+        copies,
+        tuple((job, broker) for job, lacking in jobs for broker in sorted(lacking) if broker not in known.departed),
+    )
+
+
+def _tail_of(
+    state: TopicLedgerState,
+    key: PartitionKey,
+    found: PartitionState,
+    known: Replication,
+    copies: dict[ObjectKey, ObjectCopies],
+) -> Partition:
+    partition = Partition(found.replicas, found.isr, found.min_insync, found.high_watermark)
+    for section in state.sections(*key, found.high_watermark, found.log_end_offset):
+        object_key = (section.object.generation, section.object.name)
+        tracker = copies.get(object_key)
+        if tracker is None:
+            tracker = copies[object_key] = ObjectCopies(known.holders(object_key, section.object.holders))
+        partition.append(section.row_count, tracker)
+    return partition
+
+
+def _job(
+    ledger_id: LedgerId,
+    generation: int,
+    name: str,
+    size_bytes: int,
+    sections: tuple[Section, ...],
+    holders: frozenset[BrokerId],
+) -> CopyJob:
+    checksums = tuple((each.start_byte, each.size_bytes, each.crc32c) for each in sections)
+    return CopyJob(ledger_id, generation, name, size_bytes, checksums, tuple(sorted(holders)))
+
+
+def run_round(
+    this: ReplicationRound,
+    known: Replication,
+    purgatory: DelayedOperationPurgatory,
+    fetcher: ReplicaFetcher,
+    *,
+    timeout_ms: int,
+    lag_ms: int,
+    now_ms: int,
+) -> dict[PartitionKey, ErrorCode]:
+    """Copy what is missing and wait; replicas that fail or lag leave the ISR.
+
+    Returns:
+        The partitions that were refused (NOT_ENOUGH_REPLICAS) or did not get ready (REQUEST_TIMED_OUT).
+        What was copied and who departed is in ``known``.
+    """
+    operation = DelayedProduce(timeout_ms, this.partitions, this.statuses)
+    # Every event concerns an object. Where nothing is to be copied the outcome is known at once.
+    keys = [_watch_key(job) for job, _ in this.missing] or [("nothing missing", id(operation))]
+    if purgatory.try_complete_else_watch(operation, keys):
+        return operation.errors()
+    pending = set(this.missing)
+
+    def depart(broker_id: BrokerId, reason: str) -> None:
+        with known.lock:
+            if broker_id in known.departed:
+                return
+            known.departed[broker_id] = reason
+            for partition in this.partitions.values():
+                partition.shrink(broker_id)
+        _log.warning("broker %d leaves the in-sync replicas: %s", broker_id, reason)
+
+    def copied(job: CopyJob, target: BrokerId, error: Exception | None) -> None:
+        with known.lock:
+            pending.discard((job, target))
+            if error is None:
+                known.copied.setdefault(job.object_key, set()).add(target)
+                this.copies[job.object_key].holders.add(target)
+        if error is not None:
+            depart(target, str(error))
+        purgatory.check_and_complete(_watch_key(job))
+
+    def lagging() -> None:
+        with known.lock:
+            late = list(pending)
+        for job, target in late:
+            depart(target, f"it has not taken {job.name} within {lag_ms} ms")
+            purgatory.check_and_complete(_watch_key(job))
+
+    lag_timer = purgatory.timer.add(now_ms + lag_ms, lagging)
+    for job, target in this.missing:
+        fetcher.submit(job, target, copied)
+    purgatory.await_completion(operation)
+    purgatory.timer.cancel(lag_timer)
+    return operation.errors()
+
+
+def _watch_key(job: CopyJob) -> tuple[LedgerId, int, str]:
+    return job.ledger_id, job.generation, job.name

@@ -1,0 +1,94 @@
+"""Makes the plan that the tasks of a micro-batch carry. Runs driver-side; folds each ledger once."""
+
+from __future__ import annotations
+
+import getpass
+import os
+from collections.abc import Sequence
+
+from spark_replog.config import TopicConfig
+from spark_replog.coordinator.cluster import Cluster, TopicHandle
+from spark_replog.errors import NotFoundError
+from spark_replog.ids import BrokerId
+from spark_replog.log.topic_state import PartitionState, TopicLedgerState, TopicState
+from spark_replog.log.write_plan import TopicPlan, WritePlan
+
+PRINCIPAL_VARIABLE = "REPLOG_PRINCIPAL"
+
+
+def make_write_plan(
+    cluster: Cluster, topics: Sequence[str] | None = None, principal: str | None = None
+) -> WritePlan:
+    """Fold the topics' ledgers and return what tasks need to know.
+
+    Args:
+        cluster: the opened store.
+        topics: the names to write to; None: every topic, for rows that name theirs.
+        principal: who writes; None: see ``default_principal``.
+
+    Raises:
+        NotFoundError: UNKNOWN_TOPIC_OR_PARTITION: a name given is no topic.
+        RetriableError: REPLOG_NO_QUORUM.
+    """
+    plans = []
+    for name in cluster.topic_names() if topics is None else dict.fromkeys(topics):
+        try:
+            plans.append(_plan_by_name(cluster, name))
+        except NotFoundError:
+            if topics is not None:
+                raise
+    brokers = cluster.brokers
+    return WritePlan(
+        path=cluster.path,
+        storage_options=tuple(sorted(cluster.storage_options.items())),
+        cluster_id=brokers.cluster_id,
+        topics=tuple(plans),
+        broker_urls=tuple((broker_id, brokers.url(broker_id)) for broker_id in brokers.broker_ids),
+        principal=default_principal() if principal is None else principal,
+        made_at_ms=cluster.clock.now_ms(),
+    )
+
+
+def default_principal() -> str:
+    """Return who writes where the user does not say: ``REPLOG_PRINCIPAL``, else ``User:<os user>``."""
+    named = os.environ.get(PRINCIPAL_VARIABLE)
+    if named:
+        return named
+    try:
+        return f"User:{getpass.getuser()}"
+    except (KeyError, OSError):  # a container's user may have no name
+        return f"User:{os.getuid()}"
+
+
+def _plan_by_name(cluster: Cluster, name: str) -> TopicPlan:
+    try:
+        handle = cluster.lookup(name)
+        ledger, topic = cluster.topic_state(handle)
+    except NotFoundError:
+        # Deleted, perhaps made again under a new id since this process last looked.
+        cluster.refresh()
+        handle = cluster.lookup(name)
+        ledger, topic = cluster.topic_state(handle)
+    with ledger.lock:
+        return _plan_topic(handle, ledger.state, topic)
+
+
+def _plan_topic(handle: TopicHandle, state: TopicLedgerState, topic: TopicState) -> TopicPlan:
+    config = TopicConfig.from_mapping(topic.config)
+    return TopicPlan(
+        name=handle.name,
+        topic_id=handle.topic_id,
+        ledger_id=handle.ledger_id,
+        generation=state.generation,
+        replica_sets=tuple(_leader_first(each, each.replicas) for each in topic.partitions),
+        in_sync=tuple(_leader_first(each, each.isr) for each in topic.partitions),
+        min_insync=topic.partitions[0].min_insync,
+        compression=config.compression_type,
+        max_message_bytes=config.max_message_bytes,
+        log_append_time=topic.log_append_time,
+    )
+
+
+def _leader_first(partition: PartitionState, brokers: Sequence[BrokerId]) -> tuple[BrokerId, ...]:
+    leader = partition.leader
+    return (leader, *(broker_id for broker_id in brokers if broker_id != leader))
