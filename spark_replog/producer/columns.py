@@ -1,0 +1,262 @@
+"""From a batch as Spark hands it over to the columns of the log, without touching rows.
+
+Which columns count, which types they may have and what a refusal says follows Spark's Kafka
+connector (``KafkaWriter``); ``timestamp`` is ours.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_replog.errors import ErrorCode, InvalidConfigError
+from spark_replog.log.data_object import HEADERS_TYPE, TIMESTAMP_TYPE
+from spark_replog.producer.murmur2 import Int64Array, offsets_of
+
+ROW_OVERHEAD_BYTES = 16
+"""What Arrow keeps per row besides its bytes: two 32-bit offsets and a timestamp."""
+HEADER_OVERHEAD_BYTES = 8
+"""Per header: two 32-bit offsets."""
+
+_HEADERS_WORD = "array<struct<key:string,value:binary>>"
+
+_SPARK_WORDS = {
+    "int8": "tinyint",
+    "int16": "smallint",
+    "int32": "int",
+    "int64": "bigint",
+    "float": "float",
+    "double": "double",
+    "bool": "boolean",
+    "large_string": "string",
+    "large_binary": "binary",
+    "date32[day]": "date",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """N input rows as the log keeps them, and where they want to go."""
+
+    data: pa.RecordBatch
+    """key binary, value binary, timestamp[us, UTC], and headers where any row has one."""
+    topic: pa.Array | None
+    """string, no nulls; None where the topic option decides."""
+    partition: pa.Array | None
+    """int32; null or None where the partitioner decides."""
+    sizes: Int64Array
+    """Bytes per row: key, value, headers and Arrow's own per row."""
+    pinned_bytes: int
+    """Memory that stays alive while any slice of ``data`` does."""
+
+
+class InputColumns:
+    """Finds and checks the columns of one input schema; made once per schema.
+
+    Columns are found by exact name; every other column is ignored.
+
+    Args:
+        schema: of the batches to come.
+        default_topic: the topic option, which wins over a ``topic`` column.
+
+    Raises:
+        InvalidConfigError: REPLOG_INVALID_SCHEMA; no row was looked at.
+    """
+
+    def __init__(self, schema: pa.Schema, default_topic: str | None) -> None:
+        self.schema = schema
+        self._value = _find(schema, "value")
+        self._key = _find(schema, "key")
+        self._topic = _find(schema, "topic") if default_topic is None else None
+        self._partition = _find(schema, "partition")
+        self._headers = _find(schema, "headers")
+        self._timestamp = _find(schema, "timestamp")
+        if self._value is None:
+            raise InvalidConfigError(
+                ErrorCode.REPLOG_INVALID_SCHEMA,
+                "Required attribute 'value' not found. Name one string or binary column 'value'.",
+                columns=", ".join(schema.names),
+            )
+        if default_topic is None and self._topic is None:
+            raise InvalidConfigError(
+                ErrorCode.REPLOG_MISSING_OPTION,
+                "topic option required when no 'topic' attribute is present. Set the option 'topic'.",
+                columns=", ".join(schema.names),
+            )
+        self._check_types()
+
+    def normalise(self, batch: pa.RecordBatch, now_ms: int) -> Rows:
+        """Return the batch's rows as the log keeps them; zero-copy where the bytes allow it.
+
+        Args:
+            batch: N >= 1 rows of this schema.
+            now_ms: the time of rows that bring none.
+
+        Raises:
+            InvalidConfigError: REPLOG_NULL_TOPIC, INVALID_TIMESTAMP, INVALID_RECORD.
+        """
+        key = pa.nulls(len(batch), pa.binary()) if self._key is None else _binary(batch.column(self._key))
+        columns = [key, _binary(batch.column(self._value)), self._times(batch, now_ms)]
+        names = ["key", "value", "timestamp"]
+        headers = None if self._headers is None else normalise_headers(batch.column(self._headers))
+        if headers is not None:
+            columns.append(headers)
+            names.append("headers")
+        data = pa.RecordBatch.from_arrays(columns, names)
+        return Rows(
+            data=data,
+            topic=self._topics(batch),
+            partition=None if self._partition is None else batch.column(self._partition),
+            sizes=row_sizes(data),
+            pinned_bytes=max(batch.get_total_buffer_size(), data.get_total_buffer_size()),
+        )
+
+    def _topics(self, batch: pa.RecordBatch) -> pa.Array | None:
+        if self._topic is None:
+            return None
+        topics = batch.column(self._topic)
+        if topics.null_count:
+            raise InvalidConfigError(
+                ErrorCode.REPLOG_NULL_TOPIC,
+                f"{topics.null_count} of {len(topics)} rows have a null topic and there is no topic option. "
+                "Set the option 'topic' or filter these rows out.",
+            )
+        return topics
+
+    def _times(self, batch: pa.RecordBatch, now_ms: int) -> pa.Array:
+        if self._timestamp is None:
+            return _constant_times(len(batch), now_ms)
+        times = batch.column(self._timestamp)
+        if times.type != TIMESTAMP_TYPE:
+            if times.type.tz is None:
+                times = times.cast(pa.timestamp(times.type.unit, tz="UTC"), safe=False)
+            times = times.cast(TIMESTAMP_TYPE, safe=False)
+        if times.null_count:
+            times = times.fill_null(pa.scalar(now_ms * 1000, pa.int64()).cast(TIMESTAMP_TYPE))
+        earliest = pc.min(times.cast(pa.int64())).as_py()
+        if earliest < 0:
+            raise InvalidConfigError(
+                ErrorCode.INVALID_TIMESTAMP,
+                f"a row's timestamp lies {-earliest} microseconds before 1970. Correct the column 'timestamp' or "
+                "leave it null.",
+            )
+        return times
+
+    def _check_types(self) -> None:
+        self._check(self._value, _is_bytes, "a(n) string or binary")
+        self._check(self._key, _is_bytes, "a(n) string or binary")
+        self._check(self._topic, lambda kind: _is_string(kind), "a(n) string")
+        self._check(self._partition, lambda kind: bool(kind == pa.int32()), "a(n) int")
+        self._check(self._timestamp, lambda kind: bool(pa.types.is_timestamp(kind)), "a(n) timestamp")
+        self._check(self._headers, _is_headers, f"a(n) {_HEADERS_WORD}")
+
+    def _check(self, index: int | None, accepts: Any, allowed: str) -> None:
+        if index is None:
+            return
+        column = self.schema.field(index)
+        if not accepts(column.type):
+            kind = _SPARK_WORDS.get(str(column.type), str(column.type))
+            raise InvalidConfigError(
+                ErrorCode.REPLOG_INVALID_SCHEMA,
+                f"{column.name} attribute unsupported type {kind}. {column.name} must be {allowed}.",
+                column=column.name,
+                type=kind,
+            )
+
+
+def row_sizes(data: pa.RecordBatch) -> Int64Array:
+    """Return the bytes of each of N rows of key, value, timestamp[, headers]."""
+    sizes = np.diff(offsets_of(data.column(0))).astype(np.int64)
+    sizes += np.diff(offsets_of(data.column(1)))
+    sizes += ROW_OVERHEAD_BYTES
+    if data.num_columns == 4:
+        headers = data.column(3)
+        bounds = offsets_of(headers)
+        pairs = headers.values
+        sizes += HEADER_OVERHEAD_BYTES * np.diff(bounds).astype(np.int64)
+        for field in (pairs.field(0), pairs.field(1)):
+            # Absolute positions of the headers, so the child is taken whole.
+            sizes += np.diff(offsets_of(field)[bounds])
+    return sizes
+
+
+def normalise_headers(column: pa.Array) -> pa.Array | None:
+    """Return list<struct<key: string, value: binary>>, null where a row has none; None where no row has any.
+
+    Raises:
+        InvalidConfigError: INVALID_RECORD for a null header key.
+    """
+    if column.null_count == len(column):
+        return None
+    counts = np.asarray(pc.list_value_length(column).fill_null(0)).astype(np.int64)
+    if not counts.any():
+        return None
+    pairs = column.flatten()
+    kind = pairs.type
+    at = {kind.field(index).name.lower(): index for index in range(kind.num_fields)}
+    keys, values = pc.struct_field(pairs, [at["key"]]), pc.struct_field(pairs, [at["value"]])
+    if keys.null_count:
+        raise InvalidConfigError(
+            ErrorCode.INVALID_RECORD,
+            f"{keys.null_count} headers have a null key. Give every header a key; its value may be null.",
+        )
+    structs = pa.StructArray.from_arrays(
+        [keys.cast(pa.string()), values.cast(pa.binary())], fields=list(HEADERS_TYPE.value_type)
+    )
+    offsets = np.zeros(len(counts) + 1, dtype=np.int32)
+    np.cumsum(counts, out=offsets[1:])
+    return pa.ListArray.from_arrays(pa.array(offsets), structs, type=HEADERS_TYPE, mask=pa.array(counts == 0))
+
+
+def _find(schema: pa.Schema, name: str) -> int | None:
+    found = schema.get_all_field_indices(name)
+    if len(found) > 1:
+        raise InvalidConfigError(
+            ErrorCode.REPLOG_INVALID_SCHEMA,
+            f"{len(found)} columns are named '{name}'. Rename all but one.",
+            column=name,
+        )
+    return found[0] if found else None
+
+
+def _is_string(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _is_binary(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+
+
+def _is_bytes(kind: pa.DataType) -> bool:
+    return _is_string(kind) or _is_binary(kind)
+
+
+def _is_headers(kind: pa.DataType) -> bool:
+    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)) or not pa.types.is_struct(
+        kind.value_type
+    ):
+        return False
+    fields = {field.name.lower(): field.type for field in kind.value_type}
+    return (
+        kind.value_type.num_fields == 2
+        and set(fields) == {"key", "value"}
+        and _is_string(fields["key"])
+        and _is_binary(fields["value"])
+    )
+
+
+def _binary(column: pa.Array) -> pa.Array:
+    # String to binary shares every buffer; large_* to 32-bit offsets makes new offsets only.
+    return column if column.type == pa.binary() else column.cast(pa.binary())
+
+
+def _constant_times(row_count: int, now_ms: int) -> pa.Array:
+    times = np.full(row_count, now_ms * 1000, dtype=np.int64)
+    return pa.Array.from_buffers(TIMESTAMP_TYPE, row_count, [None, pa.py_buffer(times)])
+
+
+__all__ = ["InputColumns", "Rows", "normalise_headers", "row_sizes"]

@@ -1,0 +1,123 @@
+"""Makes one data object of the batches of one drain."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from spark_replog.ids import TopicPartition, new_id
+from spark_replog.log.data_object import BATCH_SIZE_BYTES_TARGET, EncodedObject, encode_data_object
+from spark_replog.log.write_plan import WritePlan
+from spark_replog.producer.accumulator import Destination
+from spark_replog.producer.buffer_pool import BufferPool, PinnedBytes
+from spark_replog.producer.in_flight import DataRequest, Releasable
+from spark_replog.producer.producer_batch import ProducerBatch, Slice, join_slices, with_headers
+from spark_replog.storage.paths import data_key, object_name
+
+QUERY_CHARS = 8
+
+
+class ObjectBuilder:
+    """Encodes batches; keeps the pool's account of the bytes true while they change form.
+
+    Args:
+        plan: topic ids and what each topic requires.
+        pool: counts memory.
+        query_id: who writes, for object names and the records' own account of their origin.
+        batch_id: micro-batch.
+        task_id: Spark partition id of the task.
+    """
+
+    def __init__(
+        self, plan: WritePlan, pool: BufferPool, *, query_id: str, batch_id: int, task_id: int
+    ) -> None:
+        self._plan = plan
+        self._pool = pool
+        self._query_id = query_id
+        self._batch_id = batch_id
+        self._task_id = task_id
+
+    def build(
+        self, destination: Destination, batches: list[ProducerBatch], *, sequence: int, now_ms: int
+    ) -> DataRequest:
+        """Return a request whose object holds the batches, one section per partition.
+
+        The name is new and random: no other attempt of the task can have it.
+        """
+        assert batches, "an object has records"
+        sections = self._sections(batches)
+        has_headers = any(item.records.num_columns == 4 for items in sections.values() for item in items)
+        encoded = self._encode(sections, destination.compression, has_headers)
+        memory: list[Releasable] = [item for items in sections.values() for item in items]
+        name = object_name(self._query_id[:QUERY_CHARS], self._batch_id, self._task_id, new_id())
+        request = DataRequest(
+            sequence=sequence,
+            destination=destination,
+            name=name,
+            key=data_key(destination.ledger_id, destination.generation, name),
+            buffers=encoded.buffers,
+            sections=encoded.sections,
+            has_headers=has_headers,
+            row_count=sum(batch.row_count for batch in batches),
+            size_bytes=encoded.size_bytes,
+            batches=batches,
+            memory=memory,
+            required_count=max(self._plan.topic(name.topic).min_insync for name in sections),
+            created_ms=now_ms,
+        )
+        if destination.compression != "none":
+            self._exchange_memory(request)
+        return request
+
+    def free(self, request: DataRequest) -> None:
+        """Let the object's bytes go; a put that is still out keeps them alive on its own."""
+        request.buffers = ()
+        for item in request.memory:
+            item.release()
+        request.memory = []
+
+    def _sections(self, batches: Sequence[ProducerBatch]) -> dict[TopicPartition, list[Slice]]:
+        """Return each partition's slices, few and large, partitions in a fixed order."""
+        found: dict[TopicPartition, list[Slice]] = {}
+        for batch in batches:
+            found.setdefault(batch.topic_partition, []).extend(batch.take_slices())
+        return {name: list(self._joined(found[name])) for name in sorted(found)}
+
+    def _joined(self, slices: Sequence[Slice]) -> Iterator[Slice]:
+        """Join neighbours up to the size that the format cuts at; a lone slice is not copied."""
+        waiting: list[Slice] = []
+        waiting_bytes = 0
+        for item in slices:
+            size_bytes = item.records.nbytes
+            if waiting and waiting_bytes + size_bytes > BATCH_SIZE_BYTES_TARGET:
+                yield self._join(waiting)
+                waiting, waiting_bytes = [], 0
+            waiting.append(item)
+            waiting_bytes += size_bytes
+        if waiting:
+            yield self._join(waiting)
+
+    def _join(self, slices: Sequence[Slice]) -> Slice:
+        if len(slices) == 1 and not slices[0].pinned.is_wasteful:
+            return slices[0]
+        return join_slices(slices, self._pool)
+
+    def _encode(
+        self, sections: dict[TopicPartition, list[Slice]], compression: str, has_headers: bool
+    ) -> EncodedObject:
+        producer = f"{self._query_id}/{self._batch_id}/{self._task_id}"
+        inputs = []
+        for name, items in sections.items():
+            records = [with_headers(item.records) if has_headers else item.records for item in items]
+            topic_id = self._plan.topic(name.topic).topic_id
+            inputs.append((name.topic, topic_id, name.partition, records, producer))
+        return encode_data_object(inputs, compression=compression, has_headers=has_headers)
+
+    def _exchange_memory(self, request: DataRequest) -> None:
+        """Count the compressed bytes in place of the records, which can go."""
+        self._pool.charge(request.size_bytes)
+        records, request.memory = request.memory, [PinnedBytes(self._pool, request.size_bytes)]
+        for item in records:
+            item.release()
+
+
+__all__ = ["ObjectBuilder"]

@@ -1,0 +1,244 @@
+"""One write task: Arrow batches in, data objects on every in-sync root, a message out.
+
+Executor. Nothing here reads a ledger: the plan, made in the driver, says all about the topics.
+
+Per range of rows: columns, sizes, partitions; one stable sort by partition and one ``take``; then
+slices without copying. Memory is reserved before it is made, and while a reservation has to wait
+the sender runs, so that one thread never waits for itself.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from spark_replog.clock import SYSTEM_CLOCK, Clock
+from spark_replog.config import ProducerConfig
+from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError
+from spark_replog.ids import LedgerId
+from spark_replog.log.model import DataObject
+from spark_replog.log.write_plan import WritePlan
+from spark_replog.producer.accumulator import RecordAccumulator
+from spark_replog.producer.buffer_pool import BufferPool, PinnedBytes
+from spark_replog.producer.columns import InputColumns, Rows
+from spark_replog.producer.murmur2 import Int64Array
+from spark_replog.producer.object_builder import ObjectBuilder
+from spark_replog.producer.partitioner import Partitioner
+from spark_replog.producer.row_router import RowRouter, SlotRows
+from spark_replog.producer.sender import Sender
+from spark_replog.producer.transport import PutTransport
+from spark_replog.storage.brokers import BrokerSet
+
+logger = logging.getLogger(__name__)
+
+RANGE_BYTES_MAX = 8 * 1024 * 1024
+"""Rows sorted and gathered together: small enough for the cache, large enough for few slices."""
+ABORT_WAIT_MS_MAX = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class TaskResult:
+    """What the task's commit message carries. Picklable."""
+
+    objects: tuple[tuple[LedgerId, DataObject], ...]
+    """In drain order, so that rows of a partition are in the order in which they came."""
+    row_count: int
+    """Rows in these objects."""
+    size_bytes: int
+    dropped_rows: int
+    """Rows that acks=0 lost."""
+
+
+class TaskWriter:
+    """Writes the rows of one task attempt. One thread; not picklable.
+
+    Args:
+        plan: the topics, as the driver's fold showed them.
+        config: the producer's settings.
+        brokers: the roots.
+        query_id: of the query or producer; the first 8 characters go into object names.
+        batch_id: micro-batch, or sequence of the producer.
+        task_id: Spark partition id of the task.
+        default_topic: the topic option; None: rows name their topic.
+        clock: time of rows without one, time-outs.
+        partitioner: the user's, if any.
+    """
+
+    def __init__(
+        self,
+        plan: WritePlan,
+        config: ProducerConfig,
+        brokers: BrokerSet,
+        *,
+        query_id: str,
+        batch_id: int,
+        task_id: int,
+        default_topic: str | None,
+        clock: Clock = SYSTEM_CLOCK,
+        partitioner: Partitioner | None = None,
+    ) -> None:
+        # Seeded by the task: a retry chooses the same partitions, and nothing else depends on it.
+        random_source = random.Random(f"{query_id}/{batch_id}/{task_id}")
+        self._config = config
+        self._clock = clock
+        self._default_topic = default_topic
+        self._columns: InputColumns | None = None
+        self._pool = BufferPool(config.buffer_memory_bytes, clock=clock)
+        self._range_bytes = max(1, min(RANGE_BYTES_MAX, config.buffer_memory_bytes // 8))
+        self._router = RowRouter(plan, config, default_topic, random_source, partitioner)
+        self._accumulator = RecordAccumulator(
+            self._pool,
+            batch_size_bytes=config.batch_size_bytes,
+            max_request_size_bytes=config.max_request_size_bytes,
+            linger_ms=config.linger_ms,
+        )
+        self._transport = PutTransport(brokers)
+        self._sender = Sender(
+            self._accumulator,
+            self._transport,
+            ObjectBuilder(plan, self._pool, query_id=query_id, batch_id=batch_id, task_id=task_id),
+            config,
+            report=_log_dropped,
+            random_source=random_source,
+        )
+        self._is_closed = False
+
+    def append(self, batch: pa.RecordBatch) -> None:
+        """Take a batch; sends what is ready meanwhile.
+
+        Args:
+            batch: columns by exact name: value (string or binary) is required; key (string or
+                binary), topic (string), partition (int32), headers (list of struct of key and
+                value) and timestamp may be there; all others are ignored.
+
+        Raises:
+            InvalidConfigError: the schema or a row is refused; the task must be aborted.
+            NotFoundError: UNKNOWN_TOPIC_OR_PARTITION, a row names an unknown topic.
+            RetriableError: a request failed, or memory stayed exhausted; nothing was committed.
+        """
+        self._check_open()
+        if self._columns is None or not self._columns.schema.equals(batch.schema):
+            self._columns = InputColumns(batch.schema, self._default_topic)
+        if batch.num_rows:
+            rows = self._columns.normalise(batch, self._clock.now_ms())
+            del batch
+            self._append_rows(rows)
+        self._sender.run_once(self._clock.monotonic_ms())
+        self._raise_failure()
+
+    def close(self) -> TaskResult:
+        """Send what waits, wait for the copies that ``acks`` asks for, and say what lies where.
+
+        Raises:
+            RetriableError: NOT_ENOUGH_REPLICAS, LEADER_NOT_AVAILABLE or REQUEST_TIMED_OUT; nothing
+                was committed.
+        """
+        self._check_open()
+        self._accumulator.close()
+        while True:
+            wait_ms = self._sender.run_once(self._clock.monotonic_ms())
+            self._raise_failure()
+            if not self._accumulator.has_undrained and not self._sender.has_open_requests:
+                break
+            self._transport.wait(wait_ms)
+        self._is_closed = True
+        self._pool.close()
+        kept = [request for request in self._sender.requests if not request.is_dropped]
+        return TaskResult(
+            objects=tuple((request.destination.ledger_id, request.to_data_object()) for request in kept),
+            row_count=sum(request.row_count for request in kept),
+            size_bytes=sum(request.size_bytes for request in kept),
+            dropped_rows=self._sender.dropped_row_count,
+        )
+
+    def abort(self) -> None:
+        """Give up before a message was returned: delete own objects, as far as roots answer soon.
+
+        After ``close`` returned it does nothing: an entry may name the objects by now. What cannot
+        be deleted here is garbage that no entry names, found by garbage collection.
+        """
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._pool.close()
+        self._accumulator.abort_incomplete()
+        futures = [
+            self._transport.delete(put.broker_id, request.key)
+            for request in self._sender.requests
+            for put in request.puts.values()
+            if put.attempt
+        ]
+        deadline_ms = self._clock.monotonic_ms() + ABORT_WAIT_MS_MAX
+        while not all(future.done() for future in futures) and self._clock.monotonic_ms() < deadline_ms:
+            self._clock.sleep_ms(5)
+
+    def _append_rows(self, rows: Rows) -> None:
+        slots = self._router.route(rows)
+        ends = np.cumsum(rows.sizes)
+        lone = slots.lone_slot
+        is_lean = rows.pinned_bytes <= min(2 * int(ends[-1]), self._pool.total_bytes // 4)
+        if lone is not None and is_lean:
+            pinned = self._reserve(rows.pinned_bytes)
+            self._append_slices(SlotRows.of_one(rows.data, lone, rows.sizes), pinned)
+            pinned.release()
+            return
+        for start, stop in _ranges(ends, self._range_bytes):
+            size_bytes = int(ends[stop - 1]) - (int(ends[start - 1]) if start else 0)
+            pinned = self._reserve(size_bytes)
+            self._append_slices(slots.gather(rows, start, stop), pinned)
+            pinned.release()
+            self._sender.run_once(self._clock.monotonic_ms())
+            self._raise_failure()
+
+    def _append_slices(self, gathered: SlotRows, pinned: PinnedBytes) -> None:
+        now_ms = self._clock.monotonic_ms()
+        for slot, start, stop, size_bytes in gathered.pieces(self._config.batch_size_bytes):
+            route = self._router.slot(slot)
+            self._accumulator.append(
+                route.topic_partition,
+                route.destination,
+                gathered.data.slice(start, stop - start),
+                size_bytes,
+                pinned,
+                now_ms,
+            )
+
+    def _reserve(self, size_bytes: int) -> PinnedBytes:
+        self._pool.allocate(size_bytes, self._config.max_block_ms, self._make_progress)
+        return PinnedBytes(self._pool, size_bytes)
+
+    def _make_progress(self, left_ms: int) -> None:
+        """Run the sender for a blocked allocation, then wait for an answer to come."""
+        wait_ms = self._sender.run_once(self._clock.monotonic_ms())
+        self._raise_failure()
+        if self._pool.queued_count:
+            self._transport.wait(min(wait_ms, left_ms))
+
+    def _raise_failure(self) -> None:
+        if self._sender.failure is not None:
+            raise self._sender.failure
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise InvalidConfigError(ErrorCode.INVALID_REQUEST, "this writer is closed. Open a new one.")
+
+
+def _ranges(ends: Int64Array, range_bytes: int) -> Iterator[tuple[int, int]]:
+    """Yield [start, stop) row ranges of at most ``range_bytes``, or one row where that is larger."""
+    start, start_bytes = 0, 0
+    while start < len(ends):
+        stop = max(start + 1, int(np.searchsorted(ends, start_bytes + range_bytes, side="right")))
+        yield start, stop
+        start, start_bytes = stop, int(ends[stop - 1])
+
+
+def _log_dropped(error: ReplogError) -> None:
+    logger.warning("%s", error)
+
+
+__all__ = ["TaskResult", "TaskWriter"]
