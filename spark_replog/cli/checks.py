@@ -249,9 +249,8 @@ def _ask_worker(program: str, environ: Mapping[str, str]) -> dict[str, Any] | st
 
 def store_checks(path: str, options: Mapping[str, str]) -> Iterator[Check]:
     """Open the store and prove create-if-absent on each of its roots."""
-    from spark_replog.storage.probe import probe_root
-
     from spark_replog.storage.brokers import BrokerSet
+    from spark_replog.storage.probe import probe_root
 
     try:
         brokers = BrokerSet.open(path, options)
@@ -268,7 +267,9 @@ def store_checks(path: str, options: Mapping[str, str]) -> Iterator[Check]:
             yield _store_failure(name, error)
             continue
         if report.warnings:
-            yield Check(name, "warn", f"{brokers.url(broker)}: {'; '.join(report.warnings)}", "See docs/errors.md.")
+            yield Check(
+                name, "warn", f"{brokers.url(broker)}: {'; '.join(report.warnings)}", "See docs/errors.md."
+            )
         else:
             yield Check(name, "ok", f"{brokers.url(broker)}: create-if-absent holds")
 

@@ -7,7 +7,7 @@ import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 from spark_replog.errors import ErrorCode, ReplogError
 
@@ -123,7 +123,7 @@ def _csv_batches(source: Path) -> Iterator[pa.RecordBatch]:
             yield from pa_csv.open_csv(file, convert_options=options)
 
 
-def _opened(source: Path) -> IO[bytes]:
+def _opened(source: Path) -> Any:
     if source.name.lower().endswith(".zip"):
         with zipfile.ZipFile(source) as archive:
             members = [name for name in archive.namelist() if not name.endswith("/")]

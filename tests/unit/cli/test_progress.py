@@ -1,0 +1,58 @@
+"""The live line: in place on a terminal, now and then elsewhere, never when quiet."""
+
+from __future__ import annotations
+
+import io
+
+from spark_replog.cli.progress import ProgressLine
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+class ManualClock:
+    def __init__(self) -> None:
+        self.time_ms = 0
+
+    def now_ms(self) -> int:
+        return self.time_ms
+
+    def monotonic_ms(self) -> int:
+        return self.time_ms
+
+    def sleep_ms(self, duration_ms: float) -> None:
+        self.time_ms += int(duration_ms)
+
+
+def test_terminal_line_is_rewritten_and_cleared():
+    stream = Terminal()
+    clock = ManualClock()
+    line = ProgressLine(quiet=False, stream=stream, clock=clock)
+    line.update("12345")
+    line.update("too soon")
+    clock.sleep_ms(100)
+    line.update("123")
+    line.close()
+    assert stream.getvalue() == "\r12345\r123  \r   \r"
+
+
+def test_elsewhere_one_line_in_five_seconds():
+    stream = io.StringIO()
+    clock = ManualClock()
+    line = ProgressLine(quiet=False, stream=stream, clock=clock)
+    for _ in range(11):
+        line.update("state")
+        clock.sleep_ms(1_000)
+    line.say("done")
+    assert stream.getvalue() == "state\nstate\nstate\ndone\n"
+
+
+def test_quiet_shows_nothing():
+    stream = Terminal()
+    line = ProgressLine(quiet=True, stream=stream)
+    line.update("x")
+    line.say("y")
+    line.close()
+    assert stream.getvalue() == ""

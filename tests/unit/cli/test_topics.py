@@ -1,0 +1,202 @@
+"""init, topic and store on a real store of three directories."""
+
+from __future__ import annotations
+
+import pytest
+
+ONE_ITEM_KEYS = {
+    "partition",
+    "leader",
+    "leaderEpoch",
+    "replicas",
+    "isr",
+    "logStartOffset",
+    "highWatermark",
+    "logEndOffset",
+}
+
+
+@pytest.fixture
+def store(tmp_path, replog):
+    path = tmp_path / "store"
+    assert replog("-s", path, "init", "--brokers", 3, "--no-fsync").exit_code == 0
+    return path
+
+
+def test_init_says_what_it_made(tmp_path, replog):
+    answer = replog("-s", tmp_path / "s", "init", "--brokers", 4, "--no-fsync", "-f", "json")
+    (item,) = answer.items
+    assert answer.json["_command"] == "init"
+    assert [broker["broker"] for broker in item["brokers"]] == [0, 1, 2, 3]
+    assert [broker["metadata"] for broker in item["brokers"]] == [True, True, True, False]
+    assert item["fsync"] is False
+    assert len(item["clusterId"]) == 32
+    assert sorted(path.name for path in (tmp_path / "s").iterdir()) == [
+        f"broker-{number}" for number in range(4)
+    ]
+
+
+def test_init_twice_is_refused(store, replog):
+    answer = replog("-s", store, "init", "--brokers", 3, "-f", "json")
+    assert answer.exit_code == 1
+    assert answer.items[0]["error"] == "REPLOG_STORE_EXISTS"
+
+
+def test_init_of_a_list_of_roots_with_racks(tmp_path, replog):
+    roots = ",".join(str(tmp_path / name) for name in ("a", "b", "c"))
+    made = replog("-s", roots, "init", "--no-fsync", "--rack", "r1", "--rack", "r2", "--rack", "r3")
+    assert made.exit_code == 0
+    (item,) = replog("-s", roots, "store", "info", "-f", "json").items
+    assert [broker["rack"] for broker in item["brokers"]] == ["r1", "r2", "r3"]
+
+
+def test_init_wants_a_rack_per_broker(tmp_path, replog):
+    assert replog("-s", tmp_path / "s", "init", "--brokers", 3, "--rack", "r1").exit_code == 2
+    assert not (tmp_path / "s").exists()
+
+
+def test_two_brokers_are_warned_of(tmp_path, replog):
+    answer = replog("-s", tmp_path / "s", "init", "--brokers", 2, "--no-fsync", "-f", "json")
+    assert answer.exit_code == 0
+    assert "majority of two" in answer.err
+
+
+def test_create_list_describe_delete(store, replog):
+    made = replog(
+        "-s",
+        store,
+        "topic",
+        "create",
+        "orders",
+        "-p",
+        6,
+        "--replicas",
+        3,
+        "-c",
+        "retention.ms=1",
+        "-f",
+        "json",
+    )
+    assert (made.exit_code, made.json["_command"]) == (0, "topic create")
+    (listed,) = replog("-s", store, "topic", "list", "-f", "json").items
+    assert (listed["topic"], listed["partitions"], listed["replicas"]) == ("orders", 6, 3)
+    (item,) = replog("-s", store, "topic", "describe", "orders", "-f", "json").items
+    assert item["topicId"] == listed["topicId"] == made.items[0]["topicId"]
+    assert item["config"] == {"retention.ms": "1"}
+    assert [partition["partition"] for partition in item["partitions"]] == list(range(6))
+    assert all(set(partition) == ONE_ITEM_KEYS for partition in item["partitions"])
+    text = replog("-s", store, "topic", "describe", "orders").out
+    assert "PARTITION" in text
+    assert "retention.ms=1" in text
+    assert replog("-s", store, "topic", "delete", "orders", "-y").exit_code == 0
+    assert replog("-s", store, "topic", "list", "-f", "json").items == []
+
+
+def test_create_twice(store, replog):
+    assert replog("-s", store, "topic", "create", "orders").exit_code == 0
+    again = replog("-s", store, "topic", "create", "orders", "-f", "json")
+    assert again.exit_code == 1
+    assert again.items[0]["error"] == "TOPIC_ALREADY_EXISTS"
+    assert "--if-not-exists" in again.items[0]["hint"]
+    assert replog("-s", store, "topic", "create", "orders", "--if-not-exists").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (["no/slash"], "INVALID_TOPIC_EXCEPTION"),
+        (["t", "-p", "0"], "INVALID_PARTITIONS"),
+        (["t", "--replicas", "4"], "INVALID_REPLICATION_FACTOR"),
+        (["t", "-c", "retention.sm=1"], None),
+        (["t", "-c", "compression.type=gzip"], None),
+    ],
+)
+def test_create_refuses(store, replog, arguments, error):
+    answer = replog("-s", store, "topic", "create", *arguments, "-f", "json")
+    assert answer.exit_code in {1, 2}
+    assert answer.items[0]["ok"] is False
+    assert error is None or answer.items[0]["error"] == error
+    assert replog("-s", store, "topic", "list", "-f", "json").items == []
+
+
+def test_one_item_of_two_fails(store, replog):
+    replog("-s", store, "topic", "create", "orders")
+    answer = replog("-s", store, "topic", "describe", "nope", "orders", "-f", "json")
+    assert answer.exit_code == 1
+    assert [item["ok"] for item in answer.items] == [False, True]
+    assert answer.items[0]["error"] == "UNKNOWN_TOPIC_OR_PARTITION"
+
+
+def test_offsets(store, replog):
+    replog("-s", store, "topic", "create", "orders", "-p", 3)
+    answer = replog("-s", store, "topic", "offsets", "orders", "-f", "json")
+    assert answer.items == [{"topic": "orders", "partition": part, "offset": 0} for part in range(3)]
+    assert (
+        len(
+            replog(
+                "-s", store, "topic", "offsets", "orders", "-p", "0,2", "--at", "start", "-f", "json"
+            ).items
+        )
+        == 2
+    )
+    assert replog("-s", store, "topic", "offsets", "orders", "-p", "3").exit_code == 2
+    assert replog("-s", store, "topic", "offsets", "orders", "-p", "x").exit_code == 2
+    assert replog("-s", store, "topic", "offsets", "nope").exit_code == 1
+
+
+def test_partitions_grow_only(store, replog):
+    replog("-s", store, "topic", "create", "orders", "-p", 3)
+    (item,) = replog("-s", store, "topic", "add-partitions", "orders", 5, "-y", "-f", "json").items
+    assert len(item["partitions"]) == 5
+    answer = replog("-s", store, "topic", "add-partitions", "orders", 4, "-y", "-f", "json")
+    assert answer.exit_code == 1
+    assert answer.items[0]["error"] == "INVALID_PARTITIONS"
+
+
+@pytest.mark.parametrize("arguments", [("delete", "orders"), ("add-partitions", "orders", "9")])
+def test_what_cannot_be_undone_is_confirmed(store, replog, arguments, monkeypatch):
+    monkeypatch.setattr("sys.stdin.isatty", lambda: False, raising=False)
+    replog("-s", store, "topic", "create", "orders", "-p", 3)
+    assert replog("-s", store, "topic", *arguments).exit_code == 2
+    assert len(replog("-s", store, "topic", "offsets", "orders", "-f", "json").items) == 3
+
+
+def test_store_info_with_a_root_away_and_a_majority_away(store, replog):
+    replog("-s", store, "topic", "create", "orders")
+    (item,) = replog("-s", store, "store", "info", "-f", "json").items
+    assert (item["topics"], item["fsync"]) == (1, False)
+    assert [broker["state"] for broker in item["brokers"]] == ["ok", "ok", "ok"]
+    (store / "broker-1").rename(store / "broker-1.away")
+    answer = replog("-s", store, "store", "info", "-f", "json")
+    assert answer.exit_code == 1
+    assert [broker["state"] for broker in answer.items[0]["brokers"]] == ["ok", "REPLOG_ROOT_STALE", "ok"]
+    assert replog("-s", store, "topic", "list", "-f", "json").items[0]["topic"] == "orders"
+    (store / "broker-2").rename(store / "broker-2.away")
+    answer = replog("-s", store, "topic", "list", "-f", "json")
+    assert answer.exit_code == 5
+    assert answer.items[0]["error"] == "REPLOG_NO_QUORUM"
+
+
+def test_store_that_was_never_made(tmp_path, replog):
+    answer = replog("-s", tmp_path / "nothing", "store", "info", "-f", "json")
+    assert answer.exit_code == 1
+    assert answer.items[0]["error"] == "REPLOG_STORE_NOT_INITIALISED"
+
+
+def test_store_from_the_environment(store, replog, monkeypatch):
+    monkeypatch.setenv("REPLOG_STORE", str(store))
+    assert replog("topic", "list").exit_code == 0
+
+
+def test_doctor_probes_each_root(store, replog, monkeypatch):
+    answer = replog("-s", store, "doctor", "-f", "json")
+    found = {item["check"]: item["verdict"] for item in answer.items}
+    assert [found[f"root {broker}"] for broker in range(3)] == ["ok", "ok", "ok"]
+    (store / "broker-0").rename(store / "broker-0.away")
+    answer = replog("-s", store, "doctor", "-f", "json")
+    found = {item["check"]: item["verdict"] for item in answer.items}
+    assert found["root 0"] == "critical"
+    assert answer.exit_code == 4
+    text = replog("-s", store, "doctor")
+    assert "CRITICAL  root 0" in text.out
+    assert "->" in text.out
