@@ -6,6 +6,7 @@ by the same command, any other existing root is refused.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 
 from spark_replog.coordinator.cluster import Cluster
@@ -13,7 +14,6 @@ from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError
 from spark_replog.log.cluster_state import ClusterLedgerState
 from spark_replog.log.commands import BrokerRegister, encode_command
 from spark_replog.storage.brokers import BrokerSet, write_root_files
-from spark_replog.storage.open_store import open_store
 from spark_replog.storage.paths import ledger_folders
 from spark_replog.storage.probe import probe_root
 
@@ -51,9 +51,8 @@ def init_cluster(
     urls = root_urls(path, broker_count)
     options = dict(storage_options or {})
     brokers = _brokers_to_finish(urls, options, racks, fsync)
-    # The raw store: retries would hide a wrong answer.
     reports = {
-        broker_id: probe_root(open_store(brokers.url(broker_id), options, fsync=fsync)).summary()
+        broker_id: json.dumps(probe_root(brokers.store(broker_id)).to_dict(), sort_keys=True)
         for broker_id in brokers.broker_ids
     }
     for broker_id in brokers.metadata_broker_ids:

@@ -1,0 +1,187 @@
+"""A real store on local directories, and appends of made-up bytes to it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from crc32c import crc32c
+
+from spark_replog.config import CoordinatorConfig
+from spark_replog.coordinator.cluster import Cluster
+from spark_replog.coordinator.cluster_init import init_cluster
+from spark_replog.coordinator.controller import Controller
+from spark_replog.coordinator.produce_response import ProduceResponse
+from spark_replog.coordinator.replica_manager import ReplicaManager
+from spark_replog.errors import ErrorCode, OutcomeUnknownError
+from spark_replog.ids import new_id
+from spark_replog.log.commands import Append, DataObject, IdentityKind, ProducerIdentity, ResetPolicy, Section
+from spark_replog.log.topic_state import SectionRef
+from spark_replog.storage.brokers import BrokerSet
+from spark_replog.storage.paths import data_key
+
+ROW_SIZE_BYTES = 10
+
+
+class LocalStore:
+    """One opened store, as one process sees it."""
+
+    def __init__(self, path: Path, config: CoordinatorConfig) -> None:
+        self.path = path
+        self.config = config
+        self.reopen()
+
+    def reopen(self) -> None:
+        """Start as a new process would: nothing cached."""
+        self.cluster = Cluster.open(str(self.path), config=self.config)
+        self.controller = Controller(self.cluster)
+        self.manager = ReplicaManager(self.cluster)
+
+    def create(self, name: str, partitions: int = 1, replicas: int = 3, **more: object) -> None:
+        self.controller.create_topic(name, partitions, replicas, start_index=0, **more)  # type: ignore[arg-type]
+
+    def away(self, broker_id: int) -> None:
+        os.rename(self.path / f"broker-{broker_id}", self.path / f"broker-{broker_id}.away")
+
+    def back(self, broker_id: int) -> None:
+        os.rename(self.path / f"broker-{broker_id}.away", self.path / f"broker-{broker_id}")
+
+    def put(self, topic: str, rows: Mapping[int, int], holders: frozenset[int] | set[int]) -> DataObject:
+        """Write one data object of `rows` per partition to the holders."""
+        handle = self.cluster.lookup(topic)
+        sections, body = [], b""
+        for partition, row_count in rows.items():
+            piece = os.urandom(ROW_SIZE_BYTES * row_count)
+            sections.append(
+                Section(handle.topic_id, partition, row_count, len(body), len(piece), crc32c(piece), 1000, 2000)
+            )
+            body += piece
+        name = f"q-0-0-{new_id()}.arrow"
+        for broker_id in holders:
+            self.cluster.brokers.store(broker_id).create(
+                data_key(handle.ledger_id, 0, name), body, make_parent=True
+            )
+        return DataObject(0, name, len(body), False, frozenset(holders), tuple(sections))
+
+    def append(
+        self,
+        topic: str,
+        rows: Mapping[int, int],
+        *,
+        batch: int,
+        holders: frozenset[int] | set[int] = frozenset({0, 1, 2}),
+        acks: int = -1,
+        query: str = "query-1",
+        run: str = "run-1",
+        incarnation: str | None = None,
+        kind: IdentityKind = IdentityKind.STREAM,
+        on_reset: ResetPolicy = ResetPolicy.FAIL,
+        timeout_ms: int = 30_000,
+        objects: tuple[DataObject, ...] | None = None,
+        internal_topics_allowed: bool = False,
+    ) -> ProduceResponse:
+        """Write and commit one micro-batch as one task would."""
+        if objects is None:
+            objects = (self.put(topic, rows, holders),)
+        identity = ProducerIdentity(query, incarnation or query, batch, run, kind, on_reset)
+        ledger_id = self.cluster.lookup(topic).ledger_id
+        return self.commit({ledger_id: Append(identity, "User:test", "", 0, objects)}, acks, timeout_ms,
+                           internal_topics_allowed)[ledger_id]  # fmt: skip
+
+    def commit(
+        self, entries: Mapping[str, Append], acks: int = -1, timeout_ms: int = 30_000, allowed: bool = False
+    ) -> Mapping[str, ProduceResponse]:
+        answers: list[Mapping[str, ProduceResponse]] = []
+        self.manager.append_records(timeout_ms, acks, allowed, entries, answers.append)
+        assert len(answers) == 1
+        return answers[0]
+
+    def high_watermarks(self, topic: str) -> list[int]:
+        return list(self.controller.offsets(topic).values())
+
+    def isr(self, topic: str, partition: int = 0) -> tuple[int, ...]:
+        return self.controller.describe_topic(topic).partitions[partition].isr
+
+    def sections(self, topic: str, partition: int = 0) -> list[SectionRef]:
+        handle = self.cluster.lookup(topic)
+        ledger, found = self.cluster.topic_state(handle)
+        with ledger.lock:
+            end = found.partitions[partition].high_watermark
+            return ledger.state.sections(handle.topic_id, partition, 0, end)
+
+    def held_by(self, topic: str, broker_id: int) -> set[str]:
+        """The names of data objects that lie on a root."""
+        return {file.name for file in (self.path / f"broker-{broker_id}").rglob("*.arrow")}
+
+
+FAST = CoordinatorConfig(replica_rejoin_wait_ms=0, replica_lag_time_max_ms=500)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[LocalStore]:
+    """Three brokers; a replica may come back into the ISR at once."""
+    path = tmp_path / "store"
+    init_cluster(str(path), 3, fsync=False)
+    yield LocalStore(path, FAST)
+
+
+class FaultyStore:
+    """A store whose journal creates lose their answer or never arrive, and whose data creates stall."""
+
+    def __init__(self, store: Any) -> None:
+        self.store = store
+        self.url = store.url
+        self.lose_answers = False
+        self.drop_creates = False
+        self.stall_seconds = 0.0
+        self.creates: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.store, name)
+
+    def create(self, key: str, data: Any, *, make_parent: bool = False) -> Any:
+        self.creates.append(key)
+        if "/journal/" not in key:
+            time.sleep(self.stall_seconds)
+        elif self.lose_answers or self.drop_creates:
+            if not self.drop_creates:
+                self.store.create(key, data, make_parent=make_parent)
+            raise OutcomeUnknownError(ErrorCode.REPLOG_STORE_OUTCOME_UNKNOWN, "no answer")
+        return self.store.create(key, data, make_parent=make_parent)
+
+
+class Faults:
+    """The faulty stores of one process; an attribute set here is set on all."""
+
+    def __init__(self, stores: dict[int, FaultyStore]) -> None:
+        self.__dict__["stores"] = stores
+
+    def __setattr__(self, name: str, value: object) -> None:
+        for each in self.stores.values():
+            setattr(each, name, value)
+
+
+@pytest.fixture
+def faults() -> Any:
+    """Open a store so that every root is faulty, with short time-outs."""
+
+    @contextmanager
+    def break_roots(store: LocalStore, config: CoordinatorConfig | None = None) -> Iterator[Faults]:
+        kept, store.config = store.config, config or replace(store.config, delivery_timeout_ms=400)
+        opened = BrokerSet.open(str(store.path))
+        made = {broker_id: FaultyStore(opened.store(broker_id)) for broker_id in opened.broker_ids}
+        opened._stores.update(made)  # type: ignore[arg-type]
+        store.cluster = Cluster(
+            opened, path=str(store.path), storage_options={}, config=store.config
+        )
+        store.controller, store.manager = Controller(store.cluster), ReplicaManager(store.cluster)
+        yield Faults(made)
+        store.config = kept
+
+    return break_roots
