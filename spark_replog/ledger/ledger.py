@@ -25,6 +25,7 @@ from spark_replog.ledger.types import AppendOutcome, JournalRoot, LedgerSettings
 from spark_replog.log.entry import encode_entry
 
 S = TypeVar("S", bound=LedgerState)
+DEFAULT_SETTINGS = LedgerSettings()
 Proposal = bytes | tuple[bytes, ...] | None
 """One encoded command, or several that go into one ENTRY in this order (the last one's result is
 the caller's), or nothing to do."""
@@ -80,7 +81,7 @@ class Ledger(Generic[S]):
         roots: Sequence[JournalRoot],
         state: S,
         *,
-        settings: LedgerSettings = LedgerSettings(),
+        settings: LedgerSettings = DEFAULT_SETTINGS,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self.ledger_id = ledger_id
@@ -413,17 +414,17 @@ class Ledger(Generic[S]):
                 return state.error
         return RetriableError(
             ErrorCode.REPLOG_NO_QUORUM,
-            f"Fewer than {self._core.prefix.majority} of {len(self._roots)} metadata roots answer; nothing was "
-            f"decided. Not answering: {self._missing_names()}. Bring a root back and repeat the call.",
+            f"Fewer than {self._core.prefix.majority} of {len(self._roots)} metadata roots answer; nothing "
+            f"was decided. Not answering: {self._missing_names()}. Bring a root back and repeat the call.",
             ledger_id=self.ledger_id,
         )
 
     def _outcome_unknown(self) -> ReplogError:
         return OutcomeUnknownError(
             ErrorCode.REPLOG_COMMIT_OUTCOME_UNKNOWN,
-            f"The entry was sent, and fewer than {self._core.prefix.majority} of {len(self._roots)} metadata roots "
-            f"confirmed it in time. Not answering: {self._missing_names()}. Repeat the same call: if the entry was "
-            "decided, its identity is found.",
+            f"The entry was sent, and fewer than {self._core.prefix.majority} of {len(self._roots)} metadata "
+            f"roots confirmed it in time. Not answering: {self._missing_names()}. Repeat the same call: if "
+            "the entry was decided, its identity is found.",
             ledger_id=self.ledger_id,
         )
 

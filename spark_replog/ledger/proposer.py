@@ -150,7 +150,7 @@ class Proposer:
         )
 
     def entry_record(self, root: int, nonce: bytes) -> JournalRecord | None:
-        """Return the next ENTRY that the root needs: backfill in ascending order, then the value in flight."""
+        """Return the next ENTRY that the root needs: backfill, ascending, then the value in flight."""
         proposal = self.proposal
         if proposal is None:
             return None

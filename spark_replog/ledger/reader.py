@@ -74,7 +74,9 @@ class DecidedPrefix:
             # The last decided index stays: a claim asks which of ITS roots show the tail decided.
             if index >= len(self.hashes) - 1:
                 self._vote(root, position, record)
-        # After its own ENTRY is taken in: a backfill record for j says with commit index j that it is decided.
+            if index < len(self.hashes):
+                view.match(self.hashes)
+        # Its own ENTRY first: a backfill record for j says by its commit index j that j is decided.
         if record.commit_index >= len(self.hashes):
             self._vouch(view, record.commit_index)
         self._extend()
