@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from spark_replog.cli.java import java_home
+from spark_replog.cli.java import java_environment
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -25,7 +25,7 @@ def session(name: str, cores: int = 2, **confs: str) -> Iterator[SparkSession]:
     """Yield a session whose workers import this checkout and benchmarks.floors."""
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    os.environ["JAVA_HOME"] = str(java_home())
+    os.environ.update(java_environment(os.environ))
     from pyspark.sql import SparkSession
 
     from benchmarks.floors import Floor

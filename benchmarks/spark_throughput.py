@@ -50,9 +50,9 @@ def cases(spark: SparkSession, folder: Path, frame: DataFrame, rows: int) -> dic
 
     return {
         "write: pass-through floor": lambda: frame.write.format("floor").mode("append").save(),
-        "write: parquet, uncompressed": lambda: frame.write.option("compression", "none")
-        .mode("overwrite")
-        .parquet(str(folder / "write.parquet")),
+        "write: parquet, uncompressed": lambda: (
+            frame.write.option("compression", "none").mode("overwrite").parquet(str(folder / "write.parquet"))
+        ),
         "write: replog, 1 replica": lambda: to_replog(one),
         "write: replog, 3 replicas": lambda: to_replog(three),
         "read: pass-through floor": lambda: drain(floor_frame),

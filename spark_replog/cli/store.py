@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from spark_replog.cli.output import EXIT_OK, emit, table
+from spark_replog.cli.output import EXIT_CRITICAL, EXIT_OK, EXIT_WARN, emit, table
 from spark_replog.cli.settings import current_settings, global_options
 from spark_replog.errors import ReplogError
 
@@ -73,3 +73,54 @@ def _broker_item(brokers: Any, broker: int) -> dict[str, Any]:
 
 def _state_text(state: dict[str, Any]) -> str:
     return f"{state['state']}: {state['detail']}" if "detail" in state else state["state"]
+
+
+@store.command("verify")
+@click.option("--deep", is_flag=True, help="Read every copy whole and check its checksums.")
+@global_options
+def verify(deep: bool) -> int:
+    """Look at every copy of every data object that a topic needs.
+
+    Exit code 3 when a copy is bad and another is good, 4 when rows have no good copy left.
+    """
+    settings = current_settings()
+    path = settings.required_store()
+    from spark_replog.coordinator.cluster import Cluster
+    from spark_replog.maintenance.scrub import scrub
+
+    cluster = Cluster.open(path, settings.storage_options)
+
+    def progress(done: int, total: int) -> None:
+        if not settings.quiet and (done == total or done % 1000 == 0):
+            click.echo(f"verified {done} of {total} objects", err=True)
+
+    report = scrub(cluster, deep=deep, on_object=progress)
+    findings = [
+        {
+            "broker": finding.broker_id,
+            "ledgerId": finding.ledger_id,
+            "object": finding.object_name,
+            "fault": finding.fault.value,
+            "detail": finding.detail,
+        }
+        for finding in report.findings
+    ]
+    item: dict[str, Any] = {
+        "ok": not findings,
+        "objects": report.object_count,
+        "copies": report.copy_count,
+        "checkedBytes": report.checked_bytes,
+        "lostObjects": report.lost_count,
+        "findings": findings,
+    }
+    lines = [
+        f"objects  {report.object_count}",
+        f"copies   {report.copy_count}",
+        f"checked  {report.checked_bytes} bytes" if deep else "checked  presence and length (--deep reads the bytes)",
+        f"bad      {len(findings)} copies, {report.lost_count} objects without a good copy",
+    ]
+    if findings:
+        rows = [(str(f["broker"]), f["fault"], f["object"], f["detail"]) for f in findings]
+        lines += ["", table(["BROKER", "FAULT", "OBJECT", "DETAIL"], rows)]
+    verdict = EXIT_CRITICAL if report.lost_count else EXIT_WARN if findings else EXIT_OK
+    return emit("store verify", [item], settings, text="\n".join(lines), exit_code=verdict)

@@ -1,0 +1,1 @@
+"""What is on storage, held against what the ledgers say."""
