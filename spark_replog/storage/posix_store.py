@@ -53,7 +53,7 @@ class PosixStore:
         self._root = os.path.abspath(url.removeprefix("file://"))
         self._fsync = fsync
         self._maps_ranges: bool | None = None
-        self._durable_folders: set[str] = set()
+        self._durable_folders: dict[str, int] = {}
 
     def __reduce__(self) -> tuple[object, ...]:
         return _rebuild, (self.url, self._fsync)
@@ -185,10 +185,13 @@ class PosixStore:
 
         A folder that another process has just made may not be in its parent durably yet.
         """
-        if folder in self._durable_folders and os.path.isdir(folder):
-            return
+        known = self._durable_folders.get(folder)
+        if known is not None:
+            with suppress(FileNotFoundError):
+                if os.stat(folder).st_ino == known:
+                    return
         self._make_level(folder)
-        self._durable_folders.add(folder)
+        self._durable_folders[folder] = os.stat(folder).st_ino
 
     def _make_level(self, path: str) -> None:
         with suppress(FileExistsError):

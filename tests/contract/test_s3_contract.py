@@ -144,7 +144,7 @@ class TestErrorMapping:
             assert raised.value.code is ErrorCode.REPLOG_ROOT_STALE
 
     def test_unknown_client_option_is_named(self, s3_options):
-        with pytest.raises(InvalidConfigError, match="REPLOG_INVALID_OPTION.*no_such_option") as raised:
+        with pytest.raises(InvalidConfigError, match=r"REPLOG_INVALID_OPTION.*no_such_option") as raised:
             open_store("s3://bucket/root", {**s3_options, "no_such_option": "1"}).get("a")
         assert "secret'" in str(raised.value) and "=secret" not in str(raised.value)
 

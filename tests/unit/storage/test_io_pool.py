@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import os
+import threading
+import time
+import warnings
+
+import pytest
+
+from spark_replog.storage import io_pool as module
+from spark_replog.storage.io_pool import IoPool, io_pool
+
+
+def test_results_and_errors_come_back():
+    pool = IoPool()
+    assert pool.submit(divmod, 7, 2).result(5) == (3, 1)
+    assert pool.submit_to("a", int, "ff", base=16).result(5) == 255
+    with pytest.raises(ZeroDivisionError):
+        pool.submit(divmod, 1, 0).result(5)
+
+
+def test_a_hung_lane_leaves_the_others_alone():
+    pool = IoPool(lane_threads_max=2)
+    release = threading.Event()
+    hung = [pool.submit_to("s3://hung", release.wait) for _ in range(10)]
+    assert [pool.submit_to("file:///ok", pow, 2, n).result(5) for n in range(5)] == [1, 2, 4, 8, 16]
+    busy = [t for t in threading.enumerate() if t.name.endswith("s3://hung")]
+    assert len(busy) == 2 and all(thread.daemon for thread in busy)
+    assert hung[-1].cancel()
+    release.set()
+    assert all(future.result(5) for future in hung[:-1])
+
+
+def test_a_lane_runs_its_calls_at_the_same_time():
+    pool = IoPool(lane_threads_max=4)
+    barrier = threading.Barrier(4)
+    assert sorted(f.result(5) for f in [pool.submit(barrier.wait, 5) for _ in range(4)]) == [0, 1, 2, 3]
+
+
+def test_threads_are_reused_and_end_when_idle(monkeypatch):
+    monkeypatch.setattr(module, "THREAD_IDLE_SECONDS_MAX", 0.05)
+    pool = IoPool()
+    names = set()
+    for _ in range(20):
+        names.add(pool.submit_to("idle lane", threading.get_ident).result(5))
+        time.sleep(0.001)
+    assert len(names) <= 2
+    deadline = time.monotonic() + 5
+    while any(t.name.endswith("idle lane") for t in threading.enumerate()):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert pool.submit_to("idle lane", pow, 2, 3).result(5) == 8
+
+
+def test_many_calls_from_many_threads_all_finish():
+    pool = IoPool(lane_threads_max=3)
+    results = []
+
+    def work(number):
+        results.extend(pool.submit_to(str(number % 2), pow, number, 2).result(10) for _ in range(50))
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(results) == 300
+
+
+def test_no_reference_to_a_result_is_kept():
+    class Body:
+        ended = threading.Event()
+
+        def __del__(self):
+            self.ended.set()
+
+    pool = IoPool()
+    future = pool.submit(Body)
+    future.result(5)
+    del future
+    assert Body.ended.wait(5)
+
+
+def test_a_forked_child_has_a_pool_of_its_own():
+    assert io_pool() is io_pool()
+    io_pool().submit(pow, 2, 2).result(5)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
+    if child == 0:
+        try:
+            os._exit(0 if io_pool().submit(pow, 2, 5).result(5) == 32 else 1)
+        finally:
+            os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

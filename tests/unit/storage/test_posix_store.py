@@ -1,0 +1,335 @@
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import threading
+
+import pytest
+
+from spark_replog.errors import ErrorCode, OutcomeUnknownError, ReplogError, RetriableError
+from spark_replog.storage import mounts, posix_store
+from spark_replog.storage.object_store import CreateOutcome
+from spark_replog.storage.posix_store import PosixStore
+
+CREATED, EXISTS = CreateOutcome.CREATED, CreateOutcome.EXISTS
+
+
+@pytest.fixture
+def root(tmp_path):
+    path = tmp_path / "root"
+    (path / "j").mkdir(parents=True)
+    return path
+
+
+@pytest.fixture
+def store(root):
+    return PosixStore(f"file://{root}")
+
+
+class Calls:
+    """Records the calls that durability rests on, in order, and lets one of them fail."""
+
+    def __init__(self, monkeypatch):
+        self.log = []
+        self.failures = {}
+        self.before = {}
+        self._real = {name: getattr(os, name) for name in ("fsync", "link", "unlink", "writev", "mkdir")}
+        for name in self._real:
+            monkeypatch.setattr(os, name, self._wrapper(name))
+
+    def fail(self, event, number):
+        self.failures[event] = OSError(number, os.strerror(number))
+
+    def _wrapper(self, name):
+        def call(*args, **kwargs):
+            event = self._event(name, args)
+            if event in self.before:
+                self.before[event]()
+            if event in self.failures:
+                raise self.failures[event]
+            result = self._real[name](*args, **kwargs)
+            self.log.append(event)
+            return result
+
+        return call
+
+    @staticmethod
+    def _event(name, args):
+        if name != "fsync":
+            return name
+        is_folder = stat.S_ISDIR(os.fstat(args[0]).st_mode)
+        return (
+            f"fsync folder {os.path.basename(os.readlink(f'/proc/self/fd/{args[0]}'))}"
+            if is_folder
+            else "fsync file"
+        )
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    return Calls(monkeypatch)
+
+
+def refused(raised):
+    return raised.value.code is ErrorCode.REPLOG_STORE_REFUSED and type(raised.value) is ReplogError
+
+
+class TestDurability:
+    def test_create_flushes_file_then_links_then_flushes_folder(self, store, calls):
+        assert store.create("j/0", b"x") is CREATED
+        assert calls.log == ["writev", "fsync file", "link", "fsync folder j", "unlink"]
+
+    def test_loser_flushes_the_folder_before_it_says_exists(self, store, calls):
+        store.create("j/0", b"x")
+        calls.log.clear()
+        assert store.create("j/0", b"y") is EXISTS
+        assert calls.log == ["writev", "fsync file", "fsync folder j", "unlink"]
+
+    def test_without_fsync_nothing_is_flushed(self, root, calls):
+        store = PosixStore(str(root), fsync=False)
+        assert store.create("j/0", b"x") is CREATED
+        assert store.create("j/g/0", b"x", make_parent=True) is CREATED
+        assert store.create("j/0", b"x") is EXISTS
+        assert not [event for event in calls.log if event.startswith("fsync")]
+
+    def test_a_new_parent_is_durable_before_its_first_object(self, store, calls):
+        assert store.create("j/000001/a", b"x", make_parent=True) is CREATED
+        assert calls.log == [
+            "mkdir",
+            "fsync folder j",
+            "writev",
+            "fsync file",
+            "link",
+            "fsync folder 000001",
+            "unlink",
+        ]
+        calls.log.clear()
+        assert store.create("j/000001/b", b"x", make_parent=True) is CREATED
+        assert calls.log == ["writev", "fsync file", "link", "fsync folder 000001", "unlink"]
+
+    def test_a_parent_that_another_process_made_is_flushed_too(self, store, root, calls):
+        (root / "j" / "000001").mkdir()
+        calls.log.clear()
+        store.create("j/000001/a", b"x", make_parent=True)
+        assert calls.log.index("fsync folder j") < calls.log.index("link")
+
+    def test_a_parent_that_was_removed_is_made_again(self, store, root, calls):
+        store.create("j/000001/a", b"x", make_parent=True)
+        store.delete("j/000001/a")
+        store.delete("j/000001/")
+        assert not (root / "j" / "000001").exists()
+        calls.log.clear()
+        assert store.create("j/000001/a", b"x", make_parent=True) is CREATED
+        assert "fsync folder j" in calls.log
+
+    def test_make_folder_flushes_every_level(self, tmp_path, calls):
+        store = PosixStore(str(tmp_path / "new" / "root"))
+        store.make_folder("")
+        assert calls.log == ["mkdir", f"fsync folder {tmp_path.name}", "mkdir", "fsync folder new"]
+        calls.log.clear()
+        store.make_folder("a/b")
+        assert calls.log == ["mkdir", "fsync folder root", "mkdir", "fsync folder a"]
+
+
+class TestVisibility:
+    def test_nothing_is_visible_before_the_link(self, store, calls):
+        seen = []
+
+        def look():
+            seen.append((store.get("j/0"), list(store.list_keys("j/"))))
+
+        calls.before["fsync file"] = calls.before["link"] = look
+        store.create("j/0", b"whole")
+        assert seen == [(None, []), (None, [])]
+        assert store.get("j/0") == b"whole"
+
+    def test_a_killed_writer_leaves_no_name(self, store, root, calls):
+        class Killed(BaseException):
+            pass
+
+        def die():
+            raise Killed
+
+        calls.before["link"] = die
+        with pytest.raises(Killed):
+            store.create("j/0", b"x")
+        del calls.before["link"]
+        assert list(store.list_keys("")) == [] and store.get("j/0") is None
+        assert all(name.startswith(posix_store.TEMP_PREFIX) for name in os.listdir(root / "j"))
+        assert store.create("j/0", b"y") is CREATED
+
+    def test_silly_renamed_files_of_nfs_are_not_listed(self, store, root):
+        (root / "j" / ".nfs0000abcd").write_bytes(b"x")
+        assert list(store.list_keys("j/")) == []
+
+    def test_short_writes_are_continued(self, store, monkeypatch):
+        real = os.writev
+        monkeypatch.setattr(
+            os, "writev", lambda fd, views: real(fd, [views[0][: max(1, len(views[0]) // 2)]])
+        )
+        body = os.urandom(1000)
+        assert store.create("j/0", [body[:10], b"", body[10:]]) is CREATED
+        assert store.get("j/0") == body
+
+    def test_no_temp_file_is_left(self, store, root, calls):
+        store.create("j/0", b"x")
+        store.create("j/0", b"y")
+        calls.fail("link", errno.EPERM)
+        with pytest.raises(ReplogError):
+            store.create("j/1", b"x")
+        assert os.listdir(root / "j") == ["0"]
+
+
+class TestErrors:
+    def test_lost_answer_of_link_on_nfs_is_success(self, store, monkeypatch):
+        real = os.link
+
+        def link(*args):
+            real(*args)
+            raise FileExistsError(errno.EEXIST, "the retransmission found our own name")
+
+        monkeypatch.setattr(os, "link", link)
+        assert store.create("j/0", b"x") is CREATED
+
+    @pytest.mark.parametrize("event", ["fsync folder j", "link"])
+    def test_a_failure_from_the_link_on_is_unknown(self, store, calls, event):
+        calls.fail(event, errno.EIO)
+        with pytest.raises(OutcomeUnknownError) as raised:
+            store.create("j/0", b"x")
+        assert raised.value.code is ErrorCode.REPLOG_STORE_OUTCOME_UNKNOWN
+
+    def test_a_loser_that_cannot_flush_does_not_say_exists(self, store, calls):
+        store.create("j/0", b"x")
+        calls.fail("fsync folder j", errno.EIO)
+        with pytest.raises(OutcomeUnknownError):
+            store.create("j/0", b"y")
+
+    @pytest.mark.parametrize(
+        ("event", "number"),
+        [
+            ("writev", errno.ENOSPC),
+            ("writev", errno.EDQUOT),
+            ("fsync file", errno.EIO),
+            ("link", errno.EPERM),
+            ("link", errno.EROFS),
+            ("link", errno.ENOENT),
+        ],
+    )
+    def test_a_definite_failure_is_refused_and_leaves_nothing(self, store, root, calls, event, number):
+        calls.fail(event, number)
+        with pytest.raises(ReplogError) as raised:
+            store.create("j/0", b"x")
+        assert refused(raised)
+        assert os.listdir(root / "j") == []
+
+    def test_stale_handle_is_unknown(self, store, calls):
+        calls.fail("link", errno.ESTALE)
+        with pytest.raises(OutcomeUnknownError):
+            store.create("j/0", b"x")
+
+    def test_failing_disk_is_retriable_on_reads(self, store, monkeypatch):
+        store.create("j/0", b"x")
+
+        def fail(*args):
+            raise OSError(errno.EIO, "Input/output error")
+
+        monkeypatch.setattr(os, "pread", fail)
+        with pytest.raises(RetriableError) as raised:
+            store.get("j/0")
+        assert raised.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+
+    def test_no_permission_is_told_as_such(self, store, monkeypatch):
+        def fail(*args, **kwargs):
+            raise PermissionError(errno.EACCES, "Permission denied")
+
+        monkeypatch.setattr(os, "open", fail)
+        with pytest.raises(RetriableError) as raised:
+            store.get("j/0")
+        assert raised.value.code is ErrorCode.REPLOG_STORE_REFUSED
+        with pytest.raises(ReplogError) as raised:
+            store.create("j/0", b"x")
+        assert refused(raised)
+
+
+class TestVanishedRoot:
+    """A root that is gone must not look like an empty one, nor come back as one."""
+
+    @pytest.fixture(autouse=True)
+    def renamed(self, store, root):
+        store.create("j/0", b"x")
+        root.rename(root.with_name("root.away"))
+
+    def test_reads_say_that_it_is_out(self, store):
+        for call in (
+            lambda: store.get("j/0"),
+            lambda: list(store.list_keys("j/")),
+            lambda: store.delete("j/0"),
+        ):
+            with pytest.raises(RetriableError) as raised:
+                call()
+            assert raised.value.code is ErrorCode.REPLOG_ROOT_STALE
+
+    def test_writes_are_refused_and_make_nothing(self, store, root):
+        for call in (
+            lambda: store.create("j/1", b"x"),
+            lambda: store.create("j/1", b"x", make_parent=True),
+            lambda: store.make_folder("j"),
+            lambda: store.make_folder("ledgers/a/journal/"),
+        ):
+            with pytest.raises(ReplogError) as raised:
+                call()
+            assert refused(raised)
+        assert not root.exists()
+
+    def test_it_works_again_when_it_is_back(self, store, root):
+        root.with_name("root.away").rename(root)
+        assert store.get("j/0") == b"x"
+        assert store.create("j/1", b"y") is CREATED
+
+
+class TestMaps:
+    def test_large_ranges_are_maps_and_small_ones_bytes(self, store):
+        store.create("j/0", bytes(200_000))
+        assert type(store.get("j/0", size_bytes=65_535)) is bytes
+        found = store.get("j/0", start=4097, size_bytes=65_536)
+        assert type(found) is memoryview and found.readonly and found.nbytes == 65_536
+
+    def test_nothing_is_mapped_from_a_network_file_system(self, store, monkeypatch):
+        store.create("j/0", bytes(200_000))
+        monkeypatch.setattr(posix_store, "is_remote_file_system", lambda path: True)
+        assert type(store.get("j/0")) is bytes
+
+    def test_mount_types(self, tmp_path, monkeypatch):
+        table = tmp_path / "mountinfo"
+        table.write_text(
+            "22 1 8:1 / / rw - ext4 /dev/sda rw\n"
+            "30 22 0:50 / /mnt/a\\040b rw,relatime shared:3 - nfs4 host:/x rw\n"
+            "31 22 0:51 / /mnt/fuse rw - fuse.sshfs x rw\n"
+        )
+        monkeypatch.setattr(mounts, "_MOUNT_TABLE", str(table))
+        assert mounts.file_system_type("/mnt/a b/c") == "nfs4"
+        assert mounts.file_system_type("/mnt/ab") == "ext4"
+        assert mounts.is_remote_file_system("/mnt/fuse/x")
+        assert not mounts.is_remote_file_system("/srv")
+        monkeypatch.setattr(mounts, "_MOUNT_TABLE", str(tmp_path / "absent"))
+        assert not mounts.is_remote_file_system("/mnt/fuse/x")
+
+
+def test_many_threads_one_winner_each(store):
+    wins = []
+    barrier = threading.Barrier(6)
+
+    def work(number):
+        for name in range(20):
+            barrier.wait()
+            if store.create(f"j/{name}", f"{number}".encode()) is CREATED:
+                wins.append((name, number))
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(name for name, _ in wins) == list(range(20))
+    assert all(store.get(f"j/{name}") == f"{number}".encode() for name, number in wins)
