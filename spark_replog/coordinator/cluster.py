@@ -60,9 +60,7 @@ class Cluster:
         self.storage_options = dict(storage_options)
         self.config = config
         self.clock = clock
-        self.cluster_ledger: Ledger[ClusterLedgerState] = self._make_ledger(
-            brokers.cluster_id, ClusterLedgerState()
-        )
+        self.cluster_ledger: Ledger[ClusterLedgerState] = self._make_ledger(brokers.cluster_id, ClusterLedgerState())
         self._topic_ledgers: dict[LedgerId, Ledger[TopicLedgerState]] = {}
         self._lock = threading.Lock()
         self._refreshed_ms: int | None = None
@@ -171,7 +169,7 @@ class Cluster:
             JournalRoot(broker_id, self.brokers.store(broker_id), partial(self.brokers.check_root, broker_id))
             for broker_id in self.brokers.metadata_broker_ids
         ]
-        return Ledger(ledger_id, roots, state, settings=LedgerSettings(), clock=self.clock)
+        return Ledger(ledger_id, roots, state, settings=LedgerSettings(grace_ms=self.config.commit_wait_ms), clock=self.clock)
 
 
 def unknown_topic(name: str, path: str) -> NotFoundError:

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
+
 from spark_replog.config import (
     CONFIG_KEYS,
     ConfigKey,

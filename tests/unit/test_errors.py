@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 
 import pytest
+
 from spark_replog import errors
 from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError, ReplogError
 

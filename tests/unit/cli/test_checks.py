@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from spark_replog.cli import checks
 
 PACKAGE_PARENT = str(Path(checks.__file__).parents[2])

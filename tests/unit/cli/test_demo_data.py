@@ -10,6 +10,7 @@ import zipfile
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+
 from spark_replog.cli.demo_data import PIECE_ROWS, flights_file, write_pieces
 from spark_replog.errors import ReplogError
 

@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+
 from spark_replog.cli import java
 from spark_replog.errors import ReplogError
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+
 from spark_replog.cli import main as main_module
 from spark_replog.errors import ErrorCode, OutcomeUnknownError, ReplogError, RetriableError
 
