@@ -95,8 +95,8 @@ def plan_fetch(
 def _data_loss(topic: str, partition: int, start: int, end: int, why: str) -> ReplogError:
     return ReplogError(
         ErrorCode.REPLOG_DATA_LOSS,
-        f"offsets {start} to {end} (exclusive) of partition {partition} of topic '{topic}' cannot be read: {why}."
-        " Start from existing offsets, or set failOnDataLoss=false to go on without them.",
+        f"offsets {start} to {end} (exclusive) of partition {partition} of topic '{topic}' cannot be read:"
+        f" {why}. Start from existing offsets, or set failOnDataLoss=false to go on without them.",
         topic=topic,
         partition=partition,
         missing_start=start,

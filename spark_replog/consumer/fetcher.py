@@ -209,7 +209,7 @@ class Fetcher:
         return self._brokers.store(broker_id).get(key, start=start, size_bytes=size_bytes)
 
     def _holders(self, piece: FetchSlice) -> list[BrokerId]:
-        """Return the holders, best first: sound before suspect, local before remote, else spread by object."""
+        """Return the holders, best first: sound before suspect, local before remote, else by object."""
         holders = sorted(piece.object.holders.intersection(self._brokers.broker_ids))
         if not holders:
             return holders
@@ -228,8 +228,8 @@ class Fetcher:
             self.stats.copies_unreachable += 1
         self._suspects.add(broker_id)
         LOGGER.warning(
-            "copy of a section is unusable, another holder is tried: object=%s broker=%s topic=%s partition=%s"
-            " offsets=%s..%s: %s",
+            "copy of a section is unusable, another holder is tried: object=%s broker=%s topic=%s"
+            " partition=%s offsets=%s..%s: %s",
             piece.object.name,
             broker_id,
             piece.topic,
@@ -253,13 +253,14 @@ class Fetcher:
         if all(isinstance(error, NotFoundError) for error in errors):
             return NotFoundError(
                 ErrorCode.REPLOG_DATA_LOSS,
-                f"{what} are on none of their roots any more: {roots or 'no root'}. Set failOnDataLoss=false to"
-                " go on without them.",
+                f"{what} are on none of their roots any more: {roots or 'no root'}. Set"
+                " failOnDataLoss=false to go on without them.",
             )
         if all(isinstance(error, (NotFoundError, CorruptDataError)) for error in errors):
             return CorruptDataError(
                 ErrorCode.CORRUPT_MESSAGE,
-                f"every copy of {what} is bad: {roots}. Restore one of these roots, then run `replog store repair`.",
+                f"every copy of {what} is bad: {roots}. Restore one of these roots, then run"
+                " `replog store repair`.",
             )
         return RetriableError(
             ErrorCode.KAFKA_STORAGE_ERROR,

@@ -30,7 +30,8 @@ _READ_HEADERS = pa.schema([*_READ_FIELDS, pa.field("headers", HEADERS_TYPE)])
 
 def read_schema(include_headers: bool) -> pa.Schema:
     """Return the columns of a read, in Spark's Kafka order: key, value, topic, partition, offset, timestamp,
-    timestampType[, headers]; all nullable."""
+    timestampType[, headers]; all nullable.
+    """
     return _READ_HEADERS if include_headers else _READ_PLAIN
 
 
@@ -48,6 +49,8 @@ def stored_columns(
     """Return key, value, timestamp[, headers] of a stored batch.
 
     Args:
+        batch: columns of a data object.
+        include_headers: whether headers are asked for; null where the object has none.
         append_time_ms: replaces the rows' own time (LogAppendTime topics); None keeps it.
     """
     columns = [batch.column(0), batch.column(1), batch.column(2)]

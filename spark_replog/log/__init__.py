@@ -1,1 +1,1 @@
-"""Record batches, data objects, ledger commands and the folds that give them offsets. No I/O, clock or thread."""
+"""Data objects, ledger commands and the folds that give them offsets. No I/O, clock or thread."""

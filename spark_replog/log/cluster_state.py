@@ -93,13 +93,15 @@ class ClusterLedgerState:
 
     def _apply_ledger_register(self, command: LedgerRegister) -> CommandResult:
         if command.name in self.ledgers:
-            return CommandResult(Outcome.EXISTS, {}, f"ledger '{command.name}' is {self.ledgers[command.name]}")
+            detail = f"ledger '{command.name}' is {self.ledgers[command.name]}"
+            return CommandResult(Outcome.EXISTS, {}, detail)
         self.ledgers[command.name] = command.ledger_id
         return OK
 
     def _apply_topic_publish(self, command: TopicPublish) -> CommandResult:
         if command.name in self.topics:
-            return CommandResult(Outcome.EXISTS, {}, f"topic '{command.name}' is {self.topics[command.name][0]}")
+            detail = f"topic '{command.name}' is {self.topics[command.name][0]}"
+            return CommandResult(Outcome.EXISTS, {}, detail)
         self.topics[command.name] = (command.topic_id, command.ledger_id)
         return OK
 

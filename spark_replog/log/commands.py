@@ -289,7 +289,8 @@ def _encode_config_set(writer: Writer, command: ConfigSet) -> None:
 
 def _decode_config_set(reader: Reader) -> ConfigSet:
     topic_id = reader.text()
-    return ConfigSet(topic_id, tuple((reader.text(), _decode_optional(reader)) for _ in range(reader.count())))
+    changes = tuple((reader.text(), _decode_optional(reader)) for _ in range(reader.count()))
+    return ConfigSet(topic_id, changes)
 
 
 def _encode_isr_change(writer: Writer, command: IsrChange) -> None:

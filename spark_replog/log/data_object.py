@@ -152,7 +152,9 @@ def encode_data_object(
         )
     schema = data_schema(has_headers)
     sink = _Gather()
-    options = pa.ipc.IpcWriteOptions(compression=_codec(compression), metadata_version=pa.ipc.MetadataVersion.V5)
+    options = pa.ipc.IpcWriteOptions(
+        compression=_codec(compression), metadata_version=pa.ipc.MetadataVersion.V5
+    )
     written: list[Section] = []
     with pa.ipc.new_file(
         pa.PythonFile(sink, mode="w"), schema.with_metadata(_FILE_METADATA), options=options

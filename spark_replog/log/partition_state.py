@@ -113,6 +113,7 @@ class PartitionState:
         """Append a section's rows at the log end.
 
         Args:
+            section: what the entry says of them.
             object_number: of the object that holds it, counted over the ledger.
             log_append_ms: the append's time where the topic shows that, else None.
         """

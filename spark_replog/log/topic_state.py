@@ -345,7 +345,10 @@ class TopicLedgerState:
             return CommandResult(Outcome.EXISTS, {}, f"topic '{topic.name}' has {count} partitions")
         invalid = _find_bad_replicas(command.assignments)
         if command.total < count or command.total - count != len(command.assignments) or invalid:
-            detail = invalid or f"{len(command.assignments)} assignments take {count} partitions to {command.total}"
+            detail = (
+                invalid
+                or f"{len(command.assignments)} assignments take {count} partitions to {command.total}"
+            )
             return CommandResult(Outcome.INVALID, {}, detail)
         self._add_partitions(topic, command.assignments)
         return OK

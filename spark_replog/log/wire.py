@@ -176,9 +176,7 @@ class Reader:
             return [base] * row_count
         raw = self.raw(width * row_count)
         if row_count < _NUMPY_ROWS_MIN:
-            return [
-                int.from_bytes(raw[at : at + width], "little") + base for at in range(0, len(raw), width)
-            ]
+            return [int.from_bytes(raw[at : at + width], "little") + base for at in range(0, len(raw), width)]
         padded = np.zeros((row_count, COLUMN_WIDTH_BYTES_MAX), dtype=np.uint8)
         padded[:, :width] = np.frombuffer(raw, dtype=np.uint8).reshape(row_count, width)
         values: list[int] = padded.view("<u8").ravel().tolist()

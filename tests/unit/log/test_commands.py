@@ -1,0 +1,228 @@
+from __future__ import annotations
+
+import random
+import uuid
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spark_replog.errors import CorruptDataError, ErrorCode, UnsupportedFormatError
+from spark_replog.ids import new_id
+from spark_replog.log.commands import (
+    Append,
+    BrokerRegister,
+    ConfigSet,
+    DataObject,
+    FeatureSet,
+    GenerationAdvance,
+    HoldersAdd,
+    IdentityKind,
+    IsrChange,
+    LedgerRegister,
+    PartitionsAdd,
+    ProducerIdentity,
+    ResetPolicy,
+    Section,
+    TopicClose,
+    TopicInit,
+    TopicPublish,
+    TopicUnpublish,
+    decode_command,
+    encode_command,
+)
+from spark_replog.log.entry import decode_entry, encode_entry
+from spark_replog.storage.paths import object_name
+
+YEAR_MS = 31_536_000_000
+
+uint = st.integers(0, 2**40)
+time_ms = st.integers(-(2**52), 2**52)
+text = st.text(max_size=20) | st.uuids().map(str) | st.uuids().map(lambda value: value.hex)
+topic_ids = st.uuids().map(lambda value: value.hex)
+brokers = st.frozensets(st.integers(0, 200), max_size=5)
+replica_lists = st.lists(st.lists(st.integers(0, 9), max_size=4).map(tuple), max_size=4).map(tuple)
+names = text | st.builds(
+    object_name, st.text("abcdef0123-", min_size=1, max_size=8), uint, uint, st.uuids().map(lambda u: u.hex)
+)
+
+
+@st.composite
+def section_lists(draw):
+    sections, end = [], 0
+    for _ in range(draw(st.integers(0, 20))):
+        start = end + draw(st.integers(0, 100))
+        size = draw(st.integers(0, 2**34))
+        low = draw(time_ms)
+        end = start + size
+        sections.append(
+            Section(
+                draw(topic_ids),
+                draw(st.integers(0, 100_000)),
+                draw(st.integers(0, 2**31)),
+                start,
+                size,
+                draw(st.integers(0, 2**32 - 1)),
+                low,
+                low + draw(st.integers(0, 2**50)),
+            )
+        )
+    return tuple(sections)
+
+
+objects = st.builds(DataObject, uint, names, uint, st.booleans(), brokers, section_lists())
+identities = st.builds(
+    ProducerIdentity, text, text, time_ms, text, st.sampled_from(IdentityKind), st.sampled_from(ResetPolicy)
+)
+commands = st.one_of(
+    st.builds(Append, identities, text, text, time_ms, st.lists(objects, max_size=4).map(tuple)),
+    st.builds(
+        TopicInit, topic_ids, text, replica_lists, st.lists(st.tuples(text, text), max_size=3).map(tuple)
+    ),
+    st.builds(TopicClose, topic_ids),
+    st.builds(PartitionsAdd, topic_ids, uint, replica_lists),
+    st.builds(
+        ConfigSet, topic_ids, st.lists(st.tuples(text, st.none() | text), max_size=3).map(tuple)
+    ),
+    st.builds(IsrChange, st.none() | topic_ids, uint, st.booleans(), time_ms),
+    st.builds(HoldersAdd, uint, uint, uint, st.lists(uint, max_size=4).map(tuple)),
+    st.builds(GenerationAdvance, uint, uint),
+    st.builds(BrokerRegister, uint, text, st.none() | text, text),
+    st.builds(LedgerRegister, text, topic_ids),
+    st.builds(TopicPublish, text, topic_ids, topic_ids),
+    st.builds(TopicUnpublish, text, topic_ids),
+    st.builds(FeatureSet, uint),
+)
+
+
+def micro_batch(tasks: int, partitions: int) -> Append:
+    """What a real commit carries: random checksums, names and sizes; a year of timestamps."""
+    rng = random.Random(7)
+    query, topic = str(uuid.uuid4()), new_id()
+    base_ms = 1_700_000_000_000
+    made = []
+    for task in range(tasks):
+        sections, start = [], 304
+        for partition in range(partitions):
+            size = rng.randrange(16_000, 64_000) // 8 * 8
+            low = base_ms + rng.randrange(YEAR_MS)
+            high = low + rng.randrange(base_ms + YEAR_MS - low)
+            crc = rng.randrange(1 << 32)
+            sections.append(Section(topic, partition, rng.randrange(100, 600), start, size, crc, low, high))
+            start += size
+        name = object_name(query[:8], 123_456, task, new_id())
+        made.append(DataObject(3, name, start + 9000, False, frozenset((0, 1, 2)), tuple(sections)))
+    who = ProducerIdentity(query, query, 123_456, str(uuid.uuid4()), IdentityKind.STREAM)
+    return Append(who, "User:analytics", "spark-replog", base_ms + YEAR_MS, tuple(made))
+
+
+@settings(max_examples=300, deadline=None)
+@given(commands)
+def test_every_command_survives_the_codec(command):
+    assert decode_command(encode_command(command)) == command
+
+
+@given(st.lists(st.binary(max_size=300), max_size=5))
+def test_entry_framing_survives(payloads):
+    assert decode_entry(encode_entry(payloads)) == payloads
+
+
+@pytest.mark.parametrize(("tasks", "partitions"), [(16, 64), (1, 64), (16, 1), (1, 1)])
+def test_metadata_stays_within_its_budget(tasks, partitions):
+    size = len(encode_entry([encode_command(micro_batch(tasks, partitions))]))
+    assert size <= 24 * tasks * partitions + 60 * tasks + 200
+
+
+def test_each_part_stays_within_its_budget():
+    def size(append):
+        return len(encode_entry([encode_command(append)]))
+
+    whole = micro_batch(16, 64)
+    bare = replace(whole, objects=())
+    objects_only = replace(whole, objects=tuple(replace(o, sections=()) for o in whole.objects))
+    assert size(bare) <= 200
+    assert (size(objects_only) - size(bare)) / 16 <= 60
+    assert (size(whole) - size(objects_only)) / 1024 <= 24
+
+
+def test_metadata_is_small_beside_data_from_16_kib_a_section_on():
+    append = micro_batch(16, 64)
+    data = sum(16 * 1024 for o in append.objects for _ in o.sections)
+    assert len(encode_command(append)) / data < 0.0015
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "q-1-2-" + "0" * 32 + ".arrow",
+        "q-1-02-" + "0" * 32 + ".arrow",
+        "q-1-2-" + "0" * 31 + "G.arrow",
+        "q-1-2-" + "A" * 32 + ".arrow",
+        "q-1-2-" + str(uuid.UUID(int=5)) + ".arrow",
+        "any name at all",
+        "",
+    ],
+)
+def test_object_names_come_back_exactly(name):
+    append = micro_batch(2, 1)
+    objects = (append.objects[0], replace(append.objects[1], name=name))
+    assert decode_command(encode_command(replace(append, objects=objects))).objects[1].name == name
+
+
+def test_a_newer_command_is_refused_by_name():
+    data = bytearray(encode_command(TopicClose("ab" * 16)))
+    data[1] = 2
+    with pytest.raises(UnsupportedFormatError, match="type 3 version 2") as caught:
+        decode_command(bytes(data))
+    assert caught.value.code is ErrorCode.UNSUPPORTED_VERSION
+    data[0] = 200
+    with pytest.raises(UnsupportedFormatError):
+        decode_command(bytes(data))
+
+
+def test_a_newer_entry_is_refused():
+    data = bytearray(encode_entry([b"x"]))
+    data[0] = 2
+    with pytest.raises(UnsupportedFormatError, match="Upgrade") as caught:
+        decode_entry(bytes(data))
+    assert caught.value.code is ErrorCode.UNSUPPORTED_VERSION
+
+
+def test_a_cut_command_is_damaged():
+    data = encode_command(micro_batch(2, 3))
+    for end in range(2, len(data)):
+        with pytest.raises(CorruptDataError, match=r"\[CORRUPT_MESSAGE\]"):
+            decode_command(data[:end])
+
+
+def test_a_cut_entry_is_damaged():
+    data = encode_entry([b"abc", b"defg"])
+    for end in range(len(data)):
+        with pytest.raises(CorruptDataError):
+            decode_entry(data[:end])
+
+
+def test_trailing_bytes_are_damage():
+    with pytest.raises(CorruptDataError):
+        decode_command(encode_command(FeatureSet(1)) + b"\0")
+    with pytest.raises(CorruptDataError):
+        decode_entry(encode_entry([]) + b"\0")
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.integers(2, 10_000), st.integers(1, 255))
+def test_a_flipped_byte_never_raises_anything_else(position, mask):
+    data = bytearray(encode_command(micro_batch(2, 5)))
+    data[2 + position % (len(data) - 2)] ^= mask
+    try:
+        decode_command(bytes(data))
+    except CorruptDataError as error:
+        assert error.code is ErrorCode.CORRUPT_MESSAGE
+
+
+def test_numbers_outside_the_format_are_refused():
+    with pytest.raises(ValueError):
+        encode_command(FeatureSet(-1))
+    with pytest.raises(ValueError):
+        encode_command(FeatureSet(1 << 64))

@@ -1,0 +1,186 @@
+"""DESIGN section 7, case by case, through the fold."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_replog.log.commands import GenerationAdvance, IdentityKind, ResetPolicy, TopicClose
+from spark_replog.log.producer_state import TXN_VERSIONS_KEPT
+from spark_replog.log.topic_state import Outcome
+
+TXN = IdentityKind.TRANSACTIONAL
+BATCH = IdentityKind.TXN_BATCH
+ONE = IdentityKind.ONE_SHOT
+
+
+def test_a_replayed_batch_is_a_duplicate_with_its_old_offsets(kit):
+    log = kit.Log()
+    first = log.one(kit.append({0: 3, 1: 2}, 0))
+    again = log.one(kit.append({0: 3, 1: 2}, 0, run="run-2"))
+    assert (again.outcome, again.base_offsets, again.detail) == (Outcome.DUPLICATE, first.base_offsets, "")
+    assert log.ends() == [3, 2]
+
+
+def test_a_duplicate_with_other_rows_says_so(kit):
+    log = kit.Log()
+    log.one(kit.append({0: 3, 1: 2}, 0))
+    again = log.one(kit.append({0: 3, 1: 4}, 0))
+    assert again.outcome is Outcome.DUPLICATE
+    assert "7 rows where 5 were applied" in again.detail
+    assert "partition 1" in again.detail
+
+
+def test_an_older_batch_is_a_duplicate_too(kit):
+    log = kit.Log()
+    for sequence in (0, 1, 5):
+        assert log.one(kit.append({0: 1}, sequence)).outcome is Outcome.APPLIED
+    again = log.one(kit.append({0: 1}, 3))
+    assert (again.outcome, again.base_offsets) == (Outcome.DUPLICATE, {})
+
+
+def test_a_new_run_becomes_current_and_the_old_one_is_fenced(kit):
+    log = kit.Log()
+    log.one(kit.append({0: 1}, 0, run="a"))
+    assert log.one(kit.append({0: 1}, 1, run="b")).outcome is Outcome.APPLIED
+    fenced = log.one(kit.append({0: 1}, 2, run="a"))
+    assert fenced.outcome is Outcome.FENCED
+    assert "replaced by run b (epoch 1)" in fenced.detail
+    assert log.one(kit.append({0: 1}, 1, run="a")).outcome is Outcome.DUPLICATE  # duplicate before fenced
+    assert log.one(kit.append({0: 1}, 2, run="b")).outcome is Outcome.APPLIED
+    assert log.ends() == [3, 0]
+
+
+def test_a_duplicate_does_not_make_its_run_current(kit):
+    log = kit.Log()
+    log.one(kit.append({0: 1}, 0, run="a"))
+    log.one(kit.append({0: 1}, 0, run="b"))
+    assert log.one(kit.append({0: 1}, 1, run="a")).outcome is Outcome.APPLIED
+
+
+def test_two_queries_do_not_know_each_other(kit):
+    log = kit.Log()
+    log.one(kit.append({0: 1}, 0, producer="x", run="a"))
+    assert log.one(kit.append({0: 1}, 0, producer="y", run="a")).outcome is Outcome.APPLIED
+    assert log.one(kit.append({0: 1}, 0, producer="x", kind=TXN)).outcome is Outcome.APPLIED
+
+
+def test_a_reset_checkpoint_is_refused_by_default(kit):
+    log = kit.Log()
+    log.one(kit.append({0: 1}, 7, producer="t", kind=TXN, incarnation="q1", run="a"))
+    reset = log.one(kit.append({0: 1}, 0, producer="t", kind=TXN, incarnation="q2", run="b"))
+    assert reset.outcome is Outcome.CHECKPOINT_RESET
+    assert "batch 7 of query q1" in reset.detail
+    assert log.ends() == [1, 0]
+
+
+def test_a_reset_checkpoint_may_skip_until_it_caught_up(kit):
+    log = kit.Log()
+    log.one(kit.append({0: 1}, 1, producer="t", kind=TXN, incarnation="q1", run="a"))
+    skip = {"producer": "t", "kind": TXN, "incarnation": "q2", "run": "b", "on_reset": ResetPolicy.SKIP}
+    assert log.one(kit.append({0: 1}, 0, **skip)).outcome is Outcome.SKIPPED
+    assert log.one(kit.append({0: 1}, 1, **skip)).outcome is Outcome.SKIPPED
+    assert log.one(kit.append({0: 1}, 2, **skip)).outcome is Outcome.APPLIED
+    assert log.ends() == [2, 0]
+
+
+def test_a_reset_checkpoint_may_append_and_is_exactly_once_again(kit):
+    log = kit.Log()
+    log.one(kit.append({0: 1}, 7, producer="t", kind=TXN, incarnation="q1", run="a"))
+    again = {"producer": "t", "kind": TXN, "incarnation": "q2", "run": "b", "on_reset": ResetPolicy.APPEND}
+    assert log.one(kit.append({0: 1}, 0, **again)).outcome is Outcome.APPLIED
+    assert log.one(kit.append({0: 1}, 0, **again)).outcome is Outcome.DUPLICATE
+    assert log.one(kit.append({0: 1}, 1, **again)).outcome is Outcome.APPLIED
+    zombie = kit.append({0: 1}, 8, producer="t", kind=TXN, incarnation="q1", run="a")
+    assert log.one(zombie).outcome is Outcome.FENCED
+    replay = kit.append({0: 1}, 7, producer="t", kind=TXN, incarnation="q1", run="c")
+    assert log.one(replay).outcome is Outcome.DUPLICATE
+    assert log.ends() == [3, 0]
+
+
+def test_a_later_batch_of_another_query_goes_on(kit):
+    log = kit.Log()
+    log.one(kit.append({0: 1}, 7, producer="t", kind=TXN, incarnation="q1", run="a"))
+    later = kit.append({0: 1}, 8, producer="t", kind=TXN, incarnation="q2", run="b")
+    assert log.one(later).outcome is Outcome.APPLIED
+
+
+def test_a_txn_version_is_skipped_only_with_equal_row_counts(kit):
+    log = kit.Log()
+    log.one(kit.append({0: 3, 1: 1}, 10, producer="app", kind=BATCH))
+    assert log.one(kit.append({0: 3, 1: 1}, 10, producer="app", kind=BATCH)).outcome is Outcome.DUPLICATE
+    other = log.one(kit.append({0: 4}, 10, producer="app", kind=BATCH))
+    assert other.outcome is Outcome.TXN_MISMATCH
+    assert log.one(kit.append({0: 4}, 11, producer="app", kind=BATCH, run="z")).outcome is Outcome.APPLIED
+    assert log.one(kit.append({0: 3, 1: 1}, 10, producer="app", kind=BATCH)).outcome is Outcome.DUPLICATE
+
+
+def test_a_txn_version_that_was_jumped_over_is_not_dropped_in_silence(kit):
+    log = kit.Log()
+    log.one(kit.append({0: 3}, 10, producer="app", kind=BATCH))
+    assert log.one(kit.append({0: 3}, 9, producer="app", kind=BATCH)).outcome is Outcome.TXN_MISMATCH
+
+
+def test_a_txn_version_beyond_memory_is_refused(kit):
+    log = kit.Log()
+    for version in range(TXN_VERSIONS_KEPT + 1):
+        log.one(kit.append({0: 1}, version, producer="app", kind=BATCH))
+    assert log.one(kit.append({0: 1}, 0, producer="app", kind=BATCH)).outcome is Outcome.TXN_MISMATCH
+    assert log.one(kit.append({0: 1}, 1, producer="app", kind=BATCH)).outcome is Outcome.DUPLICATE
+
+
+def test_a_one_shot_is_a_duplicate_of_itself_only(kit):
+    log = kit.Log()
+    assert log.one(kit.append({0: 1}, producer="r1", kind=ONE)).outcome is Outcome.APPLIED
+    assert log.one(kit.append({0: 1}, producer="r1", kind=ONE)).outcome is Outcome.DUPLICATE
+    assert log.one(kit.append({0: 1}, producer="r2", kind=ONE)).outcome is Outcome.APPLIED
+
+
+def test_a_forgotten_one_shot_meets_the_floor(kit):
+    log = kit.Log()
+    log.one(kit.append({0: 1}, producer="r1", kind=ONE))
+    log.one(kit.append({0: 1}, 4))
+    log.one(GenerationAdvance(2, 1))
+    late = log.one(kit.append({0: 1}, producer="r1", kind=ONE))
+    assert late.outcome is Outcome.BELOW_FLOOR
+    assert log.one(kit.append({0: 1}, 4)).outcome is Outcome.DUPLICATE  # duplicate before floor
+    assert log.one(kit.append({0: 1}, 5)).outcome is Outcome.BELOW_FLOOR
+    assert log.one(kit.append({0: 1}, 5, generation=2)).outcome is Outcome.APPLIED
+
+
+def test_the_judge_looks_in_the_order_of_the_design(kit):
+    log = kit.Log()
+    log.one(kit.append({0: 1}, 7, producer="t", kind=TXN, incarnation="q1", run="a"))
+    log.one(kit.append({0: 1}, 8, producer="t", kind=TXN, incarnation="q1", run="b"))
+    log.one(GenerationAdvance(1, 1))
+    stale = {"producer": "t", "kind": TXN, "incarnation": "q2"}
+    assert log.one(kit.append({0: 1}, 0, run="a", **stale)).outcome is Outcome.FENCED
+    assert log.one(kit.append({0: 1}, 0, run="c", **stale)).outcome is Outcome.BELOW_FLOOR
+    assert (
+        log.one(kit.append({0: 1}, 0, run="c", generation=1, **stale)).outcome is Outcome.CHECKPOINT_RESET
+    )
+    log.one(TopicClose(kit.TOPIC))
+    again = kit.append({0: 1}, 7, producer="t", kind=TXN, incarnation="q1", run="a")
+    assert log.one(again).outcome is Outcome.TOPIC_CLOSED
+
+
+def test_a_negative_sequence_is_refused(kit):
+    assert kit.Log().one(kit.append({0: 1}, -1)).outcome is Outcome.OUT_OF_SEQUENCE
+
+
+@pytest.mark.parametrize("sequence", [0, 3])
+def test_an_empty_append_keeps_its_place(kit, sequence):
+    log = kit.Log()
+    assert log.one(kit.append({}, sequence)).outcome is Outcome.APPLIED
+    assert log.one(kit.append({0: 1}, sequence)).outcome is Outcome.DUPLICATE
+
+
+def test_judging_changes_nothing(kit):
+    log = kit.Log()
+    new = kit.append({0: 2, 1: 1}, 0)
+    judged = log.state.judge(new)
+    assert (judged.outcome, judged.ranges) == (
+        Outcome.APPLIED,
+        {(kit.TOPIC, 0): (0, 2), (kit.TOPIC, 1): (0, 1)},
+    )
+    assert log.one(new).base_offsets == judged.ranges
+    assert log.state.judge(new).outcome is Outcome.DUPLICATE
