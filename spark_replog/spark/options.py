@@ -7,9 +7,7 @@ writes, and the first failure should be the clean one.
 
 from __future__ import annotations
 
-import getpass
 import json
-import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar, cast
@@ -80,7 +78,7 @@ class SinkOptions:
     topic: str | None
     producer: ProducerConfig
     coordinator: CoordinatorConfig
-    principal: str
+    principal: str | None
     client_id: str
     transactional_id: str | None
     on_reset: ResetPolicy
@@ -100,9 +98,7 @@ def parse_source_options(options: Mapping[str, str], *, streaming: bool) -> Sour
         raise _invalid(
             "endingOffsets is for batch reads: a stream has no end. Remove it, or use read instead of readStream."
         )
-    starting = parse_position(
-        "startingOffsets", given.get("startingoffsets", "latest" if streaming else "earliest")
-    )
+    starting = parse_position("startingOffsets", given.get("startingoffsets", "latest" if streaming else "earliest"))
     ending = parse_position("endingOffsets", given.get("endingoffsets", "latest"))
     if not streaming:
         _check_batch_bounds(starting, ending)
@@ -137,7 +133,7 @@ def parse_sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOp
         topic=given.get("topic", "").strip() or None,
         producer=ProducerConfig.from_options(client),
         coordinator=CoordinatorConfig.from_options(client),
-        principal=given.get("principal") or _default_principal(),
+        principal=given.get("principal") or None,
         client_id=given.get("queryname") or "spark-replog",
         transactional_id=_get_prefixed(given, "transactional.id"),
         on_reset=_reset_policy(given, streaming=streaming),
@@ -211,9 +207,7 @@ def _store(given: Mapping[str, str]) -> StoreOptions:
             "CREATE TABLE do not reach its reads and writes: use CREATE TEMPORARY VIEW ... USING replog OPTIONS.",
         )
     storage = sorted(
-        (name[len(_STORAGE_PREFIX) :], value)
-        for name, value in given.items()
-        if name.startswith(_STORAGE_PREFIX)
+        (name[len(_STORAGE_PREFIX) :], value) for name, value in given.items() if name.startswith(_STORAGE_PREFIX)
     )
     return StoreOptions(path, tuple(storage))
 
@@ -250,9 +244,7 @@ def _pattern(text: str) -> str:
     try:
         re.compile(text)
     except re.error as error:
-        raise _invalid(
-            f"subscribePattern is no regular expression of Python: {error}. Correct it."
-        ) from error
+        raise _invalid(f"subscribePattern is no regular expression of Python: {error}. Correct it.") from error
     return text
 
 
@@ -304,16 +296,6 @@ def _transaction(given: Mapping[str, str], *, streaming: bool) -> tuple[str, int
 
 def _get_prefixed(given: Mapping[str, str], name: str) -> str | None:
     return given.get(name) or given.get("kafka." + name) or None
-
-
-def _default_principal() -> str:
-    named = os.environ.get("REPLOG_PRINCIPAL")
-    if named:
-        return named
-    try:
-        return f"User:{getpass.getuser()}"
-    except (KeyError, OSError):  # a container's user id without a name
-        return f"User:{os.getuid()}"
 
 
 def _invalid(message: str) -> InvalidConfigError:

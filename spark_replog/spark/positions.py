@@ -50,11 +50,7 @@ class Position:
         missing = sorted(key for key in partition_ends if key not in named)
         extra = sorted(
             {key for key in self.offsets if key not in partition_ends}
-            | {
-                TopicPartition(name, 0)
-                for name in self.topics
-                if name not in {k.topic for k in partition_ends}
-            }
+            | {TopicPartition(name, 0) for name in self.topics if name not in {k.topic for k in partition_ends}}
         )
         if missing or extra:
             raise InvalidConfigError(

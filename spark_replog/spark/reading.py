@@ -54,9 +54,7 @@ def read_partition(partition: ReadPartition, options: SourceOptions) -> Iterator
     _LOG.warning("planning %s-%d [%d, %d) anew: %s", partition.topic, partition.partition, done,
                  partition.end, first_error)  # fmt: skip
     try:
-        for batch in fetcher.fetch(
-            _plan_again(partition, options.store, done), include_headers=include_headers
-        ):
+        for batch in fetcher.fetch(_plan_again(partition, options.store, done), include_headers=include_headers):
             done += batch.num_rows
             yield batch
         return
@@ -71,9 +69,7 @@ def _plan_again(partition: ReadPartition, store: StoreOptions, start: int) -> tu
     ledger = cluster.topic_ledger(partition.ledger_id)
     ledger.refresh()
     with ledger.lock:
-        return plan_fetch(
-            ledger.state, partition.topic, partition.topic_id, partition.partition, start, partition.end
-        )
+        return plan_fetch(ledger.state, partition.topic, partition.topic_id, partition.partition, start, partition.end)
 
 
 def _read_what_exists(

@@ -88,9 +88,7 @@ def check_write_schema(schema: StructType, *, topic: str | None) -> None:
         raise _wrong_type("headers", types["headers"], _HEADERS_TEXT)
 
 
-def _check(
-    types: dict[str, DataType], name: str, allowed: tuple[type[DataType], ...], allowed_text: str
-) -> None:
+def _check(types: dict[str, DataType], name: str, allowed: tuple[type[DataType], ...], allowed_text: str) -> None:
     if name in types and not isinstance(types[name], allowed):
         raise _wrong_type(name, types[name], allowed_text)
 

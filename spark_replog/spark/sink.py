@@ -8,7 +8,6 @@ to the tasks, what the commit must know comes back in their messages.
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -19,11 +18,10 @@ from spark_replog.config import CoordinatorConfig
 from spark_replog.coordinator.cluster import Cluster
 from spark_replog.coordinator.produce_response import ProduceResponse
 from spark_replog.coordinator.replica_manager import ReplicaManager
-from spark_replog.coordinator.write_plan import make_write_plan
+from spark_replog.coordinator.write_plan import default_principal, make_write_plan
 from spark_replog.errors import (
     ErrorCode,
     InvalidConfigError,
-    OutcomeUnknownError,
     ReplogError,
 )
 from spark_replog.ids import LedgerId, new_id
@@ -54,18 +52,14 @@ class StreamWriter(StreamArrowWriter):
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
-        self._plan, self._brokers = (None, None) if in_commit_worker() else _plan_tasks(options)
+        self._tasks = None if in_commit_worker() else _plan_tasks(options)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriteMessage:
         """Put one task's rows. Executor."""
         query_id, batch_id, run_id = _query_of_task()
         if query_id is None or batch_id is None:
-            raise ReplogError(
-                ErrorCode.REPLOG_ENVIRONMENT, "Spark gave the task no query id. Use Spark 4.0 or newer."
-            )
-        return _write_task(
-            iterator, self._options, self._plan, self._brokers, _QueryTask(query_id, batch_id, run_id)
-        )
+            raise ReplogError(ErrorCode.REPLOG_ENVIRONMENT, "Spark gave the task no query id. Use Spark 4.0 or newer.")
+        return _write_task(iterator, self._options, self._tasks, _QueryTask(query_id, batch_id, run_id))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Decide the micro-batch. Repeated by Spark after a crash, with the same batch id.
@@ -105,18 +99,16 @@ class BatchWriter(DataSourceArrowWriter):
 
     def __init__(self, options: SinkOptions, *, overwrite: bool) -> None:
         if overwrite:
-            raise InvalidConfigError(
-                ErrorCode.REPLOG_INVALID_OPTION, "a log is never overwritten. Use mode('append')."
-            )
+            raise InvalidConfigError(ErrorCode.REPLOG_INVALID_OPTION, "a log is never overwritten. Use mode('append').")
         self._options = options
         self._write_id = new_id()
-        self._plan, self._brokers = _plan_tasks(options)
+        self._tasks = _plan_tasks(options)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriteMessage:
         """Put one task's rows. Executor."""
         query_id, batch_id, _ = _query_of_task()
         task = _QueryTask(self._write_id, 0, None)
-        message = _write_task(iterator, self._options, self._plan, self._brokers, task)
+        message = _write_task(iterator, self._options, self._tasks, task)
         return WriteMessage(
             query_id,
             batch_id,
@@ -195,8 +187,7 @@ def _query_of_task() -> tuple[str | None, int | None, str | None]:
 def _write_task(
     iterator: Iterator[pa.RecordBatch],
     options: SinkOptions,
-    plan: WritePlan | None,
-    brokers: BrokerSet | None,
+    tasks: tuple[WritePlan, BrokerSet] | None,
     task: _QueryTask,
 ) -> WriteMessage:
     """Write a task's batches; a task without rows puts nothing and opens nothing."""
@@ -204,10 +195,11 @@ def _write_task(
     context = TaskContext.get()
     task_id = 0 if context is None else context.partitionId()
     first = next((batch for batch in iterator if batch.num_rows > 0), None)
-    if first is None or plan is None or brokers is None:
+    if first is None or tasks is None:
         return WriteMessage(task.query_id, task.batch_id, task.run_id, task_id, (), 0, 0, 0)
     from spark_replog.producer.task_writer import TaskWriter
 
+    plan, brokers = tasks
     writer = TaskWriter(
         plan,
         options.producer,
@@ -270,40 +262,23 @@ def _commit(
         _LOG.warning("[REPLOG_ACKS0_DROPPED] %d rows of batch %d were dropped, as acks=0 allows.",
                      dropped_rows, identity.sequence)  # fmt: skip
     cluster = shared_cluster(options.store)
+    principal = options.principal or default_principal()
     entries = {
-        ledger_id: Append(
-            identity, options.principal, options.client_id, cluster.clock.now_ms(), tuple(items)
-        )
+        ledger_id: Append(identity, principal, options.client_id, cluster.clock.now_ms(), tuple(items))
         for ledger_id, items in objects.items()
     }
     answers: dict[LedgerId, ProduceResponse] = {}
-    answered = threading.Event()
-
-    def on_response(responses: Mapping[LedgerId, ProduceResponse]) -> None:
-        answers.update(responses)
-        answered.set()
-
-    manager = _shared_manager(cluster, options.coordinator)
-    manager.append_records(
-        options.producer.request_timeout_ms, options.producer.acks, False, entries, on_response
+    _shared_manager(cluster, options.coordinator).append_records(
+        options.producer.request_timeout_ms, options.producer.acks, False, entries, answers.update
     )
-    if not answered.wait(timeout=options.producer.delivery_timeout_ms / 1000.0):
-        raise OutcomeUnknownError(
-            ErrorCode.REPLOG_COMMIT_OUTCOME_UNKNOWN,
-            "the commit did not answer within delivery.timeout.ms. Restart the query: it finds out.",
-        )
     _raise_refusals(cluster, identity, answers)
 
 
-def _raise_refusals(
-    cluster: Cluster, identity: ProducerIdentity, answers: Mapping[LedgerId, ProduceResponse]
-) -> None:
+def _raise_refusals(cluster: Cluster, identity: ProducerIdentity, answers: Mapping[LedgerId, ProduceResponse]) -> None:
     refused = {ledger_id: answer.error for ledger_id, answer in answers.items() if answer.error is not None}
     for ledger_id, answer in answers.items():
         if answer.error is None and answer.result is not None and answer.result.outcome is Outcome.DUPLICATE:
-            _LOG.info(
-                "batch %d of %s was in ledger %s already", identity.sequence, identity.producer_id, ledger_id
-            )
+            _LOG.info("batch %d of %s was in ledger %s already", identity.sequence, identity.producer_id, ledger_id)
     if not refused:
         return
     error = next(iter(refused.values()))
@@ -343,6 +318,4 @@ def _shared_manager(cluster: Cluster, config: CoordinatorConfig) -> ReplicaManag
 
 def _log_abort(messages: Sequence[WriterCommitMessage | None]) -> None:
     count = sum(len(message.objects) for message in messages if isinstance(message, WriteMessage))
-    _LOG.warning(
-        "a write was aborted; its %d data objects stay until garbage collection finds them unused", count
-    )
+    _LOG.warning("a write was aborted; its %d data objects stay until garbage collection finds them unused", count)

@@ -41,9 +41,7 @@ def split_ranges(
     """
     pieces = [item for item in ranges if item.row_count > 0]
     if rows_per_partition_max is not None:
-        pieces = [
-            piece for item in pieces for piece in _cut(item, -(-item.row_count // rows_per_partition_max))
-        ]
+        pieces = [piece for item in pieces for piece in _cut(item, -(-item.row_count // rows_per_partition_max))]
     if partitions_min is None or partitions_min <= len(pieces):
         return pieces
     total = sum(piece.row_count for piece in pieces)

@@ -184,15 +184,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if name not in at.topic_ids:
                 raise error
         topic_ids = view.topic_ids
-        return {
-            key: end
-            for key, end in at.ends.items()
-            if topic_ids.get(key.topic) == at.topic_ids.get(key.topic)
-        }
+        return {key: end for key, end in at.ends.items() if topic_ids.get(key.topic) == at.topic_ids.get(key.topic)}
 
-    def _start_of(
-        self, key: TopicPartition, kept: Mapping[TopicPartition, int], view: LogView, at: LogOffset
-    ) -> int:
+    def _start_of(self, key: TopicPartition, kept: Mapping[TopicPartition, int], view: LogView, at: LogOffset) -> int:
         """Return where the next batch reads a partition from; one not seen before: from its beginning."""
         if key in kept:
             return kept[key]
@@ -210,11 +204,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return ends
         if self._target is None:
             self._target = dict(ends)
-        return {
-            key: max(starts[key], min(end, self._target[key]))
-            for key, end in ends.items()
-            if key in self._target
-        }
+        return {key: max(starts[key], min(end, self._target[key])) for key, end in ends.items() if key in self._target}
 
     def _warn_of_old_spark(self) -> None:
         if HAS_READ_LIMITS or self._warned_limit:

@@ -12,9 +12,7 @@ from spark_replog.spark.offsets import LogOffset, advance, batch_start
 
 
 def ends(**topics):
-    return {
-        TopicPartition(name, number): end for name, parts in topics.items() for number, end in parts.items()
-    }
+    return {TopicPartition(name, number): end for name, parts in topics.items() for number, end in parts.items()}
 
 
 IDS = {"orders": "a1"}

@@ -32,15 +32,11 @@ def test_position_resolves(text, expected):
      '{"a":"newest"}', '{"a":{"0":true}}'],
 )  # fmt: skip
 def test_unreadable_position_is_refused_with_an_example(text):
-    with pytest.raises(
-        InvalidConfigError, match=r"\[REPLOG_INVALID_OPTION\] startingOffsets .*Expected e\.g\."
-    ):
+    with pytest.raises(InvalidConfigError, match=r"\[REPLOG_INVALID_OPTION\] startingOffsets .*Expected e\.g\."):
         parse_position("startingOffsets", text)
 
 
-@pytest.mark.parametrize(
-    "text", ['{"a":{"0":1}}', '{"a":"latest"}', '{"a":"latest","b":"latest","c":{"0":1}}']
-)
+@pytest.mark.parametrize("text", ['{"a":{"0":1}}', '{"a":"latest"}', '{"a":"latest","b":"latest","c":{"0":1}}'])
 def test_position_must_name_exactly_what_is_read(text):
     with pytest.raises(InvalidConfigError, match="must name exactly the partitions"):
         parse_position("startingOffsets", text).resolve(BOUNDS)
@@ -50,9 +46,7 @@ def test_assignment():
     assert parse_assignment('{"a":[1,0,1],"b":[4]}') == {"a": (0, 1), "b": (4,)}
 
 
-@pytest.mark.parametrize(
-    "text", ["a", "[]", "{}", '{"a":0}', '{"a":[]}', '{"a":[-1]}', '{"a":["0"]}', '{"a":[true]}']
-)
+@pytest.mark.parametrize("text", ["a", "[]", "{}", '{"a":0}', '{"a":[]}', '{"a":[-1]}', '{"a":["0"]}', '{"a":[true]}'])
 def test_unreadable_assignment_is_refused(text):
     with pytest.raises(InvalidConfigError, match=r"\[REPLOG_INVALID_OPTION\] assign"):
         parse_assignment(text)

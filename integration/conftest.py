@@ -1,0 +1,127 @@
+"""Real Spark, real processes, the built wheel. One environment and one session serve most tests."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent / "support"))
+
+from environments import Environment, build_wheel, make_environment, unpacked_spark
+from spark_driver import SparkDriver
+
+
+def pytest_addoption(parser):
+    parser.addoption("--kills", type=int, default=20, help="how often the driver is killed in the kill loop")
+
+
+def pytest_collection_modifyitems(items):
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents:
+            item.add_marker(pytest.mark.spark)
+
+
+@pytest.fixture(scope="session")
+def work_folder():
+    """A folder for stores and checkpoints, removed at the end."""
+    folder = Path(tempfile.mkdtemp(prefix="replog-it-"))
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def cache_folder(work_folder):
+    """Where unpacked Spark releases are kept: ``REPLOG_TEST_CACHE``, else this run only."""
+    named = os.environ.get("REPLOG_TEST_CACHE")
+    folder = Path(named) if named else work_folder / "cache"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def java_home():
+    """JAVA_HOME for Spark, None where the machine's Java serves."""
+    from spark_replog.cli.java import java_environment
+
+    return java_environment(os.environ).get("JAVA_HOME")
+
+
+@pytest.fixture(scope="session")
+def wheel(work_folder):
+    folder = work_folder / "wheel"
+    folder.mkdir()
+    return build_wheel(folder)
+
+
+@pytest.fixture(scope="session")
+def environment(work_folder, wheel, java_home) -> Environment:
+    """A fresh environment with the wheel and the newest Spark."""
+    return make_environment(work_folder / "env", wheel, spark=None, java_home=java_home)
+
+
+@pytest.fixture(scope="session")
+def older_environment(work_folder, wheel, java_home, cache_folder):
+    """Return a function: Spark version to fresh environment."""
+
+    def make(version: str) -> Environment:
+        spark = unpacked_spark(version, cache_folder)
+        return make_environment(work_folder / f"env-{version}", wheel, spark=spark, java_home=java_home)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def spark(environment, work_folder):
+    """A driver with a session, shared by all tests that do not harm it."""
+    driver = SparkDriver(environment, work_folder / "driver.log", "serve")
+    yield driver
+    driver.close()
+
+
+class Store:
+    """A store made by the command line, as a user makes it."""
+
+    def __init__(self, environment: Environment, path: Path) -> None:
+        self.environment = environment
+        self.path = path
+        self.folder = path.parent
+
+    def cli(self, *arguments: str) -> list[dict]:
+        answer = self.environment.run(str(self.environment.replog), "-f", "json", "-s", str(self.path), *arguments)
+        return json.loads(answer.stdout)["items"]
+
+    def topic(self, name: str, partitions: int = 2, replicas: int = 3, *more: str) -> str:
+        self.cli("topic", "create", name, "-p", str(partitions), "--replicas", str(replicas), *more)
+        return name
+
+    def checkpoint(self, name: str = "checkpoint") -> str:
+        return str(self.folder / name)
+
+
+@pytest.fixture(scope="session")
+def make_store(environment, work_folder):
+    """Return a function that makes a store with some brokers."""
+    numbers = itertools.count()
+
+    def make(brokers: int = 3) -> Store:
+        folder = work_folder / f"store-{next(numbers)}"
+        folder.mkdir()
+        store = Store(environment, folder / "log")
+        store.cli("init", "--brokers", str(brokers))
+        return store
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def store(make_store):
+    """A store of three brokers, shared by the tests of a module: each uses topics of its own."""
+    return make_store()

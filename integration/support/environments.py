@@ -1,0 +1,145 @@
+"""Fresh virtual environments with the built wheel, one per Spark version.
+
+What is under test comes from the wheel. Third-party packages are borrowed from the interpreter that
+runs pytest, so that an environment takes a second; an older Spark is unpacked from its release, once per
+cache folder (``REPLOG_TEST_CACHE``), and goes before the borrowed one.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tarfile
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCES = ("pyproject.toml", "setup.cfg", "README.md", "spark_replog", "pyspark_replog")
+SPARK_LAYOUT = {
+    "deps/jars/": "jars/",
+    "deps/bin/": "bin/",
+    "deps/sbin/": "sbin/",
+    "lib/": "python/lib/",
+    "pyspark/": "",
+}
+"""Folders of a source release and where its installation puts them in the package."""
+
+
+@dataclass(frozen=True)
+class Environment:
+    """A virtual environment that has the wheel."""
+
+    folder: Path
+    java_home: str | None
+
+    @property
+    def python(self) -> Path:
+        return self.folder / "bin" / "python"
+
+    @property
+    def replog(self) -> Path:
+        return self.folder / "bin" / "replog"
+
+    def variables(self) -> dict[str, str]:
+        """Return the process environment: nothing of the checkout, the worker's Python named."""
+        kept = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "SPARK_"))}
+        kept.pop("JAVA_HOME", None)
+        if self.java_home is not None:
+            kept["JAVA_HOME"] = self.java_home
+        return {
+            **kept,
+            "PYSPARK_PYTHON": str(self.python),
+            "PYSPARK_DRIVER_PYTHON": str(self.python),
+            "PATH": f"{self.folder / 'bin'}{os.pathsep}{os.environ['PATH']}",
+            "REPLOG_PRINCIPAL": "User:integration",
+        }
+
+    def run(self, *command: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        """Run a command of this environment and return what it printed."""
+        answer = subprocess.run(
+            command, env=self.variables(), cwd=self.folder, capture_output=True, text=True, timeout=120
+        )
+        if check and answer.returncode != 0:
+            raise AssertionError(f"{command} exited {answer.returncode}:\n{answer.stdout}\n{answer.stderr}")
+        return answer
+
+
+def build_wheel(folder: Path) -> Path:
+    """Build the wheel from a copy of the sources: no left-over of an earlier build can get into it."""
+    copy = folder / "source"
+    for name in SOURCES:
+        source = ROOT / name
+        if source.is_dir():
+            shutil.copytree(source, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+        elif source.exists():
+            copy.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(source, copy / name)
+    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), str(copy)]
+    built = subprocess.run(command, capture_output=True, text=True, timeout=180)
+    assert built.returncode == 0, built.stdout + built.stderr
+    (wheel,) = folder.glob("*.whl")
+    return wheel
+
+
+def make_environment(folder: Path, wheel: Path, *, spark: Path | None, java_home: str | None) -> Environment:
+    """Make a virtual environment with the wheel and nothing else of its own.
+
+    Args:
+        folder: to make it in.
+        wheel: of spark-replog.
+        spark: folder that holds another ``pyspark``, None for the one beside pytest.
+        java_home: for Spark, None where the machine's own Java serves.
+    """
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True, timeout=120)
+    environment = Environment(folder, java_home)
+    subprocess.run(
+        [sys.executable, "-m", "pip", "--python", str(environment.python), "install", "--quiet", "--no-deps",
+         "--no-index", "--disable-pip-version-check", str(wheel)],
+        check=True, timeout=120,
+    )  # fmt: skip
+    borrowed = [str(spark)] if spark is not None else []
+    borrowed.append(sysconfig.get_path("purelib"))
+    site = environment.folder / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
+    (site / "borrowed.pth").write_text("\n".join(borrowed) + "\n")
+    return environment
+
+
+def unpacked_spark(version: str, cache: Path) -> Path:
+    """Return a folder whose ``pyspark`` is the newest release of ``4.x``; downloaded at most once a cache."""
+    folder = cache / f"pyspark-{version}"
+    if (folder / "pyspark").is_dir():
+        return folder
+    download = cache / f"download-{version}-{os.getpid()}"
+    subprocess.run(
+        [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-build-isolation",
+         "--disable-pip-version-check", "--dest", str(download), f"pyspark=={version}.*"],
+        check=True, timeout=300,
+    )  # fmt: skip
+    (archive,) = download.glob("pyspark-*")
+    partial = download / "unpacked"
+    with tarfile.open(archive) as members:
+        for member in members:
+            target = _target_of(member)
+            if target is not None:
+                path = partial / "pyspark" / target
+                path.parent.mkdir(parents=True, exist_ok=True)
+                with members.extractfile(member) as source, path.open("wb") as copy:
+                    shutil.copyfileobj(source, copy, 1 << 20)
+                path.chmod(member.mode & 0o755)
+    if not folder.exists():
+        partial.rename(folder)  # whole or not at all: another run may share the cache
+    shutil.rmtree(download)
+    return folder
+
+
+def _target_of(member: tarfile.TarInfo) -> str | None:
+    if not member.isfile():
+        return None
+    inner = member.name.partition("/")[2]
+    for prefix, target in SPARK_LAYOUT.items():
+        if inner.startswith(prefix):
+            return target + inner[len(prefix) :]
+    return None

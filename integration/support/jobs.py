@@ -1,0 +1,302 @@
+"""Jobs run inside a fresh environment: ``serve`` answers requests, ``copy`` is a query to be killed.
+
+Runs under Spark 4.0 to 4.3; prints one marked line of JSON per answer. Arguments and results are
+plain values: the assertions are in the tests, outside.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+
+MARK = "@@replog "
+
+
+def answer(**message):
+    print(MARK + json.dumps(message), flush=True)
+
+
+def make_session(master="local[2]"):
+    import pyspark
+    from pyspark.sql import SparkSession
+
+    package = "org.apache.spark.sql.execution.streaming"
+    if not pyspark.__version__.startswith("4.0"):
+        package += ".checkpointing"
+    return (
+        SparkSession.builder.master(master)
+        .appName("replog-integration")
+        .config("spark.ui.enabled", "false")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.streaming.checkpointFileManagerClass", f"{package}.FileSystemBasedCheckpointFileManager")
+        .config("spark.driver.extraJavaOptions", "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xshare:auto")
+        .config("spark.sql.session.timeZone", "UTC")
+        .getOrCreate()
+    )
+
+
+# ------------------------------------------------------------------------------------------ jobs
+
+
+def about(spark):
+    import pyspark
+
+    import spark_replog
+
+    return {"spark": pyspark.__version__, "file": spark_replog.__file__, "version": spark_replog.__version__}
+
+
+def write(spark, path, topic, start, end, options=None, keyed=True, tasks=2, mode="append"):
+    """Append the numbers [start, end) as text."""
+    frame = spark.range(start, end, 1, tasks)
+    key = "cast(id % 10 as string) as key" if keyed else "cast(null as string) as key"
+    frame = frame.selectExpr(key, "cast(id as string) as value")
+    writer = frame.write.format("replog").mode(mode).options(**(options or {}))
+    if topic is not None:
+        writer = writer.option("topic", topic)
+    writer.save(path)
+
+
+def write_sql(spark, path, query, options=None):
+    """Append what a SQL query returns."""
+    spark.sql(query).write.format("replog").mode("append").options(**(options or {})).save(path)
+
+
+def read(spark, path, topic, options=None):
+    """Return all rows as [partition, offset, key, value, timestampType], sorted."""
+    frame = spark.read.format("replog").option("subscribe", topic).options(**(options or {})).load(path)
+    rows = frame.selectExpr(
+        "topic", "partition", "offset", "cast(key as string) key", "cast(value as string) value", "timestampType"
+    ).collect()
+    return sorted([row.partition, row.offset, row.key, row.value, row.timestampType] for row in rows)
+
+
+def read_headers(spark, path, topic):
+    frame = spark.read.format("replog").option("subscribe", topic).option("includeHeaders", "true").load(path)
+    rows = frame.orderBy("partition", "offset").collect()
+    return [
+        [
+            bytes(row.value).decode() if row.value is not None else None,
+            None if row.headers is None else [[h.key, bytes(h.value).decode()] for h in row.headers],
+            str(row.timestamp),
+        ]
+        for row in rows
+    ]
+
+
+def plan_size(spark, path, topic, options):
+    frame = spark.read.format("replog").option("subscribe", topic).options(**options).load(path)
+    return {"tasks": frame.rdd.getNumPartitions(), "rows": frame.count()}
+
+
+def schema(spark, path, topic, options=None):
+    frame = spark.read.format("replog").option("subscribe", topic).options(**(options or {})).load(path)
+    return frame.schema.simpleString()
+
+
+def same_frame_twice(spark, path, topic):
+    """Count, append, count again on one DataFrame and on a new one."""
+    frame = spark.read.format("replog").option("subscribe", topic).load(path)
+    first = frame.count()
+    write(spark, path, topic, 0, 5)
+    return [first, frame.count(), spark.read.format("replog").option("subscribe", topic).load(path).count()]
+
+
+def count_by_value(spark, path, topic):
+    """Return totals that show duplicates, losses and gaps without moving the rows."""
+    frame = spark.read.format("replog").option("subscribe", topic).load(path)
+    row = frame.selectExpr(
+        "count(*) n", "count(distinct cast(value as string)) d", "sum(cast(cast(value as string) as bigint)) s",
+    ).collect()[0]  # fmt: skip
+    parts = frame.groupBy("partition").agg({"offset": "max", "*": "count"}).collect()
+    dense = all(part["max(offset)"] == part["count(1)"] - 1 for part in parts)
+    return {"rows": row.n, "distinct": row.d, "sum": row.s, "dense": dense, "partitions": len(parts)}
+
+
+def copy_stream(spark, path, source, sink, checkpoint, available_now=True, **more):
+    """Copy one topic into another until nothing is left; return the rows of each micro-batch."""
+    query = start_copy(spark, path, source, sink, checkpoint, available_now, **more)
+    if available_now:
+        query.awaitTermination(100)
+    else:
+        query.processAllAvailable()
+    query.stop()
+    if query.exception() is not None:
+        raise query.exception()
+    return [progress["numInputRows"] for progress in query.recentProgress]
+
+
+def start_copy(
+    spark, path, source, sink, checkpoint, available_now=True, source_options=None, sink_options=None, select=None
+):
+    frame = (
+        spark.readStream.format("replog")
+        .option("subscribe", source)
+        .option("startingOffsets", "earliest")
+        .options(**(source_options or {}))
+        .load(path)
+    )
+    writer = (
+        frame.selectExpr(*(select or ["key", "value"]))
+        .writeStream.format("replog")
+        .option("topic", sink)
+        .option("checkpointLocation", checkpoint)
+        .options(**(sink_options or {}))
+    )
+    trigger = {"availableNow": True} if available_now else {"processingTime": "0 seconds"}
+    return writer.trigger(**trigger).start(path)
+
+
+def start_named(spark, name, **arguments):
+    """Start an endless copy and return; ``progress_of`` and ``stop_named`` find it."""
+    QUERIES[name] = start_copy(spark, available_now=False, **arguments)
+
+
+def progress_of(spark, name):
+    query = QUERIES[name]
+    if query.exception() is not None:
+        raise query.exception()
+    return None if query.lastProgress is None else query.lastProgress["batchId"]
+
+
+def drain_named(spark, name):
+    """Wait until the query has nothing left, then stop it."""
+    QUERIES[name].processAllAvailable()
+    stop_named(spark, name)
+
+
+def stop_named(spark, name):
+    query = QUERIES.pop(name)
+    query.stop()
+    if query.exception() is not None:
+        raise query.exception()
+
+
+def batch_times(spark, path, topic, sink, checkpoint, batches):
+    """Run an endless copy against a slow writer; return the trigger times of its batches in ms."""
+    query = start_copy(spark, path, topic, sink, checkpoint, False, source_options={"maxOffsetsPerTrigger": "1000"})
+    deadline = time.monotonic() + 60
+    while query.lastProgress is None or query.lastProgress["batchId"] < batches:
+        if query.exception() is not None or time.monotonic() > deadline:
+            break
+        time.sleep(0.05)
+    query.stop()
+    return [progress["durationMs"].get("triggerExecution", 0) for progress in query.recentProgress]
+
+
+def foreach_batch(spark, path, source, sink, checkpoint, options):
+    """Write each micro-batch by ``foreachBatch``, twice, as a repeated batch would."""
+
+    def put(frame, batch_id):
+        for _ in range(2):
+            write_options = {key: text.replace("$batch", str(batch_id)) for key, text in options.items()}
+            frame.select("key", "value").write.format("replog").mode("append").option("topic", sink).options(
+                **write_options
+            ).save(path)
+
+    frame = (
+        spark.readStream.format("replog").option("subscribe", source).option("startingOffsets", "earliest").load(path)
+    )
+    query = frame.writeStream.foreachBatch(put).option("checkpointLocation", checkpoint).trigger(availableNow=True)
+    query.start().awaitTermination(100)
+
+
+def sql(spark, statements):
+    """Run statements; return the rows of the last one."""
+    result = None
+    for statement in statements:
+        result = spark.sql(statement)
+    return [list(row) for row in result.collect()]
+
+
+def stream_word(spark, path, sink, checkpoint, mode):
+    """Write a stream with an aggregate in the given output mode."""
+    frame = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 10).load()
+    if mode == "complete":
+        frame = frame.groupBy().count().selectExpr("cast(count as string) as value")
+    else:
+        frame = frame.selectExpr("cast(value as string) as value")
+    query = (
+        frame.writeStream.format("replog").option("topic", sink).option("checkpointLocation", checkpoint)
+        .outputMode(mode).trigger(processingTime="0 seconds").start(path)
+    )  # fmt: skip
+    deadline = time.monotonic() + 60
+    while (query.lastProgress is None or query.lastProgress["batchId"] < 2) and time.monotonic() < deadline:
+        if query.exception() is not None:
+            raise query.exception()
+        time.sleep(0.05)
+    query.stop()
+
+
+def register_twice(spark):
+    import spark_replog
+
+    spark_replog.register(spark)
+    spark_replog.register(spark)
+
+
+def everything(spark, path, checkpoint_folder):
+    """Stream and batch both ways, in any version."""
+    register_twice(spark)
+    write(spark, path, "numbers", 0, 100)
+    limited = copy_stream(
+        spark, path, "numbers", "copy", checkpoint_folder + "/copy",
+        source_options={"maxOffsetsPerTrigger": "40"},
+    )  # fmt: skip
+    write(spark, path, "numbers", 100, 125)
+    rest = copy_stream(spark, path, "numbers", "copy", checkpoint_folder + "/copy")
+    idle = copy_stream(spark, path, "numbers", "copy", checkpoint_folder + "/copy")
+    return {
+        "limited": limited,
+        "rest": rest,
+        "idle": [rows for rows in idle if rows],
+        "values": sorted(int(row[3]) for row in read(spark, path, "copy")),
+        "offsets": [row[:2] for row in read(spark, path, "copy")],
+        "schema": schema(spark, path, "copy", {"includeHeaders": "true"}),
+        "headers": read_headers(spark, path, "copy")[0][1],
+    }
+
+
+# -------------------------------------------------------------------------------------- processes
+
+QUERIES = {}
+
+
+def serve():
+    """Answer requests until stdin closes."""
+    spark = make_session()
+    for line in sys.stdin:
+        request = json.loads(line)
+        try:
+            answer(result=globals()[request["job"]](spark, **request["arguments"]))
+        except Exception as error:
+            answer(error=f"{type(error).__name__}: {error}")
+    spark.stop()
+
+
+def copy(arguments):
+    """Copy without end, telling each finished micro-batch, until killed or (``until_idle``) done."""
+    given = json.loads(arguments)
+    until_idle = given.pop("until_idle")
+    spark = make_session("local[1]")
+    spark.sparkContext.setLogLevel("ERROR")
+    query = start_copy(spark, available_now=until_idle, **given)
+    seen = -1
+    while query.isActive:
+        progress = query.lastProgress
+        if progress is not None and progress["batchId"] != seen:
+            seen = progress["batchId"]
+            answer(batch=seen, rows=progress["numInputRows"])
+        time.sleep(0.01)
+    error = query.exception()
+    answer(done=True, error=None if error is None else str(error))
+
+
+if __name__ == "__main__":
+    threading.current_thread().name = "driver"
+    if sys.argv[1] == "serve":
+        serve()
+    else:
+        copy(sys.argv[2])

@@ -1,0 +1,181 @@
+"""A micro-batch is in the log once, whatever is killed, repeated or started twice."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+from spark_driver import JobFailed, SparkDriver
+
+ROWS = 60_000
+ROWS_PER_BATCH = 300
+
+
+def numbers(folder: Path) -> set[int]:
+    return {int(file.name) for file in folder.iterdir() if file.name.isdigit()} if folder.exists() else set()
+
+
+def test_driver_killed_again_and_again(spark, environment, make_store, request, record_property, work_folder):
+    """SIGKILL at random moments of a running query; every row is in the topic once, offsets dense."""
+    kills = request.config.getoption("--kills")
+    seed = random.SystemRandom().randrange(2**32)
+    record_property("seed", seed)
+    moments = random.Random(seed)
+    store = make_store()
+    path, checkpoint = str(store.path), store.checkpoint()
+    source, sink = store.topic("source", 1), store.topic("sink", 2)
+    spark.call("write", path=path, topic=source, start=0, end=ROWS, tasks=1)
+    arguments = {
+        "path": path, "source": source, "sink": sink, "checkpoint": checkpoint,
+        "source_options": {"maxOffsetsPerTrigger": str(ROWS_PER_BATCH)},
+    }  # fmt: skip
+    log = work_folder / "killed.log"
+    in_flight = 0
+    for kill in range(kills):
+        driver = SparkDriver(environment, log, "copy", json.dumps({**arguments, "until_idle": False}))
+        try:
+            message = driver.next_message(60)
+            assert message.get("error") is None, (kill, seed, message)
+            time.sleep(moments.uniform(0.5, 3.0))
+        finally:
+            driver.kill()
+        planned, committed = numbers(Path(checkpoint, "offsets")), numbers(Path(checkpoint, "commits"))
+        in_flight += max(planned) > max(committed, default=-1)
+    assert in_flight > 0 or kills < 5, f"no kill met a batch under way (seed {seed})"
+    last = {**arguments, "until_idle": True, "source_options": {}}
+    driver = SparkDriver(environment, log, "copy", json.dumps(last))
+    try:
+        message = driver.next_message(60)
+        while "done" not in message:
+            message = driver.next_message(60)
+        assert message["error"] is None, (seed, message)
+    finally:
+        driver.close()
+    batches = max(numbers(Path(checkpoint, "commits"))) + 1
+    print(f"kills {kills}, met a batch under way {in_flight}, micro-batches {batches}, seed {seed}")
+    assert spark.call("count_by_value", path=path, topic=sink) == {
+        "rows": ROWS, "distinct": ROWS, "sum": ROWS * (ROWS - 1) // 2, "dense": True, "partitions": 2,
+    }, seed  # fmt: skip
+
+
+def test_commit_lost_from_the_checkpoint_is_not_written_twice(spark, store):
+    """As if the driver died between the ENTRY and Spark's own commit file."""
+    source, sink = store.topic("replay", 1), store.topic("replay-out", 1)
+    path, checkpoint = str(store.path), store.checkpoint("replay")
+    spark.call("write", path=path, topic=source, start=0, end=20, tasks=1)
+    spark.call("copy_stream", path=path, source=source, sink=sink, checkpoint=checkpoint)
+    last = max(numbers(Path(checkpoint, "commits")))
+    for file in Path(checkpoint, "commits").glob(f"*{last}*"):
+        file.unlink()
+    spark.call("write", path=path, topic=source, start=20, end=30, tasks=1)
+    spark.call("copy_stream", path=path, source=source, sink=sink, checkpoint=checkpoint)
+    rows = spark.call("read", path=path, topic=sink)
+    assert [int(row[3]) for row in rows] == list(range(30))
+
+
+def test_two_queries_write_one_topic(spark, store):
+    path = str(store.path)
+    one, two, sink = store.topic("left", 1), store.topic("right", 1), store.topic("both", 2)
+    limit = {"maxOffsetsPerTrigger": "50"}
+    spark.call("write", path=path, topic=one, start=0, end=600, tasks=1)
+    spark.call("write", path=path, topic=two, start=600, end=1200, tasks=1)
+    for source in (one, two):
+        spark.call(
+            "start_named", name=source, path=path, source=source, sink=sink,
+            checkpoint=store.checkpoint(f"ck-{source}"), source_options=limit,
+        )  # fmt: skip
+    for source in (one, two):
+        spark.call("drain_named", name=source)
+    found = spark.call("count_by_value", path=path, topic=sink)
+    assert found == {"rows": 1200, "distinct": 1200, "sum": 1200 * 1199 // 2, "dense": True, "partitions": 2}
+
+
+def test_the_same_query_twice(spark, environment, store, work_folder):
+    """Two drivers on one checkpoint: one of them fails, no row is written twice."""
+    path = str(store.path)
+    source, sink, checkpoint = store.topic("twin", 1), store.topic("twin-out", 2), store.checkpoint("twin")
+    spark.call("write", path=path, topic=source, start=0, end=6000, tasks=1)
+    arguments = {
+        "path": path, "source": source, "sink": sink, "checkpoint": checkpoint,
+        "source_options": {"maxOffsetsPerTrigger": "100"},
+    }  # fmt: skip
+    spark.call("start_named", name="twin", **arguments)
+    other = SparkDriver(environment, work_folder / "twin.log", "copy", json.dumps({**arguments, "until_idle": False}))
+    outcomes = []
+    try:
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline and not outcomes:
+            message = other.next_message(60)
+            if "done" in message:
+                outcomes.append(message["error"])
+            try:
+                if spark.call("progress_of", name="twin") is not None:
+                    time.sleep(0.05)
+            except JobFailed as error:
+                outcomes.append(str(error))
+    finally:
+        other.kill()
+        with contextlib.suppress(JobFailed):
+            spark.call("stop_named", name="twin")
+    assert outcomes, "neither of the two noticed the other"
+    spark.call("copy_stream", path=path, source=source, sink=sink, checkpoint=checkpoint)
+    found = spark.call("count_by_value", path=path, topic=sink)
+    assert found == {"rows": 6000, "distinct": 6000, "sum": 6000 * 5999 // 2, "dense": True, "partitions": 2}
+
+
+def test_deleted_checkpoint(spark, store):
+    """A new checkpoint is a new query, unless transactional.id says that it is not."""
+    path = str(store.path)
+    source, plain, named = store.topic("reset", 1), store.topic("reset-plain", 1), store.topic("reset-named", 1)
+    spark.call("write", path=path, topic=source, start=0, end=10, tasks=1)
+
+    def copy(sink, name, **sink_options):
+        checkpoint = store.checkpoint(name)
+        shutil.rmtree(checkpoint, ignore_errors=True)
+        spark.call("copy_stream", path=path, source=source, sink=sink, checkpoint=checkpoint, sink_options=sink_options)
+
+    def count(sink):
+        return len(spark.call("read", path=path, topic=sink))
+
+    copy(plain, "ck-plain")
+    copy(plain, "ck-plain")
+    assert count(plain) == 20
+    copy(named, "ck-named", **{"transactional.id": "orders-job"})
+    with pytest.raises(JobFailed, match=r"\[REPLOG_CHECKPOINT_RESET\]"):
+        copy(named, "ck-named", **{"transactional.id": "orders-job"})
+    assert count(named) == 10
+    copy(named, "ck-named", **{"transactional.id": "orders-job", "onCheckpointReset": "skip"})
+    assert count(named) == 10
+    copy(named, "ck-named", **{"transactional.id": "orders-job", "onCheckpointReset": "append"})
+    assert count(named) == 20
+
+
+def test_batch_write_with_a_transaction_is_written_once(spark, store):
+    path, topic = str(store.path), store.topic("txn", 1)
+    options = {"txnAppId": "nightly", "txnVersion": "3"}
+    spark.call("write", path=path, topic=topic, start=0, end=10, tasks=1, options=options)
+    spark.call("write", path=path, topic=topic, start=0, end=10, tasks=1, options=options)
+    assert len(spark.call("read", path=path, topic=topic)) == 10
+    with pytest.raises(JobFailed, match=r"\[REPLOG_DUPLICATE_TXN_MISMATCH\]"):
+        spark.call("write", path=path, topic=topic, start=0, end=11, tasks=1, options=options)
+    spark.call("write", path=path, topic=topic, start=10, end=12, tasks=1, options={**options, "txnVersion": "4"})
+    assert len(spark.call("read", path=path, topic=topic)) == 12
+
+
+def test_foreach_batch(spark, store):
+    path = str(store.path)
+    source, bare, once = store.topic("each", 1), store.topic("each-bare", 1), store.topic("each-once", 1)
+    spark.call("write", path=path, topic=source, start=0, end=10, tasks=1)
+    spark.call("foreach_batch", path=path, source=source, sink=bare, checkpoint=store.checkpoint("each-1"), options={})
+    assert len(spark.call("read", path=path, topic=bare)) == 20
+    assert "a batch write inside streaming query" in spark.log_text()
+    options = {"txnAppId": "each", "txnVersion": "$batch"}
+    spark.call(
+        "foreach_batch", path=path, source=source, sink=once, checkpoint=store.checkpoint("each-2"), options=options
+    )
+    assert len(spark.call("read", path=path, topic=once)) == 10

@@ -1,0 +1,39 @@
+"""One wheel for Spark 4.0, 4.1, 4.2 and 4.3: stream and batch, in and out."""
+
+from __future__ import annotations
+
+import pytest
+from spark_driver import SparkDriver
+
+SCHEMA = (
+    "struct<key:binary,value:binary,topic:string,partition:int,offset:bigint,timestamp:timestamp,timestampType:int,"
+    "headers:array<struct<key:string,value:binary>>>"
+)
+
+
+@pytest.mark.parametrize("version", ["4.0", "4.1", "4.2", "4.3"])
+def test_version(version, request, make_store, work_folder):
+    store = make_store()
+    store.topic("numbers")
+    store.topic("copy")
+    if version == "4.3":
+        driver = request.getfixturevalue("spark")
+    else:
+        environment = request.getfixturevalue("older_environment")(version)
+        driver = SparkDriver(environment, work_folder / f"driver-{version}.log", "serve")
+    try:
+        assert driver.call("about")["spark"].startswith(version)
+        found = driver.call("everything", path=str(store.path), checkpoint_folder=str(store.folder), timeout_s=120)
+    finally:
+        if version != "4.3":
+            driver.close()
+    assert found["values"] == list(range(125))
+    by_partition = {}
+    for partition, offset in found["offsets"]:
+        by_partition.setdefault(partition, []).append(offset)
+    assert all(offsets == list(range(len(offsets))) for offsets in by_partition.values())
+    assert sum(found["limited"]) + sum(found["rest"]) == 125
+    assert max(found["limited"]) <= 40
+    assert found["idle"] == []
+    assert found["schema"] == SCHEMA
+    assert found["headers"] is None
