@@ -60,9 +60,7 @@ class Calls:
             return name
         is_folder = stat.S_ISDIR(os.fstat(args[0]).st_mode)
         return (
-            f"fsync folder {os.path.basename(os.readlink(f'/proc/self/fd/{args[0]}'))}"
-            if is_folder
-            else "fsync file"
+            f"fsync folder {os.path.basename(os.readlink(f'/proc/self/fd/{args[0]}'))}" if is_folder else "fsync file"
         )
 
 
@@ -165,9 +163,7 @@ class TestVisibility:
 
     def test_short_writes_are_continued(self, store, monkeypatch):
         real = os.writev
-        monkeypatch.setattr(
-            os, "writev", lambda fd, views: real(fd, [views[0][: max(1, len(views[0]) // 2)]])
-        )
+        monkeypatch.setattr(os, "writev", lambda fd, views: real(fd, [views[0][: max(1, len(views[0]) // 2)]]))
         body = os.urandom(1000)
         assert store.create("j/0", [body[:10], b"", body[10:]]) is CREATED
         assert store.get("j/0") == body
