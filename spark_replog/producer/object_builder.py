@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+import pyarrow as pa
+
 from spark_replog.ids import TopicPartition, new_id
 from spark_replog.log.data_object import BATCH_SIZE_BYTES_TARGET, EncodedObject, encode_data_object
 from spark_replog.log.write_plan import WritePlan
@@ -74,6 +76,8 @@ class ObjectBuilder:
         for item in request.memory:
             item.release()
         request.memory = []
+        # Arrow's allocators keep freed pages for later; a bound on the process must not depend on that.
+        pa.default_memory_pool().release_unused()
 
     def _sections(self, batches: Sequence[ProducerBatch]) -> dict[TopicPartition, list[Slice]]:
         """Return each partition's slices, few and large, partitions in a fixed order."""

@@ -105,6 +105,7 @@ class RowRouter:
         default_topic: the topic option; None: rows name their topic.
         random_source: for the sticky choice.
         partitioner: the user's, if any.
+        row_bytes_max: what a single row may take of ``buffer.memory``.
 
     Raises:
         NotFoundError: UNKNOWN_TOPIC_OR_PARTITION, the plan lacks the default topic.
@@ -117,11 +118,14 @@ class RowRouter:
         default_topic: str | None,
         random_source: random.Random,
         partitioner: Partitioner | None,
+        *,
+        row_bytes_max: int,
     ) -> None:
         self._plan = plan
         self._config = config
         self._random = random_source
         self._custom = partitioner
+        self._row_bytes_max = row_bytes_max
         self._default = None if default_topic is None else plan.topic(default_topic)
         self._first_slots: dict[str, int] = {}
         self._partitioners: dict[str, TopicPartitioner] = {}
@@ -203,7 +207,7 @@ class RowRouter:
         largest_bytes = int(sizes.max())
         limits = (
             (self._config.max_request_size_bytes, "max.request.size"),
-            (self._config.buffer_memory_bytes, "buffer.memory"),
+            (self._row_bytes_max, "what buffer.memory holds"),
             (topic.max_message_bytes, "the topic's max.message.bytes"),
         )
         limit_bytes, setting = min(limits)
@@ -211,7 +215,7 @@ class RowRouter:
             raise InvalidConfigError(
                 ErrorCode.MESSAGE_TOO_LARGE,
                 f"a row for topic '{topic.name}' is {largest_bytes} bytes when serialized, larger than {setting} "
-                f"({limit_bytes}). Raise {setting} or split the row.",
+                f"({limit_bytes}). Raise that setting or split the row.",
                 topic=topic.name,
                 size_bytes=largest_bytes,
                 row=int(sizes.argmax()),

@@ -39,6 +39,9 @@ logger = logging.getLogger(__name__)
 RANGE_BYTES_MAX = 8 * 1024 * 1024
 """Rows sorted and gathered together: small enough for the cache, large enough for few slices."""
 ABORT_WAIT_MS_MAX = 1_000
+SLACK_DIVISOR = 4
+"""This part of ``buffer.memory`` is for what the pool cannot count: pages that Arrow's allocator keeps
+besides, and the copy of an object in the making. With it the process keeps to DESIGN's bound G8."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +91,12 @@ class TaskWriter:
         self._clock = clock
         self._default_topic = default_topic
         self._columns: InputColumns | None = None
-        self._pool = BufferPool(config.buffer_memory_bytes, clock=clock)
-        self._range_bytes = max(1, min(RANGE_BYTES_MAX, config.buffer_memory_bytes // 8))
-        self._router = RowRouter(plan, config, default_topic, random_source, partitioner)
+        pool_bytes = config.buffer_memory_bytes - config.buffer_memory_bytes // SLACK_DIVISOR
+        self._pool = BufferPool(pool_bytes, clock=clock)
+        self._range_bytes = max(1, min(RANGE_BYTES_MAX, pool_bytes // 8))
+        self._router = RowRouter(
+            plan, config, default_topic, random_source, partitioner, row_bytes_max=pool_bytes
+        )
         self._accumulator = RecordAccumulator(
             self._pool,
             batch_size_bytes=config.batch_size_bytes,
