@@ -55,6 +55,7 @@ class ProducerConfig:
     compression_type: str | None = None
     replica_grace_ms: int = 500
     partitioner_ignore_keys: bool = False
+    partitioner_class: str | None = None
 
     def __post_init__(self) -> None:
         """Check what one key cannot know of another (source: ``KafkaProducer.configureDeliveryTimeout``)."""
@@ -295,6 +296,11 @@ _PRODUCER_KEYS = (
     _setting(
         "producer", "partitioner.ignore.keys", "false", "bool",
         "Spread rows over partitions whatever their key.",
+    ),
+    _setting(
+        "producer", "partitioner.class", None, "text",
+        "A class of yours, as module.Class, importable on the workers, whose partition_array(keys, count) "
+        "returns a partition per key. Not set means murmur2 of the key, and sticky without one.",
     ),
 )
 

@@ -7,6 +7,7 @@ key is a key; only a null key is not.
 
 from __future__ import annotations
 
+import importlib
 import random
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -29,6 +30,34 @@ class Partitioner(Protocol):
             count: number of partitions of the topic.
         """
         ...
+
+
+def load_partitioner(path: str) -> Partitioner:
+    """Return an instance of the user's class (``partitioner.class``).
+
+    Args:
+        path: ``module.Class``; made without arguments.
+
+    Raises:
+        InvalidConfigError: REPLOG_INVALID_OPTION: not found, or without ``partition_array``.
+    """
+    module_name, _, class_name = path.rpartition(".")
+    try:
+        found = getattr(importlib.import_module(module_name), class_name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise InvalidConfigError(
+            ErrorCode.REPLOG_INVALID_OPTION,
+            f"partitioner.class '{path}' cannot be imported: {error}. Give module.Class, importable on the "
+            "workers.",
+        ) from error
+    if not callable(getattr(found, "partition_array", None)):
+        raise InvalidConfigError(
+            ErrorCode.REPLOG_INVALID_OPTION,
+            f"partitioner.class '{path}' has no method partition_array(keys, count), which Arrow batches need. "
+            "Add it.",
+        )
+    partitioner: Partitioner = found()
+    return partitioner
 
 
 class BuiltInPartitioner:
@@ -174,4 +203,4 @@ class TopicPartitioner:
             )
 
 
-__all__ = ["BuiltInPartitioner", "Partitioner", "TopicPartitioner"]
+__all__ = ["BuiltInPartitioner", "Partitioner", "TopicPartitioner", "load_partitioner"]

@@ -28,7 +28,7 @@ from spark_replog.producer.buffer_pool import BufferPool, PinnedBytes
 from spark_replog.producer.columns import InputColumns, Rows
 from spark_replog.producer.murmur2 import Int64Array
 from spark_replog.producer.object_builder import ObjectBuilder
-from spark_replog.producer.partitioner import Partitioner
+from spark_replog.producer.partitioner import load_partitioner
 from spark_replog.producer.row_router import RowRouter, SlotRows
 from spark_replog.producer.sender import Sender
 from spark_replog.producer.transport import PutTransport
@@ -69,7 +69,6 @@ class TaskWriter:
         task_id: Spark partition id of the task.
         default_topic: the topic option; None: rows name their topic.
         clock: time of rows without one, time-outs.
-        partitioner: the user's, if any.
     """
 
     def __init__(
@@ -83,7 +82,6 @@ class TaskWriter:
         task_id: int,
         default_topic: str | None,
         clock: Clock = SYSTEM_CLOCK,
-        partitioner: Partitioner | None = None,
     ) -> None:
         # Seeded by the task: a retry chooses the same partitions, and nothing else depends on it.
         random_source = random.Random(f"{query_id}/{batch_id}/{task_id}")
@@ -91,11 +89,12 @@ class TaskWriter:
         self._clock = clock
         self._default_topic = default_topic
         self._columns: InputColumns | None = None
+        custom = load_partitioner(config.partitioner_class) if config.partitioner_class else None
         pool_bytes = config.buffer_memory_bytes - config.buffer_memory_bytes // SLACK_DIVISOR
         self._pool = BufferPool(pool_bytes, clock=clock)
         self._range_bytes = max(1, min(RANGE_BYTES_MAX, pool_bytes // 8))
         self._router = RowRouter(
-            plan, config, default_topic, random_source, partitioner, row_bytes_max=pool_bytes
+            plan, config, default_topic, random_source, custom, row_bytes_max=pool_bytes
         )
         self._accumulator = RecordAccumulator(
             self._pool,
