@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import pytest
+
+from spark_replog.errors import ReplogError, UnsupportedFormatError
+from spark_replog.log.cluster_state import FEATURE_LEVEL_MAX, ClusterLedgerState
+from spark_replog.log.commands import (
+    BrokerRegister,
+    FeatureSet,
+    LedgerRegister,
+    Outcome,
+    TopicClose,
+    TopicPublish,
+    TopicUnpublish,
+    encode_command,
+)
+from spark_replog.log.entry import encode_entry
+
+A, B, C = "a" * 32, "b" * 32, "c" * 32
+
+
+def apply(state, *commands):
+    payload = encode_entry([encode_command(command) for command in commands])
+    return [result.outcome for result in state.apply(state.applied_index + 1, payload)]
+
+
+def test_brokers_are_registered_and_updated():
+    state = ClusterLedgerState()
+    first = BrokerRegister(0, "file:///a", None, "{}")
+    assert apply(state, first, first) == [Outcome.APPLIED, Outcome.EXISTS]
+    assert apply(state, BrokerRegister(0, "file:///b", "r1", "{}")) == [Outcome.APPLIED]
+    assert (state.brokers[0].url, state.brokers[0].rack) == ("file:///b", "r1")
+
+
+def test_the_first_publisher_of_a_name_wins():
+    state = ClusterLedgerState()
+    assert apply(state, TopicPublish("t", A, B), TopicPublish("t", C, B)) == [Outcome.APPLIED, Outcome.EXISTS]
+    assert state.topics == {"t": (A, B)}
+
+
+def test_unpublish_frees_only_its_own_id():
+    state = ClusterLedgerState()
+    apply(state, TopicPublish("t", A, B))
+    assert apply(state, TopicUnpublish("t", C)) == [Outcome.EXISTS]
+    assert apply(state, TopicUnpublish("t", A), TopicPublish("t", C, B)) == [Outcome.APPLIED] * 2
+    assert state.topics == {"t": (C, B)}
+
+
+def test_ledger_names_are_given_once():
+    state = ClusterLedgerState()
+    assert apply(state, LedgerRegister("l", A), LedgerRegister("l", B)) == [Outcome.APPLIED, Outcome.EXISTS]
+    assert state.ledgers == {"l": A}
+
+
+def test_the_feature_level_only_rises_and_stops_older_releases():
+    state = ClusterLedgerState()
+    assert apply(state, FeatureSet(1), FeatureSet(1)) == [Outcome.APPLIED, Outcome.EXISTS]
+    with pytest.raises(UnsupportedFormatError, match="feature level"):
+        apply(state, FeatureSet(FEATURE_LEVEL_MAX + 1))
+    assert (state.feature_level, state.applied_index) == (1, 0)
+
+
+def test_misplaced_commands_and_entries():
+    state = ClusterLedgerState()
+    assert apply(state, TopicClose(A)) == [Outcome.INVALID]
+    with pytest.raises(ReplogError, match="folded after"):
+        state.apply(5, encode_entry([]))

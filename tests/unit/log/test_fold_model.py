@@ -1,0 +1,212 @@
+"""The fold against a slow, obvious model that keeps every row."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spark_replog.log.commands import (
+    Append,
+    DataObject,
+    HoldersAdd,
+    IdentityKind,
+    IsrChange,
+    ProducerIdentity,
+    Section,
+    TopicClose,
+    TopicInit,
+    encode_command,
+)
+from spark_replog.log.entry import encode_entry
+from spark_replog.log.topic_state import Outcome, TopicLedgerState
+
+TOPICS = ("a" * 32, "b" * 32)
+PARTITIONS = 3
+REPLICAS = ((0, 1, 2), (1, 2, 0), (2, 1))
+KEYS = [(topic, partition) for topic in TOPICS for partition in range(PARTITIONS)]
+
+
+@dataclass
+class Model:
+    """Rows as (entry, object name, row number); watermarks by looking at everything again."""
+
+    rows: dict = field(default_factory=lambda: {key: [] for key in KEYS})
+    isr: dict = field(default_factory=lambda: {key: list(REPLICAS[key[1]]) for key in KEYS})
+    marks: dict = field(default_factory=lambda: dict.fromkeys(KEYS, 0))
+    closed: set = field(default_factory=set)
+    seen: dict = field(default_factory=dict)
+    runs: dict = field(default_factory=dict)
+    objects: dict = field(default_factory=dict)
+    entries: list = field(default_factory=list)
+    stable: int = -1
+
+    def outcome(self, append):
+        touched = {s.topic_id for o in append.objects for s in o.sections}
+        who = append.identity
+        if touched & self.closed:
+            return Outcome.TOPIC_CLOSED
+        if who.sequence <= self.seen.get(who.producer_id, -1):
+            return Outcome.DUPLICATE
+        if who.run_id in self.runs.get(who.producer_id, [])[:-1]:
+            return Outcome.FENCED
+        return Outcome.APPLIED
+
+    def apply(self, index, commands):
+        outcomes = []
+        for number, command in enumerate(commands):
+            outcomes.append(self.apply_one(index, number, command))
+        self.entries.append(index)
+        self.advance(index)
+        return outcomes
+
+    def apply_one(self, index, number, command):
+        if isinstance(command, Append):
+            outcome = self.outcome(command)
+            if outcome is Outcome.APPLIED:
+                who = command.identity
+                self.seen[who.producer_id] = who.sequence
+                runs = self.runs.setdefault(who.producer_id, [])
+                if who.run_id not in runs:
+                    runs.append(who.run_id)
+                for object_no, item in enumerate(command.objects):
+                    keys = [(s.topic_id, s.partition) for s in item.sections]
+                    self.objects[index, number, object_no] = [set(item.holders), keys]
+                    for section in item.sections:
+                        target = self.rows[section.topic_id, section.partition]
+                        target += [(index, item.name, row) for row in range(section.row_count)]
+            return outcome
+        if isinstance(command, TopicClose):
+            if command.topic_id in self.closed:
+                return Outcome.EXISTS
+            self.closed.add(command.topic_id)
+            return Outcome.APPLIED
+        if isinstance(command, HoldersAdd):
+            found = self.objects.get((command.entry_index, command.command_no, command.object_no))
+            if found is None:
+                return Outcome.INVALID
+            if found[0] >= set(command.broker_ids):
+                return Outcome.EXISTS
+            found[0] |= set(command.broker_ids)
+            return Outcome.APPLIED
+        changed = False
+        for key in KEYS:
+            changed |= self.change_isr(key, command)
+        return Outcome.APPLIED if changed else Outcome.SKIPPED
+
+    def change_isr(self, key, command):
+        isr, broker = self.isr[key], command.broker_id
+        if not command.in_sync:
+            if broker not in isr or len(isr) == 1:
+                return False
+            isr.remove(broker)
+            return True
+        complete = all(broker in holders for holders, keys in self.objects.values() if key in keys)
+        if broker in isr or broker not in REPLICAS[key[1]] or not complete:
+            return False
+        isr.append(broker)
+        return True
+
+    def advance(self, index):
+        while self.stable < index:
+            candidate = self.stable + 1
+            mine = [value for where, value in self.objects.items() if where[0] == candidate]
+            for holders, keys in mine:
+                for key in keys:
+                    if key[0] in self.closed:
+                        continue
+                    if not set(self.isr[key]) <= holders or len(self.isr[key]) < len(REPLICAS[key[1]]) // 2 + 1:
+                        return
+            self.stable = candidate
+            for key in KEYS:
+                self.marks[key] = sum(1 for row in self.rows[key] if row[0] <= candidate)
+
+
+holder_sets = st.frozensets(st.integers(0, 2), min_size=1) | st.just(frozenset((0, 1, 2)))
+
+
+@st.composite
+def data_objects(draw, name):
+    rows = draw(st.dictionaries(st.sampled_from(KEYS), st.integers(1, 4), min_size=1, max_size=4))
+    sections, start = [], 0
+    for (topic, partition), count in rows.items():
+        sections.append(Section(topic, partition, count, start, 8 * count, 0, 0, 0))
+        start += 8 * count
+    return DataObject(0, name, start, False, draw(holder_sets), tuple(sections))
+
+
+@st.composite
+def histories(draw):
+    entries = []
+    for index in range(1, draw(st.integers(2, 25))):
+        commands = []
+        for number in range(draw(st.integers(1, 2))):
+            kind = draw(st.sampled_from(["append"] * 4 + ["isr", "isr", "holders", "holders", "close"]))
+            if kind == "append":
+                who = ProducerIdentity(
+                    draw(st.sampled_from("xy")),
+                    "q",
+                    draw(st.integers(0, 12)),
+                    draw(st.sampled_from("rst")),
+                    IdentityKind.STREAM,
+                )
+                objects = [draw(data_objects(f"{index}-{number}-{k}")) for k in range(draw(st.integers(1, 2)))]
+                commands.append(Append(who, "", "", 0, tuple(objects)))
+            elif kind == "isr":
+                commands.append(IsrChange(None, draw(st.integers(0, 2)), draw(st.booleans()), 0))
+            elif kind == "holders":
+                commands.append(HoldersAdd(draw(st.integers(1, index)), 0, 0, tuple(draw(holder_sets))))
+            elif draw(st.integers(0, 9)) == 0:
+                commands.append(TopicClose(draw(st.sampled_from(TOPICS))))
+        entries.append(commands)
+    return entries
+
+
+@settings(max_examples=250, deadline=None)
+@given(histories())
+def test_the_fold_is_the_slow_model(history):
+    state, model = TopicLedgerState("L"), Model()
+    start = [TopicInit(topic, topic[0], REPLICAS, ()) for topic in TOPICS]
+    state.apply(0, encode_entry([encode_command(command) for command in start]))
+    model.apply(0, [])
+    for index, commands in enumerate(history, start=1):
+        results = state.apply(index, encode_entry([encode_command(command) for command in commands]))
+        assert [r.outcome for r in results] == model.apply(index, commands)
+        assert state.stable_index == model.stable
+        for key in KEYS:
+            partition = state.topics[key[0]].partitions[key[1]]
+            assert partition.log_end_offset == len(model.rows[key])
+            assert set(partition.isr) == set(model.isr[key])
+            assert partition.leader in partition.isr
+            assert partition.high_watermark == model.marks[key]
+    check_rows(state, model)
+
+
+def check_rows(state, model):
+    """Offsets are dense from 0, and each leads to the row that the model has there."""
+    for key, rows in model.rows.items():
+        found = []
+        for section in state.sections(*key, 0, len(rows)):
+            assert section.base_offset == len(found)
+            found += [section.object.name] * section.row_count
+        assert found == [name for _, name, _ in rows]
+    lacking = {(c.entry_index, c.command_no, c.object_no): set(c.missing) for c in state.under_replicated()}
+    expected = {}
+    for where, (holders, keys) in model.objects.items():
+        missing = {b for key in keys if key[0] not in model.closed for b in model.isr[key]} - holders
+        if missing:
+            expected[where] = missing
+    assert lacking == expected
+
+
+@settings(max_examples=50, deadline=None)
+@given(histories())
+def test_two_folds_of_the_same_entries_agree(history):
+    states = (TopicLedgerState("L"), TopicLedgerState("L"))
+    start = [TopicInit(topic, topic[0], REPLICAS, ()) for topic in TOPICS]
+    for index, commands in enumerate([start, *history]):
+        payload = encode_entry([encode_command(command) for command in commands])
+        assert states[0].apply(index, payload) == states[1].apply(index, payload)
+    for key in KEYS:
+        assert states[0].sections(*key, 0, 1000) == states[1].sections(*key, 0, 1000)
