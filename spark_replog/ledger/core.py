@@ -319,6 +319,7 @@ class LedgerCore:
             state.must_read = False
             if state.busy_goal == self._goal:
                 state.is_fresh = True
+                state.checked_goal = 0  # a check before this read says nothing about it
 
     def _learn(self, root: int, state: RootState, data: bytes, now_ms: float) -> None:
         record = decode_record(
@@ -386,20 +387,20 @@ class LedgerCore:
 
     def _advance_sync(self, now_ms: float) -> None:
         missing = sum(1 << root for root, state in enumerate(self.roots) if not state.is_fresh)
-        if len(self.roots) - missing.bit_count() < self.prefix.majority:
+        if self._is_minority(missing) or (missing and self._is_waiting(missing, now_ms)):
             return
-        if self.prefix.has_undecided_tail():
-            missing |= self._doubted_roots()
+        if missing or self.prefix.has_undecided_tail():
+            missing |= self._doubted_roots(missing)
+            if self._is_minority(missing):
+                return
         is_ambiguous = self.prefix.is_ambiguous(missing)
         if self._is_write:
-            if missing and self._is_waiting(missing, now_ms):
-                return
             claims = is_ambiguous and not self.proposer.is_single
             self._enter(Phase.CLAIM if claims else Phase.READY)
             return
         if not is_ambiguous:
             self._enter(Phase.DONE)
-        elif now_ms - self._goal_start_ms < self._settings.tail_retry_ms:
+        elif now_ms < self._goal_start_ms + self._settings.tail_retry_ms:
             self._reread(now_ms)
         elif self._may_claim:
             self._enter(Phase.CLAIM)
@@ -407,15 +408,21 @@ class LedgerCore:
             self.is_tail_unclear = True
             self._enter(Phase.DONE)
 
-    def _doubted_roots(self) -> int:
-        """Return the roots that answered without the tail and were not checked since; have them checked.
+    def _is_minority(self, missing: int) -> bool:
+        return len(self.roots) - missing.bit_count() < self.prefix.majority
 
-        A root that was emptied reads like one that never had the tail: only ``replog.json`` tells.
+    def _doubted_roots(self, missing: int) -> int:
+        """Return the roots whose answer needs ``replog.json`` behind it; have it read.
+
+        A root that was emptied reads like one that never had the newest record. That cannot hide
+        it while every root answers and none shows a tail; in all other cases it can.
         """
         index = self.prefix.length
         doubted = 0
         for root, state in enumerate(self.roots):
-            if index not in self.prefix.views[root].entries and state.checked_goal != self._goal:
+            if state.checked_goal != self._goal and (
+                missing or index not in self.prefix.views[root].entries
+            ):
                 state.must_check = True
                 doubted |= 1 << root
         return doubted
