@@ -118,15 +118,18 @@ class CatchUp:
         commands = [encode_command(HoldersAdd(*name, tuple(sorted(brokers)))) for name, brokers in holders.items()]
         commands += [encode_command(IsrChange(None, broker_id, True, now_ms)) for broker_id in joining]
         for start in range(0, len(commands), COMMANDS_PER_ENTRY_MAX):
-            chunk = tuple(commands[start : start + COMMANDS_PER_ENTRY_MAX])
-            ledger.append(lambda _, chunk=chunk: chunk, timeout_ms=self._services.config.delivery_timeout_ms)
+            self._decide(ledger, tuple(commands[start : start + COMMANDS_PER_ENTRY_MAX]))
         for broker_id in joining:
             _log.info("broker %d is back in the in-sync replicas of ledger %s", broker_id, ledger.ledger_id)
+
+    def _decide(self, ledger: Ledger[TopicLedgerState], commands: tuple[bytes, ...]) -> None:
+        ledger.append(lambda _: commands, timeout_ms=self._services.config.delivery_timeout_ms)
 
 
 def _within(missing: list[MissingCopy], size_bytes_max: int) -> list[MissingCopy]:
     """Return the oldest objects that fit, at least one."""
-    chosen, size_bytes = [], 0
+    chosen: list[MissingCopy] = []
+    size_bytes = 0
     for each in missing:
         size_bytes += each.object.size_bytes
         if chosen and size_bytes > size_bytes_max:

@@ -91,10 +91,8 @@ class Cluster:
     @classmethod
     def shared(cls, path: str, storage_options: Mapping[str, str] | None = None) -> Cluster:
         """Return this process's cluster for the path and options, opened on first use."""
-        key = (os.getpid(), path, tuple(sorted((storage_options or {}).items())))
+        key = (path, tuple(sorted((storage_options or {}).items())))
         with _SHARED_LOCK:
-            for stale in [other for other in _SHARED if other[0] != key[0]]:
-                del _SHARED[stale]
             cluster = _SHARED.get(key)
         if cluster is None:
             opened = cls.open(path, storage_options)
@@ -169,6 +167,7 @@ class Cluster:
             JournalRoot(broker_id, self.brokers.store(broker_id), partial(self.brokers.check_root, broker_id))
             for broker_id in self.brokers.metadata_broker_ids
         ]
+        settings = LedgerSettings(grace_ms=self.config.commit_wait_ms)
         return Ledger(ledger_id, roots, state, settings=LedgerSettings(grace_ms=self.config.commit_wait_ms), clock=self.clock)
 
 
@@ -181,7 +180,16 @@ def unknown_topic(name: str, path: str) -> NotFoundError:
     )
 
 
-_SharedKey = tuple[int, str, tuple[tuple[str, str], ...]]
+_SharedKey = tuple[str, tuple[tuple[str, str], ...]]
 _SHARED: dict[_SharedKey, Cluster] = {}
 _SHARED_LOCK = threading.Lock()
-os.register_at_fork(after_in_child=_SHARED.clear)
+
+
+def _forget_shared() -> None:
+    # A forked child must not use its parent's ledgers, and may have inherited a held lock.
+    global _SHARED_LOCK
+    _SHARED_LOCK = threading.Lock()
+    _SHARED.clear()
+
+
+os.register_at_fork(after_in_child=_forget_shared)

@@ -110,7 +110,6 @@ def _brokers_to_finish(
 
 def _register(cluster: Cluster, probes: Mapping[int, str], timeout_ms: int) -> None:
     """Record every broker in the cluster ledger; those already there are left alone."""
-
     for broker_id in cluster.brokers.broker_ids:
         command = BrokerRegister(
             broker_id, cluster.brokers.url(broker_id), cluster.brokers.rack(broker_id), probes[broker_id]

@@ -176,8 +176,7 @@ class Controller:
             raise InvalidConfigError(ErrorCode.REPLOG_INVALID_OPTION, "offsets are read at 'start' or 'end'.", at=at)
         found = self.describe_topic(name)
         return {
-            each.partition: each.log_start_offset if at == "start" else each.high_watermark
-            for each in found.partitions
+            each.partition: each.log_start_offset if at == "start" else each.high_watermark for each in found.partitions
         }
 
     def _live_handle(self, name: str) -> TopicHandle | None:
@@ -245,12 +244,14 @@ class Controller:
     ) -> TopicId:
         """Decide the topic in its ledger; brokers that are away start out of sync."""
         topic_id = new_id()
-        init = TopicInit(topic_id, name, assignment, config)
         now_ms = self._cluster.clock.now_ms()
-        commands = [init, *(IsrChange(topic_id, broker_id, False, now_ms) for broker_id in sorted(away))]
+        commands = (
+            encode_command(TopicInit(topic_id, name, assignment, config)),
+            *(encode_command(IsrChange(topic_id, broker_id, False, now_ms)) for broker_id in sorted(away)),
+        )
 
         def propose(state: TopicLedgerState) -> tuple[bytes, ...] | None:
-            return None if topic_id in state.topics else tuple(encode_command(each) for each in commands)
+            return None if topic_id in state.topics else commands
 
         self._cluster.topic_ledger(ledger_id).append(propose, timeout_ms=self._timeout_ms)
         return topic_id

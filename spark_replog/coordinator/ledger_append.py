@@ -85,12 +85,11 @@ class LedgerAppend:
             OutcomeUnknownError: REPLOG_COMMIT_OUTCOME_UNKNOWN.
         """
         while True:
-            self._answer = self._round = None
             outcome = self._ledger.append(self._propose, timeout_ms=self._services.config.delivery_timeout_ms)
             if self._round is not None:
                 self._replicate(self._round, is_decided=False)
                 continue
-            result = outcome.result if self._answer is None else self._answer
+            result: CommandResult = outcome.result if self._answer is None else self._answer
             if self._waits_for_all and result.outcome in _SUCCESSES:
                 self._settle()
             return result
@@ -161,12 +160,12 @@ class LedgerAppend:
             with ledger.lock:
                 if ledger.state.stable_index >= index:
                     return
-            self._round = None
             ledger.append(self._propose_settling, timeout_ms=self._services.config.delivery_timeout_ms)
             if self._round is not None:
                 self._replicate(self._round, is_decided=True)
 
     def _propose_settling(self, state: TopicLedgerState) -> tuple[bytes, ...] | None:
+        self._round = None
         nothing = replace(self._append, objects=())
         return (self._side_commands(state) or None) if self._is_ready(state, nothing) else None
 
@@ -266,6 +265,4 @@ def _topic_ids(objects: Iterable[DataObject]) -> set[str]:
 
 
 def _is_in_sync(state: TopicLedgerState, broker_id: BrokerId) -> bool:
-    return any(
-        broker_id in partition.isr for topic in state.topics.values() for partition in topic.partitions
-    )
+    return any(broker_id in partition.isr for topic in state.topics.values() for partition in topic.partitions)

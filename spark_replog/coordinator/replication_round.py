@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 
 from spark_replog.coordinator.delayed_operation import DelayedOperationPurgatory
@@ -81,9 +81,7 @@ def is_replicated(state: TopicLedgerState, append: Append, known: Replication) -
     )
 
 
-def plan_round(
-    state: TopicLedgerState, ledger_id: LedgerId, append: Append, known: Replication
-) -> ReplicationRound:
+def plan_round(state: TopicLedgerState, ledger_id: LedgerId, append: Append, known: Replication) -> ReplicationRound:
     """Build the provisional tail on a fold, called under the ledger's lock."""
     partitions: dict[PartitionKey, Partition] = {}
     copies: dict[ObjectKey, ObjectCopies] = {}
@@ -113,9 +111,7 @@ def plan_round(
             partition.append(section.row_count, tracker)
         lacking = in_sync_brokers(state, item.sections) - holders
         if lacking:
-            jobs.append(
-                (_job(ledger_id, item.generation, item.name, item.size_bytes, item.sections, holders), lacking)
-            )
+            jobs.append((_job(ledger_id, item.generation, item.name, item.size_bytes, item.sections, holders), lacking))
     for partition in partitions.values():
         for broker_id in known.departed:
             partition.shrink(broker_id)
@@ -174,7 +170,7 @@ def run_round(
     """
     operation = DelayedProduce(timeout_ms, this.partitions, this.statuses)
     # Every event concerns an object. Where nothing is to be copied the outcome is known at once.
-    keys = [_watch_key(job) for job, _ in this.missing] or [("nothing missing", id(operation))]
+    keys: list[Hashable] = [_watch_key(job) for job, _ in this.missing] or [operation]
     if purgatory.try_complete_else_watch(operation, keys):
         return operation.errors()
     pending = set(this.missing)

@@ -16,9 +16,7 @@ from spark_replog.log.write_plan import TopicPlan, WritePlan
 PRINCIPAL_VARIABLE = "REPLOG_PRINCIPAL"
 
 
-def make_write_plan(
-    cluster: Cluster, topics: Sequence[str] | None = None, principal: str | None = None
-) -> WritePlan:
+def make_write_plan(cluster: Cluster, topics: Sequence[str] | None = None, principal: str | None = None) -> WritePlan:
     """Fold the topics' ledgers and return what tasks need to know.
 
     Args:

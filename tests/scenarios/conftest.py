@@ -64,9 +64,7 @@ class LocalStore:
             body += piece
         name = f"q-0-0-{new_id()}.arrow"
         for broker_id in holders:
-            self.cluster.brokers.store(broker_id).create(
-                data_key(handle.ledger_id, 0, name), body, make_parent=True
-            )
+            self.cluster.brokers.store(broker_id).create(data_key(handle.ledger_id, 0, name), body, make_parent=True)
         return DataObject(0, name, len(body), False, frozenset(holders), tuple(sections))
 
     def append(
@@ -177,9 +175,7 @@ def faults() -> Any:
         opened = BrokerSet.open(str(store.path))
         made = {broker_id: FaultyStore(opened.store(broker_id)) for broker_id in opened.broker_ids}
         opened._stores.update(made)  # type: ignore[arg-type]
-        store.cluster = Cluster(
-            opened, path=str(store.path), storage_options={}, config=store.config
-        )
+        store.cluster = Cluster(opened, path=str(store.path), storage_options={}, config=store.config)
         store.controller, store.manager = Controller(store.cluster), ReplicaManager(store.cluster)
         yield Faults(made)
         store.config = kept

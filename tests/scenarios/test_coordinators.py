@@ -1,0 +1,185 @@
+"""Several coordinators on one ledger, and what a commit costs in storage calls."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from spark_replog.coordinator.controller import Controller
+from spark_replog.log.results import Outcome
+from spark_replog.storage.brokers import BrokerSet
+
+KIT = Path(__file__).with_name("conftest.py")
+WRITER = """
+import importlib.util, json, sys
+from pathlib import Path
+spec = importlib.util.spec_from_file_location("kit", sys.argv[1])
+kit = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(kit)
+store = kit.LocalStore(Path(sys.argv[2]), kit.FAST)
+query, batches = sys.argv[3], int(sys.argv[4])
+offsets = []
+print("ready", flush=True)
+sys.stdin.readline()
+for batch in range(batches):
+    rows = {0: 1 + batch % 3, batch % 2: 2}
+    response = store.append("orders", rows, batch=batch, query=query)
+    if response.error is not None:
+        raise response.error
+    offsets += [(p, *r) for (_, p), r in response.result.base_offsets.items()]
+print(json.dumps(offsets))
+"""
+
+
+def test_two_processes_append_to_one_topic(store) -> None:
+    batches = 25
+    store.create("orders", 2)
+    writers = [
+        subprocess.Popen(
+            [sys.executable, "-c", WRITER, str(KIT), str(store.path), f"query-{number}", str(batches)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for number in range(2)
+    ]
+    for writer in writers:
+        assert writer.stdout is not None and writer.stdout.readline() == "ready\n"
+    told = []
+    for writer in writers:
+        assert writer.stdin is not None
+        writer.stdin.write("go\n")
+        writer.stdin.flush()
+    for writer in writers:
+        out, _ = writer.communicate(timeout=60)
+        assert writer.returncode == 0
+        told += [tuple(each) for each in json.loads(out)]
+    # Every acknowledged range is where it was said to be; together they are dense and meet nowhere.
+    for partition in (0, 1):
+        ranges = sorted((base, end) for number, base, end in told if number == partition)
+        assert ranges[0][0] == 0
+        assert all(before[1] == after[0] for before, after in zip(ranges, ranges[1:], strict=False))
+        assert store.high_watermarks("orders")[partition] == ranges[-1][1]
+        found = [(each.base_offset, each.base_offset + each.row_count) for each in store.sections("orders", partition)]
+        assert found == ranges
+
+
+def test_threads_of_one_process_share_entries(store) -> None:
+    store.create("orders", 1)
+    store.append("orders", {0: 1}, batch=0, query="first")
+    objects = {number: (store.put("orders", {0: 1}, {0, 1, 2}),) for number in range(16)}
+    start = threading.Barrier(16)
+    responses = {}
+
+    def write(number: int) -> None:
+        start.wait()
+        responses[number] = store.append("orders", {}, batch=0, query=f"query-{number}", objects=objects[number])
+
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(each.result.outcome is Outcome.APPLIED for each in responses.values())
+    assert store.high_watermarks("orders") == [17]
+    bases = sorted(base for each in responses.values() for base, _ in each.result.base_offsets.values())
+    assert bases == list(range(1, 17))
+
+
+class CountingStore:
+    """Counts the verbs that a root is asked for."""
+
+    def __init__(self, store: object) -> None:
+        self.store = store
+        self.url = store.url  # type: ignore[attr-defined]
+        self.calls: list[tuple[str, str]] = []
+
+    def __getattr__(self, name: str) -> object:
+        verb = getattr(self.store, name)
+
+        def call(key: str, *args: object, **more: object) -> object:
+            self.calls.append((name, key.split("/")[2] if key.startswith("ledgers/") else key))
+            return verb(key, *args, **more)
+
+        return call
+
+
+@pytest.fixture
+def counted(store, monkeypatch: pytest.MonkeyPatch):
+    """Reopen the store so that every root counts its calls; returns take(): calls per root since."""
+    opened = BrokerSet.store
+    counters: dict[int, CountingStore] = {}
+
+    def counting(self: BrokerSet, broker_id: int) -> CountingStore:
+        if broker_id not in counters:
+            counters[broker_id] = CountingStore(opened(self, broker_id))
+        return counters[broker_id]
+
+    store.create("orders", 4)
+    monkeypatch.setattr(BrokerSet, "store", counting)
+    store.reopen()
+
+    def take() -> list[list[tuple[str, str]]]:
+        time.sleep(0.05)  # a majority answers the caller; the last root's call may still run
+        calls = [each.calls[:] for _, each in sorted(counters.items())]
+        for each in counters.values():
+            each.calls.clear()
+        return calls
+
+    return take
+
+
+def test_a_commit_costs_one_create_round(store, counted) -> None:
+    objects = [(store.put("orders", {0: 1, 1: 1, 2: 1, 3: 1}, {0, 1, 2}),) for _ in range(7)]
+    for batch in range(4):
+        store.append("orders", {}, batch=batch, objects=objects[batch])
+    counted()
+    for batch in (4, 5, 6):
+        assert store.append("orders", {}, batch=batch, objects=objects[batch]).error is None
+        # The owner of the newest epoch reads nothing: a create at the next position proves it still is.
+        assert counted() == [[("create", "journal")]] * 3
+
+
+def test_an_owner_change_costs_two_create_rounds(store, counted) -> None:
+    objects = [(store.put("orders", {0: 1}, {0, 1, 2}),) for _ in range(3)]
+    store.append("orders", {}, batch=0, objects=objects[0])
+    store.reopen()
+    store.cluster.lookup("orders")
+    ledger = store.cluster.topic_ledger(store.cluster.lookup("orders").ledger_id)
+    assert store.append("orders", {}, batch=1, objects=objects[1]).error is None
+    assert (ledger.stats.create_rounds, ledger.stats.claims) == (2, 1)
+    assert store.append("orders", {}, batch=2, objects=objects[2]).error is None
+    assert ledger.stats.create_rounds == 3
+
+
+def test_looking_at_an_idle_topic_costs_one_get_a_root(store, counted) -> None:
+    handle = store.cluster.lookup("orders")
+    for _ in range(3):
+        store.cluster.topic_state(handle)
+        counted()
+    for _ in range(3):
+        assert store.cluster.lookup("orders") == handle
+        store.cluster.topic_state(handle)
+        assert counted() == [[("get", "journal")]] * 3
+
+
+def test_a_duplicate_writes_nothing(store, counted) -> None:
+    objects = (store.put("orders", {0: 1}, {0, 1, 2}),)
+    store.append("orders", {}, batch=0, objects=objects)
+    counted()
+    assert store.append("orders", {}, batch=0, objects=objects).result.outcome is Outcome.DUPLICATE
+    assert [verb for calls in counted() for verb, _ in calls if verb == "create"] == []
+
+
+def test_describe_reads_both_ledgers(store, counted) -> None:
+    for _ in range(3):
+        Controller(store.cluster).describe_topic("orders")
+        counted()
+    Controller(store.cluster).describe_topic("orders")
+    assert counted() == [[("get", "journal")] * 2] * 3
