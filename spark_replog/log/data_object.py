@@ -30,9 +30,8 @@ ZSTD_LEVEL = 1
 
 _PIECE_COPY_BYTES_MAX = 4096
 """Smaller pieces are copied together: fewer system calls than pieces."""
-_CRC_PLACEHOLDER = b"!CRC32C!"
-_CRC_FIELD = len(_CRC_PLACEHOLDER).to_bytes(4, "little") + _CRC_PLACEHOLDER
-"""As it lies in a flatbuffer: a string behind its length."""
+_CRC_PLACEHOLDERS = ("!CRC32C!", "?CRC32C?")
+"""As long as a checksum in hex; no topic name, id or number can be one, and a producer can be only one."""
 _MAGIC = b"ARROW1\0\0"
 _MESSAGE_PREFIX_BYTES = 8
 """Continuation marker and metadata length."""
@@ -130,9 +129,7 @@ class _Gather:
         return False
 
 
-def encode_data_object(
-    sections: Iterable[SectionInput], *, compression: str, has_headers: bool
-) -> EncodedObject:
+def encode_data_object(sections: Iterable[SectionInput], *, compression: str, has_headers: bool) -> EncodedObject:
     """Return one Arrow IPC file with the rows of each input, in order, as one or more sections.
 
     An input without rows makes no section.
@@ -152,9 +149,7 @@ def encode_data_object(
         )
     schema = data_schema(has_headers)
     sink = _Gather()
-    options = pa.ipc.IpcWriteOptions(
-        compression=_codec(compression), metadata_version=pa.ipc.MetadataVersion.V5
-    )
+    options = pa.ipc.IpcWriteOptions(compression=_codec(compression), metadata_version=pa.ipc.MetadataVersion.V5)
     written: list[Section] = []
     with pa.ipc.new_file(
         pa.PythonFile(sink, mode="w"), schema.with_metadata(_FILE_METADATA), options=options
@@ -165,11 +160,12 @@ def encode_data_object(
                 section = _SectionBuilder()
                 for batch in group:
                     at, piece, times = sink.size_bytes, sink.cut(), _time_range_us(batch)
+                    hole = _CRC_PLACEHOLDERS[producer == _CRC_PLACEHOLDERS[0]]
                     metadata = _batch_metadata(topic, topic_id, partition, batch.num_rows, times, producer)
-                    writer.write_batch(batch, metadata)
+                    writer.write_batch(batch, {**metadata, "replog.body_crc32c": hole})
                     if at == 0:
                         at, piece = sink.split_prelude(), 1
-                    section.add(at, batch.num_rows, times, _seal(sink.pieces, piece, section.crc))
+                    section.add(at, batch.num_rows, times, _seal(sink.pieces, piece, hole, section.crc))
                 written.append(section.build(topic_id, partition, sink.size_bytes))
         sink.cut()
     return EncodedObject(sink.pieces, sink.size_bytes, tuple(written))
@@ -197,9 +193,7 @@ class _SectionBuilder:
         return Section(topic_id, partition, self._rows, start, end - start, self.crc, low_ms, high_ms)
 
 
-def decode_section(
-    buffer: Buffer, crc32c: int, row_count: int, has_headers: bool
-) -> Iterator[pa.RecordBatch]:
+def decode_section(buffer: Buffer, crc32c: int, row_count: int, has_headers: bool) -> Iterator[pa.RecordBatch]:
     """Yield the record batches of a section; columns point into the buffer unless compressed.
 
     The checksum is verified on the call, before anything is yielded.
@@ -319,11 +313,10 @@ def _batch_metadata(
         "replog.min_timestamp_us": str(times_us[0]),
         "replog.max_timestamp_us": str(times_us[1]),
         "replog.producer": producer,
-        "replog.body_crc32c": _CRC_PLACEHOLDER.decode(),
     }
 
 
-def _seal(pieces: list[Buffer], first_piece: int, section_crc: int) -> int:
+def _seal(pieces: list[Buffer], first_piece: int, hole: str, section_crc: int) -> int:
     """Write the body's checksum into the message that starts at a piece; return the section's CRC.
 
     The checksum stands in the message's metadata, in front of the body, so it is filled in afterwards.
@@ -334,8 +327,9 @@ def _seal(pieces: list[Buffer], first_piece: int, section_crc: int) -> int:
     body_crc = crc32c_module.crc32c(memoryview(head)[metadata_end:])
     for piece in pieces[first_piece + 1 :]:
         body_crc = crc32c_module.crc32c(piece, body_crc)
-    at = head.rindex(_CRC_FIELD, 0, metadata_end) + len(_CRC_FIELD) - len(_CRC_PLACEHOLDER)
-    head[at : at + len(_CRC_PLACEHOLDER)] = b"%08x" % body_crc
+    field = len(hole).to_bytes(4, "little") + hole.encode()  # a flatbuffer string stands behind its length
+    at = head.index(field, 0, metadata_end)
+    head[at + 4 : at + len(field)] = b"%08x" % body_crc
     for piece in pieces[first_piece:]:
         section_crc = crc32c_module.crc32c(piece, section_crc)
     return section_crc

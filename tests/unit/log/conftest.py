@@ -74,6 +74,4 @@ class Log:
 
 @pytest.fixture
 def kit():
-    return SimpleNamespace(
-        TOPIC=TOPIC, OTHER=OTHER, identity=identity, data_object=data_object, append=append, Log=Log
-    )
+    return SimpleNamespace(TOPIC=TOPIC, OTHER=OTHER, identity=identity, data_object=data_object, append=append, Log=Log)

@@ -77,14 +77,10 @@ identities = st.builds(
 )
 commands = st.one_of(
     st.builds(Append, identities, text, text, time_ms, st.lists(objects, max_size=4).map(tuple)),
-    st.builds(
-        TopicInit, topic_ids, text, replica_lists, st.lists(st.tuples(text, text), max_size=3).map(tuple)
-    ),
+    st.builds(TopicInit, topic_ids, text, replica_lists, st.lists(st.tuples(text, text), max_size=3).map(tuple)),
     st.builds(TopicClose, topic_ids),
     st.builds(PartitionsAdd, topic_ids, uint, replica_lists),
-    st.builds(
-        ConfigSet, topic_ids, st.lists(st.tuples(text, st.none() | text), max_size=3).map(tuple)
-    ),
+    st.builds(ConfigSet, topic_ids, st.lists(st.tuples(text, st.none() | text), max_size=3).map(tuple)),
     st.builds(IsrChange, st.none() | topic_ids, uint, st.booleans(), time_ms),
     st.builds(HoldersAdd, uint, uint, uint, st.lists(uint, max_size=4).map(tuple)),
     st.builds(GenerationAdvance, uint, uint),

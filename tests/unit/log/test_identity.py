@@ -155,9 +155,7 @@ def test_the_judge_looks_in_the_order_of_the_design(kit):
     stale = {"producer": "t", "kind": TXN, "incarnation": "q2"}
     assert log.one(kit.append({0: 1}, 0, run="a", **stale)).outcome is Outcome.FENCED
     assert log.one(kit.append({0: 1}, 0, run="c", **stale)).outcome is Outcome.BELOW_FLOOR
-    assert (
-        log.one(kit.append({0: 1}, 0, run="c", generation=1, **stale)).outcome is Outcome.CHECKPOINT_RESET
-    )
+    assert log.one(kit.append({0: 1}, 0, run="c", generation=1, **stale)).outcome is Outcome.CHECKPOINT_RESET
     log.one(TopicClose(kit.TOPIC))
     again = kit.append({0: 1}, 7, producer="t", kind=TXN, incarnation="q1", run="a")
     assert log.one(again).outcome is Outcome.TOPIC_CLOSED

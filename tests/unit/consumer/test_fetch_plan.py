@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import pickle
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_replog.consumer.fetch_plan import plan_fetch
+from spark_replog.errors import ErrorCode, ReplogError
+from spark_replog.log.partition_state import ObjectRef, SectionRef
+
+TOPIC = "ab" * 16
+
+
+def state_of(spans, *, end=None, start=0):
+    """A fold's answer with the given (base, rows) sections."""
+    refs = [
+        SectionRef(base, rows, ObjectRef("L", 0, f"o{base}", 9, False, frozenset((0,))), 8, 8, 1, 0, 0, 5, 0)
+        for base, rows in spans
+    ]
+    mark = end if end is not None else sum(spans[-1])
+    partition = SimpleNamespace(log_start_offset=start, high_watermark=mark)
+    return SimpleNamespace(
+        topics={TOPIC: SimpleNamespace(partitions=[partition])},
+        sections=lambda topic_id, number, low, high: [
+            ref for ref in refs if ref.base_offset < high and ref.base_offset + ref.row_count > low
+        ],
+    )
+
+
+def plan(state, start, end):
+    return plan_fetch(state, "orders", TOPIC, 0, start, end)
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=12), st.data())
+def test_slices_cover_exactly_what_was_asked(rows, data):
+    spans, base = [], 0
+    for count in rows:
+        spans.append((base, count))
+        base += count
+    start = data.draw(st.integers(0, base))
+    end = data.draw(st.integers(start, base))
+    slices = plan(state_of(spans), start, end)
+    assert [o for s in slices for o in range(s.start_offset, s.end_offset)] == list(range(start, end))
+    for piece in slices:
+        assert piece.base_offset <= piece.start_offset < piece.end_offset <= piece.base_offset + piece.row_count
+        assert piece.object.name == f"o{piece.base_offset}"
+
+
+def test_an_empty_range_needs_nothing():
+    assert plan(state_of([(0, 5)]), 3, 3) == ()
+
+
+@pytest.mark.parametrize(
+    ("state", "start", "end", "missing"),
+    [
+        (state_of([(0, 5), (7, 5)]), 0, 12, (5, 12)),
+        (state_of([(2, 5)]), 0, 7, (0, 7)),
+        (state_of([(0, 5)], end=9), 3, 9, (5, 9)),
+        (state_of([(0, 5)]), 3, 8, (5, 8)),
+        (state_of([(0, 5)]), 7, 8, (7, 8)),
+        (state_of([(4, 6)], start=4), 1, 10, (1, 4)),
+        (state_of([(4, 6)], start=4), 1, 2, (1, 2)),
+    ],
+)
+def test_a_gap_is_data_loss_with_its_exact_range(state, start, end, missing):
+    with pytest.raises(ReplogError, match=r"\[REPLOG_DATA_LOSS\] offsets") as caught:
+        plan(state, start, end)
+    assert caught.value.code is ErrorCode.REPLOG_DATA_LOSS
+    assert (caught.value.context["missing_start"], caught.value.context["missing_end"]) == missing
+
+
+def test_an_unknown_partition_is_data_loss():
+    state = state_of([(0, 5)])
+    with pytest.raises(ReplogError, match="does not exist"):
+        plan_fetch(state, "orders", TOPIC, 1, 0, 5)
+    with pytest.raises(ReplogError, match="does not exist"):
+        plan_fetch(state, "orders", "cd" * 16, 0, 0, 5)
+
+
+def test_plans_travel_and_stay_small():
+    slices = plan(state_of([(n * 10, 10) for n in range(1000)]), 0, 10_000)
+    data = pickle.dumps(slices)
+    assert pickle.loads(data) == slices
+    assert len(data) / len(slices) < 130

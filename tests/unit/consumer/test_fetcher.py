@@ -1,0 +1,258 @@
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from spark_replog.consumer.fetch_plan import plan_fetch
+from spark_replog.consumer.fetcher import Fetcher
+from spark_replog.consumer.rows import read_schema
+from spark_replog.errors import CorruptDataError, ErrorCode, NotFoundError, RetriableError
+
+TOPIC = "ab" * 16
+
+
+def plan(topic, partition=0, start=0, end=None):
+    mark = topic.state.topics[TOPIC].partitions[partition].high_watermark
+    return plan_fetch(topic.state, "orders", TOPIC, partition, start, mark if end is None else end)
+
+
+def fetch(roots, slices, *, include_headers=False, fetcher=None):
+    batches = list((fetcher or Fetcher(roots)).fetch(slices, include_headers=include_headers))
+    for batch in batches:
+        assert batch.schema.equals(read_schema(include_headers))
+        batch.validate(full=True)
+    return pa.Table.from_batches(batches, schema=read_schema(include_headers))
+
+
+def test_rows_come_back_with_their_offsets(both_roots, make_topic):
+    topic = make_topic(both_roots)
+    topic.write([(0, [b"a", b"b"]), (1, [b"x"])])
+    topic.write([(0, [b"c"])], compression="zstd")
+    table = fetch(both_roots, plan(topic))
+    assert table.to_pydict() == {
+        "key": [b"ka", b"kb", b"kc"],
+        "value": [b"a", b"b", b"c"],
+        "topic": ["orders"] * 3,
+        "partition": [0, 0, 0],
+        "offset": [0, 1, 2],
+        "timestamp": [*topic.batch([b"a", b"b"], None).column(2).to_pylist(), table["timestamp"][0].as_py()],
+        "timestampType": [0, 0, 0],
+    }
+
+
+@pytest.mark.parametrize(("start", "end"), [(0, 9), (1, 8), (3, 6), (4, 5), (2, 7), (8, 9), (0, 1)])
+def test_any_range_of_offsets(roots, make_topic, start, end):
+    topic = make_topic(roots)
+    for first in (0, 3, 6):
+        topic.write([(0, [b"%d" % n for n in range(first, first + 3)])])
+    table = fetch(roots, plan(topic, 0, start, end))
+    assert table["offset"].to_pylist() == list(range(start, end))
+    assert table["value"].to_pylist() == [b"%d" % n for n in range(start, end)]
+
+
+def test_a_batch_never_spans_two_partitions(roots, make_topic):
+    topic = make_topic(roots)
+    topic.write([(0, [b"a", b"b"]), (1, [b"x"])])
+    batches = list(Fetcher(roots).fetch([*plan(topic, 0), *plan(topic, 1)]))
+    assert [(b["partition"].to_pylist(), b["offset"].to_pylist()) for b in batches] == [([0, 0], [0, 1]), ([1], [0])]
+
+
+def test_ranges_with_a_hole_between_them_do_not_join(roots, make_topic):
+    topic = make_topic(roots)
+    topic.write([(0, [b"%d" % n for n in range(9)])])
+    batches = list(Fetcher(roots).fetch([*plan(topic, 0, 0, 2), *plan(topic, 0, 5, 7)]))
+    assert [b["offset"].to_pylist() for b in batches] == [[0, 1], [5, 6]]
+
+
+def test_headers_are_null_where_there_are_none(roots, make_topic):
+    topic = make_topic(roots)
+    topic.write([(0, [b"a", b"b", b"c"])], headers=[[{"key": "h", "value": b"1"}], [], None])
+    topic.write([(0, [b"d"])])
+    table = fetch(roots, plan(topic), include_headers=True)
+    assert table["headers"].to_pylist() == [[{"key": "h", "value": b"1"}], None, None, None]
+    part = fetch(roots, plan(topic, 0, 1, 4), include_headers=True)
+    assert part["headers"].to_pylist() == [None, None, None]
+    assert fetch(roots, plan(topic)).num_columns == 7
+
+
+def test_log_append_time_topics_show_the_append(roots, make_topic):
+    topic = make_topic(roots, config=(("message.timestamp.type", "LogAppendTime"),))
+    topic.write([(0, [b"a"])], time_ms=1000)
+    topic.write([(0, [b"b"])], time_ms=2500)
+    table = fetch(roots, plan(topic))
+    assert table["timestampType"].to_pylist() == [1, 1]
+    assert table["timestamp"].cast(pa.int64()).to_pylist() == [1_000_000, 2_500_000]
+
+
+def test_neighbours_in_one_object_cost_one_read(roots, make_topic):
+    topic = make_topic(roots)
+    topic.write([(0, [b"a"]), (1, [b"x"])])
+    fetcher = Fetcher(roots)
+    table = fetch(roots, [*plan(topic, 0), *plan(topic, 1)], fetcher=fetcher)
+    assert table["value"].to_pylist() == [b"a", b"x"]
+    assert (len(roots.gets), fetcher.stats.reads) == (1, 1)
+
+
+def test_small_sections_are_joined_and_large_ones_are_not(roots, make_topic):
+    topic = make_topic(roots)
+    for _ in range(5):
+        topic.write([(0, [b"x" * 300_000])])
+    sizes = [b.num_rows for b in Fetcher(roots).fetch(plan(topic))]
+    assert sizes == [2, 2, 1]  # 600 KB a row, key and value
+
+
+def test_reads_are_bounded_and_run_ahead(tmp_path, roots, make_topic):
+    roots.local = False
+    topic = make_topic(roots)
+    for _ in range(6):
+        topic.write([(0, [b"x" * 3_000_000])])
+    batches = Fetcher(roots).fetch(plan(topic))
+    next(batches)
+    time.sleep(0.2)
+    assert 3 <= len(roots.gets) <= 4
+    batches.close()
+
+
+def damage(path, at=-200):
+    data = bytearray(path.read_bytes())
+    data[at] ^= 0xFF
+    path.write_bytes(bytes(data))
+
+
+def damage_all(topic, roots, name, brokers):
+    for section in topic.state.sections(TOPIC, 0, 0, 1):
+        for broker_id in brokers:
+            damage(roots.path(broker_id, name), section.start_byte + section.size_bytes - 8)
+
+
+def test_a_bad_copy_is_read_elsewhere_and_reported(both_roots, make_topic, warnings_logged):
+    topic = make_topic(both_roots)
+    name = topic.write([(0, [b"a", b"b"])])
+    damage_all(topic, both_roots, name, [0, 1])
+    fetcher = Fetcher(both_roots)
+    assert fetch(both_roots, plan(topic), fetcher=fetcher)["value"].to_pylist() == [b"a", b"b"]
+    assert fetcher.stats.copies_corrupt == len(warnings_logged.records)
+    fetcher = Fetcher(both_roots)
+    fetch(both_roots, [*plan(topic)] * 3, fetcher=fetcher)
+    assert fetcher.stats.copies_corrupt <= 6
+
+
+def test_only_the_bad_section_is_read_again(roots, make_topic):
+    topic = make_topic(roots)
+    name = topic.write([(0, [b"a"]), (1, [b"x"])])
+    damage_all(topic, roots, name, [0, 1, 2])
+    for broker_id in (1, 2):
+        damage_all(topic, roots, name, [broker_id])  # two flips heal
+    roots.stores[1].delete(f"ledgers/L/data/000000/{name}")
+    fetcher = Fetcher(roots)
+    table = fetch(roots, [*plan(topic, 0), *plan(topic, 1)], fetcher=fetcher)
+    assert table["value"].to_pylist() == [b"a", b"x"]
+
+
+@pytest.mark.parametrize("keep", [0, 1, 2])
+def test_an_absent_copy_is_read_elsewhere(both_roots, make_topic, keep, warnings_logged):
+    topic = make_topic(both_roots)
+    name = topic.write([(0, [b"a"])])
+    for broker_id in {0, 1, 2} - {keep}:
+        both_roots.path(broker_id, name).unlink()
+    fetcher = Fetcher(both_roots)
+    assert fetch(both_roots, plan(topic), fetcher=fetcher)["value"].to_pylist() == [b"a"]
+    assert fetcher.stats.copies_absent == len(warnings_logged.records) <= 2
+
+
+@pytest.mark.parametrize("keep", [0, 1, 2])
+def test_a_root_that_is_away_is_not_in_the_way(both_roots, make_topic, keep):
+    topic = make_topic(both_roots)
+    topic.write([(0, [b"a"])])
+    both_roots.away = {0, 1, 2} - {keep}
+    fetcher = Fetcher(both_roots)
+    assert fetch(both_roots, plan(topic), fetcher=fetcher)["value"].to_pylist() == [b"a"]
+    assert fetcher.stats.copies_unreachable <= 2
+
+
+def test_a_truncated_object_is_read_elsewhere(both_roots, make_topic):
+    topic = make_topic(both_roots)
+    name = topic.write([(0, [b"x" * 200_000])])
+    for broker_id in (0, 1):
+        path = both_roots.path(broker_id, name)
+        path.write_bytes(path.read_bytes()[:70_000])
+    assert fetch(both_roots, plan(topic))["value"].to_pylist() == [b"x" * 200_000]
+
+
+def test_every_copy_bad_is_an_error_that_names_object_and_roots(both_roots, make_topic):
+    topic = make_topic(both_roots)
+    name = topic.write([(0, [b"a"])])
+    damage_all(topic, both_roots, name, [0, 1, 2])
+    with pytest.raises(CorruptDataError, match=r"\[CORRUPT_MESSAGE\] every copy") as caught:
+        fetch(both_roots, plan(topic))
+    assert caught.value.code is ErrorCode.CORRUPT_MESSAGE
+    assert name in str(caught.value)
+    for broker_id in (0, 1, 2):
+        assert both_roots.url(broker_id) in str(caught.value)
+
+
+def test_bad_and_absent_copies_are_an_error(roots, make_topic):
+    topic = make_topic(roots)
+    name = topic.write([(0, [b"a"])])
+    damage_all(topic, roots, name, [0])
+    roots.path(1, name).unlink()
+    path = roots.path(2, name)
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(CorruptDataError, match="every copy"):
+        fetch(roots, plan(topic))
+
+
+def test_no_copy_anywhere_is_data_loss(roots, make_topic):
+    topic = make_topic(roots)
+    name = topic.write([(0, [b"a"])])
+    for broker_id in (0, 1, 2):
+        roots.path(broker_id, name).unlink()
+    with pytest.raises(NotFoundError, match="REPLOG_DATA_LOSS"):
+        fetch(roots, plan(topic))
+
+
+def test_bad_copies_with_a_root_away_may_be_tried_again(roots, make_topic):
+    topic = make_topic(roots)
+    name = topic.write([(0, [b"a"])])
+    damage_all(topic, roots, name, [0, 1])
+    roots.away = {2}
+    with pytest.raises(RetriableError, match="KAFKA_STORAGE_ERROR"):
+        fetch(roots, plan(topic))
+
+
+def test_rows_before_a_bad_section_are_given_first(roots, make_topic):
+    topic = make_topic(roots)
+    topic.write([(0, [b"x" * 2_000_000])])
+    name = topic.write([(0, [b"a"])])
+    for section in topic.state.sections(TOPIC, 0, 1, 2):
+        for broker_id in (0, 1, 2):
+            damage(roots.path(broker_id, name), section.start_byte + 20)
+    batches = Fetcher(roots).fetch(plan(topic))
+    with pytest.raises(CorruptDataError):
+        list(batches)
+
+
+def test_columns_of_the_topic_are_views_of_one_array(roots, make_topic):
+    topic = make_topic(roots)
+    topic.write([(0, [b"a"] * 10), (1, [b"b"] * 7)])
+    first, second = (next(iter(Fetcher(roots).fetch(plan(topic, p)))) for p in (0, 1))
+    addresses = {b.column("topic").buffers()[2].address for b in (first, second)}
+    assert len(addresses) == 1
+
+
+def test_reading_is_fast(roots, make_topic):
+    """The target is 5 M rows/s a core; an idle machine reads 20 to 90 M. Loose, for a busy one."""
+    topic = make_topic(roots, partitions=1)
+    count = 200_000
+    values = np.frombuffer(b"v" * 100 * count, dtype="S100").tolist()
+    topic.write([(0, values)])
+    best = 1e9
+    for _ in range(3):
+        start = time.perf_counter()
+        total = sum(batch.num_rows for batch in Fetcher(roots).fetch(plan(topic)))
+        best = min(best, time.perf_counter() - start)
+    assert total == count
+    assert count / best > 5e6
