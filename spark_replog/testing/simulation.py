@@ -13,8 +13,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from spark_replog.errors import RetriableError
-from spark_replog.errors import ErrorCode
+from spark_replog.errors import ErrorCode, RetriableError
 from spark_replog.ledger.core import LedgerCore, Phase
 from spark_replog.ledger.operations import Check, Completion, Create, Operation, Read, Status
 from spark_replog.ledger.record import TAG_SIZE_BYTES, genesis_hash
@@ -71,11 +70,13 @@ class Parts:
         make_core: makes a process's core.
         overwrites: creates replace what lies there (a store that ignores create-if-absent).
         has_identities: the fold knows commands again.
+        checks_vouching: as in ``Truth``.
     """
 
     make_core: Callable[..., LedgerCore] = LedgerCore
     overwrites: bool = False
     has_identities: bool = True
+    checks_vouching: bool = True
 
 
 @dataclass(slots=True)
@@ -143,7 +144,7 @@ class Simulation:
         self._sequence = 0
         self._roots = [Root() for _ in range(scenario.root_count)]
         self._names = [f"root {root}" for root in range(scenario.root_count)]
-        self._truth = Truth(scenario.root_count)
+        self._truth = Truth(scenario.root_count, checks_vouching=parts.checks_vouching)
         self._incarnations = 0
 
     def run(self) -> Report:
@@ -222,9 +223,8 @@ class Simulation:
                     return
                 continue
             if core.phase is Phase.DONE:
-                if not process.todo or process.is_reader:
-                    if not core.is_tail_unclear:
-                        self._truth.refreshed(core.prefix.length, process.acknowledged_before)
+                if (not process.todo or process.is_reader) and not core.is_tail_unclear:
+                    self._truth.refreshed(core.prefix.length, process.acknowledged_before)
                 self._end(process)
                 return
             break
@@ -340,8 +340,8 @@ class Simulation:
         return Completion(operation, Status.DONE)
 
     def _read(self, root: Root, operation: Read) -> Completion:
-        records = [] if root.is_empty else root.records
-        found = []
+        records = {} if root.is_empty else root.records
+        found: list[bytes] = []
         position = operation.position
         limit = min(operation.limit, 1 + int(self._rng.random() * 6))  # a reader may be slow
         while len(found) < limit and position in records:
