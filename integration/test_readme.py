@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import secrets
@@ -143,3 +144,18 @@ def test_main_command_for_a_stranger_without_java(stranger):
     for line in done.stderr.split("next:")[1].strip().splitlines()[:2]:
         answer = stranger.run(["/bin/sh", "-c", line], cwd=checkout)
         assert answer.returncode == 0, answer.stderr
+
+
+def test_demo_with_the_users_own_file_for_a_script(work_folder, environment):
+    source = work_folder / "own.jsonl"
+    source.write_text("".join(f'{{"shop":"s{number % 3}","amount":{number}}}\n' for number in range(1_000)))
+    folder = work_folder / "own-demo"
+    answer = environment.run(
+        str(environment.replog), "-f", "json", "-q", "demo", "--input", str(source), "--key", "shop", "--dir", str(folder)
+    )
+    assert answer.stderr == ""
+    (item,) = json.loads(answer.stdout)["items"]
+    assert (item["rows"], item["rowsRead"], sum(item["offsets"].values())) == (1_000, 1_000, 1_000)
+    assert item["groups"][0] == {"key": "s0", "rows": 334, "bytes": item["groups"][0]["bytes"]}
+    assert {group["key"]: group["rows"] for group in item["groups"]} == {"s0": 334, "s1": 333, "s2": 333}
+    assert Path(item["store"]).is_dir()

@@ -134,11 +134,7 @@ def _java(environ: Mapping[str, str], *, has_spark: bool) -> Check:
     javas = machine_javas(environ)
     # Spark starts JAVA_HOME's and looks at PATH only where that is not set.
     first = javas[0] if javas else None
-    if (
-        first is not None
-        and first.is_enough
-        and (first.source == "JAVA_HOME" or not environ.get("JAVA_HOME"))
-    ):
+    if first is not None and first.is_enough and (first.source == "JAVA_HOME" or not environ.get("JAVA_HOME")):
         return Check("java", "ok", f"{first.version} by {first.source}, {first.program}")
     trouble = (
         f"JAVA_HOME is {environ['JAVA_HOME']}, which is no Java {JAVA_VERSION_MIN} or newer"
@@ -148,9 +144,7 @@ def _java(environ: Mapping[str, str], *, has_spark: bool) -> Check:
         else "none found"
     )
     if any(java.is_enough for java in javas):
-        return Check(
-            "java", "critical" if has_spark else "warn", trouble, "Unset JAVA_HOME: PATH has a good Java."
-        )
+        return Check("java", "critical" if has_spark else "warn", trouble, "Unset JAVA_HOME: PATH has a good Java.")
     if wheel_java() is None:
         return Check(
             "java",
@@ -267,9 +261,7 @@ def store_checks(path: str, options: Mapping[str, str]) -> Iterator[Check]:
             yield _store_failure(name, error)
             continue
         if report.warnings:
-            yield Check(
-                name, "warn", f"{brokers.url(broker)}: {'; '.join(report.warnings)}", "See docs/errors.md."
-            )
+            yield Check(name, "warn", f"{brokers.url(broker)}: {'; '.join(report.warnings)}", "See docs/errors.md.")
         else:
             yield Check(name, "ok", f"{brokers.url(broker)}: create-if-absent holds")
 

@@ -10,6 +10,7 @@ import json
 import math
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -80,10 +81,14 @@ def demo(input_file: Path | None, key: str | None, folder: Path | None) -> int:
     place = _Place(_new_folder(folder))
     progress.say(f"demo: everything goes to {place.folder}")
     progress.say(f"demo: reading {source.name}")
-    pieces = write_pieces(source, place.input)
-    key = key or (DEFAULT_KEY if DEFAULT_KEY in pieces.columns else pieces.columns[0])
-    if key not in pieces.columns:
-        raise click.UsageError(f"--key '{key}' is no column of {source.name}: {', '.join(pieces.columns)}")
+    try:
+        pieces = write_pieces(source, place.input)
+        key = key or (DEFAULT_KEY if DEFAULT_KEY in pieces.columns else pieces.columns[0])
+        if key not in pieces.columns:
+            raise click.UsageError(f"--key '{key}' is no column of {source.name}: {', '.join(pieces.columns)}")
+    except (ReplogError, click.UsageError):
+        shutil.rmtree(place.folder)  # made just now, and nothing in it is of use
+        raise
     topic = "flights" if input_file is None else "rows"
     progress.say(f"demo: a store of {BROKERS} brokers, topic {topic}: {PARTITIONS} partitions, 3 replicas")
     controller = _make_topic(place, topic)
@@ -221,8 +226,9 @@ def _show(event: Mapping[str, Any], progress: ProgressLine, rows: int) -> None:
         progress.say(f"demo: Spark {event['spark']} runs two streaming queries")
     elif event["event"] == "progress":
         progress.update(
-            f"demo: written {event['written']:>9,} of {rows:,} ({event['writeBatches']} micro-batches)  "
-            f"read {event['read']:>9,} ({event['readBatches']} micro-batches)"
+            f"demo: {event['ms'] / 1000:5.1f} s  written {event['written']:,} of {rows:,} in {event['writeBatches']} "
+            f"micro-batches, {event['written'] * 1000 / max(event['ms'], 1):,.0f} rows/s  "
+            f"read {event['read']:,} in {event['readBatches']}"
         )
 
 
@@ -267,11 +273,7 @@ def _say_next(settings: Settings, place: _Place, topic: str) -> None:
     if settings.quiet or settings.format != "text":
         return
     called = Path(sys.argv[0])
-    replog = (
-        shlex.quote(sys.argv[0])
-        if called.name == "replog"
-        else f"{shlex.quote(sys.executable)} -m spark_replog"
-    )
+    replog = shlex.quote(sys.argv[0]) if called.name == "replog" else f"{shlex.quote(sys.executable)} -m spark_replog"
     store = shlex.quote(_short(place.store))
     note("\nnext:")
     note(f"  {replog} -s {store} topic describe {topic}")

@@ -32,6 +32,4 @@ def doctor() -> int:
         lines.append(f"{_MARKS[check.verdict]}  {check.name}: {check.detail}")
         if check.remedy:
             lines.append(f"{' ' * 10}-> {check.remedy}")
-    return emit(
-        "doctor", [check.to_item() for check in checks], settings, text="\n".join(lines), exit_code=exit_code
-    )
+    return emit("doctor", [check.to_item() for check in checks], settings, text="\n".join(lines), exit_code=exit_code)

@@ -16,12 +16,8 @@ from spark_replog.cli.settings import current_settings, global_options
     metavar="N",
     help="Roots broker-0 ... broker-(N-1) below the parent directory. [1; a list of roots counts itself]",
 )
-@click.option(
-    "--no-fsync", is_flag=True, help="For throw-away stores: a power cut may lose acknowledged rows."
-)
-@click.option(
-    "--rack", "racks", multiple=True, metavar="NAME", help="Failure domain, once per broker in order."
-)
+@click.option("--no-fsync", is_flag=True, help="For throw-away stores: a power cut may lose acknowledged rows.")
+@click.option("--rack", "racks", multiple=True, metavar="NAME", help="Failure domain, once per broker in order.")
 def init(brokers: int | None, no_fsync: bool, racks: tuple[str, ...]) -> int:
     """Make a new, empty store.
 

@@ -67,9 +67,7 @@ def parse_version(text: str) -> int | None:
 def ask_version(program: Path) -> int | None:
     """Start the program and return its feature release, None where it does not answer as Java does."""
     try:
-        answer = subprocess.run(
-            [str(program), "-version"], capture_output=True, text=True, timeout=30, check=False
-        )
+        answer = subprocess.run([str(program), "-version"], capture_output=True, text=True, timeout=30, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
     return parse_version(answer.stderr + answer.stdout) if answer.returncode == 0 else None
@@ -111,9 +109,7 @@ def make_launcher(program: Path, folder: Path) -> Path:
 
 def launcher_folder(environ: Mapping[str, str]) -> Path:
     """Return where the launcher of this interpreter's wheel lives: the user's cache, else a new folder."""
-    cache = environ.get("XDG_CACHE_HOME") or (
-        str(Path(environ["HOME"]) / ".cache") if environ.get("HOME") else ""
-    )
+    cache = environ.get("XDG_CACHE_HOME") or (str(Path(environ["HOME"]) / ".cache") if environ.get("HOME") else "")
     if cache:
         folder = Path(cache) / "replog" / "java"
         try:

@@ -135,9 +135,7 @@ def _failure(error: ReplogError, settings: Settings) -> int:
 
 def _usage(error: click.UsageError, settings: Settings, arguments: list[str]) -> int:
     words = [*arguments, "text"]
-    wanted = [
-        words[i + 1] for i, word in enumerate(words) if word in {"-f", "--format"} and i + 1 < len(words)
-    ]
+    wanted = [words[i + 1] for i, word in enumerate(words) if word in {"-f", "--format"} and i + 1 < len(words)]
     if settings.format == "text" and wanted and wanted[-1] in {"json", "jsonl"}:
         settings.format = wanted[-1]  # the failure came before the flag was read
     if settings.format == "text":

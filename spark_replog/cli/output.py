@@ -95,13 +95,10 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """Return rows under headings, columns aligned; numbers to the right, with thousands separated."""
     cells = [[_cell(value) for value in row] for row in rows]
     is_number = [
-        bool(cells) and all(isinstance(value, tuple) for value in column)
-        for column in zip(*cells, strict=True)
+        bool(cells) and all(isinstance(value, tuple) for value in column) for column in zip(*cells, strict=True)
     ] or [False] * len(headings)
     texts = [[value[0] if isinstance(value, tuple) else value for value in row] for row in cells]
-    widths = [
-        max([len(heading), *(len(row[index]) for row in texts)]) for index, heading in enumerate(headings)
-    ]
+    widths = [max([len(heading), *(len(row[index]) for row in texts)]) for index, heading in enumerate(headings)]
     lines = [
         "  ".join(
             value.rjust(width) if number else value.ljust(width)

@@ -88,9 +88,7 @@ def _configs(pairs: tuple[str, ...]) -> Mapping[str, str]:
 @click.option("-p", "--partitions", type=int, default=1, show_default=True)
 @click.option("--replicas", type=int, help="Copies of each partition. [min(3, brokers)]")
 @click.option("--ledger", metavar="NAME", help="Topics of one ledger commit atomically together. [its own]")
-@click.option(
-    "-c", "--config", "configs", multiple=True, metavar="KEY=VALUE", help="Topic setting. Repeatable."
-)
+@click.option("-c", "--config", "configs", multiple=True, metavar="KEY=VALUE", help="Topic setting. Repeatable.")
 @click.option("--if-not-exists", is_flag=True, help="An existing topic is fine, left as it is.")
 def create(
     name: str,

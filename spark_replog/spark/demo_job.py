@@ -78,6 +78,7 @@ def _session(settings: DemoSettings) -> SparkSession:
         SparkSession.builder.master("local[2]")
         .appName("replog demo")
         .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
         .config("spark.driver.host", "localhost")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.local.dir", str(work / "spark"))
@@ -166,7 +167,7 @@ def _run(settings: DemoSettings, events: TextIO) -> None:
         if not reader.isActive:
             writer.stop()
             break
-        _tell(events, "progress", **_state(writer, reader))
+        _tell(events, "progress", **_state(writer, reader), ms=SYSTEM_CLOCK.monotonic_ms() - started_ms)
         SYSTEM_CLOCK.sleep_ms(_POLL_MS)
     write_ms = SYSTEM_CLOCK.monotonic_ms() - started_ms
     for query in (reader, writer):
@@ -174,7 +175,7 @@ def _run(settings: DemoSettings, events: TextIO) -> None:
         if failure is not None:
             raise failure
     read_before_write_end = _done(reader)[0]
-    _tell(events, "progress", **_state(writer, reader))
+    _tell(events, "progress", **_state(writer, reader), ms=write_ms)
     reader.processAllAvailable()
     total_ms = SYSTEM_CLOCK.monotonic_ms() - started_ms
     state = _state(writer, reader)

@@ -31,9 +31,7 @@ def test_init_says_what_it_made(tmp_path, replog):
     assert [broker["metadata"] for broker in item["brokers"]] == [True, True, True, False]
     assert item["fsync"] is False
     assert len(item["clusterId"]) == 32
-    assert sorted(path.name for path in (tmp_path / "s").iterdir()) == [
-        f"broker-{number}" for number in range(4)
-    ]
+    assert sorted(path.name for path in (tmp_path / "s").iterdir()) == [f"broker-{number}" for number in range(4)]
 
 
 def test_init_twice_is_refused(store, replog):
@@ -131,14 +129,7 @@ def test_offsets(store, replog):
     replog("-s", store, "topic", "create", "orders", "-p", 3)
     answer = replog("-s", store, "topic", "offsets", "orders", "-f", "json")
     assert answer.items == [{"topic": "orders", "partition": part, "offset": 0} for part in range(3)]
-    assert (
-        len(
-            replog(
-                "-s", store, "topic", "offsets", "orders", "-p", "0,2", "--at", "start", "-f", "json"
-            ).items
-        )
-        == 2
-    )
+    assert len(replog("-s", store, "topic", "offsets", "orders", "-p", "0,2", "--at", "start", "-f", "json").items) == 2
     assert replog("-s", store, "topic", "offsets", "orders", "-p", "3").exit_code == 2
     assert replog("-s", store, "topic", "offsets", "orders", "-p", "x").exit_code == 2
     assert replog("-s", store, "topic", "offsets", "nope").exit_code == 1
