@@ -172,9 +172,7 @@ def _rebuild(
     return BrokerSet(cluster_id, brokers, metadata_broker_ids, fsync=fsync, storage_options=storage_options)
 
 
-def _assemble(
-    given: Sequence[str], roots: Mapping[str, RootFile], storage_options: Mapping[str, str]
-) -> BrokerSet:
+def _assemble(given: Sequence[str], roots: Mapping[str, RootFile], storage_options: Mapping[str, str]) -> BrokerSet:
     """Make the set from the root files found; every file names every broker."""
     first_url, first = next(iter(roots.items()))
     found: dict[BrokerId, str] = {}
@@ -288,9 +286,7 @@ def write_root_files(
             broker.url,
             options,
         )
-    return BrokerSet(
-        cluster_id, brokers, metadata_broker_ids(len(roots)), fsync=fsync, storage_options=options
-    )
+    return BrokerSet(cluster_id, brokers, metadata_broker_ids(len(roots)), fsync=fsync, storage_options=options)
 
 
 def _recorded_refs(brokers: Sequence[Broker]) -> tuple[BrokerRef, ...]:

@@ -118,9 +118,7 @@ class FsspecStore:
                 return None
             raise self._read_failed(error, key) from error
 
-    def create(
-        self, key: str, data: Buffer | Sequence[Buffer], *, make_parent: bool = False
-    ) -> CreateOutcome:
+    def create(self, key: str, data: Buffer | Sequence[Buffer], *, make_parent: bool = False) -> CreateOutcome:
         """As ``ObjectStore.create``: one conditional request.
 
         EXISTS may mean this call's own bytes: clients send a request again whose answer was lost.
@@ -155,9 +153,7 @@ class FsspecStore:
             if self._is_absent(error, status_of(error)):
                 return iter(())
             raise self._read_failed(error, prefix) from error
-        return iter(
-            sorted((info for info in found if info.key.startswith(prefix)), key=lambda info: info.key)
-        )
+        return iter(sorted((info for info in found if info.key.startswith(prefix)), key=lambda info: info.key))
 
     def delete(self, key: str) -> None:
         """As ``ObjectStore.delete``."""

@@ -19,8 +19,9 @@ class GcsStore(FsspecStore):
     size_bytes_max: ClassVar[int] = 50 * (1 << 20) - 1
 
     def _is_refused(self, error: Exception, status: int | None) -> bool:
-        # gcsfs turns 403 into a plain OSError without its response.
-        return super()._is_refused(error, status) or (status is None and str(error).startswith("Forbidden"))
+        # gcsfs turns 403 and some 400 into plain errors without their response.
+        told = status is None and str(error).startswith(("Forbidden", "Bad Request"))
+        return told or super()._is_refused(error, status)
 
 
 __all__ = ["GcsStore"]

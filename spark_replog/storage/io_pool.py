@@ -99,9 +99,7 @@ class IoPool:
         """Run the call on the lane that calls without a root share."""
         return self.submit_to("", function, *args, **kwargs)
 
-    def submit_to(
-        self, lane: str, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
-    ) -> Future[T]:
+    def submit_to(self, lane: str, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """Run the call on a lane: a root's URL, so that one hung root holds only its own threads.
 
         Returns:

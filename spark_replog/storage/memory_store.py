@@ -39,9 +39,7 @@ class MemoryStore:
             return None
         return found[start:] if size_bytes is None else found[start : start + size_bytes]
 
-    def create(
-        self, key: str, data: Buffer | Sequence[Buffer], *, make_parent: bool = False
-    ) -> CreateOutcome:
+    def create(self, key: str, data: Buffer | Sequence[Buffer], *, make_parent: bool = False) -> CreateOutcome:
         """As ``ObjectStore.create``; folders do not exist here."""
         body = b"".join(pieces_of(data))
         with _lock:
@@ -57,9 +55,7 @@ class MemoryStore:
     def list_keys(self, prefix: str) -> Iterator[ObjectInfo]:
         """As ``ObjectStore.list_keys``."""
         with _lock:
-            found = sorted(
-                (key, len(body)) for key, body in self._objects().items() if key.startswith(prefix)
-            )
+            found = sorted((key, len(body)) for key, body in self._objects().items() if key.startswith(prefix))
         return (ObjectInfo(key, size_bytes) for key, size_bytes in found)
 
     def delete(self, key: str) -> None:

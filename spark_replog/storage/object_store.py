@@ -47,9 +47,7 @@ class ObjectStore(Protocol):
         """
         ...
 
-    def create(
-        self, key: str, data: Buffer | Sequence[Buffer], *, make_parent: bool = False
-    ) -> CreateOutcome:
+    def create(self, key: str, data: Buffer | Sequence[Buffer], *, make_parent: bool = False) -> CreateOutcome:
         """Create the object if the name is free, durably.
 
         Args:

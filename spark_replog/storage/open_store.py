@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from types import MappingProxyType
 
@@ -16,24 +17,29 @@ from spark_replog.storage.posix_store import PosixStore
 from spark_replog.storage.s3_store import S3Store
 from spark_replog.storage.webhdfs_store import WebHdfsStore
 
+_SINGLE_SLASH_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 _NO_OPTIONS: Mapping[str, str] = MappingProxyType({})
 _REMOTE_STORES: Mapping[str, type[FsspecStore]] = MappingProxyType(
     {"s3": S3Store, "gs": GcsStore, "abfs": AzureStore, "webhdfs": WebHdfsStore}
 )
 _ALIASES = MappingProxyType({"s3a": "s3", "gcs": "gs", "abfss": "abfs", "az": "abfs"})
 SUPPORTED = (
-    "a local or NFS path, file://, s3:// (s3a://), gs:// (gcs://), abfs:// (abfss://, az://), "
-    "webhdfs://, memory://"
+    "a local or NFS path, file://, s3:// (s3a://), gs:// (gcs://), abfs:// (abfss://, az://), webhdfs://, memory://"
 )
 
 
 def normalise_url(url: str) -> str:
     """Return a root's URL in the one form that is compared and recorded: one scheme a backend, no trailing
     slash. A bare path becomes ``file://`` plus its absolute form.
+
+    Raises:
+        InvalidConfigError: REPLOG_UNSUPPORTED_STORE: a scheme with one slash (``dbfs:/x``).
     """
     text = url.strip()
     if "://" not in text:
         text = text.removeprefix("file:")
+        if _SINGLE_SLASH_SCHEME.match(text):  # dbfs:/x, s3:/x: a local folder of that name is never meant
+            raise _unsupported(text.partition(":")[0], text)
         return f"file://{os.path.abspath(os.path.expanduser(text))}"
     scheme, _, rest = text.partition("://")
     scheme = _ALIASES.get(scheme.lower(), scheme.lower())
@@ -47,9 +53,7 @@ def scheme_of(url: str) -> str:
     return url.partition("://")[0]
 
 
-def open_store(
-    url: str, storage_options: Mapping[str, str] = _NO_OPTIONS, *, fsync: bool = True
-) -> ObjectStore:
+def open_store(url: str, storage_options: Mapping[str, str] = _NO_OPTIONS, *, fsync: bool = True) -> ObjectStore:
     """Return the raw store of a root: no retries, one attempt per call.
 
     Opens nothing yet: connections are made on first use, per process id.
@@ -73,7 +77,11 @@ def open_store(
         store = remote(url, storage_options)
         store.file_system_class()  # a missing package or a foreign class is told here, not in a task
         return store
-    raise InvalidConfigError(
+    raise _unsupported(scheme, url)
+
+
+def _unsupported(scheme: str, url: str) -> InvalidConfigError:
+    return InvalidConfigError(
         ErrorCode.REPLOG_UNSUPPORTED_STORE,
         f"no create-if-absent is proven for {scheme}://. Use one of: {SUPPORTED}.",
         url=url,

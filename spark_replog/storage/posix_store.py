@@ -82,9 +82,7 @@ class PosixStore:
         except OSError as error:
             raise self._read_failed(error, key) from error
 
-    def create(
-        self, key: str, data: Buffer | Sequence[Buffer], *, make_parent: bool = False
-    ) -> CreateOutcome:
+    def create(self, key: str, data: Buffer | Sequence[Buffer], *, make_parent: bool = False) -> CreateOutcome:
         """Create the file if the name is free; with fsync, durable on return (EXISTS is durable too).
 
         Raises:

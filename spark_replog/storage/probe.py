@@ -152,8 +152,7 @@ def _file_system_of(store: ObjectStore) -> tuple[str, tuple[str, ...]]:
     if not is_remote_file_system(path):
         return kind or "file", ()
     return kind, (
-        f"{kind} is a network or user-space file system: export it 'sync', mount it 'hard' and "
-        "'lookupcache=positive'",
+        f"{kind} is a network or user-space file system: export it 'sync', mount it 'hard' and 'lookupcache=positive'",
     )
 
 

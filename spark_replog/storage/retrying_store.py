@@ -75,9 +75,7 @@ class RetryingStore:
         except RetriableError as error:
             return self._repeat(error, lambda: self.store.get(key, start=start, size_bytes=size_bytes))
 
-    def create(
-        self, key: str, data: Buffer | Sequence[Buffer], *, make_parent: bool = False
-    ) -> CreateOutcome:
+    def create(self, key: str, data: Buffer | Sequence[Buffer], *, make_parent: bool = False) -> CreateOutcome:
         """As ``ObjectStore.create``; EXISTS means that the name holds other bytes than these.
 
         Raises:

@@ -98,11 +98,7 @@ def _root_file(fields: dict[str, Any], version: int) -> RootFile:
         fsync=bool(fields["fsync"]),
     )
     known = {ref.broker_id for ref in root.brokers}
-    if (
-        root.broker_id not in known
-        or not root.metadata_broker_ids
-        or not known.issuperset(root.metadata_broker_ids)
-    ):
+    if root.broker_id not in known or not root.metadata_broker_ids or not known.issuperset(root.metadata_broker_ids):
         raise ValueError("it names brokers that it does not list")
     return root
 

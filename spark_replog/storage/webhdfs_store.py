@@ -130,9 +130,7 @@ class WebHdfsStore(FsspecStore):
             "CREATE", method="put", path=temp_path, redirect=False, overwrite="false", createparent="false"
         )
         location = file_system._apply_proxy(answer.headers["Location"])
-        stored = file_system.session.put(
-            location, data=body, headers={"content-type": "application/octet-stream"}
-        )
+        stored = file_system.session.put(location, data=body, headers={"content-type": "application/octet-stream"})
         stored.raise_for_status()
 
     def _make_last_level(self, folder: str) -> None:

@@ -109,9 +109,16 @@ class HttpFaultProxy:
 class _Handler(BaseHTTPRequestHandler):
     owner: ClassVar[HttpFaultProxy]
     protocol_version = "HTTP/1.1"
+    wbufsize = -1  # one packet an answer: else Nagle and delayed acknowledgements cost 40 ms each
 
     def log_message(self, format: str, *args: object) -> None:
         """Say nothing: tests read ``requests``."""
+
+    def handle_expect_100(self) -> bool:
+        """Let the client send its body now."""
+        told = super().handle_expect_100()
+        self.wfile.flush()
+        return told
 
     def _serve(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))

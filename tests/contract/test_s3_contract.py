@@ -22,9 +22,7 @@ CREATED, EXISTS = CreateOutcome.CREATED, CreateOutcome.EXISTS
 
 
 def error_document(code, extra=""):
-    return (
-        f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>said so</Message>{extra}</Error>".encode()
-    )
+    return f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>said so</Message>{extra}</Error>".encode()
 
 
 @pytest.fixture

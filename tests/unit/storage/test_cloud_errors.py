@@ -1,0 +1,217 @@
+"""The errors of gcsfs, adlfs and webhdfs as their classes raise them, without their packages."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_replog.errors import ErrorCode, OutcomeUnknownError, ReplogError, RetriableError
+from spark_replog.storage.azure_store import AzureStore
+from spark_replog.storage.fsspec_store import error_code_of, status_of
+from spark_replog.storage.gcs_store import GcsStore
+from spark_replog.storage.object_store import CreateOutcome
+from spark_replog.storage.retrying_store import RetryingStore
+
+
+class FakeFileSystem:
+    """Answers from a list: an exception to raise, or a value."""
+
+    def __init__(self):
+        self.objects = {}
+        self.answers = []
+        self.calls = []
+
+    def _next(self, verb, path, **kwargs):
+        self.calls.append((verb, path, kwargs))
+        if self.answers:
+            answer = self.answers.pop(0)
+            if isinstance(answer, BaseException):
+                raise answer
+
+    def pipe_file(self, path, value, mode):
+        assert mode == "create"
+        self._next("pipe_file", path)
+        if path in self.objects:
+            raise FileExistsError(path)
+        self.objects[path] = value
+
+    def cat_file(self, path, start, end):
+        self._next("cat_file", path, start=start, end=end)
+        if path not in self.objects:
+            raise FileNotFoundError(path)
+        return self.objects[path][start:end]
+
+    def find(self, path, detail, **kwargs):
+        self._next("find", path, **kwargs)
+        return {name: {"size": len(body)} for name, body in self.objects.items() if name.startswith(path)}
+
+    def rm_file(self, path):
+        self._next("rm_file", path)
+        if self.objects.pop(path, None) is None:
+            raise FileNotFoundError(path)
+
+
+def store_over(cls, url):
+    file_system = FakeFileSystem()
+
+    class Store(cls):
+        def _make_file_system(self):
+            self._root = url.partition("://")[2]
+            return file_system
+
+    return Store(url, {}), file_system
+
+
+class HttpError(Exception):
+    """As gcsfs.retry.HttpError."""
+
+    def __init__(self, code):
+        super().__init__(f"message, {code}")
+        self.code = code
+
+
+class HttpResponseError(Exception):
+    """As azure.core.exceptions.HttpResponseError."""
+
+    def __init__(self, status_code, error_code=None):
+        super().__init__("message")
+        self.status_code = status_code
+        self.error_code = error_code
+        self.response = type("Response", (), {"status_code": status_code})()
+
+
+class ServiceRequestError(Exception):
+    """As azure.core: no answer came; ``response`` is there and None."""
+
+    response = None
+
+
+class ClientAuthenticationError(Exception):
+    """As azure.core, raised before any request."""
+
+
+def caused(error, cause):
+    error.__cause__ = cause
+    return error
+
+
+UNKNOWN, REFUSED, EXISTS = "unknown", "refused", "exists"
+GCS = [
+    (FileExistsError("412"), EXISTS),
+    (OSError("Forbidden: b/x\nno"), REFUSED),
+    (ValueError("Bad Request: b/x\ninvalid"), REFUSED),
+    (FileNotFoundError("bucket"), REFUSED),
+    (HttpError(400), REFUSED),
+    (HttpError(401), REFUSED),
+    (HttpError("401"), REFUSED),
+    (HttpError(408), UNKNOWN),
+    (HttpError(429), UNKNOWN),
+    (HttpError(503), UNKNOWN),
+    (HttpError(None), UNKNOWN),
+    (ConnectionResetError("reset"), UNKNOWN),
+    (TimeoutError(), UNKNOWN),
+]
+AZURE = [
+    (caused(FileExistsError("x"), HttpResponseError(409, "BlobAlreadyExists")), EXISTS),
+    (HttpResponseError(409, "BlobAlreadyExists"), EXISTS),
+    (HttpResponseError(412, "ConditionNotMet"), EXISTS),
+    (HttpResponseError(409, "ContainerBeingDeleted"), UNKNOWN),
+    (caused(FileExistsError("x"), HttpResponseError(409, "LeaseIdMissing")), UNKNOWN),
+    (caused(RuntimeError("wrapped"), HttpResponseError(503, "ServerBusy")), UNKNOWN),
+    (caused(RuntimeError("wrapped"), HttpResponseError(403, "AuthorizationFailure")), REFUSED),
+    (HttpResponseError(404, "ContainerNotFound"), REFUSED),
+    (HttpResponseError(500), UNKNOWN),
+    (ClientAuthenticationError("no token"), REFUSED),
+    (ServiceRequestError("no route"), UNKNOWN),
+]
+
+
+def outcome_of(store):
+    try:
+        return EXISTS if store.create("k", b"x") is CreateOutcome.EXISTS else "created"
+    except OutcomeUnknownError as error:
+        assert error.code is ErrorCode.REPLOG_STORE_OUTCOME_UNKNOWN
+        return UNKNOWN
+    except ReplogError as error:
+        assert error.code is ErrorCode.REPLOG_STORE_REFUSED
+        return REFUSED
+
+
+@pytest.mark.parametrize(
+    ("cls", "url", "error", "expected"),
+    [(GcsStore, "gs://b/r", *case) for case in GCS] + [(AzureStore, "abfs://c/r", *case) for case in AZURE],
+    ids=lambda value: repr(value) if isinstance(value, Exception) else str(value),
+)
+def test_failed_creates(cls, url, error, expected):
+    store, file_system = store_over(cls, url)
+    file_system.answers = [error]
+    assert outcome_of(store) == expected
+    assert [verb for verb, _, _ in file_system.calls] == ["pipe_file"]
+
+
+@pytest.mark.parametrize(("cls", "url"), [(GcsStore, "gs://b/r"), (AzureStore, "abfs://c/r")])
+class TestBothClouds:
+    def test_verbs(self, cls, url):
+        store, file_system = store_over(cls, url)
+        assert store.create("f/a", [b"01", b"23"]) is CreateOutcome.CREATED
+        assert store.create("f/a", b"x") is CreateOutcome.EXISTS
+        assert store.get("f/a", start=1, size_bytes=2) == b"12"
+        assert store.get("f/b") is None
+        assert [(info.key, info.size_bytes) for info in store.list_keys("f/")] == [("f/a", 4)]
+        store.delete("f/a")
+        store.delete("f/a")
+        root = url.partition("://")[2]
+        assert {path for _, path, _ in file_system.calls} == {f"{root}/f/a", f"{root}/f/b", f"{root}/f"}
+
+    def test_own_write_after_a_lost_answer(self, cls, url):
+        store, file_system = store_over(cls, url)
+        real = file_system.pipe_file
+        lost = [True]
+
+        def pipe_file(path, value, mode):
+            real(path, value, mode)
+            if lost.pop() if lost else False:
+                raise ConnectionResetError
+
+        file_system.pipe_file = pipe_file
+        retrying = RetryingStore(store, deadline_ms=1000)
+        assert retrying.create("a", b"mine") is CreateOutcome.CREATED
+        assert retrying.create("a", b"other") is CreateOutcome.EXISTS
+
+    def test_reads(self, cls, url):
+        store, file_system = store_over(cls, url)
+        file_system.answers = [HttpError(416)]
+        assert store.get("a", start=10) == b""
+        for error, code in [
+            (HttpError(503), ErrorCode.REPLOG_STORE_UNAVAILABLE),
+            (HttpError(403), ErrorCode.REPLOG_STORE_REFUSED),
+            (ConnectionResetError(), ErrorCode.REPLOG_STORE_UNAVAILABLE),
+        ]:
+            for call in (
+                lambda: store.get("a"),
+                lambda: list(store.list_keys("a")),
+                lambda: store.delete("a"),
+            ):
+                file_system.answers = [error]
+                with pytest.raises(RetriableError) as raised:
+                    call()
+                assert raised.value.code is code
+
+    def test_too_large_for_one_request(self, cls, url):
+        store, file_system = store_over(cls, url)
+        with pytest.raises(ReplogError, match=r"max\.request\.size"):
+            store.create("a", bytes(store.size_bytes_max + 1))
+        assert file_system.calls == []
+
+
+def test_status_is_found_behind_any_number_of_wrappers():
+    boto = Exception()
+    boto.response = {"ResponseMetadata": {"HTTPStatusCode": 412}, "Error": {"Code": "PreconditionFailed"}}
+    wrapped = caused(RuntimeError("a"), caused(OSError("b"), boto))
+    assert (status_of(wrapped), error_code_of(wrapped)) == (412, "PreconditionFailed")
+    aiohttp = Exception()
+    aiohttp.status = 503
+    assert status_of(aiohttp) == 503
+    assert status_of(OSError(5, "x")) is None and error_code_of(OSError(5, "x")) == ""
+    loop = RuntimeError("a")
+    loop.__cause__ = loop
+    assert status_of(loop) is None

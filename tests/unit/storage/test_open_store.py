@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+import fsspec
+import pytest
+from fsspec.implementations.local import LocalFileSystem
+from fsspec.implementations.memory import MemoryFileSystem
+from s3fs import S3FileSystem
+
+from spark_replog.errors import ErrorCode, InvalidConfigError
+from spark_replog.storage.azure_store import AzureStore
+from spark_replog.storage.gcs_store import GcsStore
+from spark_replog.storage.memory_store import MemoryStore
+from spark_replog.storage.open_store import normalise_url, open_store
+from spark_replog.storage.posix_store import PosixStore
+from spark_replog.storage.s3_store import S3Store
+from spark_replog.storage.webhdfs_store import WebHdfsStore
+
+
+@pytest.mark.parametrize(
+    ("url", "normal"),
+    [
+        ("/data/store/", "file:///data/store"),
+        ("/data//a/../store", "file:///data/store"),
+        ("file:///data/store/", "file:///data/store"),
+        ("file:/data/store", "file:///data/store"),
+        ("FILE:///data", "file:///data"),
+        ("s3a://bucket/a/", "s3://bucket/a"),
+        ("S3://bucket", "s3://bucket"),
+        ("gcs://b/x", "gs://b/x"),
+        ("az://c/x", "abfs://c/x"),
+        ("abfss://c@account.dfs.core.windows.net/x", "abfs://c@account.dfs.core.windows.net/x"),
+        (" memory://x ", "memory://x"),
+    ],
+)
+def test_normalise(url, normal):
+    assert normalise_url(url) == normal
+    assert normalise_url(normal) == normal
+
+
+def test_relative_paths_and_homes_become_absolute(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", "/home/me")
+    assert normalise_url("store") == f"file://{tmp_path}/store"
+    assert normalise_url("~/store") == "file:///home/me/store"
+
+
+@pytest.mark.parametrize(
+    ("url", "cls"),
+    [("/a", PosixStore), ("memory://a", MemoryStore), ("s3://b/a", S3Store), ("webhdfs://h:1/a", WebHdfsStore)],
+)
+def test_one_store_class_per_scheme(url, cls):
+    assert type(open_store(url)) is cls
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "hdfs://host/a",
+        "ftp://host/a",
+        "sftp://host/a",
+        "http://host/a",
+        "dbfs:/a",
+        "s3:/bucket/a",
+        "zip://a",
+        "nosuch://a",
+        "dir://a",
+        "smb://host/a",
+    ],
+)
+def test_everything_else_is_refused_by_name(url):
+    with pytest.raises(InvalidConfigError, match=r"^\[REPLOG_UNSUPPORTED_STORE\].*Use one of.*s3://") as raised:
+        open_store(url)
+    assert url.partition(":")[0] in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "cls", "extra"), [("gs", GcsStore, "gcs"), ("abfs", AzureStore, "azure"), ("s3", S3Store, "s3")]
+)
+def test_a_missing_package_is_named(monkeypatch, scheme, cls, extra):
+    def absent(protocol):
+        raise ImportError(f"install what serves {protocol}")
+
+    monkeypatch.setattr(fsspec, "get_filesystem_class", absent)
+    with pytest.raises(InvalidConfigError, match=rf"REPLOG_UNSUPPORTED_STORE.*spark-replog\[{extra}\]"):
+        open_store(f"{scheme}://bucket/a")
+    assert cls.protocol == scheme
+
+
+class Patched(S3FileSystem):
+    """As obstore and others do: another class under the same scheme."""
+
+
+@pytest.mark.parametrize("cls", [Patched, LocalFileSystem, MemoryFileSystem])
+def test_another_class_under_a_known_scheme_is_refused(monkeypatch, cls):
+    # A subclass is refused as well: nobody has proven what it does with mode="create".
+    monkeypatch.setattr(fsspec, "get_filesystem_class", lambda protocol: cls)
+    with pytest.raises(InvalidConfigError, match=f"{cls.__name__}.*not proven") as raised:
+        open_store("s3://bucket/a")
+    assert raised.value.code is ErrorCode.REPLOG_UNSUPPORTED_STORE
+
+
+def test_options_are_typed_and_listing_caches_are_off():
+    options = {"anon": "True", "client_kwargs": '{"region_name": "eu-west-1"}', "use_listings_cache": "true"}
+    file_system = open_store("s3://bucket/a", options).file_system()
+    assert file_system.anon is True
+    assert file_system.client_kwargs == {"region_name": "eu-west-1"}
+    assert file_system.dircache.use_listings_cache is False
+    assert file_system.retries == 1 and file_system.config_kwargs["read_timeout"] == 10
+
+
+def test_time_outs_given_by_the_user_win():
+    options = {"config_kwargs": '{"read_timeout": 3}'}
+    config = open_store("s3://bucket/a", options).file_system().config_kwargs
+    assert config["read_timeout"] == 3 and config["connect_timeout"] == 5
+
+
+def test_file_systems_are_made_once_per_process():
+    store = open_store("s3://bucket/a")
+    made = store.file_system()
+    assert store.file_system() is made
+    store._file_system = (-1, made)  # what a forked child inherits
+    assert store._file_system[0] != -2 and store.file_system() is not None
+    assert store._file_system[0] > 0

@@ -1,0 +1,134 @@
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+
+import pytest
+
+from spark_replog.errors import ErrorCode, ReplogError
+from spark_replog.storage import probe as module
+from spark_replog.storage.object_store import CreateOutcome, ObjectInfo
+from spark_replog.storage.posix_store import PosixStore
+from spark_replog.storage.probe import probe_root
+from spark_replog.storage.retrying_store import RetryingStore
+from spark_replog.testing.faulty_store import FaultRates, FaultyStore
+from spark_replog.testing.memory_store import MemoryStore, new_memory_store
+
+
+class Overwriting(MemoryStore):
+    """Ignores the condition, as an S3 server that does not know the header."""
+
+    def create(self, key, data, *, make_parent=False):
+        self.delete(key)
+        return super().create(key, data)
+
+
+class CheckThenWrite(MemoryStore):
+    """Looks, then writes: right for one caller at a time."""
+
+    def create(self, key, data, *, make_parent=False):
+        if self.get(key) is not None:
+            return CreateOutcome.EXISTS
+        time.sleep(0.002)
+        self.delete(key)
+        return super().create(key, data)
+
+
+class AlwaysExists(MemoryStore):
+    def create(self, key, data, *, make_parent=False):
+        super().create(key, data)
+        return CreateOutcome.EXISTS
+
+
+class LastOneWins(MemoryStore):
+    """One caller is told CREATED, another's bytes stay."""
+
+    def create(self, key, data, *, make_parent=False):
+        outcome = super().create(key, data)
+        if "race" in key:
+            super().delete(key)
+            super().create(key, data)
+        return outcome
+
+
+class IgnoresRanges(MemoryStore):
+    def get(self, key, *, start=0, size_bytes=None):
+        return super().get(key)
+
+
+class CachedListing(MemoryStore):
+    def list_keys(self, prefix):
+        return iter(list(super().list_keys(prefix))[:-1])
+
+
+class WrongSizes(MemoryStore):
+    def list_keys(self, prefix):
+        return (ObjectInfo(info.key, 0) for info in super().list_keys(prefix))
+
+
+class Undeleting(MemoryStore):
+    def delete(self, key):
+        pass
+
+
+LIARS = [Overwriting, CheckThenWrite, LastOneWins, IgnoresRanges, CachedListing, WrongSizes, Undeleting]
+
+
+@pytest.mark.parametrize("liar", [*LIARS, AlwaysExists])
+def test_a_lying_store_is_found_out(liar):
+    with pytest.raises(ReplogError) as raised:
+        probe_root(liar(new_memory_store().url))
+    assert raised.value.code is ErrorCode.REPLOG_STORE_LIES
+
+
+@pytest.mark.parametrize("liar", LIARS)
+def test_retries_hide_no_lie(liar):
+    with pytest.raises(ReplogError) as raised:
+        probe_root(RetryingStore(liar(new_memory_store().url), deadline_ms=500))
+    assert raised.value.code is ErrorCode.REPLOG_STORE_LIES
+
+
+def test_own_writes_called_existing_are_no_lie_with_retries():
+    assert probe_root(RetryingStore(AlwaysExists(new_memory_store().url), deadline_ms=500))
+
+
+def test_an_honest_directory_passes_and_stays_clean(tmp_path):
+    report = probe_root(PosixStore(str(tmp_path)))
+    assert report.url == str(tmp_path) and report.warnings == ()
+    assert os.listdir(tmp_path) == []
+    assert json.loads(json.dumps(report.to_dict()))["warnings"] == []
+
+
+def test_a_network_file_system_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "file_system_type", lambda path: "nfs4")
+    monkeypatch.setattr(module, "is_remote_file_system", lambda path: True)
+    report = probe_root(PosixStore(f"file://{tmp_path}"))
+    assert report.file_system == "nfs4" and "lookupcache" in report.warnings[0]
+
+
+def test_stores_that_answer_late_or_never_are_not_called_liars():
+    rates = FaultRates(fail_before=0.1, lose_answer=0.1)
+    for seed in range(3):
+        faulty = FaultyStore(new_memory_store(), seed=seed, rates=rates)
+        assert probe_root(RetryingStore(faulty, deadline_ms=5000)).file_system == "memory"
+
+
+def test_the_race_runs_at_once(tmp_path):
+    running, most = [], []
+    lock = threading.Lock()
+
+    class Watched(MemoryStore):
+        def create(self, key, data, *, make_parent=False):
+            with lock:
+                running.append(key)
+                most.append(len(running))
+            time.sleep(0.005)
+            outcome = super().create(key, data)
+            with lock:
+                running.remove(key)
+            return outcome
+
+    probe_root(Watched(new_memory_store().url))
+    assert max(most) == module.RACE_THREADS
