@@ -1,0 +1,131 @@
+"""Writes tests/golden/v<N>: bytes of this release's formats, and what they mean, as JSON.
+
+Run it only for a NEW format version, into a new folder: files of a released version never change.
+
+    python tests/golden/make_golden.py tests/golden/v1
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+import sys
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from spark_replog.log import commands as c
+from spark_replog.log.data_object import HEADERS_TYPE, data_schema, decode_section, encode_data_object
+from spark_replog.log.entry import encode_entry
+
+TOPIC, LEDGER = "0123456789abcdef" * 2, "fedcba9876543210" * 2
+QUERY, RUN = "6f9619ff-8b86-d011-b42d-00cf4fc964ff", "12345678-9abc-def0-1234-56789abcdef0"
+
+
+def entries() -> dict[str, list[c.Command]]:
+    """Return every command type at least once, and the corners of the append codec."""
+    sections = tuple(
+        c.Section(TOPIC, p, 10 + p, 304 + 1000 * p, 1000, 0x01020304 * p, 1_700_000_000_000 + p, 1_700_000_009_999)
+        for p in range(14)
+    )
+    objects = (
+        c.DataObject(0, f"6f9619ff-41-0-{LEDGER}.arrow", 15_000, False, frozenset((0, 1, 2)), sections),
+        c.DataObject(2, f"6f9619ff-41-130-{TOPIC}.arrow", 2_000, True, frozenset((0, 2)), sections[3:4]),
+        c.DataObject(2, "another name", 300, False, frozenset((1,)), ()),
+    )
+    stream = c.ProducerIdentity(QUERY, QUERY, 41, RUN, c.IdentityKind.STREAM)
+    txn = c.ProducerIdentity("loader", QUERY, -1, "", c.IdentityKind.TRANSACTIONAL, c.ResetPolicy.SKIP)
+    return {
+        "entry_append": [c.Append(stream, "User:zo\u00eb", "client", 1_700_000_010_000, objects)],
+        "entry_append_empty": [c.Append(txn, "", "", -5, ())],
+        "entry_topic": [
+            c.TopicInit(TOPIC, "orders", ((0, 1, 2), (1, 2, 0)), (("retention.ms", "1000"),)),
+            c.PartitionsAdd(TOPIC, 3, ((2, 0, 1),)),
+            c.ConfigSet(TOPIC, (("retention.ms", None), ("compression.type", "zstd"))),
+            c.IsrChange(None, 2, False, 1_700_000_000_000),
+            c.IsrChange(TOPIC, 2, True, 1_700_000_000_001),
+            c.HoldersAdd(300, 1, 0, (2, 200)),
+            c.GenerationAdvance(5, 3),
+            c.TopicClose(TOPIC),
+        ],
+        "entry_cluster": [
+            c.BrokerRegister(0, "file:///data/broker-0", None, "{}"),
+            c.BrokerRegister(1, "s3://bucket/broker-1", "rack-1", '{"ok": true}'),
+            c.LedgerRegister("money", LEDGER),
+            c.TopicPublish("orders", TOPIC, LEDGER),
+            c.TopicUnpublish("orders", TOPIC),
+            c.FeatureSet(1),
+        ],
+    }
+
+
+def rows(first: int, has_headers: bool) -> pa.RecordBatch:
+    """Return three rows with nulls, an empty value and negative time."""
+    columns = [
+        pa.array([None, b"key", b""], pa.binary()),
+        pa.array([b"value %d" % first, None, b"\x00\xff" * 50], pa.binary()),
+        pa.array([-1, 1_700_000_000_123_456, 1_700_000_000_000_000]).cast(pa.timestamp("us", tz="UTC")),
+    ]
+    if has_headers:
+        columns.append(pa.array([None, [{"key": "h", "value": b"1"}, {"key": "n", "value": None}], []], HEADERS_TYPE))
+    return pa.RecordBatch.from_arrays(columns, schema=data_schema(has_headers))
+
+
+def plain(value: Any) -> Any:
+    """Return the value as JSON can hold it; sets sorted, enums by name."""
+    if isinstance(value, enum.Enum):
+        return value.name
+    if isinstance(value, c.Section):
+        return {"Section": value._asdict()}
+    if is_dataclass(value):
+        return {type(value).__name__: {f.name: plain(getattr(value, f.name)) for f in fields(value)}}
+    if isinstance(value, frozenset):
+        return sorted(value)
+    return [plain(item) for item in value] if isinstance(value, tuple | list) else value
+
+
+def plain_rows(body: bytes, sections: list[c.Section], has_headers: bool) -> list[dict[str, Any]]:
+    """Return what the sections hold."""
+    found = []
+    for section in sections:
+        part = body[section.start_byte : section.start_byte + section.size_bytes]
+        batches = decode_section(part, section.crc32c, section.row_count, has_headers)
+        for row in pa.Table.from_batches(batches).cast(_readable(has_headers)).to_pylist():
+            found.append(json.loads(json.dumps(row, default=lambda raw: raw.hex())))
+    return found
+
+
+def _readable(has_headers: bool) -> pa.Schema:
+    schema = data_schema(has_headers)
+    return schema.set(2, pa.field("timestamp", pa.int64()))
+
+
+def main(folder: Path) -> None:
+    """Write the files; refuses to replace any."""
+    if any(folder.glob("*")):
+        raise SystemExit(f"{folder} is not empty: released golden files never change")
+    folder.mkdir(parents=True, exist_ok=True)
+    expected: dict[str, Any] = {"entries": {}, "objects": {}}
+    for name, found in entries().items():
+        (folder / f"{name}.bin").write_bytes(encode_entry([c.encode_command(command) for command in found]))
+        expected["entries"][name] = plain(found)
+    for compression in ("none", "lz4", "zstd"):
+        for has_headers in (False, True):
+            inputs = [("orders", TOPIC, p, rows(p, has_headers), QUERY) for p in (0, 5)]
+            made = encode_data_object(inputs, compression=compression, has_headers=has_headers)
+            name = f"data_{compression}{'_headers' if has_headers else ''}"
+            body = b"".join(made.buffers)
+            (folder / f"{name}.arrow").write_bytes(body)
+            sections = list(made.sections)
+            expected["objects"][name] = {
+                "has_headers": has_headers,
+                "sections": [section._asdict() for section in sections],
+                "rows": plain_rows(body, sections, has_headers),
+            }
+    (folder / "expected.json").write_text(json.dumps(expected, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

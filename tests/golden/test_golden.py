@@ -1,0 +1,52 @@
+"""Files of every released format stay readable and mean the same."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from spark_replog.log.commands import Section, decode_command, encode_command
+from spark_replog.log.entry import decode_entry, encode_entry
+
+HERE = Path(__file__).parent
+_spec = importlib.util.spec_from_file_location("replog_make_golden", HERE / "make_golden.py")
+make_golden = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(make_golden)
+
+VERSIONS = sorted(path.parent.name for path in HERE.glob("v*/expected.json"))
+EXPECTED = {version: json.loads((HERE / version / "expected.json").read_text()) for version in VERSIONS}
+ENTRIES = [(version, name) for version in VERSIONS for name in EXPECTED[version]["entries"]]
+OBJECTS = [(version, name) for version in VERSIONS for name in EXPECTED[version]["objects"]]
+
+
+def test_there_are_golden_files():
+    assert VERSIONS[0] == "v1"
+
+
+@pytest.mark.parametrize(("version", "name"), ENTRIES)
+def test_entries_mean_what_they_meant(version, name):
+    commands = [decode_command(d) for d in decode_entry((HERE / version / f"{name}.bin").read_bytes())]
+    assert make_golden.plain(commands) == EXPECTED[version]["entries"][name]
+
+
+@pytest.mark.parametrize(("version", "name"), ENTRIES)
+def test_the_newest_format_is_written_byte_for_byte(version, name):
+    if version != VERSIONS[-1]:
+        pytest.skip("an older release wrote it")
+    payload = (HERE / version / f"{name}.bin").read_bytes()
+    assert encode_entry([encode_command(decode_command(d)) for d in decode_entry(payload)]) == payload
+    commands = make_golden.entries()[name]
+    assert encode_entry([encode_command(command) for command in commands]) == payload
+
+
+@pytest.mark.parametrize(("version", "name"), OBJECTS)
+def test_data_objects_mean_what_they_meant(version, name):
+    expected = EXPECTED[version]["objects"][name]
+    body = (HERE / version / f"{name}.arrow").read_bytes()
+    sections = [Section(**section) for section in expected["sections"]]
+    assert make_golden.plain_rows(body, sections, expected["has_headers"]) == expected["rows"]
+    assert pa.ipc.open_file(body).read_all().num_rows == len(expected["rows"])
