@@ -150,9 +150,8 @@ def test_demo_with_the_users_own_file_for_a_script(work_folder, environment):
     source = work_folder / "own.jsonl"
     source.write_text("".join(f'{{"shop":"s{number % 3}","amount":{number}}}\n' for number in range(1_000)))
     folder = work_folder / "own-demo"
-    answer = environment.run(
-        str(environment.replog), "-f", "json", "-q", "demo", "--input", str(source), "--key", "shop", "--dir", str(folder)
-    )
+    options = ["--input", str(source), "--key", "shop", "--dir", str(folder)]
+    answer = environment.run(str(environment.replog), "-f", "json", "-q", "demo", *options)
     assert answer.stderr == ""
     (item,) = json.loads(answer.stdout)["items"]
     assert (item["rows"], item["rowsRead"], sum(item["offsets"].values())) == (1_000, 1_000, 1_000)
