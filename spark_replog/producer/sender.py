@@ -112,13 +112,15 @@ class Sender:
     def _send_ready(self, now_ms: int) -> int | None:
         while True:
             check = self._accumulator.ready(now_ms, in_flight_count=len(self._in_flight))
-            sendable = [key for key in check.destinations if self._in_flight.can_send(key.brokers)]
-            if not sendable:
-                return check.next_check_ms
-            for destination in sendable:
-                self._send(destination, now_ms)
+            has_sent = False
+            for destination in check.destinations:
+                if self._in_flight.can_send(destination.brokers):
+                    self._send(destination, now_ms)
+                    has_sent = True
                 if self.failure is not None:
                     return None
+            if not has_sent:
+                return check.next_check_ms
             self._accumulator.copy_wasteful()
 
     def _send(self, destination: Destination, now_ms: int) -> None:

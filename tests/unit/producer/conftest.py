@@ -1,0 +1,99 @@
+"""A cluster in memory whose roots can fail, and plans for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from spark_replog.clock import SYSTEM_CLOCK
+from spark_replog.ids import new_id
+from spark_replog.log.write_plan import TopicPlan, WritePlan
+from spark_replog.storage.brokers import BrokerSet, write_root_files
+from spark_replog.storage.object_store import ObjectStore
+from spark_replog.storage.retrying_store import RetryingStore
+from spark_replog.testing.counting_store import CountingStore
+from spark_replog.testing.faulty_store import FaultyStore
+
+LEDGER_ID = "a" * 32
+
+
+class ManualClock:
+    """Time that moves when told to."""
+
+    def __init__(self) -> None:
+        self.time_ms = 1_700_000_000_000
+
+    def now_ms(self) -> int:
+        return self.time_ms
+
+    def monotonic_ms(self) -> int:
+        return self.time_ms
+
+    def sleep_ms(self, duration_ms: float) -> None:
+        self.time_ms += int(duration_ms)
+
+
+class FaultyBrokers(BrokerSet):
+    """Memory roots behind a fault injector and a counter. Retries are off unless asked for."""
+
+    retry_deadline_ms = 0
+
+    def __init__(self, inner: BrokerSet) -> None:
+        super().__init__(
+            inner.cluster_id, inner.brokers, inner.metadata_broker_ids, fsync=inner.fsync, storage_options={}
+        )
+        self.counting = {broker_id: CountingStore(inner.store(broker_id).store) for broker_id in inner.broker_ids}
+        self.faulty = {broker_id: FaultyStore(store) for broker_id, store in self.counting.items()}
+
+    def store(self, broker_id: int) -> ObjectStore:
+        return RetryingStore(self.faulty[broker_id], deadline_ms=self.retry_deadline_ms, clock=SYSTEM_CLOCK)
+
+    def data_keys(self, broker_id: int) -> list[str]:
+        return [info.key for info in self.counting[broker_id].store.list_keys("ledgers/") if "/data/" in info.key]
+
+    def put_count(self) -> int:
+        return sum(store.counts["create"] for store in self.counting.values())
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def make_brokers() -> Callable[..., FaultyBrokers]:
+    def make(count: int = 3) -> FaultyBrokers:
+        name = new_id()
+        return FaultyBrokers(write_root_files([f"memory://{name}-{number}" for number in range(count)]))
+
+    return make
+
+
+@pytest.fixture
+def make_plan() -> Callable[..., WritePlan]:
+    def make(brokers: BrokerSet, *topics: TopicPlan, path: str = "memory://store") -> WritePlan:
+        urls = tuple((broker_id, brokers.url(broker_id)) for broker_id in brokers.broker_ids)
+        return WritePlan(path, (), brokers.cluster_id, topics, urls, "User:test", 0)
+
+    return make
+
+
+@pytest.fixture
+def make_topic() -> Callable[..., TopicPlan]:
+    def make(name: str = "orders", sets: tuple[tuple[int, ...], ...] = ((0, 1, 2),), **changes: object) -> TopicPlan:
+        values: dict[str, object] = {
+            "name": name,
+            "topic_id": f"{name:_<32}",
+            "ledger_id": LEDGER_ID,
+            "generation": 3,
+            "replica_sets": sets,
+            "in_sync": sets,
+            "min_insync": len(sets[0]) // 2 + 1,
+            "compression": "none",
+            "max_message_bytes": 2**31 - 1,
+            "log_append_time": False,
+        }
+        return TopicPlan(**(values | changes))  # type: ignore[arg-type]
+
+    return make
