@@ -9,7 +9,7 @@ from concurrent.futures import Future, wait
 
 from spark_replog.coordinator.ledger_append import AppendServices
 from spark_replog.coordinator.replica_fetcher import CopyJob
-from spark_replog.errors import ReplogError
+from spark_replog.coordinator.root_check import is_root_there
 from spark_replog.ids import BrokerId, LedgerId
 from spark_replog.ledger.ledger import Ledger
 from spark_replog.log.commands import HoldersAdd, IsrChange, encode_command
@@ -33,6 +33,8 @@ class CatchUp:
     def copy_to_followers(self, ledger: Ledger[TopicLedgerState]) -> None:
         """Give in-sync replicas what they miss, within ``replica.catchup.budget.ms``."""
         with ledger.lock:
+            if ledger.state.stable_index == ledger.state.applied_index:
+                return
             missing = ledger.state.under_replicated()
         copied = self._copy([(each, broker_id) for each in missing for broker_id in each.missing])
         self._record(ledger, copied, ())
@@ -82,11 +84,8 @@ class CatchUp:
         for broker_id in sorted(out):
             if last_shrink_ms[broker_id] > earliest_ms:
                 continue
-            try:
-                self._brokers.check_root(broker_id)
-            except ReplogError:
-                continue
-            returned.append(broker_id)
+            if is_root_there(self._brokers, broker_id, self._services.config.replica_lag_time_max_ms):
+                returned.append(broker_id)
         return returned
 
     def _copy(self, wanted: Iterable[tuple[MissingCopy, BrokerId]]) -> list[tuple[MissingCopy, BrokerId]]:

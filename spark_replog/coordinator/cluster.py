@@ -168,7 +168,7 @@ class Cluster:
             for broker_id in self.brokers.metadata_broker_ids
         ]
         settings = LedgerSettings(grace_ms=self.config.commit_wait_ms)
-        return Ledger(ledger_id, roots, state, settings=LedgerSettings(grace_ms=self.config.commit_wait_ms), clock=self.clock)
+        return Ledger(ledger_id, roots, state, settings=settings, clock=self.clock)
 
 
 def unknown_topic(name: str, path: str) -> NotFoundError:

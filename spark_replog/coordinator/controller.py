@@ -14,8 +14,9 @@ from spark_replog.config import TopicConfig
 from spark_replog.coordinator import topic_rules
 from spark_replog.coordinator.assignment import Assignment, assign_replicas
 from spark_replog.coordinator.cluster import Cluster, TopicHandle, unknown_topic
+from spark_replog.coordinator.root_check import is_root_there
 from spark_replog.coordinator.topic_description import TopicDescription, TopicListing, describe
-from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError, ReplogError
+from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError
 from spark_replog.ids import BrokerId, LedgerId, TopicId, new_id
 from spark_replog.ledger.ledger import Ledger
 from spark_replog.log.cluster_state import ClusterLedgerState
@@ -33,6 +34,8 @@ from spark_replog.log.topic_state import TopicLedgerState, TopicState
 from spark_replog.storage.paths import ledger_folders
 
 DEFAULT_REPLICATION_FACTOR_MAX = 3
+ROOT_TIMEOUT_MS = 5000
+"""A root that does not answer an admin command by then counts as away."""
 
 
 class Controller:
@@ -225,13 +228,12 @@ class Controller:
         away: set[BrokerId] = set()
         for broker_id in sorted(data_brokers.union(brokers.metadata_broker_ids)):
             folders = ledger_folders(ledger_id, metadata=broker_id in brokers.metadata_broker_ids)
-            try:
-                # A root that is not what it says must not get folders: it would come back empty.
-                brokers.check_root(broker_id)
-                for folder in folders:
-                    brokers.store(broker_id).make_folder(folder)
-            except ReplogError:
+            # A root that is not what it says must not get folders: it would come back empty.
+            if not is_root_there(brokers, broker_id, ROOT_TIMEOUT_MS):
                 away.add(broker_id)
+                continue
+            for folder in folders:
+                brokers.store(broker_id).make_folder(folder)
         return away & data_brokers
 
     def _init_topic(

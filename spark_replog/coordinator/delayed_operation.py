@@ -73,10 +73,6 @@ class DelayedOperation:
             action()
             return self.safe_try_complete()
 
-    def cancel(self) -> None:
-        """Stop its timer; it is not completed by this."""
-        self._cancel_timer()
-
     def wait(self, timeout_ms: float) -> bool:
         """Wait until ``on_complete`` has run."""
         return self._completed.wait(timeout_ms / 1000.0)
@@ -155,14 +151,6 @@ class DelayedOperationPurgatory:
             with self._lock:
                 self._drop(key, finished)
         return completed_here
-
-    def cancel_for_key(self, key: Hashable) -> list[DelayedOperation]:
-        """Take the key's operations away and stop their timers; none is completed by this."""
-        with self._lock:
-            operations = list(self._watchers.pop(key, {}))
-        for operation in operations:
-            operation.cancel()
-        return operations
 
     def advance(self) -> int:
         """Run the time-outs that are due, and purge when enough may be gained."""

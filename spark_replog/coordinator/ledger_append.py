@@ -130,7 +130,7 @@ class LedgerAppend:
             return False
         operation = DelayedProduce(0, this.partitions, this.statuses)
         operation.safe_try_complete()
-        self._raise_refusal(operation.errors(), is_decided=not append.objects)
+        self._raise_refusal(this, operation.errors(), is_decided=not append.objects)
         return True
 
     def _replicate(self, this: ReplicationRound, *, is_decided: bool) -> None:
@@ -145,7 +145,7 @@ class LedgerAppend:
             lag_ms=services.config.replica_lag_time_max_ms,
             now_ms=now_ms,
         )
-        self._raise_refusal(errors, is_decided=is_decided)
+        self._raise_refusal(this, errors, is_decided=is_decided)
 
     def _settle(self) -> None:
         """Wait until the decided append is stable.
@@ -232,10 +232,13 @@ class LedgerAppend:
                     f"'{topic.name}' is an internal topic that only coordinators write. Choose another topic.",
                 )
 
-    def _raise_refusal(self, errors: dict[PartitionKey, ErrorCode], *, is_decided: bool) -> None:
+    def _raise_refusal(
+        self, this: ReplicationRound, errors: dict[PartitionKey, ErrorCode], *, is_decided: bool
+    ) -> None:
         if not errors:
             return
         (topic_id, partition), code = sorted(errors.items())[0]
+        tail = this.partitions[topic_id, partition]
         state = self._ledger.state
         name = state.topics[topic_id].name if topic_id in state.topics else topic_id
         departed = "; ".join(f"broker {broker}: {why}" for broker, why in sorted(self._known.departed.items()))
@@ -256,6 +259,7 @@ class LedgerAppend:
             topic=name,
             partition=partition,
             partitions_refused=len(errors),
+            log_ends=" ".join(f"{broker}:{tail.replica_end_offset(broker)}" for broker in tail.replicas),
             away=departed or "none seen by this commit",
         )
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,11 +20,13 @@ ADVANCE = st.tuples(st.just("advance"), st.integers(0, 3_000))
     tick_ms=st.integers(1, 7),
     start_ms=st.integers(0, 10**6),
 )
-def test_runs_exactly_what_is_due(
-    steps: list[tuple[str, int]], size: int, tick_ms: int, start_ms: int
-) -> None:
+def test_runs_exactly_what_is_due(steps: list[tuple[str, int]], size: int, tick_ms: int, start_ms: int) -> None:
     timer = Timer(start_ms, tick_ms=tick_ms, size=size)
     now_ms = start_ms
+
+    def run(number: int) -> None:
+        ran[number] = now_ms
+
     ran: dict[int, int] = {}
     expiries: list[int] = []
     tasks: list[TimerTask] = []
@@ -31,7 +35,7 @@ def test_runs_exactly_what_is_due(
         if verb == "add":
             number = len(expiries)
             expiries.append(now_ms + value)
-            tasks.append(timer.add(now_ms + value, lambda n=number: ran.__setitem__(n, now_ms)))
+            tasks.append(timer.add(now_ms + value, partial(run, number)))
         elif verb == "cancel" and tasks:
             number = value % len(tasks)
             was_pending = number not in ran and number not in cancelled

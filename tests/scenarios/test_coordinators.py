@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import subprocess
 import sys
@@ -64,7 +65,7 @@ def test_two_processes_append_to_one_topic(store) -> None:
     for partition in (0, 1):
         ranges = sorted((base, end) for number, base, end in told if number == partition)
         assert ranges[0][0] == 0
-        assert all(before[1] == after[0] for before, after in zip(ranges, ranges[1:], strict=False))
+        assert all(before[1] == after[0] for before, after in itertools.pairwise(ranges))
         assert store.high_watermarks("orders")[partition] == ranges[-1][1]
         found = [(each.base_offset, each.base_offset + each.row_count) for each in store.sections("orders", partition)]
         assert found == ranges

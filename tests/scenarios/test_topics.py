@@ -82,7 +82,7 @@ def test_unknown_topics(store) -> None:
         lambda: store.controller.offsets("nope"),
         lambda: make_write_plan(store.cluster, ["nope"]),
     ):
-        with pytest.raises(NotFoundError, match="UNKNOWN_TOPIC_OR_PARTITION.*topic create nope"):
+        with pytest.raises(NotFoundError, match=r"UNKNOWN_TOPIC_OR_PARTITION.*topic create nope"):
             call()
 
 
@@ -116,7 +116,7 @@ def test_partitions_grow_and_never_move(store) -> None:
     assert store.append("orders", {4: 2}, batch=1).error is None
     assert store.high_watermarks("orders") == [1, 0, 0, 0, 2]
     for total in (5, 4, 0):
-        with pytest.raises(InvalidConfigError, match="INVALID_PARTITIONS.*already has 5"):
+        with pytest.raises(InvalidConfigError, match=r"INVALID_PARTITIONS.*already has 5"):
             store.controller.add_partitions("orders", total)
 
 

@@ -108,17 +108,6 @@ def test_advance_purges_when_enough_have_completed() -> None:
     assert purgatory.watched_count == 0
 
 
-def test_cancel_for_key() -> None:
-    purgatory = DelayedOperationPurgatory(clock=VirtualClock())
-    a1, a2, b = Operation(1000), Operation(1000), Operation(1000)
-    for operation, key in ((a1, "a"), (a2, "a"), (b, "b")):
-        purgatory.try_complete_else_watch(operation, [key])
-    assert purgatory.cancel_for_key("a") == [a1, a2]
-    assert (purgatory.delayed_count, purgatory.watched_count) == (1, 1)
-    assert a1.completed == 0
-    assert purgatory.cancel_for_key("nothing") == []
-
-
 def test_ready_at_once_is_never_registered() -> None:
     purgatory = DelayedOperationPurgatory(clock=VirtualClock())
     operation = Operation(1000)

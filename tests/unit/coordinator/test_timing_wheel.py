@@ -22,7 +22,7 @@ def test_every_task_runs_once_in_order() -> None:
     ran: list[int] = []
     for delay in reversed(delays):
         timer.add(delay, lambda delay=delay: ran.append(delay))
-    for now_ms in range(0, 501):
+    for now_ms in range(501):
         before = len(ran)
         timer.advance(now_ms)
         assert all(delay <= now_ms for delay in ran[before:])

@@ -1,0 +1,85 @@
+"""Stores of one, two, four, five and seven brokers, and what each survives."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from spark_replog.config import CoordinatorConfig
+from spark_replog.coordinator.cluster_init import init_cluster
+from spark_replog.errors import ReplogError
+
+
+@pytest.fixture
+def make_store(tmp_path: Path, store):
+    def make(brokers: int, **config: int):
+        path = tmp_path / f"of-{brokers}"
+        init_cluster(str(path), brokers, fsync=False)
+        return type(store)(path, CoordinatorConfig(replica_rejoin_wait_ms=0, **config))
+
+    return make
+
+
+def write(store, batch: int, away: frozenset[int] = frozenset()) -> None:
+    holders = {broker for each in store.controller.describe_topic("orders").partitions for broker in each.isr} - away
+    response = store.append("orders", {0: 1, 1: 2}, batch=batch, holders=holders)
+    if response.error is not None:
+        raise response.error
+
+
+def test_one_broker_is_like_one_directory(make_store) -> None:
+    store = make_store(1)
+    store.create("orders", 2, None)
+    for batch in range(5):
+        write(store, batch)
+        if batch == 2:
+            store.reopen()
+    assert store.high_watermarks("orders") == [5, 10]
+    assert store.controller.describe_topic("orders").partitions[0].replicas == (0,)
+
+
+def test_two_brokers_stop_when_one_is_gone_and_lose_nothing(make_store) -> None:
+    store = make_store(2, delivery_timeout_ms=400)
+    store.create("orders", 2, None)
+    write(store, 0)
+    objects = (store.put("orders", {0: 1, 1: 2}, {0}),)
+    store.away(1)
+    response = store.append("orders", {}, batch=1, objects=objects)
+    assert isinstance(response.error, ReplogError)
+    assert response.error.code.name in ("REPLOG_NO_QUORUM", "REPLOG_COMMIT_OUTCOME_UNKNOWN", "NOT_ENOUGH_REPLICAS")
+    store.back(1)
+    write(store, 1)
+    assert store.high_watermarks("orders") == [2, 4]
+
+
+@pytest.mark.parametrize(("brokers", "metadata"), [(4, 3), (5, 5), (7, 5)])
+def test_larger_stores(make_store, brokers: int, metadata: int) -> None:
+    store = make_store(brokers)
+    assert len(store.cluster.brokers.metadata_broker_ids) == metadata
+    store.create("orders", 2, None)
+    write(store, 0)
+    gone = store.controller.describe_topic("orders").partitions[0].leader
+    store.away(gone)
+    store.reopen()
+    write(store, 1, frozenset({gone}))
+    assert gone not in store.isr("orders")
+    store.back(gone)
+    write(store, 2)
+    assert len(store.isr("orders")) == 3
+    assert store.high_watermarks("orders") == [3, 6]
+
+
+def test_five_brokers_survive_two(make_store) -> None:
+    store = make_store(5)
+    store.create("orders", 2, 5)
+    write(store, 0)
+    store.away(1), store.away(4)
+    write(store, 1, frozenset({1, 4}))
+    assert set(store.isr("orders")) == {0, 2, 3}
+    store.reopen()
+    write(store, 2)
+    store.back(1), store.back(4)
+    write(store, 3)
+    assert set(store.isr("orders")) == {0, 1, 2, 3, 4}
+    assert store.high_watermarks("orders") == [4, 8]
