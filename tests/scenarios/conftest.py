@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -138,13 +139,18 @@ class FaultyStore:
         self.lose_answers = False
         self.drop_creates = False
         self.stall_seconds = 0.0
-        self.creates: list[str] = []
+        self.hung = threading.Event()
+        self.hung.set()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.store, name)
 
+    def get(self, key: str, **more: Any) -> Any:
+        self.hung.wait(20)
+        return self.store.get(key, **more)
+
     def create(self, key: str, data: Any, *, make_parent: bool = False) -> Any:
-        self.creates.append(key)
+        self.hung.wait(20)
         if "/journal/" not in key:
             time.sleep(self.stall_seconds)
         elif self.lose_answers or self.drop_creates:
@@ -178,6 +184,8 @@ def faults() -> Any:
         store.cluster = Cluster(opened, path=str(store.path), storage_options={}, config=store.config)
         store.controller, store.manager = Controller(store.cluster), ReplicaManager(store.cluster)
         yield Faults(made)
+        for each in made.values():
+            each.hung.set()
         store.config = kept
 
     return break_roots

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import random
 import subprocess
 import sys
 import threading
@@ -69,6 +70,46 @@ def test_two_processes_append_to_one_topic(store) -> None:
         assert store.high_watermarks("orders")[partition] == ranges[-1][1]
         found = [(each.base_offset, each.base_offset + each.row_count) for each in store.sections("orders", partition)]
         assert found == ranges
+
+
+RESTARTED = """
+import importlib.util, sys
+from pathlib import Path
+spec = importlib.util.spec_from_file_location("kit", sys.argv[1])
+kit = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(kit)
+store = kit.LocalStore(Path(sys.argv[2]), kit.FAST)
+commits = Path(sys.argv[3])
+commits.mkdir(exist_ok=True)
+print("ready", flush=True)
+for batch in range(len(list(commits.iterdir())), 10**6):
+    response = store.append("orders", {0: batch % 7 + 1}, batch=batch, run=sys.argv[4])
+    if response.error is not None:
+        raise response.error
+    (commits / str(batch)).touch()
+"""
+
+
+def test_a_driver_killed_at_any_moment_repeats_its_batch(store) -> None:
+    """Kill -9 between writing objects, ENTRY, and the commit file; the next run replays what has no file."""
+    store.create("orders")
+    commits = store.path / "commits"
+    random_ms = random.Random(7)
+    for run in range(6):
+        with subprocess.Popen(
+            [sys.executable, "-c", RESTARTED, str(KIT), str(store.path), str(commits), f"run-{run}"],
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as driver:
+            assert driver.stdout is not None and driver.stdout.readline() == "ready\n"
+            time.sleep(random_ms.uniform(0.02, 0.2))
+            driver.kill()
+    committed = len(list(commits.iterdir()))
+    assert committed > 0
+    store.reopen()
+    rows = [each.row_count for each in store.sections("orders")]
+    assert len(rows) in (committed, committed + 1)  # the last batch may be in without its commit file
+    assert rows == [batch % 7 + 1 for batch in range(len(rows))]
 
 
 def test_threads_of_one_process_share_entries(store) -> None:

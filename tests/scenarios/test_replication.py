@@ -131,6 +131,25 @@ def test_a_slow_replica_leaves_the_isr_after_the_lag_time(store, faults) -> None
         assert set(store.isr("orders")) == {0, 1}
 
 
+def test_a_hung_root_stops_nobody(store, faults) -> None:
+    store.create("orders")
+    config = CoordinatorConfig(replica_lag_time_max_ms=300, replica_rejoin_wait_ms=0)
+    with faults(store, config) as broken:
+        assert is_applied(store.append("orders", {0: 1}, batch=0))
+        broken.stores[2].hung.clear()  # every call to this root blocks, as on a dead NFS mount
+        started = time.monotonic()
+        for batch in range(1, 4):
+            assert is_applied(store.append("orders", {0: 1}, batch=batch, holders={0, 1}))
+        store.controller.create_topic("clicks")
+        assert time.monotonic() - started < 12
+        assert set(store.isr("orders")) == {0, 1}
+        assert set(store.isr("clicks")) == {0, 1}
+        broken.stores[2].hung.set()
+        time.sleep(0.1)
+        assert is_applied(store.append("orders", {0: 1}, batch=4, holders={0, 1}))
+        assert set(store.isr("orders")) == {0, 1, 2}
+
+
 def test_a_request_that_expires_first_decides_nothing(store, faults) -> None:
     store.create("orders")
     config = CoordinatorConfig(replica_lag_time_max_ms=2000)
