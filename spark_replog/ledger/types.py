@@ -59,7 +59,7 @@ class LedgerSettings:
     claim_backoff_ms: int = 10
     claim_backoff_max_ms: int = 500
     root_retry_ms: int = 20
-    root_retry_max_ms: int = 1000
+    root_retry_max_ms: int = 250
     entry_size_bytes_max: int = 256 * 1024
     read_only: bool = False
 

@@ -1,0 +1,121 @@
+"""Ledgers on local roots, each root behind a fault injector and a counter."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_replog.errors import ErrorCode, RetriableError
+from spark_replog.ledger.ledger import JournalRoot, Ledger, LedgerSettings
+from spark_replog.log.entry import decode_entry
+from spark_replog.storage.paths import journal_folder
+from spark_replog.storage.posix_store import PosixStore
+from spark_replog.storage.retrying_store import RetryingStore
+from spark_replog.testing.counting_store import CountingStore
+from spark_replog.testing.faulty_store import FaultyStore
+
+LEDGER_ID = "0123456789abcdef0123456789abcdef"
+FAST = LedgerSettings(quorum_timeout_ms=400, tail_retry_ms=100, root_retry_ms=5, root_retry_max_ms=20)
+
+
+class ListState:
+    """Keeps every command; one that is there already is a duplicate."""
+
+    def __init__(self) -> None:
+        self.applied_index = -1
+        self.commands: list[bytes] = []
+
+    def apply(self, index: int, payload: bytes) -> tuple[str, ...]:
+        assert index == self.applied_index + 1
+        self.applied_index = index
+        results = []
+        for command in decode_entry(payload):
+            results.append("duplicate" if command in self.commands else "applied")
+            if command not in self.commands:
+                self.commands.append(command)
+        return tuple(results)
+
+
+class Process:
+    """One ledger as one process would have it, and its view of the roots."""
+
+    def __init__(self, ledger: Ledger[ListState], faulty: list[FaultyStore], counting: list[CountingStore]):
+        self.ledger = ledger
+        self.faulty = faulty
+        self.counting = counting
+
+    def append(self, command: bytes, timeout_ms: int = 5000) -> Any:
+        return self.ledger.append(
+            lambda state: None if command in state.commands else command, timeout_ms=timeout_ms
+        )
+
+    def commands(self) -> list[bytes]:
+        return list(self.ledger.refresh().commands)
+
+    def creates(self) -> int:
+        return sum(store.counts["create"] for store in self.counting)
+
+    def journal_gets(self) -> int:
+        return sum(
+            1 for store in self.counting for verb, key in store.calls if verb == "get" and "/journal/" in key
+        )
+
+    def reset(self) -> None:
+        for store in self.counting:
+            store.reset()
+
+
+class Store:
+    """Some roots in a directory."""
+
+    def __init__(self, path: Path, root_count: int) -> None:
+        self.path = path
+        self.root_count = root_count
+        for root in range(root_count):
+            self.make_root(root)
+
+    def root_path(self, root: int) -> Path:
+        return self.path / f"broker-{root}"
+
+    def journal(self, root: int) -> list[Path]:
+        return sorted((self.root_path(root) / journal_folder(LEDGER_ID)).iterdir())
+
+    def make_root(self, root: int) -> None:
+        (self.root_path(root) / journal_folder(LEDGER_ID)).mkdir(parents=True)
+        (self.root_path(root) / "replog.json").write_text(str(root))
+
+    def take_away(self, root: int) -> None:
+        self.root_path(root).rename(self.path / f"away-{root}")
+
+    def bring_back(self, root: int) -> None:
+        (self.path / f"away-{root}").rename(self.root_path(root))
+
+    def empty(self, root: int) -> None:
+        shutil.rmtree(self.root_path(root))
+        self.root_path(root).mkdir()
+
+    def process(self, settings: LedgerSettings = FAST) -> Process:
+        faulty, counting, roots = [], [], []
+        for root in range(self.root_count):
+            posix = PosixStore(f"file://{self.root_path(root)}", fsync=False)
+            faulty.append(FaultyStore(posix))
+            counting.append(CountingStore(faulty[-1]))
+            store = RetryingStore(counting[-1], deadline_ms=30)
+            roots.append(JournalRoot(root, store, self._check(root, store)))
+        return Process(Ledger(LEDGER_ID, roots, ListState(), settings=settings), faulty, counting)
+
+    def _check(self, root: int, store: RetryingStore) -> Callable[[], None]:
+        def check() -> None:
+            if store.get("replog.json") is None:
+                raise RetriableError(ErrorCode.REPLOG_ROOT_STALE, "replog.json is missing.", broker=root)
+
+        return check
+
+
+@pytest.fixture
+def make_store(tmp_path: Path) -> Callable[[int], Store]:
+    return lambda root_count: Store(tmp_path, root_count)

@@ -1,0 +1,82 @@
+"""What a request costs in storage calls (G9; issue: one create round per commit, two after an owner change)."""
+
+from __future__ import annotations
+
+import pytest
+
+
+@pytest.mark.parametrize("root_count", [1, 3, 5])
+def test_steady_state_is_one_create_round_and_no_get(make_store, root_count):
+    process = make_store(root_count).process()
+    for number in range(4):
+        process.append(b"warm %d" % number)
+    rounds = process.ledger.stats.create_rounds
+    process.reset()
+    for number in range(10):
+        process.append(b"command %d" % number)
+    assert process.creates() == 10 * root_count
+    assert process.journal_gets() == 0
+    assert process.ledger.stats.create_rounds == rounds + 10
+
+
+@pytest.mark.parametrize("root_count", [3, 5])
+def test_owner_change_with_known_tail_is_two_create_rounds(make_store, root_count):
+    store = make_store(root_count)
+    first, second = store.process(), store.process()
+    first.append(b"a")
+    second.append(b"b")
+    for number in range(6):
+        process = (first, second)[number % 2]
+        rounds = process.ledger.stats.create_rounds
+        process.reset()
+        process.append(b"alternating %d" % number)
+        assert process.creates() == 2 * root_count  # CLAIM and ENTRY on every root
+        assert process.ledger.stats.create_rounds == rounds + 2
+
+
+def test_one_root_changes_owner_without_a_claim(make_store):
+    store = make_store(1)
+    first, second = store.process(), store.process()
+    first.append(b"a")
+    second.append(b"b")
+    for number in range(6):
+        process = (first, second)[number % 2]
+        process.reset()
+        process.append(b"alternating %d" % number)
+        assert process.creates() == 1
+    assert first.ledger.stats.claims == second.ledger.stats.claims == 0
+
+
+@pytest.mark.parametrize("root_count", [1, 3, 5])
+def test_idle_refresh_is_one_get_per_root(make_store, root_count):
+    store = make_store(root_count)
+    writer, reader = store.process(), store.process()
+    for number in range(5):
+        writer.append(b"command %d" % number)
+    reader.ledger.refresh()
+    reader.reset()
+    for _ in range(5):
+        reader.ledger.refresh()
+    assert sum(counting.counts["get"] for counting in reader.counting) == 5 * root_count
+    assert reader.creates() == 0
+
+
+def test_refresh_after_one_commit_reads_only_the_new_record(make_store):
+    store = make_store(3)
+    writer, reader = store.process(), store.process()
+    for number in range(200):
+        writer.append(b"command %d" % number)
+    reader.ledger.refresh()
+    writer.append(b"newest")
+    reader.reset()
+    assert reader.commands()[-1] == b"newest"
+    assert reader.journal_gets() <= 2 * 3
+
+
+def test_entry_overhead_is_small(make_store):
+    store = make_store(3)
+    process = store.process()
+    for number in range(20):
+        process.append(b"x" * 100 + b"%03d" % number)
+    sizes = [path.stat().st_size for path in store.journal(0)]
+    assert max(sizes) <= 103 + 110

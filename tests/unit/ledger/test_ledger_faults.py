@@ -1,0 +1,334 @@
+"""The real shell on local roots: lost answers, roots away, zombie owners, damaged records."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+
+import pytest
+
+from spark_replog.errors import (
+    CorruptDataError,
+    ErrorCode,
+    OutcomeUnknownError,
+    RetriableError,
+    UnsupportedFormatError,
+)
+from spark_replog.ledger.ledger import LedgerSettings
+from spark_replog.ledger.record import decode_record, encode_record
+from spark_replog.storage.paths import journal_folder
+from spark_replog.testing.faulty_store import Fault
+
+LEDGER_ID = "0123456789abcdef0123456789abcdef"
+
+
+@pytest.mark.parametrize("root_count", [1, 3, 5])
+def test_two_owners_fight_and_every_command_is_applied_once(make_store, root_count):
+    store = make_store(root_count)
+    processes = [store.process(), store.process()]
+    failures = []
+
+    def write(process, name):
+        try:
+            for number in range(15):
+                outcome = process.append(b"%s %d" % (name, number), timeout_ms=30_000)
+                assert outcome.result == "applied"
+        except BaseException as error:  # shown by the assertion below
+            failures.append(error)
+
+    threads = [
+        threading.Thread(target=write, args=(process, b"p%d t%d" % (number, thread)))
+        for number, process in enumerate(processes)
+        for thread in range(2)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+    commands = processes[0].commands()
+    assert len(commands) == len(set(commands)) == 60
+    assert processes[1].commands() == commands == store.process().commands()
+
+
+def test_group_commit_shares_entries(make_store):
+    process = make_store(3).process()
+    process.append(b"warm")
+    for faulty in process.faulty:
+        faulty.fail_next("create", Fault.STALL, times=1)
+    threads = [threading.Thread(target=process.append, args=(b"command %d" % n,)) for n in range(20)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(process.commands()) == 21
+    assert process.ledger.state.applied_index + 1 < 15
+
+
+@pytest.mark.parametrize("root_count", [1, 3])
+@pytest.mark.parametrize("fault", [Fault.LOSE_ANSWER, Fault.FAIL_BEFORE])
+def test_lost_answer_of_every_create_applies_once(make_store, root_count, fault):
+    store = make_store(root_count)
+    process = store.process()
+    for number in range(6):
+        for faulty in process.faulty:
+            # More often than the retrying store repeats within its deadline.
+            faulty.fail_next("create", fault, times=3)
+        assert process.append(b"command %d" % number).result == "applied"
+    assert store.process().commands() == [b"command %d" % number for number in range(6)]
+
+
+@pytest.mark.parametrize("root_count", [3, 5])
+def test_minority_away_and_back_is_backfilled(make_store, root_count):
+    store = make_store(root_count)
+    process = store.process()
+    process.append(b"before")
+    store.take_away(1)
+    for number in range(5):
+        assert process.append(b"while away %d" % number).result == "applied"
+    assert len(store.process().commands()) == 6
+    store.bring_back(1)
+    for number in range(12):
+        process.append(b"after %d" % number)
+    survivor = store.process()
+    store.take_away(0)  # the returned root must now carry what it missed
+    assert len(survivor.commands()) == 18
+    assert len(survivor.append(b"last").result) > 0
+
+
+def test_root_that_was_away_when_the_ledger_was_made_gets_its_folder(make_store):
+    store = make_store(3)
+    (store.root_path(2) / journal_folder(LEDGER_ID)).rmdir()
+    process = store.process()
+    folder = store.root_path(2) / journal_folder(LEDGER_ID)
+    for number in range(500):
+        process.append(b"command %d" % number)
+        if folder.exists() and store.journal(2):
+            return
+    pytest.fail("the root was never used again")
+
+
+def test_emptied_root_is_out(make_store):
+    store = make_store(3)
+    process = store.process()
+    process.append(b"before")
+    store.empty(0)
+    for number in range(3):
+        process.append(b"after %d" % number)
+    assert list(store.root_path(0).iterdir()) == []  # never again an acceptor
+    assert len(store.process().commands()) == 4
+    store.take_away(1)
+    with pytest.raises(RetriableError) as caught:
+        store.process().ledger.refresh()
+    assert caught.value.code is ErrorCode.REPLOG_NO_QUORUM
+    with pytest.raises(OutcomeUnknownError, match="broker 0"):
+        process.append(b"on root 2 alone", timeout_ms=200)
+    with pytest.raises(RetriableError, match="REPLOG_NO_QUORUM"):
+        store.process().append(b"never sent", timeout_ms=200)
+
+
+def test_no_quorum_names_the_roots(make_store):
+    store = make_store(3)
+    process = store.process()
+    process.append(b"before")
+    store.take_away(0)
+    store.take_away(2)
+    with pytest.raises(RetriableError, match="REPLOG_NO_QUORUM") as caught:
+        process.ledger.refresh()
+    assert "broker 0" in str(caught.value)
+    assert "broker 2" in str(caught.value)
+    assert "broker 1 " not in str(caught.value)
+    store.bring_back(0)
+    assert process.commands() == [b"before"]
+    assert process.append(b"after").result == "applied"
+
+
+def test_append_without_majority_is_unknown_and_its_replay_is_found(make_store):
+    store = make_store(3)
+    process = store.process()
+    for number in range(3):
+        process.append(b"before %d" % number)
+    for root in (0, 1):
+        process.faulty[root].is_down = True
+    with pytest.raises(OutcomeUnknownError, match="REPLOG_COMMIT_OUTCOME_UNKNOWN"):
+        process.append(b"unknown", timeout_ms=200)  # it lies on root 2 by now
+    for root in (0, 1):
+        process.faulty[root].is_down = False
+    # The owner finishes what it began, so the replay has nothing to do.
+    assert process.append(b"unknown").index == -1
+    assert process.commands().count(b"unknown") == 1
+    assert store.process().commands() == process.commands()
+
+
+def test_successor_finds_the_tail_of_a_dead_owner(make_store):
+    store = make_store(3)
+    dead = store.process()
+    for number in range(3):
+        dead.append(b"before %d" % number)
+    for root in (0, 1):
+        dead.faulty[root].is_down = True
+    with pytest.raises(OutcomeUnknownError):
+        dead.append(b"tail", timeout_ms=100)
+    successor = store.process()
+    outcome = successor.append(b"tail")
+    assert successor.commands().count(b"tail") == 1
+    assert outcome.index in (-1, 3)
+
+
+def test_zombie_owner_is_fenced_and_folds_its_successor(make_store):
+    store = make_store(3)
+    zombie, owner = store.process(), store.process()
+    for number in range(3):
+        zombie.append(b"zombie %d" % number)  # skips the look before its next one
+    owner.append(b"owner")
+    outcome = zombie.append(b"late")
+    assert outcome.result == "applied"
+    assert zombie.ledger.state.commands == [b"zombie 0", b"zombie 1", b"zombie 2", b"owner", b"late"]
+    assert zombie.ledger.stats.claims == 2
+
+
+def test_tail_that_cannot_be_judged_is_decided_by_a_writer(make_store):
+    store = make_store(3)
+    owner = store.process()
+    for number in range(3):
+        owner.append(b"before %d" % number)
+    owner.faulty[2].is_down = True
+    owner.append(b"on 0 and 1")
+    store.take_away(0)  # root 1 alone shows it: one of two
+    reader = store.process()
+    assert reader.commands()[-1] == b"on 0 and 1"
+    assert reader.ledger.stats.claims == 1
+
+
+def test_read_only_process_answers_its_floor_and_says_so(make_store, caplog):
+    store = make_store(3)
+    owner = store.process()
+    for number in range(3):
+        owner.append(b"before %d" % number)
+    owner.faulty[2].is_down = True
+    reader = store.process(
+        LedgerSettings(
+            quorum_timeout_ms=400, tail_retry_ms=100, root_retry_ms=5, root_retry_max_ms=20, read_only=True
+        )
+    )
+    assert len(reader.commands()) == 3
+    owner.append(b"on 0 and 1")
+    store.take_away(0)
+    with caplog.at_level(logging.WARNING):
+        assert len(reader.commands()) == 3
+    assert "REPLOG_TAIL_UNDECIDED" in caplog.text
+    assert reader.creates() == 0
+    store.bring_back(0)
+    assert len(reader.commands()) == 4
+
+
+def test_given_floor_is_waited_for(make_store, caplog):
+    store = make_store(3)
+    writer, reader = store.process(), store.process()
+    writer.append(b"a")
+    timer = threading.Timer(0.05, lambda: writer.append(b"b"))
+    timer.start()
+    state = reader.ledger.refresh(lambda state: len(state.commands) == 2)
+    timer.join()
+    assert len(state.commands) == 2
+    with caplog.at_level(logging.WARNING):
+        reader.ledger.refresh(lambda state: len(state.commands) == 3)
+    assert "REPLOG_TAIL_UNDECIDED" in caplog.text
+
+
+def test_damaged_record_is_read_from_the_majority(make_store):
+    store = make_store(3)
+    writer = store.process()
+    for number in range(4):
+        writer.append(b"command %d" % number)
+    path = store.journal(1)[2]
+    body = bytearray(path.read_bytes())
+    body[40] ^= 1
+    path.write_bytes(body)
+    reader = store.process()
+    assert len(reader.commands()) == 4
+    store.journal(0)[2].write_bytes(b"cut")
+    with pytest.raises(CorruptDataError, match="CORRUPT_MESSAGE") as caught:
+        store.process().ledger.refresh()
+    assert "broker" in str(caught.value)
+    assert caught.value.context["position"] == 2
+
+
+def test_one_root_with_a_damaged_record_says_so(make_store):
+    store = make_store(1)
+    store.process().append(b"a")
+    path = store.journal(0)[0]
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(CorruptDataError, match="position 0"):
+        store.process().ledger.refresh()
+
+
+def test_record_of_a_newer_release_is_refused(make_store):
+    store = make_store(3)
+    store.process().append(b"a")
+    path = store.journal(0)[1]
+    record = decode_record(path.read_bytes(), root="r", position=1)
+    import spark_replog.ledger.record as module
+
+    version, module.VERSION = module.VERSION, 2
+    try:
+        body = encode_record(record)
+    finally:
+        module.VERSION = version
+    path.write_bytes(body)
+    with pytest.raises(UnsupportedFormatError, match="UNSUPPORTED_VERSION"):
+        store.process().ledger.refresh()
+
+
+def test_journal_of_another_ledger_breaks_the_chain(make_store):
+    store = make_store(1)
+    store.process().append(b"a")
+    ledgers = store.root_path(0) / "ledgers"
+    other = ledgers / ("f" * 32)
+    process = store.process()
+    process.ledger.ledger_id = "f" * 32
+    next(ledgers.iterdir()).rename(other)
+    process.ledger._start_process()
+    with pytest.raises(CorruptDataError, match="chain"):
+        process.ledger.refresh()
+
+
+def test_callers_error_in_propose_reaches_the_caller_alone(make_store):
+    process = make_store(3).process()
+
+    def refuse(state):
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError):
+        process.ledger.append(refuse, timeout_ms=1000)
+    assert process.append(b"next").result == "applied"
+
+
+def test_several_commands_of_one_caller_share_its_entry(make_store):
+    process = make_store(3).process()
+    outcome = process.ledger.append(lambda state: (b"one", b"two", b"one"), timeout_ms=1000)
+    assert outcome.result == "duplicate"  # the last command's
+    assert outcome.index == 0
+    assert process.commands() == [b"one", b"two"]
+
+
+def test_forked_child_is_a_process_of_its_own(make_store):
+    store = make_store(3)
+    process = store.process()
+    for number in range(3):
+        process.append(b"parent %d" % number)
+    read_end, write_end = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            process.append(b"child")
+            os.write(write_end, b"ok" if process.ledger.stats.claims == 1 else b"no")
+        finally:
+            os._exit(0)
+    os.close(write_end)
+    assert os.read(read_end, 2) == b"ok"
+    os.close(read_end)
+    os.waitpid(child, 0)
+    process.append(b"parent again")
+    assert process.commands()[-2:] == [b"child", b"parent again"]
