@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -73,7 +72,6 @@ class BrokerSet:
         self.storage_options = dict(storage_options)
         self._by_id = {broker.broker_id: broker for broker in brokers}
         self._stores: dict[BrokerId, ObjectStore] = {}
-        self._lock = threading.Lock()
 
     def __reduce__(self) -> tuple[object, ...]:
         return (
@@ -119,12 +117,9 @@ class BrokerSet:
         """
         found = self._stores.get(broker_id)
         if found is None:
-            with self._lock:
-                found = self._stores.get(broker_id)
-                if found is None:
-                    raw = open_store(self.url(broker_id), self.storage_options, fsync=self.fsync)
-                    found = RetryingStore(raw, deadline_ms=STORE_DEADLINE_MS)
-                    self._stores[broker_id] = found
+            raw = open_store(self.url(broker_id), self.storage_options, fsync=self.fsync)
+            # No lock: a forked child could inherit it held. Two threads may make one, and one is kept.
+            found = self._stores.setdefault(broker_id, RetryingStore(raw, deadline_ms=STORE_DEADLINE_MS))
         return found
 
     def url(self, broker_id: BrokerId) -> str:

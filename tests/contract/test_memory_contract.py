@@ -8,6 +8,7 @@ from spark_replog.testing.store_contract import ObjectStoreContract
 
 class TestMemoryStore(ObjectStoreContract):
     is_shared_between_processes = False
+    race_in_processes = False
     has_folders = False
 
     @pytest.fixture

@@ -41,7 +41,7 @@ def retrying(store):
 class TestS3Store(ObjectStoreContract):
     has_folders = False
     # The server is one process, and eight clients would each import botocore for seconds: threads race.
-    is_shared_between_processes = False
+    race_in_processes = False
     race_name_count = 5
 
 
