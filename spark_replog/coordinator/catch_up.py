@@ -37,7 +37,7 @@ class CatchUp:
                 return
             missing = ledger.state.under_replicated()
         copied = self._copy([(each, broker_id) for each in missing for broker_id in each.missing])
-        self._record(ledger, copied, ())
+        self._record(ledger, copied, None)
 
     def readmit(self, ledger: Ledger[TopicLedgerState]) -> None:
         """Look at most every ``replica.rejoin.wait.ms`` whether a root that left the ISR is back.
@@ -61,23 +61,17 @@ class CatchUp:
             chosen = _within(missing, self._services.config.replica_catchup_bytes)
             copied = self._copy([(each, broker_id) for each in chosen])
             has_all = len(copied) == len(missing)
-            self._record(ledger, copied, (broker_id,) if has_all else ())
-            if copied and not has_all:
+            is_back = self._record(ledger, copied, broker_id if has_all else None)
+            if is_back:
+                _log.info("broker %d is back in the in-sync replicas of ledger %s", broker_id, ledger.ledger_id)
+            elif copied or has_all:  # on its way, or overtaken by another coordinator's append: go on at once
                 with self._lock:
                     self._next_look_ms[ledger.ledger_id] = now_ms
 
     def _returned_brokers(self, ledger: Ledger[TopicLedgerState]) -> list[BrokerId]:
         """Return brokers out of some ISR whose root answers and whose last shrink is long enough ago."""
         with ledger.lock:
-            out = {
-                broker_id
-                for topic in ledger.state.topics.values()
-                if not topic.closed
-                for partition in topic.partitions
-                if len(partition.isr) < len(partition.replicas)
-                for broker_id in partition.replicas
-                if broker_id not in partition.isr
-            }
+            out = _out_of_sync(ledger.state)
             last_shrink_ms = {broker_id: ledger.state.last_shrink_ms.get(broker_id, 0) for broker_id in out}
         earliest_ms = self._services.clock.now_ms() - self._services.config.replica_rejoin_wait_ms
         returned = []
@@ -107,22 +101,36 @@ class CatchUp:
         self,
         ledger: Ledger[TopicLedgerState],
         copied: list[tuple[MissingCopy, BrokerId]],
-        joining: tuple[BrokerId, ...],
-    ) -> None:
+        joining: BrokerId | None,
+    ) -> bool:
+        """Decide who holds what now, and that a broker joins; return whether it is in sync everywhere."""
         holders: dict[tuple[int, int, int], set[BrokerId]] = {}
         for missing, broker_id in copied:
             name = (missing.entry_index, missing.command_no, missing.object_no)
             holders.setdefault(name, set()).add(broker_id)
         now_ms = self._services.clock.now_ms()
         commands = [encode_command(HoldersAdd(*name, tuple(sorted(brokers)))) for name, brokers in holders.items()]
-        commands += [encode_command(IsrChange(None, broker_id, True, now_ms)) for broker_id in joining]
+        if joining is not None:
+            commands.append(encode_command(IsrChange(None, joining, True, now_ms)))
         for start in range(0, len(commands), COMMANDS_PER_ENTRY_MAX):
             self._decide(ledger, tuple(commands[start : start + COMMANDS_PER_ENTRY_MAX]))
-        for broker_id in joining:
-            _log.info("broker %d is back in the in-sync replicas of ledger %s", broker_id, ledger.ledger_id)
+        with ledger.lock:
+            return joining is not None and joining not in _out_of_sync(ledger.state)
 
     def _decide(self, ledger: Ledger[TopicLedgerState], commands: tuple[bytes, ...]) -> None:
         ledger.append(lambda _: commands, timeout_ms=self._services.config.delivery_timeout_ms)
+
+
+def _out_of_sync(state: TopicLedgerState) -> set[BrokerId]:
+    return {
+        broker_id
+        for topic in state.topics.values()
+        if not topic.closed
+        for partition in topic.partitions
+        if len(partition.isr) < len(partition.replicas)
+        for broker_id in partition.replicas
+        if broker_id not in partition.isr
+    }
 
 
 def _within(missing: list[MissingCopy], size_bytes_max: int) -> list[MissingCopy]:

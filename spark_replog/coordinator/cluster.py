@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
@@ -22,6 +22,7 @@ from spark_replog.ledger.ledger import JournalRoot, Ledger, LedgerSettings
 from spark_replog.log.cluster_state import ClusterLedgerState
 from spark_replog.log.topic_state import TopicLedgerState, TopicState
 from spark_replog.storage.brokers import BrokerSet
+from spark_replog.storage.io_pool import io_pool
 
 _State = TypeVar("_State", ClusterLedgerState, TopicLedgerState)
 
@@ -144,8 +145,29 @@ class Cluster:
         Raises:
             NotFoundError: UNKNOWN_TOPIC_OR_PARTITION: the topic was closed or never initialised.
         """
+        self.refresh_topics([handle])
+        return self.folded_topic(handle)
+
+    def refresh_topics(self, handles: Iterable[TopicHandle]) -> None:
+        """Fold the newest entries of the topics' ledgers, each once, in parallel.
+
+        Raises:
+            RetriableError: REPLOG_NO_QUORUM.
+        """
+        ledgers = [self.topic_ledger(each) for each in {handle.ledger_id: None for handle in handles}]
+        pending = [io_pool().submit(ledger.refresh) for ledger in ledgers[1:]]
+        for ledger in ledgers[:1]:  # the usual single one costs no thread
+            ledger.refresh()
+        for future in pending:
+            future.result()
+
+    def folded_topic(self, handle: TopicHandle) -> tuple[Ledger[TopicLedgerState], TopicState]:
+        """Return the topic as this process has folded it so far; reads nothing. See ``topic_state``.
+
+        Raises:
+            NotFoundError: UNKNOWN_TOPIC_OR_PARTITION: the topic was closed or never initialised.
+        """
         ledger = self.topic_ledger(handle.ledger_id)
-        ledger.refresh()
         with ledger.lock:
             topic = ledger.state.topics.get(handle.topic_id)
         if topic is None or topic.closed:

@@ -146,11 +146,16 @@ class Controller:
     def list_topics(self) -> list[TopicListing]:
         """Return all topics by name; one that is being deleted is left out."""
         listings = []
-        for name in self._cluster.topic_names():
+        names = self._cluster.topic_names()
+        handles = [self._cluster.lookup(name) for name in names]
+        self._cluster.refresh_topics(handles)
+        for name, handle in zip(names, handles, strict=True):
             try:
-                found = self.describe_topic(name)
+                ledger, topic = self._cluster.folded_topic(handle)
             except NotFoundError:
                 continue
+            with ledger.lock:
+                found = describe(handle, topic)
             factor = len(found.partitions[0].replicas)
             listings.append(TopicListing(name, found.topic_id, found.ledger_id, len(found.partitions), factor))
         return listings

@@ -29,9 +29,11 @@ def make_write_plan(cluster: Cluster, topics: Sequence[str] | None = None, princ
         RetriableError: REPLOG_NO_QUORUM.
     """
     plans = []
-    for name in cluster.topic_names() if topics is None else dict.fromkeys(topics):
+    handles = [cluster.lookup(name) for name in (cluster.topic_names() if topics is None else dict.fromkeys(topics))]
+    cluster.refresh_topics(handles)
+    for handle in handles:
         try:
-            plans.append(_plan_by_name(cluster, name))
+            plans.append(_plan_topic(cluster, handle))
         except NotFoundError:
             if topics is not None:
                 raise
@@ -58,20 +60,19 @@ def default_principal() -> str:
         return f"User:{os.getuid()}"
 
 
-def _plan_by_name(cluster: Cluster, name: str) -> TopicPlan:
+def _plan_topic(cluster: Cluster, handle: TopicHandle) -> TopicPlan:
     try:
-        handle = cluster.lookup(name)
-        ledger, topic = cluster.topic_state(handle)
+        ledger, topic = cluster.folded_topic(handle)
     except NotFoundError:
         # Deleted, perhaps made again under a new id since this process last looked.
         cluster.refresh()
-        handle = cluster.lookup(name)
+        handle = cluster.lookup(handle.name)
         ledger, topic = cluster.topic_state(handle)
     with ledger.lock:
-        return _plan_topic(handle, ledger.state, topic)
+        return _topic_plan(handle, ledger.state, topic)
 
 
-def _plan_topic(handle: TopicHandle, state: TopicLedgerState, topic: TopicState) -> TopicPlan:
+def _topic_plan(handle: TopicHandle, state: TopicLedgerState, topic: TopicState) -> TopicPlan:
     config = TopicConfig.from_mapping(topic.config)
     return TopicPlan(
         name=handle.name,

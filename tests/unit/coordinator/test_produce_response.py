@@ -1,0 +1,57 @@
+"""Each answer of the fold, as a caller sees it."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from spark_replog.coordinator.produce_response import respond
+from spark_replog.errors import ErrorCode, FencedError, NotFoundError, ReplogError
+from spark_replog.log.commands import Append, IdentityKind, ProducerIdentity
+from spark_replog.log.results import CommandResult, Outcome
+
+APPEND = Append(ProducerIdentity("query-1", "query-1", 7, "run-1", IdentityKind.STREAM), "User:a", "", 0, ())
+
+
+@pytest.mark.parametrize(
+    ("outcome", "code", "kind"),
+    [
+        (Outcome.TOPIC_CLOSED, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, NotFoundError),
+        (Outcome.UNKNOWN_TOPIC, ErrorCode.UNKNOWN_TOPIC_ID, NotFoundError),
+        (Outcome.FENCED, ErrorCode.PRODUCER_FENCED, FencedError),
+        (Outcome.BELOW_FLOOR, ErrorCode.REPLOG_JOB_TOO_LONG, ReplogError),
+        (Outcome.CHECKPOINT_RESET, ErrorCode.REPLOG_CHECKPOINT_RESET, ReplogError),
+        (Outcome.TXN_MISMATCH, ErrorCode.REPLOG_DUPLICATE_TXN_MISMATCH, ReplogError),
+        (Outcome.OUT_OF_SEQUENCE, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ReplogError),
+        (Outcome.INVALID, ErrorCode.INVALID_REQUEST, ReplogError),
+    ],
+)
+def test_refusals(outcome: Outcome, code: ErrorCode, kind: type[ReplogError]) -> None:
+    response = respond("ledger-1", APPEND, CommandResult(outcome, {}, "because of this"))
+    assert isinstance(response.error, kind)
+    assert response.error.code is code
+    for part in ("because of this", "query-1", "`7`", "ledger-1"):
+        assert part in str(response.error)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "detail", "level"),
+    [
+        (Outcome.APPLIED, "", None),
+        (Outcome.DUPLICATE, "", "INFO"),
+        (Outcome.DUPLICATE, "3 rows where 2 were", "WARNING"),
+        (Outcome.SKIPPED, "the other query is ahead", "WARNING"),
+    ],
+)
+def test_successes(caplog: pytest.LogCaptureFixture, outcome: Outcome, detail: str, level: str | None) -> None:
+    with caplog.at_level(logging.INFO):
+        response = respond("ledger-1", APPEND, CommandResult(outcome, {}, detail))
+    assert response.error is None
+    assert [record.levelname for record in caplog.records] == ([level] if level else [])
+
+
+def test_every_outcome_is_either() -> None:
+    for outcome in Outcome:
+        response = respond("ledger-1", APPEND, CommandResult(outcome))
+        assert (response.error is None) == (outcome in {Outcome.APPLIED, Outcome.DUPLICATE, Outcome.SKIPPED})
