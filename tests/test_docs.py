@@ -1,0 +1,45 @@
+"""Docs are held against the tree: what they name exists."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = sorted([*ROOT.glob("docs/**/*.md"), ROOT / "README.md"])
+
+
+def test_every_guarantee_has_a_test_that_exists() -> None:
+    text = (ROOT / "docs" / "guarantees.md").read_text()
+    promised = re.split(r"^## G", text, flags=re.MULTILINE)[1:]
+
+    missing = []
+    for section in promised:
+        named = re.findall(r"`((?:tests|integration)/[\w/]+\.py)::(\w+)`", section)
+        assert named, section.splitlines()[0]
+        for file, test in named:
+            path = ROOT / file
+            if not path.exists() or not re.search(rf"def {test}\(", path.read_text()):
+                missing.append(f"{file}::{test}")
+
+    assert len(promised) == 10
+    assert missing == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    targets = re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text())
+
+    assert [t for t in targets if "://" not in t and not (page.parent / t).exists()] == []
+
+
+def test_architecture_names_files_that_exist() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    named = set(
+        re.findall(r"`((?:spark|cli|producer|consumer|coordinator|ledger|log|storage|maintenance)/\w+\.py)`", text)
+    )
+
+    assert named
+    assert sorted(name for name in named if not (ROOT / "spark_replog" / name).exists()) == []
