@@ -97,7 +97,7 @@ def _hash_one_length(
     data: np.ndarray[Any, np.dtype[np.uint8]], start: int, count: int, length: int
 ) -> UInt32Array:
     """Hash keys that lie one behind the other and are all of one length."""
-    if length > 4 * CHUNK_ROW_COUNT and count <= LONE_KEY_COUNT:
+    if count <= LONE_KEY_COUNT:
         starts = start + length * np.arange(count, dtype=np.int64)
         return _hash_any_length(data, starts, np.full(count, length, dtype=np.int64))
     hashes = np.full(count, (SEED ^ length) & _MASK, dtype=np.uint32)
@@ -125,7 +125,8 @@ def _hash_any_length(
     words = np.ndarray((data.size - 3,), dtype="<u4", buffer=data, strides=(1,))
     hashes = np.uint32(SEED) ^ lengths.astype(np.uint32)
     word_counts = lengths >> 2
-    fewest, most = int(word_counts.min()), int(word_counts.max())
+    fewest = int(word_counts.min()) if starts.size > LONE_KEY_COUNT else 0
+    most = int(word_counts.max())
     index = 0
     while index < most:
         if index < fewest:

@@ -29,7 +29,7 @@ from spark_replog.producer.accumulator import Destination, RecordAccumulator
 from spark_replog.producer.in_flight import DataRequest, InFlightRequests, Put
 from spark_replog.producer.object_builder import ObjectBuilder
 from spark_replog.producer.producer_batch import BatchState
-from spark_replog.producer.sender_errors import dropped, expired, leader_away, too_few_copies
+from spark_replog.producer.sender_errors import copy_missed, dropped, expired, leader_away, too_few_copies
 from spark_replog.producer.transport import PutResult, PutTransport
 
 POLL_MS_MAX = 1_000
@@ -52,7 +52,7 @@ class Sender:
         transport: puts objects on roots.
         builder: makes objects of batches.
         config: acks, timeouts, retries.
-        report: told about objects that acks=0 drops.
+        report: told about rows that acks=0 drops, and once about a root that misses copies.
         random_source: spreads retries.
     """
 
@@ -77,6 +77,7 @@ class Sender:
         self._out: dict[BrokerId, ReplogError] = {}
         self._suspects: set[BrokerId] = set()
         self._laggards: set[BrokerId] = set()
+        self._told: set[BrokerId] = set()
         self.dropped_row_count = 0
         self.failure: ReplogError | None = None
         """The first request that failed; nothing is drained any more."""
@@ -289,12 +290,22 @@ class Sender:
         return now_ms - request.satisfied_ms >= self._config.replica_grace_ms
 
     def _let_go(self, request: DataRequest) -> None:
-        self._laggards.update(put.broker_id for put in request.puts.values() if not put.is_held)
+        self._note_laggards(request)
         state = BatchState.SUCCEEDED if request.error is None else BatchState.FAILED
         self._in_flight.remove(request)
         for batch in request.batches:
             self._accumulator.complete(batch, state)
         self._builder.free(request)
+
+    def _note_laggards(self, request: DataRequest) -> None:
+        """Remember the roots that did not take their copy, and say so once for each."""
+        for put in request.puts.values():
+            if put.is_held or put.broker_id in self._laggards:
+                continue
+            self._laggards.add(put.broker_id)
+            if not request.is_dropped and request.error is None and put.broker_id not in self._told:
+                self._told.add(put.broker_id)
+                self._report(copy_missed(request, put, self._config))
 
     def _dues(self, request: DataRequest) -> Iterable[int]:
         if request.completed_ms is None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from spark_replog.config import ProducerConfig
 from spark_replog.errors import ErrorCode, ReplogError, RetriableError
 from spark_replog.ids import BrokerId
-from spark_replog.producer.in_flight import DataRequest
+from spark_replog.producer.in_flight import DataRequest, Put
 
 PARTITIONS_NAMED_MAX = 3
 
@@ -57,6 +57,18 @@ def dropped(request: DataRequest) -> ReplogError:
     )
 
 
+def copy_missed(request: DataRequest, put: Put, config: ProducerConfig) -> RetriableError:
+    """Return the line about a root that did not take its copy while the others did."""
+    reason = f"{put.error}" if put.error is not None else "it has not answered yet."
+    return RetriableError(
+        ErrorCode.REPLOG_STORE_UNAVAILABLE,
+        f"broker {put.broker_id} did not take its copy within replica.grace.ms ({config.replica_grace_ms}), "
+        f"brokers {_brokers(request.holders)} did. It is copied later or leaves the ISR. Look at that root: "
+        f"{reason}",
+        broker=put.broker_id,
+    )
+
+
 def _partitions(request: DataRequest) -> str:
     names = sorted({batch.topic_partition for batch in request.batches})
     text = ", ".join(f"{name.topic}-{name.partition}" for name in names[:PARTITIONS_NAMED_MAX])
@@ -78,4 +90,4 @@ def _reasons(request: DataRequest, out: Mapping[BrokerId, ReplogError]) -> str:
     return "".join(f"Broker {broker_id}: {error} " for broker_id, error in sorted(errors.items()))
 
 
-__all__ = ["dropped", "expired", "leader_away", "too_few_copies"]
+__all__ = ["copy_missed", "dropped", "expired", "leader_away", "too_few_copies"]

@@ -93,9 +93,7 @@ class TaskWriter:
         pool_bytes = config.buffer_memory_bytes - config.buffer_memory_bytes // SLACK_DIVISOR
         self._pool = BufferPool(pool_bytes, clock=clock)
         self._range_bytes = max(1, min(RANGE_BYTES_MAX, pool_bytes // 8))
-        self._router = RowRouter(
-            plan, config, default_topic, random_source, custom, row_bytes_max=pool_bytes
-        )
+        self._router = RowRouter(plan, config, default_topic, random_source, custom, row_bytes_max=pool_bytes)
         self._accumulator = RecordAccumulator(
             self._pool,
             batch_size_bytes=config.batch_size_bytes,
@@ -108,7 +106,7 @@ class TaskWriter:
             self._transport,
             ObjectBuilder(plan, self._pool, query_id=query_id, batch_id=batch_id, task_id=task_id),
             config,
-            report=_log_dropped,
+            report=_log,
             random_source=random_source,
         )
         self._is_closed = False
@@ -242,7 +240,7 @@ def _ranges(ends: Int64Array, range_bytes: int) -> Iterator[tuple[int, int]]:
         start, start_bytes = stop, int(ends[stop - 1])
 
 
-def _log_dropped(error: ReplogError) -> None:
+def _log(error: ReplogError) -> None:
     logger.warning("%s", error)
 
 

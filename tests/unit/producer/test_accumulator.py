@@ -20,7 +20,9 @@ P = [TopicPartition("orders", number) for number in range(5)]
 class Setup:
     """An accumulator and a way to fill it: one record of n bytes is a slice of n bytes."""
 
-    def __init__(self, *, total_bytes: int = 1 << 20, linger_ms: int | None = None, request_bytes: int = 3000) -> None:
+    def __init__(
+        self, *, total_bytes: int = 1 << 20, linger_ms: int | None = None, request_bytes: int = 3000
+    ) -> None:
         self.pool = BufferPool(total_bytes, clock=SYSTEM_CLOCK)
         self.it = RecordAccumulator(
             self.pool, batch_size_bytes=1000, max_request_size_bytes=request_bytes, linger_ms=linger_ms
@@ -28,7 +30,12 @@ class Setup:
         self.count = 0
 
     def add(
-        self, partition: int, size_bytes: int, node: Destination = NODE_1, now_ms: int = 0, pinned_bytes: int = 0
+        self,
+        partition: int,
+        size_bytes: int,
+        node: Destination = NODE_1,
+        now_ms: int = 0,
+        pinned_bytes: int = 0,
     ) -> None:
         pinned_bytes = pinned_bytes or size_bytes
         self.pool.allocate(pinned_bytes, 0)
@@ -133,7 +140,15 @@ def test_drain_index_resumes_behind_the_last_partition() -> None:
     setup = Setup(request_bytes=1000)
     for partition in (0, 1, 2, 0, 1, 2):
         setup.add(partition, 1000)
-    assert [setup.drain() for _ in range(7)] == [[(0, [0])], [(1, [1])], [(2, [2])], [(0, [3])], [(1, [4])], [(2, [5])], []]
+    assert [setup.drain() for _ in range(7)] == [
+        [(0, [0])],
+        [(1, [1])],
+        [(2, [2])],
+        [(0, [3])],
+        [(1, [4])],
+        [(2, [5])],
+        [],
+    ]
 
 
 def test_drain_takes_all_batches_of_one_partition_in_order() -> None:

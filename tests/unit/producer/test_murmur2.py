@@ -38,7 +38,15 @@ VECTORS = [
     ("\u00e9\u20ac\U0001d11e".encode(), 983480520),
     (bytes(range(256)), -1948347274),
 ]
-PARTITIONS = [(b"21", 340), (b"foobar", 166), (b"abc", 107), (b"", 681), (b"kafka", 580), (b"a", 524), (b"ab", 434)]
+PARTITIONS = [
+    (b"21", 340),
+    (b"foobar", 166),
+    (b"abc", 107),
+    (b"", 681),
+    (b"kafka", 580),
+    (b"a", 524),
+    (b"ab", 434),
+]
 
 
 @pytest.mark.parametrize(("key", "expected"), VECTORS)

@@ -93,7 +93,13 @@ class TestPrecedence:
         assert chosen.tolist() == [3, 0, 2]
 
     def test_custom_wins_over_key(self) -> None:
-        assert make(custom=EvenOdd()).partitions(keys(*[b"k"] * 5), None, sizes(*[1] * 5)).tolist() == [0, 1, 2, 3, 0]
+        assert make(custom=EvenOdd()).partitions(keys(*[b"k"] * 5), None, sizes(*[1] * 5)).tolist() == [
+            0,
+            1,
+            2,
+            3,
+            0,
+        ]
 
     def test_empty_key_is_a_key_and_null_is_not(self) -> None:
         chosen = make(1000).partitions(keys(b"", None, b""), None, sizes(1, 1, 1)).tolist()
@@ -101,7 +107,9 @@ class TestPrecedence:
         assert chosen[1] != 681
 
     def test_ignore_keys(self) -> None:
-        chosen = make(ignore_keys=True).partitions(keys(*[b"%d" % n for n in range(9)]), None, sizes(*[1] * 9))
+        chosen = make(ignore_keys=True).partitions(
+            keys(*[b"%d" % n for n in range(9)]), None, sizes(*[1] * 9)
+        )
         assert len(set(chosen.tolist())) == 1
 
     def test_all_null_partition_column_is_as_none(self) -> None:

@@ -43,7 +43,9 @@ class FakeTransport:
         answers, self.answers = self.answers, []
         return answers
 
-    def answer(self, broker_id: int, error: ReplogError | None = None, *, sequence: int | None = None) -> None:
+    def answer(
+        self, broker_id: int, error: ReplogError | None = None, *, sequence: int | None = None
+    ) -> None:
         """Answer the oldest unanswered put on a root."""
         for put in self.sent:
             if put["broker_id"] == broker_id and sequence in (None, put["sequence"]) and "done" not in put:
@@ -76,14 +78,22 @@ class Setup:
             random_source=random.Random(0),
         )
 
-    def add(self, size_bytes: int = 3000, *, brokers: tuple[int, ...] = (0, 1, 2), partition: int = 0) -> None:
-        columns = [pa.nulls(2, pa.binary()), pa.array([b"a", b"b"]), pa.array([1, 2]).cast(pa.timestamp("us", tz="UTC"))]
+    def add(
+        self, size_bytes: int = 3000, *, brokers: tuple[int, ...] = (0, 1, 2), partition: int = 0
+    ) -> None:
+        columns = [
+            pa.nulls(2, pa.binary()),
+            pa.array([b"a", b"b"]),
+            pa.array([1, 2]).cast(pa.timestamp("us", tz="UTC")),
+        ]
         records = pa.RecordBatch.from_arrays(columns, schema=data_schema(False))
         self.pool.allocate(size_bytes, 0)
         pinned = PinnedBytes(self.pool, size_bytes)
         leader = None if self.acks == -1 else brokers[0]
         destination = Destination("ledger", 0, tuple(sorted(brokers)), leader, "none")
-        self.accumulator.append(TopicPartition("orders", partition), destination, records, size_bytes, pinned, 0)
+        self.accumulator.append(
+            TopicPartition("orders", partition), destination, records, size_bytes, pinned, 0
+        )
         pinned.release()
 
     def run(self, now_ms: int) -> int:
@@ -97,7 +107,9 @@ class Setup:
 @pytest.fixture
 def make(make_topic: Callable[..., TopicPlan]) -> Callable[..., Setup]:
     def build(config: ProducerConfig = CONFIG, **topic: Any) -> Setup:
-        plan = WritePlan("memory://store", (), "c", (make_topic(sets=((0, 1, 2),) * 8, **topic),), (), "User:t", 0)
+        plan = WritePlan(
+            "memory://store", (), "c", (make_topic(sets=((0, 1, 2),) * 8, **topic),), (), "User:t", 0
+        )
         return Setup(plan, config)
 
     return build
@@ -130,6 +142,10 @@ class TestAcksAll:
         setup.run(600)
         assert not setup.sender.has_open_requests
         assert setup.first.holders == {0, 2}
+        assert "broker 1 did not take its copy within replica.grace.ms (500)" in str(setup.reported[0])
+        setup.add()
+        setup.run(601)
+        assert len(setup.reported) == 1
 
     def test_a_late_copy_is_told_too(self, make: Callable[..., Setup]) -> None:
         setup = make()
@@ -252,7 +268,9 @@ class TestRetries:
         setup.run(202)
         assert not setup.transport.on(1)[-1]["check_root"]
 
-    def test_a_put_that_succeeds_beside_a_failing_one_is_checked_first(self, make: Callable[..., Setup]) -> None:
+    def test_a_put_that_succeeds_beside_a_failing_one_is_checked_first(
+        self, make: Callable[..., Setup]
+    ) -> None:
         setup = make()
         setup.add()
         setup.add(partition=1)
@@ -430,7 +448,9 @@ class TestAcks0:
         assert [error.code for error in setup.reported] == [ErrorCode.REPLOG_ACKS0_DROPPED]
         assert "2 rows for orders-0 were dropped" in str(setup.reported[0])
 
-    def test_a_hanging_root_is_waited_for_no_longer_than_request_timeout(self, make: Callable[..., Setup]) -> None:
+    def test_a_hanging_root_is_waited_for_no_longer_than_request_timeout(
+        self, make: Callable[..., Setup]
+    ) -> None:
         setup = make(self.config)
         setup.add()
         setup.run(0)
