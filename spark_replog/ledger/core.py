@@ -9,10 +9,15 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import Enum
 
-from spark_replog.errors import CorruptDataError, ReplogError, UnsupportedFormatError
+from spark_replog.errors import (
+    CorruptDataError,
+    ErrorCode,
+    ReplogError,
+    RetriableError,
+    UnsupportedFormatError,
+)
 from spark_replog.ledger.operations import Check, Completion, Create, Operation, Read, Status
 from spark_replog.ledger.proposer import Proposal, Proposer
 from spark_replog.ledger.reader import DecidedPrefix
@@ -24,6 +29,7 @@ from spark_replog.ledger.record import (
     encode_record,
     record_crc,
 )
+from spark_replog.ledger.root_state import PendingCreate, RootState
 from spark_replog.ledger.types import LedgerSettings
 
 READ_LIMIT = 64
@@ -46,53 +52,6 @@ class Phase(Enum):
     GRACE = "grace"
     """It is decided; the remaining roots get a moment."""
     DONE = "done"
-
-
-@dataclass(slots=True)
-class _Pending:
-    """A create whose answer is not known: pins the root's next position."""
-
-    position: int
-    record: JournalRecord
-    data: bytes
-
-
-class RootState:
-    """How one root stands with this process.
-
-    Attributes:
-        busy: the operation that is out.
-        is_verified: ``replog.json`` was read since the last error.
-        is_fresh: read to its end by a read of this goal.
-        error: why it does not answer, None when it does.
-    """
-
-    __slots__ = (
-        "busy",
-        "busy_goal",
-        "checked_goal",
-        "error",
-        "failures",
-        "is_fresh",
-        "is_verified",
-        "must_check",
-        "must_read",
-        "pending",
-        "retry_at_ms",
-    )
-
-    def __init__(self) -> None:
-        self.busy: Operation | None = None
-        self.busy_goal = 0
-        self.checked_goal = 0
-        self.error: Exception | None = None
-        self.failures = 0
-        self.is_fresh = False
-        self.is_verified = False
-        self.must_check = False
-        self.must_read = False
-        self.pending: _Pending | None = None
-        self.retry_at_ms = 0.0
 
 
 class LedgerCore:
@@ -235,10 +194,13 @@ class LedgerCore:
             if operation is not None:
                 state.busy = operation
                 state.busy_goal = self._goal
+                state.busy_named = self.prefix.named[root]
                 found.append(operation)
         return found
 
     def _next_operation(self, root: int, state: RootState, now_ms: float) -> Operation | None:
+        if state.is_out:
+            return None
         if state.retry_at_ms > now_ms:
             self._wake(state.retry_at_ms)
             return None
@@ -261,12 +223,13 @@ class LedgerCore:
         return self._create(root, state, position, record)
 
     def _create(self, root: int, state: RootState, position: int, record: JournalRecord) -> Create:
-        pending = state.pending
-        if pending is None or pending.position != position or not _is_same_create(pending.record, record):
-            pending = state.pending = _Pending(position, record, encode_record(record))
+        if state.pending is None or not state.is_pending(position, record):
+            state.pending = PendingCreate(
+                position, record, encode_record(record), self.prefix.named[root]
+            )
         if self._user is not None and record.entry_hash == self._user.entry_hash:
             self._is_user_sent = True
-        return Create(root, position, pending.data)
+        return Create(root, position, state.pending.data)
 
     def _wake(self, at_ms: float) -> None:
         if self._wake_at_ms is None or at_ms < self._wake_at_ms:
@@ -291,8 +254,11 @@ class LedgerCore:
             self._learn_all(operation, completion, state, now_ms)
         elif completion.status is Status.EXISTS:
             state.must_read = True
+        elif state.pending is not None and operation.position <= state.pending.named:
+            state.is_out = True
+            self._fail(state, self._forgot(operation.root), now_ms)
         else:
-            _answered(state)
+            state.answered()
             self._learn(operation.root, state, operation.data, now_ms)
 
     def _fail(self, state: RootState, error: Exception | None, now_ms: float) -> None:
@@ -304,6 +270,15 @@ class LedgerCore:
         state.failures += 1
         state.retry_at_ms = now_ms + wait_ms * (0.5 + self._rng.random() / 2)
 
+    def _forgot(self, root: int) -> RetriableError:
+        """An alarm, no safety argument: it cannot see the loss of a record that nobody has named yet."""
+        return RetriableError(
+            ErrorCode.REPLOG_ROOT_STALE,
+            f"The journal on {self._root_names[root]} misses position {self.prefix.named[root]}, which records on "
+            "other roots name. It went back in time; run `replog store repair` to give it a new identity.",
+            root=self._root_names[root],
+        )
+
     def _learn_all(self, operation: Read, completion: Completion, state: RootState, now_ms: float) -> None:
         for data in completion.records:
             try:
@@ -314,7 +289,10 @@ class LedgerCore:
             except CorruptDataError as error:
                 self._fail(state, error, now_ms)
                 return
-        _answered(state)
+        if completion.ended and self.prefix.views[operation.root].next_position <= state.busy_named:
+            self._fail(state, self._forgot(operation.root), now_ms)
+            return
+        state.answered()
         if completion.ended:
             state.must_read = False
             if state.busy_goal == self._goal:
@@ -515,19 +493,3 @@ class LedgerCore:
         if self.proposer.epoch is None or not rest or not self._is_waiting(rest, now_ms):
             self.proposer.proposal = None
             self._enter(Phase.DONE)
-
-
-def _answered(state: RootState) -> None:
-    state.error = None
-    state.failures = 0
-
-
-def _is_same_create(old: JournalRecord, new: JournalRecord) -> bool:
-    """Return whether an unanswered create may be sent again for this purpose, bytes unchanged."""
-    return (
-        old.kind is new.kind
-        and old.epoch == new.epoch
-        and old.index == new.index
-        and old.commit_index == new.commit_index
-        and old.entry_hash == new.entry_hash
-    )

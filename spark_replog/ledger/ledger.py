@@ -363,11 +363,12 @@ class Ledger(Generic[S]):
 
     def _fold(self) -> None:
         """Fold what was decided, then answer the callers whose ENTRY it was."""
-        payloads = self._core.prefix.payloads
+        prefix = self._core.prefix
         results: dict[int, tuple[Any, ...]] = {}
         with self.lock:
-            for index in range(self.state.applied_index + 1, len(payloads)):
-                results[index] = self.state.apply(index, payloads[index][TAG_SIZE_BYTES:])
+            for index in range(self.state.applied_index + 1, prefix.length):
+                results[index] = self.state.apply(index, prefix.payloads[index][TAG_SIZE_BYTES:])
+            prefix.release(self.state.applied_index + 1)
         settled = self._core.settled
         if settled is None:
             return

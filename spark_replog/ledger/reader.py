@@ -35,17 +35,21 @@ class DecidedPrefix:
 
     Attributes:
         hashes: entry hash per decided index.
-        payloads: value per decided index (a root that was away is backfilled from here).
+        payloads: value per decided index, as long as one is not folded or some root misses it (a root
+            that was away is backfilled from here); the last one always.
+        named: per root the highest position that records elsewhere say it holds.
     """
 
     def __init__(self, root_count: int, genesis: bytes, root_name: Callable[[int], str]) -> None:
         self.majority = root_count // 2 + 1
         self.views = [JournalView() for _ in range(root_count)]
         self.hashes: list[bytes] = []
-        self.payloads: list[bytes] = []
+        self.payloads: dict[int, bytes] = {}
+        self.named = [NO_INDEX] * root_count
         self.tail_index = NO_INDEX
         self._votes: dict[int, dict[Epoch, Vote]] = {}
         self._vouched: dict[int, Vote] = {}
+        self._released = 0
         self._genesis = genesis
         self._root_name = root_name
 
@@ -67,6 +71,9 @@ class DecidedPrefix:
         view = self.views[root]
         position = view.next_position
         view.learn(record, crc)
+        for other, known in enumerate(record.known):
+            if known.position > self.named[other]:
+                self.named[other] = known.position
         if record.kind is RecordKind.ENTRY:
             index = record.index
             if index > self.tail_index:
@@ -134,11 +141,18 @@ class DecidedPrefix:
                 index=index,
             )
         self.hashes.append(vote.entry_hash)
-        self.payloads.append(vote.payload)
+        self.payloads[index] = vote.payload
         self._votes.pop(index - 1, None)
         self._vouched.pop(index, None)
         for view in self.views:
             view.match(self.hashes)
+
+    def release(self, folded_length: int) -> None:
+        """Forget values that are folded and that every root is known to hold."""
+        limit = min(folded_length, len(self.hashes) - 1, min(view.matched for view in self.views) + 1)
+        while self._released < limit:
+            del self.payloads[self._released]
+            self._released += 1
 
     def vote_roots(self, index: int, epoch: Epoch) -> int:
         """Return the bit mask of roots seen to hold ENTRY(epoch, index)."""

@@ -261,6 +261,7 @@ class Simulation:
             for index in range(process.folded, length):
                 process.applied.update(commands_of(core.prefix.payloads[index]))
             process.folded = length
+            core.prefix.release(length)
         if core.settled is not None:
             index, is_won = core.settled
             core.settled = None
@@ -363,6 +364,9 @@ class Simulation:
         if fate < scenario.crash + scenario.stall:
             process.stalled_until_ms = self._now_ms + self._rng.random() * 300
         process.core.complete(completion, self._now_ms)
+        number = completion.operation.root
+        if process.core.roots[number].is_out and not self._roots[number].is_empty:
+            raise Violation(f"a process takes root {number} for one that forgot")
         if process.core.fatal is not None:
             raise Violation(f"I5 a process stops: {process.core.fatal}")
         process.core.advance(self._now_ms)

@@ -332,3 +332,34 @@ def test_forked_child_is_a_process_of_its_own(make_store):
     os.waitpid(child, 0)
     process.append(b"parent again")
     assert process.commands()[-2:] == [b"child", b"parent again"]
+
+
+def test_root_that_went_back_in_time_is_noticed(make_store):
+    store = make_store(3)
+    process = store.process()
+    for number in range(5):
+        process.append(b"command %d" % number)
+    for path in store.journal(1)[-3:]:
+        path.unlink()
+    reader = store.process()
+    assert len(reader.commands()) == 5
+    store.take_away(0)
+    with pytest.raises(RetriableError, match="REPLOG_NO_QUORUM") as caught:
+        reader.ledger.refresh()
+    assert "REPLOG_ROOT_STALE" in str(caught.value)
+    assert "position" in str(caught.value)
+
+
+def test_values_that_every_root_holds_are_not_kept(make_store):
+    store = make_store(3)
+    process = store.process()
+    for number in range(50):
+        process.append(b"command %d" % number)
+    assert len(process.ledger._core.prefix.payloads) <= 2
+    reader = store.process()
+    reader.ledger.refresh()
+    assert len(reader.ledger._core.prefix.payloads) <= 2
+    store.take_away(2)
+    for number in range(5):
+        process.append(b"away %d" % number)
+    assert len(process.ledger._core.prefix.payloads) >= 5
