@@ -177,6 +177,12 @@ def test_ci_runs_the_readmes_test_command():
     assert (ROOT / ".ci/run").stat().st_mode & 0o111
 
 
+@pytest.mark.parametrize("path", [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))], ids=name_of)
+def test_links_lead_somewhere(path):
+    for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", path.read_text(encoding="utf-8")):
+        assert (path.parent / target).exists(), f"{name_of(path)} links to {target}"
+
+
 def test_ruff_finds_nothing():
     done = subprocess.run(
         [sys.executable, "-m", "ruff", "check", "--no-cache", "--output-format=concise", "."],
