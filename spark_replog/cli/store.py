@@ -11,7 +11,25 @@ from spark_replog.cli.settings import current_settings, global_options
 from spark_replog.errors import ReplogError
 
 
-@click.group("store")
+_NOT_YET = ("repair", "verify", "gc")
+
+
+class _StoreGroup(click.Group):
+    """Says which commands this release does not have, where error texts or Kafka habits lead to them."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] in _NOT_YET:
+            raise click.UsageError(
+                f"this release has no 'store {args[0]}' yet. Put a lost or damaged root back as it was; "
+                "reads and writes use the other replicas meanwhile",
+                ctx,
+            )
+        return super().resolve_command(ctx, args)
+
+
+@click.group("store", cls=_StoreGroup)
 @global_options
 def store() -> None:
     """Show the store and its roots."""
