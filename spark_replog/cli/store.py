@@ -10,8 +10,7 @@ from spark_replog.cli.output import EXIT_CRITICAL, EXIT_OK, EXIT_WARN, emit, tab
 from spark_replog.cli.settings import current_settings, global_options
 from spark_replog.errors import ReplogError
 
-
-_NOT_YET = ("repair", "verify", "gc")
+_NOT_YET = ("repair", "gc")
 
 
 class _StoreGroup(click.Group):
