@@ -155,9 +155,7 @@ def test_format_version_from_the_future(spark, make_store):
     kept = shutil.copy(file, store.folder / "kept.json")
     text = file.read_text()
     file.chmod(0o644)
-    file.write_text(text.replace('"format_version":1', '"format_version":99').replace(
-        '"format_version": 1', '"format_version": 99'
-    ))  # fmt: skip
+    file.write_text(text.replace('"version": 1', '"version": 99'))
     assert file.read_text() != text
     refused(spark, "read", "UNSUPPORTED_VERSION", path=str(store.path), topic=topic)
     shutil.copy(kept, file)

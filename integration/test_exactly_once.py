@@ -104,24 +104,26 @@ def test_the_same_query_twice(spark, environment, store, work_folder):
         "path": path, "source": source, "sink": sink, "checkpoint": checkpoint,
         "source_options": {"maxOffsetsPerTrigger": "100"},
     }  # fmt: skip
-    spark.call("start_named", name="twin", **arguments)
     other = SparkDriver(environment, work_folder / "twin.log", "copy", json.dumps({**arguments, "until_idle": False}))
     outcomes = []
     try:
+        other.next_message(60)  # it is under way: now the second one
+        spark.call("start_named", name="twin", **arguments)
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline and not outcomes:
-            message = other.next_message(60)
-            if "done" in message:
+            message = other.poll_message(0.05)
+            if message is not None and "done" in message:
                 outcomes.append(message["error"])
             try:
-                if spark.call("progress_of", name="twin") is not None:
-                    time.sleep(0.05)
+                spark.call("progress_of", name="twin")
             except JobFailed as error:
                 outcomes.append(str(error))
     finally:
         other.kill()
-        with contextlib.suppress(JobFailed):
+        try:
             spark.call("stop_named", name="twin")
+        except JobFailed:
+            pass
     assert outcomes, "neither of the two noticed the other"
     spark.call("copy_stream", path=path, source=source, sink=sink, checkpoint=checkpoint)
     found = spark.call("count_by_value", path=path, topic=sink)

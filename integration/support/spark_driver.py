@@ -61,6 +61,13 @@ class SparkDriver:
             raise JobFailed(answer["error"])
         return answer["result"]
 
+    def poll_message(self, timeout_s: float) -> dict[str, Any] | None:
+        """Return the next message, None where there is none in time."""
+        try:
+            return self._answers.get(timeout=timeout_s)
+        except queue.Empty:
+            return None
+
     def next_message(self, timeout_s: float) -> dict[str, Any]:
         """Return the next message of the process."""
         try:
