@@ -225,10 +225,10 @@ def _show(event: Mapping[str, Any], progress: ProgressLine, rows: int) -> None:
     if event["event"] == "started":
         progress.say(f"demo: Spark {event['spark']} runs two streaming queries")
     elif event["event"] == "progress":
+        rate = event["written"] * 1000 / max(event["ms"], 1)
         progress.update(
-            f"demo: {event['ms'] / 1000:5.1f} s  written {event['written']:,} of {rows:,} in {event['writeBatches']} "
-            f"micro-batches, {event['written'] * 1000 / max(event['ms'], 1):,.0f} rows/s  "
-            f"read {event['read']:,} in {event['readBatches']}"
+            f"written {event['written']:,} of {rows:,}, {rate:,.0f} rows/s  read {event['read']:,}  "
+            f"micro-batches {event['writeBatches']} + {event['readBatches']}"
         )
 
 
@@ -277,7 +277,7 @@ def _say_next(settings: Settings, place: _Place, topic: str) -> None:
     store = shlex.quote(_short(place.store))
     note("\nnext:")
     note(f"  {replog} -s {store} topic describe {topic}")
-    note(f"  {replog} -s {store} store info")
+    note(f"  {replog} -s {store} store verify --deep")
     note(f"  {replog} demo --input YOUR.csv")
 
 

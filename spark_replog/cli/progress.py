@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from typing import TextIO
 
@@ -36,6 +37,8 @@ class ProgressLine:
             return
         self._shown_ms = now_ms
         if self._is_terminal:
+            # A line that wraps could not be rewritten: the carriage only returns to its last row.
+            text = text[: shutil.get_terminal_size().columns - 1]
             self._stream.write("\r" + text.ljust(self._width))
             self._width = len(text)
         else:

@@ -50,7 +50,7 @@ def test_last_word_of_the_job_is_its_result(monkeypatch, tmp_path, place):
     job_of(monkeypatch, tmp_path, f"echo '{told}'; echo '{json.dumps(DONE)}'; echo noise >&2")
     done, stream = run_job(place)
     assert done == DONE
-    assert "written 1 of 3 in 1 micro-batches, 2 rows/s" in stream.getvalue()
+    assert "written 1 of 3, 2 rows/s  read 0  micro-batches 1 + 0" in stream.getvalue()
     assert place.log.read_text() == "noise\n"
 
 

@@ -38,6 +38,13 @@ def test_terminal_line_is_rewritten_and_cleared():
     assert stream.getvalue() == "\r12345\r123  \r   \r"
 
 
+def test_a_long_line_does_not_wrap(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "10")
+    stream = Terminal()
+    ProgressLine(quiet=False, stream=stream, clock=ManualClock()).update("x" * 50)
+    assert stream.getvalue() == "\r" + "x" * 9
+
+
 def test_elsewhere_one_line_in_five_seconds():
     stream = io.StringIO()
     clock = ManualClock()
