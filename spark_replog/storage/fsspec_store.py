@@ -23,6 +23,11 @@ from spark_replog.errors import (
 from spark_replog.storage.object_store import Buffer, CreateOutcome, ObjectInfo
 from spark_replog.storage.retrying_store import pieces_of
 
+_KEPT: dict[int, Any] = {}
+"""Every file system made here, for ever, and so also in forked children. A child that let an
+inherited one go would run its clean-up: that closes connections in the event poll which the
+child SHARES with its parent, and the parent then waits for answers that it never hears of.
+"""
 _CAUSES_MAX = 8
 _REPEATED_STATUSES = frozenset({408, 409, 425, 429})
 """Client errors that say "not decided", not "never"."""
@@ -178,6 +183,7 @@ class FsspecStore:
         if made is not None and made[0] == os.getpid():
             return made[1]
         found = self._make_file_system()
+        _KEPT[id(found)] = found
         self._file_system = (os.getpid(), found)
         return found
 

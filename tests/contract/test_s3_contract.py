@@ -1,6 +1,10 @@
 from __future__ import annotations
 
+import gc
+import os
 import uuid
+import warnings
+import weakref
 
 import pytest
 
@@ -43,6 +47,25 @@ class TestS3Store(ObjectStoreContract):
     # The server is one process, and eight clients would each import botocore for seconds: threads race.
     race_in_processes = False
     race_name_count = 5
+
+
+class TestFork:
+    def test_a_child_never_cleans_up_what_it_inherited(self, store):
+        # Its clean-up works on the event poll that it shares with its parent, which then hangs.
+        store.create("a", b"x")
+        inherited = weakref.ref(store.file_system())
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            child = os.fork()
+        if child == 0:
+            try:
+                read = store.get("a")
+                del store
+                gc.collect()
+                os._exit(0 if read == b"x" and inherited() is not None else 1)
+            finally:
+                os._exit(2)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 class TestErrorMapping:
