@@ -256,3 +256,15 @@ def test_reading_is_fast(roots, make_topic):
         best = min(best, time.perf_counter() - start)
     assert total == count
     assert count / best > 5e6
+
+
+def test_a_root_that_failed_once_is_asked_last(roots, make_topic):
+    topic = make_topic(roots)
+    for _ in range(9):
+        topic.write([(0, [b"a"])])
+    roots.away = {1}
+    fetcher = Fetcher(roots)
+    for section_end in range(1, 10):
+        fetch(roots, plan(topic, 0, section_end - 1, section_end), fetcher=fetcher)
+    assert sum(1 for broker_id, *_ in roots.gets if broker_id == 1) == 1
+    assert fetcher.stats.copies_unreachable == 1

@@ -163,7 +163,7 @@ def histories(draw):
     return entries
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(histories())
 def test_the_fold_is_the_slow_model(history):
     state, model = TopicLedgerState("L"), Model()
@@ -200,7 +200,7 @@ def check_rows(state, model):
     assert lacking == expected
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(histories())
 def test_two_folds_of_the_same_entries_agree(history):
     states = (TopicLedgerState("L"), TopicLedgerState("L"))
