@@ -102,7 +102,7 @@ class BrokerSet:
         if len(given) == 1 and read[given[0]] is None:
             parent = given[0]
             children = [f"{parent}/broker-{number}" for number in range(_SCAN_BROKERS_MAX)]
-            read = read_roots(children, options)
+            read = read_roots(children, options, lane=parent)
             given = [url for url in children if isinstance(read[url], RootFile)]
         roots = {url: root for url, root in read.items() if isinstance(root, RootFile)}
         if not roots:

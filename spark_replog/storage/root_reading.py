@@ -49,8 +49,15 @@ def read_root(store: ObjectStore) -> RootFile | None:
     return None if data is None else decode_root_file(data, url=store.url)
 
 
-def read_roots(urls: Sequence[str], storage_options: Mapping[str, str]) -> dict[str, ReadRoot]:
+def read_roots(
+    urls: Sequence[str], storage_options: Mapping[str, str], *, lane: str | None = None
+) -> dict[str, ReadRoot]:
     """Look at roots in parallel, one attempt each; hung ones count as unavailable.
+
+    Args:
+        urls: normalised root URLs.
+        storage_options: fsspec options of the roots.
+        lane: where all run, for roots that share a fate; by default each has its own.
 
     Raises:
         InvalidConfigError: REPLOG_UNSUPPORTED_STORE.
@@ -58,7 +65,7 @@ def read_roots(urls: Sequence[str], storage_options: Mapping[str, str]) -> dict[
     pending: dict[str, Future[RootFile | None]] = {}
     for url in urls:
         store = open_store(url, storage_options)
-        pending[url] = io_pool().submit_to(url, read_root, store)
+        pending[url] = io_pool().submit_to(lane or url, read_root, store)
     left = set(pending.values())
     timeout = OPEN_TIMEOUT_SECONDS
     while left:
