@@ -409,6 +409,8 @@ def scenario_of(seed: int) -> Scenario:
             root_count=1, owner_count=2 + (kind < 0.1), step_count=step_count, outages=1, emptied=False,
             lost=0.15 * faults,
         )  # fmt: skip
+    if kind < 0.23:
+        return Scenario(root_count=2, step_count=step_count, lost=0.15 * faults)
     return Scenario(
         root_count=5 if kind > 0.85 else 3,
         owner_count=3 if rng.random() < 0.4 else 2,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 
-@pytest.mark.parametrize("root_count", [1, 3, 5])
+@pytest.mark.parametrize("root_count", [1, 2, 3, 5])
 def test_steady_state_is_one_create_round_and_no_get(make_store, root_count):
     process = make_store(root_count).process()
     for number in range(4):
@@ -19,7 +19,7 @@ def test_steady_state_is_one_create_round_and_no_get(make_store, root_count):
     assert process.ledger.stats.create_rounds == rounds + 10
 
 
-@pytest.mark.parametrize("root_count", [3, 5])
+@pytest.mark.parametrize("root_count", [2, 3, 5])
 def test_owner_change_with_known_tail_is_two_create_rounds(make_store, root_count):
     store = make_store(root_count)
     first, second = store.process(), store.process()
@@ -47,7 +47,7 @@ def test_one_root_changes_owner_without_a_claim(make_store):
     assert first.ledger.stats.claims == second.ledger.stats.claims == 0
 
 
-@pytest.mark.parametrize("root_count", [1, 3, 5])
+@pytest.mark.parametrize("root_count", [1, 2, 3, 5])
 def test_idle_refresh_is_one_get_per_root(make_store, root_count):
     store = make_store(root_count)
     writer, reader = store.process(), store.process()

@@ -313,6 +313,7 @@ def test_several_commands_of_one_caller_share_its_entry(make_store):
     assert process.commands() == [b"one", b"two"]
 
 
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_forked_child_is_a_process_of_its_own(make_store):
     store = make_store(3)
     process = store.process()

@@ -1,0 +1,121 @@
+"""The real shell under random faults, and real processes killed at random moments."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+import time
+
+import pytest
+
+from spark_replog.errors import OutcomeUnknownError, RetriableError
+from spark_replog.testing.faulty_store import Fault, FaultRates, FaultyStore
+
+RATES = FaultRates(fail_before=0.06, lose_answer=0.06, refuse=0.03, stall=0.02)
+
+
+def insist(process, command):
+    """Append as a replaying driver does: the same command again until its fate is known."""
+    while True:
+        try:
+            return process.append(command, timeout_ms=500)
+        except (OutcomeUnknownError, RetriableError):
+            continue
+
+
+@pytest.mark.parametrize("root_count", [1, 3, 5])
+@pytest.mark.parametrize("seed", range(3))
+def test_random_faults_apply_every_command_once(make_store, root_count, seed):
+    store = make_store(root_count)
+    processes = [store.process() for _ in range(2)]
+    for number, process in enumerate(processes):
+        for root, faulty in enumerate(process.faulty):
+            process.counting[root].store = FaultyStore(
+                faulty.store, seed=seed * 100 + number * 10 + root, rates=RATES, stall_ms=8
+            )
+    failures = []
+
+    def write(process, name):
+        try:
+            for number in range(8):
+                insist(process, b"%s %d" % (name, number))
+        except BaseException as error:  # shown by the assertion below
+            failures.append(error)
+
+    threads = [
+        threading.Thread(target=write, args=(process, b"p%d t%d" % (number, thread)))
+        for number, process in enumerate(processes)
+        for thread in range(2)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+    commands = store.process().commands()
+    assert len(commands) == len(set(commands)) == 32
+    for process in processes:
+        while len(process.ledger.state.commands) < 32:
+            try:
+                process.ledger.refresh()
+            except RetriableError:
+                continue
+        assert process.ledger.state.commands == commands
+
+
+def run_child(store, name, acknowledged_path):
+    process = store.process()
+    with open(acknowledged_path, "ab", buffering=0) as acknowledged:
+        for number in range(100_000):
+            command = b"%s %d" % (name, number)
+            process.append(command, timeout_ms=5000)
+            acknowledged.write(command + b"\n")
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.parametrize("root_count", [1, 3])
+def test_killed_processes_lose_nothing_that_was_acknowledged(make_store, tmp_path, root_count):
+    store = make_store(root_count)
+    rng = random.Random(root_count)
+    path = tmp_path / "acknowledged"
+    children = {}
+    try:
+        for kill in range(12):
+            while len(children) < 3:
+                name = b"child %d.%d" % (kill, len(children))
+                child = os.fork()
+                if child == 0:
+                    try:
+                        run_child(store, name, path)
+                    finally:
+                        os._exit(1)
+                children[child] = name
+            time.sleep(0.03 + rng.random() * 0.1)
+            victim = rng.choice(list(children))
+            os.kill(victim, signal.SIGKILL)
+            assert os.waitpid(victim, 0)[1] == signal.SIGKILL
+            del children[victim]
+    finally:
+        for child in children:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+    commands = store.process().commands()
+    assert len(commands) == len(set(commands))
+    acknowledged = path.read_bytes().splitlines()
+    assert len(acknowledged) > 20
+    assert set(acknowledged) <= set(commands)
+    assert store.process().append(b"after the storm").result == "applied"
+
+
+def test_a_hung_root_delays_one_commit_by_the_grace_time_only(make_store):
+    process = make_store(3).process()
+    for number in range(4):
+        process.append(b"warm %d" % number)
+    process.faulty[1]._stall_ms = 700
+    process.faulty[1].fail_next("create", Fault.STALL)
+    began = time.monotonic()
+    for number in range(10):
+        process.append(b"command %d" % number)
+    assert time.monotonic() - began < 0.65

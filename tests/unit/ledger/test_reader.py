@@ -1,0 +1,152 @@
+"""The reader rule and the claim's rules on hand-made journals (ledger-model-results, counterexamples)."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_replog.errors import CorruptDataError
+from spark_replog.ledger.proposer import Proposer
+from spark_replog.ledger.reader import DecidedPrefix
+from spark_replog.ledger.record import (
+    NO_HASH,
+    Epoch,
+    JournalRecord,
+    RecordKind,
+    entry_hash,
+    genesis_hash,
+)
+
+GENESIS = genesis_hash("ledger")
+
+
+class Journals:
+    """Three journals, written by hand and learned at once."""
+
+    def __init__(self, root_count: int = 3) -> None:
+        self.prefix = DecidedPrefix(root_count, GENESIS, lambda root: f"root {root}")
+        self.hashes: dict[tuple[int, bytes], bytes] = {}
+
+    def claim(self, root: int, round_: int) -> None:
+        record = JournalRecord(RecordKind.CLAIM, epoch(round_), b"n" * 16, -1, -1, NO_HASH, (), b"")
+        self.prefix.learn(root, record, 0)
+
+    def entry(
+        self, root: int, round_: int, index: int, payload: bytes, commit_index: int | None = None
+    ) -> None:
+        previous = GENESIS if index == 0 else self.prefix.hashes[index - 1]
+        record = JournalRecord(
+            RecordKind.ENTRY,
+            epoch(round_),
+            b"n" * 16,
+            index,
+            index - 1 if commit_index is None else commit_index,
+            entry_hash(previous, index, payload),
+            (),
+            payload,
+        )
+        self.prefix.learn(root, record, 0)
+
+    def decided(self) -> list[bytes]:
+        return [self.prefix.payloads[index] for index in range(self.prefix.length)]
+
+
+def epoch(round_: int) -> Epoch:
+    return Epoch(round_, bytes([round_]) * 16)
+
+
+def test_a_majority_under_one_epoch_decides():
+    journals = Journals()
+    journals.entry(0, 1, 0, b"x")
+    assert journals.decided() == []
+    assert journals.prefix.is_ambiguous(0b100)
+    assert not journals.prefix.is_ambiguous(0)
+    journals.entry(2, 1, 0, b"x")
+    assert journals.decided() == [b"x"]
+
+
+def test_equal_values_of_different_epochs_decide_nothing():
+    journals = Journals()
+    journals.entry(0, 1, 0, b"x")  # e1 on A only
+    journals.entry(1, 2, 0, b"y")  # e2 claimed B, C
+    journals.entry(2, 3, 0, b"x")  # e3 claimed A, C and adopted x
+    assert journals.decided() == []
+    # e4 claims A, B: the highest epoch there is e2, so y it is.
+    assert journals.prefix.best(0, [0, 1]).payload == b"y"
+
+
+def test_commit_index_vouches_for_its_own_root_only():
+    journals = Journals()
+    journals.entry(0, 1, 0, b"x")
+    journals.entry(1, 2, 0, b"y")
+    journals.claim(1, 3)
+    assert journals.decided() == []
+    # Root 1 says that index 0 is decided: its own y, whatever root 0 holds.
+    record = JournalRecord(RecordKind.CLAIM, epoch(4), b"n" * 16, -1, 0, NO_HASH, (), b"")
+    journals.prefix.learn(1, record, 0)
+    assert journals.decided() == [b"y"]
+
+
+def test_backfill_vouches_for_the_value_it_carries_not_the_one_before():
+    journals = Journals()
+    journals.entry(0, 1, 0, b"lost")
+    journals.entry(0, 2, 0, b"decided", commit_index=0)
+    assert journals.decided() == [b"decided"]
+
+
+def test_root_that_missed_entries_needs_backfill_from_the_first_one():
+    journals = Journals()
+    for index in range(3):
+        journals.entry(0, 1, index, b"%d" % index)
+        journals.entry(1, 1, index, b"%d" % index)
+    assert journals.decided() == [b"0", b"1", b"2"]
+    assert [view.matched for view in journals.prefix.views] == [2, 2, -1]
+    proposer = Proposer(journals.prefix, b"p" * 16)
+    proposer.start_claim()
+    proposer.claimed = 0b11
+    proposer.finish_claim()
+    assert proposer.proposal is None  # the claimed roots show the tail decided
+    proposer.propose(b"3")
+    backfill = proposer.entry_record(2, b"n" * 16)
+    assert (backfill.index, backfill.commit_index, backfill.payload) == (0, 0, b"0")
+    in_flight = proposer.entry_record(0, b"n" * 16)
+    assert (in_flight.index, in_flight.commit_index) == (3, 2)
+
+
+def test_roots_outside_the_claim_do_not_testify():
+    journals = Journals()
+    journals.entry(0, 1, 0, b"x")
+    journals.entry(1, 1, 0, b"x")
+    assert journals.decided() == [b"x"]
+    proposer = Proposer(journals.prefix, b"p" * 16)
+    proposer.start_claim()
+    proposer.claimed = 0b110  # root 1 shows x, root 2 nothing, root 0 did not take the CLAIM
+    assert not proposer.is_tail_shown()
+    proposer.finish_claim()
+    assert proposer.proposal is not None
+    assert (proposer.proposal.index, proposer.proposal.payload) == (0, b"x")
+    assert proposer.proposal.is_recovered
+
+
+def test_broken_chain_and_two_values_in_one_epoch_are_corrupt():
+    journals = Journals()
+    journals.entry(0, 1, 0, b"x")
+    with pytest.raises(CorruptDataError, match="second value"):
+        journals.entry(1, 1, 0, b"y")
+    other = Journals(1)
+    record = JournalRecord(
+        RecordKind.ENTRY, epoch(1), b"n" * 16, 0, -1, entry_hash(b"other" * 3, 0, b"x"), (), b"x"
+    )
+    with pytest.raises(CorruptDataError, match="chain"):
+        other.prefix.learn(0, record, 0)
+
+
+def test_values_are_released_only_when_every_root_holds_them():
+    journals = Journals()
+    for index in range(4):
+        for root in (0, 1):
+            journals.entry(root, 1, index, b"%d" % index)
+    journals.prefix.release(4)
+    assert sorted(journals.prefix.payloads) == [0, 1, 2, 3]
+    journals.entry(2, 1, 0, b"0")
+    journals.prefix.release(4)
+    assert sorted(journals.prefix.payloads) == [1, 2, 3]
