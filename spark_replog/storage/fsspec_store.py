@@ -281,7 +281,7 @@ class FsspecStore:
         if self._is_refused(error, status):
             raise ReplogError(
                 ErrorCode.REPLOG_STORE_REFUSED,
-                f"the store refused the write ({_describe(error, status)}). {_remedy(status)}",
+                f"the store refused the write ({_describe(error, status)}). {_remedy(error, status)}",
                 url=self.url,
                 key=key,
             ) from error
@@ -298,7 +298,7 @@ class FsspecStore:
         if self._is_refused(error, status):
             return RetriableError(
                 ErrorCode.REPLOG_STORE_REFUSED,
-                f"the store refused access ({_describe(error, status)}). {_remedy(status)}",
+                f"the store refused access ({_describe(error, status)}). {_remedy(error, status)}",
                 url=self.url,
                 key=key,
             )
@@ -326,10 +326,10 @@ def _describe(error: Exception, status: int | None) -> str:
     return f"{answer}, {type(error).__name__}: {str(error).rstrip('.')[:300]}"
 
 
-def _remedy(status: int | None) -> str:
+def _remedy(error: Exception, status: int | None) -> str:
     if status == 501:
         return "It has no conditional writes: use a store that has them."
-    if status == 404:
+    if status == 404 or isinstance(error, FileNotFoundError):
         return "Check the bucket's name, and that it exists."
     return "Check credentials and permissions (read, write, delete and list are all needed)."
 
