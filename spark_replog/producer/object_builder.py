@@ -37,6 +37,7 @@ class ObjectBuilder:
         self._query_id = query_id
         self._batch_id = batch_id
         self._task_id = task_id
+        self._freed_bytes = 0
 
     def build(
         self, destination: Destination, batches: list[ProducerBatch], *, sequence: int, now_ms: int
@@ -76,8 +77,12 @@ class ObjectBuilder:
         for item in request.memory:
             item.release()
         request.memory = []
-        # Arrow's allocators keep freed pages for later; a bound on the process must not depend on that.
-        pa.default_memory_pool().release_unused()
+        self._freed_bytes += request.size_bytes
+        if self._freed_bytes >= self._pool.total_bytes // 2:
+            # Arrow's allocators keep freed pages for later, and a bound on the process must not depend on
+            # that. Not after every object: pages that come back are zeroed by the kernel first.
+            self._freed_bytes = 0
+            pa.default_memory_pool().release_unused()
 
     def _sections(self, batches: Sequence[ProducerBatch]) -> dict[TopicPartition, list[Slice]]:
         """Return each partition's slices, few and large, partitions in a fixed order."""

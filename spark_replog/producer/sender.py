@@ -78,6 +78,8 @@ class Sender:
         self._suspects: set[BrokerId] = set()
         self._laggards: set[BrokerId] = set()
         self._told: set[BrokerId] = set()
+        self._last_run_ms: int | None = None
+        self._paused_ms = 0
         self.dropped_row_count = 0
         self.failure: ReplogError | None = None
         """The first request that failed; nothing is drained any more."""
@@ -98,25 +100,37 @@ class Sender:
         Returns:
             Milliseconds until something is due without an answer coming, at most 1,000.
         """
+        run_ms = self._running_ms(now_ms)
         for result in self._transport.poll():
-            self._on_answer(result, now_ms)
+            self._on_answer(result, run_ms)
         for request in self._in_flight:
-            self._advance(request, now_ms)
-        next_check_ms = self._send_ready(now_ms) if self.failure is None else None
+            self._advance(request, run_ms)
+        next_check_ms = self._send_ready(now_ms, run_ms) if self.failure is None else None
         dues = [due for request in self._in_flight for due in self._dues(request)]
         if next_check_ms is not None:
-            dues.append(now_ms + next_check_ms)
-        return max(0, min([now_ms + POLL_MS_MAX, *dues]) - now_ms)
+            dues.append(run_ms + next_check_ms)
+        return max(0, min([run_ms + POLL_MS_MAX, *dues]) - run_ms)
+
+    def _running_ms(self, now_ms: int) -> int:
+        """Return the time on which requests are judged: without the pauses between calls.
+
+        The owner may wait for rows for minutes. A request must not expire in a time in which its
+        next attempt was due but nobody ran the sender.
+        """
+        gap_ms = now_ms - (now_ms if self._last_run_ms is None else self._last_run_ms)
+        self._last_run_ms = now_ms
+        self._paused_ms += max(0, gap_ms - POLL_MS_MAX)
+        return now_ms - self._paused_ms
 
     # ------------------------------------------------------------------------------------ sending
 
-    def _send_ready(self, now_ms: int) -> int | None:
+    def _send_ready(self, now_ms: int, run_ms: int) -> int | None:
         while True:
             check = self._accumulator.ready(now_ms, in_flight_count=len(self._in_flight))
             has_sent = False
             for destination in check.destinations:
                 if self._in_flight.can_send(destination.brokers):
-                    self._send(destination, now_ms)
+                    self._send(destination, run_ms)
                     has_sent = True
                 if self.failure is not None:
                     return None
@@ -295,6 +309,7 @@ class Sender:
         self._in_flight.remove(request)
         for batch in request.batches:
             self._accumulator.complete(batch, state)
+        request.batches = []
         self._builder.free(request)
 
     def _note_laggards(self, request: DataRequest) -> None:
