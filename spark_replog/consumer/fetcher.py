@@ -75,9 +75,7 @@ class Fetcher:
         self._suspects: set[BrokerId] = set()
         self.stats = FetchStats()
 
-    def fetch(
-        self, slices: Iterable[FetchSlice], *, include_headers: bool = False
-    ) -> Iterator[pa.RecordBatch]:
+    def fetch(self, slices: Iterable[FetchSlice], *, include_headers: bool = False) -> Iterator[pa.RecordBatch]:
         """Yield the rows of the slices, in order, in batches of exactly `rows.read_schema(include_headers)`.
 
         A batch never spans two partitions. A copy that is absent, short or fails its checksum is logged and
@@ -103,23 +101,21 @@ class Fetcher:
                     continue
                 first = offset - batch.num_rows + start
                 wanted = batch if rows == batch.num_rows else batch.slice(start, rows)
-                if parts and (run != piece_run or first != next_offset or part_bytes >= BATCH_SIZE_BYTES_MIN):
-                    assert run is not None
+                if parts and run is not None and (run != piece_run or first != next_offset):
                     yield read_columns(parts, run, first_offset)
                     parts, part_bytes = [], 0
                 if not parts:
                     run, first_offset = piece_run, first
-                parts.append(
-                    stored_columns(wanted, include_headers=include_headers, append_time_ms=append_time_ms)
-                )
+                parts.append(stored_columns(wanted, include_headers=include_headers, append_time_ms=append_time_ms))
                 part_bytes += wanted.nbytes
                 next_offset = first + rows
+                if part_bytes >= BATCH_SIZE_BYTES_MIN:
+                    yield read_columns(parts, piece_run, first_offset)
+                    parts, part_bytes = [], 0
         if parts and run is not None:
             yield read_columns(parts, run, first_offset)
 
-    def _sections(
-        self, slices: Iterable[FetchSlice]
-    ) -> Iterator[tuple[FetchSlice, Sequence[pa.RecordBatch]]]:
+    def _sections(self, slices: Iterable[FetchSlice]) -> Iterator[tuple[FetchSlice, Sequence[pa.RecordBatch]]]:
         """Yield each slice with the decoded batches of its whole section."""
         ahead: deque[_Read] = deque()
         try:
@@ -259,8 +255,7 @@ class Fetcher:
         if all(isinstance(error, (NotFoundError, CorruptDataError)) for error in errors):
             return CorruptDataError(
                 ErrorCode.CORRUPT_MESSAGE,
-                f"every copy of {what} is bad: {roots}. Restore one of these roots, then run"
-                " `replog store repair`.",
+                f"every copy of {what} is bad: {roots}. Restore one of these roots, then run `replog store repair`.",
             )
         return RetriableError(
             ErrorCode.KAFKA_STORAGE_ERROR,
@@ -306,9 +301,7 @@ def _decode(piece: FetchSlice, view: memoryview | None, view_start: int) -> Sequ
 
 
 def _absent(piece: FetchSlice, why: str) -> NotFoundError:
-    return NotFoundError(
-        ErrorCode.REPLOG_DATA_LOSS, f"object '{piece.object.name}': {why}. Run `replog store repair`."
-    )
+    return NotFoundError(ErrorCode.REPLOG_DATA_LOSS, f"object '{piece.object.name}': {why}. Run `replog store repair`.")
 
 
 __all__ = ["Fetcher", "FetchStats", "read_schema"]

@@ -43,9 +43,7 @@ class Run(NamedTuple):
     timestamp_type: int
 
 
-def stored_columns(
-    batch: pa.RecordBatch, *, include_headers: bool, append_time_ms: int | None
-) -> pa.RecordBatch:
+def stored_columns(batch: pa.RecordBatch, *, include_headers: bool, append_time_ms: int | None) -> pa.RecordBatch:
     """Return key, value, timestamp[, headers] of a stored batch.
 
     Args:
