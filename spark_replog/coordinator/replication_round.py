@@ -94,6 +94,7 @@ def plan_round(state: TopicLedgerState, ledger_id: LedgerId, append: Append, kno
     for missing in state.under_replicated():
         ref = missing.object
         holders = known.holders((ref.generation, ref.name), ref.holders)
+        copies.setdefault((ref.generation, ref.name), ObjectCopies(holders))
         jobs.append(
             (_job(ledger_id, ref.generation, ref.name, ref.size_bytes, missing.sections, holders),
              frozenset(missing.missing) - holders)
