@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from spark_replog.clock import SYSTEM_CLOCK
+from spark_replog.config import ProducerConfig
 from spark_replog.ids import new_id
 from spark_replog.log.write_plan import TopicPlan, WritePlan
 from spark_replog.storage.brokers import BrokerSet, write_root_files
@@ -14,6 +16,7 @@ from spark_replog.storage.object_store import ObjectStore
 from spark_replog.storage.retrying_store import RetryingStore
 from spark_replog.testing.counting_store import CountingStore
 from spark_replog.testing.faulty_store import FaultyStore
+from tests.unit.producer.support import QUICK, Task
 
 LEDGER_ID = "a" * 32
 
@@ -101,5 +104,25 @@ def make_topic() -> Callable[..., TopicPlan]:
             "log_append_time": False,
         }
         return TopicPlan(**(values | changes))  # type: ignore[arg-type]
+
+    return make
+
+
+@pytest.fixture
+def make_task(
+    make_brokers: Callable[..., Any],
+    make_plan: Callable[..., WritePlan],
+    make_topic: Callable[..., TopicPlan],
+) -> Callable[..., Task]:
+    def make(
+        *topics: TopicPlan,
+        config: ProducerConfig = QUICK,
+        brokers: int = 3,
+        partitions: int = 1,
+        default_topic: str | None = "orders",
+    ) -> Task:
+        cluster = make_brokers(brokers)
+        plans = topics or (make_topic(sets=(tuple(range(brokers)),) * partitions),)
+        return Task(cluster, make_plan(cluster, *plans), config, default_topic)
 
     return make
