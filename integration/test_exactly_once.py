@@ -120,10 +120,8 @@ def test_the_same_query_twice(spark, environment, store, work_folder):
                 outcomes.append(str(error))
     finally:
         other.kill()
-        try:
+        with contextlib.suppress(JobFailed):
             spark.call("stop_named", name="twin")
-        except JobFailed:
-            pass
     assert outcomes, "neither of the two noticed the other"
     spark.call("copy_stream", path=path, source=source, sink=sink, checkpoint=checkpoint)
     found = spark.call("count_by_value", path=path, topic=sink)

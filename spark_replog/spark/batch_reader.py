@@ -28,7 +28,7 @@ class BatchReader(DataSourceReader):
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
 
-    def partitions(self) -> list[InputPartition]:  # type: ignore[override]
+    def partitions(self) -> list[InputPartition]:
         """Resolve both ends and return the tasks.
 
         Raises:
@@ -50,7 +50,7 @@ class BatchReader(DataSourceReader):
         ranges = check_ranges(ranges, view, fail=options.fail_on_data_loss)
         return list(plan_partitions(cluster, view, ranges, options))
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield one task's rows. Executor."""
         if not isinstance(partition, ReadPartition):
             return iter(())  # Spark's stand-in for a read without partitions

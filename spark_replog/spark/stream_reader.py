@@ -137,7 +137,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # -------------------------------------------------------------------------- rows: executors
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield one task's rows as Arrow batches. Executor."""
         if not isinstance(partition, ReadPartition):
             return iter(())
