@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import configparser
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -175,6 +176,20 @@ def test_ci_runs_the_readmes_test_command():
     script = (ROOT / ".ci/run").read_text()
     assert "README.md" in script
     assert (ROOT / ".ci/run").stat().st_mode & 0o111
+
+
+def test_ci_runs_on_a_copy_and_ends_with_the_commands_exit_code(tmp_path):
+    checkout = tmp_path / "checkout"
+    (checkout / ".ci").mkdir(parents=True)
+    (checkout / ".venv").mkdir()
+    shutil.copy(ROOT / ".ci/run", checkout / ".ci/run")
+    command = "python3 -m venv --help > /dev/null && ls -A && exit 3 # -m pytest"
+    (checkout / "README.md").write_text(f"```\npython3 -m venv .venv && replog demo\n{command}\n```\n")
+    done = subprocess.run([checkout / ".ci/run"], capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == 3, done.stderr
+    assert done.stdout.splitlines() == [f"+ {command}", ".ci", "README.md"]
+    (checkout / "README.md").write_text("nothing\n")
+    assert subprocess.run([checkout / ".ci/run"], capture_output=True, check=False).returncode == 2
 
 
 @pytest.mark.parametrize("path", [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))], ids=name_of)
