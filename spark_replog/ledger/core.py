@@ -224,9 +224,7 @@ class LedgerCore:
 
     def _create(self, root: int, state: RootState, position: int, record: JournalRecord) -> Create:
         if state.pending is None or not state.is_pending(position, record):
-            state.pending = PendingCreate(
-                position, record, encode_record(record), self.prefix.named[root]
-            )
+            state.pending = PendingCreate(position, record, encode_record(record), self.prefix.named[root])
         if self._user is not None and record.entry_hash == self._user.entry_hash:
             self._is_user_sent = True
         return Create(root, position, state.pending.data)
@@ -398,9 +396,7 @@ class LedgerCore:
         index = self.prefix.length
         doubted = 0
         for root, state in enumerate(self.roots):
-            if state.checked_goal != self._goal and (
-                missing or index not in self.prefix.views[root].entries
-            ):
+            if state.checked_goal != self._goal and (missing or index not in self.prefix.views[root].entries):
                 state.must_check = True
                 doubted |= 1 << root
         return doubted
@@ -413,8 +409,10 @@ class LedgerCore:
         if now_ms >= until_ms:
             return False
         for root, state in enumerate(self.roots):
-            if roots >> root & 1 and state.error is None and (
-                state.busy is None or state.busy_goal == self._goal
+            if (
+                roots >> root & 1
+                and state.error is None
+                and (state.busy is None or state.busy_goal == self._goal)
             ):
                 self._wake(until_ms)
                 return True

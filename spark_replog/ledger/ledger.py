@@ -103,7 +103,7 @@ class Ledger(Generic[S]):
         self._sent: list[_Request] = []
         self._refresh_started = 0
         self._refresh_done = 0
-        self._io = RootIo(self.ledger_id, self._roots, self.stats)
+        self._io = RootIo(self.ledger_id, self._roots, self.stats, self._clock)
         self._core = LedgerCore(
             self._names,
             genesis_hash(self.ledger_id),

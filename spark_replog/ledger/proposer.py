@@ -94,9 +94,7 @@ class Proposer:
     def is_tail_shown(self) -> bool:
         """Return whether the claimed roots alone show the tail decided, so that it needs no new ENTRY."""
         claimed = self.claimed_roots()
-        tail = max(
-            max(self.prefix.views[root].highest_index() for root in claimed), self.prefix.length - 1
-        )
+        tail = max(max(self.prefix.views[root].highest_index() for root in claimed), self.prefix.length - 1)
         return tail == NO_INDEX or self.prefix.testify(tail, claimed)
 
     def finish_claim(self) -> None:

@@ -6,12 +6,17 @@ import threading
 from collections import deque
 from collections.abc import Sequence
 
+from spark_replog.clock import Clock
 from spark_replog.errors import OutcomeUnknownError, ReplogError
 from spark_replog.ledger.operations import Check, Completion, Create, Operation, Read, Status
 from spark_replog.ledger.types import JournalRoot, LedgerStats
 from spark_replog.storage.io_pool import io_pool
-from spark_replog.storage.object_store import CreateOutcome
+from spark_replog.storage.object_store import Buffer, CreateOutcome
 from spark_replog.storage.paths import journal_folder, journal_key
+
+SLOW_GET_MS = 3
+"""From here on a get is a network's, and a cold start must not pay one round trip per entry."""
+WINDOW_MAX = 8
 
 
 class RootIo:
@@ -21,9 +26,13 @@ class RootIo:
         ledger_id: whose journals.
         roots: the metadata roots, in the store's order.
         stats: counted into.
+        clock: tells slow gets.
     """
 
-    def __init__(self, ledger_id: str, roots: Sequence[JournalRoot], stats: LedgerStats) -> None:
+    def __init__(
+        self, ledger_id: str, roots: Sequence[JournalRoot], stats: LedgerStats, clock: Clock
+    ) -> None:
+        self._clock = clock
         self._ledger_id = ledger_id
         self._roots = roots
         self._stats = stats
@@ -77,11 +86,25 @@ class RootIo:
         return Completion(operation, status)
 
     def _read(self, root: JournalRoot, operation: Read) -> Completion:
+        """Read on until a position is empty: one by one where gets are quick, else several at a time."""
         records: list[bytes] = []
+        window = 1
         while len(records) < operation.limit:
-            self._stats.gets += 1
-            found = root.store.get(journal_key(self._ledger_id, operation.position + len(records)))
-            if found is None:
-                return Completion(operation, Status.DONE, tuple(records), ended=True)
-            records.append(bytes(found))
+            start_ms = self._clock.monotonic_ms()
+            for found in self._get(root, operation.position + len(records), window):
+                if found is None:
+                    return Completion(operation, Status.DONE, tuple(records), ended=True)
+                records.append(bytes(found))
+            is_slow = self._clock.monotonic_ms() - start_ms >= SLOW_GET_MS
+            window = min(2 * window, WINDOW_MAX, operation.limit - len(records)) if is_slow else 1
         return Completion(operation, Status.DONE, tuple(records))
+
+    def _get(self, root: JournalRoot, position: int, count: int) -> list[Buffer | None]:
+        self._stats.gets += count
+        keys = [journal_key(self._ledger_id, position + step) for step in range(count)]
+        if count == 1:
+            return [root.store.get(keys[0])]
+        # A lane of its own: a job that waits for jobs of its own lane could wait for ever.
+        lane = f"{root.store.url}#window"
+        futures = [io_pool().submit_to(lane, root.store.get, key) for key in keys]
+        return [future.result() for future in futures]

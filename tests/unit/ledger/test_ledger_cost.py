@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
+
+from spark_replog.testing.faulty_store import FaultRates, FaultyStore
 
 
 @pytest.mark.parametrize("root_count", [1, 2, 3, 5])
@@ -80,3 +84,18 @@ def test_entry_overhead_is_small(make_store):
         process.append(b"x" * 100 + b"%03d" % number)
     sizes = [path.stat().st_size for path in store.journal(0)]
     assert max(sizes) <= 103 + 110
+
+
+def test_cold_start_over_a_slow_network_reads_several_records_at_a_time(make_store):
+    store = make_store(3)
+    writer, reader = store.process(), store.process()
+    for number in range(100):
+        writer.append(b"command %d" % number)
+    for root, faulty in enumerate(reader.faulty):
+        reader.counting[root].store = FaultyStore(faulty.store, rates=FaultRates(stall=1.0), stall_ms=8)
+    began = time.monotonic()
+    assert len(reader.commands()) == 100
+    assert time.monotonic() - began < 0.6  # one by one: at least 0.8 s
+    reader.reset()
+    reader.ledger.refresh()
+    assert reader.journal_gets() == 3
