@@ -1,10 +1,9 @@
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from spark_replog.errors import CorruptDataError, ReplogError, UnsupportedFormatError
+from spark_replog.log import partition_state
 from spark_replog.log.commands import (
     Append,
     BrokerRegister,
@@ -20,6 +19,7 @@ from spark_replog.log.commands import (
     encode_command,
 )
 from spark_replog.log.entry import encode_entry
+from spark_replog.log.partition_state import SectionRow
 from spark_replog.log.topic_state import Outcome
 
 
@@ -241,35 +241,35 @@ def test_a_command_of_the_other_ledger_is_a_no_op(kit):
     assert kit.Log().one(BrokerRegister(0, "u", None, "")).outcome is Outcome.INVALID
 
 
-def test_a_full_micro_batch_folds_in_milliseconds(kit):
-    """16 tasks x 64 partitions; the bound is loose for a busy machine, 3 ms on an idle one."""
+def test_a_full_micro_batch_folds(kit):
+    """16 tasks x 64 partitions; `benchmarks/log_fold.py` measures the same."""
     log = kit.Log(partitions=64)
     sections = tuple(Section(kit.TOPIC, p, 100, 8 + p * 64, 64, p * 7919, 5, 9) for p in range(64))
     objects = tuple(
         DataObject(0, f"q-1-{task}-{task:032x}.arrow", 9999, False, frozenset((0, 1, 2)), sections)
         for task in range(16)
     )
-    best = 1e9
     for sequence in range(5):
         payload = encode_entry([encode_command(Append(kit.identity(sequence), "p", "c", 5, objects))])
-        start = time.perf_counter()
         log.state.apply(sequence + 1, payload)
-        best = min(best, time.perf_counter() - start)
     assert log.marks() == [8000] * 64
-    assert best < 0.03
 
 
-def test_lookups_do_not_depend_on_the_length_of_the_log(kit):
+def test_lookups_do_not_depend_on_the_length_of_the_log(kit, monkeypatch):
     log = kit.Log(partitions=1)
     log.one(kit.append({0: 1}, 0))
     partition = log.state.topics[kit.TOPIC].partitions[0]
     section = Section(kit.TOPIC, 0, 10, 0, 8, 0, 0, 0)
     for _ in range(50_000):
         partition.add(section, 0, None)
-    best = 1e9
-    for _ in range(20):
-        start = time.perf_counter()
-        found = log.state.sections(kit.TOPIC, 0, 250_005, 250_006)
-        best = min(best, time.perf_counter() - start)
+    looked_at = []
+
+    def counted(*row):
+        looked_at.append(row)
+        return SectionRow(*row)
+
+    monkeypatch.setattr(partition_state, "SectionRow", counted)
+    found = log.state.sections(kit.TOPIC, 0, 250_005, 250_006)
+
     assert len(found) == 1
-    assert best < 0.001
+    assert len(looked_at) == 1
