@@ -52,14 +52,23 @@ def median_ms(action: Callable[[int], object]) -> float:
 def fold_figures() -> list[tuple[str, str]]:
     """Measure the entry of a full micro-batch."""
     topic_id, query = new_id(), new_id()
-    sections = tuple(
-        Section(
-            topic_id, p, 100, 8 + p * 9000, 9000, p * 7919 * 65537 % 2**32, 1_700_000_000_000 + p, 1_700_000_050_000
+    now_ms, year_ms = 1_700_000_000_000, 31_000_000_000
+
+    def section(task: int, partition: int) -> Section:
+        spread = (task * PARTITIONS + partition) * 7919 * 65537
+        return Section(
+            topic_id, partition, 100, 8 + partition * 9000, 9000, spread % 2**32, now_ms - spread % year_ms, now_ms
         )
-        for p in range(PARTITIONS)
-    )
+
     objects = tuple(
-        DataObject(0, f"{query[:8]}-1-{task}-{new_id()}.arrow", 600_000, False, frozenset((0, 1, 2)), sections)
+        DataObject(
+            0,
+            f"{query[:8]}-1-{task}-{new_id()}.arrow",
+            600_000,
+            False,
+            frozenset((0, 1, 2)),
+            tuple(section(task, partition) for partition in range(PARTITIONS)),
+        )
         for task in range(TASKS)
     )
 
