@@ -131,10 +131,7 @@ class InputColumns:
         if self._timestamp is None:
             return _constant_times(len(batch), now_ms)
         times = batch.column(self._timestamp)
-        if times.type != TIMESTAMP_TYPE:
-            if times.type.tz is None:
-                times = times.cast(pa.timestamp(times.type.unit, tz="UTC"), safe=False)
-            times = times.cast(TIMESTAMP_TYPE, safe=False)
+        times = _utc_microseconds(times)
         if times.null_count:
             times = times.fill_null(pa.scalar(now_ms * 1000, pa.int64()).cast(TIMESTAMP_TYPE))
         earliest = pc.min(times.cast(pa.int64())).as_py()
@@ -250,8 +247,34 @@ def _is_headers(kind: pa.DataType) -> bool:
 
 
 def _binary(column: pa.Array) -> pa.Array:
-    # String to binary shares every buffer; large_* to 32-bit offsets makes new offsets only.
-    return column if column.type == pa.binary() else column.cast(pa.binary())
+    if column.type == pa.binary():
+        return column
+    try:
+        # String to binary shares every buffer; large_* to 32-bit offsets makes new offsets only.
+        return column.cast(pa.binary())
+    except pa.ArrowInvalid as error:
+        raise InvalidConfigError(
+            ErrorCode.MESSAGE_TOO_LARGE,
+            f"an Arrow batch holds 2 GiB or more in one column: {error}. Lower "
+            "spark.sql.execution.arrow.maxRecordsPerBatch.",
+        ) from error
+
+
+def _utc_microseconds(times: pa.Array) -> pa.Array:
+    """Return the same moments; without a zone they are UTC already; nanoseconds are cut."""
+    if times.type == TIMESTAMP_TYPE:
+        return times
+    unit = times.type.unit
+    if times.type.tz is None:
+        times = times.view(pa.timestamp(unit, tz="UTC"))
+    try:
+        return times.cast(TIMESTAMP_TYPE, safe=unit != "ns")
+    except pa.ArrowInvalid as error:
+        raise InvalidConfigError(
+            ErrorCode.INVALID_TIMESTAMP,
+            f"a row's timestamp is outside of what microseconds can hold: {error}. Correct the column "
+            "'timestamp' or leave it null.",
+        ) from error
 
 
 def _constant_times(row_count: int, now_ms: int) -> pa.Array:

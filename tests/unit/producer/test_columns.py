@@ -77,6 +77,10 @@ class TestTimestamps:
         rows = normalise(value=pa.array([b"v"]), timestamp=column)
         assert rows.data.column(2).cast(pa.int64()).to_pylist() == [1_700_000_000_000_000]
 
+    def test_further_than_microseconds_reach(self) -> None:
+        error = refused(value=pa.array([b"v"]), timestamp=pa.array([2**60], pa.timestamp("s")))
+        assert error.code is ErrorCode.INVALID_TIMESTAMP
+
     def test_null_has_the_time_of_the_batch(self) -> None:
         column = pa.array([1, None], pa.timestamp("us", tz="UTC"))
         rows = normalise(value=pa.array([b"v", b"w"]), timestamp=column)
