@@ -39,9 +39,7 @@ def run_task(options: argparse.Namespace) -> dict[str, object]:
         stream = make_input(options.batch_rows, options.value_bytes, keyed=not options.unkeyed)
         base_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
         config = ProducerConfig()
-        writer = TaskWriter(
-            plan, config, brokers, query_id="0" * 32, batch_id=0, task_id=0, default_topic=TOPIC
-        )
+        writer = TaskWriter(plan, config, brokers, query_id="0" * 32, batch_id=0, task_id=0, default_topic=TOPIC)
         start = time.perf_counter()
         written = 0
         while written < options.gib * 1024 * MIB:
@@ -82,9 +80,7 @@ def main() -> None:
     if options.in_process:
         print(json.dumps(run_task(options)))
         return
-    done = subprocess.run(
-        [sys.executable, __file__, *sys.argv[1:], "--in-process"], stdout=subprocess.PIPE, check=True
-    )
+    done = subprocess.run([sys.executable, __file__, *sys.argv[1:], "--in-process"], stdout=subprocess.PIPE, check=True)
     print(done.stdout.decode().strip())
     sys.exit(0 if json.loads(done.stdout)["within"] else 1)
 

@@ -38,9 +38,7 @@ def main() -> None:
     source = random.Random(0)
     shapes = {
         "10 bytes": [b"%010d" % number for number in range(KEY_COUNT)],
-        "10 bytes, 1 in 10 null": [
-            None if number % 10 == 0 else b"%010d" % number for number in range(KEY_COUNT)
-        ],
+        "10 bytes, 1 in 10 null": [None if number % 10 == 0 else b"%010d" % number for number in range(KEY_COUNT)],
         "1 to 20 bytes": [source.randbytes(source.randrange(1, 21)) for _ in range(KEY_COUNT)],
         "36 bytes": [source.randbytes(36) for _ in range(KEY_COUNT)],
     }
