@@ -126,9 +126,7 @@ class RecordAccumulator:
             waiting = {key: node for key, node in self._nodes.items() if node.drainable_bytes > 0}
             if self._is_closed:
                 return ReadyCheck(tuple(waiting), None)
-            found = [
-                key for key, node in waiting.items() if node.drainable_bytes >= self._max_request_size_bytes
-            ]
+            found = [key for key, node in waiting.items() if node.drainable_bytes >= self._max_request_size_bytes]
             next_check_ms: int | None = None
             if self._linger_ms is not None:
                 for key, node in waiting.items():

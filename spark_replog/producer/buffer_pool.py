@@ -58,9 +58,7 @@ class BufferPool:
         """Return how many allocations are blocked."""
         return len(self._waiters)
 
-    def allocate(
-        self, size_bytes: int, max_block_ms: int, run_once: Callable[[int], None] | None = None
-    ) -> None:
+    def allocate(self, size_bytes: int, max_block_ms: int, run_once: Callable[[int], None] | None = None) -> None:
         """Reserve bytes, waiting for others to give theirs back.
 
         Args:

@@ -233,9 +233,7 @@ def _is_bytes(kind: pa.DataType) -> bool:
 
 
 def _is_headers(kind: pa.DataType) -> bool:
-    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)) or not pa.types.is_struct(
-        kind.value_type
-    ):
+    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)) or not pa.types.is_struct(kind.value_type):
         return False
     fields = {field.name.lower(): field.type for field in kind.value_type}
     return (

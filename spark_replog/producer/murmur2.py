@@ -93,9 +93,7 @@ def _finish(hashes: UInt32Array) -> UInt32Array:
     return hashes
 
 
-def _hash_one_length(
-    data: np.ndarray[Any, np.dtype[np.uint8]], start: int, count: int, length: int
-) -> UInt32Array:
+def _hash_one_length(data: np.ndarray[Any, np.dtype[np.uint8]], start: int, count: int, length: int) -> UInt32Array:
     """Hash keys that lie one behind the other and are all of one length."""
     if count <= LONE_KEY_COUNT:
         starts = start + length * np.arange(count, dtype=np.int64)
@@ -110,17 +108,13 @@ def _hash_one_length(
     if tail:
         tail_start = start + 4 * word_count
         for index in range(tail):
-            column = np.ndarray(
-                (count,), dtype=np.uint8, buffer=data, offset=tail_start + index, strides=(length,)
-            )
+            column = np.ndarray((count,), dtype=np.uint8, buffer=data, offset=tail_start + index, strides=(length,))
             hashes ^= column.astype(np.uint32) << np.uint32(8 * index)
         hashes *= _M
     return _finish(hashes)
 
 
-def _hash_any_length(
-    data: np.ndarray[Any, np.dtype[np.uint8]], starts: Int64Array, lengths: Int64Array
-) -> UInt32Array:
+def _hash_any_length(data: np.ndarray[Any, np.dtype[np.uint8]], starts: Int64Array, lengths: Int64Array) -> UInt32Array:
     """Hash keys of mixed lengths."""
     words = np.ndarray((data.size - 3,), dtype="<u4", buffer=data, strides=(1,))
     hashes = np.uint32(SEED) ^ lengths.astype(np.uint32)
@@ -137,9 +131,7 @@ def _hash_any_length(
         active = np.flatnonzero(word_counts > index)
         if active.size <= LONE_KEY_COUNT:
             for row in active.tolist():
-                hashes[row] = _hash_words_alone(
-                    words, int(starts[row]), index, int(word_counts[row]), int(hashes[row])
-                )
+                hashes[row] = _hash_words_alone(words, int(starts[row]), index, int(word_counts[row]), int(hashes[row]))
             break
         hashes[active] = (hashes[active] * _M) ^ _mix(words[starts[active] + 4 * index])
         index += 1

@@ -29,9 +29,7 @@ class ObjectBuilder:
         task_id: Spark partition id of the task.
     """
 
-    def __init__(
-        self, plan: WritePlan, pool: BufferPool, *, query_id: str, batch_id: int, task_id: int
-    ) -> None:
+    def __init__(self, plan: WritePlan, pool: BufferPool, *, query_id: str, batch_id: int, task_id: int) -> None:
         self._plan = plan
         self._pool = pool
         self._query_id = query_id
@@ -78,9 +76,9 @@ class ObjectBuilder:
             item.release()
         request.memory = []
         self._freed_bytes += request.size_bytes
-        if self._freed_bytes >= self._pool.total_bytes // 2:
+        if self._freed_bytes >= self._pool.total_bytes // 4:
             # Arrow's allocators keep freed pages for later, and a bound on the process must not depend on
-            # that. Not after every object: pages that come back are zeroed by the kernel first.
+            # that. Not after small objects: pages that come back are zeroed by the kernel first.
             self._freed_bytes = 0
             pa.default_memory_pool().release_unused()
 

@@ -47,14 +47,12 @@ def load_partitioner(path: str) -> Partitioner:
     except (ImportError, AttributeError, ValueError) as error:
         raise InvalidConfigError(
             ErrorCode.REPLOG_INVALID_OPTION,
-            f"partitioner.class '{path}' cannot be imported: {error}. Give module.Class, importable on the "
-            "workers.",
+            f"partitioner.class '{path}' cannot be imported: {error}. Give module.Class, importable on the workers.",
         ) from error
     if not callable(getattr(found, "partition_array", None)):
         raise InvalidConfigError(
             ErrorCode.REPLOG_INVALID_OPTION,
-            f"partitioner.class '{path}' has no method partition_array(keys, count), which Arrow batches need. "
-            "Add it.",
+            f"partitioner.class '{path}' has no method partition_array(keys, count), which Arrow batches need. Add it.",
         )
     partitioner: Partitioner = found()
     return partitioner

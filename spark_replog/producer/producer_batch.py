@@ -141,9 +141,7 @@ def with_headers(records: pa.RecordBatch) -> pa.RecordBatch:
 def _concatenate(parts: list[pa.RecordBatch]) -> pa.RecordBatch:
     if any(part.num_columns == 4 for part in parts):
         parts = [with_headers(part) for part in parts]
-    columns = [
-        pa.concat_arrays([part.column(index) for part in parts]) for index in range(parts[0].num_columns)
-    ]
+    columns = [pa.concat_arrays([part.column(index) for part in parts]) for index in range(parts[0].num_columns)]
     return pa.RecordBatch.from_arrays(columns, parts[0].schema.names)
 
 

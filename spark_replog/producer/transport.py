@@ -69,9 +69,7 @@ class PutTransport:
             self._answers.append(PutResult(sequence, broker_id, attempt, check_root, error))
             self._has_answer.set()
 
-        future = io_pool().submit_to(
-            self._brokers.url(broker_id), self._put, broker_id, key, buffers, check_root
-        )
+        future = io_pool().submit_to(self._brokers.url(broker_id), self._put, broker_id, key, buffers, check_root)
         future.add_done_callback(answer)
 
     def delete(self, broker_id: BrokerId, key: str) -> Future[None]:

@@ -81,9 +81,7 @@ def test_every_row_once_in_its_place(
 ) -> None:
     brokers = write_root_files([f"memory://{new_id()}"])
     topics = tuple(
-        TopicPlan(
-            name, f"id-{name}", "l" * 32, 0, ((0,),) * count, ((0,),) * count, 1, compression, 10_000, False
-        )
+        TopicPlan(name, f"id-{name}", "l" * 32, 0, ((0,),) * count, ((0,),) * count, 1, compression, 10_000, False)
         for name, count in COUNTS.items()
     )
     plan = WritePlan("memory://store", (), brokers.cluster_id, topics, (), "User:t", 0)

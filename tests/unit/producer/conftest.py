@@ -46,18 +46,14 @@ class FaultyBrokers(BrokerSet):
         super().__init__(
             inner.cluster_id, inner.brokers, inner.metadata_broker_ids, fsync=inner.fsync, storage_options={}
         )
-        self.counting = {
-            broker_id: CountingStore(inner.store(broker_id).store) for broker_id in inner.broker_ids
-        }
+        self.counting = {broker_id: CountingStore(inner.store(broker_id).store) for broker_id in inner.broker_ids}
         self.faulty = {broker_id: FaultyStore(store) for broker_id, store in self.counting.items()}
 
     def store(self, broker_id: int) -> ObjectStore:
         return RetryingStore(self.faulty[broker_id], deadline_ms=self.retry_deadline_ms, clock=SYSTEM_CLOCK)
 
     def data_keys(self, broker_id: int) -> list[str]:
-        return [
-            info.key for info in self.counting[broker_id].store.list_keys("ledgers/") if "/data/" in info.key
-        ]
+        return [info.key for info in self.counting[broker_id].store.list_keys("ledgers/") if "/data/" in info.key]
 
     def put_count(self) -> int:
         return sum(store.counts["create"] for store in self.counting.values())
@@ -88,9 +84,7 @@ def make_plan() -> Callable[..., WritePlan]:
 
 @pytest.fixture
 def make_topic() -> Callable[..., TopicPlan]:
-    def make(
-        name: str = "orders", sets: tuple[tuple[int, ...], ...] = ((0, 1, 2),), **changes: object
-    ) -> TopicPlan:
+    def make(name: str = "orders", sets: tuple[tuple[int, ...], ...] = ((0, 1, 2),), **changes: object) -> TopicPlan:
         values: dict[str, object] = {
             "name": name,
             "topic_id": f"{name:_<32}",

@@ -27,9 +27,7 @@ HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 class Task:
     """A writer with its roots."""
 
-    def __init__(
-        self, brokers: Any, plan: WritePlan, config: ProducerConfig, default_topic: str | None
-    ) -> None:
+    def __init__(self, brokers: Any, plan: WritePlan, config: ProducerConfig, default_topic: str | None) -> None:
         self.brokers = brokers
         self.plan = plan
         for store in brokers.counting.values():
@@ -55,11 +53,7 @@ class Task:
         found: dict[tuple[str, int], list[dict[str, Any]]] = defaultdict(list)
         for ledger_id, item in result.objects:
             bodies = {
-                bytes(
-                    self.brokers.counting[broker_id].store.get(
-                        data_key(ledger_id, item.generation, item.name)
-                    )
-                )
+                bytes(self.brokers.counting[broker_id].store.get(data_key(ledger_id, item.generation, item.name)))
                 for broker_id in item.holders
             }
             assert len(bodies) == 1
@@ -82,9 +76,7 @@ def batch(count: int, first: int = 0, *, size_bytes: int = 10, **columns: Any) -
         "key": pa.array([b"key%d" % number for number in numbers], pa.binary()),
         "value": pa.array([b"%0*d" % (size_bytes, number) for number in numbers], pa.binary()),
     }
-    return pa.RecordBatch.from_pydict(
-        {key: column for key, column in (values | columns).items() if column is not None}
-    )
+    return pa.RecordBatch.from_pydict({key: column for key, column in (values | columns).items() if column is not None})
 
 
 def written(batches: Sequence[pa.RecordBatch]) -> list[bytes]:

@@ -20,9 +20,7 @@ P = [TopicPartition("orders", number) for number in range(5)]
 class Setup:
     """An accumulator and a way to fill it: one record of n bytes is a slice of n bytes."""
 
-    def __init__(
-        self, *, total_bytes: int = 1 << 20, linger_ms: int | None = None, request_bytes: int = 3000
-    ) -> None:
+    def __init__(self, *, total_bytes: int = 1 << 20, linger_ms: int | None = None, request_bytes: int = 3000) -> None:
         self.pool = BufferPool(total_bytes, clock=SYSTEM_CLOCK)
         self.it = RecordAccumulator(
             self.pool, batch_size_bytes=1000, max_request_size_bytes=request_bytes, linger_ms=linger_ms

@@ -27,9 +27,7 @@ def refused(default_topic: str | None = "orders", **columns: Any) -> InvalidConf
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.binary(), pa.large_binary()])
 def test_bytes_and_strings_become_binary(kind: pa.DataType) -> None:
-    rows = normalise(
-        value=pa.array(["a", None, "\u00e9"], pa.string()).cast(kind), key=pa.array(["", None, "k"], kind)
-    )
+    rows = normalise(value=pa.array(["a", None, "\u00e9"], pa.string()).cast(kind), key=pa.array(["", None, "k"], kind))
     assert rows.data.schema.names == ["key", "value", "timestamp"]
     assert rows.data.schema.types == [pa.binary(), pa.binary(), TIMESTAMP_TYPE]
     assert rows.data.column(1).to_pylist() == [b"a", None, "\u00e9".encode()]
@@ -112,9 +110,7 @@ class TestHeaders:
 
     def test_slices(self) -> None:
         lists = [[{"key": f"k{n}", "value": b"v" * n}] * (n % 3) for n in range(9)]
-        batch = pa.RecordBatch.from_pydict(
-            {"value": pa.array([b"v"] * 9), "headers": pa.array(lists, HEADERS)}
-        )
+        batch = pa.RecordBatch.from_pydict({"value": pa.array([b"v"] * 9), "headers": pa.array(lists, HEADERS)})
         part = batch.slice(4, 4)
         rows = InputColumns(part.schema, "orders").normalise(part, NOW_MS)
         assert rows.data.column(3).to_pylist() == [item or None for item in lists[4:8]]
@@ -129,9 +125,7 @@ class TestSizes:
         rows = normalise(
             value=pa.array([b"12345", None, b""]),
             key=pa.array([b"k", b"kk", None]),
-            headers=pa.array(
-                [None, [{"key": "ab", "value": b"xyz"}, {"key": "c", "value": None}], []], HEADERS
-            ),
+            headers=pa.array([None, [{"key": "ab", "value": b"xyz"}, {"key": "c", "value": None}], []], HEADERS),
         )
         assert rows.sizes.tolist() == [6 + 16, 2 + 16 + 2 * 8 + 6, 16]
 
@@ -180,9 +174,7 @@ class TestRefusals:
         assert text in str(error)
 
     def test_topic_type(self) -> None:
-        assert "topic must be a(n) string" in str(
-            refused(None, value=pa.array([b"v"]), topic=pa.array([b"t"]))
-        )
+        assert "topic must be a(n) string" in str(refused(None, value=pa.array([b"v"]), topic=pa.array([b"t"])))
 
     def test_no_topic_at_all(self) -> None:
         error = refused(None, value=pa.array([b"v"]))

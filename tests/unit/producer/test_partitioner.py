@@ -107,9 +107,7 @@ class TestPrecedence:
         assert chosen[1] != 681
 
     def test_ignore_keys(self) -> None:
-        chosen = make(ignore_keys=True).partitions(
-            keys(*[b"%d" % n for n in range(9)]), None, sizes(*[1] * 9)
-        )
+        chosen = make(ignore_keys=True).partitions(keys(*[b"%d" % n for n in range(9)]), None, sizes(*[1] * 9))
         assert len(set(chosen.tolist())) == 1
 
     def test_all_null_partition_column_is_as_none(self) -> None:

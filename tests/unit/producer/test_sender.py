@@ -43,16 +43,12 @@ class FakeTransport:
         answers, self.answers = self.answers, []
         return answers
 
-    def answer(
-        self, broker_id: int, error: ReplogError | None = None, *, sequence: int | None = None
-    ) -> None:
+    def answer(self, broker_id: int, error: ReplogError | None = None, *, sequence: int | None = None) -> None:
         """Answer the oldest unanswered put on a root."""
         for put in self.sent:
             if put["broker_id"] == broker_id and sequence in (None, put["sequence"]) and "done" not in put:
                 put["done"] = True
-                self.answers.append(
-                    PutResult(put["sequence"], broker_id, put["attempt"], put["check_root"], error)
-                )
+                self.answers.append(PutResult(put["sequence"], broker_id, put["attempt"], put["check_root"], error))
                 return
         raise AssertionError(f"nothing was sent to {broker_id}")
 
@@ -79,9 +75,7 @@ class Setup:
             random_source=random.Random(0),
         )
 
-    def add(
-        self, size_bytes: int = 3000, *, brokers: tuple[int, ...] = (0, 1, 2), partition: int = 0
-    ) -> None:
+    def add(self, size_bytes: int = 3000, *, brokers: tuple[int, ...] = (0, 1, 2), partition: int = 0) -> None:
         columns = [
             pa.nulls(2, pa.binary()),
             pa.array([b"a", b"b"]),
@@ -92,9 +86,7 @@ class Setup:
         pinned = PinnedBytes(self.pool, size_bytes)
         leader = None if self.acks == -1 else brokers[0]
         destination = Destination("ledger", 0, tuple(sorted(brokers)), leader, "none")
-        self.accumulator.append(
-            TopicPartition("orders", partition), destination, records, size_bytes, pinned, 0
-        )
+        self.accumulator.append(TopicPartition("orders", partition), destination, records, size_bytes, pinned, 0)
         pinned.release()
 
     def run(self, now_ms: int) -> int:
@@ -112,9 +104,7 @@ class Setup:
 @pytest.fixture
 def make(make_topic: Callable[..., TopicPlan]) -> Callable[..., Setup]:
     def build(config: ProducerConfig = CONFIG, **topic: Any) -> Setup:
-        plan = WritePlan(
-            "memory://store", (), "c", (make_topic(sets=((0, 1, 2),) * 8, **topic),), (), "User:t", 0
-        )
+        plan = WritePlan("memory://store", (), "c", (make_topic(sets=((0, 1, 2),) * 8, **topic),), (), "User:t", 0)
         return Setup(plan, config)
 
     return build
@@ -273,9 +263,7 @@ class TestRetries:
         setup.run(202)
         assert not setup.transport.on(1)[-1]["check_root"]
 
-    def test_a_put_that_succeeds_beside_a_failing_one_is_checked_first(
-        self, make: Callable[..., Setup]
-    ) -> None:
+    def test_a_put_that_succeeds_beside_a_failing_one_is_checked_first(self, make: Callable[..., Setup]) -> None:
         setup = make()
         setup.add()
         setup.add(partition=1)
@@ -464,9 +452,7 @@ class TestAcks0:
         assert [error.code for error in setup.reported] == [ErrorCode.REPLOG_ACKS0_DROPPED]
         assert "2 rows for orders-0 were dropped" in str(setup.reported[0])
 
-    def test_a_hanging_root_is_waited_for_no_longer_than_request_timeout(
-        self, make: Callable[..., Setup]
-    ) -> None:
+    def test_a_hanging_root_is_waited_for_no_longer_than_request_timeout(self, make: Callable[..., Setup]) -> None:
         setup = make(self.config)
         setup.add()
         setup.run(0)

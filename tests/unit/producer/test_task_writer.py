@@ -51,9 +51,7 @@ class TestContent:
         assert found["orders", 2] == [b"%010d" % 0, b"%010d" % 2]
         assert found["orders", 0] == [b"%010d" % 1]
 
-    def test_rows_name_their_topics(
-        self, make_task: Callable[..., Task], make_topic: Callable[..., TopicPlan]
-    ) -> None:
+    def test_rows_name_their_topics(self, make_task: Callable[..., Task], make_topic: Callable[..., TopicPlan]) -> None:
         sets = ((0, 1, 2),) * 3
         task = make_task(
             make_topic("a", sets),
@@ -90,9 +88,7 @@ class TestContent:
     def test_null_values_and_times(self, make_task: Callable[..., Task]) -> None:
         task = make_task()
         times = pa.array([5_000, None], pa.timestamp("us", tz="Europe/Berlin"))
-        rows = task.rows(task.write(batch(2, value=pa.array([None, "x"]), key=None, timestamp=times)))[
-            "orders", 0
-        ]
+        rows = task.rows(task.write(batch(2, value=pa.array([None, "x"]), key=None, timestamp=times)))["orders", 0]
         assert [(row["key"], row["value"]) for row in rows] == [(None, None), (None, b"x")]
         assert rows[0]["timestamp"].timestamp() == 0.005
         assert rows[1]["timestamp"].year > 2020
@@ -118,9 +114,7 @@ class TestContent:
         assert item.generation == 3
         assert task.brokers.data_keys(0) == [data_key(ledger_id, 3, item.name)]
 
-    def test_partitioner_of_the_user(
-        self, make_task: Callable[..., Task], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_partitioner_of_the_user(self, make_task: Callable[..., Task], monkeypatch: pytest.MonkeyPatch) -> None:
         class Last:
             def partition_array(self, keys: pa.Array, count: int) -> Any:
                 return np.full(len(keys), count - 1)
@@ -141,9 +135,7 @@ class TestCost:
     def test_five_brokers_have_at_most_ten_sets(
         self, make_task: Callable[..., Task], make_topic: Callable[..., TopicPlan]
     ) -> None:
-        sets = tuple(
-            tuple((first + step * gap) % 5 for step in range(3)) for first in range(5) for gap in (1, 2)
-        )
+        sets = tuple(tuple((first + step * gap) % 5 for step in range(3)) for first in range(5) for gap in (1, 2))
         task = make_task(make_topic(sets=sets * 10), brokers=5)
         result = task.write(batch(20_000))
         distinct = {frozenset(replicas) for replicas in sets}
@@ -157,9 +149,7 @@ class TestCost:
     def test_large_tasks_cost_bytes_by_request_size(
         self, make_task: Callable[..., Task], partitions: int, keyed: bool
     ) -> None:
-        config = replace(
-            QUICK, max_request_size_bytes=300_000, batch_size_bytes=20_000, buffer_memory_bytes=4_000_000
-        )
+        config = replace(QUICK, max_request_size_bytes=300_000, batch_size_bytes=20_000, buffer_memory_bytes=4_000_000)
         task = make_task(partitions=partitions, config=config)
         more = {} if keyed else {"key": None}
         batches = [batch(500, 500 * number, size_bytes=100, **more) for number in range(40)]
@@ -172,9 +162,7 @@ class TestCost:
 
     def test_memory_pressure_makes_no_crumbs(self, make_task: Callable[..., Task]) -> None:
         # Memory for less than three objects, and roots that take their time.
-        config = replace(
-            QUICK, max_request_size_bytes=300_000, batch_size_bytes=20_000, buffer_memory_bytes=1_000_000
-        )
+        config = replace(QUICK, max_request_size_bytes=300_000, batch_size_bytes=20_000, buffer_memory_bytes=1_000_000)
         task = make_task(partitions=8, config=config)
         for number, store in task.brokers.counting.items():
             task.brokers.faulty[number] = FaultyStore(store, rates=FaultRates(stall=1.0), stall_ms=20)
@@ -199,9 +187,7 @@ class TestCost:
 
 class TestMemory:
     def test_a_batch_larger_than_the_memory_goes_through(self, make_task: Callable[..., Task]) -> None:
-        config = replace(
-            QUICK, max_request_size_bytes=100_000, batch_size_bytes=10_000, buffer_memory_bytes=400_000
-        )
+        config = replace(QUICK, max_request_size_bytes=100_000, batch_size_bytes=10_000, buffer_memory_bytes=400_000)
         task = make_task(partitions=3, config=config)
         large = batch(20_000, size_bytes=100)
         assert large.nbytes > 2_000_000
@@ -233,9 +219,7 @@ class TestMemory:
 
 
 class TestRefusals:
-    def refused(
-        self, task: Task, rows: pa.RecordBatch, kind: type[ReplogError] = InvalidConfigError
-    ) -> ReplogError:
+    def refused(self, task: Task, rows: pa.RecordBatch, kind: type[ReplogError] = InvalidConfigError) -> ReplogError:
         with pytest.raises(kind) as caught:
             task.writer.append(rows)
         assert task.brokers.put_count() == 0
@@ -255,9 +239,7 @@ class TestRefusals:
         assert error.code is ErrorCode.MESSAGE_TOO_LARGE and "max.message.bytes" in str(error)
 
     def test_row_larger_than_the_memory(self, make_task: Callable[..., Task]) -> None:
-        error = self.refused(
-            make_task(config=replace(QUICK, buffer_memory_bytes=100)), batch(1, size_bytes=100)
-        )
+        error = self.refused(make_task(config=replace(QUICK, buffer_memory_bytes=100)), batch(1, size_bytes=100))
         assert error.code is ErrorCode.MESSAGE_TOO_LARGE and "buffer.memory" in str(error)
 
     def test_unknown_topic_in_a_row(self, make_task: Callable[..., Task]) -> None:
@@ -276,8 +258,7 @@ class TestRefusals:
 
     def test_wrong_schema_without_rows(self, make_task: Callable[..., Task]) -> None:
         assert (
-            self.refused(make_task(), batch(0, value=pa.array([], pa.int64()))).code
-            is ErrorCode.REPLOG_INVALID_SCHEMA
+            self.refused(make_task(), batch(0, value=pa.array([], pa.int64()))).code is ErrorCode.REPLOG_INVALID_SCHEMA
         )
 
     def test_append_after_close(self, make_task: Callable[..., Task]) -> None:

@@ -93,13 +93,9 @@ class TestFaults:
         assert all(values == sorted(values) for values in found.values())
         assert all(len(item.holders) >= 2 for _, item in result.objects)
         named = {item.name for _, item in result.objects}
-        assert all(
-            key.rpartition("/")[2] in named for number in range(3) for key in task.brokers.data_keys(number)
-        )
+        assert all(key.rpartition("/")[2] in named for number in range(3) for key in task.brokers.data_keys(number))
 
-    def test_acks_0_drops_and_says_so(
-        self, make_task: Callable[..., Task], caplog: pytest.LogCaptureFixture
-    ) -> None:
+    def test_acks_0_drops_and_says_so(self, make_task: Callable[..., Task], caplog: pytest.LogCaptureFixture) -> None:
         task = make_task(config=replace(QUICK, acks=0))
         for store in task.brokers.faulty.values():
             store.is_down = True
@@ -167,9 +163,7 @@ class TestLocalRoots:
         plan = make_plan(brokers, topic)
 
         def write() -> TaskResult:
-            writer = TaskWriter(
-                plan, config, brokers, query_id="q" * 32, batch_id=0, task_id=0, default_topic="orders"
-            )
+            writer = TaskWriter(plan, config, brokers, query_id="q" * 32, batch_id=0, task_id=0, default_topic="orders")
             writer.append(batch(1000))
             return writer.close()
 
