@@ -49,7 +49,8 @@ def test_last_word_of_the_job_is_its_result(monkeypatch, tmp_path, place):
     told = json.dumps({"event": "progress", "written": 1, "writeBatches": 1, "read": 0, "readBatches": 0, "ms": 500})
     job_of(monkeypatch, tmp_path, f"echo '{told}'; echo '{json.dumps(DONE)}'; echo noise >&2")
     done, stream = run_job(place)
-    assert done == DONE
+    # 2 rows in the second that lies between the first micro-batch and the end.
+    assert done == {**DONE, "steadyRowsPerSecond": 2}
     assert "written 1 of 3, 2 rows/s  read 0  micro-batches 1 + 0" in stream.getvalue()
     assert place.log.read_text() == "noise\n"
 
