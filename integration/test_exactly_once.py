@@ -7,12 +7,14 @@ import json
 import random
 import shutil
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from spark_driver import JobFailed, SparkDriver
 
-ROWS = 60_000
+ROWS = 40_000
+"""Per query; more than it copies while it is killed."""
 ROWS_PER_BATCH = 300
 
 
@@ -20,46 +22,60 @@ def numbers(folder: Path) -> set[int]:
     return {int(file.name) for file in folder.iterdir() if file.name.isdigit()} if folder.exists() else set()
 
 
-def test_driver_killed_again_and_again(spark, environment, make_store, request, record_property, work_folder):
-    """SIGKILL at random moments of a running query; every row is in the topic once, offsets dense."""
-    kills = request.config.getoption("--kills")
-    seed = random.SystemRandom().randrange(2**32)
-    record_property("seed", seed)
-    moments = random.Random(seed)
-    store = make_store()
-    path, checkpoint = str(store.path), store.checkpoint()
-    source, sink = store.topic("source", 1), store.topic("sink", 2)
-    spark.call("write", path=path, topic=source, start=0, end=ROWS, tasks=1)
-    arguments = {
-        "path": path, "source": source, "sink": sink, "checkpoint": checkpoint,
-        "source_options": {"maxOffsetsPerTrigger": str(ROWS_PER_BATCH)},
-    }  # fmt: skip
-    log = work_folder / "killed.log"
+def kill_loop(environment, log, arguments, kills, moments):
+    """Start a query, kill its driver, and so on; return how many kills met a micro-batch under way."""
+    checkpoint = Path(arguments["checkpoint"])
     in_flight = 0
     for kill in range(kills):
         driver = SparkDriver(environment, log, "copy", json.dumps({**arguments, "until_idle": False}))
         try:
-            message = driver.next_message(60)
-            assert message.get("error") is None, (kill, seed, message)
+            message = driver.next_message(90)
+            assert message.get("error") is None, (kill, message)
             time.sleep(moments.uniform(0.5, 3.0))
         finally:
             driver.kill()
-        planned, committed = numbers(Path(checkpoint, "offsets")), numbers(Path(checkpoint, "commits"))
-        in_flight += max(planned) > max(committed, default=-1)
-    assert in_flight > 0 or kills < 5, f"no kill met a batch under way (seed {seed})"
-    last = {**arguments, "until_idle": True, "source_options": {}}
-    driver = SparkDriver(environment, log, "copy", json.dumps(last))
+        in_flight += max(numbers(checkpoint / "offsets")) > max(numbers(checkpoint / "commits"), default=-1)
+    driver = SparkDriver(environment, log, "copy", json.dumps({**arguments, "until_idle": True, "source_options": {}}))
     try:
-        message = driver.next_message(60)
+        message = driver.next_message(90)
         while "done" not in message:
-            message = driver.next_message(60)
-        assert message["error"] is None, (seed, message)
+            message = driver.next_message(90)
+        assert message["error"] is None, message
     finally:
         driver.close()
-    batches = max(numbers(Path(checkpoint, "commits"))) + 1
+    return in_flight
+
+
+def test_driver_killed_again_and_again(spark, environment, make_store, request, record_property, work_folder):
+    """SIGKILL at random moments of running queries; every row is in the topic once, offsets dense.
+
+    Two queries, each with a driver that is killed and started anew, write to one topic at the same time.
+    """
+    kills = request.config.getoption("--kills")
+    seed = random.SystemRandom().randrange(2**32)
+    record_property("seed", seed)
+    store = make_store()
+    path, sink = str(store.path), store.topic("sink", 2)
+    loops = []
+    for number in range(2):
+        source = store.topic(f"source-{number}", 1)
+        spark.call("write", path=path, topic=source, start=number * ROWS, end=(number + 1) * ROWS, tasks=1)
+        arguments = {
+            "path": path, "source": source, "sink": sink, "checkpoint": store.checkpoint(f"checkpoint-{number}"),
+            "source_options": {"maxOffsetsPerTrigger": str(ROWS_PER_BATCH)},
+        }  # fmt: skip
+        share = kills // 2 + (number < kills % 2)
+        log = work_folder / f"killed-{number}.log"
+        loops.append((environment.quick_to_start(), log, arguments, share, random.Random(seed + number)))
+    with ThreadPoolExecutor(len(loops)) as threads:
+        futures = [threads.submit(kill_loop, *loop) for loop in loops]
+        in_flight = sum(future.result() for future in futures)
+    assert in_flight > 0 or kills < 5, f"no kill met a batch under way (seed {seed})"
+    batches = [max(numbers(Path(store.checkpoint(f"checkpoint-{number}"), "commits"))) + 1 for number in range(2)]
     print(f"kills {kills}, met a batch under way {in_flight}, micro-batches {batches}, seed {seed}")
+    total = 2 * ROWS
     assert spark.call("count_by_value", path=path, topic=sink) == {
-        "rows": ROWS, "distinct": ROWS, "sum": ROWS * (ROWS - 1) // 2, "dense": True, "partitions": 2,
+        "rows": total, "distinct": total, "sum": total * (total - 1) // 2, "dense": True, "partitions": 2,
     }, seed  # fmt: skip
 
 
@@ -104,7 +120,9 @@ def test_the_same_query_twice(spark, environment, store, work_folder):
         "path": path, "source": source, "sink": sink, "checkpoint": checkpoint,
         "source_options": {"maxOffsetsPerTrigger": "100"},
     }  # fmt: skip
-    other = SparkDriver(environment, work_folder / "twin.log", "copy", json.dumps({**arguments, "until_idle": False}))
+    other = SparkDriver(
+        environment.quick_to_start(), work_folder / "twin.log", "copy", json.dumps({**arguments, "until_idle": False})
+    )
     outcomes = []
     try:
         other.next_message(60)  # it is under way: now the second one

@@ -63,8 +63,7 @@ class ProducerConfig:
         if self.delivery_timeout_ms < least_ms:
             raise InvalidConfigError(
                 ErrorCode.REPLOG_INVALID_OPTION,
-                "delivery.timeout.ms must be at least linger.ms + request.timeout.ms. "
-                f"Set it to {least_ms} or more.",
+                f"delivery.timeout.ms must be at least linger.ms + request.timeout.ms. Set it to {least_ms} or more.",
                 delivery_timeout_ms=self.delivery_timeout_ms,
             )
 
@@ -167,9 +166,7 @@ def unknown_option_error(
 def storage_options(options: Mapping[str, object]) -> dict[str, str]:
     """Return what goes to the file system: the ``storage.`` options without their prefix."""
     return {
-        name[len(STORAGE_PREFIX) :]: str(value)
-        for name, value in options.items()
-        if name.startswith(STORAGE_PREFIX)
+        name[len(STORAGE_PREFIX) :]: str(value) for name, value in options.items() if name.startswith(STORAGE_PREFIX)
     }
 
 
@@ -192,9 +189,7 @@ def _read(
     return values
 
 
-def parse_value(
-    key: ConfigKey, value: object, *, code: ErrorCode = ErrorCode.REPLOG_INVALID_OPTION
-) -> object:
+def parse_value(key: ConfigKey, value: object, *, code: ErrorCode = ErrorCode.REPLOG_INVALID_OPTION) -> object:
     """Return the typed value of a key from its text (or from the value itself).
 
     Raises:
@@ -235,70 +230,107 @@ _DEFAULTS: Mapping[str, Mapping[str, object]] = {
 }
 
 
-def _setting(
-    group: ConfigGroup, name: str, kafka_default: str | None, unit: str, doc: str, **more: Any
-) -> ConfigKey:
+def _setting(group: ConfigGroup, name: str, kafka_default: str | None, unit: str, doc: str, **more: Any) -> ConfigKey:
     field = more.pop("field", None) or name.replace(".", "_")
     return ConfigKey(name, group, _DEFAULTS[group][field], kafka_default, unit, doc, field=field, **more)
 
 
 _PRODUCER_KEYS = (
     _setting(
-        "producer", "acks", "all", "choice",
+        "producer",
+        "acks",
+        "all",
+        "choice",
         "Copies to wait for. all: every in-sync replica, and exactly once; 1: the leader; 0: no retry, "
         "failed puts are dropped and counted in the log.",
         choices={"all": -1, "-1": -1, "0": 0, "1": 1},
     ),
     _setting(
-        "producer", "batch.size", "16384", "bytes",
+        "producer",
+        "batch.size",
+        "16384",
+        "bytes",
         "Size of one record batch per partition. Larger than Kafka's, since a batch is Arrow columns.",
-        field="batch_size_bytes", minimum=1, maximum=_INT32_MAX,
+        field="batch_size_bytes",
+        minimum=1,
+        maximum=_INT32_MAX,
     ),
     _setting(
-        "producer", "linger.ms", "5", "ms",
+        "producer",
+        "linger.ms",
+        "5",
+        "ms",
         "How long a batch waits to fill. Not set in a Spark task means until the task ends, a request is "
         "full or memory runs out, so that a small task makes one object.",
     ),
     _setting(
-        "producer", "buffer.memory", "33554432", "bytes",
+        "producer",
+        "buffer.memory",
+        "33554432",
+        "bytes",
         "Memory for rows that wait to be sent, per task.",
-        field="buffer_memory_bytes", minimum=1,
+        field="buffer_memory_bytes",
+        minimum=1,
     ),
     _setting(
-        "producer", "max.request.size", "1048576", "bytes",
+        "producer",
+        "max.request.size",
+        "1048576",
+        "bytes",
         "Size of one data object, and the largest record. Larger than Kafka's, since an object holds the "
         "sections of many partitions.",
-        field="max_request_size_bytes", minimum=1, maximum=_INT32_MAX,
+        field="max_request_size_bytes",
+        minimum=1,
+        maximum=_INT32_MAX,
     ),
     _setting("producer", "max.block.ms", "60000", "ms", "How long an append waits for buffer.memory."),
     _setting(
-        "producer", "delivery.timeout.ms", "120000", "ms",
+        "producer",
+        "delivery.timeout.ms",
+        "120000",
+        "ms",
         "After this a write that still fails is an error. At least linger.ms + request.timeout.ms.",
     ),
     _setting("producer", "request.timeout.ms", "30000", "ms", "How long one put may take.", minimum=1),
     _setting("producer", "retry.backoff.ms", "100", "ms", "First pause before a put is tried again."),
     _setting("producer", "retry.backoff.max.ms", "1000", "ms", "Longest pause between two tries."),
     _setting(
-        "producer", "max.in.flight.requests.per.connection", "5", "count",
+        "producer",
+        "max.in.flight.requests.per.connection",
+        "5",
+        "count",
         "Data objects on their way at once, per task.",
-        field="max_in_flight", minimum=1, maximum=64,
+        field="max_in_flight",
+        minimum=1,
+        maximum=64,
     ),
     _setting(
-        "producer", "compression.type", "none", "choice",
+        "producer",
+        "compression.type",
+        "none",
+        "choice",
         "Compression inside data objects. Not set means the topic's.",
         choices=_COMPRESSION,
     ),
     _setting(
-        "producer", "replica.grace.ms", None, "ms",
-        "With acks=all, how long a task waits for the remaining replicas once min.insync.replicas have "
-        "the object.",
+        "producer",
+        "replica.grace.ms",
+        None,
+        "ms",
+        "With acks=all, how long a task waits for the remaining replicas once min.insync.replicas have the object.",
     ),
     _setting(
-        "producer", "partitioner.ignore.keys", "false", "bool",
+        "producer",
+        "partitioner.ignore.keys",
+        "false",
+        "bool",
         "Spread rows over partitions whatever their key.",
     ),
     _setting(
-        "producer", "partitioner.class", None, "text",
+        "producer",
+        "partitioner.class",
+        None,
+        "text",
         "A class of yours, as module.Class, importable on the workers, whose partition_array(keys, count) "
         "returns a partition per key. Not set means murmur2 of the key, and sticky without one.",
     ),
@@ -306,37 +338,61 @@ _PRODUCER_KEYS = (
 
 _COORDINATOR_KEYS = (
     _setting(
-        "coordinator", "replica.lag.time.max.ms", "30000", "ms",
+        "coordinator",
+        "replica.lag.time.max.ms",
+        "30000",
+        "ms",
         "A replica that has not taken its copies within this time leaves the ISR in the same commit. Less "
         "than half of request.timeout.ms. Shorter than Kafka's, since a micro-batch waits for it.",
         minimum=1,
     ),
     _setting(
-        "coordinator", "metadata.max.age.ms", "300000", "ms",
+        "coordinator",
+        "metadata.max.age.ms",
+        "300000",
+        "ms",
         "How old a view of the roots may get before it is read again without a cause.",
     ),
     _setting(
-        "coordinator", "replica.catchup.budget.ms", None, "ms",
+        "coordinator",
+        "replica.catchup.budget.ms",
+        None,
+        "ms",
         "With acks=0 and 1, how long a commit may copy to followers after its entry is decided.",
     ),
     _setting(
-        "coordinator", "replica.catchup.bytes", None, "bytes",
+        "coordinator",
+        "replica.catchup.bytes",
+        None,
+        "bytes",
         "How much one commit may copy to a replica that is not in sync, so that it can join the ISR again.",
     ),
     _setting(
-        "coordinator", "replica.rejoin.wait.ms", None, "ms",
+        "coordinator",
+        "replica.rejoin.wait.ms",
+        None,
+        "ms",
         "How long a replica stays out of the ISR at least, and how often a commit looks whether its root is back.",
     ),
     _setting(
-        "coordinator", "commit.wait.ms", None, "ms",
+        "coordinator",
+        "commit.wait.ms",
+        None,
+        "ms",
         "How long a decided commit waits for the metadata roots that have not answered.",
     ),
     _setting(
-        "coordinator", "delivery.timeout.ms", "120000", "ms",
+        "coordinator",
+        "delivery.timeout.ms",
+        "120000",
+        "ms",
         "After this a commit that reached no majority ends with COMMIT_OUTCOME_UNKNOWN.",
     ),
     _setting(
-        "coordinator", "request.timeout.ms", "30000", "ms",
+        "coordinator",
+        "request.timeout.ms",
+        "30000",
+        "ms",
         "How long a commit waits for replicas before REQUEST_TIMED_OUT.",
         minimum=1,
     ),
@@ -344,40 +400,62 @@ _COORDINATOR_KEYS = (
 
 _TOPIC_KEYS = (
     _setting(
-        "topic", "retention.ms", "604800000", "ms",
-        "Age after which rows may be deleted; -1 keeps them. Recorded with the topic; this release "
-        "deletes nothing.",
+        "topic",
+        "retention.ms",
+        "604800000",
+        "ms",
+        "Age after which rows may be deleted; -1 keeps them. Recorded with the topic; this release deletes nothing.",
         minimum=-1,
     ),
     _setting(
-        "topic", "retention.bytes", "-1", "bytes",
+        "topic",
+        "retention.bytes",
+        "-1",
+        "bytes",
         "Size of a partition after which old rows may be deleted; -1 keeps them. Recorded with the topic; "
         "this release deletes nothing.",
         minimum=-1,
     ),
     _setting(
-        "topic", "min.insync.replicas", "1", "count",
+        "topic",
+        "min.insync.replicas",
+        "1",
+        "count",
         "Replicas that must hold a row before acks=all succeeds. Not set means replicas / 2 + 1, so that a "
         "loss of one of three loses nothing.",
-        minimum=1, maximum=1000,
+        minimum=1,
+        maximum=1000,
     ),
     _setting(
-        "topic", "compression.type", "producer", "choice",
+        "topic",
+        "compression.type",
+        "producer",
+        "choice",
         "Compression inside data objects, Arrow's own. Kafka's gzip and snappy are refused.",
         choices=_COMPRESSION,
     ),
     _setting(
-        "topic", "max.message.bytes", "1048588", "bytes",
+        "topic",
+        "max.message.bytes",
+        "1048588",
+        "bytes",
         "Largest record.",
-        minimum=1, maximum=_INT32_MAX,
+        minimum=1,
+        maximum=_INT32_MAX,
     ),
     _setting(
-        "topic", "message.timestamp.type", "CreateTime", "choice",
+        "topic",
+        "message.timestamp.type",
+        "CreateTime",
+        "choice",
         "CreateTime keeps the writer's time of each row; LogAppendTime shows the time of the commit.",
         choices={"CreateTime": "CreateTime", "LogAppendTime": "LogAppendTime"},
     ),
     _setting(
-        "topic", "cleanup.policy", "delete", "choice",
+        "topic",
+        "cleanup.policy",
+        "delete",
+        "choice",
         "What retention does. Compaction is refused by this release rather than ignored.",
         choices={"delete": "delete"},
     ),

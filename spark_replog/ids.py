@@ -32,7 +32,5 @@ def new_id() -> str:
 def is_valid_topic_name(name: str) -> bool:
     """Return whether Kafka accepts the name (source: ``Topic.validate``)."""
     return (
-        0 < len(name) <= TOPIC_NAME_LENGTH_MAX
-        and name not in {".", ".."}
-        and _TOPIC_NAME.fullmatch(name) is not None
+        0 < len(name) <= TOPIC_NAME_LENGTH_MAX and name not in {".", ".."} and _TOPIC_NAME.fullmatch(name) is not None
     )

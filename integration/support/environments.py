@@ -13,7 +13,7 @@ import subprocess
 import sys
 import sysconfig
 import tarfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -34,6 +34,7 @@ class Environment:
 
     folder: Path
     java_home: str | None
+    spark_home: Path | None = None
 
     @property
     def python(self) -> Path:
@@ -49,6 +50,8 @@ class Environment:
         kept.pop("JAVA_HOME", None)
         if self.java_home is not None:
             kept["JAVA_HOME"] = self.java_home
+        if self.spark_home is not None:
+            kept["SPARK_HOME"] = str(self.spark_home)
         return {
             **kept,
             "PYSPARK_PYTHON": str(self.python),
@@ -56,6 +59,20 @@ class Environment:
             "PATH": f"{self.folder / 'bin'}{os.pathsep}{os.environ['PATH']}",
             "REPLOG_PRINCIPAL": "User:integration",
         }
+
+    def quick_to_start(self) -> Environment:
+        """Return the same environment for drivers that live for seconds.
+
+        Spark puts ``pyspark.zip`` first on its Python workers' path, where nothing is kept compiled: each of a
+        dozen processes compiles pyspark anew. A SPARK_HOME without the zip leaves them the installed package.
+        """
+        home = self.folder / "spark-home"
+        if not home.exists():
+            found = self.run(str(self.python), "-c", "import pyspark; print(pyspark.__path__[0])").stdout.strip()
+            home.mkdir()
+            for name in ("jars", "bin"):
+                (home / name).symlink_to(Path(found) / name)
+        return replace(self, spark_home=home)
 
     def run(self, *command: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         """Run a command of this environment and return what it printed."""
@@ -84,22 +101,23 @@ def build_wheel(folder: Path) -> Path:
     return wheel
 
 
-def make_environment(folder: Path, wheel: Path, *, spark: Path | None, java_home: str | None) -> Environment:
+def make_environment(folder: Path, wheel: Path | None, *, spark: Path | None, java_home: str | None) -> Environment:
     """Make a virtual environment with the wheel and nothing else of its own.
 
     Args:
         folder: to make it in.
-        wheel: of spark-replog.
+        wheel: of spark-replog, None for an environment without it.
         spark: folder that holds another ``pyspark``, None for the one beside pytest.
         java_home: for Spark, None where the machine's own Java serves.
     """
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True, timeout=120)
     environment = Environment(folder, java_home)
-    subprocess.run(
-        [sys.executable, "-m", "pip", "--python", str(environment.python), "install", "--quiet", "--no-deps",
-         "--no-index", "--disable-pip-version-check", str(wheel)],
-        check=True, timeout=120,
-    )  # fmt: skip
+    if wheel is not None:
+        subprocess.run(
+            [sys.executable, "-m", "pip", "--python", str(environment.python), "install", "--quiet", "--no-deps",
+             "--no-index", "--disable-pip-version-check", str(wheel)],
+            check=True, timeout=120,
+        )  # fmt: skip
     borrowed = [str(spark)] if spark is not None else []
     borrowed.append(sysconfig.get_path("purelib"))
     site = environment.folder / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"

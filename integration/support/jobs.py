@@ -18,23 +18,29 @@ def answer(**message):
     print(MARK + json.dumps(message), flush=True)
 
 
-def make_session(master="local[2]"):
+def make_session(master="local[2]", settings=None):
     import pyspark
     from pyspark.sql import SparkSession
 
     package = "org.apache.spark.sql.execution.streaming"
     if not pyspark.__version__.startswith("4.0"):
         package += ".checkpointing"
-    return (
+    builder = (
         SparkSession.builder.master(master)
         .appName("replog-integration")
         .config("spark.ui.enabled", "false")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.streaming.checkpointFileManagerClass", f"{package}.FileSystemBasedCheckpointFileManager")
-        .config("spark.driver.extraJavaOptions", "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xshare:auto")
+        # What makes a short-lived JVM cheap: most of its time is loading classes.
+        .config(
+            "spark.driver.extraJavaOptions",
+            "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote",
+        )
         .config("spark.sql.session.timeZone", "UTC")
-        .getOrCreate()
     )
+    for name, value in (settings or {}).items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
 
 
 # ------------------------------------------------------------------------------------------ jobs
@@ -280,7 +286,8 @@ def copy(arguments):
     """Copy without end, telling each finished micro-batch, until killed or (``until_idle``) done."""
     given = json.loads(arguments)
     until_idle = given.pop("until_idle")
-    spark = make_session("local[1]")
+    no_compiler = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+    spark = make_session("local[1]", no_compiler)
     spark.sparkContext.setLogLevel("ERROR")
     query = start_copy(spark, available_now=until_idle, **given)
     seen = -1

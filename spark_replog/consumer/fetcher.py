@@ -255,7 +255,7 @@ class Fetcher:
         if all(isinstance(error, (NotFoundError, CorruptDataError)) for error in errors):
             return CorruptDataError(
                 ErrorCode.CORRUPT_MESSAGE,
-                f"every copy of {what} is bad: {roots}. Restore one of these roots, then run `replog store repair`.",
+                f"every copy of {what} is bad: {roots}. Put the object back on one of these roots.",
             )
         return RetriableError(
             ErrorCode.KAFKA_STORAGE_ERROR,
@@ -294,14 +294,17 @@ def _decode(piece: FetchSlice, view: memoryview | None, view_start: int) -> Sequ
         raise CorruptDataError(
             ErrorCode.CORRUPT_MESSAGE,
             f"object '{piece.object.name}' ends before byte {piece.start_byte + piece.size_bytes}."
-            " Run `replog store repair`.",
+            " Run `replog store verify` to see which copies are whole.",
         )
     # All at once: a section is bounded, and an error in its last batch must come before any row is given.
     return list(decode_section(section, piece.crc32c, piece.row_count, piece.object.has_headers))
 
 
 def _absent(piece: FetchSlice, why: str) -> NotFoundError:
-    return NotFoundError(ErrorCode.REPLOG_DATA_LOSS, f"object '{piece.object.name}': {why}. Run `replog store repair`.")
+    return NotFoundError(
+        ErrorCode.REPLOG_DATA_LOSS,
+        f"object '{piece.object.name}': {why}. Run `replog store verify` to see which copies are whole.",
+    )
 
 
 __all__ = ["Fetcher", "FetchStats", "read_schema"]

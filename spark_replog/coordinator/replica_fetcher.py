@@ -87,7 +87,7 @@ class ReplicaFetcher:
         if outcome is not CreateOutcome.CREATED:
             raise CorruptDataError(
                 ErrorCode.CORRUPT_MESSAGE,
-                "the follower holds other bytes under this name. Run 'replog store repair'.",
+                "the follower holds other bytes under this name. Run `replog store verify --deep`.",
                 broker=target,
                 key=job.storage_key,
             )

@@ -273,7 +273,7 @@ class LedgerCore:
         return RetriableError(
             ErrorCode.REPLOG_ROOT_STALE,
             f"The journal on {self._root_names[root]} misses position {self.prefix.named[root]}, which records on "
-            "other roots name. It went back in time; run `replog store repair` to give it a new identity.",
+            "other roots name. It went back in time: put back what it lost, or leave it out.",
             root=self._root_names[root],
         )
 
@@ -298,9 +298,7 @@ class LedgerCore:
                 state.checked_goal = 0  # a check before this read says nothing about it
 
     def _learn(self, root: int, state: RootState, data: bytes, now_ms: float) -> None:
-        record = decode_record(
-            data, root=self._root_names[root], position=self.prefix.views[root].next_position
-        )
+        record = decode_record(data, root=self._root_names[root], position=self.prefix.views[root].next_position)
         pending, state.pending = state.pending, None
         is_own = pending is not None and pending.data == data
         try:
@@ -409,11 +407,7 @@ class LedgerCore:
         if now_ms >= until_ms:
             return False
         for root, state in enumerate(self.roots):
-            if (
-                roots >> root & 1
-                and state.error is None
-                and (state.busy is None or state.busy_goal == self._goal)
-            ):
+            if roots >> root & 1 and state.error is None and (state.busy is None or state.busy_goal == self._goal):
                 self._wake(until_ms)
                 return True
         return False

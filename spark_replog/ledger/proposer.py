@@ -111,11 +111,7 @@ class Proposer:
             if tail == self.prefix.length:
                 self.prefix.decide(tail, self.prefix.best(tail, claimed))
             return
-        payload = (
-            self.prefix.payloads[tail]
-            if tail < self.prefix.length
-            else self.prefix.best(tail, claimed).payload
-        )
+        payload = self.prefix.payloads[tail] if tail < self.prefix.length else self.prefix.best(tail, claimed).payload
         self._propose(tail, payload, is_recovered=True)
 
     def propose(self, payload: bytes) -> None:
@@ -143,9 +139,7 @@ class Proposer:
         """Return the CLAIM that the root still needs, None where it has it."""
         if self.claimed >> root & 1 or self.epoch is None:
             return None
-        return JournalRecord(
-            RecordKind.CLAIM, self.epoch, nonce, NO_INDEX, NO_INDEX, NO_HASH, self._known(), b""
-        )
+        return JournalRecord(RecordKind.CLAIM, self.epoch, nonce, NO_INDEX, NO_INDEX, NO_HASH, self._known(), b"")
 
     def entry_record(self, root: int, nonce: bytes) -> JournalRecord | None:
         """Return the next ENTRY that the root needs: backfill, ascending, then the value in flight."""
@@ -162,13 +156,9 @@ class Proposer:
         index = proposal.index
         return self._entry(index, index - 1, proposal.entry_hash, proposal.payload, nonce)
 
-    def _entry(
-        self, index: int, commit_index: int, digest: bytes, payload: bytes, nonce: bytes
-    ) -> JournalRecord:
+    def _entry(self, index: int, commit_index: int, digest: bytes, payload: bytes, nonce: bytes) -> JournalRecord:
         epoch = self.proposal.epoch if self.proposal is not None else ZERO_EPOCH
-        return JournalRecord(
-            RecordKind.ENTRY, epoch, nonce, index, commit_index, digest, self._known(), payload
-        )
+        return JournalRecord(RecordKind.ENTRY, epoch, nonce, index, commit_index, digest, self._known(), payload)
 
     def _known(self) -> tuple[LastKnown, ...]:
         if self.is_single:

@@ -206,6 +206,4 @@ class DecidedPrefix:
         mask = sum(1 << root for root in claimed)
         if any(self.views[root].commit_index >= index for root in claimed):
             return True
-        return any(
-            (vote.roots & mask).bit_count() >= self.majority for vote in self._votes.get(index, {}).values()
-        )
+        return any((vote.roots & mask).bit_count() >= self.majority for vote in self._votes.get(index, {}).values())

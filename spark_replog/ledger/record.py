@@ -150,7 +150,7 @@ def _damaged(root: str, position: int, why: str) -> CorruptDataError:
     return CorruptDataError(
         ErrorCode.CORRUPT_MESSAGE,
         f"The journal record at position {position} of {root} is damaged: {why}. "
-        "Run `replog store verify` to see what is wrong, then `replog store repair`.",
+        "Put this root's journal back as it was; the other roots serve meanwhile.",
         root=root,
         position=position,
     )

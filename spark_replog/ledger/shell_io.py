@@ -29,9 +29,7 @@ class RootIo:
         clock: tells slow gets.
     """
 
-    def __init__(
-        self, ledger_id: str, roots: Sequence[JournalRoot], stats: LedgerStats, clock: Clock
-    ) -> None:
+    def __init__(self, ledger_id: str, roots: Sequence[JournalRoot], stats: LedgerStats, clock: Clock) -> None:
         self._clock = clock
         self._ledger_id = ledger_id
         self._roots = roots

@@ -134,9 +134,7 @@ def _decode_append(reader: Reader) -> Append:
     topics = [reader.text() for _ in range(reader.count())]
     holder_sets = [frozenset(_decode_ids(reader)) for _ in range(reader.count())]
     base_ms, prefix = reader.sint(), reader.text()
-    objects = tuple(
-        _decode_object(reader, prefix, holder_sets, topics, base_ms) for _ in range(reader.count())
-    )
+    objects = tuple(_decode_object(reader, prefix, holder_sets, topics, base_ms) for _ in range(reader.count()))
     return Append(identity, principal, client_id, append_time_ms, objects)
 
 
@@ -175,9 +173,7 @@ def _decode_object(
     if holder_number >= len(holder_sets):
         raise corrupt(f"holder set {holder_number} is not in the table")
     sections = _decode_sections(reader, reader.uint(), topics, base_ms)
-    return DataObject(
-        generation, name, size_bytes, bool(flags & _OBJECT_HEADERS), holder_sets[holder_number], sections
-    )
+    return DataObject(generation, name, size_bytes, bool(flags & _OBJECT_HEADERS), holder_sets[holder_number], sections)
 
 
 def _encode_sections(
@@ -214,9 +210,7 @@ def _decode_sections(reader: Reader, count: int, topics: list[str], base_ms: int
         start = end + gap
         end = start + size
         low_ms = base_ms + minimum
-        sections.append(
-            Section(topics[number], partition, row_count, start, size, crc, low_ms, low_ms + span)
-        )
+        sections.append(Section(topics[number], partition, row_count, start, size, crc, low_ms, low_ms + span))
     return tuple(sections)
 
 

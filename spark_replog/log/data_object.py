@@ -211,7 +211,8 @@ def decode_section(buffer: Buffer, crc32c: int, row_count: int, has_headers: boo
     if found != crc32c:
         raise CorruptDataError(
             ErrorCode.CORRUPT_MESSAGE,
-            f"section checksum is {found:08x}, the ledger says {crc32c:08x}. Run `replog store repair`.",
+            f"section checksum is {found:08x}, the ledger says {crc32c:08x}. Run `replog store verify --deep` to see "
+            "which copies are bad.",
         )
     return _read_batches(buffer, row_count, data_schema(has_headers))
 
@@ -224,7 +225,8 @@ def _read_batches(buffer: Buffer, row_count: int, schema: pa.Schema) -> Iterator
             batch = pa.ipc.read_record_batch(pa.ipc.read_message(source), schema)
         except (pa.ArrowInvalid, OSError, EOFError) as error:
             raise CorruptDataError(
-                ErrorCode.CORRUPT_MESSAGE, f"section is no Arrow data: {error}. Run `replog store repair`."
+                ErrorCode.CORRUPT_MESSAGE,
+                f"section is no Arrow data: {error}. Run `replog store verify --deep` to see which copies are bad.",
             ) from error
         rows += batch.num_rows
         yield batch

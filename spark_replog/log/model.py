@@ -192,8 +192,6 @@ class FeatureSet:
     level: int
 
 
-TopicCommand = (
-    Append | TopicInit | TopicClose | PartitionsAdd | ConfigSet | IsrChange | HoldersAdd | GenerationAdvance
-)
+TopicCommand = Append | TopicInit | TopicClose | PartitionsAdd | ConfigSet | IsrChange | HoldersAdd | GenerationAdvance
 ClusterCommand = BrokerRegister | LedgerRegister | TopicPublish | TopicUnpublish | FeatureSet
 Command = TopicCommand | ClusterCommand

@@ -135,9 +135,7 @@ class TopicLedgerState:
         """Return the largest index whose entries, and all before, are on every in-sync replica."""
         return self._unstable[0].index - 1 if self._unstable else self.applied_index
 
-    def sections(
-        self, topic_id: TopicId, partition: int, start_offset: int, end_offset: int
-    ) -> list[SectionRef]:
+    def sections(self, topic_id: TopicId, partition: int, start_offset: int, end_offset: int) -> list[SectionRef]:
         """Return the sections that hold any offset in [start_offset, end_offset), in order.
 
         O(log n + result). Empty for an unknown partition; gaps are the caller's to find.
@@ -345,10 +343,7 @@ class TopicLedgerState:
             return CommandResult(Outcome.EXISTS, {}, f"topic '{topic.name}' has {count} partitions")
         invalid = _find_bad_replicas(command.assignments)
         if command.total < count or command.total - count != len(command.assignments) or invalid:
-            detail = (
-                invalid
-                or f"{len(command.assignments)} assignments take {count} partitions to {command.total}"
-            )
+            detail = invalid or f"{len(command.assignments)} assignments take {count} partitions to {command.total}"
             return CommandResult(Outcome.INVALID, {}, detail)
         self._add_partitions(topic, command.assignments)
         return OK
@@ -452,9 +447,7 @@ class TopicLedgerState:
         return ""
 
     def _object_ref(self, item: _LogObject) -> ObjectRef:
-        return ObjectRef(
-            self.ledger_id, item.generation, item.name, item.size_bytes, item.has_headers, item.holders
-        )
+        return ObjectRef(self.ledger_id, item.generation, item.name, item.size_bytes, item.has_headers, item.holders)
 
 
 def _find_bad_replicas(assignments: _Assignments) -> str:

@@ -26,7 +26,7 @@ def corrupt(what: str) -> CorruptDataError:
     """Return the error for ledger bytes that no release of this format can have written."""
     return CorruptDataError(
         ErrorCode.CORRUPT_MESSAGE,
-        f"ledger entry is damaged: {what}. Run `replog store verify`, then `replog store repair`.",
+        f"ledger entry is damaged: {what}. Put this root's journal back as it was; the other roots serve meanwhile.",
     )
 
 

@@ -21,7 +21,7 @@ from spark_replog.config import (
     unknown_option_error,
 )
 from spark_replog.errors import ErrorCode, InvalidConfigError
-from spark_replog.log.commands import ResetPolicy
+from spark_replog.log.model import ResetPolicy
 from spark_replog.spark.positions import EARLIEST, LATEST, Position, parse_assignment, parse_position
 
 _STORAGE_PREFIX = "storage."

@@ -205,8 +205,7 @@ def _assemble(given: Sequence[str], roots: Mapping[str, RootFile], storage_optio
 def _stale(what: str, broker_id: BrokerId, url: str) -> RetriableError:
     return RetriableError(
         ErrorCode.REPLOG_ROOT_STALE,
-        f"replog.json of broker {broker_id} {what}: the root is out. Bring the right directory back, or run "
-        "'replog store repair'.",
+        f"replog.json of broker {broker_id} {what}: the root is out. Bring the right directory back.",
         url=url,
     )
 

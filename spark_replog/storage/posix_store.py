@@ -238,8 +238,7 @@ class PosixStore:
         if not os.path.isdir(self._root):
             raise RetriableError(
                 ErrorCode.REPLOG_ROOT_STALE,
-                "the root directory is gone. Bring it back (mount the disk, undo the rename) or run "
-                "'replog store repair'.",
+                "the root directory is gone. Bring it back (mount the disk, undo the rename).",
                 url=self.url,
             )
 

@@ -83,7 +83,7 @@ def decode_root_file(data: Buffer, *, url: str) -> RootFile:
     except (ValueError, KeyError, TypeError) as error:
         raise CorruptDataError(
             ErrorCode.CORRUPT_MESSAGE,
-            f"replog.json is damaged: {error}. Copy it from a backup, or run 'replog store repair'.",
+            f"replog.json is damaged: {error}. Put this root's own replog.json back from a backup.",
             url=url,
         ) from error
 

@@ -38,9 +38,7 @@ class CountingStore:
         self._count("get", key)
         return self.store.get(key, start=start, size_bytes=size_bytes)
 
-    def create(
-        self, key: str, data: Buffer | Sequence[Buffer], *, make_parent: bool = False
-    ) -> CreateOutcome:
+    def create(self, key: str, data: Buffer | Sequence[Buffer], *, make_parent: bool = False) -> CreateOutcome:
         """As ``ObjectStore.create``."""
         self._count("create", key)
         return self.store.create(key, data, make_parent=make_parent)

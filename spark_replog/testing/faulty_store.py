@@ -94,17 +94,11 @@ class FaultyStore:
 
     def get(self, key: str, *, start: int = 0, size_bytes: int | None = None) -> Buffer | None:
         """As ``ObjectStore.get``, or the fault."""
-        return self._call(
-            "get", key, lambda: self.store.get(key, start=start, size_bytes=size_bytes), _read_error
-        )
+        return self._call("get", key, lambda: self.store.get(key, start=start, size_bytes=size_bytes), _read_error)
 
-    def create(
-        self, key: str, data: Buffer | Sequence[Buffer], *, make_parent: bool = False
-    ) -> CreateOutcome:
+    def create(self, key: str, data: Buffer | Sequence[Buffer], *, make_parent: bool = False) -> CreateOutcome:
         """As ``ObjectStore.create``, or the fault."""
-        return self._call(
-            "create", key, lambda: self.store.create(key, data, make_parent=make_parent), _create_error
-        )
+        return self._call("create", key, lambda: self.store.create(key, data, make_parent=make_parent), _create_error)
 
     def make_folder(self, key_prefix: str) -> None:
         """As ``ObjectStore.make_folder``, or the fault."""
@@ -118,14 +112,10 @@ class FaultyStore:
         """As ``ObjectStore.delete``, or the fault."""
         self._call("delete", key, lambda: self.store.delete(key), _read_error)
 
-    def _call(
-        self, verb: str, key: str, call: Callable[[], T], error: Callable[[str, str], ReplogError]
-    ) -> T:
+    def _call(self, verb: str, key: str, call: Callable[[], T], error: Callable[[str, str], ReplogError]) -> T:
         fault = self._draw(verb, key)
         if fault is Fault.REFUSE:
-            raise ReplogError(
-                ErrorCode.REPLOG_STORE_REFUSED, "refused by the fault injector.", url=self.url, key=key
-            )
+            raise ReplogError(ErrorCode.REPLOG_STORE_REFUSED, "refused by the fault injector.", url=self.url, key=key)
         if fault is Fault.FAIL_BEFORE:
             raise error(self.url, key)
         if fault is Fault.STALL:
@@ -168,9 +158,7 @@ class FaultyStore:
 
 
 def _read_error(url: str, key: str) -> ReplogError:
-    return RetriableError(
-        ErrorCode.REPLOG_STORE_UNAVAILABLE, "failed by the fault injector.", url=url, key=key
-    )
+    return RetriableError(ErrorCode.REPLOG_STORE_UNAVAILABLE, "failed by the fault injector.", url=url, key=key)
 
 
 def _create_error(url: str, key: str) -> ReplogError:

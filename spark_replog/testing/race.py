@@ -31,9 +31,7 @@ class RaceResult:
     holder: int
 
 
-def race_creates(
-    store: ObjectStore, keys: Sequence[str], *, racers: int = 8, in_processes: bool
-) -> list[RaceResult]:
+def race_creates(store: ObjectStore, keys: Sequence[str], *, racers: int = 8, in_processes: bool) -> list[RaceResult]:
     """Let racers create each name at the same moment, and look who holds it.
 
     Args:

@@ -24,12 +24,14 @@ _GONE = RetriableError(ErrorCode.REPLOG_STORE_UNAVAILABLE, "simulated: the root 
 _STALE = RetriableError(ErrorCode.REPLOG_ROOT_STALE, "simulated: replog.json is missing.")
 _GENESIS = genesis_hash("simulated")
 _SETTINGS = LedgerSettings(
-    grace_ms=8, tail_retry_ms=60, claim_backoff_ms=4, claim_backoff_max_ms=100, root_retry_ms=5,
+    grace_ms=8,
+    tail_retry_ms=60,
+    claim_backoff_ms=4,
+    claim_backoff_max_ms=100,
+    root_retry_ms=5,
     root_retry_max_ms=50,
 )
-_READ_ONLY = LedgerSettings(
-    grace_ms=8, tail_retry_ms=60, root_retry_ms=5, root_retry_max_ms=50, read_only=True
-)
+_READ_ONLY = LedgerSettings(grace_ms=8, tail_retry_ms=60, root_retry_ms=5, root_retry_max_ms=50, read_only=True)
 
 
 @dataclass(frozen=True, slots=True)

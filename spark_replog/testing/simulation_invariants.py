@@ -26,10 +26,7 @@ class Violation(Exception):
 
 def commands_of(payload: bytes) -> list[bytes]:
     """Return the simulated commands of an ENTRY: 4 bytes each behind the tag."""
-    return [
-        payload[at : at + COMMAND_SIZE_BYTES]
-        for at in range(TAG_SIZE_BYTES, len(payload), COMMAND_SIZE_BYTES)
-    ]
+    return [payload[at : at + COMMAND_SIZE_BYTES] for at in range(TAG_SIZE_BYTES, len(payload), COMMAND_SIZE_BYTES)]
 
 
 class Truth:

@@ -129,9 +129,7 @@ class ObjectStoreContract:
                     found = store.get(f"atomic/{number}")
                     if found is not None and bytes(found) != body:
                         seen.append(len(found))
-                seen.extend(
-                    info.size_bytes for info in store.list_keys("atomic/") if info.size_bytes != len(body)
-                )
+                seen.extend(info.size_bytes for info in store.list_keys("atomic/") if info.size_bytes != len(body))
 
         watcher = threading.Thread(target=watch)
         store.make_folder("atomic")

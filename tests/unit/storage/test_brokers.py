@@ -207,7 +207,7 @@ class TestCheckRoot:
             (tmp_path / "other" / "broker-0" / "replog.json").read_text(),
         ):
             file.unlink() if wrong is None else file.write_text(wrong)
-            with pytest.raises(RetriableError, match=r"REPLOG_ROOT_STALE.*repair"):
+            with pytest.raises(RetriableError, match=r"REPLOG_ROOT_STALE.*Bring the right directory back"):
                 brokers.check_root(0)
         file.write_text(text)
         brokers.check_root(0)
