@@ -7,11 +7,12 @@ import random
 import signal
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 
 from spark_replog.errors import OutcomeUnknownError, RetriableError
-from spark_replog.testing.faulty_store import Fault, FaultRates, FaultyStore
+from spark_replog.testing.faulty_store import FaultRates, FaultyStore
 
 RATES = FaultRates(fail_before=0.06, lose_answer=0.06, refuse=0.03, stall=0.02)
 
@@ -70,8 +71,14 @@ def run_child(store, name, acknowledged_path):
     with open(acknowledged_path, "ab", buffering=0) as acknowledged:
         for number in range(100_000):
             command = b"%s %d" % (name, number)
-            process.append(command, timeout_ms=5000)
+            insist(process, command)
             acknowledged.write(command + b"\n")
+
+
+def wait_for_lines(path, count):
+    """However busy the machine is, each kill meets processes that have acknowledged something."""
+    while not path.exists() or path.read_bytes().count(b"\n") < count:
+        time.sleep(0.005)
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
@@ -92,7 +99,8 @@ def test_killed_processes_lose_nothing_that_was_acknowledged(make_store, tmp_pat
                     finally:
                         os._exit(1)
                 children[child] = name
-            time.sleep(0.03 + rng.random() * 0.1)
+            wait_for_lines(path, 3 * (kill + 1))
+            time.sleep(rng.random() * 0.1)
             victim = rng.choice(list(children))
             os.kill(victim, signal.SIGKILL)
             assert os.waitpid(victim, 0)[1] == signal.SIGKILL
@@ -104,18 +112,29 @@ def test_killed_processes_lose_nothing_that_was_acknowledged(make_store, tmp_pat
     commands = store.process().commands()
     assert len(commands) == len(set(commands))
     acknowledged = path.read_bytes().splitlines()
-    assert len(acknowledged) > 20
+    assert len(acknowledged) >= 36
     assert set(acknowledged) <= set(commands)
     assert store.process().append(b"after the storm").result == "applied"
 
 
-def test_a_hung_root_delays_one_commit_by_the_grace_time_only(make_store):
+def test_commits_go_on_while_a_root_hangs(make_store):
     process = make_store(3).process()
     for number in range(4):
         process.append(b"warm %d" % number)
-    process.faulty[1]._stall_ms = 700
-    process.faulty[1].fail_next("create", Fault.STALL)
-    began = time.monotonic()
-    for number in range(10):
-        process.append(b"command %d" % number)
-    assert time.monotonic() - began < 0.65
+    hung = process.faulty[1]
+    released = threading.Event()
+    arrived = []
+
+    def hang(key, data, **how):
+        arrived.append(key)
+        released.wait()
+        return hung.store.create(key, data, **how)
+
+    process.counting[1].store = SimpleNamespace(create=hang, get=hung.get, url=hung.url)
+    try:
+        for number in range(10):
+            assert process.append(b"command %d" % number).result == "applied"
+        assert len(arrived) == 1  # and no second create is sent behind the one that hangs
+        assert not released.is_set()
+    finally:
+        released.set()
