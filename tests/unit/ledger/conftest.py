@@ -49,9 +49,7 @@ class Process:
         self.counting = counting
 
     def append(self, command: bytes, timeout_ms: int = 5000) -> Any:
-        return self.ledger.append(
-            lambda state: None if command in state.commands else command, timeout_ms=timeout_ms
-        )
+        return self.ledger.append(lambda state: None if command in state.commands else command, timeout_ms=timeout_ms)
 
     def commands(self) -> list[bytes]:
         return list(self.ledger.refresh().commands)
@@ -60,9 +58,7 @@ class Process:
         return sum(store.counts["create"] for store in self.counting)
 
     def journal_gets(self) -> int:
-        return sum(
-            1 for store in self.counting for verb, key in store.calls if verb == "get" and "/journal/" in key
-        )
+        return sum(1 for store in self.counting for verb, key in store.calls if verb == "get" and "/journal/" in key)
 
     def reset(self) -> None:
         for store in self.counting:

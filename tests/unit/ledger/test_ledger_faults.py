@@ -208,9 +208,7 @@ def test_read_only_process_answers_its_floor_and_says_so(make_store, caplog):
         owner.append(b"before %d" % number)
     owner.faulty[2].is_down = True
     reader = store.process(
-        LedgerSettings(
-            quorum_timeout_ms=400, tail_retry_ms=100, root_retry_ms=5, root_retry_max_ms=20, read_only=True
-        )
+        LedgerSettings(quorum_timeout_ms=400, tail_retry_ms=100, root_retry_ms=5, root_retry_max_ms=20, read_only=True)
     )
     assert len(reader.commands()) == 3
     owner.append(b"on 0 and 1")

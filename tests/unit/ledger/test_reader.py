@@ -30,9 +30,7 @@ class Journals:
         record = JournalRecord(RecordKind.CLAIM, epoch(round_), b"n" * 16, -1, -1, NO_HASH, (), b"")
         self.prefix.learn(root, record, 0)
 
-    def entry(
-        self, root: int, round_: int, index: int, payload: bytes, commit_index: int | None = None
-    ) -> None:
+    def entry(self, root: int, round_: int, index: int, payload: bytes, commit_index: int | None = None) -> None:
         previous = GENESIS if index == 0 else self.prefix.hashes[index - 1]
         record = JournalRecord(
             RecordKind.ENTRY,
@@ -133,9 +131,7 @@ def test_broken_chain_and_two_values_in_one_epoch_are_corrupt():
     with pytest.raises(CorruptDataError, match="second value"):
         journals.entry(1, 1, 0, b"y")
     other = Journals(1)
-    record = JournalRecord(
-        RecordKind.ENTRY, epoch(1), b"n" * 16, 0, -1, entry_hash(b"other" * 3, 0, b"x"), (), b"x"
-    )
+    record = JournalRecord(RecordKind.ENTRY, epoch(1), b"n" * 16, 0, -1, entry_hash(b"other" * 3, 0, b"x"), (), b"x")
     with pytest.raises(CorruptDataError, match="chain"):
         other.prefix.learn(0, record, 0)
 
