@@ -102,6 +102,7 @@ class Ledger(Generic[S]):
         self._waiting: list[_Request] = []
         self._sent: list[_Request] = []
         self._refresh_started = 0
+        self._heard_ms = 0.0  # when a refresh last learned a record
         self._refresh_done = 0
         self._io = RootIo(self.ledger_id, self._roots, self.stats, self._clock)
         self._core = LedgerCore(
@@ -154,7 +155,8 @@ class Ledger(Generic[S]):
         with self._turn:
             ticket = self._refresh_started + 1
             while self._is_driven and self._refresh_done < ticket:
-                rest_ms = deadline_ms - self._now_ms()
+                patience_ms = self._heard_ms + self._settings.quorum_timeout_ms
+                rest_ms = max(deadline_ms, patience_ms) - self._now_ms()
                 if rest_ms <= 0:
                     raise self._no_quorum()
                 self._turn.wait(rest_ms / 1000.0)
@@ -164,19 +166,25 @@ class Ledger(Generic[S]):
             self._refresh_started = ticket
         is_complete = False
         try:
-            self._drive_read(self._now_ms() + self._settings.quorum_timeout_ms)
+            self._drive_read()
             is_complete = True
         finally:
             self._end_turn(ticket if is_complete else None)
 
-    def _drive_read(self, deadline_ms: float) -> None:
+    def _drive_read(self) -> None:
+        """Drive the core until the tail is known; what counts as no answer is silence, not a long journal."""
         core = self._core
-        core.begin_read(self._now_ms())
-        while self._step(deadline_ms):
+        self._heard_ms = self._now_ms()
+        core.begin_read(self._heard_ms)
+        learned = core.prefix.learned_count()
+        while True:
+            is_in_time = self._step(self._heard_ms + self._settings.quorum_timeout_ms)
             if core.phase is Phase.DONE:
                 break
-        else:
-            raise self._no_quorum()
+            if core.prefix.learned_count() > learned:
+                learned, self._heard_ms = core.prefix.learned_count(), self._now_ms()
+            elif not is_in_time:
+                raise self._no_quorum()
         if core.is_tail_unclear:
             self._log_unclear("the tail")
 

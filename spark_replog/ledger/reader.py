@@ -58,6 +58,10 @@ class DecidedPrefix:
         """Number of decided entries known; it never shrinks (the floor of this process)."""
         return len(self.hashes)
 
+    def learned_count(self) -> int:
+        """Return how many records were learned, over all roots."""
+        return sum(view.next_position for view in self.views)
+
     def previous_hash(self, index: int) -> bytes:
         """Return the hash that ENTRY(index) chains to."""
         return self.hashes[index - 1] if index else self._genesis

@@ -44,7 +44,7 @@ class LedgerSettings:
         grace_ms: wait for the remaining roots after a majority did it.
         tail_retry_ms: how long a tail that cannot be judged is read again before a process
             that may write claims, and a read-only one answers its floor.
-        quorum_timeout_ms: how long a refresh tries to reach a majority.
+        quorum_timeout_ms: how long a refresh waits while no majority answers and no record arrives.
         claim_backoff_ms: first upper bound of the random wait after being deposed in a duel.
         claim_backoff_max_ms: its largest.
         root_retry_ms: first wait before a root that failed is tried again.

@@ -7,6 +7,8 @@ import time
 
 import pytest
 
+from spark_replog.ledger.ledger import LedgerSettings
+
 
 @pytest.mark.parametrize("root_count", [1, 2, 3, 5])
 def test_steady_state_is_one_create_round_and_no_get(make_store, root_count):
@@ -121,3 +123,17 @@ def test_cold_start_over_a_slow_network_reads_several_records_at_a_time(make_sto
     reader.reset()
     reader.ledger.refresh()
     assert reader.journal_gets() == 3
+
+
+def test_a_long_journal_is_not_mistaken_for_silent_roots(make_store):
+    store = make_store(3)
+    writer, reader = store.process(), store.process(LedgerSettings(quorum_timeout_ms=200))
+    for number in range(600):
+        writer.append(b"command %d" % number)
+    crowds = [Crowd(faulty.store) for faulty in reader.faulty]
+    for counting, crowd in zip(reader.counting, crowds, strict=True):
+        counting.store = crowd
+
+    assert len(reader.commands()) == 600
+    slept_ms = 8 * 600 / max(crowd.most for crowd in crowds)
+    assert slept_ms > 2 * 200  # so the read as a whole outlasted the timeout
