@@ -6,6 +6,7 @@ the JVM costs the same; whatever replog needs on top of them is replog's own.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 
 import numpy as np
@@ -56,6 +57,12 @@ class Piece(InputPartition):
         self.row_count = row_count
 
 
+def maybe_freeze(wanted: bool) -> None:
+    """Take imports out of the collection that Spark's daemon runs after each task, as replog does."""
+    if wanted and not gc.get_freeze_count():
+        gc.freeze()
+
+
 def passed_batches(row_count: int) -> Iterator[pa.RecordBatch]:
     """Yield the same prebuilt batch until row_count rows have been passed."""
     batch = prebuilt_batch(min(BATCH_ROW_COUNT, row_count))
@@ -83,8 +90,8 @@ class PassReader(DataSourceReader):
 class PassStreamReader(DataSourceStreamReader):
     """A stream of `rows` rows a micro-batch, for `batches` micro-batches."""
 
-    def __init__(self, rows: int, tasks: int, batches: int) -> None:
-        self.rows, self.tasks, self.batches, self.at = rows, tasks, batches, 0
+    def __init__(self, rows: int, tasks: int, batches: int, freeze: bool) -> None:
+        self.rows, self.tasks, self.batches, self.at, self.freeze = rows, tasks, batches, 0, freeze
 
     def initialOffset(self) -> dict[str, int]:
         """Start at batch 0."""
@@ -102,6 +109,7 @@ class PassStreamReader(DataSourceStreamReader):
 
     def read(self, partition: Piece) -> Iterator[pa.RecordBatch]:
         """Yield the rows."""
+        maybe_freeze(self.freeze)
         yield from passed_batches(partition.row_count)
 
 
@@ -129,8 +137,12 @@ class CountWriter(DataSourceArrowWriter):
 class CountStreamWriter(DataSourceStreamArrowWriter):
     """A streaming sink that only counts."""
 
+    def __init__(self, freeze: bool) -> None:
+        self.freeze = freeze
+
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Counted:
         """Count rows."""
+        maybe_freeze(self.freeze)
         return Counted(sum(batch.num_rows for batch in iterator))
 
     def commit(self, messages: list[Counted], batchId: int) -> None:
@@ -141,7 +153,7 @@ class CountStreamWriter(DataSourceStreamArrowWriter):
 
 
 class Floor(DataSource):
-    """`format("floor")`: options rows, tasks, batches."""
+    """`format("floor")`: options rows, tasks, batches, freeze."""
 
     @classmethod
     def name(cls) -> str:
@@ -159,7 +171,8 @@ class Floor(DataSource):
     def streamReader(self, schema: object) -> PassStreamReader:
         """Return the stream reader."""
         options = self.options
-        return PassStreamReader(int(options["rows"]), int(options.get("tasks", 2)), int(options["batches"]))
+        freeze = options.get("freeze") == "true"
+        return PassStreamReader(int(options["rows"]), int(options.get("tasks", 2)), int(options["batches"]), freeze)
 
     def writer(self, schema: object, overwrite: bool) -> CountWriter:
         """Return the batch sink."""
@@ -167,4 +180,4 @@ class Floor(DataSource):
 
     def streamWriter(self, schema: object, overwrite: bool) -> CountStreamWriter:
         """Return the streaming sink."""
-        return CountStreamWriter()
+        return CountStreamWriter(self.options.get("freeze") == "true")

@@ -37,12 +37,11 @@ def durations(query: StreamingQuery, batches: int) -> list[dict[str, float]]:
     return [value for batch, value in sorted(seen.items()) if batch >= WARM_UP]
 
 
-def floor_query(spark: SparkSession, folder: Path, batches: int) -> StreamingQuery:
-    """Start the do-nothing pair."""
-    source: DataFrame = (
-        spark.readStream.format("floor").option("rows", ROWS).option("tasks", 2).option("batches", batches).load()
-    )
-    writer = source.select("key", "value").writeStream.format("floor")
+def floor_query(spark: SparkSession, folder: Path, batches: int, freeze: bool) -> StreamingQuery:
+    """Start the do-nothing pair, with or without the `gc.freeze()` that replog's workers do."""
+    reader = spark.readStream.format("floor").option("rows", ROWS).option("tasks", 2)
+    source: DataFrame = reader.option("batches", batches).option("freeze", freeze).load()
+    writer = source.select("key", "value").writeStream.format("floor").option("freeze", freeze)
     return writer.option("checkpointLocation", str(folder)).start()
 
 
@@ -68,7 +67,7 @@ def main() -> None:
     parser.add_argument("--dir", default=None)
     arguments = parser.parse_args()
     batches = arguments.batches
-    results: dict[str, list[dict[str, float]]] = {"floor": [], "replog": []}
+    results: dict[str, list[dict[str, float]]] = {"floor": [], "floor, gc frozen": [], "replog": []}
     with scratch(arguments.dir) as folder, session("micro-batch") as spark:
         spark.conf.set("spark.sql.streaming.numRecentProgressUpdates", "1000")
         path = str(folder / "store")
@@ -78,15 +77,16 @@ def main() -> None:
         rows = spark.read.format("floor").option("rows", ROWS * (batches + 20)).load().select("key", "value")
         rows.write.format("replog").option("path", path).option("topic", "in").mode("append").save()
         for number in range(arguments.rounds):
-            results["floor"] += durations(floor_query(spark, folder / f"floor-{number}", batches), batches)
+            for name, freeze in (("floor", False), ("floor, gc frozen", True)):
+                query = floor_query(spark, folder / f"{name}-{number}", batches, freeze)
+                results[name] += durations(query, batches)
             results["replog"] += durations(replog_query(spark, path, folder / f"replog-{number}"), batches)
     for phase in ("triggerExecution", "latestOffset", "queryPlanning", "addBatch", "walCommit", "commitOffsets"):
         print(f"\n{phase}")
         print(table([(name, [row.get(phase, 0.0) for row in values]) for name, values in results.items()], "ms"))
-    over = statistics.median(row["triggerExecution"] for row in results["replog"]) - statistics.median(
-        row["triggerExecution"] for row in results["floor"]
-    )
-    print(f"\nreplog over the do-nothing pair: {over:.1f} ms a micro-batch")
+    median = {name: statistics.median(row["triggerExecution"] for row in rows) for name, rows in results.items()}
+    for name in ("floor", "floor, gc frozen"):
+        print(f"\nreplog over the do-nothing pair ({name}): {median['replog'] - median[name]:.1f} ms a micro-batch")
 
 
 if __name__ == "__main__":
