@@ -19,7 +19,7 @@ def test_version(version, request, make_store, work_folder):
     if version == "4.3":
         driver = request.getfixturevalue("spark")
     else:
-        environment = request.getfixturevalue("older_environment")(version)
+        environment = request.getfixturevalue("older_environment")(version).quick_to_start()
         driver = SparkDriver(environment, work_folder / f"driver-{version}.log", "serve")
     try:
         assert driver.call("about")["spark"].startswith(version)
