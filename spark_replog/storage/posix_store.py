@@ -5,11 +5,12 @@ from __future__ import annotations
 import errno
 import mmap
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 
 from spark_replog.errors import ErrorCode, OutcomeUnknownError, ReplogError, RetriableError
 from spark_replog.ids import new_id
+from spark_replog.storage.direct_write import may_write_directly, open_direct, write_direct
 from spark_replog.storage.mounts import is_remote_file_system
 from spark_replog.storage.object_store import Buffer, CreateOutcome, ObjectInfo
 from spark_replog.storage.retrying_store import pieces_of
@@ -52,7 +53,7 @@ class PosixStore:
         self.url = url
         self._root = os.path.abspath(url.removeprefix("file://"))
         self._fsync = fsync
-        self._maps_ranges: bool | None = None
+        self._is_local: bool | None = None
         self._durable_folders: dict[str, int] = {}
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -71,7 +72,7 @@ class PosixStore:
             try:
                 if size_bytes is None:
                     size_bytes = max(0, os.fstat(fd).st_size - start)
-                if size_bytes >= MAP_SIZE_BYTES_MIN and self._may_map():
+                if size_bytes >= MAP_SIZE_BYTES_MIN and self._is_local_disk():
                     return _map_range(fd, start, size_bytes)
                 return _read_range(fd, start, size_bytes)
             finally:
@@ -150,11 +151,24 @@ class PosixStore:
             raise self._read_failed(error, key) from error
 
     def _write_temp(self, temp_path: str, pieces: Sequence[Buffer]) -> None:
+        if may_write_directly(sum(memoryview(piece).nbytes for piece in pieces)) and self._is_local_disk():
+            fd = open_direct(temp_path)
+            if fd is not None and self._fill_temp(fd, pieces, write_direct):
+                return
+            if fd is not None:
+                os.unlink(temp_path)
         fd = os.open(temp_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        self._fill_temp(fd, pieces, _write_all)
+
+    def _fill_temp(self, fd: int, pieces: Sequence[Buffer], write: Callable[[int, Sequence[Buffer]], bool]) -> bool:
+        """Write and flush the file and close it; False where this way of writing is refused."""
         try:
-            _write_all(fd, pieces)
+            if not write(fd, pieces):
+                return False
             if self._fsync:
+                # Direct writes too: the disk's own cache and the file's length have to be made durable.
                 os.fsync(fd)
+            return True
         finally:
             os.close(fd)
 
@@ -228,11 +242,12 @@ class PosixStore:
                 size_bytes = os.stat(f"{self._root}/{folder_key}{name}").st_size
                 yield ObjectInfo(f"{folder_key}{name}", size_bytes)
 
-    def _may_map(self) -> bool:
-        if self._maps_ranges is None:
-            # A read error under a map is SIGBUS, which ends the process: never map what a network can lose.
-            self._maps_ranges = not is_remote_file_system(self._root)
-        return self._maps_ranges
+    def _is_local_disk(self) -> bool:
+        if self._is_local is None:
+            # A read error under a map is SIGBUS, which ends the process: never map what a network can lose. And
+            # direct writes mean other things there.
+            self._is_local = not is_remote_file_system(self._root)
+        return self._is_local
 
     def _check_root(self) -> None:
         if not os.path.isdir(self._root):
@@ -300,7 +315,7 @@ def _fsync_folder(path: str) -> None:
         os.close(fd)
 
 
-def _write_all(fd: int, pieces: Sequence[Buffer]) -> None:
+def _write_all(fd: int, pieces: Sequence[Buffer]) -> bool:
     rest = [view for view in (memoryview(piece).cast("B") for piece in pieces) if view.nbytes]
     first = 0
     while first < len(rest):
@@ -310,6 +325,7 @@ def _write_all(fd: int, pieces: Sequence[Buffer]) -> None:
             first += 1
         if written:
             rest[first] = rest[first][written:]
+    return True
 
 
 def _read_range(fd: int, start: int, size_bytes: int) -> bytes:

@@ -1,0 +1,121 @@
+"""Large files past the page cache: O_DIRECT through a small aligned buffer.
+
+Of several replicas one is read, as a rule. Through the page cache each costs a page of memory per page
+of data, evicts what readers need, and is slow where the machine must first find that memory; direct
+writes cost one copy into a buffer that stays in the processor's cache. Small files keep to the page
+cache: a tail reader takes them within milliseconds (ADR 6).
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+
+from spark_replog.storage.object_store import Buffer
+
+DIRECT_SIZE_BYTES_MIN = 8 * 1024 * 1024
+"""Bodies from here on are written directly: batch loads and backlogs, not the tail of a live log."""
+ALIGN_BYTES = 4096
+"""Every block device and file system accepts it, for addresses, lengths and positions alike."""
+CHUNK_SIZE_BYTES = 1024 * 1024
+_O_DIRECT = getattr(os, "O_DIRECT", 0)
+
+_free_chunks: deque[mmap.mmap] = deque()
+
+
+def may_write_directly(size_bytes: int) -> bool:
+    """Return whether a body of so many bytes is one for direct writes on this platform."""
+    return bool(_O_DIRECT) and size_bytes >= DIRECT_SIZE_BYTES_MIN
+
+
+def open_direct(path: str) -> int | None:
+    """Create the file exclusively for direct writes; None where its file system has none.
+
+    Raises:
+        OSError: the file cannot be created; nothing is there.
+    """
+    try:
+        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | _O_DIRECT, 0o644)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):
+            raise
+        with suppress(FileNotFoundError):  # Linux may create the name before it refuses the flag
+            os.unlink(path)
+        return None
+
+
+def write_direct(fd: int, pieces: Sequence[Buffer]) -> bool:
+    """Write the pieces one after another from position 0, and end the file behind the last.
+
+    Args:
+        fd: from `open_direct`.
+        pieces: of any lengths and addresses.
+
+    Returns:
+        False where the device refuses writes of this alignment: nothing was written, and the caller
+        writes through the page cache.
+
+    Raises:
+        OSError: as of pwrite(2); the file holds a part.
+    """
+    chunk = _take_chunk()
+    room = np.frombuffer(chunk, dtype=np.uint8)
+    at_bytes = filled_bytes = 0
+    try:
+        for piece in pieces:
+            rest = np.frombuffer(piece, dtype=np.uint8) if memoryview(piece).nbytes else room[:0]
+            while len(rest):
+                count = min(len(rest), CHUNK_SIZE_BYTES - filled_bytes)
+                room[filled_bytes : filled_bytes + count] = rest[:count]  # numpy lets other threads run meanwhile
+                rest = rest[count:]
+                filled_bytes += count
+                if filled_bytes == CHUNK_SIZE_BYTES:
+                    _write_whole(fd, room, at_bytes)
+                    at_bytes, filled_bytes = at_bytes + filled_bytes, 0
+        if filled_bytes:
+            padded_bytes = -(-filled_bytes // ALIGN_BYTES) * ALIGN_BYTES
+            room[filled_bytes:padded_bytes] = 0
+            _write_whole(fd, room[:padded_bytes], at_bytes)
+            os.ftruncate(fd, at_bytes + filled_bytes)
+    except OSError as error:
+        if error.errno == errno.EINVAL and not at_bytes:
+            return False
+        raise
+    finally:
+        _free_chunks.append(chunk)
+    return True
+
+
+def _write_whole(fd: int, block: np.ndarray[Any, np.dtype[np.uint8]], at_bytes: int) -> None:
+    """Write all of an aligned block; after a short write go on from the last whole alignment."""
+    done_bytes = 0
+    while done_bytes < len(block):
+        written_bytes = os.pwrite(fd, block[done_bytes:].data, at_bytes + done_bytes)
+        if written_bytes < ALIGN_BYTES:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        done_bytes += written_bytes // ALIGN_BYTES * ALIGN_BYTES
+
+
+def _take_chunk() -> mmap.mmap:
+    try:
+        return _free_chunks.popleft()
+    except IndexError:
+        # Private: a forked child must never share the bytes that its parent is about to write.
+        return mmap.mmap(-1, CHUNK_SIZE_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+
+
+__all__ = [
+    "ALIGN_BYTES",
+    "CHUNK_SIZE_BYTES",
+    "DIRECT_SIZE_BYTES_MIN",
+    "may_write_directly",
+    "open_direct",
+    "write_direct",
+]

@@ -1,0 +1,165 @@
+"""Large files past the page cache: same bytes, same durability, same refusals as through it."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+import threading
+
+import numpy as np
+import pytest
+
+from spark_replog.errors import ErrorCode, ReplogError
+from spark_replog.storage import direct_write, mounts
+from spark_replog.storage.direct_write import ALIGN_BYTES, CHUNK_SIZE_BYTES, DIRECT_SIZE_BYTES_MIN
+from spark_replog.storage.object_store import CreateOutcome
+from spark_replog.storage.posix_store import PosixStore
+
+CREATED = CreateOutcome.CREATED
+
+
+def body(size_bytes, seed=0):
+    return np.random.default_rng(seed).integers(0, 256, size_bytes, dtype=np.uint8).tobytes()
+
+
+@pytest.fixture
+def store(tmp_path):
+    return PosixStore(f"file://{tmp_path}")
+
+
+@pytest.fixture
+def writes(monkeypatch):
+    """Positions and sizes of direct writes; the calls that follow them."""
+    log = []
+    real = {name: getattr(os, name) for name in ("pwrite", "writev", "ftruncate", "fsync", "link")}
+
+    def watch(name):
+        def call(*args, **kwargs):
+            result = real[name](*args, **kwargs)
+            log.append((name, args[2], len(args[1])) if name == "pwrite" else (name,))
+            return result
+
+        return call
+
+    for name in real:
+        monkeypatch.setattr(os, name, watch(name))
+    return log
+
+
+@pytest.mark.parametrize("extra_bytes", [0, 1, ALIGN_BYTES - 1, ALIGN_BYTES, CHUNK_SIZE_BYTES + 17])
+def test_the_file_holds_the_pieces_whatever_their_lengths(store, tmp_path, extra_bytes, writes):
+    data = body(DIRECT_SIZE_BYTES_MIN + extra_bytes)
+    cuts = [0, 0, 1, 4095, 70_001, CHUNK_SIZE_BYTES * 3 + 5, len(data)]
+    pieces = [memoryview(data)[start:stop] for start, stop in itertools.pairwise(cuts)]
+    assert store.create("big", pieces) is CREATED
+    assert (tmp_path / "big").read_bytes() == data
+    assert {size for _, _, size in (item for item in writes if item[0] == "pwrite")} <= set(
+        range(ALIGN_BYTES, CHUNK_SIZE_BYTES + 1, ALIGN_BYTES)
+    ), "every write is of whole blocks"
+    assert ("writev",) not in writes
+
+
+def test_a_direct_file_is_flushed_before_its_name_exists(store, writes):
+    store.create("big", body(DIRECT_SIZE_BYTES_MIN + 5))
+    names = [item[0] for item in writes]
+    assert names[-5:] == ["pwrite", "ftruncate", "fsync", "link", "fsync"]
+
+
+def test_small_bodies_and_network_mounts_keep_to_the_page_cache(tmp_path, writes, monkeypatch):
+    PosixStore(f"file://{tmp_path}").create("small", body(DIRECT_SIZE_BYTES_MIN - 1))
+    monkeypatch.setattr(mounts, "file_system_type", lambda path: "nfs4")
+    PosixStore(f"file://{tmp_path}").create("far", body(DIRECT_SIZE_BYTES_MIN))
+    assert not [item for item in writes if item[0] == "pwrite"]
+    assert ("writev",) in writes
+
+
+def test_a_file_system_without_direct_writes_is_written_through_the_cache(store, tmp_path, monkeypatch, writes):
+    real_open = os.open
+
+    def refuse(path, flags, *args, **kwargs):
+        if flags & os.O_DIRECT:
+            real_open(path, flags & ~os.O_DIRECT, *args, **kwargs)  # as Linux: the name stays behind
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        return real_open(path, flags, *args, **kwargs)
+
+    monkeypatch.setattr(os, "open", refuse)
+    data = body(DIRECT_SIZE_BYTES_MIN)
+    assert store.create("big", data) is CREATED
+    assert (tmp_path / "big").read_bytes() == data
+    assert os.listdir(tmp_path) == ["big"]
+    assert ("writev",) in writes
+
+
+def test_a_device_that_refuses_the_alignment_gets_the_bytes_through_the_cache(store, tmp_path, monkeypatch):
+    def refuse(*args):
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+
+    monkeypatch.setattr(os, "pwrite", refuse)
+    data = body(DIRECT_SIZE_BYTES_MIN)
+    assert store.create("big", data) is CREATED
+    assert (tmp_path / "big").read_bytes() == data
+    assert os.listdir(tmp_path) == ["big"]
+
+
+def test_a_short_write_goes_on_at_the_last_whole_block(store, tmp_path, monkeypatch):
+    real_pwrite, calls = os.pwrite, []
+
+    def short(fd, view, position):
+        calls.append(position)
+        return real_pwrite(fd, view[: ALIGN_BYTES * 3] if len(calls) == 1 else view, position)
+
+    monkeypatch.setattr(os, "pwrite", short)
+    data = body(DIRECT_SIZE_BYTES_MIN + 9)
+    store.create("big", data)
+    assert (tmp_path / "big").read_bytes() == data
+    assert calls[:2] == [0, ALIGN_BYTES * 3]
+
+
+@pytest.mark.parametrize("written_bytes", [None, 100])
+def test_a_full_disk_is_refused_and_leaves_nothing(store, tmp_path, monkeypatch, written_bytes):
+    real_pwrite, calls = os.pwrite, []
+
+    def full(fd, view, position):
+        calls.append(position)
+        if len(calls) < 3:
+            return real_pwrite(fd, view, position)
+        if written_bytes is None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return written_bytes  # the last bytes of a disk: less than a block
+
+    monkeypatch.setattr(os, "pwrite", full)
+    with pytest.raises(ReplogError) as raised:
+        store.create("big", body(DIRECT_SIZE_BYTES_MIN))
+    assert raised.value.code is ErrorCode.REPLOG_STORE_REFUSED
+    assert "Free space" in str(raised.value)
+    assert os.listdir(tmp_path) == []
+
+
+def test_writers_of_one_process_never_share_a_buffer(store, tmp_path):
+    bodies = {f"big{number}": body(DIRECT_SIZE_BYTES_MIN + number, seed=number) for number in range(6)}
+    threads = [threading.Thread(target=store.create, args=item) for item in bodies.items()]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for name, data in bodies.items():
+        assert (tmp_path / name).read_bytes() == data
+
+
+def test_a_forked_child_writes_into_memory_of_its_own():
+    chunk = direct_write._take_chunk()
+    chunk[:4] = b"mine"
+    child = os.fork()
+    if child == 0:
+        chunk[:4] = b"your"
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert bytes(chunk[:4]) == b"mine"
+
+
+def test_buffers_are_used_again(store, monkeypatch):
+    monkeypatch.setattr(direct_write, "_free_chunks", direct_write.deque())
+    for number in range(3):
+        store.create(f"big{number}", body(DIRECT_SIZE_BYTES_MIN))
+    assert len(direct_write._free_chunks) == 1
