@@ -115,9 +115,7 @@ def test_no_leftovers(path):
 def test_every_setting_is_read_somewhere():
     from spark_replog.config import CoordinatorConfig, ProducerConfig
 
-    elsewhere = "\n".join(
-        path.read_text(encoding="utf-8") for path in SOURCES if not path.name.startswith("config")
-    )
+    elsewhere = "\n".join(path.read_text(encoding="utf-8") for path in SOURCES if not path.name.startswith("config"))
     names = {field.name for settings in (ProducerConfig, CoordinatorConfig) for field in fields(settings)}
     assert {name for name in names if not re.search(rf"\.{name}\b", elsewhere)} == set()
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from spark_replog.errors import ErrorCode, UnsupportedFormatError
+from spark_replog.log.group_records import decode_record, encode_record
 from spark_replog.log.model import (
     Append,
     BrokerRegister,
@@ -20,6 +21,7 @@ from spark_replog.log.model import (
     DataObject,
     FeatureSet,
     GenerationAdvance,
+    GroupRecords,
     HoldersAdd,
     IdentityKind,
     IsrChange,
@@ -309,6 +311,41 @@ def _decode_holders_add(reader: Reader) -> HoldersAdd:
     return HoldersAdd(reader.uint(), reader.uint(), reader.uint(), _decode_ids(reader))
 
 
+def _encode_group_records(writer: Writer, command: GroupRecords) -> None:
+    for text in (command.topic_id, command.group, command.writer_id, command.member_id, command.instance_id):
+        writer.text(text)
+    for number in (command.sequence, command.generation, command.revision, command.time_ms):
+        writer.sint(number)
+    writer.uint(len(command.records))
+    for record in command.records:
+        key, value = encode_record(record)
+        writer.uint(len(key))
+        writer.raw(key)
+        writer.uint(0 if value is None else len(value) + 1)
+        writer.raw(value or b"")
+
+
+def _decode_group_records(reader: Reader) -> GroupRecords:
+    topic_id, group, writer_id, member_id, instance_id = (reader.text() for _ in range(5))
+    sequence, generation, revision, time_ms = (reader.sint() for _ in range(4))
+    records = []
+    for _ in range(reader.count()):
+        key, size_bytes = reader.raw(reader.uint()), reader.uint()
+        records.append(decode_record(key, reader.raw(size_bytes - 1) if size_bytes else None))
+    return GroupRecords(
+        topic_id,
+        group,
+        writer_id,
+        sequence,
+        member_id,
+        instance_id,
+        generation,
+        revision,
+        time_ms,
+        tuple(records),
+    )
+
+
 def _encode_broker_register(writer: Writer, command: BrokerRegister) -> None:
     writer.uint(command.broker_id)
     writer.text(command.url)
@@ -350,6 +387,7 @@ _CODECS: tuple[tuple[int, type, Callable[[Writer, Any], None], Callable[[Reader]
         _encode_numbers("generation", "floor"),
         lambda r: GenerationAdvance(r.uint(), r.uint()),
     ),
+    (69, GroupRecords, _encode_group_records, _decode_group_records),
     (64, BrokerRegister, _encode_broker_register, _decode_broker_register),
     (65, LedgerRegister, _encode_texts("name", "ledger_id"), lambda r: LedgerRegister(r.text(), r.text())),
     (
@@ -375,6 +413,7 @@ __all__ = [
     "DataObject",
     "FeatureSet",
     "GenerationAdvance",
+    "GroupRecords",
     "HoldersAdd",
     "IdentityKind",
     "IsrChange",

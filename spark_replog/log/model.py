@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
 
+from spark_replog.log.group_records import Record
+
 
 class IdentityKind(IntEnum):
     """Which identity rule of the duplicate check an append follows."""
@@ -151,6 +153,28 @@ class GenerationAdvance:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupRecords:
+    """Records of one consumer group, inline in the ledger of `__consumer_offsets` (ADR 0020)."""
+
+    topic_id: str
+    group: str
+    writer_id: str
+    """Of the process that proposes; with `sequence` it finds a repeated command."""
+    sequence: int
+    member_id: str
+    """'' from no member."""
+    instance_id: str
+    generation: int
+    """The member's; -1 from no member."""
+    revision: int
+    """A change of membership: refused unless the group's is this one. -1: a commit, judged by generation."""
+    time_ms: int
+    """Proposer's clock; only for the expiry of offsets."""
+    records: tuple[Record, ...]
+    """None: a mere sign of life."""
+
+
+@dataclass(frozen=True, slots=True)
 class BrokerRegister:
     """Adds or updates a broker; `probe` is the report of the create-if-absent probe, JSON."""
 
@@ -192,6 +216,16 @@ class FeatureSet:
     level: int
 
 
-TopicCommand = Append | TopicInit | TopicClose | PartitionsAdd | ConfigSet | IsrChange | HoldersAdd | GenerationAdvance
+TopicCommand = (
+    Append
+    | TopicInit
+    | TopicClose
+    | PartitionsAdd
+    | ConfigSet
+    | IsrChange
+    | HoldersAdd
+    | GenerationAdvance
+    | GroupRecords
+)
 ClusterCommand = BrokerRegister | LedgerRegister | TopicPublish | TopicUnpublish | FeatureSet
 Command = TopicCommand | ClusterCommand

@@ -16,11 +16,13 @@ from spark_replog.errors import ErrorCode, ReplogError
 from spark_replog.ids import BrokerId, LedgerId, TopicId
 from spark_replog.log.commands import decode_command
 from spark_replog.log.entry import decode_entry
+from spark_replog.log.group_state import GroupTable
 from spark_replog.log.model import (
     Append,
     ConfigSet,
     DataObject,
     GenerationAdvance,
+    GroupRecords,
     HoldersAdd,
     IsrChange,
     PartitionsAdd,
@@ -112,6 +114,7 @@ class TopicLedgerState:
         self.append_time_ms = 0
         self.last_shrink_ms: dict[BrokerId, int] = {}
         self.producers = ProducerTable()
+        self.groups = GroupTable()
         self._partitions: dict[tuple[TopicId, int], PartitionState] = {}
         self._objects: list[_LogObject] = []
         self._first_object: dict[tuple[int, int], tuple[int, int]] = {}
@@ -126,6 +129,7 @@ class TopicLedgerState:
             IsrChange: self._apply_isr_change,
             HoldersAdd: self._apply_holders_add,
             GenerationAdvance: self._apply_generation_advance,
+            GroupRecords: self._apply_group_records,
         }
 
     # ------------------------------------------------------------------------------------ questions
@@ -418,6 +422,14 @@ class TopicLedgerState:
         self.gc_floor = max(self.gc_floor, command.floor)
         self.producers.forget_one_shots(self.gc_floor)
         return OK
+
+    def _apply_group_records(self, command: GroupRecords, index: int, number: int) -> CommandResult:
+        topic = self.topics.get(command.topic_id)
+        if topic is None:
+            return CommandResult(Outcome.UNKNOWN_TOPIC, {}, command.topic_id)
+        if topic.closed:
+            return CommandResult(Outcome.TOPIC_CLOSED, {}, f"topic '{topic.name}' was deleted")
+        return self.groups.apply(command)
 
     # ------------------------------------------------------------------------------------- helpers
 

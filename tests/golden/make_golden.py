@@ -17,6 +17,7 @@ from typing import Any
 import pyarrow as pa
 
 from spark_replog.log import commands as c
+from spark_replog.log import group_records as g
 from spark_replog.log.data_object import HEADERS_TYPE, data_schema, decode_section, encode_data_object
 from spark_replog.log.entry import encode_entry
 
@@ -58,7 +59,25 @@ def entries() -> dict[str, list[c.Command]]:
             c.TopicUnpublish("orders", TOPIC),
             c.FeatureSet(1),
         ],
+        "entry_groups": group_commands(),
     }
+
+
+def group_commands() -> list[c.Command]:
+    """Return every kind of record of `__consumer_offsets`."""
+    member = g.GroupMember("app-1", "till-1", "app", 45_000, 300_000, True, (("range", b"{}"),), b"\x00a")
+    metadata = g.GroupMetadata("consumer", 3, "range", "app-1", g.GroupPhase.STABLE, 1_700_000_000_000, (member,))
+    offset = g.OffsetAndMetadata(42, 7, "no\u00ebl", 1_700_000_000_001, None, TOPIC)
+    records = (
+        g.OffsetRecord("billing", "orders", 3, offset),
+        g.OffsetRecord("billing", "orders", 4, g.OffsetAndMetadata(0)),
+        g.OffsetRecord("billing", "orders", 5, None),
+    )
+    return [
+        c.GroupRecords(TOPIC, "billing", LEDGER, 9, "app-1", "till-1", 3, -1, 1_700_000_000_001, records),
+        c.GroupRecords(TOPIC, "billing", LEDGER, 10, "", "", -1, 2, -1, (g.GroupRecord("billing", metadata),)),
+        c.GroupRecords(TOPIC, "billing", "w", 0, "", "", -1, 3, 0, (g.GroupRecord("billing", None),)),
+    ]
 
 
 def rows(first: int, has_headers: bool) -> pa.RecordBatch:
@@ -81,6 +100,8 @@ def plain(value: Any) -> Any:
         return {"Section": value._asdict()}
     if is_dataclass(value):
         return {type(value).__name__: {f.name: plain(getattr(value, f.name)) for f in fields(value)}}
+    if isinstance(value, bytes):
+        return value.hex()
     if isinstance(value, frozenset):
         return sorted(value)
     return [plain(item) for item in value] if isinstance(value, tuple | list) else value

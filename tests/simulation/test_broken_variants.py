@@ -20,9 +20,7 @@ from spark_replog.ledger.root_state import RootState
 from spark_replog.testing.simulation import Parts, Scenario, Violation, simulate
 
 
-def core_with(
-    prefix: type[DecidedPrefix] | None = None, proposer: type[Proposer] | None = None
-) -> type[LedgerCore]:
+def core_with(prefix: type[DecidedPrefix] | None = None, proposer: type[Proposer] | None = None) -> type[LedgerCore]:
     """Return a core whose reader or proposer is replaced."""
 
     class Broken(LedgerCore):

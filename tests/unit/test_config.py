@@ -50,9 +50,7 @@ def test_no_option_means_the_defaults(group):
     assert pickle.loads(pickle.dumps(read)) == read
 
 
-@pytest.mark.parametrize(
-    "key", keys_of("producer", "coordinator", "topic"), ids=lambda key: f"{key.group}-{key.name}"
-)
+@pytest.mark.parametrize("key", keys_of("producer", "coordinator", "topic"), ids=lambda key: f"{key.group}-{key.name}")
 def test_default_can_be_given_as_text_and_names_a_field(key):
     assert key.field in SETTINGS[key.group].__dataclass_fields__
     if shown_default(key):
@@ -119,9 +117,7 @@ def test_topic_takes_nothing_beside_its_own():
 def test_replica_lag_must_fit_the_request_timeout():
     with pytest.raises(InvalidConfigError, match="less than half"):
         CoordinatorConfig.from_options({"replica.lag.time.max.ms": "15000"})
-    assert (
-        CoordinatorConfig.from_options({"replica.lag.time.max.ms": "14999"}).replica_lag_time_max_ms == 14_999
-    )
+    assert CoordinatorConfig.from_options({"replica.lag.time.max.ms": "14999"}).replica_lag_time_max_ms == 14_999
 
 
 @pytest.mark.parametrize(("replicas", "least"), [(1, 1), (2, 2), (3, 2), (4, 3), (5, 3)])

@@ -13,9 +13,7 @@ from spark_replog import errors
 from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError, ReplogError
 
 DOCUMENT = Path(__file__).parents[2] / "docs/errors.md"
-CLASSES = [
-    value for value in vars(errors).values() if inspect.isclass(value) and issubclass(value, ReplogError)
-]
+CLASSES = [value for value in vars(errors).values() if inspect.isclass(value) and issubclass(value, ReplogError)]
 
 
 @pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)

@@ -1,0 +1,333 @@
+"""Records of `__consumer_offsets` and their bytes: Kafka's versioned key and value schemas.
+
+Source: ``OffsetCommitKey.json``, ``OffsetCommitValue.json``, ``GroupMetadataKey.json``. A key or a value begins
+with its version, two bytes, big endian; a null value is a tombstone. The value of a group's metadata is of
+version 100: Kafka keeps members that are just joining in a broker's memory, and there is no broker here.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import NamedTuple
+
+from spark_replog.errors import CorruptDataError, ErrorCode, UnsupportedFormatError
+from spark_replog.ids import TopicId
+from spark_replog.log.wire import Reader, Writer
+
+OFFSET_KEY_VERSION = 1
+GROUP_KEY_VERSION = 2
+OFFSET_VALUE_VERSION = 4
+GROUP_VALUE_VERSION = 100
+NO_LEADER_EPOCH = -1
+_NO_TOPIC_ID = "0" * 32
+
+
+class GroupPhase(IntEnum):
+    """Where a group stands. Source: ``ClassicGroupState``."""
+
+    EMPTY = 0
+    PREPARING_REBALANCE = 1
+    COMPLETING_REBALANCE = 2
+    STABLE = 3
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetAndMetadata:
+    """What a group has committed for one partition.
+
+    Attributes:
+        offset: of the NEXT record to read.
+        topic_id: of the topic that was read; '' where the writer did not know it. Another id under the
+            same name is another topic, so the offset means nothing there.
+    """
+
+    offset: int
+    leader_epoch: int = NO_LEADER_EPOCH
+    metadata: str = ""
+    commit_time_ms: int = 0
+    expire_time_ms: int | None = None
+    topic_id: TopicId = ""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMember:
+    """One member of a group.
+
+    Attributes:
+        instance_id: `group.instance.id`; '' for a dynamic member.
+        is_joined: whether it has joined the rebalance that runs.
+        protocols: (assignor, subscription) in the member's order of preference.
+        assignment: what the leader gave it, once synchronised.
+    """
+
+    member_id: str
+    instance_id: str
+    client_id: str
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    is_joined: bool
+    protocols: tuple[tuple[str, bytes], ...]
+    assignment: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMetadata:
+    """A group's membership.
+
+    Attributes:
+        generation: of the last completed join; 0 before the first.
+        protocol: the assignor of that generation; '' without one.
+        leader: member id; '' without one.
+        since_ms: wall time of the change to this phase, for the expiry of offsets only.
+    """
+
+    protocol_type: str = ""
+    generation: int = 0
+    protocol: str = ""
+    leader: str = ""
+    phase: GroupPhase = GroupPhase.EMPTY
+    since_ms: int = 0
+    members: tuple[GroupMember, ...] = field(default=())
+
+    def member(self, member_id: str) -> GroupMember | None:
+        """Return the member, or None."""
+        return next((each for each in self.members if each.member_id == member_id), None)
+
+    def instance(self, instance_id: str) -> GroupMember | None:
+        """Return the static member of this instance, or None."""
+        return next((each for each in self.members if instance_id and each.instance_id == instance_id), None)
+
+
+class OffsetRecord(NamedTuple):
+    """An offset of one partition; value None is a tombstone."""
+
+    group: str
+    topic: str
+    partition: int
+    value: OffsetAndMetadata | None
+
+
+class GroupRecord(NamedTuple):
+    """A group's metadata; value None is a tombstone."""
+
+    group: str
+    value: GroupMetadata | None
+
+
+Record = OffsetRecord | GroupRecord
+
+
+def encode_record(record: Record) -> tuple[bytes, bytes | None]:
+    """Return the record's key and value."""
+    if isinstance(record, OffsetRecord):
+        key = struct.pack(">h", OFFSET_KEY_VERSION) + _string(record.group) + _string(record.topic)
+        key += struct.pack(">i", record.partition)
+        return key, None if record.value is None else encode_offset_value(record.value)
+    key = struct.pack(">h", GROUP_KEY_VERSION) + _string(record.group)
+    return key, None if record.value is None else _encode_group(record.value)
+
+
+def decode_record(key: bytes, value: bytes | None) -> Record:
+    """Return the record behind a key and a value.
+
+    Raises:
+        UnsupportedFormatError: UNSUPPORTED_VERSION: a version of a newer release.
+        CorruptDataError: CORRUPT_MESSAGE.
+    """
+    taken = _Bytes(key)
+    version = taken.number(">h")
+    if version in (0, OFFSET_KEY_VERSION):
+        group, topic, partition = taken.string(), taken.string(), taken.number(">i")
+        taken.finish()
+        return OffsetRecord(group, topic, partition, None if value is None else decode_offset_value(value))
+    if version == GROUP_KEY_VERSION:
+        group = taken.string()
+        taken.finish()
+        return GroupRecord(group, None if value is None else _decode_group(value))
+    raise _unknown("key", version)
+
+
+def encode_offset_value(value: OffsetAndMetadata) -> bytes:
+    """Return the newest version's bytes of an offset: the one that holds a topic id (KIP-848)."""
+    metadata = value.metadata.encode()
+    parts = [
+        struct.pack(">hqi", OFFSET_VALUE_VERSION, value.offset, value.leader_epoch),
+        _varint(len(metadata) + 1),
+        metadata,
+        struct.pack(">q", value.commit_time_ms),
+    ]
+    if value.topic_id:
+        parts += [_varint(1), _varint(0), _varint(16), bytes.fromhex(value.topic_id)]
+    else:
+        parts.append(_varint(0))
+    return b"".join(parts)
+
+
+def decode_offset_value(data: bytes) -> OffsetAndMetadata:
+    """Return the offset of any version, 0 to 4.
+
+    Raises:
+        UnsupportedFormatError: UNSUPPORTED_VERSION.
+        CorruptDataError: CORRUPT_MESSAGE.
+    """
+    taken = _Bytes(data)
+    version = taken.number(">h")
+    if not 0 <= version <= OFFSET_VALUE_VERSION:
+        raise _unknown("offset value", version)
+    offset = taken.number(">q")
+    epoch = taken.number(">i") if version >= 3 else NO_LEADER_EPOCH
+    metadata = taken.text(taken.varint() - 1) if version >= 4 else taken.string()
+    commit_time_ms = taken.number(">q")
+    expire_time_ms = taken.number(">q") if version == 1 else None
+    topic_id = ""
+    for _ in range(taken.varint() if version >= 4 else 0):
+        tag, size_bytes = taken.varint(), taken.varint()
+        body = taken.raw(size_bytes)
+        if tag == 0 and body.hex() != _NO_TOPIC_ID:
+            topic_id = body.hex()
+    taken.finish()
+    return OffsetAndMetadata(offset, epoch, metadata, commit_time_ms, expire_time_ms, topic_id)
+
+
+def _encode_group(value: GroupMetadata) -> bytes:
+    writer = Writer()
+    writer.raw(struct.pack(">h", GROUP_VALUE_VERSION))
+    writer.text(value.protocol_type)
+    writer.sint(value.generation)
+    writer.text(value.protocol)
+    writer.text(value.leader)
+    writer.byte(value.phase)
+    writer.sint(value.since_ms)
+    writer.uint(len(value.members))
+    for member in value.members:
+        writer.text(member.member_id)
+        writer.text(member.instance_id)
+        writer.text(member.client_id)
+        writer.uint(member.session_timeout_ms)
+        writer.uint(member.rebalance_timeout_ms)
+        writer.byte(member.is_joined)
+        writer.uint(len(member.protocols))
+        for name, subscription in member.protocols:
+            writer.text(name)
+            _write_bytes(writer, subscription)
+        _write_bytes(writer, member.assignment)
+    return bytes(writer.data)
+
+
+def _decode_group(data: bytes) -> GroupMetadata:
+    reader = Reader(data)
+    (version,) = struct.unpack(">h", reader.raw(2))
+    if version != GROUP_VALUE_VERSION:
+        raise _unknown("group value", version)
+    head = (reader.text(), reader.sint(), reader.text(), reader.text(), GroupPhase(reader.byte()), reader.sint())
+    members = tuple(_read_member(reader) for _ in range(reader.count()))
+    reader.finish()
+    return GroupMetadata(*head, members)
+
+
+def _read_member(reader: Reader) -> GroupMember:
+    member_id, instance_id, client_id = reader.text(), reader.text(), reader.text()
+    session_timeout_ms, rebalance_timeout_ms, is_joined = reader.uint(), reader.uint(), bool(reader.byte())
+    protocols = tuple((reader.text(), _read_bytes(reader)) for _ in range(reader.count()))
+    return GroupMember(
+        member_id,
+        instance_id,
+        client_id,
+        session_timeout_ms,
+        rebalance_timeout_ms,
+        is_joined,
+        protocols,
+        _read_bytes(reader),
+    )
+
+
+def _write_bytes(writer: Writer, value: bytes) -> None:
+    writer.uint(len(value))
+    writer.raw(value)
+
+
+def _read_bytes(reader: Reader) -> bytes:
+    return reader.raw(reader.uint())
+
+
+def _string(text: str) -> bytes:
+    encoded = text.encode()
+    if len(encoded) > 0x7FFF:
+        raise ValueError(f"a text of {len(encoded)} bytes does not fit Kafka's STRING")
+    return struct.pack(">h", len(encoded)) + encoded
+
+
+def _varint(value: int) -> bytes:
+    writer = Writer()
+    writer.uint(value)
+    return bytes(writer.data)
+
+
+class _Bytes:
+    """Takes Kafka's primitives off one buffer."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._at = 0
+
+    def raw(self, size_bytes: int) -> bytes:
+        if size_bytes < 0 or self._at + size_bytes > len(self._data):
+            raise _damaged("it ends early")
+        self._at += size_bytes
+        return self._data[self._at - size_bytes : self._at]
+
+    def number(self, form: str) -> int:
+        value: int = struct.unpack(form, self.raw(struct.calcsize(form)))[0]
+        return value
+
+    def varint(self) -> int:
+        value = shift = 0
+        while shift < 35:
+            byte = self.raw(1)[0]
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return value
+            shift += 7
+        raise _damaged("a number has too many bytes")
+
+    def text(self, size_bytes: int) -> str:
+        try:
+            return self.raw(size_bytes).decode()
+        except UnicodeDecodeError:
+            raise _damaged("a text is not UTF-8") from None
+
+    def string(self) -> str:
+        return self.text(self.number(">h"))
+
+    def finish(self) -> None:
+        if self._at != len(self._data):
+            raise _damaged(f"{len(self._data) - self._at} bytes follow its end")
+
+
+def _damaged(what: str) -> CorruptDataError:
+    return CorruptDataError(
+        ErrorCode.CORRUPT_MESSAGE,
+        f"a record of __consumer_offsets is damaged: {what}. Put this root's journal back as it was; the other"
+        " roots serve meanwhile.",
+    )
+
+
+def _unknown(what: str, version: int) -> UnsupportedFormatError:
+    return UnsupportedFormatError(
+        ErrorCode.UNSUPPORTED_VERSION,
+        f"{what} version {version} of __consumer_offsets is unknown to this release. Upgrade spark-replog wherever"
+        " this group is used.",
+    )
+
+
+def describe_records(records: Sequence[Record]) -> str:
+    """Return what the records change, for log lines."""
+    return ", ".join(
+        f"{each.topic}-{each.partition}={each.value.offset if each.value else 'deleted'}"
+        if isinstance(each, OffsetRecord)
+        else f"members={len(each.value.members) if each.value else 'deleted'}"
+        for each in records
+    )

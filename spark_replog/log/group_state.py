@@ -1,0 +1,150 @@
+"""The fold of consumer groups: inline records in, the newest offset per key out.
+
+Pure and total, as every fold. Only the newest value of a key is kept, so memory is that of the keys. Who may
+commit is judged here, in the order of the log, so that a member of an older generation can never move an
+offset, whatever its clock says. Source of the rules: ``ClassicGroup.validateOffsetCommit`` and
+``OffsetMetadataManager``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from spark_replog.errors import ErrorCode
+from spark_replog.log.group_records import GroupMetadata, GroupPhase, OffsetAndMetadata, OffsetRecord
+from spark_replog.log.model import GroupRecords
+from spark_replog.log.results import OK, CommandResult, Outcome
+
+WRITERS_KEPT = 64
+"""Writers of a group whose last sequence is kept: those that wrote last."""
+
+
+@dataclass(slots=True)
+class GroupState:
+    """One group. Mutable by the fold only; read it under the ledger's lock.
+
+    Attributes:
+        offsets: newest commit by (topic, partition).
+        revision: of the membership, unique over all groups; a change names the one that it was made from.
+        beats: per member how many of its commands were folded: a sign of life that needs no clock.
+        last_commit_ms: proposer's time of the newest command.
+    """
+
+    group: str
+    metadata: GroupMetadata = field(default_factory=GroupMetadata)
+    offsets: dict[tuple[str, int], OffsetAndMetadata] = field(default_factory=dict)
+    revision: int = 0
+    beats: dict[str, int] = field(default_factory=dict)
+    last_commit_ms: int = 0
+    writers: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def phase(self) -> GroupPhase:
+        """Return where the group stands."""
+        return self.metadata.phase
+
+
+class GroupTable:
+    """All groups of one ledger."""
+
+    def __init__(self) -> None:
+        self._groups: dict[str, GroupState] = {}
+        self._revision = 0
+
+    @property
+    def groups(self) -> Mapping[str, GroupState]:
+        """Return the groups by name."""
+        return self._groups
+
+    def get(self, group: str) -> GroupState | None:
+        """Return what is known of a group."""
+        return self._groups.get(group)
+
+    def is_applied(self, command: GroupRecords) -> bool:
+        """Return whether this very command was folded before."""
+        known = self._groups.get(command.group)
+        return known is not None and known.writers.get(command.writer_id, -1) >= command.sequence
+
+    def judge(self, command: GroupRecords) -> ErrorCode | None:
+        """Return why the command would be refused next, or None."""
+        known = self._groups.get(command.group)
+        if command.revision >= 0:
+            # A change of membership was computed from one revision and is right for that one only.
+            found = 0 if known is None else known.revision
+            return None if found == command.revision else ErrorCode.REBALANCE_IN_PROGRESS
+        return judge_member(
+            None if known is None else known.metadata,
+            command.member_id,
+            command.instance_id,
+            command.generation,
+            is_beat=not command.records,
+        )
+
+    def apply(self, command: GroupRecords) -> CommandResult:
+        """Fold one command."""
+        if self.is_applied(command):
+            return CommandResult(Outcome.DUPLICATE)
+        refused = self.judge(command)
+        if refused is not None:
+            return CommandResult(Outcome.FENCED, {}, refused.name)
+        state = self._groups.setdefault(command.group, GroupState(command.group))
+        state.last_commit_ms = max(state.last_commit_ms, command.time_ms)
+        state.writers.pop(command.writer_id, None)  # the newest stands last
+        state.writers[command.writer_id] = command.sequence
+        if len(state.writers) > WRITERS_KEPT:
+            del state.writers[next(iter(state.writers))]
+        if command.member_id:
+            state.beats[command.member_id] = state.beats.get(command.member_id, 0) + 1
+        for record in command.records:
+            if record.group != command.group:
+                continue
+            if isinstance(record, OffsetRecord):
+                if record.value is None:
+                    state.offsets.pop((record.topic, record.partition), None)
+                else:
+                    state.offsets[record.topic, record.partition] = record.value
+            else:
+                self._apply_metadata(state, record.value)
+        return OK
+
+    def _apply_metadata(self, state: GroupState, metadata: GroupMetadata | None) -> None:
+        self._revision += 1
+        state.revision = self._revision
+        if metadata is None:
+            if not state.offsets:
+                del self._groups[state.group]
+            state.metadata = GroupMetadata()
+            state.beats.clear()
+            return
+        state.metadata = metadata
+        members = {member.member_id for member in metadata.members}
+        state.beats = {member_id: beats for member_id, beats in state.beats.items() if member_id in members}
+
+
+def judge_member(
+    metadata: GroupMetadata | None, member_id: str, instance_id: str, generation: int, *, is_beat: bool = False
+) -> ErrorCode | None:
+    """Return why a commit (or a mere sign of life) is refused, or None.
+
+    Args:
+        metadata: None: there is no such group.
+        member_id: '' without one.
+        instance_id: '' without one.
+        generation: -1: from no member.
+        is_beat: a sign of life is welcome in every phase.
+    """
+    if metadata is None:
+        return None if generation < 0 else ErrorCode.ILLEGAL_GENERATION
+    if generation < 0 and metadata.phase is GroupPhase.EMPTY:
+        return None
+    static = metadata.instance(instance_id)
+    if static is not None and static.member_id != member_id:
+        return ErrorCode.FENCED_INSTANCE_ID
+    if (instance_id and static is None) or metadata.member(member_id) is None:
+        return ErrorCode.UNKNOWN_MEMBER_ID
+    if generation != metadata.generation:
+        return ErrorCode.ILLEGAL_GENERATION
+    if metadata.phase is GroupPhase.COMPLETING_REBALANCE and not is_beat:
+        return ErrorCode.REBALANCE_IN_PROGRESS
+    return None
