@@ -33,6 +33,7 @@ _REFUSED: Mapping[str, str] = {
     "value.deserializer": "Cast the value column of the read instead.",
     "group.id": "A streaming query keeps its position in its checkpoint: leave the option out.",
     "auto.offset.reset": "Use 'startingOffsets' instead.",
+    "interceptor.classes": "Change the columns in the DataFrame instead.",
     "enable.auto.commit": "A streaming query keeps its position in its checkpoint: leave the option out.",
 }
 
@@ -156,7 +157,7 @@ def unknown_option_error(
     """Return the refusal of a name, with the reason where Kafka has it, else with the nearest known name."""
     plain = normalise_key(name)
     if plain.lower() in _REFUSED:
-        return InvalidConfigError(code, f"option '{name}' has no meaning here. {_REFUSED[plain.lower()]}")
+        return InvalidConfigError(code, f"kafka option '{plain.lower()}' is not supported. {_REFUSED[plain.lower()]}")
     by_lower = {candidate.lower(): candidate for candidate in known}
     near = difflib.get_close_matches(plain.lower(), by_lower, n=1, cutoff=0.6)
     remedy = f"Did you mean '{by_lower[near[0]]}'?" if near else "docs/configuration.md lists every option."

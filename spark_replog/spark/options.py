@@ -22,6 +22,7 @@ from spark_replog.config import (
 )
 from spark_replog.errors import ErrorCode, InvalidConfigError
 from spark_replog.log.model import ResetPolicy
+from spark_replog.spark.kafka_options import without_ignored
 from spark_replog.spark.positions import EARLIEST, LATEST, Position, parse_assignment, parse_position
 
 _STORAGE_PREFIX = "storage."
@@ -92,7 +93,7 @@ def parse_source_options(options: Mapping[str, str], *, streaming: bool) -> Sour
         InvalidConfigError: REPLOG_UNKNOWN_OPTION, REPLOG_MISSING_OPTION, REPLOG_CONFLICTING_OPTIONS
             or REPLOG_INVALID_OPTION.
     """
-    given = _lowered(options)
+    given = without_ignored(_lowered(options), "source")
     _refuse_unknown(given, _source_names())
     if streaming and "endingoffsets" in given:
         raise _invalid(
@@ -121,7 +122,8 @@ def parse_sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOp
     Raises:
         InvalidConfigError: as ``parse_source_options``.
     """
-    given = _lowered(options)
+    lowered = _lowered(options)
+    given = without_ignored(lowered, "sink")
     _refuse_unknown(given, _sink_names())
     client = {
         normalise_key(name): value
@@ -134,7 +136,7 @@ def parse_sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOp
         producer=ProducerConfig.from_options(client),
         coordinator=CoordinatorConfig.from_options(client),
         principal=given.get("principal") or None,
-        client_id=given.get("queryname") or "spark-replog",
+        client_id=lowered.get("kafka.client.id") or given.get("queryname") or "spark-replog",
         transactional_id=_get_prefixed(given, "transactional.id"),
         on_reset=_reset_policy(given, streaming=streaming),
         txn=_transaction(given, streaming=streaming),
@@ -150,7 +152,7 @@ def check_schema_options(options: Mapping[str, str]) -> bool:
     """
     given = _lowered(options)
     if _TABLE_KEY not in given:
-        _refuse_unknown(given, {**_source_names(), **_sink_names()})
+        _refuse_unknown(without_ignored(given, "source", "sink"), {**_source_names(), **_sink_names()})
         _store(given)
         if "topic" not in given:
             _subscription(given)

@@ -58,7 +58,8 @@ def check_read_schema(schema: StructType, *, include_headers: bool) -> None:
 def check_write_schema(schema: StructType, *, topic: str | None) -> None:
     """Refuse a DataFrame that cannot be written, before any row moves.
 
-    Columns are found by exact name; those with other names are ignored.
+    Columns are found by exact name; those with other names are ignored, and so is a topic column where
+    the option names the topic. Checked in Kafka's order, so that of several mistakes the same one is told.
 
     Args:
         schema: of the DataFrame.
@@ -68,24 +69,25 @@ def check_write_schema(schema: StructType, *, topic: str | None) -> None:
         InvalidConfigError: REPLOG_INVALID_SCHEMA, or REPLOG_MISSING_OPTION where no topic is named.
     """
     types = {field.name: field.dataType for field in schema.fields}
+    if topic is None:
+        if "topic" not in types:
+            raise InvalidConfigError(
+                ErrorCode.REPLOG_MISSING_OPTION,
+                "topic option required when no 'topic' attribute is present. Use option('topic', ...).",
+            )
+        _check(types, "topic", (StringType,), "string")
+    _check(types, "key", (StringType, BinaryType), "string or binary")
     if "value" not in types:
         raise InvalidConfigError(
             ErrorCode.REPLOG_INVALID_SCHEMA,
-            "required attribute 'value' not found. Select a string or binary column as value.",
+            "Required attribute 'value' not found. Select a string or binary column as value.",
             columns=",".join(types),
         )
-    if topic is None and "topic" not in types:
-        raise InvalidConfigError(
-            ErrorCode.REPLOG_MISSING_OPTION,
-            "topic option required when no 'topic' attribute is present. Use option('topic', ...).",
-        )
     _check(types, "value", (StringType, BinaryType), "string or binary")
-    _check(types, "key", (StringType, BinaryType), "string or binary")
-    _check(types, "topic", (StringType,), "string")
-    _check(types, "partition", (IntegerType,), "int")
-    _check(types, "timestamp", (TimestampType,), "timestamp")
     if "headers" in types and not _are_headers(types["headers"]):
         raise _wrong_type("headers", types["headers"], _HEADERS_TEXT)
+    _check(types, "partition", (IntegerType,), "int")
+    _check(types, "timestamp", (TimestampType,), "timestamp")
 
 
 def _check(types: dict[str, DataType], name: str, allowed: tuple[type[DataType], ...], allowed_text: str) -> None:
@@ -107,6 +109,6 @@ def _are_headers(given: DataType) -> bool:
 def _wrong_type(name: str, given: DataType, allowed: str) -> InvalidConfigError:
     return InvalidConfigError(
         ErrorCode.REPLOG_INVALID_SCHEMA,
-        f"{name} attribute unsupported type {given.simpleString()}: {name} must be a(n) {allowed}. "
+        f"{name} attribute unsupported type {given.simpleString()}. {name} must be a(n) {allowed}. "
         f"Cast the column '{name}'.",
     )

@@ -99,7 +99,10 @@ class BatchWriter(DataSourceArrowWriter):
 
     def __init__(self, options: SinkOptions, *, overwrite: bool) -> None:
         if overwrite:
-            raise InvalidConfigError(ErrorCode.REPLOG_INVALID_OPTION, "a log is never overwritten. Use mode('append').")
+            raise InvalidConfigError(
+                ErrorCode.REPLOG_INVALID_OPTION,
+                "save mode overwrite is not allowed: a log is never truncated by a write. Use mode('append').",
+            )
         self._options = options
         self._write_id = new_id()
         self._tasks = _plan_tasks(options)

@@ -8,6 +8,7 @@ import pytest
 
 from spark_replog.errors import InvalidConfigError
 from spark_replog.log.commands import ResetPolicy
+from spark_replog.spark import kafka_options
 from spark_replog.spark.options import check_schema_options, parse_sink_options, parse_source_options
 
 READ = {"path": "/s", "subscribe": "a"}
@@ -56,8 +57,9 @@ def test_storage_options_lose_their_prefix():
     ("options", "text"),
     [
         ({"maxoffsetspertriger": "1"}, r"REPLOG_UNKNOWN_OPTION.*'maxOffsetsPerTrigger'"),
-        ({"kafka.bootstrap.servers": "h:1"}, r"REPLOG_UNKNOWN_OPTION.*path"),
-        ({"kafka.group.id": "g"}, r"REPLOG_UNKNOWN_OPTION"),
+        ({"kafka.auto.offset.reset": "latest"}, r"kafka option 'auto.offset.reset' is not supported.*startingOffsets"),
+        ({"kafka.enable.auto.commit": "true"}, r"kafka option 'enable.auto.commit' is not supported"),
+        ({"kafka.value.deserializer": "x"}, r"kafka option 'value.deserializer' is not supported.*Cast"),
         ({"acks": "all"}, r"REPLOG_UNKNOWN_OPTION.*for the sink"),
         ({"storage.fsync": "false"}, r"REPLOG_INVALID_OPTION.*replog init"),
         ({"assign": '{"a":[0]}'}, r"REPLOG_CONFLICTING_OPTIONS.*only one"),
@@ -126,7 +128,9 @@ def test_batch_transaction():
     [
         (True, {"ack": "1"}, "REPLOG_UNKNOWN_OPTION.*'acks'"),
         (True, {"subscribe": "a"}, "REPLOG_UNKNOWN_OPTION.*for the source"),
-        (True, {"key.serializer": "x"}, "REPLOG_UNKNOWN_OPTION.*Cast"),
+        (True, {"kafka.key.serializer": "x"}, "REPLOG_UNKNOWN_OPTION.*kafka option 'key.serializer' is not supp.*Cast"),
+        (False, {"kafka.value.serializer": "x"}, "kafka option 'value.serializer' is not supported"),
+        (True, {"kafka.aks": "1"}, "REPLOG_UNKNOWN_OPTION.*'acks'"),
         (True, {"acks": "2"}, "REPLOG_INVALID_OPTION"),
         (True, {"txnappid": "a", "txnversion": "1"}, "REPLOG_CONFLICTING_OPTIONS.*batch writes"),
         (False, {"txnappid": "a"}, "REPLOG_MISSING_OPTION.*together"),
@@ -158,3 +162,23 @@ def test_schema_takes_the_options_of_both_sides():
 def test_schema_of_a_catalog_table_does_not_look_at_its_properties():
     table = {"provider": "replog", "owner": "me", "p.q": "1", "option.rows": "5", "rows": "5"}
     assert check_schema_options(table) is False
+
+
+def test_kafka_options_that_mean_nothing_here_are_named_once(caplog):
+    harmless = {
+        "kafka.bootstrap.servers": "h:1", "kafka.security.protocol": "SASL_SSL", "kafka.sasl.jaas.config": "x",
+        "kafka.retries": "3", "includeheaders": "true",
+    }  # fmt: skip
+    kafka_options._logged.clear()
+    assert write(**harmless) == write()
+    assert write(**harmless, **{"kafka.client.id": "me"}).client_id == "me"
+    assert read(**{"kafka.bootstrap.servers": "h:1", "kafka.group.id": "g"}) == read()
+    assert check_schema_options({**READ, **harmless}) is True
+    texts = [record.getMessage() for record in caplog.records]
+    assert sum("kafka.bootstrap.servers" in text for text in texts) == 1
+    assert not any("includeheaders" in text for text in texts)
+
+
+def test_a_producer_setting_is_never_taken_for_a_harmless_one():
+    assert write(**{"kafka.metadata.max.age.ms": "5"}).coordinator.metadata_max_age_ms == 5
+    assert write(**{"kafka.linger.ms": "9"}).producer.linger_ms == 9

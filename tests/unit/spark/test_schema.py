@@ -60,11 +60,13 @@ def test_accepted(text):
 @pytest.mark.parametrize(
     ("text", "topic", "message"),
     [
-        ("key string", "t", "required attribute 'value' not found"),
-        ("Value string", "t", "required attribute 'value' not found"),
+        ("key string", "t", "Required attribute 'value' not found"),
+        ("Value string", "t", "Required attribute 'value' not found"),
         ("value string", None, "topic option required when no 'topic' attribute is present"),
         ("value long", "t", r"value must be a\(n\) string or binary"),
         ("value string,key long", "t", r"key must be a\(n\) string or binary"),
+        ("key string", None, "topic option required"),
+        ("value long,key long", "t", r"key attribute unsupported type bigint. key must be"),
         ("value string,topic int", None, r"topic must be a\(n\) string"),
         ("value string,partition long", "t", r"partition must be a\(n\) int"),
         (
@@ -78,3 +80,7 @@ def test_accepted(text):
 def test_refused(text, topic, message):
     with pytest.raises(InvalidConfigError, match=message):
         check_write_schema(ddl(text), topic=topic)
+
+
+def test_a_topic_column_of_any_type_is_ignored_where_the_option_names_the_topic():
+    check_write_schema(ddl("value string,topic int,offset long,timestampType int"), topic="t")
