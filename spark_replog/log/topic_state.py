@@ -2,15 +2,14 @@
 
 Deterministic and total: the same entries give the same state in every process, a command that
 contradicts the state is a no-op with a reason, and only a format of a newer release raises. No clock.
-LEO and high watermark are derived here, never carried (DESIGN 6.6).
+What it is made of: `topic_table` (topics and their partitions), `object_table` (data objects, holders,
+the stable index), `partition_state` (offsets of one partition), `producer_state` (duplicates).
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from spark_replog.errors import ErrorCode, ReplogError
 from spark_replog.ids import BrokerId, LedgerId, TopicId
@@ -26,69 +25,14 @@ from spark_replog.log.model import (
     HoldersAdd,
     IsrChange,
     PartitionsAdd,
-    Section,
     TopicClose,
     TopicInit,
 )
+from spark_replog.log.object_table import MissingCopy, ObjectPlace, ObjectTable
 from spark_replog.log.partition_state import ObjectRef, PartitionState, SectionRef
 from spark_replog.log.producer_state import ProducerTable, row_counts
 from spark_replog.log.results import OK, CommandResult, Judgement, Outcome
-
-LOG_APPEND_TIME = "LogAppendTime"
-_Assignments = tuple[tuple[BrokerId, ...], ...]
-
-
-@dataclass(slots=True)
-class TopicState:
-    """One topic. Mutable by the fold only; read it under the ledger's lock."""
-
-    topic_id: TopicId
-    name: str
-    config: dict[str, str]
-    closed: bool
-    partitions: list[PartitionState]
-
-    @property
-    def log_append_time(self) -> bool:
-        """Return whether rows show the time of their append."""
-        return self.config.get("message.timestamp.type") == LOG_APPEND_TIME
-
-
-class MissingCopy(NamedTuple):
-    """An object that replicas lack, and how `HoldersAdd` names it."""
-
-    entry_index: int
-    command_no: int
-    object_no: int
-    object: ObjectRef
-    sections: tuple[Section, ...]
-    """With their checksums, to verify a copy."""
-    missing: tuple[BrokerId, ...]
-
-
-@dataclass(slots=True)
-class _LogObject:
-    generation: int
-    name: str
-    size_bytes: int
-    has_headers: bool
-    holders: frozenset[BrokerId]
-    entry_index: int
-    command_no: int
-    object_no: int
-    append_time_ms: int
-    # Kept only while a replica lacks the object: who needs it, and how to check a copy.
-    partitions: tuple[PartitionState, ...] = ()
-    sections: tuple[Section, ...] = ()
-
-
-@dataclass(slots=True)
-class _Unstable:
-    """Appends of one entry above the stable index."""
-
-    index: int
-    objects: list[_LogObject] = field(default_factory=list)
-    ends: dict[PartitionState, int] = field(default_factory=dict)
+from spark_replog.log.topic_table import TopicState, TopicTable
 
 
 class TopicLedgerState:
@@ -108,26 +52,25 @@ class TopicLedgerState:
     def __init__(self, ledger_id: LedgerId) -> None:
         self.ledger_id = ledger_id
         self.applied_index = -1
-        self.topics: dict[TopicId, TopicState] = {}
+        self._topics = TopicTable()
+        self.topics: dict[TopicId, TopicState] = self._topics.topics
         self.generation = 0
         self.gc_floor = 0
         self.append_time_ms = 0
         self.last_shrink_ms: dict[BrokerId, int] = {}
         self.producers = ProducerTable()
         self.groups = GroupTable()
-        self._partitions: dict[tuple[TopicId, int], PartitionState] = {}
-        self._objects: list[_LogObject] = []
-        self._first_object: dict[tuple[int, int], tuple[int, int]] = {}
-        self._missing: dict[BrokerId, dict[int, None]] = {}
-        self._unstable: deque[_Unstable] = deque()
+        self._partitions = self._topics.partitions
+        self._objects = ObjectTable(ledger_id)
+        # Each gets the command, the index of its entry and its number in it.
         self._fold: dict[type, Callable[[Any, int, int], CommandResult]] = {
             Append: self._apply_append,
-            TopicInit: self._apply_topic_init,
-            TopicClose: self._apply_topic_close,
-            PartitionsAdd: self._apply_partitions_add,
-            ConfigSet: self._apply_config_set,
+            TopicInit: lambda command, *_: self._topics.apply_topic_init(command),
+            TopicClose: lambda command, *_: self._topics.apply_topic_close(command),
+            PartitionsAdd: lambda command, *_: self._topics.apply_partitions_add(command),
+            ConfigSet: lambda command, *_: self._topics.apply_config_set(command),
             IsrChange: self._apply_isr_change,
-            HoldersAdd: self._apply_holders_add,
+            HoldersAdd: lambda command, *_: self._objects.apply_holders_add(command),
             GenerationAdvance: self._apply_generation_advance,
             GroupRecords: self._apply_group_records,
         }
@@ -137,7 +80,7 @@ class TopicLedgerState:
     @property
     def stable_index(self) -> int:
         """Return the largest index whose entries, and all before, are on every in-sync replica."""
-        return self._unstable[0].index - 1 if self._unstable else self.applied_index
+        return self._objects.stable_index(self.applied_index)
 
     def sections(self, topic_id: TopicId, partition: int, start_offset: int, end_offset: int) -> list[SectionRef]:
         """Return the sections that hold any offset in [start_offset, end_offset), in order.
@@ -153,7 +96,7 @@ class TopicLedgerState:
             item = self._objects[row.object_number]
             ref = refs.get(row.object_number)
             if ref is None:
-                ref = refs[row.object_number] = self._object_ref(item)
+                ref = refs[row.object_number] = self._objects.ref(item)
             answer.append(
                 SectionRef(
                     row.base_offset,
@@ -164,7 +107,7 @@ class TopicLedgerState:
                     row.crc32c,
                     row.min_timestamp_ms,
                     row.max_timestamp_ms,
-                    item.append_time_ms,
+                    item.place.append_time_ms,
                     row.timestamp_type,
                 )
             )
@@ -183,28 +126,7 @@ class TopicLedgerState:
 
     def under_replicated(self, *, include_out_of_sync: bool = False) -> list[MissingCopy]:
         """Return the objects that an in-sync replica (or any assigned one) lacks, oldest first."""
-        wanted: dict[int, list[BrokerId]] = {}
-        for broker_id in sorted(self._missing):
-            for number in self._missing[broker_id]:
-                for partition in self._objects[number].partitions:
-                    members = partition.replicas if include_out_of_sync else partition.isr
-                    if broker_id in members and not partition.retired:
-                        wanted.setdefault(number, []).append(broker_id)
-                        break
-        answer = []
-        for number in sorted(wanted):
-            item = self._objects[number]
-            answer.append(
-                MissingCopy(
-                    item.entry_index,
-                    item.command_no,
-                    item.object_no,
-                    self._object_ref(item),
-                    item.sections,
-                    tuple(wanted[number]),
-                )
-            )
-        return answer
+        return self._objects.under_replicated(include_out_of_sync=include_out_of_sync)
 
     def judge(self, append: Append) -> Judgement:
         """Return what the fold answers if this append is decided next. Changes nothing."""
@@ -261,7 +183,7 @@ class TopicLedgerState:
                 results.append(CommandResult(Outcome.INVALID, {}, "a cluster command in a topic ledger"))
             else:
                 results.append(fold(command, index, number))
-        self._advance_stable()
+        self._objects.advance_stable()
         return tuple(results)
 
     def _apply_append(self, append: Append, index: int, number: int) -> CommandResult:
@@ -269,113 +191,32 @@ class TopicLedgerState:
         if judgement.outcome is not Outcome.APPLIED:
             return CommandResult(judgement.outcome, judgement.ranges, judgement.detail)
         self.append_time_ms = max(self.append_time_ms, append.append_time_ms)
-        self._first_object[index, number] = (len(self._objects), len(append.objects))
-        if not self._unstable or self._unstable[-1].index != index:
-            self._unstable.append(_Unstable(index))
-        pending = self._unstable[-1]
+        self._objects.begin_append(index, number, len(append.objects))
         log_times = {
             topic_id: self.append_time_ms if self.topics[topic_id].log_append_time else None
             for topic_id in {where[0] for where in judgement.ranges}
         }
         for object_no, item in enumerate(append.objects):
-            pending.objects.append(self._add_object(item, index, number, object_no, log_times))
+            self._add_object(item, ObjectPlace(index, number, object_no, self.append_time_ms), log_times)
         for where, (_, end) in judgement.ranges.items():
-            pending.ends[self._partitions[where]] = end
+            self._objects.end_append(self._partitions[where], end)
         self.producers.record(append, judgement.ranges)
         return CommandResult(Outcome.APPLIED, judgement.ranges)
 
-    def _add_object(
-        self, item: DataObject, index: int, number: int, object_no: int, log_times: dict[TopicId, int | None]
-    ) -> _LogObject:
+    def _add_object(self, item: DataObject, place: ObjectPlace, log_times: dict[TopicId, int | None]) -> None:
         object_number = len(self._objects)
-        added = _LogObject(
-            item.generation,
-            item.name,
-            item.size_bytes,
-            item.has_headers,
-            item.holders,
-            index,
-            number,
-            object_no,
-            self.append_time_ms,
-        )
-        self._objects.append(added)
         partitions = []
         for section in item.sections:
             partition = self._partitions[section.topic_id, section.partition]
             partition.add(section, object_number, log_times[section.topic_id])
             partitions.append(partition)
-        lacking = {b for replicas in {p.replicas for p in partitions} for b in replicas} - item.holders
-        if lacking:
-            added.partitions, added.sections = tuple(partitions), item.sections
-            for broker_id in lacking:
-                self._missing.setdefault(broker_id, {})[object_number] = None
-        return added
-
-    def _apply_topic_init(self, command: TopicInit, index: int, number: int) -> CommandResult:
-        if command.topic_id in self.topics:
-            return CommandResult(Outcome.EXISTS, {}, f"topic id {command.topic_id} exists")
-        if not command.assignments:
-            return CommandResult(Outcome.INVALID, {}, "a topic needs a partition")
-        invalid = _find_bad_replicas(command.assignments)
-        if invalid:
-            return CommandResult(Outcome.INVALID, {}, invalid)
-        topic = TopicState(command.topic_id, command.name, dict(command.config), False, [])
-        self.topics[command.topic_id] = topic
-        self._add_partitions(topic, command.assignments)
-        return OK
-
-    def _apply_topic_close(self, command: TopicClose, index: int, number: int) -> CommandResult:
-        topic = self.topics.get(command.topic_id)
-        if topic is None:
-            return CommandResult(Outcome.UNKNOWN_TOPIC, {}, command.topic_id)
-        if topic.closed:
-            return CommandResult(Outcome.EXISTS, {}, f"topic '{topic.name}' is closed already")
-        topic.closed = True
-        for partition in topic.partitions:
-            partition.retired = True
-        return OK
-
-    def _apply_partitions_add(self, command: PartitionsAdd, index: int, number: int) -> CommandResult:
-        topic = self.topics.get(command.topic_id)
-        if topic is None:
-            return CommandResult(Outcome.UNKNOWN_TOPIC, {}, command.topic_id)
-        if topic.closed:
-            return CommandResult(Outcome.TOPIC_CLOSED, {}, f"topic '{topic.name}' was deleted")
-        count = len(topic.partitions)
-        if command.total == count:
-            return CommandResult(Outcome.EXISTS, {}, f"topic '{topic.name}' has {count} partitions")
-        invalid = _find_bad_replicas(command.assignments)
-        if command.total < count or command.total - count != len(command.assignments) or invalid:
-            detail = invalid or f"{len(command.assignments)} assignments take {count} partitions to {command.total}"
-            return CommandResult(Outcome.INVALID, {}, detail)
-        self._add_partitions(topic, command.assignments)
-        return OK
-
-    def _add_partitions(self, topic: TopicState, assignments: _Assignments) -> None:
-        for replicas in assignments:
-            partition = PartitionState(replicas, _min_insync(topic.config, len(replicas)))
-            self._partitions[topic.topic_id, len(topic.partitions)] = partition
-            topic.partitions.append(partition)
-
-    def _apply_config_set(self, command: ConfigSet, index: int, number: int) -> CommandResult:
-        topic = self.topics.get(command.topic_id)
-        if topic is None:
-            return CommandResult(Outcome.UNKNOWN_TOPIC, {}, command.topic_id)
-        for key, value in command.changes:
-            if value is None:
-                topic.config.pop(key, None)
-            else:
-                topic.config[key] = value
-        for partition in topic.partitions:
-            partition.min_insync = _min_insync(topic.config, len(partition.replicas))
-        return OK
+        self._objects.add(item, place, tuple(partitions))
 
     def _apply_isr_change(self, command: IsrChange, index: int, number: int) -> CommandResult:
         if command.topic_id is not None and command.topic_id not in self.topics:
             return CommandResult(Outcome.UNKNOWN_TOPIC, {}, command.topic_id)
         topics = self.topics.values() if command.topic_id is None else (self.topics[command.topic_id],)
-        lacking = self._partitions_lacking(command.broker_id) if command.in_sync else set()
+        lacking = self._objects.partitions_lacking(command.broker_id) if command.in_sync else set()
         changed = kept_out = 0
         leader_changes = []
         for topic in topics:
@@ -395,23 +236,6 @@ class TopicLedgerState:
         detail = f"broker {command.broker_id} lacks objects of {kept_out} partitions" if kept_out else ""
         outcome = Outcome.APPLIED if changed else Outcome.SKIPPED
         return CommandResult(outcome, {}, detail, tuple(leader_changes))
-
-    def _apply_holders_add(self, command: HoldersAdd, index: int, number: int) -> CommandResult:
-        first, count = self._first_object.get((command.entry_index, command.command_no), (0, 0))
-        if command.object_no >= count:
-            detail = f"entry {command.entry_index} has no object {command.command_no}/{command.object_no}"
-            return CommandResult(Outcome.INVALID, {}, detail)
-        object_number = first + command.object_no
-        item = self._objects[object_number]
-        added = frozenset(command.broker_ids) - item.holders
-        if not added:
-            return CommandResult(Outcome.EXISTS, {}, f"object '{item.name}' is known to be there")
-        item.holders |= added
-        for broker_id in added:
-            self._missing.get(broker_id, {}).pop(object_number, None)
-        if item.partitions and all(item.holders.issuperset(p.replicas) for p in item.partitions):
-            item.partitions, item.sections = (), ()
-        return OK
 
     def _apply_generation_advance(self, command: GenerationAdvance, index: int, number: int) -> CommandResult:
         if command.floor > command.generation:
@@ -433,22 +257,6 @@ class TopicLedgerState:
 
     # ------------------------------------------------------------------------------------- helpers
 
-    def _advance_stable(self) -> None:
-        while self._unstable:
-            head = self._unstable[0]
-            if any(len(p.isr) < p.min_insync and not p.retired for p in head.ends):
-                return
-            for item in head.objects:
-                for partition in item.partitions:
-                    if not partition.retired and not item.holders.issuperset(partition.isr):
-                        return
-            for partition, end in head.ends.items():
-                partition.high_watermark = end
-            self._unstable.popleft()
-
-    def _partitions_lacking(self, broker_id: BrokerId) -> set[PartitionState]:
-        return {p for number in self._missing.get(broker_id, {}) for p in self._objects[number].partitions}
-
     def _find_contradiction(self, append: Append) -> str:
         for item in append.objects:
             for section in item.sections:
@@ -457,24 +265,6 @@ class TopicLedgerState:
                 if section.row_count < 1:
                     return f"a section of '{item.name}' has {section.row_count} rows"
         return ""
-
-    def _object_ref(self, item: _LogObject) -> ObjectRef:
-        return ObjectRef(self.ledger_id, item.generation, item.name, item.size_bytes, item.has_headers, item.holders)
-
-
-def _find_bad_replicas(assignments: _Assignments) -> str:
-    for replicas in assignments:
-        if not replicas or len(set(replicas)) != len(replicas):
-            return f"{replicas} is no replica set"
-    return ""
-
-
-def _min_insync(config: dict[str, str], replication_factor: int) -> int:
-    """Return the effective `min.insync.replicas`; never above the replication factor."""
-    text = config.get("min.insync.replicas", "")
-    if not text.isdecimal() or int(text) < 1:
-        return replication_factor // 2 + 1
-    return min(int(text), replication_factor)
 
 
 __all__ = [

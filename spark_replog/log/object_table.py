@@ -1,0 +1,171 @@
+"""The data objects of a topic ledger in the fold: who holds which, who lacks which, what is stable.
+
+LEO and high watermark follow from it and are never carried (DESIGN 6.6). Mutable by the fold only.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from spark_replog.ids import BrokerId, LedgerId
+from spark_replog.log.model import DataObject, HoldersAdd, Section
+from spark_replog.log.partition_state import ObjectRef, PartitionState
+from spark_replog.log.results import OK, CommandResult, Outcome
+
+
+class MissingCopy(NamedTuple):
+    """An object that replicas lack, and how `HoldersAdd` names it."""
+
+    entry_index: int
+    command_no: int
+    object_no: int
+    object: ObjectRef
+    sections: tuple[Section, ...]
+    """With their checksums, to verify a copy."""
+    missing: tuple[BrokerId, ...]
+
+
+class ObjectPlace(NamedTuple):
+    """Where an object was named, and when its append was folded."""
+
+    entry_index: int
+    command_no: int
+    object_no: int
+    append_time_ms: int
+
+
+@dataclass(slots=True)
+class LogObject:
+    """One data object of the log."""
+
+    generation: int
+    name: str
+    size_bytes: int
+    has_headers: bool
+    holders: frozenset[BrokerId]
+    place: ObjectPlace
+    # Kept only while a replica lacks the object: who needs it, and how to check a copy.
+    partitions: tuple[PartitionState, ...] = ()
+    sections: tuple[Section, ...] = ()
+
+
+@dataclass(slots=True)
+class _Unstable:
+    """Appends of one entry above the stable index."""
+
+    index: int
+    objects: list[LogObject] = field(default_factory=list)
+    ends: dict[PartitionState, int] = field(default_factory=dict)
+
+
+class ObjectTable:
+    """All data objects of one topic ledger, numbered in the order of the log."""
+
+    __slots__ = ("_first_object", "_ledger_id", "_missing", "_objects", "_unstable")
+
+    def __init__(self, ledger_id: LedgerId) -> None:
+        self._ledger_id = ledger_id
+        self._objects: list[LogObject] = []
+        self._first_object: dict[tuple[int, int], tuple[int, int]] = {}
+        self._missing: dict[BrokerId, dict[int, None]] = {}
+        self._unstable: deque[_Unstable] = deque()
+
+    # ------------------------------------------------------------------------------------ questions
+
+    def __len__(self) -> int:
+        return len(self._objects)
+
+    def __getitem__(self, object_number: int) -> LogObject:
+        return self._objects[object_number]
+
+    def stable_index(self, applied_index: int) -> int:
+        """Return the largest index whose entries, and all before, are on every in-sync replica."""
+        return self._unstable[0].index - 1 if self._unstable else applied_index
+
+    def ref(self, item: LogObject) -> ObjectRef:
+        """Return the object as a reader needs it."""
+        return ObjectRef(self._ledger_id, item.generation, item.name, item.size_bytes, item.has_headers, item.holders)
+
+    def partitions_lacking(self, broker_id: BrokerId) -> set[PartitionState]:
+        """Return the partitions that have rows in an object that the broker lacks."""
+        return {p for number in self._missing.get(broker_id, {}) for p in self._objects[number].partitions}
+
+    def under_replicated(self, *, include_out_of_sync: bool = False) -> list[MissingCopy]:
+        """Return the objects that an in-sync replica (or any assigned one) lacks, oldest first."""
+        wanted: dict[int, list[BrokerId]] = {}
+        for broker_id in sorted(self._missing):
+            for number in self._missing[broker_id]:
+                for partition in self._objects[number].partitions:
+                    members = partition.replicas if include_out_of_sync else partition.isr
+                    if broker_id in members and not partition.retired:
+                        wanted.setdefault(number, []).append(broker_id)
+                        break
+        answer = []
+        for number in sorted(wanted):
+            item = self._objects[number]
+            answer.append(MissingCopy(*item.place[:3], self.ref(item), item.sections, tuple(wanted[number])))
+        return answer
+
+    # ---------------------------------------------------------------------------------------- fold
+
+    def begin_append(self, index: int, command_no: int, object_count: int) -> None:
+        """Note that the next objects belong to one append."""
+        self._first_object[index, command_no] = (len(self._objects), object_count)
+        if not self._unstable or self._unstable[-1].index != index:
+            self._unstable.append(_Unstable(index))
+
+    def add(self, item: DataObject, place: ObjectPlace, partitions: tuple[PartitionState, ...]) -> None:
+        """Add an object of the append begun.
+
+        Args:
+            item: what the entry says of it.
+            place: where it says so.
+            partitions: per section the partition that it belongs to.
+        """
+        object_number = len(self._objects)
+        added = LogObject(item.generation, item.name, item.size_bytes, item.has_headers, item.holders, place)
+        self._objects.append(added)
+        self._unstable[-1].objects.append(added)
+        lacking = {b for replicas in {p.replicas for p in partitions} for b in replicas} - item.holders
+        if lacking:
+            added.partitions, added.sections = partitions, item.sections
+            for broker_id in lacking:
+                self._missing.setdefault(broker_id, {})[object_number] = None
+
+    def end_append(self, partition: PartitionState, end_offset: int) -> None:
+        """Note where the append begun takes a partition."""
+        self._unstable[-1].ends[partition] = end_offset
+
+    def apply_holders_add(self, command: HoldersAdd) -> CommandResult:
+        """Fold that more brokers hold an object."""
+        first, count = self._first_object.get((command.entry_index, command.command_no), (0, 0))
+        if command.object_no >= count:
+            detail = f"entry {command.entry_index} has no object {command.command_no}/{command.object_no}"
+            return CommandResult(Outcome.INVALID, {}, detail)
+        object_number = first + command.object_no
+        item = self._objects[object_number]
+        added = frozenset(command.broker_ids) - item.holders
+        if not added:
+            return CommandResult(Outcome.EXISTS, {}, f"object '{item.name}' is known to be there")
+        item.holders |= added
+        for broker_id in added:
+            self._missing.get(broker_id, {}).pop(object_number, None)
+        if item.partitions and all(item.holders.issuperset(p.replicas) for p in item.partitions):
+            item.partitions, item.sections = (), ()
+        return OK
+
+    def advance_stable(self) -> None:
+        """Raise high watermarks over all entries that are on every in-sync replica now."""
+        while self._unstable:
+            head = self._unstable[0]
+            if any(len(p.isr) < p.min_insync and not p.retired for p in head.ends):
+                return
+            for item in head.objects:
+                for partition in item.partitions:
+                    if not partition.retired and not item.holders.issuperset(partition.isr):
+                        return
+            for partition, end in head.ends.items():
+                partition.high_watermark = end
+            self._unstable.popleft()
