@@ -1,0 +1,159 @@
+"""Binary codec of an append: `docs/format.md`, chapter "Append".
+
+The sections of an append are columns, so that 1,024 of them decode in about a millisecond.
+"""
+
+from __future__ import annotations
+
+import re
+
+from spark_replog.log.model import Append, DataObject, IdentityKind, ProducerIdentity, ResetPolicy, Section
+from spark_replog.log.wire import Reader, Writer, corrupt, unzigzag, zigzag
+
+SECTIONS_PER_OBJECT_MAX = 1 << 24
+"""Sanity bound of the reader: a damaged count must not allocate memory."""
+
+_OBJECT_HEADERS = 0x01
+_OBJECT_SHORT_NAME = 0x02
+_OBJECT_DASHED_UUID = 0x04
+_FLAG_SAME_INCARNATION = 0x80
+_SHORT_NAME = re.compile(
+    r"(?P<prefix>.+-)(?P<task>0|[1-9][0-9]{0,17})-"
+    r"(?P<uuid>[0-9a-f]{32}|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\.arrow"
+)
+
+
+def encode_ids(writer: Writer, ids: tuple[int, ...]) -> None:
+    """Write ids behind their count."""
+    writer.uint(len(ids))
+    for value in ids:
+        writer.uint(value)
+
+
+def decode_ids(reader: Reader) -> tuple[int, ...]:
+    """Read ids behind their count."""
+    return tuple(reader.uint() for _ in range(reader.count()))
+
+
+def encode_append(writer: Writer, append: Append) -> None:
+    """Write an append's body."""
+    identity = append.identity
+    same = identity.incarnation == identity.producer_id
+    writer.byte(identity.kind | identity.on_reset << 2 | (_FLAG_SAME_INCARNATION if same else 0))
+    writer.text(identity.producer_id)
+    if not same:
+        writer.text(identity.incarnation)
+    writer.sint(identity.sequence)
+    writer.text(identity.run_id)
+    writer.text(append.principal)
+    writer.text(append.client_id)
+    writer.sint(append.append_time_ms)
+    topics = list(dict.fromkeys(s.topic_id for o in append.objects for s in o.sections))
+    holder_sets = list(dict.fromkeys(o.holders for o in append.objects))
+    base_ms = min((s.min_timestamp_ms for o in append.objects for s in o.sections), default=0)
+    prefix = next((m["prefix"] for o in append.objects if (m := _SHORT_NAME.fullmatch(o.name))), "")
+    writer.uint(len(topics))
+    for topic in topics:
+        writer.text(topic)
+    writer.uint(len(holder_sets))
+    for holders in holder_sets:
+        encode_ids(writer, tuple(sorted(holders)))
+    writer.sint(base_ms)
+    writer.text(prefix)
+    writer.uint(len(append.objects))
+    topic_numbers = {topic: number for number, topic in enumerate(topics)}
+    holder_numbers = {holders: number for number, holders in enumerate(holder_sets)}
+    for item in append.objects:
+        _encode_object(writer, item, prefix, holder_numbers[item.holders])
+        _encode_sections(writer, item.sections, topic_numbers, base_ms)
+
+
+def decode_append(reader: Reader) -> Append:
+    """Read an append's body."""
+    flags = reader.byte()
+    kind, on_reset = IdentityKind(flags & 0x03), ResetPolicy(flags >> 2 & 0x03)
+    producer_id = reader.text()
+    incarnation = producer_id if flags & _FLAG_SAME_INCARNATION else reader.text()
+    identity = ProducerIdentity(producer_id, incarnation, reader.sint(), reader.text(), kind, on_reset)
+    principal, client_id, append_time_ms = reader.text(), reader.text(), reader.sint()
+    topics = [reader.text() for _ in range(reader.count())]
+    holder_sets = [frozenset(decode_ids(reader)) for _ in range(reader.count())]
+    base_ms, prefix = reader.sint(), reader.text()
+    objects = tuple(_decode_object(reader, prefix, holder_sets, topics, base_ms) for _ in range(reader.count()))
+    return Append(identity, principal, client_id, append_time_ms, objects)
+
+
+def _encode_object(writer: Writer, item: DataObject, prefix: str, holder_number: int) -> None:
+    match = _SHORT_NAME.fullmatch(item.name)
+    short = match is not None and match["prefix"] == prefix
+    dashed = match is not None and len(match["uuid"]) > 32
+    writer.byte(
+        (_OBJECT_HEADERS if item.has_headers else 0)
+        | (_OBJECT_SHORT_NAME if short else 0)
+        | (_OBJECT_DASHED_UUID if short and dashed else 0)
+    )
+    if short and match is not None:
+        writer.uint(int(match["task"]))
+        writer.raw(bytes.fromhex(match["uuid"].replace("-", "")))
+    else:
+        writer.text(item.name)
+    writer.uint(item.generation)
+    writer.uint(item.size_bytes)
+    writer.uint(holder_number)
+    writer.uint(len(item.sections))
+
+
+def _decode_object(
+    reader: Reader, prefix: str, holder_sets: list[frozenset[int]], topics: list[str], base_ms: int
+) -> DataObject:
+    flags = reader.byte()
+    if flags & _OBJECT_SHORT_NAME:
+        task, digits = reader.uint(), reader.raw(16).hex()
+        if flags & _OBJECT_DASHED_UUID:
+            digits = f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
+        name = f"{prefix}{task}-{digits}.arrow"
+    else:
+        name = reader.text()
+    generation, size_bytes, holder_number = reader.uint(), reader.uint(), reader.uint()
+    if holder_number >= len(holder_sets):
+        raise corrupt(f"holder set {holder_number} is not in the table")
+    sections = _decode_sections(reader, reader.uint(), topics, base_ms)
+    return DataObject(generation, name, size_bytes, bool(flags & _OBJECT_HEADERS), holder_sets[holder_number], sections)
+
+
+def _encode_sections(
+    writer: Writer, sections: tuple[Section, ...], topic_numbers: dict[str, int], base_ms: int
+) -> None:
+    if not sections:
+        return
+    ends = [0, *(s.start_byte + s.size_bytes for s in sections[:-1])]
+    partitions = [0, *(s.partition for s in sections[:-1])]
+    writer.column([topic_numbers[s.topic_id] for s in sections])
+    writer.column([zigzag(s.partition - before) for s, before in zip(sections, partitions, strict=True)])
+    writer.column([s.row_count for s in sections])
+    writer.column([s.start_byte - end for s, end in zip(sections, ends, strict=True)])
+    writer.column([s.size_bytes for s in sections])
+    writer.column([s.crc32c for s in sections])
+    writer.column([s.min_timestamp_ms - base_ms for s in sections])
+    writer.column([s.max_timestamp_ms - s.min_timestamp_ms for s in sections])
+
+
+def _decode_sections(reader: Reader, count: int, topics: list[str], base_ms: int) -> tuple[Section, ...]:
+    if count > SECTIONS_PER_OBJECT_MAX:
+        raise corrupt(f"an object claims {count} sections")
+    topic_numbers, steps = reader.column(count), reader.column(count)
+    rows, gaps, sizes, crcs = (reader.column(count) for _ in range(4))
+    minima, spans = reader.column(count), reader.column(count)
+    if count and max(topic_numbers) >= len(topics):
+        raise corrupt(f"topic {max(topic_numbers)} is not in the table")
+    sections = []
+    end = partition = 0
+    for number, step, row_count, gap, size, crc, minimum, span in zip(
+        topic_numbers, steps, rows, gaps, sizes, crcs, minima, spans, strict=True
+    ):
+        partition += unzigzag(step)
+        start = end + gap
+        end = start + size
+        low_ms = base_ms + minimum
+        sections.append(Section(topics[number], partition, row_count, start, size, crc, low_ms, low_ms + span))
+    return tuple(sections)
