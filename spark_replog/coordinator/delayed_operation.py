@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Hashable, Sequence
-from functools import partial
 
 from spark_replog.clock import SYSTEM_CLOCK, Clock
 from spark_replog.coordinator.timing_wheel import Timer, TimerTask
@@ -17,22 +16,31 @@ from spark_replog.coordinator.timing_wheel import Timer, TimerTask
 PURGE_INTERVAL = 1000
 WAIT_STEP_MS = 200
 """The longest nap of a waiting thread: bounds how late another thread's timer may fire."""
+SHARD_COUNT = 64
+"""Watch lists are spread over so many locks by the hash of their key."""
 
 
-class DelayedOperation:
+class DelayedOperation(TimerTask):
     """Something that completes once: by its condition, by force, or by its time-out.
 
     Subclasses say when (``try_complete``), what then (``on_complete``) and what else on a
     time-out (``on_expiration``).
+
+    Attributes:
+        lock: held while the condition is looked at.
     """
 
+    __slots__ = ("_claim", "_finished", "_is_finished", "_timer", "lock", "timeout_ms")
+
     def __init__(self, timeout_ms: int) -> None:
+        super().__init__()
         self.timeout_ms = timeout_ms
         self.lock = threading.RLock()
         self._timer: Timer | None = None
-        self._timer_task: TimerTask | None = None
-        self._completed = threading.Event()
         self._claim = threading.Lock()
+        self._is_finished = False
+        # Made by the first waiter: most operations of a busy process are never waited for.
+        self._finished: threading.Event | None = None
 
     @property
     def is_completed(self) -> bool:
@@ -57,13 +65,16 @@ class DelayedOperation:
         try:
             self.on_complete()
         finally:
-            self._completed.set()
+            self._is_finished = True
+            finished = self._finished
+            if finished is not None:
+                finished.set()
         return True
 
     def safe_try_complete(self) -> bool:
         """Look at the condition under the operation's lock."""
         with self.lock:
-            return not self.is_completed and self.try_complete()
+            return not self._claim.locked() and self.try_complete()
 
     def safe_try_complete_or_else(self, action: Callable[[], None]) -> bool:
         """Look; when it does not hold run ``action`` and look again, all under the lock."""
@@ -75,9 +86,14 @@ class DelayedOperation:
 
     def wait(self, timeout_ms: float) -> bool:
         """Wait until ``on_complete`` has run."""
-        return self._completed.wait(timeout_ms / 1000.0)
+        with self.lock:
+            if self._finished is None:
+                self._finished = threading.Event()
+            finished = self._finished
+        # A completion that looked for the event before it was made has set the flag by now.
+        return self._is_finished or finished.wait(timeout_ms / 1000.0)
 
-    def run_expired(self) -> None:
+    def run(self) -> None:
         """Complete by time-out."""
         if self.force_complete():
             self.on_expiration()
@@ -85,14 +101,62 @@ class DelayedOperation:
     def start_timer(self, timer: Timer, expiry_ms: int) -> None:
         """Begin to count the time-out; a completion that came meanwhile stops it again."""
         self._timer = timer
-        self._timer_task = timer.add(expiry_ms, self.run_expired)
-        if self.is_completed:
+        timer.start(self, expiry_ms)
+        if self._claim.locked():
             self._cancel_timer()
 
     def _cancel_timer(self) -> None:
-        timer, task = self._timer, self._timer_task
-        if timer is not None and task is not None:
-            timer.cancel(task)
+        timer = self._timer
+        if timer is not None:
+            timer.cancel(self)
+
+
+class _WatcherShard:
+    """Some of the watch lists, behind one lock."""
+
+    __slots__ = ("lock", "registered_count", "watchers")
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.registered_count = 0
+        self.watchers: dict[Hashable, dict[DelayedOperation, None]] = {}
+
+    def watch(self, key: Hashable, operation: DelayedOperation, count: int) -> None:
+        with self.lock:
+            self.registered_count += count
+            found = self.watchers.get(key)
+            if found is None:
+                self.watchers[key] = {operation: None}
+            else:
+                found[operation] = None
+
+    def watched(self, key: Hashable) -> list[DelayedOperation]:
+        with self.lock:
+            return list(self.watchers.get(key, ()))
+
+    def drop(self, key: Hashable, operations: Sequence[DelayedOperation]) -> None:
+        with self.lock:
+            found = self.watchers.get(key)
+            if found is None:
+                return
+            for operation in operations:
+                found.pop(operation, None)
+            if not found:
+                del self.watchers[key]
+
+    def purge(self) -> int:
+        purged_count = 0
+        with self.lock:
+            for key in list(self.watchers):
+                found = self.watchers[key]
+                finished = [operation for operation in found if operation.is_completed]
+                purged_count += len(finished)
+                if len(finished) == len(found):
+                    del self.watchers[key]
+                    continue
+                for operation in finished:
+                    del found[operation]
+        return purged_count
 
 
 class DelayedOperationPurgatory:
@@ -105,9 +169,8 @@ class DelayedOperationPurgatory:
         self._clock = clock
         self._purge_interval = purge_interval
         self.timer = Timer(clock.monotonic_ms())
-        self._watchers: dict[Hashable, dict[DelayedOperation, None]] = {}
-        self._lock = threading.Lock()
-        self._watched_estimate = 0
+        self._shards = [_WatcherShard() for _ in range(SHARD_COUNT)]
+        self._registered_at_purge = 0
 
     @property
     def delayed_count(self) -> int:
@@ -117,8 +180,11 @@ class DelayedOperationPurgatory:
     @property
     def watched_count(self) -> int:
         """Return how many (operation, key) pairs are listed, completed ones not yet purged included."""
-        with self._lock:
-            return sum(map(len, self._watchers.values()))
+        count = 0
+        for shard in self._shards:
+            with shard.lock:
+                count += sum(map(len, shard.watchers.values()))
+        return count
 
     def try_complete_else_watch(self, operation: DelayedOperation, keys: Sequence[Hashable]) -> bool:
         """Complete the operation, or watch it under every key.
@@ -130,45 +196,37 @@ class DelayedOperationPurgatory:
         """
         if not keys:
             raise ValueError("a delayed operation needs at least one key to be found by")
-        if operation.safe_try_complete_or_else(partial(self._watch, operation, keys)):
+        if operation.safe_try_complete_or_else(lambda: self._watch(operation, keys)):
             return True
         if not operation.is_completed:
             operation.start_timer(self.timer, self._clock.monotonic_ms() + operation.timeout_ms)
         return False
 
     def check_and_complete(self, key: Hashable) -> int:
-        """Try every operation watched under the key; return how many this call completed."""
-        with self._lock:
-            operations = list(self._watchers.get(key, {}))
+        """Try every operation watched under the key, oldest first; return how many this call completed."""
+        shard = self._shards[hash(key) % SHARD_COUNT]
         finished, completed_here = [], 0
-        for operation in operations:
+        for operation in shard.watched(key):
             if operation.is_completed:
                 finished.append(operation)
             elif operation.safe_try_complete():
                 finished.append(operation)
                 completed_here += 1
         if finished:
-            with self._lock:
-                self._drop(key, finished)
+            shard.drop(key, finished)
         return completed_here
 
     def advance(self) -> int:
         """Run the time-outs that are due, and purge when enough may be gained."""
         expired_count = self.timer.advance(self._clock.monotonic_ms())
-        if self._watched_estimate - self.timer.size > self._purge_interval:
+        if self._registered_count() - self._registered_at_purge - self.timer.size > self._purge_interval:
             self.purge()
         return expired_count
 
     def purge(self) -> int:
         """Drop completed operations from all lists; return how many pairs went."""
-        with self._lock:
-            self._watched_estimate = self.timer.size
-            purged_count = 0
-            for key in list(self._watchers):
-                finished = [operation for operation in self._watchers[key] if operation.is_completed]
-                purged_count += len(finished)
-                self._drop(key, finished)
-            return purged_count
+        self._registered_at_purge = self._registered_count() - self.timer.size
+        return sum(shard.purge() for shard in self._shards)
 
     def await_completion(self, operation: DelayedOperation) -> None:
         """Return once the operation has completed, advancing the timer meanwhile."""
@@ -181,17 +239,11 @@ class DelayedOperationPurgatory:
         while not operation.wait(WAIT_STEP_MS):
             self.advance()
 
-    def _watch(self, operation: DelayedOperation, keys: Sequence[Hashable]) -> None:
-        with self._lock:
-            self._watched_estimate += 1
-            for key in keys:
-                self._watchers.setdefault(key, {})[operation] = None
+    def _registered_count(self) -> int:
+        return sum(shard.registered_count for shard in self._shards)
 
-    def _drop(self, key: Hashable, operations: Sequence[DelayedOperation]) -> None:
-        watchers = self._watchers.get(key)
-        if watchers is None:
-            return
-        for operation in operations:
-            watchers.pop(operation, None)
-        if not watchers:
-            del self._watchers[key]
+    def _watch(self, operation: DelayedOperation, keys: Sequence[Hashable]) -> None:
+        count = 1  # of operations, whatever the number of their keys
+        for key in keys:
+            self._shards[hash(key) % SHARD_COUNT].watch(key, operation, count)
+            count = 0

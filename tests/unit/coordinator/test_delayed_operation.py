@@ -204,3 +204,104 @@ def test_await_completion_sees_another_threads_event() -> None:
     threading.Timer(0.05, finish).start()
     purgatory.await_completion(operation)
     assert (operation.completed, operation.expired, purgatory.delayed_count) == (1, 0, 0)
+
+
+def test_the_lock_is_held_from_the_first_look_to_the_second() -> None:
+    # testLockInTryCompleteElseWatch
+    class LooksAtLock(Operation):
+        def try_complete(self) -> bool:
+            seen.append(_is_held_by_another(self.lock))
+            return super().try_complete()
+
+    seen: list[bool] = []
+    purgatory = DelayedOperationPurgatory(clock=VirtualClock())
+    purgatory.try_complete_else_watch(LooksAtLock(1000), ["key"])
+    assert seen == [True, True]
+
+
+def _is_held_by_another(lock: threading.RLock) -> bool:  # type: ignore[valid-type]
+    """Return whether another thread cannot take the lock now."""
+
+    def try_lock() -> bool:
+        if lock.acquire(blocking=False):
+            lock.release()
+            return False
+        return True
+
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(try_lock).result()
+
+
+def test_a_check_waits_for_the_registration_of_its_operation() -> None:
+    purgatory = DelayedOperationPurgatory(clock=VirtualClock())
+    tried_again, may_go_on = threading.Event(), threading.Event()
+
+    class SlowSecondLook(Operation):
+        def try_complete(self) -> bool:
+            if self.tried == 1 and not tried_again.is_set():
+                tried_again.set()
+                assert may_go_on.wait(10)
+            return super().try_complete()
+
+    operation = SlowSecondLook(1000)
+    with ThreadPoolExecutor(2) as pool:
+        watching = pool.submit(purgatory.try_complete_else_watch, operation, ["key"])
+        assert tried_again.wait(10)
+        checking = pool.submit(purgatory.check_and_complete, "key")
+        may_go_on.set()
+        assert not watching.result(10)
+        assert checking.result(10) == 0
+        operation.is_ready = True
+        assert purgatory.check_and_complete("key") == 1
+    assert operation.completed == 1
+
+
+def test_the_or_else_runs_only_after_a_first_look_that_failed() -> None:
+    operation = Operation(1000)
+    operation.is_ready = True
+    ran: list[str] = []
+    assert operation.safe_try_complete_or_else(lambda: ran.append("else"))
+    assert (ran, operation.tried) == ([], 1)
+
+
+def test_an_expired_operation_is_purged_from_all_its_lists() -> None:
+    clock = VirtualClock()
+    purgatory = DelayedOperationPurgatory(clock=clock, purge_interval=0)
+    operations = [Operation(10) for _ in range(5)]
+    for operation in operations:
+        purgatory.try_complete_else_watch(operation, ["a", "b", "c"])
+    assert (purgatory.delayed_count, purgatory.watched_count) == (5, 15)
+    clock.time_ms = 10
+    assert purgatory.advance() == 5
+    assert (purgatory.delayed_count, purgatory.watched_count) == (0, 0)
+    assert [operation.expired for operation in operations] == [1] * 5
+
+
+def test_waiting_operations_are_kept_by_a_purge() -> None:
+    purgatory = DelayedOperationPurgatory(clock=VirtualClock(), purge_interval=0)
+    kept, done = Operation(1000), Operation(1000)
+    for operation in (kept, done):
+        purgatory.try_complete_else_watch(operation, ["key"])
+    done.force_complete()
+    assert purgatory.purge() == 1
+    assert purgatory.watched_count == 1
+    kept.is_ready = True
+    assert purgatory.check_and_complete("key") == 1
+
+
+def test_keys_of_completed_operations_leave_nothing_behind() -> None:
+    purgatory = DelayedOperationPurgatory(clock=VirtualClock())
+    operations = [Operation(1000) for _ in range(10_000)]
+    for number, operation in enumerate(operations):
+        purgatory.try_complete_else_watch(operation, [number])
+        operation.is_ready = True
+    assert sum(purgatory.check_and_complete(number) for number in range(10_000)) == 10_000
+    assert (purgatory.delayed_count, purgatory.watched_count) == (0, 0)
+    assert not any(shard.watchers for shard in purgatory._shards)
+
+
+def test_waiting_ends_at_once_for_what_has_completed() -> None:
+    operation = Operation(1000)
+    assert not operation.wait(1)
+    operation.force_complete()
+    assert operation.wait(0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from spark_replog.coordinator.timing_wheel import Timer
+from spark_replog.coordinator.timing_wheel import NEVER_MS, Timer, TimerTask, TimerTaskList
 
 
 def test_already_expired_runs_at_once() -> None:
@@ -63,3 +63,73 @@ def test_a_gap_of_hours_costs_one_advance() -> None:
     assert timer.advance(86_399_999) == 0
     assert timer.advance(86_400_000) == 1
     assert ran == [1]
+
+
+def test_a_task_is_in_one_list_at_a_time() -> None:
+    # TimerTaskListTest: ten tasks; four move to a second list, the other six to a third.
+    first, second, third = TimerTaskList(), TimerTaskList(), TimerTaskList()
+    tasks = [TimerTask() for _ in range(10)]
+
+    def sizes() -> list[int]:
+        return [len(each.tasks) for each in (first, second, third)]
+
+    for task in tasks:
+        first.add(task)
+    assert sizes() == [10, 0, 0]
+    for task in tasks[:4]:
+        second.add(task)
+    assert sizes() == [6, 4, 0]
+    for task in tasks[4:]:
+        third.add(task)
+    assert sizes() == [0, 4, 6]
+    # Emptying one list touches no other, and a list lets go only of what is its own.
+    assert not second.remove(tasks[9])
+    assert second.flush() == tasks[:4]
+    assert sizes() == [0, 0, 6]
+    assert [task.task_list for task in tasks[:4]] == [None] * 4
+    assert all(third.remove(task) for task in tasks[4:])
+    assert sizes() == [0, 0, 0]
+
+
+def test_a_bucket_due_in_ten_seconds_is_due_in_five_after_five() -> None:
+    timer = Timer(0, tick_ms=5_000, size=20)
+    timer.add(10_000, lambda: None)
+    timer.advance(5_000)
+    due_ms = timer.next_expiry_ms()
+    assert due_ms is not None
+    assert due_ms - 5_000 == 5_000
+
+
+def test_a_flushed_bucket_is_not_queued() -> None:
+    bucket = TimerTaskList()
+    bucket.expiry_ms = 40
+    bucket.add(TimerTask())
+    assert len(bucket.flush()) == 1
+    assert bucket.expiry_ms == NEVER_MS
+
+
+def test_a_tick_costs_what_is_due_in_it_whatever_waits() -> None:
+    timer = Timer(0)
+    count = 20_000
+    for number in range(count):
+        timer.add(10_000 + number, lambda: None)
+    assert timer.moved_count == count
+    for now_ms in range(8_000):  # nothing is due before the first bucket of the third level, at 8,000
+        timer.advance(now_ms)
+    assert (timer.flushed_count, timer.moved_count, timer.size) == (0, count, count)
+    for now_ms in range(8_000, 30_001):
+        before = timer.flushed_count
+        timer.advance(now_ms)
+        # One bucket a level at most begins in one millisecond.
+        assert timer.flushed_count - before <= 4
+    assert timer.size == 0
+    # Each task went down level by level: never looked at more often than there are levels.
+    assert timer.moved_count <= 4 * count
+
+
+def test_a_bucket_is_queued_once_a_round() -> None:
+    timer = Timer(0)
+    for _ in range(100):
+        timer.add(7, lambda: None)
+    assert timer.advance(7) == 100
+    assert timer.flushed_count == 1
