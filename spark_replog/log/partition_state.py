@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from spark_replog.ids import BrokerId, LedgerId
+from spark_replog.log.leader_epochs import LeaderEpochCache
 from spark_replog.log.model import Section
 
 TIMESTAMP_CREATE_TIME = 0
@@ -66,6 +67,7 @@ class PartitionState:
         isr: in-sync brokers, in the order of `replicas`; never empty.
         min_insync: effective `min.insync.replicas`: the high watermark rests while the ISR is smaller.
         retired: its topic is closed; it holds nothing back.
+        leader_epochs: where each leader's time began, one by `elect`.
     """
 
     __slots__ = (
@@ -82,6 +84,7 @@ class PartitionState:
         "isr",
         "leader",
         "leader_epoch",
+        "leader_epochs",
         "log_end_offset",
         "log_start_offset",
         "min_insync",
@@ -94,6 +97,8 @@ class PartitionState:
         self.isr = replicas
         self.leader = replicas[0]
         self.leader_epoch = 0
+        self.leader_epochs = LeaderEpochCache()
+        self.leader_epochs.assign(0, 0)
         self.min_insync = min_insync
         self.retired = False
         self.log_start_offset = 0
@@ -175,9 +180,14 @@ class PartitionState:
             return False
         self.isr = tuple(replica for replica in self.isr if replica != broker_id)
         if self.leader == broker_id:
-            self.leader = self.isr[0]
-            self.leader_epoch += 1
+            self.elect(self.isr[0])
         return True
+
+    def elect(self, leader: BrokerId) -> None:
+        """Make a broker the leader under the next epoch, which begins at the log end before any append."""
+        self.leader = leader
+        self.leader_epoch += 1
+        self.leader_epochs.assign(self.leader_epoch, self.log_end_offset)
 
     def grow(self, broker_id: BrokerId) -> bool:
         """Take an assigned broker into the ISR; return whether that changed anything."""
