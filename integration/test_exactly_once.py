@@ -66,7 +66,7 @@ def test_driver_killed_again_and_again(spark, environment, make_store, request, 
         }  # fmt: skip
         share = kills // 2 + (number < kills % 2)
         log = work_folder / f"killed-{number}.log"
-        loops.append((environment.quick_to_start(), log, arguments, share, random.Random(seed + number)))
+        loops.append((environment.quick_to_start_often(), log, arguments, share, random.Random(seed + number)))
     with ThreadPoolExecutor(len(loops)) as threads:
         futures = [threads.submit(kill_loop, *loop) for loop in loops]
         in_flight = sum(future.result() for future in futures)
