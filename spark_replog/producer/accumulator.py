@@ -1,84 +1,161 @@
 """Where records wait until a data object is worth a put.
 
-Source: Kafka ``RecordAccumulator``. Two things differ, for passive storage. A node is a set of
-roots that get the same object. And a full batch alone makes no node ready: an object is worth a
-put when ``max.request.size`` bytes wait for it, since every put costs and a small task must make
-exactly one object per set of roots.
+Source: Kafka ``RecordAccumulator``. A node is a set of roots that get the same object. Two kinds of
+owner differ in what makes a node ready, since on passive storage every put costs:
+
+* The plain ``Producer`` keeps Kafka's reasons: a full batch, ``linger.ms``, exhausted memory, close,
+  flush.
+* A write task fills its requests (``fills_requests``): a full batch alone makes nothing ready, so
+  that a small task makes exactly one object per set of roots. ADR 0005.
 """
 
 from __future__ import annotations
 
+import random
 import threading
 from collections import deque
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import pyarrow as pa
 
-from spark_replog.ids import BrokerId, LedgerId, TopicPartition
+from spark_replog.clock import SYSTEM_CLOCK, Clock
+from spark_replog.errors import ErrorCode, ReplogError
+from spark_replog.ids import TopicPartition
+from spark_replog.producer.backoff import ExponentialBackoff
 from spark_replog.producer.buffer_pool import BufferPool, PinnedBytes
+from spark_replog.producer.partition_queue import Destination, Node, PartitionQueue, ReadyCheck
 from spark_replog.producer.producer_batch import BatchState, ProducerBatch
-
-
-@dataclass(frozen=True, slots=True)
-class Destination:
-    """What one data object may hold together: Kafka's node, for passive roots."""
-
-    ledger_id: LedgerId
-    generation: int
-    brokers: tuple[BrokerId, ...]
-    """The in-sync replicas, ascending; every one gets the object."""
-    leader: BrokerId | None
-    """Who must hold it with acks=1; None with acks=all, where leaders share objects."""
-    compression: str
-
-
-@dataclass(frozen=True, slots=True)
-class ReadyCheck:
-    """What ``ready`` found."""
-
-    destinations: tuple[Destination, ...]
-    next_check_ms: int | None
-    """When a batch's ``linger.ms`` ends next, from now; None where time alone changes nothing."""
-
-
-@dataclass(slots=True)
-class _Node:
-    """The queues of one destination; partitions in order of first appearance."""
-
-    partitions: list[TopicPartition] = field(default_factory=list)
-    drainable_bytes: int = 0
-    drain_index: int = 0
+from spark_replog.producer.readiness import Readiness, Waits
+from spark_replog.producer.record_columns import Headers, RecordColumns
+from spark_replog.producer.record_handle import BatchResult, RecordHandle
 
 
 class RecordAccumulator:
     """A queue of batches per partition.
 
-    Thread-safe by one lock; memory is reserved by the caller before, outside of it.
+    Thread-safe by one lock. Nobody waits for memory while holding it.
 
     Invariants:
         Only the last batch of a queue is open to more records; no batch is empty.
-        A batch is incomplete from its creation until it is completed or aborted.
+        A batch is incomplete from its creation until it succeeded, failed, was aborted or split.
 
     Args:
-        pool: counts the memory.
+        pool: owns the memory.
         batch_size_bytes: ``batch.size``.
-        max_request_size_bytes: ``max.request.size``: so many bytes make a destination ready.
+        max_request_size_bytes: ``max.request.size``: what one drain takes.
         linger_ms: ``linger.ms``; None: batches wait for one of the other reasons.
+        fills_requests: a write task's rule of readiness, see above.
+        delivery_timeout_ms: when a batch that waits expires; None: never (ADR 0005).
+        retry_backoff_ms: pause before the second attempt of a batch.
+        retry_backoff_max_ms: longest such pause.
+        wake_up: called, outside of the lock, when a sender that waits might have something to do.
+        clock: ages of batches.
+        random_source: spreads retries.
     """
 
     def __init__(
-        self, pool: BufferPool, *, batch_size_bytes: int, max_request_size_bytes: int, linger_ms: int | None
+        self,
+        pool: BufferPool,
+        *,
+        batch_size_bytes: int,
+        max_request_size_bytes: int,
+        linger_ms: int | None,
+        fills_requests: bool = False,
+        delivery_timeout_ms: int | None = None,
+        retry_backoff_ms: int = 100,
+        retry_backoff_max_ms: int = 1_000,
+        wake_up: Callable[[], None] | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+        random_source: random.Random | None = None,
     ) -> None:
         self.pool = pool
-        self._batch_size_bytes = batch_size_bytes
+        self._batch_size_bytes = min(batch_size_bytes, max_request_size_bytes)
         self._max_request_size_bytes = max_request_size_bytes
-        self._linger_ms = linger_ms
+        self._readiness = Readiness(linger_ms, max_request_size_bytes, fills_requests=fills_requests)
+        self._delivery_timeout_ms = delivery_timeout_ms
+        self._backoff = ExponentialBackoff(retry_backoff_ms, retry_backoff_max_ms, random_source or random.Random())
+        self._wake_up = wake_up or _nobody
+        self._clock = clock
         self._lock = threading.Lock()
-        self._queues: dict[TopicPartition, deque[ProducerBatch]] = {}
-        self._nodes: dict[Destination, _Node] = {}
-        self._incomplete: set[ProducerBatch] = set()
+        self._queues: dict[TopicPartition, PartitionQueue] = {}
+        self._nodes: dict[Destination, Node] = {}
+        self._homeless: dict[TopicPartition, PartitionQueue] = {}
+        self._incomplete: dict[ProducerBatch, None] = {}
+        self._flush_count = 0
         self._is_closed = False
+
+    def queue(self, topic_partition: TopicPartition) -> PartitionQueue:
+        """Return a partition's queue, the same object always: callers may keep it."""
+        found = self._queues.get(topic_partition)
+        if found is None:
+            with self._lock:
+                found = self._queues.setdefault(topic_partition, PartitionQueue(topic_partition))
+                if found.destination is None:
+                    self._homeless[topic_partition] = found
+        return found
+
+    def assign(self, queue: PartitionQueue, destination: Destination | None, leader_epoch: int | None = None) -> None:
+        """Say where a partition's objects go from now on; None: nobody leads it, so its batches wait."""
+        with self._lock:
+            self._assign(queue, destination, leader_epoch)
+
+    def append_record(
+        self,
+        queue: PartitionQueue,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Headers | None,
+        timestamp_ms: int,
+        size_bytes: int,
+        max_block_ms: int,
+    ) -> RecordHandle:
+        """Add one record behind what the partition has. The fast path of ``Producer.send``.
+
+        Two phases: the open batch is tried under the lock; where it has no room, a buffer is
+        allocated outside of it and the open batch tried again, which another thread may have
+        opened meanwhile. The spare buffer goes back.
+
+        Args:
+            queue: of the partition, from ``queue``.
+            key: bytes.
+            value: bytes.
+            headers: None where there are none.
+            timestamp_ms: 0 or later.
+            size_bytes: what ``record_columns.record_size`` says of the record.
+            max_block_ms: how long to wait for memory at most.
+
+        Raises:
+            InvalidConfigError: MESSAGE_TOO_LARGE, larger than ``buffer.memory``.
+            RetriableError: REPLOG_BUFFER_EXHAUSTED; nothing was appended.
+            ReplogError: INVALID_REQUEST, the producer is closed.
+        """
+        with self._lock:
+            columns = queue.columns
+            if columns is not None:
+                index = columns.try_append(key, value, headers, timestamp_ms, size_bytes)
+                if index >= 0:
+                    return RecordHandle(columns.result, index)
+                queue.close_for_appends()
+            self._check_open()
+        buffer: bytearray | None = self.pool.allocate_buffer(max(self._batch_size_bytes, size_bytes), max_block_ms)
+        assert buffer is not None
+        try:
+            with self._lock:
+                self._check_open()
+                columns = queue.columns
+                index = -1
+                if columns is not None:
+                    index = columns.try_append(key, value, headers, timestamp_ms, size_bytes)
+                if columns is None or index < 0:
+                    columns = self._open_batch(queue, buffer)
+                    buffer = None
+                    index = columns.try_append(key, value, headers, timestamp_ms, size_bytes)
+        finally:
+            if buffer is not None:
+                self.pool.deallocate(len(buffer), buffer)
+        if buffer is None:
+            self._wake_up()
+        return RecordHandle(columns.result, index)
 
     def append(
         self,
@@ -88,87 +165,96 @@ class RecordAccumulator:
         size_bytes: int,
         pinned: PinnedBytes,
         now_ms: int,
-    ) -> None:
+    ) -> RecordHandle:
         """Add a slice of N >= 1 records, in order, behind what the partition has.
 
         Memory is reserved already, so nothing here waits; whatever was drained while the caller
-        waited for memory is simply no longer the last batch (Kafka's second phase).
+        waited for memory is simply no longer the last batch (the second phase).
 
         Args:
             topic_partition: where to.
-            destination: where the partition's objects go; the same for all its slices.
+            destination: where the partition's objects go, where ``assign`` did not say it yet.
             records: the slice.
             size_bytes: its bytes.
             pinned: the reservation of the memory it is a slice of.
             now_ms: the creation time of a new batch.
-        """
-        with self._lock:
-            assert not self._is_closed, "no appends behind close"
-            queue = self._queues.get(topic_partition)
-            if queue is None:
-                queue = self._queues[topic_partition] = deque()
-                self._nodes.setdefault(destination, _Node()).partitions.append(topic_partition)
-            if not queue or not queue[-1].try_append(records, size_bytes, pinned):
-                batch = ProducerBatch(topic_partition, self._batch_size_bytes, now_ms)
-                batch.try_append(records, size_bytes, pinned)
-                queue.append(batch)
-                self._incomplete.add(batch)
-            self._nodes[destination].drainable_bytes += size_bytes
-
-    def ready(self, now_ms: int, *, in_flight_count: int) -> ReadyCheck:
-        """Return the destinations worth an object now.
-
-        Reasons: ``max.request.size`` bytes, close, ``linger.ms``, or somebody waits for
-        memory that no request in flight will give back; then the largest one goes, so that
-        memory pressure makes few objects and no crumbs.
-        """
-        with self._lock:
-            waiting = {key: node for key, node in self._nodes.items() if node.drainable_bytes > 0}
-            if self._is_closed:
-                return ReadyCheck(tuple(waiting), None)
-            found = [key for key, node in waiting.items() if node.drainable_bytes >= self._max_request_size_bytes]
-            next_check_ms: int | None = None
-            if self._linger_ms is not None:
-                for key, node in waiting.items():
-                    left_ms = self._linger_left_ms(node, now_ms)
-                    if key in found:
-                        continue
-                    if left_ms <= 0:
-                        found.append(key)
-                    else:
-                        next_check_ms = left_ms if next_check_ms is None else min(next_check_ms, left_ms)
-            if not found and waiting and self.pool.queued_count and in_flight_count == 0:
-                found.append(max(waiting, key=lambda key: waiting[key].drainable_bytes))
-            return ReadyCheck(tuple(found), next_check_ms)
-
-    def drain(self, destination: Destination) -> list[ProducerBatch]:
-        """Take the batches of one object: ``max.request.size`` bytes, at most one batch more.
-
-        Goes round the partitions, one batch each, beginning where the last drain stopped (Kafka's
-        drainIndex), and again until there are enough bytes or no more batches.
 
         Returns:
-            Batches, each partition's in order; empty where nothing waits.
+            The handle of the first record.
+
+        Raises:
+            ReplogError: INVALID_REQUEST, the accumulator is closed.
+        """
+        queue = self.queue(topic_partition)
+        with self._lock:
+            self._check_open()
+            if queue.destination is None:
+                self._assign(queue, destination, None)
+            batch = queue.batches[-1] if queue.batches else None
+            index = 0 if batch is None else batch.row_count
+            is_new = batch is None or not batch.try_append(records, size_bytes, pinned)
+            if batch is None or is_new:
+                queue.columns = None
+                index = 0
+                batch = ProducerBatch(topic_partition, self._batch_size_bytes, now_ms)
+                batch.try_append(records, size_bytes, pinned)
+                self._enqueue(queue, batch)
+        if is_new:
+            self._wake_up()
+        return RecordHandle(batch.result, index)
+
+    def ready(self, now_ms: int, *, in_flight_count: int) -> ReadyCheck:
+        """Return the destinations worth an object now, and when to ask again.
+
+        A partition makes its node ready when it is not muted, its first batch is not backing off,
+        and there is one of five reasons: a full batch (or, where requests are filled,
+        ``max.request.size`` bytes in the node), ``linger.ms``, somebody waits for memory, close, or
+        a flush. Where requests are filled, memory pressure makes only the largest node ready, and
+        only once no request in flight would give memory back: few objects and no crumbs.
         """
         with self._lock:
-            node = self._nodes[destination]
+            waits = Waits()
+            found = self._readiness.ready_nodes(
+                self._nodes,
+                now_ms,
+                waits,
+                is_urgent=self._is_closed or self._flush_count > 0,
+                is_exhausted=self.pool.queued_count > 0,
+                in_flight_count=in_flight_count,
+            )
+            homeless = frozenset(name.topic for name, queue in self._homeless.items() if queue.batches)
+            return ReadyCheck(tuple(found), waits.least_ms, homeless)
+
+    def drain(self, destination: Destination, now_ms: int) -> list[ProducerBatch]:
+        """Take the batches of one object and close them.
+
+        Goes round the partitions, one batch each, beginning where the last drain stopped (Kafka's
+        drainIndex), and again until ``max.request.size`` is reached or no batch may go. Kafka stops
+        before the limit unless a batch alone is larger; where requests are filled, one batch more
+        is taken, since an object that stays below the limit only costs another put.
+
+        Returns:
+            Batches, each partition's in order; empty where nothing may go.
+        """
+        with self._lock:
+            node = self._nodes.get(destination)
             taken: list[ProducerBatch] = []
             taken_bytes = 0
             idle_count = 0
-            while taken_bytes < self._max_request_size_bytes and idle_count < len(node.partitions):
-                node.drain_index %= len(node.partitions)
-                queue = self._queues[node.partitions[node.drain_index]]
-                node.drain_index += 1
-                if not queue:
+            while node is not None and idle_count < len(node.queues):
+                node.drain_index %= len(node.queues)
+                queue = node.queues[node.drain_index]
+                batch = self._head(queue, now_ms)
+                if batch is None:
+                    node.drain_index += 1
                     idle_count += 1
                     continue
+                if taken and not self._readiness.has_request_room(taken_bytes, batch.size_bytes):
+                    break
+                node.drain_index += 1
                 idle_count = 0
-                batch = queue.popleft()
-                batch.is_closed = True
-                taken.append(batch)
+                taken.append(queue.take_head(now_ms))
                 taken_bytes += batch.size_bytes
-            node.drainable_bytes -= taken_bytes
-            assert node.drainable_bytes >= 0
             return taken
 
     def copy_wasteful(self) -> None:
@@ -181,32 +267,142 @@ class RecordAccumulator:
                 if batch.is_wasteful:
                     batch.copy_slices(self.pool)
 
-    def complete(self, batch: ProducerBatch, state: BatchState) -> None:
-        """End a drained batch and give its memory back."""
+    def mute(self, topic_partitions: Iterable[TopicPartition]) -> None:
+        """Neither find ready nor drain these partitions, so that nothing overtakes what is in flight."""
         with self._lock:
-            if batch.complete(state):
-                self._incomplete.discard(batch)
+            for name in topic_partitions:
+                self._queues[name].is_muted = True
 
-    def abort_incomplete(self) -> None:
-        """Drop every batch that has not ended, waiting or drained."""
+    def unmute(self, topic_partitions: Iterable[TopicPartition]) -> None:
+        """End ``mute``."""
         with self._lock:
-            self._is_closed = True
-            for batch in list(self._incomplete):
-                batch.complete(BatchState.ABORTED)
-            self._incomplete.clear()
-            self._queues.clear()
-            self._nodes.clear()
+            for name in topic_partitions:
+                self._queues[name].is_muted = False
+
+    def reenqueue(self, batch: ProducerBatch, now_ms: int) -> None:
+        """Put a drained batch back to the front of its queue for another attempt, after a pause."""
+        with self._lock:
+            if batch.state is not BatchState.INCOMPLETE:
+                return
+            batch.put_back(now_ms, self._backoff.of(batch.attempts))
+            self._queues[batch.topic_partition].insert(batch)
+
+    def split_and_reenqueue(self, batch: ProducerBatch) -> list[ProducerBatch]:
+        """Put the records of a drained batch back to the front as smaller batches, in order.
+
+        Attempts are kept and none is counted. Parts of a numbered batch keep its numbers.
+        """
+        with self._lock:
+            if batch.state is not BatchState.INCOMPLETE:
+                return []
+            parts = self._split(batch)
+            for part in parts:
+                self._queues[part.topic_partition].insert(part)
+            return parts
+
+    def expired_batches(self, now_ms: int) -> list[ProducerBatch]:
+        """Take the waiting batches whose ``delivery.timeout.ms`` is over, muted partitions' too."""
+        found: list[ProducerBatch] = []
+        if self._delivery_timeout_ms is None:
+            return found
+        with self._lock:
+            for queue in self._queues.values():
+                while queue.batches and queue.batches[0].has_expired(now_ms, self._delivery_timeout_ms):
+                    found.append(queue.pop_head())
+        return found
+
+    def next_expiry_ms(self, now_ms: int) -> int | None:
+        """Return when the next waiting batch expires, from now."""
+        if self._delivery_timeout_ms is None:
+            return None
+        with self._lock:
+            made = [queue.batches[0].created_ms for queue in self._queues.values() if queue.batches]
+        return max(0, min(made) + self._delivery_timeout_ms - now_ms) if made else None
+
+    def succeed(self, batch: ProducerBatch, base_offset: int, log_append_time_ms: int | None) -> bool:
+        """Acknowledge a drained batch and give its memory back; returns False where it had ended before."""
+        if not self._end(batch, BatchState.SUCCEEDED):
+            return False
+        batch.tell_success(base_offset, log_append_time_ms)
+        return True
+
+    def fail(
+        self, batch: ProducerBatch, error: ReplogError, record_errors: Mapping[int, ReplogError] | None = None
+    ) -> bool:
+        """Fail a drained batch and give its memory back; returns False where it had ended before."""
+        if not self._end(batch, BatchState.FAILED):
+            return False
+        batch.tell_failure(error, record_errors)
+        return True
+
+    def begin_flush(self) -> list[BatchResult]:
+        """Make all that waits ready until ``end_flush``; returns what a flush waits for."""
+        with self._lock:
+            self._flush_count += 1
+            results = [batch.result for batch in self._incomplete]
+        self._wake_up()
+        return results
+
+    def end_flush(self) -> None:
+        """End one ``begin_flush``."""
+        with self._lock:
+            self._flush_count -= 1
+
+    def flush(self, timeout_ms: int | None = None) -> bool:
+        """Send all that waits now and wait until each record is acknowledged, parked or failed.
+
+        Needs a sender on another thread.
+
+        Returns:
+            False where the time ran out.
+        """
+        deadline_ms = None if timeout_ms is None else self._clock.monotonic_ms() + timeout_ms
+        results = self.begin_flush()
+        try:
+            for result in results:
+                left_ms = None if deadline_ms is None else max(0, deadline_ms - self._clock.monotonic_ms())
+                if not result.wait_for_all(None if left_ms is None else left_ms / 1000):
+                    return False
+            return True
+        finally:
+            self.end_flush()
 
     def close(self) -> None:
-        """Refuse appends and make all that waits ready."""
+        """Refuse appends, also those that wait for memory, and make all that waits ready."""
         with self._lock:
             self._is_closed = True
+            for queue in self._queues.values():
+                queue.columns = None
+        self.pool.close()
+        self._wake_up()
+
+    def abort_incomplete(self, error: ReplogError) -> None:
+        """Fail every batch that has not ended, waiting or drained; called by the sender's owner.
+
+        Nothing can be appended behind it: an append that waits for memory finds it closed.
+        """
+        self.close()
+        with self._lock:
+            batches = list(self._incomplete)
+            for queue in self._queues.values():
+                queue.batches.clear()
+        self._abort(batches, error)
+
+    def abort_undrained(self, error: ReplogError) -> None:
+        """Fail every batch that waits and has no sequence; those on their way stay."""
+        batches: list[ProducerBatch] = []
+        with self._lock:
+            for queue in self._queues.values():
+                batches += [batch for batch in queue.batches if not batch.has_sequence]
+                queue.batches = deque(batch for batch in queue.batches if batch.has_sequence)
+                queue.columns = None
+        self._abort(batches, error)
 
     @property
     def has_undrained(self) -> bool:
         """Return whether any batch waits."""
         with self._lock:
-            return any(node.drainable_bytes for node in self._nodes.values())
+            return any(queue.batches for queue in self._queues.values())
 
     @property
     def has_incomplete(self) -> bool:
@@ -214,15 +410,83 @@ class RecordAccumulator:
         with self._lock:
             return bool(self._incomplete)
 
+    @property
+    def is_flushing(self) -> bool:
+        """Return whether a flush is waiting."""
+        return self._flush_count > 0
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise ReplogError(
+                ErrorCode.INVALID_REQUEST, "the producer was closed while a record was sent. Open a new one."
+            )
+
+    def _assign(self, queue: PartitionQueue, destination: Destination | None, leader_epoch: int | None) -> None:
+        if destination != queue.destination:
+            if queue.destination is not None:
+                self._nodes[queue.destination].queues.remove(queue)
+                if not self._nodes[queue.destination].queues:
+                    del self._nodes[queue.destination]
+            self._homeless.pop(queue.topic_partition, None)
+            if destination is None:
+                self._homeless[queue.topic_partition] = queue
+            else:
+                self._nodes.setdefault(destination, Node()).queues.append(queue)
+            queue.destination = destination
+        queue.leader_epoch = leader_epoch
+
+    def _open_batch(self, queue: PartitionQueue, buffer: bytearray) -> RecordColumns:
+        now_ms = self._clock.monotonic_ms()
+        batch = ProducerBatch.of_records(queue.topic_partition, self._batch_size_bytes, now_ms, buffer, self.pool)
+        if queue.batches:
+            queue.batches[-1].is_closed = True
+        self._enqueue(queue, batch)
+        assert batch.columns is not None
+        queue.columns = batch.columns
+        return batch.columns
+
+    def _enqueue(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
+        batch.leader_epoch = queue.leader_epoch
+        queue.batches.append(batch)
+        self._incomplete[batch] = None
+
+    def _head(self, queue: PartitionQueue, now_ms: int) -> ProducerBatch | None:
+        """Return the batch that a drain may take, split first where it alone is too large."""
+        if queue.is_muted or not queue.batches:
+            return None
+        head = queue.batches[0]
+        head.note_leader_epoch(queue.leader_epoch)
+        if head.is_backing_off(now_ms):
+            return None
+        if head.size_bytes > self._max_request_size_bytes and head.row_count > 1:
+            queue.pop_head()
+            queue.batches.extendleft(reversed(self._split(head)))
+        return queue.batches[0]
+
+    def _split(self, batch: ProducerBatch) -> list[ProducerBatch]:
+        parts = batch.split(self._batch_size_bytes)
+        self._incomplete.pop(batch, None)
+        for part in parts:
+            self._incomplete[part] = None
+        return parts
+
     def _waiting(self) -> Iterator[ProducerBatch]:
         for queue in self._queues.values():
-            yield from queue
+            yield from queue.batches
 
-    def _linger_left_ms(self, node: _Node, now_ms: int) -> int:
-        assert self._linger_ms is not None
-        heads = [self._queues[name][0] for name in node.partitions if self._queues[name]]
-        oldest_ms = min(batch.created_ms for batch in heads)
-        return max(0, oldest_ms + self._linger_ms - now_ms)
+    def _end(self, batch: ProducerBatch, state: BatchState) -> bool:
+        with self._lock:
+            self._incomplete.pop(batch, None)
+            return batch.end(state)
+
+    def _abort(self, batches: Iterable[ProducerBatch], error: ReplogError) -> None:
+        for batch in batches:
+            if self._end(batch, BatchState.ABORTED):
+                batch.tell_failure(error)
 
 
-__all__ = ["Destination", "ReadyCheck", "RecordAccumulator"]
+def _nobody() -> None:
+    """Wake nobody: the owner of the accumulator runs the sender."""
+
+
+__all__ = ["RecordAccumulator"]

@@ -1,8 +1,9 @@
 """The bound on what a producer keeps in memory: ``buffer.memory``.
 
-Source: Kafka ``BufferPool``. Arrow owns the bytes here, so the pool counts them and hands out
-none: an allocation is a reservation, made before the memory is, and given back when the last
-slice that keeps it alive is gone.
+Source: Kafka ``BufferPool``. Two kinds of memory share the bound. Single records are written into
+buffers of ``batch.size`` that the pool hands out and reuses. Arrow slices lie in memory that Arrow
+owns, so for them the pool counts: an allocation is a reservation, made before the memory is, and
+given back when the last slice that keeps it alive is gone.
 """
 
 from __future__ import annotations
@@ -18,45 +19,70 @@ from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError, Retr
 class _Waiter:
     """One blocked allocation; keeps what it got so far, so that a large one cannot starve."""
 
-    __slots__ = ("condition", "missing_bytes", "size_bytes")
+    __slots__ = ("buffer", "condition", "missing_bytes", "size_bytes", "takes_buffer")
 
-    def __init__(self, size_bytes: int, lock: threading.Lock) -> None:
+    def __init__(self, size_bytes: int, takes_buffer: bool, lock: threading.Lock) -> None:
         self.size_bytes = size_bytes
         self.missing_bytes = size_bytes
+        self.takes_buffer = takes_buffer
+        self.buffer: bytearray | None = None
         self.condition = threading.Condition(lock)
 
 
 class BufferPool:
-    """Counts bytes; blocked allocations are served strictly in order of arrival.
+    """Counts bytes and keeps buffers; blocked allocations are served strictly in order of arrival.
 
     Thread-safe: one lock, one condition per waiter.
 
     Invariants:
         available = total - allocated - charged - what waiters hold already.
-        Only the head of the queue is given memory.
+        available = unallocated + free buffers x ``poolable_bytes``.
+        Only the head of the queue is given memory. While somebody waits, nothing is available.
 
     Args:
         total_bytes: ``buffer.memory``.
+        poolable_bytes: ``batch.size``: buffers of this size are kept for the next who wants one;
+            0: none are.
         clock: measures how long an allocation was blocked.
     """
 
-    def __init__(self, total_bytes: int, *, clock: Clock) -> None:
+    def __init__(self, total_bytes: int, *, clock: Clock, poolable_bytes: int = 0) -> None:
         self.total_bytes = total_bytes
+        self.poolable_bytes = poolable_bytes
         self._clock = clock
         self._lock = threading.Lock()
-        self._available_bytes = total_bytes
+        self._unallocated_bytes = total_bytes
+        self._free: deque[bytearray] = deque()
         self._waiters: deque[_Waiter] = deque()
         self._is_closed = False
+        self._wait_ms = 0
+        self._exhausted_count = 0
 
     @property
     def available_bytes(self) -> int:
         """Return what can be allocated now; negative while charges exceed the total."""
-        return self._available_bytes
+        return self._unallocated_bytes + len(self._free) * self.poolable_bytes
+
+    @property
+    def unallocated_bytes(self) -> int:
+        """Return what is available besides the free buffers."""
+        return self._unallocated_bytes
 
     @property
     def queued_count(self) -> int:
         """Return how many allocations are blocked."""
         return len(self._waiters)
+
+    def metrics(self) -> dict[str, float]:
+        """Return the pool's figures by Kafka's names."""
+        with self._lock:
+            return {
+                "buffer-total-bytes": self.total_bytes,
+                "buffer-available-bytes": self.available_bytes,
+                "waiting-threads": len(self._waiters),
+                "bufferpool-wait-time-ns-total": self._wait_ms * 1_000_000,
+                "buffer-exhausted-total": self._exhausted_count,
+            }
 
     def allocate(self, size_bytes: int, max_block_ms: int, run_once: Callable[[int], None] | None = None) -> None:
         """Reserve bytes, waiting for others to give theirs back.
@@ -72,38 +98,47 @@ class BufferPool:
             RetriableError: REPLOG_BUFFER_EXHAUSTED after ``max_block_ms``; nothing is held.
             ReplogError: INVALID_REQUEST, the pool was closed; nothing is held.
         """
-        if size_bytes > self.total_bytes:
-            raise InvalidConfigError(
-                ErrorCode.MESSAGE_TOO_LARGE,
-                f"{size_bytes} bytes are asked for at once, more than buffer.memory ({self.total_bytes}). "
-                "Raise buffer.memory.",
-                size_bytes=size_bytes,
-            )
-        with self._lock:
-            self._check_open()
-            if self._available_bytes >= size_bytes:
-                self._available_bytes -= size_bytes
-                return
-            waiter = _Waiter(size_bytes, self._lock)
-            self._waiters.append(waiter)
-            self._serve_head()
+        self._reserve(size_bytes, max_block_ms, run_once, takes_buffer=False)
+
+    def allocate_buffer(self, size_bytes: int, max_block_ms: int) -> bytearray:
+        """Reserve bytes and return a buffer of them, a used one where ``batch.size`` is asked for.
+
+        Args:
+            size_bytes: of the buffer; what it holds is undefined.
+            max_block_ms: how long to wait at most (``max.block.ms``).
+
+        Raises:
+            InvalidConfigError, RetriableError, ReplogError: as ``allocate``.
+            MemoryError: the process has no such memory; nothing is held.
+        """
+        buffer = self._reserve(size_bytes, max_block_ms, None, takes_buffer=True)
+        if buffer is not None:
+            return buffer
         try:
-            self._wait(waiter, max_block_ms, run_once)
+            return self._new_buffer(size_bytes)
         except BaseException:
-            with self._lock:
-                self._withdraw(waiter)
+            self.deallocate(size_bytes)
             raise
 
     def charge(self, size_bytes: int) -> None:
         """Count bytes that exist already, without waiting: the copy that lets a larger original go."""
         with self._lock:
-            self._available_bytes -= size_bytes
+            self._unallocated_bytes -= size_bytes
 
-    def deallocate(self, size_bytes: int) -> None:
-        """Give bytes back; works after ``close`` too."""
+    def deallocate(self, size_bytes: int, buffer: bytearray | None = None) -> None:
+        """Give bytes back; works after ``close`` too.
+
+        Args:
+            size_bytes: how many.
+            buffer: the buffer of these bytes, where nothing reads it any more and the next may write
+                into it; None where something might.
+        """
         with self._lock:
-            self._available_bytes += size_bytes
-            assert self._available_bytes <= self.total_bytes, "more was given back than taken"
+            if buffer is not None and size_bytes == self.poolable_bytes == len(buffer) and not self._is_closed:
+                self._free.append(buffer)
+            else:
+                self._unallocated_bytes += size_bytes
+            assert self.available_bytes <= self.total_bytes, "more was given back than taken"
             self._serve_head()
 
     def close(self) -> None:
@@ -113,15 +148,52 @@ class BufferPool:
             for waiter in self._waiters:
                 waiter.condition.notify()
 
+    def _new_buffer(self, size_bytes: int) -> bytearray:
+        return bytearray(size_bytes)
+
+    def _reserve(
+        self, size_bytes: int, max_block_ms: int, run_once: Callable[[int], None] | None, *, takes_buffer: bool
+    ) -> bytearray | None:
+        if size_bytes > self.total_bytes:
+            raise InvalidConfigError(
+                ErrorCode.MESSAGE_TOO_LARGE,
+                f"{size_bytes} bytes are asked for at once, more than buffer.memory ({self.total_bytes}). "
+                "Raise buffer.memory.",
+                size_bytes=size_bytes,
+            )
+        with self._lock:
+            self._check_open()
+            if takes_buffer and size_bytes == self.poolable_bytes and self._free:
+                return self._free.popleft()
+            if self.available_bytes >= size_bytes:
+                self._free_up(size_bytes)
+                self._unallocated_bytes -= size_bytes
+                return None
+            waiter = _Waiter(size_bytes, takes_buffer, self._lock)
+            self._waiters.append(waiter)
+            self._serve_head()
+        try:
+            self._wait(waiter, max_block_ms, run_once)
+        except BaseException:
+            with self._lock:
+                self._withdraw(waiter)
+            raise
+        return waiter.buffer
+
     def _wait(self, waiter: _Waiter, max_block_ms: int, run_once: Callable[[int], None] | None) -> None:
-        deadline_ms = self._clock.monotonic_ms() + max_block_ms
+        start_ms = self._clock.monotonic_ms()
+        deadline_ms = start_ms + max_block_ms
         while True:
-            left_ms = deadline_ms - self._clock.monotonic_ms()
+            now_ms = self._clock.monotonic_ms()
+            left_ms = deadline_ms - now_ms
             with self._lock:
                 if waiter.missing_bytes == 0:
+                    self._wait_ms += now_ms - start_ms
                     return
                 self._check_open()
                 if left_ms <= 0:
+                    self._wait_ms += now_ms - start_ms
+                    self._exhausted_count += 1
                     raise self._exhausted(waiter, max_block_ms)
                 if run_once is None:
                     waiter.condition.wait(left_ms / 1000)
@@ -129,20 +201,35 @@ class BufferPool:
                 run_once(left_ms)
 
     def _serve_head(self) -> None:
-        while self._waiters and self._available_bytes > 0:
+        while self._waiters and self.available_bytes > 0:
             head = self._waiters[0]
-            given_bytes = min(self._available_bytes, head.missing_bytes)
-            self._available_bytes -= given_bytes
-            head.missing_bytes -= given_bytes
+            wants_buffer = head.takes_buffer and head.missing_bytes == head.size_bytes == self.poolable_bytes
+            if wants_buffer and self._free:
+                head.buffer = self._free.popleft()
+                head.missing_bytes = 0
+            else:
+                self._free_up(head.missing_bytes)
+                given_bytes = min(self._unallocated_bytes, head.missing_bytes)
+                self._unallocated_bytes -= given_bytes
+                head.missing_bytes -= given_bytes
             if head.missing_bytes:
                 return
             self._waiters.popleft()
             head.condition.notify()
 
+    def _free_up(self, size_bytes: int) -> None:
+        """Drop free buffers, those used longest ago last, until so many bytes are unallocated."""
+        while self._free and self._unallocated_bytes < size_bytes:
+            self._free.pop()
+            self._unallocated_bytes += self.poolable_bytes
+
     def _withdraw(self, waiter: _Waiter) -> None:
         if waiter in self._waiters:
             self._waiters.remove(waiter)
-        self._available_bytes += waiter.size_bytes - waiter.missing_bytes
+        if waiter.buffer is not None:
+            self._free.append(waiter.buffer)
+        else:
+            self._unallocated_bytes += waiter.size_bytes - waiter.missing_bytes
         self._serve_head()
 
     def _check_open(self) -> None:
@@ -166,12 +253,14 @@ class PinnedBytes:
     Args:
         pool: which already counts ``size_bytes``.
         size_bytes: what stays alive as long as any slice does.
+        buffer: the pool's own buffer of these bytes, to be used again.
     """
 
-    __slots__ = ("_holder_count", "_lock", "_pool", "live_bytes", "size_bytes")
+    __slots__ = ("_buffer", "_holder_count", "_lock", "_pool", "live_bytes", "size_bytes")
 
-    def __init__(self, pool: BufferPool, size_bytes: int) -> None:
+    def __init__(self, pool: BufferPool, size_bytes: int, buffer: bytearray | None = None) -> None:
         self._pool = pool
+        self._buffer = buffer
         self._lock = threading.Lock()
         self._holder_count = 1
         self.size_bytes = size_bytes
@@ -196,7 +285,12 @@ class PinnedBytes:
             self.live_bytes -= slice_bytes
             is_last = self._holder_count == 0
         if is_last:
-            self._pool.deallocate(self.size_bytes)
+            buffer, self._buffer = self._buffer, None
+            self._pool.deallocate(self.size_bytes, buffer)
+
+    def forbid_reuse(self) -> None:
+        """Let nobody write into the buffer again: something that cannot be stopped may still read it."""
+        self._buffer = None
 
 
 __all__ = ["BufferPool", "PinnedBytes"]

@@ -9,9 +9,9 @@ import pyarrow as pa
 from spark_replog.ids import TopicPartition, new_id
 from spark_replog.log.data_object import BATCH_SIZE_BYTES_TARGET, EncodedObject, encode_data_object
 from spark_replog.log.write_plan import WritePlan
-from spark_replog.producer.accumulator import Destination
 from spark_replog.producer.buffer_pool import BufferPool, PinnedBytes
 from spark_replog.producer.in_flight import DataRequest, Releasable
+from spark_replog.producer.partition_queue import Destination
 from spark_replog.producer.producer_batch import ProducerBatch, Slice, join_slices, with_headers
 from spark_replog.storage.paths import data_key, object_name
 

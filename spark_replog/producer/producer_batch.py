@@ -1,28 +1,45 @@
 """A batch on its way: records of one partition that wait for their data object.
 
-Source: Kafka ``ProducerBatch``, with Arrow slices in place of a growing buffer.
+Source: Kafka ``ProducerBatch``, with Arrow slices, or columns in the making, in place of a growing
+stream.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+import numpy as np
 import pyarrow as pa
 
+from spark_replog.errors import ReplogError
 from spark_replog.ids import TopicPartition
 from spark_replog.log.data_object import HEADERS_TYPE
 from spark_replog.producer.buffer_pool import BufferPool, PinnedBytes
+from spark_replog.producer.columns import row_sizes
+from spark_replog.producer.record_columns import RecordColumns
+from spark_replog.producer.record_handle import BatchResult
+
+NO_SEQUENCE = -1
+SEQUENCE_MAX = 2**31 - 1
+"""After it comes 0 (source: Kafka ``DefaultRecordBatch.incrementSequence``)."""
+
+
+def increment_sequence(sequence: int, count: int) -> int:
+    """Return the sequence ``count`` records later."""
+    return (sequence + count) % (SEQUENCE_MAX + 1)
 
 
 class BatchState(Enum):
-    """Where a batch ends; exactly one of the last three, once."""
+    """Where a batch ends; exactly one of the last four, once."""
 
     INCOMPLETE = "incomplete"
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     ABORTED = "aborted"
+    SPLIT = "split"
+    """Its records are in smaller batches now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,25 +56,39 @@ class Slice:
 
 
 class ProducerBatch:
-    """Slices of one partition, in order, up to ``batch.size``.
+    """Records of one partition, in order, up to ``batch.size``: Arrow slices, or single records.
 
     Invariants:
         Never empty once it is in a queue. Only the last batch of a queue is open.
-        It holds its slices until they are taken or it ends.
+        It holds its memory until it is taken or it ends.
+        Producer id, epoch and sequence are given once, when it is drained first, and kept on
+        every retry; only a new epoch of its producer renumbers it.
 
     Args:
         topic_partition: where its records go.
         batch_size_bytes: no further slice is taken beyond this; a first one always is.
-        created_ms: when, for ``linger.ms``.
+        created_ms: when, for ``linger.ms`` and ``delivery.timeout.ms``.
     """
 
     __slots__ = (
         "_batch_size_bytes",
+        "_pinned",
+        "_size_bytes",
+        "_slice_row_count",
         "_slices",
+        "attempts",
+        "attempts_at_leader_change",
+        "backoff_ms",
+        "base_sequence",
+        "columns",
         "created_ms",
+        "drained_ms",
         "is_closed",
-        "row_count",
-        "size_bytes",
+        "last_attempt_ms",
+        "leader_epoch",
+        "producer_epoch",
+        "producer_id",
+        "result",
         "state",
         "topic_partition",
     )
@@ -65,12 +96,73 @@ class ProducerBatch:
     def __init__(self, topic_partition: TopicPartition, batch_size_bytes: int, created_ms: int) -> None:
         self.topic_partition = topic_partition
         self.created_ms = created_ms
-        self.size_bytes = 0
-        self.row_count = 0
         self.is_closed = False
         self.state = BatchState.INCOMPLETE
+        self.result = BatchResult(topic_partition)
+        self.columns: RecordColumns | None = None
+        """Where single records go; None for a batch of slices, and once the columns are made."""
+        self.attempts = 0
+        """How often it was put back into its queue."""
+        self.last_attempt_ms = created_ms
+        self.backoff_ms = 0
+        """How long after ``last_attempt_ms`` it may be tried again."""
+        self.leader_epoch: int | None = None
+        self.attempts_at_leader_change = 0
+        self.drained_ms: int | None = None
+        self.producer_id: str | None = None
+        self.producer_epoch = -1
+        self.base_sequence = NO_SEQUENCE
         self._batch_size_bytes = batch_size_bytes
+        self._size_bytes = 0
+        self._slice_row_count = 0
         self._slices: list[Slice] = []
+        self._pinned: PinnedBytes | None = None
+
+    @classmethod
+    def of_records(
+        cls,
+        topic_partition: TopicPartition,
+        batch_size_bytes: int,
+        created_ms: int,
+        buffer: bytearray,
+        pool: BufferPool,
+    ) -> ProducerBatch:
+        """Return an empty batch that takes single records into a buffer of the pool, which it owns now."""
+        batch = cls(topic_partition, batch_size_bytes, created_ms)
+        batch.columns = RecordColumns(buffer, batch_size_bytes, batch.result)
+        batch._pinned = PinnedBytes(pool, len(buffer), buffer)
+        return batch
+
+    @property
+    def size_bytes(self) -> int:
+        """Return the bytes of its records."""
+        return self._size_bytes if self.columns is None else self.columns.size_bytes
+
+    @property
+    def row_count(self) -> int:
+        """Return the number of its records."""
+        return self._slice_row_count if self.columns is None else self.columns.row_count
+
+    @property
+    def is_full(self) -> bool:
+        """Return whether no record at all has room."""
+        return self.is_closed or self.size_bytes >= self._batch_size_bytes
+
+    @property
+    def has_sequence(self) -> bool:
+        """Return whether it was numbered."""
+        return self.base_sequence != NO_SEQUENCE
+
+    def number(self, producer_id: str, producer_epoch: int, base_sequence: int) -> None:
+        """Give it its place in its producer's sequence: once, or anew under a new epoch."""
+        self.producer_id = producer_id
+        self.producer_epoch = producer_epoch
+        self.base_sequence = base_sequence
+
+    def precedes(self, other: ProducerBatch) -> bool:
+        """Return whether its records come before those of another numbered batch of its partition."""
+        distance = (other.base_sequence - self.base_sequence) % (SEQUENCE_MAX + 1)
+        return 0 < distance <= SEQUENCE_MAX // 2
 
     def try_append(self, records: pa.RecordBatch, size_bytes: int, pinned: PinnedBytes) -> bool:
         """Take a slice of N >= 1 records, or close for appends and return False where it has no room.
@@ -79,14 +171,42 @@ class ProducerBatch:
         """
         if self.is_closed:
             return False
-        if self._slices and self.size_bytes + size_bytes > self._batch_size_bytes:
+        if self.columns is not None or (self._slices and self._size_bytes + size_bytes > self._batch_size_bytes):
             self.is_closed = True
             return False
         pinned.retain(size_bytes)
         self._slices.append(Slice(records, size_bytes, pinned))
-        self.size_bytes += size_bytes
-        self.row_count += records.num_rows
+        self._size_bytes += size_bytes
+        self._slice_row_count += records.num_rows
         return True
+
+    def waited_ms(self, now_ms: int) -> int:
+        """Return the time since the last attempt, or since it was made."""
+        return max(0, now_ms - self.last_attempt_ms)
+
+    def is_backing_off(self, now_ms: int) -> bool:
+        """Return whether it waits for its next attempt; a new leader ends the wait."""
+        return (
+            self.attempts > 0
+            and self.waited_ms(now_ms) < self.backoff_ms
+            and self.attempts_at_leader_change != self.attempts
+        )
+
+    def note_leader_epoch(self, leader_epoch: int | None) -> None:
+        """Remember at which attempt the leader changed."""
+        if self.attempts and leader_epoch is not None and leader_epoch != self.leader_epoch:
+            self.attempts_at_leader_change = self.attempts
+        self.leader_epoch = leader_epoch
+
+    def has_expired(self, now_ms: int, delivery_timeout_ms: int) -> bool:
+        """Return whether ``delivery.timeout.ms`` passed since it was made."""
+        return now_ms - self.created_ms >= delivery_timeout_ms
+
+    def put_back(self, now_ms: int, backoff_ms: int) -> None:
+        """Count a failed attempt."""
+        self.attempts += 1
+        self.last_attempt_ms = now_ms
+        self.backoff_ms = backoff_ms
 
     @property
     def is_wasteful(self) -> bool:
@@ -98,20 +218,99 @@ class ProducerBatch:
         self._slices = [join_slices(self._slices, pool)]
 
     def take_slices(self) -> list[Slice]:
-        """Hand the slices over, who is to release them now."""
+        """Hand the records over as slices, to be released by who takes them. It is closed by that."""
+        self._close_columns()
         slices, self._slices = self._slices, []
         return slices
 
-    def complete(self, state: BatchState) -> bool:
-        """End the batch; returns False where it had ended before."""
+    def give_back(self, slices: list[Slice]) -> None:
+        """Take the batch's own records again, for another attempt."""
+        assert not self._slices and sum(item.records.num_rows for item in slices) == self.row_count
+        self._slices = slices
+
+    def split(self, limit_bytes: int) -> list[ProducerBatch]:
+        """Move the records to batches of at most ``limit_bytes``, or one record where that is larger.
+
+        The parts keep its age, so that it does not live longer by being split, and its attempts.
+        """
+        parts: list[ProducerBatch] = []
+        for item in self.take_slices():
+            for start, stop, size_bytes in _cuts(item.records, limit_bytes):
+                records = item.records.slice(start, stop - start)
+                if not parts or not parts[-1].try_append(records, size_bytes, item.pinned):
+                    parts.append(self._part(limit_bytes))
+                    parts[-1].try_append(records, size_bytes, item.pinned)
+            item.release()
+        starts, row = [], 0
+        for part in parts:
+            part.is_closed = True
+            starts.append(row)
+            part.result.timestamps = self.result.timestamps[row : row + part.row_count]
+            if self.producer_id is not None:
+                part.number(self.producer_id, self.producer_epoch, increment_sequence(self.base_sequence, row))
+            row += part.row_count
+        self.state = BatchState.SPLIT
+        self.result.split([part.result for part in parts], starts)
+        return parts
+
+    def end(self, state: BatchState) -> bool:
+        """End the batch and let its memory go; returns False where it had ended before.
+
+        Its result is told by ``tell``, outside of locks, since that calls users back.
+        """
         assert state is not BatchState.INCOMPLETE
         if self.state is not BatchState.INCOMPLETE:
             return False
         self.state = state
         self.is_closed = True
-        for item in self.take_slices():
+        for item in self._slices:
             item.release()
+        self._slices = []
+        if self._pinned is not None:
+            pinned, self._pinned = self._pinned, None
+            pinned.release()
         return True
+
+    def tell_success(self, base_offset: int, log_append_time_ms: int | None) -> None:
+        """Tell all handles where their records are."""
+        assert self.state is BatchState.SUCCEEDED
+        self.result.succeed(base_offset, log_append_time_ms)
+
+    def tell_failure(self, error: ReplogError, record_errors: Mapping[int, ReplogError] | None = None) -> None:
+        """Tell all handles why their records are not."""
+        assert self.state in (BatchState.FAILED, BatchState.ABORTED)
+        self.result.fail(error, record_errors)
+
+    def _close_columns(self) -> None:
+        """Turn the single records into one slice of the pooled buffer."""
+        self.is_closed = True
+        if self.columns is None or self._pinned is None:
+            return
+        columns, pinned = self.columns, self._pinned
+        records = columns.build()
+        self._size_bytes, self._slice_row_count = columns.size_bytes, columns.row_count
+        self.columns, self._pinned = None, None
+        pinned.retain(self._size_bytes)
+        self._slices = [Slice(records, self._size_bytes, pinned)]
+        pinned.release()
+
+    def _part(self, limit_bytes: int) -> ProducerBatch:
+        part = ProducerBatch(self.topic_partition, limit_bytes, self.created_ms)
+        part.attempts = self.attempts
+        part.last_attempt_ms = self.last_attempt_ms
+        part.leader_epoch = self.leader_epoch
+        return part
+
+
+def _cuts(records: pa.RecordBatch, limit_bytes: int) -> Iterator[tuple[int, int, int]]:
+    """Yield [start, stop) of at most ``limit_bytes``, or one row where that is larger, and the bytes."""
+    ends = np.cumsum(row_sizes(records))
+    start, start_bytes = 0, 0
+    while start < len(ends):
+        stop = max(start + 1, int(np.searchsorted(ends, start_bytes + limit_bytes, side="right")))
+        end_bytes = int(ends[stop - 1])
+        yield start, stop, end_bytes - start_bytes
+        start, start_bytes = stop, end_bytes
 
 
 def join_slices(slices: Sequence[Slice], pool: BufferPool) -> Slice:
@@ -145,4 +344,13 @@ def _concatenate(parts: list[pa.RecordBatch]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, parts[0].schema.names)
 
 
-__all__ = ["BatchState", "ProducerBatch", "Slice", "join_slices", "with_headers"]
+__all__ = [
+    "NO_SEQUENCE",
+    "SEQUENCE_MAX",
+    "BatchState",
+    "ProducerBatch",
+    "Slice",
+    "increment_sequence",
+    "join_slices",
+    "with_headers",
+]

@@ -25,10 +25,11 @@ from typing import Protocol
 from spark_replog.config import ProducerConfig
 from spark_replog.errors import ErrorCode, OutcomeUnknownError, ReplogError, RetriableError
 from spark_replog.ids import BrokerId
-from spark_replog.producer.accumulator import Destination, RecordAccumulator
+from spark_replog.producer.accumulator import RecordAccumulator
 from spark_replog.producer.in_flight import DataRequest, InFlightRequests, Put
 from spark_replog.producer.object_builder import ObjectBuilder
-from spark_replog.producer.producer_batch import BatchState
+from spark_replog.producer.partition_queue import Destination
+from spark_replog.producer.record_handle import UNKNOWN_OFFSET
 from spark_replog.producer.sender_errors import copy_missed, dropped, expired, leader_away, too_few_copies
 from spark_replog.producer.transport import PutResult, PutTransport
 
@@ -140,7 +141,7 @@ class Sender:
 
     def _send(self, destination: Destination, now_ms: int) -> None:
         """Drain one object and start its puts."""
-        batches = self._accumulator.drain(destination)
+        batches = self._accumulator.drain(destination, now_ms)
         request = self._builder.build(destination, batches, sequence=len(self._requests), now_ms=now_ms)
         self._requests.append(request)
         for broker_id in self._targets(request):
@@ -305,10 +306,12 @@ class Sender:
 
     def _let_go(self, request: DataRequest) -> None:
         self._note_laggards(request)
-        state = BatchState.SUCCEEDED if request.error is None else BatchState.FAILED
         self._in_flight.remove(request)
         for batch in request.batches:
-            self._accumulator.complete(batch, state)
+            if request.error is None:
+                self._accumulator.succeed(batch, UNKNOWN_OFFSET, None)
+            else:
+                self._accumulator.fail(batch, request.error)
         request.batches = []
         self._builder.free(request)
 

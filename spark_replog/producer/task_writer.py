@@ -99,6 +99,8 @@ class TaskWriter:
             batch_size_bytes=config.batch_size_bytes,
             max_request_size_bytes=config.max_request_size_bytes,
             linger_ms=config.linger_ms,
+            fills_requests=True,
+            clock=clock,
         )
         self._transport = PutTransport(brokers)
         self._sender = Sender(
@@ -168,8 +170,9 @@ class TaskWriter:
         if self._is_closed:
             return
         self._is_closed = True
-        self._pool.close()
-        self._accumulator.abort_incomplete()
+        self._accumulator.abort_incomplete(
+            ReplogError(ErrorCode.INVALID_REQUEST, "the write task was aborted. Its retry writes the rows again.")
+        )
         futures = [
             self._transport.delete(put.broker_id, request.key)
             for request in self._sender.requests

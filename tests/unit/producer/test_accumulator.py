@@ -6,12 +6,14 @@ import pyarrow as pa
 import pytest
 
 from spark_replog.clock import SYSTEM_CLOCK
-from spark_replog.errors import RetriableError
+from spark_replog.errors import ErrorCode, ReplogError, RetriableError
 from spark_replog.ids import TopicPartition
-from spark_replog.producer.accumulator import Destination, RecordAccumulator
+from spark_replog.producer.accumulator import RecordAccumulator
 from spark_replog.producer.buffer_pool import BufferPool, PinnedBytes
+from spark_replog.producer.partition_queue import Destination
 from spark_replog.producer.producer_batch import BatchState, ProducerBatch
 
+GONE = ReplogError(ErrorCode.INVALID_REQUEST, "gone.")
 NODE_1 = Destination("ledger", 0, (0, 1), None, "none")
 NODE_2 = Destination("ledger", 0, (1, 2), None, "none")
 P = [TopicPartition("orders", number) for number in range(5)]
@@ -23,7 +25,11 @@ class Setup:
     def __init__(self, *, total_bytes: int = 1 << 20, linger_ms: int | None = None, request_bytes: int = 3000) -> None:
         self.pool = BufferPool(total_bytes, clock=SYSTEM_CLOCK)
         self.it = RecordAccumulator(
-            self.pool, batch_size_bytes=1000, max_request_size_bytes=request_bytes, linger_ms=linger_ms
+            self.pool,
+            batch_size_bytes=1000,
+            max_request_size_bytes=request_bytes,
+            linger_ms=linger_ms,
+            fills_requests=True,
         )
         self.count = 0
 
@@ -47,7 +53,7 @@ class Setup:
         return set(self.it.ready(now_ms, in_flight_count=in_flight_count).destinations)
 
     def drain(self, node: Destination = NODE_1) -> list[tuple[int, list[int]]]:
-        return [(batch.topic_partition.partition, values(batch)) for batch in self.it.drain(node)]
+        return [(batch.topic_partition.partition, values(batch)) for batch in self.it.drain(node, 0)]
 
 
 def values(batch: ProducerBatch) -> list[int]:
@@ -118,8 +124,8 @@ def test_exhausted_sends_the_largest_once_nothing_is_in_flight() -> None:
     def run_once(_left_ms: int) -> None:
         seen.append(setup.ready(in_flight_count=1))
         seen.append(setup.ready(in_flight_count=0))
-        for batch in setup.it.drain(NODE_2):
-            setup.it.complete(batch, BatchState.SUCCEEDED)
+        for batch in setup.it.drain(NODE_2, 0):
+            setup.it.succeed(batch, -1, None)
 
     setup.pool.allocate(300, 1000, run_once)
     assert seen == [set(), {NODE_2}]
@@ -159,7 +165,7 @@ def test_drain_takes_all_batches_of_one_partition_in_order() -> None:
 def test_a_drained_batch_takes_no_more() -> None:
     setup = Setup()
     setup.add(0, 10)
-    drained = setup.it.drain(NODE_1)
+    drained = setup.it.drain(NODE_1, 0)
     setup.add(0, 10)
     assert [values(batch) for batch in drained] == [[0]]
     assert setup.drain() == [(0, [1])]
@@ -168,10 +174,10 @@ def test_a_drained_batch_takes_no_more() -> None:
 def test_completing_gives_memory_back_once() -> None:
     setup = Setup(total_bytes=100)
     setup.add(0, 60)
-    (batch,) = setup.it.drain(NODE_1)
+    (batch,) = setup.it.drain(NODE_1, 0)
     assert setup.it.has_incomplete
-    setup.it.complete(batch, BatchState.SUCCEEDED)
-    setup.it.complete(batch, BatchState.FAILED)
+    setup.it.succeed(batch, -1, None)
+    setup.it.fail(batch, GONE)
     assert batch.state is BatchState.SUCCEEDED
     assert setup.pool.available_bytes == 100
     assert not setup.it.has_incomplete
@@ -181,9 +187,9 @@ def test_abort_drops_waiting_and_drained() -> None:
     setup = Setup(total_bytes=5000)
     for partition in range(4):
         setup.add(partition, 1000)
-    drained = setup.it.drain(NODE_1)
+    drained = setup.it.drain(NODE_1, 0)
     assert 0 < len(drained) < 4
-    setup.it.abort_incomplete()
+    setup.it.abort_incomplete(GONE)
     assert {batch.state for batch in drained} == {BatchState.ABORTED}
     assert setup.pool.available_bytes == 5000
     assert not setup.it.has_undrained
@@ -192,7 +198,7 @@ def test_abort_drops_waiting_and_drained() -> None:
 def test_no_appends_behind_close() -> None:
     setup = Setup()
     setup.it.close()
-    with pytest.raises(AssertionError):
+    with pytest.raises(ReplogError, match="closed"):
         setup.add(0, 1)
 
 

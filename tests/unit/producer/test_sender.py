@@ -16,10 +16,11 @@ from spark_replog.errors import ErrorCode, OutcomeUnknownError, ReplogError, Ret
 from spark_replog.ids import TopicPartition
 from spark_replog.log.data_object import data_schema
 from spark_replog.log.write_plan import TopicPlan, WritePlan
-from spark_replog.producer.accumulator import Destination, RecordAccumulator
+from spark_replog.producer.accumulator import RecordAccumulator
 from spark_replog.producer.buffer_pool import BufferPool, PinnedBytes
 from spark_replog.producer.in_flight import DataRequest
 from spark_replog.producer.object_builder import ObjectBuilder
+from spark_replog.producer.partition_queue import Destination
 from spark_replog.producer.sender import Sender
 from spark_replog.producer.transport import PutResult
 
@@ -60,7 +61,7 @@ class Setup:
     def __init__(self, plan: WritePlan, config: ProducerConfig) -> None:
         self.pool = BufferPool(1 << 20, clock=SYSTEM_CLOCK)
         self.accumulator = RecordAccumulator(
-            self.pool, batch_size_bytes=1000, max_request_size_bytes=3000, linger_ms=None
+            self.pool, batch_size_bytes=1000, max_request_size_bytes=3000, linger_ms=None, fills_requests=True
         )
         self.transport = FakeTransport()
         self.reported: list[ReplogError] = []

@@ -1,0 +1,98 @@
+"""Where one partition's batches wait, and where they will go."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from spark_replog.ids import BrokerId, LedgerId, TopicPartition
+from spark_replog.producer.producer_batch import ProducerBatch
+from spark_replog.producer.record_columns import RecordColumns
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """What one data object may hold together: Kafka's node, for passive roots."""
+
+    ledger_id: LedgerId
+    generation: int
+    brokers: tuple[BrokerId, ...]
+    """The in-sync replicas, ascending; every one gets the object."""
+    leader: BrokerId | None
+    """Who must hold it with acks=1; None with acks=all, where leaders share objects."""
+    compression: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReadyCheck:
+    """What ``ready`` found."""
+
+    destinations: tuple[Destination, ...]
+    next_check_ms: int | None
+    """When a batch's wait ends next, from now; None where time alone changes nothing."""
+    unknown_leader_topics: frozenset[str] = frozenset()
+    """Topics with batches that have nowhere to go: their metadata must be fetched."""
+
+
+class PartitionQueue:
+    """The batches of one partition. The accumulator's lock guards it.
+
+    Args:
+        topic_partition: whose.
+    """
+
+    __slots__ = ("batches", "columns", "destination", "is_muted", "leader_epoch", "topic_partition")
+
+    def __init__(self, topic_partition: TopicPartition) -> None:
+        self.topic_partition = topic_partition
+        self.batches: deque[ProducerBatch] = deque()
+        self.columns: RecordColumns | None = None
+        """The open end for single records; None where the last batch takes none."""
+        self.destination: Destination | None = None
+        self.leader_epoch: int | None = None
+        self.is_muted = False
+
+    @property
+    def all_batches_full(self) -> bool:
+        """Return whether a record appended now would open a batch (when a sticky partition may change)."""
+        return not self.batches or self.batches[-1].is_full
+
+    def close_for_appends(self) -> None:
+        """Let the last batch take no more single records."""
+        self.columns = None
+        self.batches[-1].is_closed = True
+
+    def pop_head(self) -> ProducerBatch:
+        """Take the first batch off."""
+        batch = self.batches.popleft()
+        if not self.batches:
+            self.columns = None
+        return batch
+
+    def take_head(self, now_ms: int) -> ProducerBatch:
+        """Take the first batch off to be sent."""
+        batch = self.pop_head()
+        batch.is_closed = True
+        batch.drained_ms = now_ms
+        return batch
+
+    def insert(self, batch: ProducerBatch) -> None:
+        """Put a batch in front of those that were never sent, and in order among those that were."""
+        place = 0
+        if batch.has_sequence:
+            while (
+                place < len(self.batches) and self.batches[place].has_sequence and self.batches[place].precedes(batch)
+            ):
+                place += 1
+        self.batches.insert(place, batch)
+
+
+@dataclass(slots=True)
+class Node:
+    """The queues of one destination, in order of first appearance."""
+
+    queues: list[PartitionQueue] = field(default_factory=list)
+    drain_index: int = 0
+
+
+__all__ = ["Destination", "Node", "PartitionQueue", "ReadyCheck"]

@@ -1,0 +1,100 @@
+"""Single records become the columns that Arrow slices have."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spark_replog.ids import TopicPartition
+from spark_replog.log.data_object import data_schema
+from spark_replog.producer.columns import row_sizes
+from spark_replog.producer.record_columns import RecordColumns, record_size
+from spark_replog.producer.record_handle import BatchResult
+
+LIMIT_BYTES = 400
+record_strategy = st.tuples(
+    st.one_of(st.none(), st.binary(max_size=30)),
+    st.one_of(st.none(), st.binary(max_size=60)),
+    st.one_of(
+        st.none(),
+        st.lists(st.tuples(st.text(max_size=3), st.one_of(st.none(), st.binary(max_size=3))), max_size=2),
+    ),
+    st.integers(0, 2**45),
+)
+
+
+def columns_of(limit_bytes: int = LIMIT_BYTES, buffer_bytes: int = 0) -> RecordColumns:
+    # A used buffer: what it held before must not show.
+    buffer = bytearray(b"\xff" * (buffer_bytes or limit_bytes))
+    return RecordColumns(buffer, limit_bytes, BatchResult(TopicPartition("orders", 0)))
+
+
+def append(columns: RecordColumns, key: Any, value: Any, headers: Any = None, timestamp_ms: int = 0) -> int:
+    return columns.try_append(key, value, headers, timestamp_ms, record_size(key, value, headers))
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(record_strategy, min_size=1, max_size=20))
+def test_what_was_appended_is_what_is_built(records: list[tuple[Any, ...]]) -> None:
+    columns = columns_of()
+    taken = []
+    for record in records:
+        index = append(columns, *record)
+        if index < 0:
+            break
+        assert index == len(taken)
+        taken.append(record)
+    built = columns.build()
+    assert built.column(0).to_pylist() == [key for key, *_ in taken]
+    assert built.column(1).to_pylist() == [value for _, value, *_ in taken]
+    assert built.column(2).cast(pa.int64()).to_pylist() == [time_ms * 1000 for *_, time_ms in taken]
+    has_headers = any(headers for _, _, headers, _ in taken)
+    assert built.schema.equals(data_schema(has_headers))
+    if has_headers:
+        expected = [
+            [{"key": name, "value": content} for name, content in headers] if headers else None
+            for _, _, headers, _ in taken
+        ]
+        assert built.column(3).to_pylist() == expected
+    assert columns.size_bytes == int(row_sizes(built).sum())
+    built.validate(full=True)
+
+
+def test_room_is_counted_and_a_first_record_always_has_it() -> None:
+    columns = columns_of(100, buffer_bytes=500)
+    assert append(columns, None, b"v" * 484) == 0
+    assert append(columns, None, b"") == -1
+    columns = columns_of(100)
+    assert append(columns, None, b"v" * 34) == 0
+    assert append(columns, b"k" * 4, b"v" * 30) == 1
+    assert append(columns, None, None) == -1
+    assert columns.row_count == 2
+
+
+def test_keys_and_values_fill_the_buffer_to_the_last_byte() -> None:
+    columns = columns_of(10_000, buffer_bytes=8)
+    append(columns, b"ab", b"cd")
+    append(columns, b"ef", b"gh")
+    built = columns.build()
+    assert built.column(0).to_pylist() == [b"ab", b"ef"]
+    assert built.column(1).to_pylist() == [b"cd", b"gh"]
+
+
+def test_a_value_that_is_not_bytes_changes_nothing() -> None:
+    columns = columns_of()
+    append(columns, b"k", b"v")
+    with pytest.raises(TypeError):
+        append(columns, b"other", "text")
+    with pytest.raises(TypeError):
+        append(columns, b"", "text")
+    with pytest.raises(TypeError):
+        append(columns, "text", b"")
+    append(columns, None, None)
+    append(columns, b"l", b"w")
+    built = columns.build()
+    assert built.column(0).to_pylist() == [b"k", None, b"l"]
+    assert built.column(1).to_pylist() == [b"v", None, b"w"]
