@@ -9,6 +9,7 @@ cases are interleaved round by round; medians are printed as rows/s and MB/s of 
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import time
 from collections.abc import Callable
@@ -32,7 +33,16 @@ def make_store(folder: Path, name: str, replicas: int) -> str:
     return path
 
 
-def cases(spark: SparkSession, folder: Path, frame: DataFrame, rows: int) -> dict[str, Callable[[], None]]:
+def evict(path: str) -> None:
+    """Drop the store's files from the page cache, so that the next read comes from the disk."""
+    for file in Path(path).rglob("*"):
+        if file.is_file():
+            fd = os.open(file, os.O_RDONLY)
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+            os.close(fd)
+
+
+def cases(spark: SparkSession, folder: Path, frame: DataFrame, rows: int) -> dict[str, Callable[[], object]]:
     """Return case name -> one timed action."""
     one, three = make_store(folder, "one", 1), make_store(folder, "three", 3)
     loaded = make_store(folder, "loaded", 1)
@@ -44,6 +54,8 @@ def cases(spark: SparkSession, folder: Path, frame: DataFrame, rows: int) -> dic
     parquet = str(folder / "read.parquet")
     floor_frame = spark.read.format("floor").option("rows", rows).option("tasks", PARTITIONS).load()
     floor_frame.write.option("compression", "none").parquet(parquet)
+
+    reader = spark.read.format("replog").option("path", loaded).option("subscribe", "t")
 
     def drain(source: DataFrame) -> None:
         source.write.format("noop").mode("overwrite").save()
@@ -57,9 +69,8 @@ def cases(spark: SparkSession, folder: Path, frame: DataFrame, rows: int) -> dic
         "write: replog, 3 replicas": lambda: to_replog(three),
         "read: pass-through floor": lambda: drain(floor_frame),
         "read: parquet, uncompressed": lambda: drain(spark.read.parquet(parquet)),
-        "read: replog": lambda: drain(
-            spark.read.format("replog").option("path", loaded).option("subscribe", "t").load()
-        ),
+        "read: replog": lambda: drain(reader.load()),
+        "read: replog, from disk": lambda: (evict(loaded), drain(reader.load())),
     }
 
 
