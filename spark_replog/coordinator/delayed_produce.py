@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from spark_replog.coordinator.delayed_operation import DelayedOperation
@@ -11,6 +11,8 @@ from spark_replog.errors import ErrorCode
 from spark_replog.ids import TopicId
 
 PartitionKey = tuple[TopicId, int]
+LeaderLookup = Callable[[PartitionKey], int | ErrorCode]
+"""The leader epoch of a partition in the newest fold of this process, or why there is none."""
 
 
 @dataclass(slots=True)
@@ -18,7 +20,7 @@ class ProducePartitionStatus:
     """What one partition of the append waits for."""
 
     required_offset: int
-    """Exclusive end that every in-sync replica must reach."""
+    """Exclusive end (last offset + 1) that every in-sync replica must reach."""
     acks_pending: bool = True
     error: ErrorCode | None = ErrorCode.REQUEST_TIMED_OUT
     """The answer if nothing else happens before the time-out; None once satisfied."""
@@ -27,20 +29,29 @@ class ProducePartitionStatus:
 class DelayedProduce(DelayedOperation):
     """Completes when no partition is pending. Holds offsets only, no rows.
 
+    A pending partition is done with (A) the error of its lookup, where it is not there any more; (B)
+    NOT_LEADER_OR_FOLLOWER, where its leader epoch is another than when the tail was made; (C) what
+    ``Partition.check_enough_replicas_reach_offset`` answers.
+
     Args:
         timeout_ms: until REQUEST_TIMED_OUT for what is still pending.
         partitions: the provisional tails, by (topic id, partition).
         statuses: what each of them waits for.
+        lookup: the leader epoch now.
     """
+
+    __slots__ = ("_lookup", "_partitions", "statuses")
 
     def __init__(
         self,
         timeout_ms: int,
         partitions: Mapping[PartitionKey, Partition],
         statuses: Mapping[PartitionKey, ProducePartitionStatus],
+        lookup: LeaderLookup,
     ) -> None:
         super().__init__(timeout_ms)
         self._partitions = partitions
+        self._lookup = lookup
         self.statuses = statuses
 
     def try_complete(self) -> bool:
@@ -48,8 +59,8 @@ class DelayedProduce(DelayedOperation):
         is_pending = False
         for key, status in self.statuses.items():
             if status.acks_pending:
-                has_enough, error = self._partitions[key].check_enough_replicas_reach_offset(status.required_offset)
-                if has_enough:
+                is_done, error = self._judge(key, status.required_offset)
+                if is_done:
                     status.acks_pending = False
                     status.error = error
                 else:
@@ -59,3 +70,20 @@ class DelayedProduce(DelayedOperation):
     def errors(self) -> dict[PartitionKey, ErrorCode]:
         """Return the partitions that failed, once completed."""
         return {key: status.error for key, status in self.statuses.items() if status.error is not None}
+
+    def _judge(self, key: PartitionKey, required_offset: int) -> tuple[bool, ErrorCode | None]:
+        partition = self._partitions[key]
+        leader_epoch = self._lookup(key)
+        if isinstance(leader_epoch, ErrorCode):
+            return True, leader_epoch
+        if leader_epoch != partition.leader_epoch:
+            return True, ErrorCode.NOT_LEADER_OR_FOLLOWER
+        return partition.check_enough_replicas_reach_offset(required_offset)
+
+
+def delayed_produce_required(required_acks: int, partition_count: int, failed_count: int) -> bool:
+    """Return whether an append has to wait for replicas: acks=all, data, and one local append that succeeded.
+
+    Source: ``ReplicaManager.delayedProduceRequestRequired``.
+    """
+    return required_acks == -1 and partition_count > 0 and failed_count < partition_count

@@ -3,32 +3,33 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from spark_replog.clock import Clock
 from spark_replog.config import CoordinatorConfig
 from spark_replog.coordinator.delayed_operation import DelayedOperationPurgatory
-from spark_replog.coordinator.delayed_produce import DelayedProduce, PartitionKey
+from spark_replog.coordinator.delayed_produce import DelayedProduce, PartitionKey, delayed_produce_required
+from spark_replog.coordinator.local_log import find_under_min_isr, find_unwritable, partitions_of, without_partitions
 from spark_replog.coordinator.replica_fetcher import ReplicaFetcher
 from spark_replog.coordinator.replication_round import (
     Replication,
     ReplicationRound,
+    RoundServices,
     is_replicated,
     plan_round,
     run_round,
 )
-from spark_replog.coordinator.topic_rules import INTERNAL_TOPICS
-from spark_replog.errors import ErrorCode, InvalidConfigError, RetriableError
+from spark_replog.errors import ErrorCode, ReplogError, RetriableError
 from spark_replog.ids import BrokerId
 from spark_replog.ledger.ledger import Ledger
-from spark_replog.log.commands import Append, DataObject, HoldersAdd, IsrChange, encode_command
+from spark_replog.log.commands import Append, HoldersAdd, IsrChange, encode_command
 from spark_replog.log.results import CommandResult, Outcome
 from spark_replog.log.topic_state import TopicLedgerState
 
 _log = logging.getLogger(__name__)
 
 _SUCCESSES = frozenset({Outcome.APPLIED, Outcome.DUPLICATE, Outcome.SKIPPED})
+_MOVED = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,15 +43,17 @@ class AppendServices:
 
 
 class LedgerAppend:
-    """Decides one append. Used once, by one thread.
+    """Decides one append. Used once, by one thread. Holds what the append names, never rows.
 
     Args:
         ledger: the topic ledger.
         append: what to decide; its time is set here.
         required_acks: -1, 0 or 1.
         internal_topics_allowed: whether Kafka's internal topics may be written.
+        is_atomic: whether one refused partition refuses all; else it is left out and reported in ``refused``.
         timeout_ms: for replicas and, again, for the decision.
         services: shared parts.
+        refused: filled with the partitions that are left out, and why.
     """
 
     def __init__(
@@ -60,13 +63,19 @@ class LedgerAppend:
         *,
         required_acks: int,
         internal_topics_allowed: bool,
+        is_atomic: bool,
         timeout_ms: int,
         services: AppendServices,
+        refused: dict[PartitionKey, ReplogError],
     ) -> None:
         self._ledger = ledger
         self._append = append
-        self._waits_for_all = required_acks == -1
-        self._drops_unconfirmed = required_acks == 0
+        self._required_acks = required_acks
+        self._is_atomic = is_atomic
+        self._refused = refused
+        self._failed: dict[PartitionKey, ReplogError] = {}
+        self._has_failed = False
+        self._judged = append
         self._internal_topics_allowed = internal_topics_allowed
         self._services = services
         self._timeout_ms = timeout_ms
@@ -80,8 +89,10 @@ class LedgerAppend:
 
         Raises:
             InvalidConfigError: INVALID_TOPIC_EXCEPTION.
+            NotFoundError: UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID.
             RetriableError: NOT_ENOUGH_REPLICAS, REQUEST_TIMED_OUT, REPLOG_NO_QUORUM: nothing was decided;
-                NOT_ENOUGH_REPLICAS_AFTER_APPEND: decided, but not on enough replicas: repeat it.
+                NOT_ENOUGH_REPLICAS_AFTER_APPEND: decided, but not on enough replicas: repeat it;
+                NOT_LEADER_OR_FOLLOWER: decided, and cut off by a newer leader: repeat it.
             OutcomeUnknownError: REPLOG_COMMIT_OUTCOME_UNKNOWN.
         """
         while True:
@@ -89,25 +100,40 @@ class LedgerAppend:
             if self._round is not None:
                 self._replicate(self._round, is_decided=False)
                 continue
+            if self._has_failed:
+                continue  # without the partitions that have
             result: CommandResult = outcome.result if self._answer is None else self._answer
-            if self._waits_for_all and result.outcome in _SUCCESSES:
+            self._complete_parked()
+            if self._required_acks == -1 and result.outcome in _SUCCESSES:
                 self._settle()
             return result
 
     def _propose(self, state: TopicLedgerState) -> tuple[bytes, ...] | None:
         """Judge on the newest fold: the commands of the ENTRY, or None with an answer or a round to run."""
         self._answer = self._round = None
-        append = self._append
-        self._check_topics(state)
+        self._has_failed = False
+        partitions = partitions_of(self._append)
+        self._refused.clear()
+        self._refused.update(self._failed)
+        append = self._leave_out(
+            self._append,
+            find_unwritable(state, partitions, internal_topics_allowed=self._internal_topics_allowed),
+        )
         judgement = state.judge(append)
         if judgement.outcome is not Outcome.APPLIED:
             self._answer = CommandResult(judgement.outcome, judgement.ranges, judgement.detail)
             return None
-        if self._waits_for_all:
-            if not is_replicated(state, append, self._known) and not self._is_ready(state, append):
-                return None
+        if self._required_acks == -1:
+            append = self._leave_out(append, find_under_min_isr(state, partitions_of(append)))
         else:
-            append = replace(append, objects=self._confirmed_objects(state))
+            append = self._confirmed(state, append)
+        self._judged = append
+        if (
+            delayed_produce_required(self._required_acks, len(partitions), len(self._refused))
+            and not is_replicated(state, append, self._known)
+            and not self._is_ready(state, append)
+        ):
+            return None
         if not append.objects:
             self._answer = CommandResult(Outcome.APPLIED)
             return None
@@ -118,34 +144,61 @@ class LedgerAppend:
         decided = replace(append, objects=objects, append_time_ms=self._services.clock.now_ms())
         return (*self._side_commands(state), encode_command(decided))
 
+    def _leave_out(self, append: Append, errors: dict[PartitionKey, ReplogError]) -> Append:
+        """Return the append without the partitions that are refused so far.
+
+        Raises:
+            ReplogError: the first of the errors, where the append is atomic or nothing is left of it.
+        """
+        if errors and self._is_atomic:
+            raise errors[min(errors)]
+        self._refused.update(errors)
+        if not self._refused:
+            return append
+        left = without_partitions(append, self._refused)
+        if not left.objects:
+            raise self._refused[min(self._refused)]
+        return left
+
     def _is_ready(self, state: TopicLedgerState, append: Append) -> bool:
         """Return whether nothing is missing; else keep the round to run.
 
         Raises:
             RetriableError: NOT_ENOUGH_REPLICAS.
         """
-        this = plan_round(state, self._ledger.ledger_id, append, self._known)
+        now_ms = self._services.clock.monotonic_ms()
+        this = plan_round(state, self._ledger.ledger_id, append, self._known, now_ms)
         if this.missing:
             self._round = this
             return False
-        operation = DelayedProduce(0, this.partitions, this.statuses)
+        operation = DelayedProduce(0, this.partitions, this.statuses, self._leader_epoch)
         operation.safe_try_complete()
-        self._raise_refusal(this, operation.errors(), is_decided=not append.objects)
-        return True
+        errors = operation.errors()
+        self._refuse(this, errors, is_decided=not append.objects)
+        return not errors
 
     def _replicate(self, this: ReplicationRound, *, is_decided: bool) -> None:
         services = self._services
-        now_ms = services.clock.monotonic_ms()
         errors = run_round(
             this,
             self._known,
-            services.purgatory,
-            services.fetcher,
-            timeout_ms=max(0, self._deadline_ms - now_ms),
-            lag_ms=services.config.replica_lag_time_max_ms,
-            now_ms=now_ms,
+            RoundServices(
+                services.purgatory, services.fetcher, services.clock, services.config.replica_lag_time_max_ms
+            ),
+            self._leader_epoch,
+            max(0, self._deadline_ms - services.clock.monotonic_ms()),
         )
-        self._raise_refusal(this, errors, is_decided=is_decided)
+        if not _MOVED.isdisjoint(errors.values()):
+            return  # the fold has changed under the tail: judge again on the new one
+        self._refuse(this, errors, is_decided=is_decided)
+
+    def _leader_epoch(self, key: PartitionKey) -> int | ErrorCode:
+        topic_id, number = key
+        with self._ledger.lock:
+            topic = self._ledger.state.topics.get(topic_id)
+            if topic is None or topic.closed:
+                return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            return topic.partitions[number].leader_epoch
 
     def _settle(self) -> None:
         """Wait until the decided append is stable.
@@ -166,6 +219,13 @@ class LedgerAppend:
 
     def _propose_settling(self, state: TopicLedgerState) -> tuple[bytes, ...] | None:
         self._round = None
+        if self._judged.objects and state.judge(self._judged).outcome is Outcome.APPLIED:
+            raise RetriableError(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER,
+                "the append was decided, and a newer leader cut it off before its followers had it. Nothing of it "
+                "is in the log and nobody has read it: repeat the batch.",
+                ledger=self._ledger.ledger_id,
+            )
         nothing = replace(self._append, objects=())
         return (self._side_commands(state) or None) if self._is_ready(state, nothing) else None
 
@@ -187,85 +247,103 @@ class LedgerAppend:
                 commands.append(HoldersAdd(missing.entry_index, missing.command_no, missing.object_no, brokers))
         return tuple(encode_command(command) for command in commands)
 
-    def _confirmed_objects(self, state: TopicLedgerState) -> tuple[DataObject, ...]:
-        """acks 0 and 1: the objects that some in-sync replica of each of their partitions holds.
+    def _confirmed(self, state: TopicLedgerState, append: Append) -> Append:
+        """acks 0 and 1: what some in-sync replica of each partition holds; acks=0 drops the rest.
 
         Raises:
-            RetriableError: NOT_ENOUGH_REPLICAS: with acks=1 every object must be confirmed.
+            RetriableError: NOT_ENOUGH_REPLICAS: see ``_leave_out``.
         """
-        confirmed, dropped_row_count = [], 0
-        for item in self._append.objects:
-            isrs = {state.topics[each.topic_id].partitions[each.partition].isr for each in item.sections}
-            if all(not item.holders.isdisjoint(isr) for isr in isrs):
+        lost: dict[PartitionKey, int] = {}
+        confirmed = []
+        for item in append.objects:
+            is_confirmed = True
+            for section in item.sections:
+                if item.holders.isdisjoint(state.topics[section.topic_id].partitions[section.partition].isr):
+                    key = (section.topic_id, section.partition)
+                    lost[key] = lost.get(key, 0) + section.row_count
+                    is_confirmed = False
+            if is_confirmed:
                 confirmed.append(item)
-            else:
-                dropped_row_count += sum(each.row_count for each in item.sections)
-        if dropped_row_count and not self._drops_unconfirmed:
-            raise RetriableError(
-                ErrorCode.NOT_ENOUGH_REPLICAS,
-                f"{dropped_row_count} rows are on no in-sync replica; nothing was decided. Repeat the batch.",
-                ledger=self._ledger.ledger_id,
+        if not lost:
+            return append
+        if self._required_acks:
+            return self._leave_out(
+                append,
+                {
+                    key: RetriableError(
+                        ErrorCode.NOT_ENOUGH_REPLICAS,
+                        f"{row_count} rows are on no in-sync replica; nothing was decided. Repeat the batch.",
+                        ledger=self._ledger.ledger_id,
+                    )
+                    for key, row_count in lost.items()
+                },
             )
-        if dropped_row_count:
-            _log.warning(
-                "[%s] %d rows of batch %d of %s are on no in-sync replica and are dropped, as acks=0 allows.",
-                ErrorCode.REPLOG_ACKS0_DROPPED.name,
-                dropped_row_count,
-                self._append.identity.sequence,
-                self._append.identity.producer_id,
-            )
-        return tuple(confirmed)
+        named = {id(item) for item in confirmed}
+        dropped = sum(s.row_count for item in append.objects if id(item) not in named for s in item.sections)
+        _log.warning(
+            "[%s] %d rows of batch %d of %s are on no in-sync replica and are dropped, as acks=0 allows.",
+            ErrorCode.REPLOG_ACKS0_DROPPED.name,
+            dropped,
+            append.identity.sequence,
+            append.identity.producer_id,
+        )
+        return replace(append, objects=tuple(confirmed))
 
-    def _check_topics(self, state: TopicLedgerState) -> None:
-        """Refuse internal topics (source: ``ReplicaManager.appendToLocalLog``).
+    def _complete_parked(self) -> None:
+        """Wake other appends of this process whose partition has another leader by the ENTRY just decided."""
+        if not self._known.departed:
+            return
+        with self._ledger.lock:
+            keys = [
+                (t.topic_id, number) for t in self._ledger.state.topics.values() for number in range(len(t.partitions))
+            ]
+        for key in keys:
+            self._services.purgatory.check_and_complete(key)
+
+    def _refuse(self, this: ReplicationRound, errors: dict[PartitionKey, ErrorCode], *, is_decided: bool) -> None:
+        """Leave the failed partitions out of the next proposal, where that is allowed and helps.
 
         Raises:
-            InvalidConfigError: INVALID_TOPIC_EXCEPTION.
+            RetriableError: NOT_ENOUGH_REPLICAS, REQUEST_TIMED_OUT, NOT_ENOUGH_REPLICAS_AFTER_APPEND.
         """
-        if self._internal_topics_allowed:
-            return
-        for topic_id in _topic_ids(self._append.objects):
-            topic = state.topics.get(topic_id)
-            if topic is not None and topic.name in INTERNAL_TOPICS:
-                raise InvalidConfigError(
-                    ErrorCode.INVALID_TOPIC_EXCEPTION,
-                    f"'{topic.name}' is an internal topic that only coordinators write. Choose another topic.",
-                )
-
-    def _raise_refusal(
-        self, this: ReplicationRound, errors: dict[PartitionKey, ErrorCode], *, is_decided: bool
-    ) -> None:
         if not errors:
             return
-        (topic_id, partition), code = sorted(errors.items())[0]
-        tail = this.partitions[topic_id, partition]
+        refusals = {key: self._refusal(this, key, code, len(errors), is_decided) for key, code in errors.items()}
+        # A partition of another append above the stable index holds back this one as a whole.
+        if is_decided or self._is_atomic or not partitions_of(self._append).keys() >= errors.keys():
+            raise refusals[min(errors)]
+        self._failed.update(refusals)
+        self._has_failed = True
+
+    def _refusal(
+        self, this: ReplicationRound, key: PartitionKey, code: ErrorCode, refused_count: int, is_decided: bool
+    ) -> ReplogError:
+        topic_id, partition = key
+        tail = this.partitions[key]
         state = self._ledger.state
         name = state.topics[topic_id].name if topic_id in state.topics else topic_id
         departed = "; ".join(f"broker {broker}: {why}" for broker, why in sorted(self._known.departed.items()))
-        if code is ErrorCode.NOT_ENOUGH_REPLICAS:
-            what = "fewer replicas are in sync than min.insync.replicas asks for"
-            remedy = "Bring a root back, or lower min.insync.replicas."
-        else:
+        if code is ErrorCode.REQUEST_TIMED_OUT:
             what = f"the replicas did not take their copies within {self._timeout_ms} ms"
             remedy = "Raise request.timeout.ms, or look why the roots are slow."
+        else:
+            what = "fewer replicas are in sync than min.insync.replicas asks for"
+            remedy = "Bring a root back, or lower min.insync.replicas."
+            code = ErrorCode.NOT_ENOUGH_REPLICAS  # copies may be there, but nothing is decided
         if is_decided:
             code = ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
             remedy = f"The rows are in the log; repeat the batch to have them acknowledged. {remedy}"
         else:
             remedy = f"Nothing was decided. {remedy}"
-        raise RetriableError(
+        return RetriableError(
             code,
             f"{what}. {remedy}",
             topic=name,
             partition=partition,
-            partitions_refused=len(errors),
+            partitions_refused=refused_count,
             log_ends=" ".join(f"{broker}:{tail.replica_end_offset(broker)}" for broker in tail.replicas),
             away=departed or "none seen by this commit",
         )
-
-
-def _topic_ids(objects: Iterable[DataObject]) -> set[str]:
-    return {each.topic_id for item in objects for each in item.sections}
 
 
 def _is_in_sync(state: TopicLedgerState, broker_id: BrokerId) -> bool:

@@ -3,16 +3,42 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
+from spark_replog.coordinator.delayed_produce import PartitionKey
+from spark_replog.coordinator.local_log import partitions_of
 from spark_replog.errors import ErrorCode, FencedError, InvalidConfigError, NotFoundError, ReplogError
 from spark_replog.ids import LedgerId
 from spark_replog.log.commands import Append
 from spark_replog.log.results import CommandResult, Outcome
+from spark_replog.log.topic_state import TopicLedgerState
 
 _log = logging.getLogger(__name__)
 
 _SUCCESSES = frozenset({Outcome.APPLIED, Outcome.DUPLICATE, Outcome.SKIPPED})
+
+
+UNKNOWN_OFFSET = -1
+NO_TIMESTAMP = -1
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionResponse:
+    """The answer for one partition, as Kafka's produce response has it.
+
+    Attributes:
+        error: why its rows are not in the log; None: they are (with acks=0: as far as is known).
+        base_offset: of its first row; -1 where unknown: refused, acks=0, or a repeated append that is
+            not the producer's last.
+        log_append_time_ms: -1 unless the topic shows LogAppendTime.
+        log_start_offset: -1 where unknown.
+    """
+
+    error: ReplogError | None
+    base_offset: int = UNKNOWN_OFFSET
+    log_append_time_ms: int = NO_TIMESTAMP
+    log_start_offset: int = UNKNOWN_OFFSET
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,10 +51,62 @@ class ProduceResponse:
             REPLOG_COMMIT_OUTCOME_UNKNOWN, which does not know: repeat it.
         result: what the fold answered; its ``base_offsets`` are the rows' offsets. None where the
             append was refused before anything was proposed.
+        partitions: the answer for each partition of the append. Where ``error`` is None some may have
+            an error of their own, if the caller allowed that (``is_atomic=False``).
     """
 
     error: ReplogError | None
     result: CommandResult | None
+    partitions: Mapping[PartitionKey, PartitionResponse] = field(default_factory=dict)
+
+
+def refuse_all(
+    append: Append,
+    error: ReplogError,
+    result: CommandResult | None = None,
+    refused: Mapping[PartitionKey, ReplogError] | None = None,
+) -> ProduceResponse:
+    """Answer an append of which nothing is decided: each partition's own error, else the one of all."""
+    own = refused or {}
+    return ProduceResponse(
+        error, result, {key: PartitionResponse(own.get(key, error)) for key in partitions_of(append)}
+    )
+
+
+def respond_to(
+    state: TopicLedgerState,
+    append: Append,
+    result: CommandResult,
+    refused: Mapping[PartitionKey, ReplogError],
+    required_acks: int,
+) -> ProduceResponse:
+    """Answer an append that the fold has judged. Called under the ledger's lock.
+
+    Args:
+        state: the fold.
+        append: all of it, refused partitions included.
+        result: what the fold answered to the rest.
+        refused: partitions that were left out, with their errors.
+        required_acks: with 0 the offsets are not told.
+    """
+    answer = respond(state.ledger_id, append, result)
+    if answer.error is not None:
+        return refuse_all(append, answer.error, result, refused)
+    bases = result.base_offsets if required_acks else {}
+    partitions = {}
+    for key in partitions_of(append):
+        error = refused.get(key)
+        topic = state.topics[key[0]] if error is None else None
+        if topic is None:
+            partitions[key] = PartitionResponse(error)
+            continue
+        partitions[key] = PartitionResponse(
+            None,
+            bases[key][0] if key in bases else UNKNOWN_OFFSET,
+            state.append_time_ms if topic.log_append_time else NO_TIMESTAMP,
+            topic.partitions[key[1]].log_start_offset,
+        )
+    return ProduceResponse(None, result, partitions)
 
 
 def respond(ledger_id: LedgerId, append: Append, result: CommandResult) -> ProduceResponse:

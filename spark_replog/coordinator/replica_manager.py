@@ -14,8 +14,9 @@ from spark_replog.config import CoordinatorConfig
 from spark_replog.coordinator.catch_up import CatchUp
 from spark_replog.coordinator.cluster import Cluster
 from spark_replog.coordinator.delayed_operation import DelayedOperationPurgatory
+from spark_replog.coordinator.delayed_produce import PartitionKey
 from spark_replog.coordinator.ledger_append import AppendServices, LedgerAppend
-from spark_replog.coordinator.produce_response import ProduceResponse, respond
+from spark_replog.coordinator.produce_response import ProduceResponse, refuse_all, respond_to
 from spark_replog.coordinator.replica_fetcher import ReplicaFetcher
 from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError
 from spark_replog.ids import LedgerId
@@ -52,6 +53,8 @@ class ReplicaManager:
         internal_topics_allowed: bool,
         entries: Mapping[LedgerId, Append],
         response_callback: ResponseCallback,
+        *,
+        is_atomic: bool = True,
     ) -> None:
         """Replicate and decide one append per ledger; answers once, before it returns.
 
@@ -62,18 +65,21 @@ class ReplicaManager:
             entries: one append per ledger; each is decided alone, in parallel with the others.
             response_callback: gets one response per ledger, exactly once. With several ledgers some
                 may be decided and others not; a repeated call finds the decided ones as duplicates.
+            is_atomic: True (a micro-batch): one refused partition refuses its ledger's whole append.
+                False (Kafka's produce request): it is left out with its own error, and the other
+                partitions' rows are appended.
         """
         if required_acks not in ACKS:
             error = InvalidConfigError(
                 ErrorCode.INVALID_REQUIRED_ACKS, "acks is 'all' (-1), 0 or 1. Nothing was appended.", acks=required_acks
             )
-            response_callback({ledger_id: ProduceResponse(error, None) for ledger_id in entries})
+            response_callback({ledger_id: refuse_all(append, error) for ledger_id, append in entries.items()})
             return
         responses: dict[LedgerId, ProduceResponse] = {}
 
         def append_to(ledger_id: LedgerId) -> None:
             responses[ledger_id] = self._append_one(
-                ledger_id, entries[ledger_id], timeout_ms, required_acks, internal_topics_allowed
+                ledger_id, entries[ledger_id], timeout_ms, required_acks, internal_topics_allowed, is_atomic
             )
 
         first, *others = entries or (None,)
@@ -87,8 +93,15 @@ class ReplicaManager:
         response_callback({ledger_id: responses[ledger_id] for ledger_id in entries})
 
     def _append_one(
-        self, ledger_id: LedgerId, append: Append, timeout_ms: int, required_acks: int, internal_topics_allowed: bool
+        self,
+        ledger_id: LedgerId,
+        append: Append,
+        timeout_ms: int,
+        required_acks: int,
+        internal_topics_allowed: bool,
+        is_atomic: bool,
     ) -> ProduceResponse:
+        refused: dict[PartitionKey, ReplogError] = {}
         try:
             ledger = self._cluster.topic_ledger(ledger_id)
             attempt = LedgerAppend(
@@ -96,21 +109,28 @@ class ReplicaManager:
                 append,
                 required_acks=required_acks,
                 internal_topics_allowed=internal_topics_allowed,
+                is_atomic=is_atomic,
                 timeout_ms=timeout_ms,
                 services=self._services,
+                refused=refused,
             )
-            response = respond(ledger_id, append, attempt.run())
+            result = attempt.run()
+            with ledger.lock:
+                response = respond_to(ledger.state, append, result, refused, required_acks)
         except ReplogError as error:
-            return ProduceResponse(error, None)
+            response = refuse_all(append, error, None, refused)
         except Exception as error:  # a thread must not die silently: the caller waits for its answer
             _log.exception("append to ledger %s failed", ledger_id)
             unexpected = ReplogError(
                 ErrorCode.UNKNOWN_SERVER_ERROR, f"append failed: {error!r}. Report it.", ledger=ledger_id
             )
             unexpected.__cause__ = error
-            return ProduceResponse(unexpected, None)
+            return refuse_all(append, unexpected)
         if response.error is None:
             self._look_after_replicas(ledger_id, required_acks)
+        elif response.error.code is ErrorCode.NOT_ENOUGH_REPLICAS:
+            # A root that is back would never count again if only a success looked for it.
+            self._look_after_replicas(ledger_id, -1)
         return response
 
     def _look_after_replicas(self, ledger_id: LedgerId, required_acks: int) -> None:

@@ -13,8 +13,14 @@ import threading
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 
+from spark_replog.clock import Clock
 from spark_replog.coordinator.delayed_operation import DelayedOperationPurgatory
-from spark_replog.coordinator.delayed_produce import DelayedProduce, PartitionKey, ProducePartitionStatus
+from spark_replog.coordinator.delayed_produce import (
+    DelayedProduce,
+    LeaderLookup,
+    PartitionKey,
+    ProducePartitionStatus,
+)
 from spark_replog.coordinator.partition import ObjectCopies, Partition
 from spark_replog.coordinator.replica_fetcher import CopyJob, ObjectKey, ReplicaFetcher
 from spark_replog.errors import ErrorCode
@@ -81,8 +87,18 @@ def is_replicated(state: TopicLedgerState, append: Append, known: Replication) -
     )
 
 
-def plan_round(state: TopicLedgerState, ledger_id: LedgerId, append: Append, known: Replication) -> ReplicationRound:
-    """Build the provisional tail on a fold, called under the ledger's lock."""
+def plan_round(
+    state: TopicLedgerState, ledger_id: LedgerId, append: Append, known: Replication, now_ms: int
+) -> ReplicationRound:
+    """Build the provisional tail on a fold, called under the ledger's lock.
+
+    Args:
+        state: the fold.
+        ledger_id: whose.
+        append: what comes behind the log end.
+        known: beyond the fold.
+        now_ms: monotonic time from which on a replica that misses something lags.
+    """
     partitions: dict[PartitionKey, Partition] = {}
     copies: dict[ObjectKey, ObjectCopies] = {}
     jobs: list[tuple[CopyJob, frozenset[BrokerId]]] = []
@@ -90,7 +106,7 @@ def plan_round(state: TopicLedgerState, ledger_id: LedgerId, append: Append, kno
         for number, found in enumerate(topic.partitions):
             if not topic.closed and found.log_end_offset > found.high_watermark:
                 key = (topic.topic_id, number)
-                partitions[key] = _tail_of(state, key, found, known, copies)
+                partitions[key] = _tail_of(state, key, found, known, copies, now_ms)
     for missing in state.under_replicated():
         ref = missing.object
         holders = known.holders((ref.generation, ref.name), ref.holders)
@@ -108,7 +124,7 @@ def plan_round(state: TopicLedgerState, ledger_id: LedgerId, append: Append, kno
             partition = partitions.get(key)
             if partition is None:
                 found = state.topics[section.topic_id].partitions[section.partition]
-                partition = partitions[key] = _tail_of(state, key, found, known, copies)
+                partition = partitions[key] = _tail_of(state, key, found, known, copies, now_ms)
             partition.append(section.row_count, tracker)
         lacking = in_sync_brokers(state, item.sections) - holders
         if lacking:
@@ -130,8 +146,16 @@ def _tail_of(
     found: PartitionState,
     known: Replication,
     copies: dict[ObjectKey, ObjectCopies],
+    now_ms: int,
 ) -> Partition:
-    partition = Partition(found.replicas, found.isr, found.min_insync, found.high_watermark)
+    partition = Partition(
+        found.replicas,
+        found.isr,
+        found.min_insync,
+        found.high_watermark,
+        leader_epoch=found.leader_epoch,
+        now_ms=now_ms,
+    )
     for section in state.sections(*key, found.high_watermark, found.log_end_offset):
         object_key = (section.object.generation, section.object.name)
         tracker = copies.get(object_key)
@@ -153,28 +177,31 @@ def _job(
     return CopyJob(ledger_id, generation, name, size_bytes, checksums, tuple(sorted(holders)))
 
 
+@dataclass(frozen=True, slots=True)
+class RoundServices:
+    """What a round waits with: timers, copies, time."""
+
+    purgatory: DelayedOperationPurgatory
+    fetcher: ReplicaFetcher
+    clock: Clock
+    lag_ms: int
+
+
 def run_round(
-    this: ReplicationRound,
-    known: Replication,
-    purgatory: DelayedOperationPurgatory,
-    fetcher: ReplicaFetcher,
-    *,
-    timeout_ms: int,
-    lag_ms: int,
-    now_ms: int,
+    this: ReplicationRound, known: Replication, services: RoundServices, lookup: LeaderLookup, timeout_ms: int
 ) -> dict[PartitionKey, ErrorCode]:
     """Copy what is missing and wait; replicas that fail or lag leave the ISR.
 
     Returns:
-        The partitions that were refused (NOT_ENOUGH_REPLICAS) or did not get ready (REQUEST_TIMED_OUT).
-        What was copied and who departed is in ``known``.
+        The partitions that were refused (NOT_ENOUGH_REPLICAS), did not get ready (REQUEST_TIMED_OUT), or
+        are led by another by now. What was copied and who departed is in ``known``.
     """
-    operation = DelayedProduce(timeout_ms, this.partitions, this.statuses)
-    # Every event concerns an object. Where nothing is to be copied the outcome is known at once.
-    keys: list[Hashable] = [_watch_key(job) for job, _ in this.missing] or [operation]
+    purgatory, lag_ms = services.purgatory, services.lag_ms
+    operation = DelayedProduce(timeout_ms, this.partitions, this.statuses, lookup)
+    # Copies are events of an object, elections those of a partition.
+    keys: list[Hashable] = [*(_watch_key(job) for job, _ in this.missing), *this.partitions] or [operation]
     if purgatory.try_complete_else_watch(operation, keys):
         return operation.errors()
-    pending = set(this.missing)
 
     def depart(broker_id: BrokerId, reason: str) -> None:
         with known.lock:
@@ -186,25 +213,30 @@ def run_round(
         _log.warning("broker %d leaves the in-sync replicas: %s", broker_id, reason)
 
     def copied(job: CopyJob, target: BrokerId, error: Exception | None) -> None:
-        with known.lock:
-            pending.discard((job, target))
-            if error is None:
+        if error is None:
+            with known.lock:
                 known.copied.setdefault(job.object_key, set()).add(target)
                 this.copies[job.object_key].holders.add(target)
-        if error is not None:
+        else:
             depart(target, str(error))
         purgatory.check_and_complete(_watch_key(job))
 
     def lagging() -> None:
+        now_ms = services.clock.monotonic_ms()
         with known.lock:
-            late = list(pending)
-        for job, target in late:
-            depart(target, f"it has not taken {job.name} within {lag_ms} ms")
-            purgatory.check_and_complete(_watch_key(job))
+            late = {
+                broker_id: key
+                for key, partition in this.partitions.items()
+                for broker_id in partition.out_of_sync_replicas(now_ms, lag_ms)
+            }
+        for broker_id, (_, number) in late.items():
+            depart(broker_id, f"it has not caught up with partition {number} within {lag_ms} ms")
+        operation.safe_try_complete()
 
-    lag_timer = purgatory.timer.add(now_ms + lag_ms, lagging)
+    # A replica may be late by lag_ms: behind that, not at it.
+    lag_timer = purgatory.timer.add(services.clock.monotonic_ms() + lag_ms + 1, lagging)
     for job, target in this.missing:
-        fetcher.submit(job, target, copied)
+        services.fetcher.submit(job, target, copied)
     purgatory.await_completion(operation)
     purgatory.timer.cancel(lag_timer)
     return operation.errors()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from spark_replog.coordinator.delayed_produce import DelayedProduce, ProducePartitionStatus
 from spark_replog.coordinator.partition import ObjectCopies, Partition
 from spark_replog.errors import ErrorCode
 
@@ -40,22 +39,81 @@ def test_still_pending() -> None:
     assert partition.check_enough_replicas_reach_offset(1) == (False, None)
 
 
-def test_delayed_produce_answers_each_partition() -> None:
-    satisfied, refused, waiting = (Partition((0, 1), (0, 1), minimum, 0) for minimum in (1, 2, 1))
-    satisfied.append(1, ObjectCopies({0, 1}))
-    refused.append(1, ObjectCopies({0}))
-    refused.shrink(1)
-    copies = ObjectCopies({0})
-    waiting.append(1, copies)
-    partitions = {("t", 0): satisfied, ("t", 1): refused, ("t", 2): waiting}
-    operation = DelayedProduce(1000, partitions, {key: ProducePartitionStatus(1) for key in partitions})
-    assert not operation.safe_try_complete()
-    # A time-out answers what is pending; the satisfied one keeps its result.
-    assert operation.errors() == {
-        ("t", 1): ErrorCode.NOT_ENOUGH_REPLICAS,
-        ("t", 2): ErrorCode.REQUEST_TIMED_OUT,
-    }
-    copies.holders.add(1)
-    assert operation.safe_try_complete()
-    assert operation.errors() == {("t", 1): ErrorCode.NOT_ENOUGH_REPLICAS}
-    assert not operation.safe_try_complete()
+def test_a_follower_ends_before_the_first_object_it_lacks() -> None:
+    # testUpdateFollowerFetchState: log of 6; the follower has 3 of it, then all.
+    partition = Partition((0, 1), (0, 1), 1, 0)
+    first, second = ObjectCopies({0}), ObjectCopies({0})
+    partition.append(3, first)
+    partition.append(3, second)
+    assert partition.replica_end_offset(1) == 0
+    # FollowerStateNotUpdatedIfLogReadFails: what lies behind a gap does not count.
+    second.holders.add(1)
+    assert partition.replica_end_offset(1) == 0
+    second.holders.discard(1)
+    first.holders.add(1)
+    assert partition.replica_end_offset(1) == 3
+    second.holders.add(1)
+    assert partition.replica_end_offset(1) == 6
+
+
+def test_a_replica_lags_behind_the_lag_time_and_not_at_it() -> None:
+    # testMaybeShrinkIsr: three replicas, one got nothing, lag + 1 ms.
+    partition = Partition((0, 1, 2), (0, 1, 2), 2, 0, now_ms=1000)
+    partition.append(10, ObjectCopies({0, 1}))
+    assert partition.out_of_sync_replicas(31_000, 30_000) == []
+    assert partition.out_of_sync_replicas(31_001, 30_000) == [2]
+    # Kafka's high watermark waits until the controller confirms the shrink; here the shrink is decided by
+    # the ENTRY of the append that waits, so that the high watermark rests just as long.
+    assert partition.high_watermark() == 0
+    partition.shrink(2)
+    assert partition.high_watermark() == 10
+
+
+def test_a_replica_at_the_log_end_never_lags() -> None:
+    # testShouldNotShrinkIsrIfFollowerCaughtUpToLogEnd: 30,001 ms without anything new.
+    partition = Partition((0, 1), (0, 1), 1, 0, now_ms=0)
+    partition.append(10, ObjectCopies({0, 1}))
+    assert partition.is_caught_up(1, 30_001, 30_000)
+    assert partition.out_of_sync_replicas(10**9, 30_000) == []
+
+
+def test_a_replica_that_is_one_object_behind_stays_within_the_lag_time() -> None:
+    # testShouldNotShrinkIsrIfPreviousFetchIsCaughtUp: at +5,000 it has 5 of 10; at +5,001 five more come
+    # and it has the old end. Kafka restarts the lag time at each fetch that reaches the end that the
+    # fetch before saw; here each append has a tail, and so a lag time, of its own.
+    partition = Partition((0, 1), (0, 1), 1, 0, now_ms=0)
+    first, second, third = (ObjectCopies({0}) for _ in range(3))
+    partition.append(5, first)
+    partition.append(5, second)
+    first.holders.add(1)
+    assert partition.high_watermark() == 5
+    partition.append(5, third)
+    second.holders.add(1)
+    assert partition.high_watermark() == 10
+    assert partition.out_of_sync_replicas(5_001, 30_000) == []
+    assert partition.in_sync == {0, 1}
+
+
+def test_the_leader_lags_like_any_other_root() -> None:
+    partition = Partition((0, 1, 2), (0, 1, 2), 2, 0, now_ms=0)
+    partition.append(1, ObjectCopies({1, 2}))
+    assert partition.out_of_sync_replicas(30_001, 30_000) == [0]
+
+
+def test_a_replica_outside_the_isr_holds_nothing_back() -> None:
+    # testHighWatermarkWithFencedFollower: Kafka waits for one that is about to join (HW 10); here a
+    # replica joins by an ENTRY that the fold refuses while an object is missing, so nobody waits (HW 20).
+    partition = Partition((0, 1), (0,), 1, 0)
+    partition.append(10, ObjectCopies({0, 1}))
+    partition.append(10, ObjectCopies({0}))
+    assert partition.high_watermark() == 20
+
+
+def test_the_high_watermark_rests_under_min_isr() -> None:
+    # testHighWatermarkAdvanceShouldNotIncrementUnderMinISR: ISR of 2, minimum 3.
+    partition = Partition((0, 1, 2), (0, 1), 3, 0)
+    partition.append(10, ObjectCopies({0, 1, 2}))
+    assert partition.high_watermark() == 0
+    joined = Partition((0, 1, 2), (0, 1, 2), 3, 0)
+    joined.append(10, ObjectCopies({0, 1, 2}))
+    assert joined.high_watermark() == 10

@@ -1,0 +1,147 @@
+"""Kafka's cases of a produce that waits (reference 5.1, 5.3, 6.4)."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from spark_replog.coordinator.delayed_operation import DelayedOperationPurgatory
+from spark_replog.coordinator.delayed_produce import (
+    DelayedProduce,
+    PartitionKey,
+    ProducePartitionStatus,
+    delayed_produce_required,
+)
+from spark_replog.coordinator.partition import ObjectCopies, Partition
+from spark_replog.errors import ErrorCode
+
+KEY: PartitionKey = ("topic", 0)
+
+
+class ManualClock:
+    def __init__(self) -> None:
+        self.time_ms = 0
+
+    def now_ms(self) -> int:
+        return self.time_ms
+
+    def monotonic_ms(self) -> int:
+        return self.time_ms
+
+    def sleep_ms(self, duration_ms: float) -> None:
+        self.time_ms += int(duration_ms)
+
+
+class Leaders:
+    """What the fold of the process says of each partition."""
+
+    def __init__(self) -> None:
+        self.answers: dict[PartitionKey, int | ErrorCode] = {}
+
+    def __call__(self, key: PartitionKey) -> int | ErrorCode:
+        return self.answers.get(key, 0)
+
+
+def one_waiting(
+    copies: ObjectCopies, rows: int = 10, isr: tuple[int, ...] = (1, 2), min_insync: int = 2
+) -> tuple[DelayedProduce, Partition, Leaders]:
+    partition = Partition((1, 2), isr, min_insync, 0)
+    partition.append(rows, copies)
+    leaders = Leaders()
+    operation = DelayedProduce(1000, {KEY: partition}, {KEY: ProducePartitionStatus(rows)}, leaders)
+    return operation, partition, leaders
+
+
+@pytest.mark.parametrize(("acks", "partitions", "failed"), itertools.product((-1, 0, 1), (0, 1, 2), (0, 1, 2)))
+def test_an_append_waits_iff_acks_all_and_data_and_one_success(acks: int, partitions: int, failed: int) -> None:
+    expected = acks == -1 and partitions > 0 and failed < partitions
+    assert delayed_produce_required(acks, partitions, failed) is expected
+
+
+def test_case_a_the_lookup_of_the_partition_fails() -> None:
+    operation, _, leaders = one_waiting(ObjectCopies({1}))
+    assert not operation.safe_try_complete()
+    leaders.answers[KEY] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert operation.safe_try_complete()
+    assert operation.errors() == {KEY: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+
+
+def test_case_b_another_leads_the_partition() -> None:
+    # testClearPurgatoryOnBecomingFollower: answered at once, not at the time-out.
+    operation, _, leaders = one_waiting(ObjectCopies({1}))
+    purgatory = DelayedOperationPurgatory(clock=ManualClock())
+    assert not purgatory.try_complete_else_watch(operation, [KEY])
+    leaders.answers[KEY] = 1
+    assert purgatory.check_and_complete(KEY) == 1
+    assert operation.errors() == {KEY: ErrorCode.NOT_LEADER_OR_FOLLOWER}
+    assert purgatory.delayed_count == 0
+
+
+def test_case_c1_the_isr_shrinks_after_the_rows_are_there() -> None:
+    # required 10, min ISR 2, ISR {1, 2}: the high watermark reaches 10, then the ISR shrinks to {1}.
+    copies = ObjectCopies({1})
+    operation, partition, _ = one_waiting(copies)
+    assert not operation.safe_try_complete()
+    copies.holders.add(2)
+    assert partition.high_watermark() == 10
+    partition.shrink(2)
+    assert operation.safe_try_complete()
+    assert operation.errors() == {KEY: ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND}
+
+
+def test_case_c1_the_isr_shrinks_first() -> None:
+    # Kafka: the high watermark is frozen, the produce waits and ends REQUEST_TIMED_OUT, its rows in the log.
+    # Here nothing is decided while it waits, so it is refused at once and for certain.
+    copies = ObjectCopies({1})
+    operation, partition, _ = one_waiting(copies)
+    partition.shrink(2)
+    assert operation.safe_try_complete()
+    assert operation.errors() == {KEY: ErrorCode.NOT_ENOUGH_REPLICAS}
+    assert partition.high_watermark() == 0
+
+
+def test_case_c2_every_in_sync_replica_reached_the_offset() -> None:
+    copies = ObjectCopies({1})
+    operation, _, _ = one_waiting(copies)
+    assert not operation.safe_try_complete()
+    copies.holders.add(2)
+    assert operation.safe_try_complete()
+    assert operation.errors() == {}
+    assert not operation.safe_try_complete()
+
+
+def test_the_rows_must_all_be_there() -> None:
+    partition = Partition((1, 2), (1, 2), 2, 0)
+    partition.append(9, ObjectCopies({1, 2}))
+    last = ObjectCopies({1})
+    partition.append(1, last)
+    assert partition.check_enough_replicas_reach_offset(9) == (True, None)
+    assert partition.check_enough_replicas_reach_offset(10) == (False, None)
+
+
+def test_a_time_out_answers_what_is_pending_and_keeps_what_is_satisfied() -> None:
+    clock = ManualClock()
+    purgatory = DelayedOperationPurgatory(clock=clock)
+    satisfied, refused, waiting = (Partition((0, 1), (0, 1), minimum, 0) for minimum in (1, 2, 1))
+    satisfied.append(1, ObjectCopies({0, 1}))
+    refused.append(1, ObjectCopies({0}))
+    refused.shrink(1)
+    copies = ObjectCopies({0})
+    waiting.append(1, copies)
+    partitions = {("t", 0): satisfied, ("t", 1): refused, ("t", 2): waiting}
+    statuses = {key: ProducePartitionStatus(1) for key in partitions}
+    operation = DelayedProduce(1000, partitions, statuses, Leaders())
+    assert not purgatory.try_complete_else_watch(operation, list(partitions))
+    clock.time_ms = 999
+    purgatory.advance()
+    assert not operation.is_completed
+    clock.time_ms = 1000
+    purgatory.advance()
+    # Mixed results in one reply are normal.
+    assert operation.errors() == {
+        ("t", 1): ErrorCode.NOT_ENOUGH_REPLICAS,
+        ("t", 2): ErrorCode.REQUEST_TIMED_OUT,
+    }
+    copies.holders.add(1)
+    assert purgatory.check_and_complete(("t", 2)) == 0
