@@ -10,7 +10,7 @@ from spark_replog.coordinator.delayed_produce import PartitionKey
 from spark_replog.coordinator.local_log import partitions_of
 from spark_replog.errors import ErrorCode, FencedError, InvalidConfigError, NotFoundError, ReplogError
 from spark_replog.ids import LedgerId
-from spark_replog.log.commands import Append
+from spark_replog.log.commands import Append, SequencedAppend
 from spark_replog.log.results import CommandResult, Outcome
 from spark_replog.log.topic_state import TopicLedgerState
 
@@ -173,6 +173,17 @@ def _refusal(ledger_id: LedgerId, append: Append, result: CommandResult) -> Repl
             return ReplogError(
                 ErrorCode.REPLOG_DUPLICATE_TXN_MISMATCH,
                 f"{detail}. Give this write a txnVersion above the last one, or another txnAppId.",
+                **context,
+            )
+        case Outcome.OLD_EPOCH:
+            return FencedError(
+                ErrorCode.INVALID_PRODUCER_EPOCH, f"{detail}. Close this producer and open a new one.", **context
+            )
+        case Outcome.OUT_OF_SEQUENCE if isinstance(append, SequencedAppend):
+            return ReplogError(
+                ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                f"{detail}. Nothing was appended; close this producer, look which of its rows are in the log, and "
+                "open a new one.",
                 **context,
             )
         case Outcome.OUT_OF_SEQUENCE:

@@ -7,7 +7,16 @@ from __future__ import annotations
 
 import re
 
-from spark_replog.log.model import Append, DataObject, IdentityKind, ProducerIdentity, ResetPolicy, Section
+from spark_replog.log.model import (
+    Append,
+    DataObject,
+    IdentityKind,
+    ProducerIdentity,
+    ResetPolicy,
+    Section,
+    SequencedAppend,
+    row_counts,
+)
 from spark_replog.log.wire import Reader, Writer, corrupt, unzigzag, zigzag
 
 SECTIONS_PER_OBJECT_MAX = 1 << 24
@@ -81,6 +90,26 @@ def decode_append(reader: Reader) -> Append:
     base_ms, prefix = reader.sint(), reader.text()
     objects = tuple(_decode_object(reader, prefix, holder_sets, topics, base_ms) for _ in range(reader.count()))
     return Append(identity, principal, client_id, append_time_ms, objects)
+
+
+def encode_sequenced_append(writer: Writer, append: SequencedAppend) -> None:
+    """Write a sequenced append's body: epoch and sequences, then an append's body."""
+    writer.uint(append.epoch)
+    writer.uint(len(append.base_sequences))
+    writer.column(append.base_sequences)
+    encode_append(writer, append)
+
+
+def decode_sequenced_append(reader: Reader) -> SequencedAppend:
+    """Read a sequenced append's body."""
+    epoch = reader.uint()
+    sequences = tuple(reader.column(reader.count()))
+    plain = decode_append(reader)
+    if len(sequences) != len(row_counts(plain)):
+        raise corrupt(f"{len(sequences)} sequences stand for {len(row_counts(plain))} partitions")
+    return SequencedAppend(
+        plain.identity, plain.principal, plain.client_id, plain.append_time_ms, plain.objects, epoch, sequences
+    )
 
 
 def _encode_object(writer: Writer, item: DataObject, prefix: str, holder_number: int) -> None:

@@ -10,7 +10,14 @@ from collections.abc import Callable
 from typing import Any
 
 from spark_replog.errors import ErrorCode, UnsupportedFormatError
-from spark_replog.log.append_codec import decode_append, decode_ids, encode_append, encode_ids
+from spark_replog.log.append_codec import (
+    decode_append,
+    decode_ids,
+    decode_sequenced_append,
+    encode_append,
+    encode_ids,
+    encode_sequenced_append,
+)
 from spark_replog.log.group_records import decode_record, encode_record
 from spark_replog.log.model import (
     Append,
@@ -28,8 +35,10 @@ from spark_replog.log.model import (
     LedgerRegister,
     PartitionsAdd,
     ProducerIdentity,
+    ProducerInit,
     ResetPolicy,
     Section,
+    SequencedAppend,
     TopicClose,
     TopicCommand,
     TopicInit,
@@ -208,6 +217,12 @@ def _decode_broker_register(reader: Reader) -> BrokerRegister:
     return BrokerRegister(reader.uint(), reader.text(), _decode_optional(reader), reader.text())
 
 
+def _encode_producer_init(writer: Writer, command: ProducerInit) -> None:
+    writer.text(command.producer_id)
+    writer.text(command.instance_id)
+    writer.uint(command.epoch)
+
+
 def _encode_texts(*fields: str) -> Callable[[Writer, Any], None]:
     def encode(writer: Writer, command: Any) -> None:
         for field in fields:
@@ -239,6 +254,13 @@ _CODECS: tuple[tuple[int, type, Callable[[Writer, Any], None], Callable[[Reader]
         lambda r: GenerationAdvance(r.uint(), r.uint()),
     ),
     (69, GroupRecords, _encode_group_records, _decode_group_records),
+    (
+        75,
+        ProducerInit,
+        _encode_producer_init,
+        lambda r: ProducerInit(r.text(), r.text(), r.uint()),
+    ),
+    (76, SequencedAppend, encode_sequenced_append, decode_sequenced_append),
     (64, BrokerRegister, _encode_broker_register, _decode_broker_register),
     (65, LedgerRegister, _encode_texts("name", "ledger_id"), lambda r: LedgerRegister(r.text(), r.text())),
     (
@@ -273,8 +295,10 @@ __all__ = [
     "Outcome",
     "PartitionsAdd",
     "ProducerIdentity",
+    "ProducerInit",
     "ResetPolicy",
     "Section",
+    "SequencedAppend",
     "TopicClose",
     "TopicCommand",
     "TopicInit",

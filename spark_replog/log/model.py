@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
@@ -84,6 +85,42 @@ class Append:
     """Proposer's clock; the fold takes max(previous, this)."""
     objects: tuple[DataObject, ...]
     """In task order, then drain order: offsets are given by prefix sums over it."""
+
+
+def row_counts(append: Append) -> dict[tuple[str, int], int]:
+    """Return the rows an append brings per (topic id, partition), in order of first appearance."""
+    counts: dict[tuple[str, int], int] = {}
+    for item in append.objects:
+        for section in item.sections:
+            key = (section.topic_id, section.partition)
+            counts[key] = counts.get(key, 0) + section.row_count
+    return counts
+
+
+@dataclass(frozen=True, slots=True)
+class SequencedAppend(Append):
+    """An append of an idempotent producer: judged by epoch and by a sequence number per record.
+
+    The identity's kind is TRANSACTIONAL for an id that a user gave and ONE_SHOT for a random one.
+    """
+
+    epoch: int
+    base_sequences: tuple[int, ...]
+    """Of the first record of each (topic id, partition), in order of first appearance."""
+
+    def batches(self) -> Iterator[tuple[tuple[str, int], int, int]]:
+        """Yield ((topic id, partition), first sequence, last sequence); after 2**31 - 1 comes 0."""
+        for (place, count), first in zip(row_counts(self).items(), self.base_sequences, strict=True):
+            yield place, first, (first + count - 1) % 2**31
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerInit:
+    """An instance of a program takes a `transactional.id`; applied only if `epoch` is the next one."""
+
+    producer_id: str
+    instance_id: str
+    epoch: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +263,8 @@ TopicCommand = (
     | HoldersAdd
     | GenerationAdvance
     | GroupRecords
+    | ProducerInit
+    | SequencedAppend
 )
 ClusterCommand = BrokerRegister | LedgerRegister | TopicPublish | TopicUnpublish | FeatureSet
 Command = TopicCommand | ClusterCommand

@@ -1,7 +1,7 @@
 """Duplicate and fencing rules of producers (DESIGN section 7). Pure; part of the topic ledger's fold.
 
-Kafka's idempotent producer keeps (epoch, last sequences) per producer id; here a sequence is a whole
-micro-batch, so one number per incarnation is enough.
+The sequence of a query or a batch write is a whole micro-batch, so one number per incarnation is
+enough. The plain ``Producer`` has Kafka's sequence per record and partition: ``sequence_state``.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from spark_replog.ids import TopicId
-from spark_replog.log.model import Append, IdentityKind, ProducerIdentity, ResetPolicy
+from spark_replog.log.model import Append, IdentityKind, ProducerIdentity, ResetPolicy, SequencedAppend, row_counts
 from spark_replog.log.results import OffsetRanges, Outcome
+from spark_replog.log.sequence_state import SequenceTable
 
 RowCounts = Mapping[tuple[TopicId, int], int]
 TXN_VERSIONS_KEPT = 1000
@@ -42,16 +43,6 @@ class ProducerState:
     txn_digests: dict[int, bytes] = field(default_factory=dict)
 
 
-def row_counts(append: Append) -> dict[tuple[TopicId, int], int]:
-    """Return the rows an append brings per (topic id, partition)."""
-    counts: dict[tuple[TopicId, int], int] = {}
-    for item in append.objects:
-        for section in item.sections:
-            key = (section.topic_id, section.partition)
-            counts[key] = counts.get(key, 0) + section.row_count
-    return counts
-
-
 def _digest(counts: RowCounts) -> bytes:
     text = "\n".join(f"{topic} {partition} {rows}" for (topic, partition), rows in sorted(counts.items()))
     return hashlib.sha256(text.encode()).digest()[:8]
@@ -60,9 +51,10 @@ def _digest(counts: RowCounts) -> bytes:
 class ProducerTable:
     """All producers of one topic ledger."""
 
-    __slots__ = ("_producers",)
+    __slots__ = ("_producers", "sequenced")
 
     def __init__(self) -> None:
+        self.sequenced = SequenceTable()
         self._producers: dict[tuple[IdentityKind, str], ProducerState] = {}
 
     def get(self, identity: ProducerIdentity) -> ProducerState | None:
@@ -71,6 +63,8 @@ class ProducerTable:
 
     def judge_duplicate(self, append: Append) -> tuple[Outcome, str, OffsetRanges] | None:
         """Return DUPLICATE (or TXN_MISMATCH) with its reason and old offsets, or None for a new append."""
+        if isinstance(append, SequencedAppend):
+            return self.sequenced.judge_duplicate(append)
         identity = append.identity
         known = self.get(identity)
         if known is None:
@@ -98,6 +92,8 @@ class ProducerTable:
 
     def judge_fenced(self, append: Append) -> str | None:
         """Return why the append's run is fenced, or None."""
+        if isinstance(append, SequencedAppend):
+            return self.sequenced.judge_fenced(append)
         identity = append.identity
         known = self.get(identity)
         if known is not None and identity.run_id in known.past_runs:
@@ -109,6 +105,8 @@ class ProducerTable:
 
     def judge_sequence(self, append: Append) -> tuple[Outcome, str] | None:
         """Return the sequence's refusal, or None."""
+        if isinstance(append, SequencedAppend):
+            return self.sequenced.judge_sequence(append)
         identity = append.identity
         if identity.sequence < 0:
             return Outcome.OUT_OF_SEQUENCE, f"sequence {identity.sequence} is negative"
@@ -130,6 +128,9 @@ class ProducerTable:
 
     def record(self, append: Append, ranges: OffsetRanges) -> None:
         """Remember an applied append."""
+        if isinstance(append, SequencedAppend):
+            self.sequenced.record(append, ranges)
+            return
         identity = append.identity
         key = (identity.kind, identity.producer_id)
         known = self._producers.get(key)
@@ -153,6 +154,7 @@ class ProducerTable:
 
     def forget_one_shots(self, floor: int) -> None:
         """Drop one-shot producers whose objects lie below the GC floor: the floor refuses their retries."""
+        self.sequenced.forget(floor)
         gone = [
             key
             for key, known in self._producers.items()

@@ -29,6 +29,8 @@ class Outcome(Enum):
     BELOW_FLOOR = "below_floor"
     """An object's generation may be collected already: the writer was too slow."""
     OUT_OF_SEQUENCE = "out_of_sequence"
+    OLD_EPOCH = "old_epoch"
+    """An idempotent producer's epoch was passed."""
     CHECKPOINT_RESET = "checkpoint_reset"
     TXN_MISMATCH = "txn_mismatch"
     """Same txnVersion, other row counts."""

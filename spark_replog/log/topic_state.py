@@ -25,12 +25,15 @@ from spark_replog.log.model import (
     HoldersAdd,
     IsrChange,
     PartitionsAdd,
+    ProducerInit,
+    SequencedAppend,
     TopicClose,
     TopicInit,
+    row_counts,
 )
 from spark_replog.log.object_table import MissingCopy, ObjectPlace, ObjectTable
 from spark_replog.log.partition_state import ObjectRef, PartitionState, SectionRef
-from spark_replog.log.producer_state import ProducerTable, row_counts
+from spark_replog.log.producer_state import ProducerTable
 from spark_replog.log.results import OK, CommandResult, Judgement, Outcome
 from spark_replog.log.topic_table import TopicState, TopicTable
 
@@ -65,6 +68,8 @@ class TopicLedgerState:
         # Each gets the command, the index of its entry and its number in it.
         self._fold: dict[type, Callable[[Any, int, int], CommandResult]] = {
             Append: self._apply_append,
+            SequencedAppend: self._apply_append,
+            ProducerInit: lambda command, *_: self.producers.sequenced.apply_init(command),
             TopicInit: lambda command, *_: self._topics.apply_topic_init(command),
             TopicClose: lambda command, *_: self._topics.apply_topic_close(command),
             PartitionsAdd: lambda command, *_: self._topics.apply_partitions_add(command),

@@ -60,7 +60,22 @@ def entries() -> dict[str, list[c.Command]]:
             c.FeatureSet(1),
         ],
         "entry_groups": group_commands(),
+        "entry_producers": producer_commands(),
     }
+
+
+def producer_commands() -> list[c.Command]:
+    """Return what plain producers write."""
+    sections = (c.Section(TOPIC, 1, 3, 8, 320, 7, 1_000, 1_002), c.Section(TOPIC, 4, 2, 328, 160, 9, 1_001, 1_001))
+    item = c.DataObject(2, f"12345678-0-0-{LEDGER}.arrow", 700, False, frozenset({0, 2}), sections)
+    kinds = c.IdentityKind
+    named = c.ProducerIdentity("till-1", "till-1", 4, "", kinds.TRANSACTIONAL)
+    random = c.ProducerIdentity(LEDGER, LEDGER, 0, "", kinds.ONE_SHOT)
+    return [
+        c.ProducerInit("till-1", TOPIC, 3),
+        c.SequencedAppend(named, "User:a", "producer-1", 1_700_000_000_000, (item,), 3, (2**31 - 1, 0)),
+        c.SequencedAppend(random, "User:a", "", 1_700_000_000_000, (item,), 0, (17, 17)),
+    ]
 
 
 def group_commands() -> list[c.Command]:
