@@ -50,6 +50,7 @@ class ProducerConfig:
     max_block_ms: int = 60_000
     delivery_timeout_ms: int = 120_000
     request_timeout_ms: int = 30_000
+    retries: int = _INT32_MAX
     retry_backoff_ms: int = 100
     retry_backoff_max_ms: int = 1_000
     max_in_flight: int = 5
@@ -293,6 +294,15 @@ _PRODUCER_KEYS = (
         "After this a write that still fails is an error. At least linger.ms + request.timeout.ms.",
     ),
     _setting("producer", "request.timeout.ms", "30000", "ms", "How long one put may take.", minimum=1),
+    _setting(
+        "producer",
+        "retries",
+        "2147483647",
+        "count",
+        "How often a plain producer appends a batch again after an error that may pass. A put is repeated until "
+        "delivery.timeout.ms.",
+        maximum=_INT32_MAX,
+    ),
     _setting("producer", "retry.backoff.ms", "100", "ms", "First pause before a put is tried again."),
     _setting("producer", "retry.backoff.max.ms", "1000", "ms", "Longest pause between two tries."),
     _setting(

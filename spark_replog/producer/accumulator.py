@@ -3,8 +3,7 @@
 Source: Kafka ``RecordAccumulator``. A node is a set of roots that get the same object. Two kinds of
 owner differ in what makes a node ready, since on passive storage every put costs:
 
-* The plain ``Producer`` keeps Kafka's reasons: a full batch, ``linger.ms``, exhausted memory, close,
-  flush.
+* The plain ``Producer`` keeps Kafka's reasons: full batch, ``linger.ms``, exhausted memory, close, flush.
 * A write task fills its requests (``fills_requests``): a full batch alone makes nothing ready, so
   that a small task makes exactly one object per set of roots. ADR 0005.
 """
@@ -28,6 +27,7 @@ from spark_replog.producer.producer_batch import BatchState, ProducerBatch
 from spark_replog.producer.readiness import Readiness, Waits
 from spark_replog.producer.record_columns import Headers, RecordColumns
 from spark_replog.producer.record_handle import BatchResult, RecordHandle
+from spark_replog.producer.sequences import ProducerSequences
 
 
 class RecordAccumulator:
@@ -51,6 +51,7 @@ class RecordAccumulator:
         wake_up: called, outside of the lock, when a sender that waits might have something to do.
         clock: ages of batches.
         random_source: spreads retries.
+        sequences: numbers the batches of an idempotent producer when they are drained.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class RecordAccumulator:
         wake_up: Callable[[], None] | None = None,
         clock: Clock = SYSTEM_CLOCK,
         random_source: random.Random | None = None,
+        sequences: ProducerSequences | None = None,
     ) -> None:
         self.pool = pool
         self._batch_size_bytes = min(batch_size_bytes, max_request_size_bytes)
@@ -76,6 +78,7 @@ class RecordAccumulator:
         self._backoff = ExponentialBackoff(retry_backoff_ms, retry_backoff_max_ms, random_source or random.Random())
         self._wake_up = wake_up or _nobody
         self._clock = clock
+        self._sequences = sequences
         self._lock = threading.Lock()
         self._queues: dict[TopicPartition, PartitionQueue] = {}
         self._nodes: dict[Destination, Node] = {}
@@ -254,6 +257,8 @@ class RecordAccumulator:
                 node.drain_index += 1
                 idle_count = 0
                 taken.append(queue.take_head(now_ms))
+                if self._sequences is not None:
+                    self._sequences.assign(batch)
                 taken_bytes += batch.size_bytes
             return taken
 
@@ -296,7 +301,7 @@ class RecordAccumulator:
             if batch.state is not BatchState.INCOMPLETE:
                 return []
             parts = self._split(batch)
-            for part in parts:
+            for part in reversed(parts):
                 self._queues[part.topic_partition].insert(part)
             return parts
 
@@ -361,7 +366,7 @@ class RecordAccumulator:
         try:
             for result in results:
                 left_ms = None if deadline_ms is None else max(0, deadline_ms - self._clock.monotonic_ms())
-                if not result.wait_for_all(None if left_ms is None else left_ms / 1000):
+                if not result.wait_until_settled(None if left_ms is None else left_ms / 1000):
                     return False
             return True
         finally:
@@ -388,13 +393,14 @@ class RecordAccumulator:
                 queue.batches.clear()
         self._abort(batches, error)
 
-    def abort_undrained(self, error: ReplogError) -> None:
-        """Fail every batch that waits and has no sequence; those on their way stay."""
+    def abort_undrained(self, error: ReplogError, *, numbered_too: bool = False) -> None:
+        """Fail every batch that waits; those on their way stay, and so do those that were before unless told."""
         batches: list[ProducerBatch] = []
         with self._lock:
             for queue in self._queues.values():
-                batches += [batch for batch in queue.batches if not batch.has_sequence]
-                queue.batches = deque(batch for batch in queue.batches if batch.has_sequence)
+                aborted = [batch for batch in queue.batches if numbered_too or batch.drained_ms is None]
+                queue.batches = deque(batch for batch in queue.batches if batch not in aborted)
+                batches += aborted
                 queue.columns = None
         self._abort(batches, error)
 
@@ -456,7 +462,7 @@ class RecordAccumulator:
             return None
         head = queue.batches[0]
         head.note_leader_epoch(queue.leader_epoch)
-        if head.is_backing_off(now_ms):
+        if head.is_backing_off(now_ms) or (self._sequences is not None and not self._sequences.may_drain(head)):
             return None
         if head.size_bytes > self._max_request_size_bytes and head.row_count > 1:
             queue.pop_head()
@@ -468,6 +474,8 @@ class RecordAccumulator:
         self._incomplete.pop(batch, None)
         for part in parts:
             self._incomplete[part] = None
+        if self._sequences is not None and batch.has_sequence:
+            self._sequences.split(batch, parts)
         return parts
 
     def _waiting(self) -> Iterator[ProducerBatch]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from spark_replog.errors import ReplogError
-from spark_replog.ids import BrokerId
+from spark_replog.ids import BrokerId, TopicId, TopicPartition
 from spark_replog.log.model import DataObject, Section
 from spark_replog.producer.partition_queue import Destination
 from spark_replog.producer.producer_batch import ProducerBatch
@@ -23,6 +23,10 @@ class Releasable(Protocol):
 
     def release(self) -> None:
         """Give it up."""
+        ...
+
+    def forbid_reuse(self) -> None:
+        """Let nobody write into that memory again."""
         ...
 
 
@@ -71,6 +75,16 @@ class DataRequest:
     """Copies that acks=all needs."""
     created_ms: int
     puts: dict[BrokerId, Put] = field(default_factory=dict)
+    topic_ids: dict[str, TopicId] = field(default_factory=dict)
+    """Of the topics whose rows it holds, by name."""
+    expires_ms: int = 0
+    """When ``delivery.timeout.ms`` is over for the first of its batches."""
+    delivered_ms: int | None = None
+    """When it was handed over to be committed."""
+    is_parked: bool = False
+    """Its result comes with the end of a transaction; its bytes are let go."""
+    unanswered_count: int = 0
+    """Puts that may still read its bytes."""
     satisfied_ms: int | None = None
     """When the copies that must be were there."""
     completed_ms: int | None = None
@@ -83,6 +97,16 @@ class DataRequest:
     def holders(self) -> frozenset[BrokerId]:
         """Return the roots that hold the object."""
         return frozenset(broker_id for broker_id, put in self.puts.items() if put.is_held)
+
+    @property
+    def has_body(self) -> bool:
+        """Return whether its bytes are still there."""
+        return bool(self.buffers)
+
+    @property
+    def topic_partitions(self) -> frozenset[TopicPartition]:
+        """Return the partitions whose rows it holds."""
+        return frozenset(batch.topic_partition for batch in self.batches)
 
     @property
     def is_settled(self) -> bool:
@@ -118,6 +142,9 @@ class InFlightRequests:
 
     def __iter__(self) -> Iterator[DataRequest]:
         return iter(list(self._requests.values()))
+
+    def __contains__(self, request: DataRequest) -> bool:
+        return request.sequence in self._requests
 
     def can_send(self, brokers: Sequence[BrokerId]) -> bool:
         """Return whether every one of the roots may get one more request."""

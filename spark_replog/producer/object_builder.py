@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 
 import pyarrow as pa
 
 from spark_replog.ids import TopicPartition, new_id
-from spark_replog.log.data_object import BATCH_SIZE_BYTES_TARGET, EncodedObject, encode_data_object
+from spark_replog.log.data_object import BATCH_SIZE_BYTES_TARGET, EncodedObject, decode_section, encode_data_object
 from spark_replog.log.write_plan import WritePlan
 from spark_replog.producer.buffer_pool import BufferPool, PinnedBytes
 from spark_replog.producer.in_flight import DataRequest, Releasable
@@ -30,7 +30,8 @@ class ObjectBuilder:
     """
 
     def __init__(self, plan: WritePlan, pool: BufferPool, *, query_id: str, batch_id: int, task_id: int) -> None:
-        self._plan = plan
+        self.plan = plan
+        """Replaced by the sender's owner when it fetched newer metadata."""
         self._pool = pool
         self._query_id = query_id
         self._batch_id = batch_id
@@ -62,17 +63,36 @@ class ObjectBuilder:
             size_bytes=encoded.size_bytes,
             batches=batches,
             memory=memory,
-            required_count=max(self._plan.topic(name.topic).min_insync for name in sections),
+            required_count=max(self.plan.topic(name.topic).min_insync for name in sections),
             created_ms=now_ms,
+            topic_ids={name.topic: self.plan.topic(name.topic).topic_id for name in sections},
         )
         if destination.compression != "none":
             self._exchange_memory(request)
         return request
 
+    def recover(self, request: DataRequest, batches: Set[ProducerBatch]) -> None:
+        """Give batches their records back for another attempt, from the object's own bytes.
+
+        Records are not kept beside the object on its way: retries are rare and memory is not.
+        """
+        body = b"".join(bytes(piece) for piece in request.buffers)
+        for name in sorted({batch.topic_partition for batch in batches}):
+            rows = pa.Table.from_batches(self._decode(request, name, body))
+            start = 0
+            for batch in request.batches:
+                if batch.topic_partition != name:
+                    continue
+                if batch in batches:
+                    batch.give_back([self._own_slice(rows.slice(start, batch.row_count), batch.size_bytes)])
+                start += batch.row_count
+
     def free(self, request: DataRequest) -> None:
         """Let the object's bytes go; a put that is still out keeps them alive on its own."""
         request.buffers = ()
         for item in request.memory:
+            if request.unanswered_count:
+                item.forbid_reuse()
             item.release()
         request.memory = []
         self._freed_bytes += request.size_bytes
@@ -81,6 +101,21 @@ class ObjectBuilder:
             # that. Not after small objects: pages that come back are zeroed by the kernel first.
             self._freed_bytes = 0
             pa.default_memory_pool().release_unused()
+
+    def _decode(self, request: DataRequest, name: TopicPartition, body: bytes) -> Iterator[pa.RecordBatch]:
+        for item in request.sections:
+            if (item.topic_id, item.partition) == (request.topic_ids[name.topic], name.partition):
+                part = memoryview(body)[item.start_byte : item.start_byte + item.size_bytes]
+                yield from decode_section(part, item.crc32c, item.row_count, request.has_headers)
+
+    def _own_slice(self, rows: pa.Table, size_bytes: int) -> Slice:
+        """Return the rows in memory of their own, counted."""
+        self._pool.charge(size_bytes)
+        columns = [pa.concat_arrays(column.chunks) for column in rows.columns]
+        own = PinnedBytes(self._pool, size_bytes)
+        own.retain(size_bytes)
+        own.release()
+        return Slice(pa.RecordBatch.from_arrays(columns, rows.schema.names), size_bytes, own)
 
     def _sections(self, batches: Sequence[ProducerBatch]) -> dict[TopicPartition, list[Slice]]:
         """Return each partition's slices, few and large, partitions in a fixed order."""
@@ -115,7 +150,7 @@ class ObjectBuilder:
         inputs = []
         for name, items in sections.items():
             records = [with_headers(item.records) if has_headers else item.records for item in items]
-            topic_id = self._plan.topic(name.topic).topic_id
+            topic_id = self.plan.topic(name.topic).topic_id
             inputs.append((name.topic, topic_id, name.partition, records, producer))
         return encode_data_object(inputs, compression=compression, has_headers=has_headers)
 

@@ -54,6 +54,10 @@ class Slice:
         """Give up this slice's hold on its memory."""
         self.pinned.release(self.size_bytes)
 
+    def forbid_reuse(self) -> None:
+        """Let nobody write into that memory again."""
+        self.pinned.forbid_reuse()
+
 
 class ProducerBatch:
     """Records of one partition, in order, up to ``batch.size``: Arrow slices, or single records.

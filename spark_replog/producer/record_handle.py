@@ -53,6 +53,7 @@ class BatchResult:
         "_part_starts",
         "_parts",
         "_record_errors",
+        "_settled",
         "timestamps",
         "topic_partition",
     )
@@ -63,6 +64,7 @@ class BatchResult:
         """Milliseconds, one per single record; empty for batches of Arrow slices."""
         self._lock = threading.Lock()
         self._decided = threading.Event()
+        self._settled = threading.Event()
         self._callbacks: list[tuple[int, Callable[[], object]]] = []
         self._base_offset = UNKNOWN_OFFSET
         self._log_append_time_ms: int | None = None
@@ -105,6 +107,7 @@ class BatchResult:
             self._part_starts = list(starts)
             moved, self._callbacks = self._callbacks, []
             self._decided.set()
+            self._settled.set()
         for index, callback in moved:
             self.on_decided(index, callback)
 
@@ -124,12 +127,16 @@ class BatchResult:
         """Wait for the outcome of all records, or for the split; returns False where time ran out."""
         return self._decided.wait(timeout_seconds)
 
-    def wait_for_all(self, timeout_seconds: float | None) -> bool:
-        """Wait for the outcome of all records, parts included; returns False where time ran out."""
+    def park(self) -> None:
+        """Let ``flush`` pass: all that is missing is the end of the transaction."""
+        self._settled.set()
+
+    def wait_until_settled(self, timeout_seconds: float | None) -> bool:
+        """Wait until all records, of parts too, have their outcome or are parked; False: time ran out."""
         deadline_ms = None if timeout_seconds is None else SYSTEM_CLOCK.monotonic_ms() + timeout_seconds * 1000
-        if not self._decided.wait(timeout_seconds):
+        if not self._settled.wait(timeout_seconds):
             return False
-        return all(part.wait_for_all(_left_seconds(deadline_ms)) for part in self._parts)
+        return all(part.wait_until_settled(_left_seconds(deadline_ms)) for part in self._parts)
 
     def on_decided(self, index: int, callback: Callable[[], object]) -> None:
         """Call back once record ``index`` has its outcome: at once where it has."""
@@ -161,6 +168,7 @@ class BatchResult:
         with self._lock:
             assert not self._decided.is_set(), "a batch is decided once"
             self._decided.set()
+            self._settled.set()
             callbacks, self._callbacks = self._callbacks, []
         for _, callback in sorted(callbacks, key=lambda item: item[0]):
             _call(callback)

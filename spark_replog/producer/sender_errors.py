@@ -8,6 +8,7 @@ from spark_replog.config import ProducerConfig
 from spark_replog.errors import ErrorCode, ReplogError, RetriableError
 from spark_replog.ids import BrokerId
 from spark_replog.producer.in_flight import DataRequest, Put
+from spark_replog.producer.producer_batch import ProducerBatch
 
 PARTITIONS_NAMED_MAX = 3
 
@@ -21,6 +22,33 @@ def expired(request: DataRequest, config: ProducerConfig) -> RetriableError:
         f"needed: {_needed(request, config.acks)}. {_reasons(request, {})}"
         "Nothing was committed. Repair the roots named here or raise delivery.timeout.ms.",
         records=request.row_count,
+    )
+
+
+def batch_expired(batch: ProducerBatch, delivery_timeout_ms: int) -> RetriableError:
+    """Return REQUEST_TIMED_OUT for one batch: ``delivery.timeout.ms`` passed since it was made."""
+    name = batch.topic_partition
+    is_open = "Its last attempt is not answered, so it may still be appended. " if batch.drained_ms is not None else ""
+    return RetriableError(
+        ErrorCode.REQUEST_TIMED_OUT,
+        f"expiring {batch.row_count} records for {name.topic}-{name.partition}: delivery.timeout.ms "
+        f"({delivery_timeout_ms}) passed since the batch was made. {is_open}Look for slow roots with replog store "
+        "info, or raise delivery.timeout.ms.",
+        records=batch.row_count,
+    )
+
+
+def invalid_record(error: ReplogError, text: str | None) -> ReplogError:
+    """Return INVALID_RECORD for one record, with its own text where it has one."""
+    return ReplogError(ErrorCode.INVALID_RECORD, text or str(error.args[0]), **error.context)
+
+
+def other_record_invalid(error: ReplogError) -> ReplogError:
+    """Return the error of the records that share a batch with an invalid one."""
+    return ReplogError(
+        ErrorCode.INVALID_REQUEST,
+        "the record was not appended, as other records of its batch are invalid. Send it again without them: "
+        f"{error.args[0]}",
     )
 
 
@@ -90,4 +118,13 @@ def _reasons(request: DataRequest, out: Mapping[BrokerId, ReplogError]) -> str:
     return "".join(f"Broker {broker_id}: {error} " for broker_id, error in sorted(errors.items()))
 
 
-__all__ = ["copy_missed", "dropped", "expired", "leader_away", "too_few_copies"]
+__all__ = [
+    "batch_expired",
+    "copy_missed",
+    "dropped",
+    "expired",
+    "invalid_record",
+    "leader_away",
+    "other_record_invalid",
+    "too_few_copies",
+]

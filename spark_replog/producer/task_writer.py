@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,6 +26,8 @@ from spark_replog.log.write_plan import WritePlan
 from spark_replog.producer.accumulator import RecordAccumulator
 from spark_replog.producer.buffer_pool import BufferPool, PinnedBytes
 from spark_replog.producer.columns import InputColumns, Rows
+from spark_replog.producer.delivery import Delivered, DeliveryResult
+from spark_replog.producer.in_flight import DataRequest
 from spark_replog.producer.murmur2 import Int64Array
 from spark_replog.producer.object_builder import ObjectBuilder
 from spark_replog.producer.partitioner import load_partitioner
@@ -55,6 +57,28 @@ class TaskResult:
     size_bytes: int
     dropped_rows: int
     """Rows that acks=0 lost."""
+
+
+class TaskReport:
+    """A write task's delivery: objects are reported in its message, and the driver commits them."""
+
+    fails_as_one = True
+
+    def __init__(self) -> None:
+        self.requests: list[DataRequest] = []
+        """Every object so far, in drain order."""
+
+    def begin(self, request: DataRequest) -> None:
+        """Note an object before its first put."""
+        self.requests.append(request)
+
+    def deliver(self, request: DataRequest) -> Delivered:
+        """Do nothing more: ``close`` reports it."""
+        return Delivered.DONE
+
+    def poll(self) -> Sequence[DeliveryResult]:
+        """Return nothing: nothing is committed here."""
+        return ()
 
 
 class TaskWriter:
@@ -103,11 +127,13 @@ class TaskWriter:
             clock=clock,
         )
         self._transport = PutTransport(brokers)
+        self._report = TaskReport()
         self._sender = Sender(
             self._accumulator,
             self._transport,
             ObjectBuilder(plan, self._pool, query_id=query_id, batch_id=batch_id, task_id=task_id),
             config,
+            delivery=self._report,
             report=_log,
             random_source=random_source,
         )
@@ -153,7 +179,7 @@ class TaskWriter:
             self._transport.wait(wait_ms)
         self._is_closed = True
         self._pool.close()
-        kept = [request for request in self._sender.requests if not request.is_dropped]
+        kept = [request for request in self._report.requests if not request.is_dropped]
         return TaskResult(
             objects=tuple((request.destination.ledger_id, request.to_data_object()) for request in kept),
             row_count=sum(request.row_count for request in kept),
@@ -175,7 +201,7 @@ class TaskWriter:
         )
         futures = [
             self._transport.delete(put.broker_id, request.key)
-            for request in self._sender.requests
+            for request in self._report.requests
             for put in request.puts.values()
             if put.attempt
         ]
@@ -247,4 +273,4 @@ def _log(error: ReplogError) -> None:
     logger.warning("%s", error)
 
 
-__all__ = ["TaskResult", "TaskWriter"]
+__all__ = ["TaskReport", "TaskResult", "TaskWriter"]

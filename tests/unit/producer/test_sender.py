@@ -22,6 +22,7 @@ from spark_replog.producer.in_flight import DataRequest
 from spark_replog.producer.object_builder import ObjectBuilder
 from spark_replog.producer.partition_queue import Destination
 from spark_replog.producer.sender import Sender
+from spark_replog.producer.task_writer import TaskReport
 from spark_replog.producer.transport import PutResult
 
 RETRIABLE = OutcomeUnknownError(ErrorCode.REPLOG_STORE_OUTCOME_UNKNOWN, "lost.")
@@ -67,11 +68,13 @@ class Setup:
         self.reported: list[ReplogError] = []
         self.acks = config.acks
         self.ran_ms = 0
+        self.report = TaskReport()
         self.sender = Sender(
             self.accumulator,
             self.transport,  # type: ignore[arg-type]
             ObjectBuilder(plan, self.pool, query_id="q" * 32, batch_id=1, task_id=2),
             config,
+            delivery=self.report,
             report=self.reported.append,
             random_source=random.Random(0),
         )
@@ -99,7 +102,7 @@ class Setup:
 
     @property
     def first(self) -> DataRequest:
-        return self.sender.requests[0]
+        return self.report.requests[0]
 
 
 @pytest.fixture
@@ -272,12 +275,12 @@ class TestRetries:
         setup.transport.answer(1, RETRIABLE, sequence=0)
         setup.transport.answer(1, sequence=1)
         setup.run(1)
-        assert not setup.sender.requests[1].puts[1].is_held
+        assert not setup.report.requests[1].puts[1].is_held
         assert setup.transport.on(1)[-1]["check_root"]
         assert setup.transport.on(1)[-1]["sequence"] == 1
         setup.transport.answer(1, sequence=1)
         setup.run(2)
-        assert setup.sender.requests[1].puts[1].is_held
+        assert setup.report.requests[1].puts[1].is_held
 
     def test_a_stale_root_is_out_at_once_and_for_good(self, make: Callable[..., Setup]) -> None:
         setup = make()
@@ -289,7 +292,7 @@ class TestRetries:
             setup.transport.answer(broker_id)
         setup.run(1)
         assert not setup.sender.has_open_requests
-        assert [request.holders for request in setup.sender.requests] == [{0, 2}, {0, 2}]
+        assert [request.holders for request in setup.report.requests] == [{0, 2}, {0, 2}]
         setup.add()
         setup.run(2)
         assert len(setup.transport.on(1)) == 2
@@ -487,8 +490,8 @@ class TestInFlight:
             for broker_id in (0, 1, 2):
                 setup.transport.answer(broker_id, sequence=sequence)
             setup.run(1)
-        assert [request.sections[0].partition for request in setup.sender.requests] == [0, 1, 2]
-        assert [request.sequence for request in setup.sender.requests] == [0, 1, 2]
+        assert [request.sections[0].partition for request in setup.report.requests] == [0, 1, 2]
+        assert [request.sequence for request in setup.report.requests] == [0, 1, 2]
 
 
 def test_says_when_it_must_run_again(make: Callable[..., Setup]) -> None:

@@ -1,0 +1,267 @@
+"""The producer's half of idempotence: which sequence each batch has, and what a gap means.
+
+Source: Kafka ``TransactionManager``, ``TxnPartitionMap`` and ``TxnPartitionEntry``; the other half, the
+window of five batches, is judged by the ledger's fold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from spark_replog.errors import ErrorCode, OutcomeUnknownError, ReplogError, RetriableError
+from spark_replog.ids import TopicPartition, new_id
+from spark_replog.producer.delivery import PartitionResponse
+from spark_replog.producer.producer_batch import NO_SEQUENCE, ProducerBatch, increment_sequence
+
+EPOCH_MAX = 2**15 - 1
+_UNKNOWN = -1
+
+
+@dataclass(slots=True)
+class _Partition:
+    """What is known of one partition."""
+
+    producer_id: str
+    producer_epoch: int
+    next_sequence: int = 0
+    last_acked_sequence: int = NO_SEQUENCE
+    last_acked_offset: int = _UNKNOWN
+    in_flight: list[ProducerBatch] = field(default_factory=list)
+    """Numbered and without final outcome, sent or waiting for a retry; in order of sequence."""
+    unresolved: int | None = None
+    """The sequence behind a sent batch that expired without an answer: it landed, or it did not."""
+    renumbered: set[ProducerBatch] = field(default_factory=set)
+
+
+class ProducerSequences:
+    """Numbers batches when they are drained. Guarded by its accumulator's lock while draining; one owner else.
+
+    Args:
+        producer_id: this producer's name in the ledger.
+        producer_epoch: raised where a gap cannot be closed otherwise.
+        is_transactional: a gap fails the transaction instead of raising the epoch.
+    """
+
+    def __init__(self, producer_id: str, producer_epoch: int = 0, *, is_transactional: bool = False) -> None:
+        self.producer_id = producer_id
+        self.producer_epoch = producer_epoch
+        self.abortable_error: ReplogError | None = None
+        """Why a transaction cannot be committed any more."""
+        self._is_transactional = is_transactional
+        self._partitions: dict[TopicPartition, _Partition] = {}
+        self._to_renumber: dict[TopicPartition, None] = {}
+
+    # ------------------------------------------------------------------------------------ draining
+
+    def may_drain(self, batch: ProducerBatch) -> bool:
+        """Return whether the first batch of a partition's queue may go now."""
+        entry = self._partitions.get(batch.topic_partition)
+        if entry is None:
+            return True
+        if batch.has_sequence:
+            # Retries go one at a time, oldest first.
+            return not entry.in_flight or entry.in_flight[0] is batch
+        if entry.unresolved is not None:
+            return False
+        return not (entry.in_flight and self._is_stale(entry))
+
+    def assign(self, batch: ProducerBatch) -> None:
+        """Number a drained batch, once; a retry keeps its number."""
+        if batch.has_sequence:
+            return
+        entry = self._entry(batch.topic_partition)
+        if self._is_stale(entry) and not entry.in_flight:
+            self._restart(entry)
+        batch.number(entry.producer_id, entry.producer_epoch, entry.next_sequence)
+        entry.next_sequence = increment_sequence(entry.next_sequence, batch.row_count)
+        self._track(entry, batch)
+
+    # ------------------------------------------------------------------------------------ outcomes
+
+    def on_success(self, batch: ProducerBatch, base_offset: int) -> None:
+        """Remember what was acknowledged."""
+        entry = self._entry(batch.topic_partition)
+        last = increment_sequence(batch.base_sequence, batch.row_count - 1)
+        if self._is_current(entry, batch) and _is_later(last, entry.last_acked_sequence):
+            entry.last_acked_sequence = last
+        if base_offset != _UNKNOWN:
+            entry.last_acked_offset = max(entry.last_acked_offset, base_offset + batch.row_count - 1)
+        self.forget(batch)
+
+    def on_failure(self, batch: ProducerBatch, *, leaves_hole: bool) -> None:
+        """Forget a batch that failed for good.
+
+        Args:
+            batch: it.
+            leaves_hole: it is certain that it did not land, so those behind it cannot either.
+        """
+        entry = self._entry(batch.topic_partition)
+        self.forget(batch)
+        if not leaves_hole or not batch.has_sequence or not self._is_current(entry, batch):
+            return
+        if self._is_transactional:
+            self._close_gap(entry, batch)
+        else:
+            self._to_renumber[batch.topic_partition] = None
+
+    def can_retry(self, batch: ProducerBatch, response: PartitionResponse) -> bool:
+        """Return whether an error is worth another attempt, and ask for a new epoch where that needs one."""
+        error = response.error
+        assert error is not None
+        entry = self._entry(batch.topic_partition)
+        if error.code is ErrorCode.UNKNOWN_PRODUCER_ID:
+            return self._can_retry_unknown(entry, batch, response)
+        if error.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
+            if self._is_ahead_of_others(entry, batch):
+                return True
+            if not self._is_transactional:
+                self._to_renumber[batch.topic_partition] = None
+            return not self._is_transactional
+        return isinstance(error, (RetriableError, OutcomeUnknownError))
+
+    def mark_unresolved(self, batch: ProducerBatch) -> None:
+        """Note that a sent batch expired without an answer: nothing new goes to its partition for now."""
+        entry = self._entry(batch.topic_partition)
+        behind = increment_sequence(batch.base_sequence, batch.row_count)
+        if entry.unresolved is None or _is_later(behind, entry.unresolved):
+            entry.unresolved = behind
+
+    def resolve(self) -> None:
+        """Decide what is unresolved, where nothing is in flight, and raise the epoch where asked for."""
+        for name, entry in self._partitions.items():
+            if entry.unresolved is None or entry.in_flight:
+                continue
+            if entry.next_sequence == increment_sequence(entry.last_acked_sequence, 1):
+                entry.unresolved = None  # all behind it was acknowledged, so it landed
+            elif self._is_transactional:
+                entry.unresolved = None
+                self.abortable_error = ReplogError(
+                    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                    f"records for {name.topic}-{name.partition} expired without an answer, so the transaction may miss "
+                    "them. Abort it and send again.",
+                )
+            else:
+                self._to_renumber[name] = None
+        if self._to_renumber:
+            self._raise_epoch()
+
+    def split(self, batch: ProducerBatch, parts: Iterable[ProducerBatch]) -> None:
+        """Put the parts of a numbered batch, numbered alike, in its place."""
+        self.forget(batch)
+        entry = self._entry(batch.topic_partition)
+        for part in parts:
+            if part.has_sequence:
+                self._track(entry, part)
+
+    def forget(self, batch: ProducerBatch) -> None:
+        """Take a batch off what is in flight."""
+        entry = self._entry(batch.topic_partition)
+        entry.renumbered.discard(batch)
+        if batch in entry.in_flight:
+            entry.in_flight.remove(batch)
+
+    # ------------------------------------------------------------------------------------ looking
+
+    def next_sequence(self, name: TopicPartition) -> int:
+        """Return the sequence that the next new batch of a partition gets."""
+        return self._entry(name).next_sequence
+
+    def last_acked_sequence(self, name: TopicPartition) -> int | None:
+        """Return the last acknowledged sequence, None where there is none under this epoch."""
+        last = self._entry(name).last_acked_sequence
+        return None if last == NO_SEQUENCE else last
+
+    def last_acked_offset(self, name: TopicPartition) -> int | None:
+        """Return the largest acknowledged offset, None where none is known."""
+        last = self._entry(name).last_acked_offset
+        return None if last == _UNKNOWN else last
+
+    def has_unresolved(self, name: TopicPartition) -> bool:
+        """Return whether a partition waits to know what became of an expired batch."""
+        return self._entry(name).unresolved is not None
+
+    def in_flight_sequences(self, name: TopicPartition) -> list[int]:
+        """Return the base sequences of a partition's batches without outcome, in order."""
+        return [batch.base_sequence for batch in self._entry(name).in_flight]
+
+    # ------------------------------------------------------------------------------------ rules
+
+    def _can_retry_unknown(self, entry: _Partition, batch: ProducerBatch, response: PartitionResponse) -> bool:
+        if response.log_start_offset == _UNKNOWN or batch in entry.renumbered:
+            return True
+        is_retention = entry.last_acked_offset < response.log_start_offset
+        if self._is_transactional:
+            if is_retention:
+                self._renumber(entry)
+            return is_retention
+        self._to_renumber[batch.topic_partition] = None
+        return True
+
+    def _is_ahead_of_others(self, entry: _Partition, batch: ProducerBatch) -> bool:
+        """Return whether a gap before the batch is one that batches on their way may still fill."""
+        if entry.unresolved is not None:
+            return batch.base_sequence != entry.unresolved
+        return batch in entry.renumbered or batch.base_sequence != increment_sequence(entry.last_acked_sequence, 1)
+
+    def _raise_epoch(self) -> None:
+        if self.producer_epoch >= EPOCH_MAX:
+            self.producer_id, self.producer_epoch = new_id(), 0
+        else:
+            self.producer_epoch += 1
+        for name in self._to_renumber:
+            entry = self._entry(name)
+            self._restart(entry)
+            self._renumber(entry)
+            entry.unresolved = None
+        self._to_renumber.clear()
+
+    def _restart(self, entry: _Partition) -> None:
+        entry.producer_id, entry.producer_epoch = self.producer_id, self.producer_epoch
+        entry.next_sequence = 0
+        entry.last_acked_sequence = NO_SEQUENCE
+
+    def _renumber(self, entry: _Partition) -> None:
+        """Number what is in flight from 0."""
+        sequence = 0
+        for batch in entry.in_flight:
+            batch.number(entry.producer_id, entry.producer_epoch, sequence)
+            sequence = increment_sequence(sequence, batch.row_count)
+            entry.renumbered.add(batch)
+        entry.next_sequence = sequence
+        entry.last_acked_sequence = NO_SEQUENCE
+
+    def _close_gap(self, entry: _Partition, failed: ProducerBatch) -> None:
+        """Lower the sequences behind a batch of a transaction that was refused, as if it had never been."""
+        for batch in entry.in_flight:
+            if failed.precedes(batch):
+                lower = batch.base_sequence - failed.row_count
+                batch.number(entry.producer_id, entry.producer_epoch, increment_sequence(lower, 0))
+                entry.renumbered.add(batch)
+        entry.next_sequence = increment_sequence(entry.next_sequence - failed.row_count, 0)
+
+    def _track(self, entry: _Partition, batch: ProducerBatch) -> None:
+        place = len(entry.in_flight)
+        while place and batch.precedes(entry.in_flight[place - 1]):
+            place -= 1
+        entry.in_flight.insert(place, batch)
+
+    def _is_stale(self, entry: _Partition) -> bool:
+        return (entry.producer_id, entry.producer_epoch) != (self.producer_id, self.producer_epoch)
+
+    def _is_current(self, entry: _Partition, batch: ProducerBatch) -> bool:
+        return (entry.producer_id, entry.producer_epoch) == (batch.producer_id, batch.producer_epoch)
+
+    def _entry(self, name: TopicPartition) -> _Partition:
+        found = self._partitions.get(name)
+        if found is None:
+            found = self._partitions[name] = _Partition(self.producer_id, self.producer_epoch)
+        return found
+
+
+def _is_later(sequence: int, other: int) -> bool:
+    """Return whether a sequence comes behind another one, across the wrap to 0."""
+    return other == NO_SEQUENCE or 0 < increment_sequence(sequence - other, 0) <= 2**30
+
+
+__all__ = ["EPOCH_MAX", "ProducerSequences"]
