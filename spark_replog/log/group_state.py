@@ -26,7 +26,8 @@ class GroupState:
 
     Attributes:
         offsets: newest commit by (topic, partition).
-        revision: of the membership, unique over all groups; a change names the one that it was made from.
+        revision: of what the group holds, unique over all groups and never 0; a change of membership or a
+            deletion names the one that it was made from. Signs of life leave it as it is.
         beats: per member how many of its commands were folded: a sign of life that needs no clock.
         last_commit_ms: proposer's time of the newest command.
     """
@@ -96,6 +97,9 @@ class GroupTable:
             del state.writers[next(iter(state.writers))]
         if command.member_id:
             state.beats[command.member_id] = state.beats.get(command.member_id, 0) + 1
+        if command.records:
+            self._revision += 1
+            state.revision = self._revision
         for record in command.records:
             if record.group != command.group:
                 continue
@@ -109,8 +113,6 @@ class GroupTable:
         return OK
 
     def _apply_metadata(self, state: GroupState, metadata: GroupMetadata | None) -> None:
-        self._revision += 1
-        state.revision = self._revision
         if metadata is None:
             if not state.offsets:
                 del self._groups[state.group]

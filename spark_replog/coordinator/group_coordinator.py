@@ -1,0 +1,379 @@
+"""Consumer groups: offsets committed, fetched, deleted and expired; members joined, synchronised, removed.
+
+Runs in every process that uses a group, on the newest fold of the ledger of ``__consumer_offsets``. There is no
+coordinator to find and none to wait for: the fold refuses what an older generation, an older revision or a
+repeated command brings. Source: Kafka's ``GroupCoordinator``, ``OffsetMetadataManager``.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from spark_replog.coordinator import group_rebalance
+from spark_replog.coordinator.cluster import Cluster
+from spark_replog.coordinator.group_expiry import expired_records
+from spark_replog.coordinator.group_ledger import NO_MEMBER, GroupLedger, MemberIdentity
+from spark_replog.coordinator.group_subscription import subscribed_topics
+from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError, ReplogError
+from spark_replog.ids import TopicId, TopicPartition
+from spark_replog.log.group_records import (
+    GroupMember,
+    GroupMetadata,
+    GroupPhase,
+    GroupRecord,
+    OffsetAndMetadata,
+    OffsetRecord,
+    Record,
+)
+from spark_replog.log.group_state import GroupState
+
+OFFSET_METADATA_MAX_BYTES = 4096
+OFFSETS_COMMIT_TIMEOUT_MS = 5_000
+OFFSETS_RETENTION_MINUTES = 10_080
+EXPIRY_CHECK_INTERVAL_MS = 600_000
+
+
+class GroupCoordinator:
+    """Thread safe; one per consumer, or per command.
+
+    Args:
+        cluster: the opened store.
+        timeout_ms: for each decision (Kafka: ``offsets.commit.timeout.ms``).
+        retention_minutes: ``offsets.retention.minutes``; looked at after a commit, at most every 10 minutes.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        *,
+        timeout_ms: int = OFFSETS_COMMIT_TIMEOUT_MS,
+        retention_minutes: int = OFFSETS_RETENTION_MINUTES,
+    ) -> None:
+        self._cluster = cluster
+        self._ledger = GroupLedger(cluster, timeout_ms=timeout_ms)
+        self._retention_ms = retention_minutes * 60_000
+        self._expiry_lock = threading.Lock()
+        self._next_expiry_ms = cluster.clock.monotonic_ms() + EXPIRY_CHECK_INTERVAL_MS
+
+    # ---------------------------------------------------------------------------------------- offsets
+
+    def commit_offsets(
+        self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata], member: MemberIdentity = NO_MEMBER
+    ) -> dict[TopicPartition, ReplogError | None]:
+        """Commit offsets, each the NEXT one to read; one ENTRY for all of them.
+
+        Returns:
+            Per partition None, or its own refusal (OFFSET_METADATA_TOO_LARGE, UNKNOWN_TOPIC_OR_PARTITION,
+            INVALID_REQUEST); a refused one keeps no other from being committed.
+
+        Raises:
+            InvalidConfigError: INVALID_GROUP_ID.
+            FencedError: UNKNOWN_MEMBER_ID, ILLEGAL_GENERATION, FENCED_INSTANCE_ID: nothing was committed.
+            RetriableError: REBALANCE_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE: nothing was committed.
+            OutcomeUnknownError: REPLOG_COMMIT_OUTCOME_UNKNOWN: commit again.
+        """
+        check_group_id(group)
+        answers: dict[TopicPartition, ReplogError | None] = {}
+        records: list[Record] = []
+        now_ms = self._cluster.clock.now_ms()
+        for key in sorted(offsets):
+            topic_id, error = self._check_offset(key, offsets[key])
+            answers[key] = error
+            if error is None:
+                value = replace(offsets[key], topic_id=topic_id, commit_time_ms=now_ms)
+                records.append(OffsetRecord(group, key.topic, key.partition, value))
+        if records:
+            self._ledger.append(group, lambda _: tuple(records), member)
+            self._maybe_expire()
+        return answers
+
+    def fetch_offsets(
+        self, group: str, partitions: Iterable[TopicPartition] | None = None
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """Return the committed offset per partition, None where there is none (Kafka: -1).
+
+        One get per metadata root when nothing is new. An offset of a topic that was deleted and made again
+        under the same name counts as none.
+
+        Args:
+            group: its name.
+            partitions: which ones; None: all that the group has.
+
+        Raises:
+            InvalidConfigError: INVALID_GROUP_ID.
+            RetriableError: REPLOG_NO_QUORUM.
+        """
+        check_group_id(group)
+        wanted = None if partitions is None else list(partitions)
+        state = self.group(group)
+        found = {} if state is None else dict(state.offsets)
+        keys = [TopicPartition(*key) for key in sorted(found)] if wanted is None else wanted
+        answers = {key: found.get((key.topic, key.partition)) for key in keys}
+        ids = {name: self.topic_id(name) for name in {key.topic for key, value in answers.items() if value}}
+        live = {
+            key: value if value and (not value.topic_id or value.topic_id == ids[key.topic]) else None
+            for key, value in answers.items()
+        }
+        return live if wanted is not None else {key: value for key, value in live.items() if value}
+
+    def delete_offsets(
+        self, group: str, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, ReplogError | None]:
+        """Delete committed offsets, each judged alone (source: ``OffsetMetadataManager.deleteOffsets``).
+
+        Raises:
+            InvalidConfigError: INVALID_GROUP_ID.
+            NotFoundError: GROUP_ID_NOT_FOUND.
+        """
+        check_group_id(group)
+        answers: dict[TopicPartition, ReplogError | None] = {}
+        keys = list(partitions)
+
+        def tombstones(state: GroupState) -> tuple[Record, ...]:
+            subscribed = subscribed_topics(state.metadata)
+            for key in keys:
+                answers[key] = _subscribed_error(group, key.topic) if key.topic in subscribed else None
+            return tuple(
+                OffsetRecord(group, key.topic, key.partition, None)
+                for key in keys
+                if answers[key] is None and (key.topic, key.partition) in state.offsets
+            )
+
+        self._ledger.change(group, tombstones)
+        return answers
+
+    def delete_group(self, group: str) -> None:
+        """Delete a group without members, with its offsets.
+
+        Raises:
+            InvalidConfigError: INVALID_GROUP_ID.
+            NotFoundError: GROUP_ID_NOT_FOUND.
+            ReplogError: NON_EMPTY_GROUP.
+        """
+        check_group_id(group)
+
+        def tombstones(state: GroupState) -> tuple[Record, ...]:
+            require_empty(state)
+            offsets = [OffsetRecord(group, topic, partition, None) for topic, partition in sorted(state.offsets)]
+            return (*offsets, GroupRecord(group, None))
+
+        self._ledger.change(group, tombstones)
+
+    def reset_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """Set the offsets of a group without members, as Kafka's ``kafka-consumer-groups --reset-offsets``.
+
+        Raises:
+            ReplogError: NON_EMPTY_GROUP.
+        """
+        state = self.group(group)
+        if state is not None:
+            require_empty(state)
+        answers = self.commit_offsets(group, {key: OffsetAndMetadata(offset) for key, offset in offsets.items()})
+        for error in answers.values():
+            if error is not None:
+                raise error
+
+    def expire_offsets(self) -> int:
+        """Delete the offsets whose time is over; return how many. Any process may, at any time.
+
+        Raises:
+            RetriableError: COORDINATOR_NOT_AVAILABLE.
+        """
+        found = self._ledger.find()
+        if found is None:
+            return 0
+        _, ledger = found
+        with ledger.lock:
+            names = list(ledger.state.groups.groups)
+        self._cluster.refresh()
+        with self._cluster.cluster_ledger.lock:
+            live = {name: found[0] for name, found in self._cluster.cluster_ledger.state.topics.items()}
+        expired_count = 0
+        for name in names:
+            counted: list[int] = []
+
+            def records(state: GroupState, counted: list[int] = counted) -> tuple[Record, ...]:
+                due = expired_records(state, live, self._cluster.clock.now_ms(), self._retention_ms)
+                counted[:] = [sum(isinstance(each, OffsetRecord) for each in due)]
+                return due
+
+            with ledger.lock:
+                state = ledger.state.groups.get(name)
+                is_due = state is not None and bool(records(state))
+            if is_due:
+                try:
+                    self._ledger.change(name, records)
+                except NotFoundError:  # another process expired it first
+                    continue
+                expired_count += counted[0]
+        return expired_count
+
+    # ------------------------------------------------------------------------------------- questions
+
+    def group(self, group: str) -> GroupState | None:
+        """Return the group on the newest fold, as a copy to keep; None: there is no such group.
+
+        Raises:
+            RetriableError: REPLOG_NO_QUORUM.
+        """
+        found = self._ledger.find()
+        if found is None:
+            return None
+        _, ledger = found
+        with ledger.lock:
+            state = ledger.state.groups.get(group)
+            return None if state is None else _copy(state)
+
+    def groups(self) -> list[GroupState]:
+        """Return all groups by name, as copies."""
+        found = self._ledger.find()
+        if found is None:
+            return []
+        _, ledger = found
+        with ledger.lock:
+            return [_copy(ledger.state.groups.groups[name]) for name in sorted(ledger.state.groups.groups)]
+
+    def topic_id(self, name: str) -> TopicId | None:
+        """Return the id that a topic's name has now; None: there is no such topic."""
+        try:
+            return self._cluster.lookup(name).topic_id
+        except NotFoundError:
+            return None
+
+    # ------------------------------------------------------------------------------------ membership
+
+    def join_group(self, group: str, member: GroupMember) -> None:
+        """Join, or join again; the fold then tells when the rebalance is complete.
+
+        Raises:
+            InvalidConfigError: INVALID_GROUP_ID, INVALID_SESSION_TIMEOUT, INCONSISTENT_GROUP_PROTOCOL.
+            RetriableError: COORDINATOR_NOT_AVAILABLE.
+        """
+        check_group_id(group)
+        self._ledger.update(group, lambda at: group_rebalance.join(at, member, self._now_ms()), member.member_id)
+
+    def sync_group(self, group: str, member: MemberIdentity, assignments: Mapping[str, bytes]) -> None:
+        """Give the members their assignments; the leader's call.
+
+        Raises:
+            FencedError: UNKNOWN_MEMBER_ID, ILLEGAL_GENERATION.
+            RetriableError: REBALANCE_IN_PROGRESS.
+        """
+        self._ledger.update(
+            group,
+            lambda at: group_rebalance.sync(at, member.member_id, member.generation, assignments, self._now_ms()),
+            member.member_id,
+        )
+
+    def heartbeat(self, group: str, member: MemberIdentity) -> None:
+        """Show that the member lives: one ENTRY without records.
+
+        Raises:
+            FencedError: UNKNOWN_MEMBER_ID, ILLEGAL_GENERATION, FENCED_INSTANCE_ID.
+        """
+        self._ledger.append(group, lambda _: (), member)
+
+    def leave_group(self, group: str, member_ids: Iterable[str]) -> None:
+        """Take members out, whoever they are; unknown ones are no error: they are gone."""
+        gone = set(member_ids)
+        self._ledger.update(group, lambda at: group_rebalance.leave(at, gone, self._now_ms()))
+
+    def remove_silent(self, group: str, member_id: str, beats: int) -> None:
+        """Take out a member that gave no sign of life since the caller counted ``beats`` of them."""
+
+        def left(metadata: GroupMetadata, state: GroupState | None) -> GroupMetadata:
+            if state is None or state.beats.get(member_id, 0) != beats:
+                return metadata
+            return group_rebalance.leave(metadata, {member_id}, self._now_ms())
+
+        self._ledger.update_with(group, left)
+
+    def drop_absent(self, group: str, generation: int) -> None:
+        """End a rebalance of this generation whose members had time enough to join."""
+        self._ledger.update(
+            group,
+            lambda at: group_rebalance.drop_absent(at, self._now_ms()) if at.generation == generation else at,
+        )
+
+    # -------------------------------------------------------------------------------------- internal
+
+    def _now_ms(self) -> int:
+        return self._cluster.clock.now_ms()
+
+    def _check_offset(self, key: TopicPartition, value: OffsetAndMetadata) -> tuple[TopicId, ReplogError | None]:
+        if value.offset < 0:
+            return "", InvalidConfigError(
+                ErrorCode.INVALID_REQUEST, f"offset {value.offset} cannot be committed. Give 0 or more."
+            )
+        if len(value.metadata.encode()) > OFFSET_METADATA_MAX_BYTES:
+            return "", InvalidConfigError(
+                ErrorCode.OFFSET_METADATA_TOO_LARGE,
+                f"the metadata has {len(value.metadata.encode())} bytes. Give at most {OFFSET_METADATA_MAX_BYTES}.",
+                topic=key.topic,
+                partition=key.partition,
+            )
+        try:
+            handle = self._cluster.lookup(key.topic)
+            ledger = self._cluster.topic_ledger(handle.ledger_id)
+            with ledger.lock:
+                is_folded = handle.topic_id in ledger.state.topics
+            if not is_folded:
+                ledger.refresh()
+            ledger, topic = self._cluster.folded_topic(handle)
+        except NotFoundError as error:
+            return "", error
+        with ledger.lock:
+            count = len(topic.partitions)
+        if not 0 <= key.partition < count:
+            return "", NotFoundError(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                f"topic '{key.topic}' has partitions 0 to {count - 1}. Commit for one of them.",
+                partition=key.partition,
+            )
+        return handle.topic_id, None
+
+    def _maybe_expire(self) -> None:
+        now_ms = self._cluster.clock.monotonic_ms()
+        with self._expiry_lock:
+            if now_ms < self._next_expiry_ms:
+                return
+            self._next_expiry_ms = now_ms + EXPIRY_CHECK_INTERVAL_MS
+        self.expire_offsets()
+
+
+def check_group_id(group: str) -> None:
+    """Refuse an empty name.
+
+    Raises:
+        InvalidConfigError: INVALID_GROUP_ID.
+    """
+    if not group or len(group.encode()) > 0x7FFF:
+        raise InvalidConfigError(
+            ErrorCode.INVALID_GROUP_ID, "this call needs a consumer group. Give group.id, at most 32,767 bytes."
+        )
+
+
+def require_empty(state: GroupState) -> None:
+    """Refuse a group that is in use.
+
+    Raises:
+        ReplogError: NON_EMPTY_GROUP.
+    """
+    if state.phase is not GroupPhase.EMPTY:
+        raise ReplogError(
+            ErrorCode.NON_EMPTY_GROUP,
+            f"group '{state.group}' has {len(state.metadata.members)} member(s). Stop its consumers first.",
+        )
+
+
+def _subscribed_error(group: str, topic: str) -> ReplogError:
+    return ReplogError(
+        ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC,
+        f"members of group '{group}' subscribe to '{topic}'. Stop its consumers first.",
+    )
+
+
+def _copy(state: GroupState) -> GroupState:
+    return replace(state, offsets=dict(state.offsets), beats=dict(state.beats), writers=dict(state.writers))

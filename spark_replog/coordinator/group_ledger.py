@@ -1,0 +1,193 @@
+"""The ledger of ``__consumer_offsets``: found, made on first use, and written one command at a time."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from spark_replog.coordinator import group_rebalance
+from spark_replog.coordinator.cluster import Cluster, TopicHandle
+from spark_replog.coordinator.controller import Controller
+from spark_replog.errors import ErrorCode, NotFoundError, RetriableError
+from spark_replog.ids import TopicId, new_id
+from spark_replog.ledger.ledger import Ledger
+from spark_replog.log.commands import GroupRecords, encode_command
+from spark_replog.log.group_records import GroupMetadata, GroupRecord, Record
+from spark_replog.log.group_state import GroupState
+from spark_replog.log.results import Outcome
+from spark_replog.log.topic_state import TopicLedgerState
+
+OFFSETS_TOPIC = "__consumer_offsets"
+_TRIES_MAX = 10
+
+
+@dataclass(frozen=True, slots=True)
+class MemberIdentity:
+    """Who commits: a member of a generation, or nobody in particular."""
+
+    member_id: str = ""
+    instance_id: str = ""
+    generation: int = -1
+
+
+NO_MEMBER = MemberIdentity()
+
+
+class GroupLedger:
+    """Thread safe. One writer: its commands are decided in the order in which they were made.
+
+    Args:
+        cluster: the opened store.
+        timeout_ms: for each decision.
+    """
+
+    def __init__(self, cluster: Cluster, *, timeout_ms: int) -> None:
+        self._cluster = cluster
+        self._timeout_ms = timeout_ms
+        self._writer_id = new_id()
+        self._sequences = itertools.count()
+        self._append_lock = threading.Lock()
+
+    def find(self) -> tuple[TopicHandle, Ledger[TopicLedgerState]] | None:
+        """Return the offsets topic on its newest fold; None: nobody ever committed."""
+        for _ in range(2):
+            try:
+                handle = self._cluster.lookup(OFFSETS_TOPIC)
+            except NotFoundError:
+                return None
+            try:
+                ledger, _topic = self._cluster.topic_state(handle)
+            except NotFoundError:  # deleted: the next lookup reads the cluster ledger anew
+                continue
+            return handle, ledger
+        return None
+
+    def _find_or_create(self) -> tuple[TopicHandle, Ledger[TopicLedgerState]]:
+        try:
+            handle = self._cluster.lookup(OFFSETS_TOPIC)
+            ledger, _ = self._cluster.folded_topic(handle)
+        except NotFoundError:
+            found = self.find()
+            if found is None:
+                Controller(self._cluster, timeout_ms=self._timeout_ms).create_topic(OFFSETS_TOPIC, if_not_exists=True)
+                found = self.find()
+            if found is None:
+                raise _not_available("it was deleted") from None
+            return found
+        return handle, ledger
+
+    def change(self, group: str, records: Callable[[GroupState], tuple[Record, ...]]) -> None:
+        """Decide records made from the group's newest revision; none: nothing to do.
+
+        Raises:
+            NotFoundError: GROUP_ID_NOT_FOUND.
+        """
+
+        def of_known(state: GroupState | None) -> tuple[Record, ...] | None:
+            if state is None:
+                raise group_not_found(group)
+            return records(state) or None
+
+        self.append(group, of_known, revision_checked=True)
+
+    def update(self, group: str, change: Callable[[GroupMetadata], GroupMetadata], member_id: str = "") -> None:
+        """Decide a change of the group's membership; see ``update_with``."""
+        self.update_with(group, lambda metadata, _: change(metadata), member_id)
+
+    def update_with(
+        self,
+        group: str,
+        change: Callable[[GroupMetadata, GroupState | None], GroupMetadata],
+        member_id: str = "",
+    ) -> None:
+        """Decide a change of the group's membership, made from its newest revision.
+
+        Args:
+            group: its name.
+            change: from the newest membership and state (None: no such group) to the next; what it raises is
+                raised here. The same value: nothing to do.
+            member_id: whose sign of life it is; '' nobody's.
+        """
+
+        def records(state: GroupState | None) -> tuple[Record, ...] | None:
+            metadata = GroupMetadata() if state is None else state.metadata
+            changed = change(metadata, state)
+            return None if changed == metadata else (GroupRecord(group, changed),)
+
+        self.append(group, records, MemberIdentity(member_id), revision_checked=True)
+
+    def append(
+        self,
+        group: str,
+        records: Callable[[GroupState | None], tuple[Record, ...] | None],
+        member: MemberIdentity = NO_MEMBER,
+        *,
+        revision_checked: bool = False,
+    ) -> None:
+        """Decide one command; made anew on every newer fold until it is decided on the one it was made from."""
+        with self._append_lock:  # sequences of one writer must be decided in their order
+            self._append_next(group, records, member, revision_checked=revision_checked)
+
+    def _append_next(
+        self,
+        group: str,
+        records: Callable[[GroupState | None], tuple[Record, ...] | None],
+        member: MemberIdentity,
+        *,
+        revision_checked: bool,
+    ) -> None:
+        sequence = next(self._sequences)
+        for _ in range(_TRIES_MAX):
+            handle, ledger = self._find_or_create()
+
+            def propose(state: TopicLedgerState, topic_id: TopicId = handle.topic_id) -> bytes | None:
+                known = state.groups.get(group)
+                made = records(known)
+                if made is None:
+                    return None
+                revision = (0 if known is None else known.revision) if revision_checked else -1
+                command = GroupRecords(
+                    topic_id,
+                    group,
+                    self._writer_id,
+                    sequence,
+                    member.member_id,
+                    member.instance_id,
+                    member.generation,
+                    revision,
+                    self._cluster.clock.now_ms(),
+                    made,
+                )
+                if state.groups.is_applied(command):
+                    return None
+                refused = state.groups.judge(command)
+                if refused is not None:
+                    raise group_rebalance.group_error(refused, f"group '{group}'")
+                return encode_command(command)
+
+            try:
+                outcome = ledger.append(propose, timeout_ms=self._timeout_ms)
+            except RetriableError as error:
+                if error.code is ErrorCode.REPLOG_NO_QUORUM:
+                    raise _not_available(str(error)) from error
+                raise
+            if outcome.result is None or outcome.result.outcome in (Outcome.APPLIED, Outcome.DUPLICATE):
+                return
+            # FENCED: another command of the same ENTRY came first. TOPIC_CLOSED: look it up anew.
+        raise _not_available("it changes faster than this process can follow")
+
+
+def group_not_found(group: str) -> NotFoundError:
+    """Return the error of a group that does not exist."""
+    return NotFoundError(
+        ErrorCode.GROUP_ID_NOT_FOUND, f"there is no consumer group '{group}'. `replog group list` shows them."
+    )
+
+
+def _not_available(why: str) -> RetriableError:
+    return RetriableError(
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        f"the records of the group could not be decided: {why}. Nothing was committed; repeat the call.",
+    )

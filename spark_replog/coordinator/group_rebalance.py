@@ -1,0 +1,184 @@
+"""A group's membership from one state to the next. Pure: values in, values out.
+
+Source of the rules: Kafka's ``ClassicGroup`` and ``GroupMetadataManager.classicGroupJoin``. Who calls it has
+the newest fold, and its result is proposed for exactly that revision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+
+from spark_replog.errors import ErrorCode, FencedError, InvalidConfigError, RetriableError
+from spark_replog.log.group_records import GroupMember, GroupMetadata, GroupPhase
+from spark_replog.log.group_state import judge_member
+
+SESSION_TIMEOUT_MS_MIN, SESSION_TIMEOUT_MS_MAX = 6_000, 1_800_000
+"""Kafka's ``group.min.session.timeout.ms`` and ``group.max.session.timeout.ms``."""
+
+GroupError = FencedError | RetriableError
+
+
+def join(metadata: GroupMetadata, member: GroupMember, now_ms: int) -> GroupMetadata:
+    """Return the group after a member joined; completes the rebalance when it was the last one awaited.
+
+    A static member that comes back with the same subscription takes its place, and its assignment, without a
+    rebalance; the process that held the place is fenced from then on.
+
+    Raises:
+        InvalidConfigError: INVALID_SESSION_TIMEOUT, INCONSISTENT_GROUP_PROTOCOL.
+        FencedError: FENCED_INSTANCE_ID.
+    """
+    _check_session_timeout(member)
+    known, static = metadata.member(member.member_id), metadata.instance(member.instance_id)
+    if known is not None and static is not None and known is not static:
+        raise group_error(ErrorCode.FENCED_INSTANCE_ID, f"'{member.instance_id}' is another member's")
+    others = [each for each in metadata.members if each is not known and each is not static]
+    _check_protocols(member, others)
+    place = static or known
+    joined = replace(member, is_joined=True, assignment=b"" if place is None else place.assignment)
+    if place is None:
+        return _maybe_complete(_prepare(metadata, (*metadata.members, joined), {joined.member_id}, now_ms), now_ms)
+    members = tuple(joined if each is place else each for each in metadata.members)
+    leader = joined.member_id if metadata.leader == place.member_id else metadata.leader
+    changed = replace(metadata, members=members, leader=leader)
+    is_same = place.protocols == joined.protocols
+    is_new_process = place.member_id != joined.member_id
+    if metadata.phase is GroupPhase.PREPARING_REBALANCE:
+        return _maybe_complete(changed, now_ms)
+    if is_same and metadata.phase is GroupPhase.STABLE and (is_new_process or metadata.leader != place.member_id):
+        return changed
+    if is_same and metadata.phase is GroupPhase.COMPLETING_REBALANCE and not is_new_process:
+        return changed
+    return _maybe_complete(_prepare(changed, members, {joined.member_id}, now_ms), now_ms)
+
+
+def sync(
+    metadata: GroupMetadata, member_id: str, generation: int, assignments: Mapping[str, bytes], now_ms: int
+) -> GroupMetadata:
+    """Return the group after its leader gave the assignments.
+
+    Raises:
+        FencedError: UNKNOWN_MEMBER_ID, ILLEGAL_GENERATION.
+        RetriableError: REBALANCE_IN_PROGRESS: another join began.
+    """
+    code = judge_member(metadata, member_id, "", generation, is_beat=True)
+    if code is not None:
+        raise group_error(code)
+    if metadata.phase is GroupPhase.PREPARING_REBALANCE:
+        raise group_error(ErrorCode.REBALANCE_IN_PROGRESS)
+    if metadata.phase is not GroupPhase.COMPLETING_REBALANCE or metadata.leader != member_id:
+        return metadata
+    members = tuple(replace(each, assignment=assignments.get(each.member_id, b"")) for each in metadata.members)
+    return replace(metadata, members=members, phase=GroupPhase.STABLE, since_ms=now_ms)
+
+
+def leave(metadata: GroupMetadata, member_ids: Collection[str], now_ms: int) -> GroupMetadata:
+    """Return the group without these members; the others rebalance."""
+    rest = tuple(each for each in metadata.members if each.member_id not in member_ids)
+    if len(rest) == len(metadata.members):
+        return metadata
+    if metadata.phase is GroupPhase.PREPARING_REBALANCE:
+        return _maybe_complete(replace(metadata, members=rest), now_ms)
+    return _maybe_complete(_prepare(metadata, rest, set(), now_ms), now_ms)
+
+
+def drop_absent(metadata: GroupMetadata, now_ms: int) -> GroupMetadata:
+    """Return the group after the rebalance's time is over: dynamic members that did not join again are gone."""
+    if metadata.phase is not GroupPhase.PREPARING_REBALANCE:
+        return metadata
+    return _complete(
+        replace(metadata, members=tuple(each for each in metadata.members if each.is_joined or each.instance_id)),
+        now_ms,
+    )
+
+
+def select_protocol(members: Collection[GroupMember]) -> str:
+    """Return the assignor that all know and most prefer. Source: ``ClassicGroup.selectProtocol``."""
+    common = set.intersection(*({name for name, _ in each.protocols} for each in members))
+    votes: dict[str, int] = {}
+    for member in members:
+        first = next(name for name, _ in member.protocols if name in common)
+        votes[first] = votes.get(first, 0) + 1
+    return max(votes, key=lambda name: votes[name])
+
+
+def group_error(code: ErrorCode, detail: str = "") -> GroupError:
+    """Return the error of a code that a group answers."""
+    text = {
+        ErrorCode.ILLEGAL_GENERATION: "the group was rebalanced since this member joined. Poll to join again.",
+        ErrorCode.UNKNOWN_MEMBER_ID: "the group does not know this member: its session ran out, or it never joined."
+        " Poll to join again; use another group for consumers that assign.",
+        ErrorCode.FENCED_INSTANCE_ID: "a newer process uses this group.instance.id. Stop one of the two.",
+        ErrorCode.REBALANCE_IN_PROGRESS: "the group is being rebalanced. Poll, then repeat the call.",
+    }[code]
+    message = f"{detail}: {text}" if detail else text
+    if code is ErrorCode.REBALANCE_IN_PROGRESS:
+        return RetriableError(code, message)
+    return FencedError(code, message)
+
+
+def _prepare(metadata: GroupMetadata, members: tuple[GroupMember, ...], joined: set[str], now_ms: int) -> GroupMetadata:
+    """Return the group at the start of a rebalance: only who just joined has joined."""
+    awaited = tuple(replace(each, is_joined=each.member_id in joined) for each in members)
+    return replace(
+        metadata,
+        protocol_type="consumer",
+        members=awaited,
+        phase=GroupPhase.PREPARING_REBALANCE,
+        since_ms=now_ms,
+    )
+
+
+def _maybe_complete(metadata: GroupMetadata, now_ms: int) -> GroupMetadata:
+    if all(each.is_joined for each in metadata.members):
+        return _complete(metadata, now_ms)
+    return metadata
+
+
+def _complete(metadata: GroupMetadata, now_ms: int) -> GroupMetadata:
+    members = tuple(replace(each, assignment=b"") for each in metadata.members)
+    if not members:
+        return replace(
+            metadata,
+            generation=metadata.generation + 1,
+            protocol="",
+            leader="",
+            phase=GroupPhase.EMPTY,
+            since_ms=now_ms,
+            members=(),
+        )
+    leader = metadata.leader
+    joined = [each.member_id for each in members if each.is_joined]
+    if leader not in joined:
+        leader = joined[0] if joined else members[0].member_id
+    return replace(
+        metadata,
+        generation=metadata.generation + 1,
+        protocol=select_protocol(members),
+        leader=leader,
+        phase=GroupPhase.COMPLETING_REBALANCE,
+        since_ms=now_ms,
+        members=members,
+    )
+
+
+def _check_session_timeout(member: GroupMember) -> None:
+    if not SESSION_TIMEOUT_MS_MIN <= member.session_timeout_ms <= SESSION_TIMEOUT_MS_MAX:
+        raise InvalidConfigError(
+            ErrorCode.INVALID_SESSION_TIMEOUT,
+            f"session.timeout.ms is {member.session_timeout_ms}. Give {SESSION_TIMEOUT_MS_MIN} to"
+            f" {SESSION_TIMEOUT_MS_MAX}.",
+        )
+
+
+def _check_protocols(member: GroupMember, others: Collection[GroupMember]) -> None:
+    own = {name for name, _ in member.protocols}
+    common = own.intersection(*({name for name, _ in each.protocols} for each in others))
+    if not common:
+        theirs = sorted({name for each in others for name, _ in each.protocols})
+        raise InvalidConfigError(
+            ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
+            f"this member assigns by {', '.join(sorted(own)) or 'nothing'}, the others by {', '.join(theirs)}. Give"
+            " all members one partition.assignment.strategy in common.",
+        )
