@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from spark_replog.coordinator import group_rebalance
@@ -140,7 +141,8 @@ class GroupLedger:
     ) -> None:
         sequence = next(self._sequences)
         for _ in range(_TRIES_MAX):
-            handle, ledger = self._find_or_create()
+            with _translated():
+                handle, ledger = self._find_or_create()
 
             def propose(state: TopicLedgerState, topic_id: TopicId = handle.topic_id) -> bytes | None:
                 known = state.groups.get(group)
@@ -167,12 +169,8 @@ class GroupLedger:
                     raise group_rebalance.group_error(refused, f"group '{group}'")
                 return encode_command(command)
 
-            try:
+            with _translated():
                 outcome = ledger.append(propose, timeout_ms=self._timeout_ms)
-            except RetriableError as error:
-                if error.code is ErrorCode.REPLOG_NO_QUORUM:
-                    raise _not_available(str(error)) from error
-                raise
             if outcome.result is None or outcome.result.outcome in (Outcome.APPLIED, Outcome.DUPLICATE):
                 return
             # FENCED: another command of the same ENTRY came first. TOPIC_CLOSED: look it up anew.
@@ -191,3 +189,14 @@ def _not_available(why: str) -> RetriableError:
         ErrorCode.COORDINATOR_NOT_AVAILABLE,
         f"the records of the group could not be decided: {why}. Nothing was committed; repeat the call.",
     )
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    """Say it as Kafka's coordinator does (source: ``CoordinatorOperationExceptionHelper``)."""
+    try:
+        yield
+    except RetriableError as error:
+        if error.code is ErrorCode.REPLOG_NO_QUORUM:
+            raise _not_available(str(error)) from error
+        raise

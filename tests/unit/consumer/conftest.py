@@ -7,12 +7,14 @@ import pyarrow as pa
 import pytest
 
 from spark_replog.errors import ErrorCode, RetriableError
+from spark_replog.ids import new_id
 from spark_replog.log.commands import Append, DataObject, IdentityKind, ProducerIdentity, TopicInit, encode_command
 from spark_replog.log.data_object import HEADERS_TYPE, data_schema, encode_data_object
 from spark_replog.log.entry import encode_entry
 from spark_replog.log.topic_state import TopicLedgerState
 from spark_replog.storage.open_store import open_store
 from spark_replog.storage.paths import data_key
+from tests.unit.consumer.support import Store
 
 TOPIC = "ab" * 16
 
@@ -114,3 +116,15 @@ def make_topic():
 def warnings_logged(caplog):
     caplog.set_level(logging.WARNING)
     return caplog
+
+
+@pytest.fixture
+def store():
+    """A store of one root in memory."""
+    return Store.init(f"memory://{new_id()}")
+
+
+@pytest.fixture
+def store3():
+    """A store of three roots in memory."""
+    return Store.init(f"memory://{new_id()}", 3)

@@ -1,0 +1,139 @@
+"""A real store on memory or local roots, with rows in it, and a clock that a test moves."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Sequence
+
+import pyarrow as pa
+
+from spark_replog.clock import SYSTEM_CLOCK
+from spark_replog.config import ProducerConfig
+from spark_replog.coordinator.cluster import Cluster
+from spark_replog.coordinator.cluster_init import init_cluster
+from spark_replog.coordinator.controller import Controller
+from spark_replog.coordinator.replica_manager import ReplicaManager
+from spark_replog.coordinator.write_plan import make_write_plan
+from spark_replog.ids import new_id
+from spark_replog.log.commands import Append, IdentityKind, ProducerIdentity
+from spark_replog.producer.task_writer import TaskWriter
+from spark_replog.testing.counting_store import CountingStore
+
+TIME = pa.timestamp("us", tz="UTC")
+
+
+class ManualClock:
+    """The machine's time, and what a test adds to it; a sleep only adds."""
+
+    def __init__(self) -> None:
+        self.added_ms = 0
+        self.slept: list[float] = []
+        self.on_sleep: list = []
+        self._lock = threading.Lock()
+
+    def now_ms(self) -> int:
+        return SYSTEM_CLOCK.now_ms() + self.added_ms
+
+    def monotonic_ms(self) -> int:
+        return SYSTEM_CLOCK.monotonic_ms() + self.added_ms
+
+    def advance(self, duration_ms: float) -> None:
+        with self._lock:
+            self.added_ms += max(1, int(duration_ms))
+
+    def sleep_ms(self, duration_ms: float) -> None:
+        self.slept.append(duration_ms)
+        self.advance(duration_ms)
+        if self.on_sleep:
+            self.on_sleep.pop(0)()
+
+
+class Store:
+    """One store, as one process sees it."""
+
+    def __init__(self, path: str, clock: ManualClock | None = None) -> None:
+        self.path = path
+        self.clock = clock or ManualClock()
+        self.cluster = Cluster.open(path, clock=self.clock)
+        self.counted: dict[int, CountingStore] = {}
+
+    @classmethod
+    def init(cls, path: str, brokers: int = 1, clock: ManualClock | None = None) -> Store:
+        init_cluster(path, brokers, {}, fsync=False)
+        return cls(path, clock)
+
+    def another_process(self) -> Store:
+        """The same store with nothing cached."""
+        return Store(self.path, self.clock)
+
+    def count_calls(self) -> dict[int, CountingStore]:
+        """Begin to count this process's storage calls, per root; before it opened any ledger."""
+        brokers = self.cluster.brokers
+        for broker_id in brokers.broker_ids:
+            self.counted[broker_id] = CountingStore(brokers.store(broker_id))
+            brokers._stores[broker_id] = self.counted[broker_id]
+        again = Cluster(brokers, path=self.path, storage_options={}, config=self.cluster.config, clock=self.clock)
+        self.cluster = again
+        return self.counted
+
+    def calls(self) -> dict[str, int]:
+        """Storage calls over all roots since ``count_calls`` or the last ``forget_calls``."""
+        total: dict[str, int] = {}
+        for counted in self.counted.values():
+            for verb, count in counted.counts.items():
+                total[verb] = total.get(verb, 0) + count
+        return total
+
+    def forget_calls(self) -> None:
+        for counted in self.counted.values():
+            counted.reset()
+
+    def create(self, topic: str, partitions: int = 1, **config: str) -> None:
+        settings = {name.replace("_", "."): value for name, value in config.items()}
+        Controller(self.cluster).create_topic(topic, partitions, config=settings, start_index=0)
+
+    def write(
+        self,
+        topic: str,
+        values: Iterable[bytes | None],
+        *,
+        partition: int = 0,
+        times_ms: Sequence[int] | None = None,
+        keys: Sequence[bytes | None] | None = None,
+        headers: list | None = None,
+    ) -> None:
+        """Append the rows as one batch write: one section."""
+        found = list(values)
+        columns = {
+            "value": pa.array(found, pa.binary()),
+            "key": pa.array(keys if keys is not None else [None] * len(found), pa.binary()),
+            "partition": pa.array([partition] * len(found), pa.int32()),
+        }
+        if times_ms is not None:
+            columns["timestamp"] = pa.array([each * 1000 for each in times_ms], pa.int64()).cast(TIME)
+        if headers is not None:
+            struct = pa.struct([("key", pa.string()), ("value", pa.binary())])
+            columns["headers"] = pa.array(headers, pa.list_(struct))
+        plan = make_write_plan(self.cluster, [topic])
+        writer = TaskWriter(
+            plan,
+            ProducerConfig(),
+            self.cluster.brokers,
+            query_id=new_id(),
+            batch_id=0,
+            task_id=0,
+            default_topic=topic,
+        )
+        writer.append(pa.record_batch(columns))
+        objects = writer.close().objects
+        identity = ProducerIdentity(new_id(), "", 0, "", IdentityKind.ONE_SHOT)
+        append = Append(identity, "User:test", "", self.clock.now_ms(), tuple(item for _, item in objects))
+        answers: list = []
+        ReplicaManager(self.cluster).append_records(30_000, -1, False, {objects[0][0]: append}, answers.append)
+        (answer,) = answers[0].values()
+        assert answer.error is None
+
+
+def rows(count: int, first: int = 0) -> list[bytes]:
+    """count values that tell their number."""
+    return [b"v%d" % (first + number) for number in range(count)]
