@@ -129,6 +129,15 @@ SOURCE_KEYS = (
         "The most offsets that one Spark task reads.",
         minimum=1,
     ),
+    ConfigKey(
+        "pushDownFilters",
+        "source",
+        False,
+        None,
+        "bool",
+        "Batch reads only, Spark 4.1 and up with spark.sql.python.filterPushdown.enabled: open only the sections "
+        "that filters on topic, partition, offset and timestamp can match. One query per load(): recipes.md says why.",
+    ),
 )
 
 SINK_KEYS = (

@@ -6,17 +6,18 @@ of them see the same offsets (Kafka's connector resolves ``latest`` anew in each
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
+from spark_replog.coordinator.cluster import Cluster
 from spark_replog.errors import ErrorCode, InvalidConfigError
 from spark_replog.spark.messages import ReadPartition
 from spark_replog.spark.options import SourceOptions
 from spark_replog.spark.read_plan import check_ranges, plan_partitions
 from spark_replog.spark.splitting import OffsetRange
-from spark_replog.spark.topics import shared_cluster, view_topics
+from spark_replog.spark.topics import LogView, shared_cluster, view_topics
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -47,8 +48,12 @@ class BatchReader(DataSourceReader):
                     f"{key.topic}-{key.partition}. Correct startingOffsets or endingOffsets.",
                 )
         ranges = [OffsetRange(key, starts[key], ends[key]) for key in sorted(starts)]
-        ranges = check_ranges(ranges, view, fail=options.fail_on_data_loss)
+        ranges = self.narrow(cluster, view, check_ranges(ranges, view, fail=options.fail_on_data_loss))
         return list(plan_partitions(cluster, view, ranges, options))
+
+    def narrow(self, cluster: Cluster, view: LogView, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
+        """Return the ranges to read: all, where no filter was pushed down."""
+        return list(ranges)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield one task's rows. Executor."""

@@ -52,6 +52,7 @@ ZIPIMPORT_PATCH_VARIABLE = "REPLOG_PATCH_ZIPIMPORT"
 with Python < 3.13: every Python call of those versions reads the directory of pyspark.zip again."""
 
 _COMMIT_WORKERS = ("pyspark.sql.worker.python_streaming_sink_runner",)
+_PUSH_DOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
 _frozen_pids: set[int] = set()
 
 
@@ -59,6 +60,15 @@ def in_commit_worker() -> bool:
     """Return whether this process was started to commit a micro-batch, not to plan its tasks."""
     main_name = getattr(getattr(sys.modules.get("__main__"), "__spec__", None), "name", "")
     return any(name in sys.modules or main_name == name for name in _COMMIT_WORKERS)
+
+
+def in_push_down_worker() -> bool:
+    """Return whether this process plans a batch read with filters: Spark starts it only with its conf on.
+
+    A reader class that has ``pushFilters`` is refused by Spark while the conf is off, which is the default.
+    """
+    main_name = getattr(getattr(sys.modules.get("__main__"), "__spec__", None), "name", "")
+    return _PUSH_DOWN_WORKER in sys.modules or main_name == _PUSH_DOWN_WORKER
 
 
 def row_limit_of(limit: Any, own_limit: int | None, *, start_given: bool) -> int | None:
@@ -119,6 +129,7 @@ __all__ = [
     "SupportsTriggerAvailableNow",
     "freeze_garbage_once",
     "in_commit_worker",
+    "in_push_down_worker",
     "patch_zipimport_if_asked",
     "row_limit_of",
 ]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
-from spark_replog.spark.compat import patch_zipimport_if_asked
+from spark_replog.spark.compat import in_push_down_worker, patch_zipimport_if_asked
 from spark_replog.spark.options import check_schema_options, parse_sink_options, parse_source_options
 from spark_replog.spark.schema import check_read_schema, check_write_schema, read_schema
 
@@ -45,6 +45,10 @@ class ReplogDataSource(DataSource):
 
         options = parse_source_options(dict(self.options), streaming=False)
         check_read_schema(schema, include_headers=options.include_headers)
+        if options.push_down_filters and in_push_down_worker():
+            from spark_replog.spark.push_down import FilteringBatchReader
+
+            return FilteringBatchReader(options)
         return BatchReader(options)
 
     def streamReader(self, schema: StructType) -> StreamReader:

@@ -69,6 +69,7 @@ class SourceOptions:
     row_limit: int | None
     partitions_min: int | None
     rows_per_partition_max: int | None
+    push_down_filters: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +114,7 @@ def parse_source_options(options: Mapping[str, str], *, streaming: bool) -> Sour
         row_limit=_typed(given, "maxOffsetsPerTrigger", cast("int | None", None)),
         partitions_min=_typed(given, "minPartitions", cast("int | None", None)),
         rows_per_partition_max=_typed(given, "maxRecordsPerPartition", cast("int | None", None)),
+        push_down_filters=_typed(given, "pushDownFilters", False),
     )
 
 
