@@ -174,7 +174,7 @@ def plan(store, *filters):
         ([EqualTo(("topic",), "orders"), In(("partition",), [1])], 5, 50),
         ([GreaterThanOrEqual(("offset",), 35), LessThan(("offset",), 41)], 8, 24),
         ([In(("offset",), [3, 47])], 8, 60),
-        ([GreaterThan(("timestamp",), datetime(2024, 1, 4, 12, tzinfo=UTC))], 4, 40),
+        ([GreaterThan(("timestamp",), datetime(2024, 1, 4, 13, tzinfo=UTC))], 4, 40),
         ([EqualTo(("timestamp",), datetime(2024, 1, 3, 12, tzinfo=UTC)), EqualTo(("partition",), 0)], 2, 20),
         ([EqualTo(("timestamp",), datetime(2025, 1, 1, tzinfo=UTC))], 0, 0),
         ([EqualTo(("value",), b"7")], 20, 200),
