@@ -1,4 +1,4 @@
-"""The fold of the cluster ledger: brokers, ledger names, topic names. Deterministic, no clock."""
+"""The fold of the cluster ledger: brokers, ledger and topic names, ACLs, quotas. Deterministic, no clock."""
 
 from __future__ import annotations
 
@@ -8,9 +8,18 @@ from typing import Any
 
 from spark_replog.errors import ErrorCode, ReplogError, UnsupportedFormatError
 from spark_replog.ids import BrokerId, LedgerId, TopicId
+from spark_replog.log.acl import AclsAdd, AclSet, AclsRemove
 from spark_replog.log.commands import decode_command
 from spark_replog.log.entry import decode_entry
-from spark_replog.log.model import BrokerRegister, FeatureSet, LedgerRegister, TopicPublish, TopicUnpublish
+from spark_replog.log.model import (
+    BrokerRegister,
+    ClusterConfigSet,
+    FeatureSet,
+    LedgerRegister,
+    TopicPublish,
+    TopicUnpublish,
+)
+from spark_replog.log.quota_set import QuotaAlter, QuotaSet
 from spark_replog.log.results import OK, CommandResult, Outcome
 
 FEATURE_LEVEL_MAX = 1
@@ -36,6 +45,9 @@ class ClusterLedgerState:
         ledgers: ledger name -> ledger id.
         brokers: by id.
         feature_level: 0 until set.
+        acls: who may do what.
+        quotas: how fast clients may write and read.
+        config: settings of the whole store, as given.
     """
 
     def __init__(self) -> None:
@@ -44,12 +56,19 @@ class ClusterLedgerState:
         self.ledgers: dict[str, LedgerId] = {}
         self.brokers: dict[BrokerId, BrokerState] = {}
         self.feature_level = 0
+        self.acls = AclSet()
+        self.quotas = QuotaSet()
+        self.config: dict[str, str] = {}
         self._fold: dict[type, Callable[[Any], CommandResult]] = {
             BrokerRegister: self._apply_broker_register,
             LedgerRegister: self._apply_ledger_register,
             TopicPublish: self._apply_topic_publish,
             TopicUnpublish: self._apply_topic_unpublish,
             FeatureSet: self._apply_feature_set,
+            AclsAdd: self._apply_acls_add,
+            AclsRemove: self._apply_acls_remove,
+            QuotaAlter: self._apply_quota_alter,
+            ClusterConfigSet: self._apply_config_set,
         }
 
     def apply(self, index: int, payload: bytes) -> tuple[CommandResult, ...]:
@@ -117,3 +136,27 @@ class ClusterLedgerState:
             return CommandResult(Outcome.EXISTS, {}, f"feature level {self.feature_level}")
         self.feature_level = command.level
         return OK
+
+    def _apply_acls_add(self, command: AclsAdd) -> CommandResult:
+        if not self.acls.add(command.bindings):
+            return CommandResult(Outcome.EXISTS, {}, "all of these ACLs are there")
+        return OK
+
+    def _apply_acls_remove(self, command: AclsRemove) -> CommandResult:
+        if not self.acls.remove(command.bindings):
+            return CommandResult(Outcome.EXISTS, {}, "none of these ACLs is there")
+        return OK
+
+    def _apply_quota_alter(self, command: QuotaAlter) -> CommandResult:
+        if not self.quotas.alter(command):
+            return CommandResult(Outcome.EXISTS, {}, "the quotas are so already")
+        return OK
+
+    def _apply_config_set(self, command: ClusterConfigSet) -> CommandResult:
+        before = dict(self.config)
+        for key, value in command.changes:
+            if value is None:
+                self.config.pop(key, None)
+            else:
+                self.config[key] = value
+        return OK if self.config != before else CommandResult(Outcome.EXISTS, {}, "the settings are so already")

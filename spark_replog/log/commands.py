@@ -10,6 +10,15 @@ from collections.abc import Callable
 from typing import Any
 
 from spark_replog.errors import ErrorCode, UnsupportedFormatError
+from spark_replog.log.access_codec import (
+    decode_acls,
+    decode_cluster_config,
+    decode_quota_alter,
+    encode_acls,
+    encode_cluster_config,
+    encode_quota_alter,
+)
+from spark_replog.log.acl import AclsAdd, AclsRemove
 from spark_replog.log.append_codec import (
     decode_append,
     decode_ids,
@@ -23,6 +32,7 @@ from spark_replog.log.model import (
     Append,
     BrokerRegister,
     ClusterCommand,
+    ClusterConfigSet,
     Command,
     ConfigSet,
     DataObject,
@@ -45,6 +55,7 @@ from spark_replog.log.model import (
     TopicPublish,
     TopicUnpublish,
 )
+from spark_replog.log.quota_set import QuotaAlter
 from spark_replog.log.results import CommandResult, Judgement, Outcome
 from spark_replog.log.wire import Reader, Writer, corrupt
 
@@ -261,6 +272,10 @@ _CODECS: tuple[tuple[int, type, Callable[[Writer, Any], None], Callable[[Reader]
         lambda r: ProducerInit(r.text(), r.text(), r.uint()),
     ),
     (76, SequencedAppend, encode_sequenced_append, decode_sequenced_append),
+    (55, AclsAdd, encode_acls, lambda r: AclsAdd(decode_acls(r))),
+    (56, AclsRemove, encode_acls, lambda r: AclsRemove(decode_acls(r))),
+    (57, QuotaAlter, encode_quota_alter, decode_quota_alter),
+    (58, ClusterConfigSet, encode_cluster_config, decode_cluster_config),
     (64, BrokerRegister, _encode_broker_register, _decode_broker_register),
     (65, LedgerRegister, _encode_texts("name", "ledger_id"), lambda r: LedgerRegister(r.text(), r.text())),
     (
@@ -277,9 +292,12 @@ _DECODERS = {type_id: decode for type_id, _, _, decode in _CODECS}
 
 __all__ = [
     "COMMAND_FORMAT_VERSION",
+    "AclsAdd",
+    "AclsRemove",
     "Append",
     "BrokerRegister",
     "ClusterCommand",
+    "ClusterConfigSet",
     "Command",
     "CommandResult",
     "ConfigSet",
@@ -296,6 +314,7 @@ __all__ = [
     "PartitionsAdd",
     "ProducerIdentity",
     "ProducerInit",
+    "QuotaAlter",
     "ResetPolicy",
     "Section",
     "SequencedAppend",

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
 
+from spark_replog.log.acl import AclsAdd, AclsRemove
 from spark_replog.log.group_records import Record
+from spark_replog.log.quota_set import QuotaAlter
 
 
 class IdentityKind(IntEnum):
@@ -253,6 +255,13 @@ class FeatureSet:
     level: int
 
 
+@dataclass(frozen=True, slots=True)
+class ClusterConfigSet:
+    """Sets (value) or unsets (None) settings of the whole store."""
+
+    changes: tuple[tuple[str, str | None], ...]
+
+
 TopicCommand = (
     Append
     | TopicInit
@@ -266,5 +275,15 @@ TopicCommand = (
     | ProducerInit
     | SequencedAppend
 )
-ClusterCommand = BrokerRegister | LedgerRegister | TopicPublish | TopicUnpublish | FeatureSet
+ClusterCommand = (
+    BrokerRegister
+    | LedgerRegister
+    | TopicPublish
+    | TopicUnpublish
+    | FeatureSet
+    | AclsAdd
+    | AclsRemove
+    | QuotaAlter
+    | ClusterConfigSet
+)
 Command = TopicCommand | ClusterCommand

@@ -33,6 +33,7 @@ from spark_replog.log.model import (
 )
 from spark_replog.log.object_table import MissingCopy, ObjectPlace, ObjectTable
 from spark_replog.log.partition_state import ObjectRef, PartitionState, SectionRef
+from spark_replog.log.produce_rates import ProduceRates
 from spark_replog.log.producer_state import ProducerTable
 from spark_replog.log.results import OK, CommandResult, Judgement, Outcome
 from spark_replog.log.topic_table import TopicState, TopicTable
@@ -49,6 +50,7 @@ class TopicLedgerState:
         generation: data folder for new objects.
         gc_floor: objects of lower generations are refused.
         append_time_ms: of the last append; never falls.
+        produce_rates: bytes per second of each client, by the appends' times.
         last_shrink_ms: broker -> time of the last change that took it out of an ISR.
     """
 
@@ -60,6 +62,7 @@ class TopicLedgerState:
         self.generation = 0
         self.gc_floor = 0
         self.append_time_ms = 0
+        self.produce_rates = ProduceRates()
         self.last_shrink_ms: dict[BrokerId, int] = {}
         self.producers = ProducerTable()
         self.groups = GroupTable()
@@ -206,6 +209,7 @@ class TopicLedgerState:
         for where, (_, end) in judgement.ranges.items():
             self._objects.end_append(self._partitions[where], end)
         self.producers.record(append, judgement.ranges)
+        self.produce_rates.record(append, self.append_time_ms)
         return CommandResult(Outcome.APPLIED, judgement.ranges)
 
     def _add_object(self, item: DataObject, place: ObjectPlace, log_times: dict[TopicId, int | None]) -> None:

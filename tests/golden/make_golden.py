@@ -16,10 +16,12 @@ from typing import Any
 
 import pyarrow as pa
 
+from spark_replog.log import acl as a
 from spark_replog.log import commands as c
 from spark_replog.log import group_records as g
 from spark_replog.log.data_object import HEADERS_TYPE, data_schema, decode_section, encode_data_object
 from spark_replog.log.entry import encode_entry
+from spark_replog.log.quota_set import DEFAULT_NAME, QuotaEntity
 
 TOPIC, LEDGER = "0123456789abcdef" * 2, "fedcba9876543210" * 2
 QUERY, RUN = "6f9619ff-8b86-d011-b42d-00cf4fc964ff", "12345678-9abc-def0-1234-56789abcdef0"
@@ -61,6 +63,7 @@ def entries() -> dict[str, list[c.Command]]:
         ],
         "entry_groups": group_commands(),
         "entry_producers": producer_commands(),
+        "entry_access": access_commands(),
     }
 
 
@@ -75,6 +78,30 @@ def producer_commands() -> list[c.Command]:
         c.ProducerInit("till-1", TOPIC, 3),
         c.SequencedAppend(named, "User:a", "producer-1", 1_700_000_000_000, (item,), 3, (2**31 - 1, 0)),
         c.SequencedAppend(random, "User:a", "", 1_700_000_000_000, (item,), 0, (17, 17)),
+    ]
+
+
+def access_commands() -> list[c.Command]:
+    """Return ACLs, quotas and settings of the store."""
+    allow = a.AclBinding(
+        a.ResourceType.TOPIC, "orders", a.PatternType.PREFIXED, "User:*", a.AclOperation.READ, a.Permission.ALLOW
+    )
+    deny = a.AclBinding(
+        a.ResourceType.CLUSTER,
+        a.CLUSTER_NAME,
+        a.PatternType.LITERAL,
+        "User:zo\u00eb",
+        a.AclOperation.ALL,
+        a.Permission.DENY,
+    )
+    return [
+        c.AclsAdd((allow, deny)),
+        c.AclsRemove((deny,)),
+        c.QuotaAlter(
+            QuotaEntity("User:zo\u00eb", DEFAULT_NAME), (("producer_byte_rate", 0), ("consumer_byte_rate", None))
+        ),
+        c.QuotaAlter(QuotaEntity(None, "etl"), (("consumer_byte_rate", 1 << 40),)),
+        c.ClusterConfigSet((("super.users", "User:admin;User:ops"), ("allow.everyone.if.no.acl.found", None))),
     ]
 
 

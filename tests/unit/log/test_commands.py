@@ -10,9 +10,13 @@ from hypothesis import strategies as st
 
 from spark_replog.errors import CorruptDataError, ErrorCode, UnsupportedFormatError
 from spark_replog.ids import new_id
+from spark_replog.log.acl import AclBinding, AclOperation, PatternType, Permission, ResourceType
 from spark_replog.log.commands import (
+    AclsAdd,
+    AclsRemove,
     Append,
     BrokerRegister,
+    ClusterConfigSet,
     ConfigSet,
     DataObject,
     FeatureSet,
@@ -23,6 +27,7 @@ from spark_replog.log.commands import (
     LedgerRegister,
     PartitionsAdd,
     ProducerIdentity,
+    QuotaAlter,
     ResetPolicy,
     Section,
     TopicClose,
@@ -33,6 +38,7 @@ from spark_replog.log.commands import (
     encode_command,
 )
 from spark_replog.log.entry import decode_entry, encode_entry
+from spark_replog.log.quota_set import QuotaEntity
 from spark_replog.storage.paths import object_name
 
 YEAR_MS = 31_536_000_000
@@ -75,7 +81,24 @@ objects = st.builds(DataObject, uint, names, uint, st.booleans(), brokers, secti
 identities = st.builds(
     ProducerIdentity, text, text, time_ms, text, st.sampled_from(IdentityKind), st.sampled_from(ResetPolicy)
 )
+bindings = st.lists(
+    st.builds(
+        AclBinding,
+        st.sampled_from(ResourceType),
+        text,
+        st.sampled_from(PatternType),
+        text,
+        st.sampled_from(AclOperation),
+        st.sampled_from(Permission),
+    ),
+    max_size=3,
+).map(tuple)
+quota_changes = st.lists(st.tuples(text, st.none() | uint), max_size=3).map(tuple)
 commands = st.one_of(
+    st.builds(AclsAdd, bindings),
+    st.builds(AclsRemove, bindings),
+    st.builds(QuotaAlter, st.builds(QuotaEntity, st.none() | text, st.none() | text), quota_changes),
+    st.builds(ClusterConfigSet, st.lists(st.tuples(text, st.none() | text), max_size=3).map(tuple)),
     st.builds(Append, identities, text, text, time_ms, st.lists(objects, max_size=4).map(tuple)),
     st.builds(TopicInit, topic_ids, text, replica_lists, st.lists(st.tuples(text, text), max_size=3).map(tuple)),
     st.builds(TopicClose, topic_ids),

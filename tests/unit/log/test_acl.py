@@ -1,0 +1,141 @@
+"""Cases 8.2 and 122 of Kafka's authorizer, on the set of ACLs that the fold keeps."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_replog.log.acl import (
+    AclBinding,
+    AclOperation,
+    AclSet,
+    Decision,
+    PatternType,
+    Permission,
+    ResourceType,
+    normal_principal,
+)
+from spark_replog.log.cluster_state import ClusterLedgerState
+from spark_replog.log.commands import AclsAdd, AclsRemove, ClusterConfigSet, Outcome, encode_command
+from spark_replog.log.entry import encode_entry
+
+ALICE = "User:alice"
+READ, WRITE, DESCRIBE, ALL = AclOperation.READ, AclOperation.WRITE, AclOperation.DESCRIBE, AclOperation.ALL
+LITERAL, PREFIXED = PatternType.LITERAL, PatternType.PREFIXED
+ALLOW, DENY = Permission.ALLOW, Permission.DENY
+
+
+def acl(name, operation, permission=ALLOW, *, pattern=LITERAL, principal=ALICE, kind=ResourceType.TOPIC):
+    return AclBinding(kind, name, pattern, principal, operation, permission)
+
+
+def decide(bindings, operation, name="foo", principal=ALICE, kind=ResourceType.TOPIC):
+    acls = AclSet()
+    acls.add(bindings)
+    return acls.decide(principal, operation, kind, name)
+
+
+def test_a_literal_deny_wins_over_a_prefixed_allow_for_its_name_only():
+    bindings = [acl("foo", READ, pattern=PREFIXED), acl("foo", READ, DENY)]
+    assert decide(bindings, READ, "foo") is Decision.DENIED
+    assert decide(bindings, READ, "foobar") is Decision.ALLOWED
+    assert decide(bindings, READ, "fo") is Decision.NO_ACL
+
+
+@pytest.mark.parametrize("operation", list(AclOperation))
+def test_deny_all_beats_every_allow(operation):
+    allows = [acl("foo", each) for each in AclOperation]
+    allows += [acl("foo", each, pattern=PREFIXED) for each in AclOperation]
+    allows += [acl("*", each, principal="User:*") for each in AclOperation]
+    assert decide(allows, operation) is Decision.ALLOWED
+    assert decide([*allows, acl("foo", ALL, DENY)], operation) is Decision.DENIED
+
+
+@pytest.mark.parametrize(
+    "deny", [acl("foo", READ, DENY), acl("f", READ, DENY, pattern=PREFIXED), acl("*", READ, DENY, principal="User:*")]
+)
+def test_specificity_ranks_nothing(deny):
+    assert decide([acl("foo", READ), deny], READ) is Decision.DENIED
+
+
+def test_denying_describe_does_not_deny_read():
+    bindings = [acl("foo", READ), acl("foo", DESCRIBE, DENY)]
+    assert decide(bindings, READ) is Decision.ALLOWED
+    assert decide(bindings, DESCRIBE) is Decision.DENIED
+
+
+def test_denying_read_does_not_deny_describe():
+    assert decide([acl("foo", WRITE), acl("foo", READ, DENY)], DESCRIBE) is Decision.ALLOWED
+
+
+@pytest.mark.parametrize("operation", list(AclOperation))
+def test_allows_imply_describe_and_describe_configs(operation):
+    implies_describe = {READ, WRITE, AclOperation.DELETE, AclOperation.ALTER, DESCRIBE, ALL}
+    implies_configs = {AclOperation.ALTER_CONFIGS, AclOperation.DESCRIBE_CONFIGS, ALL}
+    found = decide([acl("foo", operation)], DESCRIBE)
+    assert (found is Decision.ALLOWED) == (operation in implies_describe)
+    found = decide([acl("foo", operation)], AclOperation.DESCRIBE_CONFIGS)
+    assert (found is Decision.ALLOWED) == (operation in implies_configs)
+
+
+@pytest.mark.parametrize("operation", list(AclOperation))
+def test_all_matches_every_operation_and_nothing_else_does(operation):
+    assert decide([acl("foo", ALL)], operation) is Decision.ALLOWED
+    assert (decide([acl("foo", WRITE)], operation) is Decision.ALLOWED) == (operation in {WRITE, DESCRIBE})
+
+
+def test_the_wildcard_covers_every_name_and_is_no_prefix():
+    assert decide([acl("*", READ)], READ, "anything") is Decision.ALLOWED
+    assert decide([acl("*", READ, pattern=PREFIXED)], READ, "anything") is Decision.NO_ACL
+    assert decide([acl("*", READ, pattern=PREFIXED)], READ, "*a") is Decision.ALLOWED
+
+
+def test_names_of_another_resource_type_do_not_count():
+    assert decide([acl("foo", READ, kind=ResourceType.GROUP)], READ) is Decision.NO_ACL
+
+
+def test_a_resource_with_somebody_elses_acl_is_closed_and_one_without_any_is_undecided():
+    others = [acl("foo", READ, principal="User:bob")]
+    assert decide(others, READ) is Decision.DENIED
+    assert decide(others, READ, "bar") is Decision.NO_ACL
+
+
+def test_principals_match_exactly_or_by_their_types_wildcard():
+    assert decide([acl("foo", READ, principal="User:*")], READ) is Decision.ALLOWED
+    assert decide([acl("foo", READ, principal="Group:*")], READ) is Decision.DENIED
+    assert decide([acl("foo", READ, principal="User:ali")], READ) is Decision.DENIED
+    assert normal_principal("alice") == ALICE
+    assert normal_principal("Group:a") == "Group:a"
+
+
+def test_acls_are_folded_as_a_set():
+    state = ClusterLedgerState()
+    one, two = acl("foo", READ), acl("foo", WRITE)
+
+    def apply(command):
+        payload = encode_entry([encode_command(command)])
+        return state.apply(state.applied_index + 1, payload)[0].outcome
+
+    assert apply(AclsAdd((one, two))) is Outcome.APPLIED
+    assert apply(AclsAdd((two,))) is Outcome.EXISTS
+    assert set(state.acls) == {one, two}
+    assert len(state.acls) == 2
+    assert apply(AclsRemove((two, acl("bar", READ)))) is Outcome.APPLIED
+    assert apply(AclsRemove((two,))) is Outcome.EXISTS
+    assert list(state.acls) == [one]
+    assert one in state.acls
+    assert apply(AclsRemove((one,))) is Outcome.APPLIED
+    assert state.acls.decide(ALICE, READ, ResourceType.TOPIC, "foo") is Decision.NO_ACL
+
+
+def test_settings_of_the_store_are_set_and_unset():
+    state = ClusterLedgerState()
+
+    def apply(*changes):
+        payload = encode_entry([encode_command(ClusterConfigSet(changes))])
+        return state.apply(state.applied_index + 1, payload)[0].outcome
+
+    assert apply(("super.users", "User:a")) is Outcome.APPLIED
+    assert apply(("super.users", "User:a")) is Outcome.EXISTS
+    assert state.config == {"super.users": "User:a"}
+    assert apply(("super.users", None)) is Outcome.APPLIED
+    assert state.config == {}

@@ -1,0 +1,165 @@
+"""Vectors of Kafka's quotas (8.1, case 123), and what the fold measures."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from spark_replog.log.cluster_state import ClusterLedgerState
+from spark_replog.log.commands import (
+    Append,
+    DataObject,
+    IdentityKind,
+    Outcome,
+    ProducerIdentity,
+    QuotaAlter,
+    Section,
+    TopicInit,
+    encode_command,
+)
+from spark_replog.log.entry import encode_entry
+from spark_replog.log.produce_rates import ProduceRates, rate_key
+from spark_replog.log.quota_rate import SampledRate, bounded_throttle_time_ms, throttle_time_ms
+from spark_replog.log.quota_set import DEFAULT_NAME, QuotaEntity, QuotaScope, QuotaSet
+from spark_replog.log.topic_state import TopicLedgerState
+
+TOPIC, LEDGER = "a" * 32, "b" * 32
+KEY = "producer_byte_rate"
+
+
+def observed(samples, amount):
+    """Return the rate after one amount, and its window."""
+    rate = SampledRate(samples)
+    rate.record(amount, 1_000_000)
+    return rate.per_second(1_000_000), rate.elapsed_ms(1_000_000)
+
+
+@pytest.mark.parametrize(
+    ("quota", "samples", "amount", "throttle_ms"), [(50, 3, 200, 2000), (50, 2, 55, 100), (50, 3, 100, 0)]
+)
+def test_throttle_times_of_quota_utils(quota, samples, amount, throttle_ms):
+    rate, window_ms = observed(samples, amount)
+    assert window_ms == (samples - 1) * 1000
+    assert throttle_time_ms(rate, quota, window_ms) == pytest.approx(throttle_ms)
+
+
+def test_throttle_times_are_bounded_and_none_is_due_at_or_below_the_quota():
+    assert bounded_throttle_time_ms(100, 50, 2000, 500) == 500
+    assert bounded_throttle_time_ms(100, 50, 2000, 10_000) == 2000
+    assert bounded_throttle_time_ms(50, 50, 2000, 500) == 0
+    assert throttle_time_ms(40, 50, 2000) < 0
+    assert bounded_throttle_time_ms(40, 50, 2000, 500) == 0
+
+
+def test_a_burst_at_the_start_is_spread_over_ten_full_windows():
+    rate, window_ms = observed(11, 1000)
+    assert (rate, window_ms) == (100.0, 10_000)
+
+
+def test_the_window_grows_with_the_part_of_the_running_sample_and_slides():
+    rate = SampledRate()
+    rate.record(1000, 0)
+    assert rate.elapsed_ms(500) == 10_500
+    rate.record(1000, 999)
+    rate.record(500, 1000)  # the second sample
+    assert rate.per_second(1000) == 250.0
+    assert rate.elapsed_ms(10_400) == 10_400
+    assert rate.per_second(11_998) == 2500 * 1000 / 11_998
+    assert rate.per_second(11_999) == 500 * 1000 / 10_999  # the first sample's last event is 11 s ago
+    assert not rate.is_idle(11_999)
+    assert rate.is_idle(12_000)
+    assert rate.per_second(12_000) == 0
+
+
+def test_no_more_samples_are_kept_than_counted():
+    rate = SampledRate(3)
+    for second in range(5):
+        rate.record(1, second * 1000)
+    assert rate.per_second(4000) == 3 * 1000 / 2000
+
+
+LEVELS = [
+    (QuotaEntity("User:a", "c"), QuotaScope.USER_CLIENT),
+    (QuotaEntity("User:a", DEFAULT_NAME), QuotaScope.USER_CLIENT),
+    (QuotaEntity("User:a", None), QuotaScope.USER),
+    (QuotaEntity(DEFAULT_NAME, "c"), QuotaScope.USER_CLIENT),
+    (QuotaEntity(DEFAULT_NAME, DEFAULT_NAME), QuotaScope.USER_CLIENT),
+    (QuotaEntity(DEFAULT_NAME, None), QuotaScope.USER),
+    (QuotaEntity(None, "c"), QuotaScope.CLIENT),
+    (QuotaEntity(None, DEFAULT_NAME), QuotaScope.CLIENT),
+]
+
+
+def test_the_most_specific_of_eight_levels_holds():
+    quotas = QuotaSet()
+    for number, (entity, _) in enumerate(LEVELS):
+        quotas.alter(QuotaAlter(entity, ((KEY, number),)))
+    for number, (entity, scope) in enumerate(LEVELS):
+        found = quotas.find(KEY, "User:a", "c")
+        assert found is not None
+        assert (found.entity, found.limit_per_second, found.scope) == (entity, number, scope)
+        assert quotas.alter(QuotaAlter(entity, ((KEY, None),)))
+    assert quotas.find(KEY, "User:a", "c") is None
+    assert len(quotas) == 0
+
+
+def test_a_level_that_sets_another_key_is_passed_over():
+    quotas = QuotaSet()
+    quotas.alter(QuotaAlter(QuotaEntity("User:a", None), (("consumer_byte_rate", 5),)))
+    quotas.alter(QuotaAlter(QuotaEntity(None, DEFAULT_NAME), ((KEY, 7),)))
+    assert quotas.find(KEY, "User:a", "c").limit_per_second == 7
+    assert quotas.find("consumer_byte_rate", "User:b", "c") is None
+
+
+def test_quotas_are_folded():
+    state = ClusterLedgerState()
+
+    def apply(*changes):
+        payload = encode_entry([encode_command(QuotaAlter(QuotaEntity("User:a", None), changes))])
+        return state.apply(state.applied_index + 1, payload)[0].outcome
+
+    assert apply((KEY, 10), ("consumer_byte_rate", 20)) is Outcome.APPLIED
+    assert apply((KEY, 10)) is Outcome.EXISTS
+    assert apply((KEY, None)) is Outcome.APPLIED
+    assert list(state.quotas) == [(QuotaEntity("User:a", None), {"consumer_byte_rate": 20})]
+
+
+def append_of(sequence, size_bytes, time_ms, principal="User:a", client="c"):
+    section = Section(TOPIC, 0, 1, 0, size_bytes, 0, 0, 0)
+    item = DataObject(0, f"o{sequence}", size_bytes, False, frozenset({0}), (section,))
+    identity = ProducerIdentity(f"{principal}{client}", "", sequence, "", IdentityKind.ONE_SHOT)
+    identity = replace(identity, producer_id=f"p{sequence}", incarnation=f"p{sequence}")
+    return Append(identity, principal, client, time_ms, (item,))
+
+
+def test_the_fold_measures_applied_appends_by_their_own_times():
+    states = [TopicLedgerState(LEDGER), TopicLedgerState(LEDGER)]
+    commands = [
+        TopicInit(TOPIC, "t", ((0,),), ()),
+        append_of(0, 1000, 5_000),
+        append_of(0, 1000, 6_000),  # a duplicate counts for nothing
+        append_of(1, 3000, 4_000),  # the log's time never falls: 5,000
+        append_of(2, 500, 7_000, client="d"),
+        append_of(3, 250, 7_000, principal="b"),
+    ]
+    for state in states:
+        for index, command in enumerate(commands):
+            state.apply(index, encode_entry([encode_command(command)]))
+    rates = states[0].produce_rates
+    assert rates.measure(rate_key(QuotaScope.USER_CLIENT, "User:a", "c"), 7_000) == (400.0, 10_000)
+    assert rates.measure(rate_key(QuotaScope.USER, "User:a", "any"), 7_000) == (450.0, 10_000)
+    assert rates.measure(rate_key(QuotaScope.CLIENT, "any", "c"), 7_000) == (425.0, 10_000)
+    assert rates.measure(rate_key(QuotaScope.USER, "User:b", ""), 7_000) == (25.0, 10_000)
+    assert rates.measure(rate_key(QuotaScope.USER, "User:nobody", ""), 7_000) == (0.0, 10_000)
+    key = rate_key(QuotaScope.USER, "User:a", "c")
+    assert states[1].produce_rates.measure(key, 9_000) == rates.measure(key, 9_000)
+
+
+def test_only_clients_of_the_last_eleven_seconds_are_kept():
+    rates = ProduceRates()
+    for number in range(1000):
+        rates.record(
+            append_of(number, 1, number * 1000, principal=f"User:{number}", client=f"c{number}"), number * 1000
+        )
+    assert len(rates) == 3 * 11
