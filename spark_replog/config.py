@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+from spark_replog.config_consumer import CONSUMER_KEYS
 from spark_replog.config_keys import SINK_KEYS, SOURCE_KEYS, STORAGE_KEYS, ConfigGroup, ConfigKey
 from spark_replog.errors import ErrorCode, InvalidConfigError
 
@@ -474,6 +475,7 @@ _TOPIC_KEYS = (
 
 CONFIG_KEYS: tuple[ConfigKey, ...] = (
     *_PRODUCER_KEYS,
+    *CONSUMER_KEYS,
     *_COORDINATOR_KEYS,
     *_TOPIC_KEYS,
     *STORAGE_KEYS,

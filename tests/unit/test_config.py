@@ -19,10 +19,16 @@ from spark_replog.config import (
     storage_options,
     unknown_option_error,
 )
+from spark_replog.config_consumer import ConsumerConfig
 from spark_replog.errors import ErrorCode, InvalidConfigError
 
 ROOT = Path(__file__).parents[2]
-SETTINGS = {"producer": ProducerConfig, "coordinator": CoordinatorConfig, "topic": TopicConfig}
+SETTINGS = {
+    "producer": ProducerConfig,
+    "consumer": ConsumerConfig,
+    "coordinator": CoordinatorConfig,
+    "topic": TopicConfig,
+}
 
 
 def shown_default(key: ConfigKey) -> str:
@@ -50,7 +56,9 @@ def test_no_option_means_the_defaults(group):
     assert pickle.loads(pickle.dumps(read)) == read
 
 
-@pytest.mark.parametrize("key", keys_of("producer", "coordinator", "topic"), ids=lambda key: f"{key.group}-{key.name}")
+@pytest.mark.parametrize(
+    "key", keys_of("producer", "consumer", "coordinator", "topic"), ids=lambda key: f"{key.group}-{key.name}"
+)
 def test_default_can_be_given_as_text_and_names_a_field(key):
     assert key.field in SETTINGS[key.group].__dataclass_fields__
     if shown_default(key):
@@ -138,5 +146,5 @@ def test_docs_hold_every_key_and_nothing_else():
 
 def test_conf_shows_every_default():
     settings = re.findall(r"^#(\S+)=(.*)$", (ROOT / "conf/replog-defaults.conf").read_text(), re.MULTILINE)
-    wanted = [(key.name, shown_default(key)) for key in keys_of("producer", "coordinator", "topic")]
+    wanted = [(key.name, shown_default(key)) for key in keys_of("producer", "consumer", "coordinator", "topic")]
     assert settings == wanted
