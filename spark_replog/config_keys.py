@@ -86,12 +86,57 @@ SOURCE_KEYS = (
         "for a stream and earliest for a batch. A checkpoint wins over it.",
     ),
     ConfigKey(
+        "startingOffsetsByTimestamp",
+        "source",
+        None,
+        None,
+        "json",
+        'Start each partition at its first row at or after a time: {"orders":{"0":1700000000000}}, epoch '
+        "milliseconds, ISO times or how long ago. Wins over startingOffsets.",
+    ),
+    ConfigKey(
+        "startingTimestamp",
+        "source",
+        None,
+        None,
+        "text",
+        "One such time for all partitions: 1700000000000, 2024-05-06T07:08:09Z (UTC without a zone), or "
+        "-10 minutes. Wins over the other two.",
+    ),
+    ConfigKey(
+        "startingOffsetsByTimestampStrategy",
+        "source",
+        "error",
+        None,
+        "choice",
+        "What to do with a partition that has no row at or after the starting time: error, or latest (start "
+        "at its end).",
+        choices={"error": "error", "latest": "latest"},
+    ),
+    ConfigKey(
         "endingOffsets",
         "source",
         "latest",
         None,
         "json",
         "Batch reads only: latest, or offsets per partition as JSON (-1 latest), exclusive.",
+    ),
+    ConfigKey(
+        "endingOffsetsByTimestamp",
+        "source",
+        None,
+        None,
+        "json",
+        "Batch reads only: read rows before a time, per partition; the end where no row is that late. Wins over "
+        "endingOffsets.",
+    ),
+    ConfigKey(
+        "endingTimestamp",
+        "source",
+        None,
+        None,
+        "text",
+        "Batch reads only: one such time for all partitions. Wins over the other two.",
     ),
     ConfigKey("includeHeaders", "source", False, None, "bool", "Adds the headers column."),
     ConfigKey(
@@ -109,6 +154,33 @@ SOURCE_KEYS = (
         None,
         "count",
         "Streams only: about how many offsets a micro-batch takes, shared among partitions by what waits.",
+        minimum=1,
+    ),
+    ConfigKey(
+        "minOffsetsPerTrigger",
+        "source",
+        None,
+        None,
+        "count",
+        "Streams only: wait until this many offsets are new. Not for AvailableNow and Once, which leave nothing.",
+        minimum=1,
+    ),
+    ConfigKey(
+        "maxTriggerDelay",
+        "source",
+        "15m",
+        None,
+        "text",
+        "Streams only: the longest that rows wait for minOffsetsPerTrigger: 15m, 90s, 500ms; a bare number is "
+        "milliseconds.",
+    ),
+    ConfigKey(
+        "maxBytesPerTrigger",
+        "source",
+        None,
+        None,
+        "bytes",
+        "Streams only: about how many stored bytes a micro-batch takes, shared among partitions by what waits.",
         minimum=1,
     ),
     ConfigKey(
@@ -137,6 +209,16 @@ SOURCE_KEYS = (
         "bool",
         "Batch reads only, Spark 4.1 and up with spark.sql.python.filterPushdown.enabled: open only the sections "
         "that filters on topic, partition, offset and timestamp can match. One query per load(): recipes.md says why.",
+    ),
+    ConfigKey(
+        "maxPartitions",
+        "source",
+        None,
+        None,
+        "count",
+        "At most this many Spark tasks: several topic-partitions share one, each in its order. Not set means "
+        "one per topic-partition with data, as in Kafka.",
+        minimum=1,
     ),
 )
 

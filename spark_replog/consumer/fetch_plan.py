@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from graphlib import TopologicalSorter
 from typing import NamedTuple
 
 from spark_replog.errors import ErrorCode, ReplogError
-from spark_replog.ids import TopicId
+from spark_replog.ids import LedgerId, TopicId
 from spark_replog.log.partition_state import ObjectRef
 from spark_replog.log.topic_state import TopicLedgerState
 
@@ -58,7 +60,7 @@ def plan_fetch(
     found = topic.partitions[partition]
     if start_offset < found.log_start_offset:
         end = min(end_offset, found.log_start_offset)
-        raise _data_loss(topic_name, partition, start_offset, end, "they were deleted by retention")
+        raise _data_loss(topic_name, partition, start_offset, end, "they aged out or were trimmed")
     if end_offset > found.high_watermark:
         start = max(start_offset, found.high_watermark)
         detail = f"the partition ends at {found.high_watermark}"
@@ -90,6 +92,33 @@ def plan_fetch(
     if expected != end_offset:
         raise _data_loss(topic_name, partition, expected, end_offset, "no section holds them")
     return tuple(slices)
+
+
+def in_log_order(plans: Sequence[Sequence[FetchSlice]]) -> tuple[FetchSlice, ...]:
+    """Return the slices of several partitions in one order, in which each object is read once.
+
+    Each partition's slices stay in offset order; those of one object follow each other by their place in it.
+    """
+    if len(plans) == 1:
+        return tuple(plans[0])
+    follows: TopologicalSorter[tuple[LedgerId, str]] = TopologicalSorter()
+    by_object: dict[tuple[LedgerId, str], list[FetchSlice]] = {}
+    for plan in plans:
+        before: tuple[LedgerId, str] | None = None
+        for piece in plan:
+            key = (piece.object.ledger_id, piece.object.name)
+            by_object.setdefault(key, []).append(piece)
+            if before is None:
+                follows.add(key)
+            elif before != key:
+                follows.add(key, before)
+            before = key
+    # Every partition sees the objects of its ledger in the order in which they were appended: no cycle.
+    return tuple(
+        piece
+        for key in follows.static_order()
+        for piece in sorted(by_object[key], key=lambda piece: (piece.start_byte, piece.start_offset))
+    )
 
 
 def _data_loss(topic: str, partition: int, start: int, end: int, why: str) -> ReplogError:

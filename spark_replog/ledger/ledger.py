@@ -120,6 +120,11 @@ class Ledger(Generic[S]):
 
     # -- reading ----------------------------------------------------------------------------------
 
+    @property
+    def is_tail_unclear(self) -> bool:
+        """Return whether too few roots answered the last refresh to tell if the newest entry is decided."""
+        return self._core.is_tail_unclear
+
     def refresh(self, reached: Callable[[S], bool] | None = None) -> S:
         """Fold the newest decided prefix; one get per metadata root when nothing is new.
 

@@ -163,6 +163,25 @@ class PartitionState:
                 self._types[at],
             )
 
+    def end_within_bytes(self, start_offset: int, end_offset: int, size_max_bytes: int) -> tuple[int, int]:
+        """Return how far about ``size_max_bytes`` reach from ``start_offset``, and the bytes up to there.
+
+        A section's bytes are spread evenly over its rows. O(log n + sections within the bytes).
+
+        Returns:
+            (exclusive end, at most ``end_offset``; bytes, at most ``size_max_bytes``).
+        """
+        total = 0
+        for row in self.sections_between(start_offset, end_offset):
+            first = max(row.base_offset, start_offset)
+            last = min(row.base_offset + row.row_count, end_offset)
+            size_bytes = row.size_bytes * (last - first) // row.row_count
+            if total + size_bytes > size_max_bytes:
+                rows = (size_max_bytes - total) * row.row_count // max(row.size_bytes, 1)
+                return min(first + rows, last), size_max_bytes
+            total += size_bytes
+        return end_offset, total
+
     def offset_for_time(self, timestamp_ms: int) -> int | None:
         """Return the base offset of the first section with a row at or after the time; O(log n)."""
         at = bisect_left(self._newest_ms, timestamp_ms)

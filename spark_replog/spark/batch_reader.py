@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from spark_replog.coordinator.cluster import Cluster
-from spark_replog.errors import ErrorCode, InvalidConfigError
+from spark_replog.spark.data_loss import LossPolicy
 from spark_replog.spark.messages import ReadPartition
 from spark_replog.spark.options import SourceOptions
+from spark_replog.spark.read_bounds import check_resolved
 from spark_replog.spark.read_plan import check_ranges, plan_partitions
 from spark_replog.spark.splitting import OffsetRange
-from spark_replog.spark.topics import LogView, shared_cluster, view_topics
+from spark_replog.spark.topics import LogView, offsets_for_times_of, shared_cluster, view_topics
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -38,17 +39,13 @@ class BatchReader(DataSourceReader):
         options = self._options
         cluster = shared_cluster(options.store)
         view = view_topics(cluster, options.subscription).require_all()
-        starts = options.starting.resolve(view.bounds)
-        ends = options.ending.resolve(view.bounds)
-        for key, start in starts.items():
-            if start > ends[key]:
-                raise InvalidConfigError(
-                    ErrorCode.REPLOG_INVALID_OPTION,
-                    f"the resolved start offset {start} is greater than the resolved end offset {ends[key]} for "
-                    f"{key.topic}-{key.partition}. Correct startingOffsets or endingOffsets.",
-                )
+        lookup, now_ms = offsets_for_times_of(cluster, view), cluster.clock.now_ms()
+        starts = options.starting.resolve(view.bounds, lookup, now_ms)
+        ends = options.ending.resolve(view.bounds, lookup, now_ms)
+        check_resolved(starts, ends)
         ranges = [OffsetRange(key, starts[key], ends[key]) for key in sorted(starts)]
-        ranges = self.narrow(cluster, view, check_ranges(ranges, view, fail=options.fail_on_data_loss))
+        ranges = check_ranges(ranges, view, LossPolicy(fail=options.fail_on_data_loss))
+        ranges = self.narrow(cluster, view, ranges)
         return list(plan_partitions(cluster, view, ranges, options))
 
     def narrow(self, cluster: Cluster, view: LogView, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:

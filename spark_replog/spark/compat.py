@@ -71,19 +71,9 @@ def in_push_down_worker() -> bool:
     return _PUSH_DOWN_WORKER in sys.modules or main_name == _PUSH_DOWN_WORKER
 
 
-def row_limit_of(limit: Any, own_limit: int | None, *, start_given: bool) -> int | None:
-    """Return how many offsets a micro-batch may take, or None for all.
-
-    Args:
-        limit: Spark's ``ReadLimit``; ``ReadAllAvailable`` (trigger once) is obeyed.
-        own_limit: ``maxOffsetsPerTrigger``.
-        start_given: False on Spark 4.0 and 4.1, which know no limits: then ours holds.
-    """
-    if not start_given:
-        return own_limit
-    if ReadAllAvailable is not None and isinstance(limit, ReadAllAvailable):
-        return None
-    return own_limit
+def is_read_all(limit: Any) -> bool:
+    """Return whether Spark's ``ReadLimit`` says to take all there is (trigger once), which is obeyed."""
+    return ReadAllAvailable is not None and isinstance(limit, ReadAllAvailable)
 
 
 def freeze_garbage_once() -> None:
@@ -130,6 +120,6 @@ __all__ = [
     "freeze_garbage_once",
     "in_commit_worker",
     "in_push_down_worker",
+    "is_read_all",
     "patch_zipimport_if_asked",
-    "row_limit_of",
 ]

@@ -8,15 +8,29 @@ nothing else. Those that would change what is written or read are refused elsewh
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Mapping
 from typing import Literal
 
-from spark_replog.config import KEY_PREFIX, keys_of
+from spark_replog.config import KEY_PREFIX, keys_of, normalise_key, unknown_option_error
+from spark_replog.errors import ErrorCode, InvalidConfigError
 
 _LOG = logging.getLogger(__name__)
 
 Side = Literal["source", "sink"]
 
+ADDRESS = "kafka.bootstrap.servers"
+"""Ignored where ``path`` names the store; else it may hold the store's roots."""
+PROTECTED = frozenset(
+    {
+        "auto.offset.reset",
+        "enable.auto.commit",
+        "interceptor.classes",
+        "key.deserializer",
+        "value.deserializer",
+    }
+)
+"""Settings of a consumer that the source is in charge of: refused, after the subscription was looked at."""
 _CONNECTION = frozenset(
     {
         "bootstrap.servers",
@@ -71,6 +85,7 @@ _CONSUMER = frozenset(
         "group.protocol",
         "group.remote.assignor",
         "heartbeat.interval.ms",
+        "isolation.level",
         "max.partition.fetch.bytes",
         "max.poll.interval.ms",
         "max.poll.records",
@@ -83,9 +98,12 @@ _CONSUMER = frozenset(
 )
 _WITHOUT_PREFIX: Mapping[Side, frozenset[str]] = {
     "sink": frozenset({"includeheaders"}),
-    "source": frozenset(),
+    "source": frozenset(
+        {"fetchoffset.numretries", "fetchoffset.retryintervalms", "groupidprefix", "kafkaconsumer.polltimeoutms"}
+    ),
 }
-"""Of the connector itself, without a meaning there: the sink writes headers whenever the column exists."""
+"""Of the connector itself, without a meaning there: the sink writes headers whenever the column exists, the
+source has no servers to ask again and no consumer group."""
 
 _logged: set[str] = set()
 
@@ -99,11 +117,12 @@ def without_ignored(given: Mapping[str, str], *sides: Side) -> dict[str, str]:
     """
     kept, ignored = {}, []
     for name, value in given.items():
-        if any(_is_ignored(name, side) for side in sides):
+        is_only_address = name == ADDRESS and not given.get("path") and not given.get("paths")
+        if not is_only_address and any(_is_ignored(name, side) for side in sides):
             ignored.append(name)
         else:
             kept[name] = value
-    fresh = [name for name in ignored if name.startswith(KEY_PREFIX) and name not in _logged]
+    fresh = [name for name in ignored if name != "includeheaders" and name not in _logged]
     if fresh:
         _logged.update(fresh)
         _LOG.warning("ignored, as there are no servers here: %s", ", ".join(sorted(fresh)))
@@ -121,4 +140,39 @@ def _is_ignored(name: str, side: Side) -> bool:
     return plain not in read_here and (plain in _CONNECTION or plain in own or plain.startswith(_PREFIXES))
 
 
-__all__ = ["Side", "without_ignored"]
+def check_consumer_options(given: Mapping[str, str]) -> None:
+    """Refuse values that Kafka's connector or consumer refuses, of options that mean nothing here.
+
+    Args:
+        given: options, names in lower case.
+
+    Raises:
+        InvalidConfigError: REPLOG_INVALID_OPTION.
+    """
+    level = given.get("kafka.isolation.level", "read_uncommitted").strip()
+    if level not in ("read_uncommitted", "read_committed"):
+        raise InvalidConfigError(
+            ErrorCode.REPLOG_INVALID_OPTION,
+            f"Invalid value {level} for configuration isolation.level: String must be one of: read_committed, "
+            "read_uncommitted. Leave it out: every row that can be read is committed.",
+        )
+    for name in ("fetchOffset.numRetries", "fetchOffset.retryIntervalMs", "kafkaConsumer.pollTimeoutMs"):
+        text = given.get(name.lower(), "0").strip()
+        if not re.fullmatch("[+-]?[0-9]{1,18}", text):
+            raise InvalidConfigError(
+                ErrorCode.REPLOG_INVALID_OPTION, f'{name}: For input string: "{text}". Give a whole number.'
+            )
+
+
+def refuse_protected(given: Mapping[str, str]) -> None:
+    """Refuse settings that the source itself is in charge of.
+
+    Raises:
+        InvalidConfigError: REPLOG_UNKNOWN_OPTION, in Kafka's words.
+    """
+    for name in given:
+        if normalise_key(name) in PROTECTED:
+            raise unknown_option_error(name, ())
+
+
+__all__ = ["ADDRESS", "PROTECTED", "Side", "check_consumer_options", "refuse_protected", "without_ignored"]

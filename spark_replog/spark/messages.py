@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from pyspark.sql.datasource import InputPartition, WriterCommitMessage
 
@@ -30,9 +31,8 @@ class WriteMessage(WriterCommitMessage):
     dropped_rows: int
 
 
-@dataclass(frozen=True)
-class ReadPartition(InputPartition):
-    """Offsets [start, end) of one partition, with all that an executor needs to read them."""
+class ReadRange(NamedTuple):
+    """Offsets [start, end) of one partition."""
 
     topic: str
     topic_id: TopicId
@@ -40,5 +40,19 @@ class ReadPartition(InputPartition):
     partition: int
     start: int
     end: int
+
+
+@dataclass(frozen=True)
+class ReadPartition(InputPartition):
+    """What one task reads, with all that an executor needs for it.
+
+    Attributes:
+        ranges: one, or several where tasks are fewer than partitions.
+        slices: the sections that hold them, in the order of the log: ascending within each partition, and
+            those of one object together.
+        brokers: whose roots hold the objects.
+    """
+
+    ranges: tuple[ReadRange, ...]
     slices: tuple[FetchSlice, ...]
     brokers: BrokerSet

@@ -8,6 +8,8 @@ writes, and the first failure should be the clean one.
 from __future__ import annotations
 
 import json
+import logging
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar, cast
@@ -22,8 +24,17 @@ from spark_replog.config import (
 )
 from spark_replog.errors import ErrorCode, InvalidConfigError
 from spark_replog.log.model import ResetPolicy
-from spark_replog.spark.kafka_options import without_ignored
-from spark_replog.spark.positions import EARLIEST, LATEST, Position, parse_assignment, parse_position
+from spark_replog.spark.kafka_options import (
+    ADDRESS,
+    PROTECTED,
+    check_consumer_options,
+    refuse_protected,
+    without_ignored,
+)
+from spark_replog.spark.positions import Position, parse_assignment
+from spark_replog.spark.rate_limit import DELAY_MS_DEFAULT, TriggerLimits
+from spark_replog.spark.read_bounds import check_bounds, parse_bounds
+from spark_replog.spark.times import parse_duration_ms
 
 _STORAGE_PREFIX = "storage."
 _ENGINE_KEYS = frozenset({"checkpointlocation", "queryname", "path", "paths"})
@@ -31,8 +42,11 @@ _ENGINE_KEYS = frozenset({"checkpointlocation", "queryname", "path", "paths"})
 _TABLE_KEY = "provider"
 """Present only when a catalog table asks for its schema; its properties are there as options too."""
 _SUBSCRIPTIONS = ("assign", "subscribe", "subscribepattern")
+_STREAM_ONLY = ("minOffsetsPerTrigger", "maxOffsetsPerTrigger", "maxTriggerDelay", "maxBytesPerTrigger")
+_HOST_AND_PORT = re.compile(r"(?:\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}")
 
 _Value = TypeVar("_Value")
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +80,11 @@ class SourceOptions:
     ending: Position
     include_headers: bool
     fail_on_data_loss: bool
-    row_limit: int | None
+    limits: TriggerLimits
     partitions_min: int | None
     rows_per_partition_max: int | None
     push_down_filters: bool = False
+    partitions_max: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,26 +109,31 @@ def parse_source_options(options: Mapping[str, str], *, streaming: bool) -> Sour
         InvalidConfigError: REPLOG_UNKNOWN_OPTION, REPLOG_MISSING_OPTION, REPLOG_CONFLICTING_OPTIONS
             or REPLOG_INVALID_OPTION.
     """
-    given = without_ignored(_lowered(options), "source")
-    _refuse_unknown(given, _source_names())
-    if streaming and "endingoffsets" in given:
-        raise _invalid(
-            "endingOffsets is for batch reads: a stream has no end. Remove it, or use read instead of readStream."
-        )
-    starting = parse_position("startingOffsets", given.get("startingoffsets", "latest" if streaming else "earliest"))
-    ending = parse_position("endingOffsets", given.get("endingoffsets", "latest"))
+    lowered = _lowered(options)
+    given = without_ignored(lowered, "source")
+    _refuse_unknown(given, _source_names() | dict.fromkeys(PROTECTED, ""))
+    starting, ending = parse_bounds(given, streaming=streaming)
+    subscription = _subscription(given)
+    partitions_min, rows_per_partition_max, partitions_max = _splitting(given)
+    refuse_protected(given)
+    check_consumer_options(lowered)
+    store = _store(given)
+    limits = _limits(given)
+    fail_on_data_loss = _typed(given, "failOnDataLoss", True)
     if not streaming:
-        _check_batch_bounds(starting, ending)
+        check_bounds(starting, ending)
+        _warn_of_stream_only(given)
     return SourceOptions(
-        store=_store(given),
-        subscription=_subscription(given),
+        store=store,
+        subscription=subscription,
         starting=starting,
         ending=ending,
         include_headers=_typed(given, "includeHeaders", False),
-        fail_on_data_loss=_typed(given, "failOnDataLoss", True),
-        row_limit=_typed(given, "maxOffsetsPerTrigger", cast("int | None", None)),
-        partitions_min=_typed(given, "minPartitions", cast("int | None", None)),
-        rows_per_partition_max=_typed(given, "maxRecordsPerPartition", cast("int | None", None)),
+        fail_on_data_loss=fail_on_data_loss,
+        limits=limits,
+        partitions_min=partitions_min,
+        rows_per_partition_max=rows_per_partition_max,
+        partitions_max=partitions_max,
         push_down_filters=_typed(given, "pushDownFilters", False),
     )
 
@@ -154,10 +174,17 @@ def check_schema_options(options: Mapping[str, str]) -> bool:
     """
     given = _lowered(options)
     if _TABLE_KEY not in given:
-        _refuse_unknown(without_ignored(given, "source", "sink"), {**_source_names(), **_sink_names()})
-        _store(given)
-        if "topic" not in given:
+        kept = without_ignored(given, "source", "sink")
+        _refuse_unknown(kept, {**dict.fromkeys(PROTECTED, ""), **_source_names(), **_sink_names()})
+        # Kafka's order: the subscription, what is counted, protected settings, the address.
+        if "topic" not in given or any(name in given for name in _SUBSCRIPTIONS):
             _subscription(given)
+            _splitting(given)
+            refuse_protected(given)
+            check_consumer_options(given)
+            _typed(given, "failOnDataLoss", True)
+        _store(given)
+        _limits(given)
     return _typed(given, "includeHeaders", False)
 
 
@@ -181,7 +208,7 @@ def _refuse_unknown(given: Iterable[str], known: Mapping[str, str]) -> None:
     for name in given:
         if name == "storage.fsync":
             raise _invalid("storage.fsync is chosen once, by 'replog init'. Remove the option.")
-        if name in _ENGINE_KEYS or name.startswith(_STORAGE_PREFIX) or normalise_key(name) in known:
+        if name in _ENGINE_KEYS or name == ADDRESS or name.startswith(_STORAGE_PREFIX) or normalise_key(name) in known:
             continue
         other = (_source_names() | _sink_names()).get(normalise_key(name))
         if other is not None:
@@ -204,10 +231,15 @@ def _store(given: Mapping[str, str]) -> StoreOptions:
     path = given.get("path", "").strip()
     if not path and given.get("paths"):
         path = ",".join(json.loads(given["paths"]))
+    address = given.get(ADDRESS, "").strip()
+    if not path and address and not any(_HOST_AND_PORT.fullmatch(each.strip()) for each in address.split(",")):
+        path = address  # a job that changed its format and its address, and nothing else
     if not path:
+        servers = f" 'kafka.bootstrap.servers' names servers ({address}), which there are none of." if address else ""
         raise InvalidConfigError(
             ErrorCode.REPLOG_MISSING_OPTION,
-            "no store is given. Give it as load(path), start(path) or option('path', ...). The options of a "
+            f"no store is given.{servers} 'path' (or the roots in 'kafka.bootstrap.servers') must be specified: "
+            "give it as load(path), start(path) or option('path', ...). The options of a "
             "CREATE TABLE do not reach its reads and writes: use CREATE TEMPORARY VIEW ... USING replog OPTIONS.",
         )
     storage = sorted(
@@ -241,8 +273,6 @@ def _subscription(given: Mapping[str, str]) -> Subscription:
 
 
 def _pattern(text: str) -> str:
-    import re
-
     if not text:
         raise _invalid("subscribePattern: the pattern to subscribe is empty. Give a regular expression.")
     try:
@@ -252,19 +282,64 @@ def _pattern(text: str) -> str:
     return text
 
 
-def _check_batch_bounds(starting: Position, ending: Position) -> None:
-    """Refuse what needs no log to be known as wrong (source: ``KafkaSourceProvider``)."""
-    if LATEST in (starting.default, *starting.topics.values(), *starting.offsets.values()):
-        raise _invalid("starting offset can't be latest for batch queries. Use earliest or offsets.")
-    if EARLIEST in (ending.default, *ending.topics.values(), *ending.offsets.values()):
-        raise _invalid("ending offset can't be earliest for batch queries. Use latest or offsets.")
-    for key, end in ending.offsets.items():
-        start = starting.offsets.get(key, 0)
-        if end >= 0 and start > end:
+def _splitting(given: Mapping[str, str]) -> tuple[int | None, int | None, int | None]:
+    """Return minPartitions, maxRecordsPerPartition and maxPartitions."""
+    least, rows_most, most = (
+        _positive(given, name) for name in ("minPartitions", "maxRecordsPerPartition", "maxPartitions")
+    )
+    if most is not None and rows_most is not None:
+        raise InvalidConfigError(
+            ErrorCode.REPLOG_CONFLICTING_OPTIONS,
+            "maxPartitions bounds the number of tasks and maxRecordsPerPartition their size: together they "
+            "cannot both hold. Keep one of them.",
+        )
+    if most is not None and least is not None and least > most:
+        raise InvalidConfigError(
+            ErrorCode.REPLOG_CONFLICTING_OPTIONS,
+            f"the value of minPartitions({least}) is higher than the maxPartitions({most}). Lower the one or "
+            "raise the other.",
+        )
+    return least, rows_most, most
+
+
+def _limits(given: Mapping[str, str]) -> TriggerLimits:
+    """Return what bounds a micro-batch; 0 and less are refused, which Kafka's connector takes and then stalls."""
+    rows_min, rows_max = _positive(given, "minOffsetsPerTrigger"), _positive(given, "maxOffsetsPerTrigger")
+    size_max_bytes = _positive(given, "maxBytesPerTrigger")
+    if rows_min is not None and rows_max is not None and rows_min > rows_max:
+        raise _invalid(
+            f"the value of minOffsetPerTrigger({rows_min}) is higher than the maxOffsetsPerTrigger({rows_max}). "
+            "Lower minOffsetsPerTrigger or raise maxOffsetsPerTrigger."
+        )
+    delay_ms: int | None = DELAY_MS_DEFAULT
+    if "maxtriggerdelay" in given:
+        delay_ms = parse_duration_ms(given["maxtriggerdelay"])
+        if delay_ms is None:
             raise _invalid(
-                f"the specified start offset {start} is greater than the end offset {end} for "
-                f"{key.topic}-{key.partition}. Exchange or correct them."
+                f"maxTriggerDelay is '{given['maxtriggerdelay']}'. Give a time such as 15m, 90s or 500ms; "
+                "a bare number is milliseconds."
             )
+        if rows_min is None:
+            _LOG.warning("maxTriggerDelay has no effect without minOffsetsPerTrigger")
+    return TriggerLimits(rows_max, rows_min, DELAY_MS_DEFAULT if delay_ms is None else delay_ms, size_max_bytes)
+
+
+def _positive(given: Mapping[str, str], name: str) -> int | None:
+    text = given.get(name.lower())
+    if text is None:
+        return None
+    plain = text.strip()
+    if not re.fullmatch(r"[+-]?[0-9]{1,19}", plain) or abs(int(plain)) >= 2**63:
+        raise _invalid(f'{name}: For input string: "{plain}". Give a whole number; it must be positive.')
+    if int(plain) < 1:
+        raise _invalid(f"option '{name}' is {plain}: {name.lower()} must be positive. Give 1 or more.")
+    return int(plain)
+
+
+def _warn_of_stream_only(given: Mapping[str, str]) -> None:
+    for name in _STREAM_ONLY:
+        if name.lower() in given:
+            _LOG.warning("%s is for streams and ignored in a batch query", name)
 
 
 def _reset_policy(given: Mapping[str, str], *, streaming: bool) -> ResetPolicy:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from spark_replog.consumer.fetch_plan import in_log_order
 from spark_replog.coordinator.cluster import Cluster
-from spark_replog.spark.messages import ReadPartition
+from spark_replog.spark.data_loss import Loss, LossPolicy, offset_changed, removed_offsets
+from spark_replog.spark.messages import ReadPartition, ReadRange
 from spark_replog.spark.options import SourceOptions
-from spark_replog.spark.splitting import OffsetRange, split_ranges
-from spark_replog.spark.topics import LogView, data_loss, plan_range
+from spark_replog.spark.splitting import OffsetRange, coalesce, split_ranges
+from spark_replog.spark.topics import LogView, plan_range
 
 
-def check_ranges(ranges: Iterable[OffsetRange], view: LogView, *, fail: bool) -> list[OffsetRange]:
+def check_ranges(ranges: Iterable[OffsetRange], view: LogView, losses: LossPolicy) -> list[OffsetRange]:
     """Return the ranges cut down to what the log holds now.
 
     Raises:
@@ -23,16 +25,16 @@ def check_ranges(ranges: Iterable[OffsetRange], view: LogView, *, fail: bool) ->
         log_start, high_watermark = view.bounds[key]
         start, end = max(item.start, log_start), min(item.end, high_watermark)
         if item.start < log_start and item.row_count > 0:
-            data_loss(
-                f"offsets {item.start} to {log_start} of {key.topic}-{key.partition} were removed by retention "
-                "or a trim before they were read.",
-                fail=fail,
+            gone = min(item.end, log_start)
+            losses.report(
+                Loss.COULD_NOT_READ_OFFSET_RANGE,
+                f"offsets {item.start} to {gone} (exclusive) of {key.topic}-{key.partition} "
+                + removed_offsets(log_start),
             )
-        if item.end > high_watermark or item.start > high_watermark:
-            data_loss(
-                f"offset {max(item.start, item.end)} of {key.topic}-{key.partition} is past the end "
-                f"{high_watermark} of the log: the position was set too high.",
-                fail=fail,
+        if max(item.start, item.end) > high_watermark:
+            losses.report(
+                Loss.PARTITION_OFFSET_CHANGED,
+                offset_changed(key.topic, key.partition, max(item.start, item.end), high_watermark),
             )
         if end > start:
             result.append(OffsetRange(key, start, end))
@@ -42,24 +44,31 @@ def check_ranges(ranges: Iterable[OffsetRange], view: LogView, *, fail: bool) ->
 def plan_partitions(
     cluster: Cluster, view: LogView, ranges: Sequence[OffsetRange], options: SourceOptions
 ) -> list[ReadPartition]:
-    """Return one input partition per range, more where ``minPartitions`` or its like ask for them."""
+    """Return one input partition per range, more or fewer where the options ask for them."""
     pieces = split_ranges(
         ranges,
         partitions_min=options.partitions_min,
         rows_per_partition_max=options.rows_per_partition_max,
     )
     partitions = []
-    for piece in pieces:
-        handle = view.handles[piece.topic_partition.topic]
+    for group in coalesce(pieces, options.partitions_max):
+        handles = [view.handles[piece.topic_partition.topic] for piece in group]
         partitions.append(
             ReadPartition(
-                topic=handle.name,
-                topic_id=handle.topic_id,
-                ledger_id=handle.ledger_id,
-                partition=piece.topic_partition.partition,
-                start=piece.start,
-                end=piece.end,
-                slices=plan_range(cluster, handle, piece),
+                ranges=tuple(
+                    ReadRange(
+                        handle.name,
+                        handle.topic_id,
+                        handle.ledger_id,
+                        piece.topic_partition.partition,
+                        piece.start,
+                        piece.end,
+                    )
+                    for piece, handle in zip(group, handles, strict=True)
+                ),
+                slices=in_log_order(
+                    [plan_range(cluster, handle, piece) for piece, handle in zip(group, handles, strict=True)]
+                ),
                 brokers=cluster.brokers,
             )
         )

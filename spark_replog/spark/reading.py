@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from spark_replog.consumer.fetch_plan import FetchSlice, plan_fetch
-from spark_replog.consumer.fetcher import Fetcher
+from spark_replog.consumer.fetch_plan import FetchSlice, in_log_order, plan_fetch
+from spark_replog.consumer.fetcher import BATCH_SIZE_BYTES_MIN, Fetcher
 from spark_replog.errors import ReplogError
+from spark_replog.log.data_object import join_batches
 from spark_replog.spark.compat import freeze_garbage_once
-from spark_replog.spark.messages import ReadPartition
-from spark_replog.spark.options import SourceOptions, StoreOptions
+from spark_replog.spark.messages import ReadPartition, ReadRange
+from spark_replog.spark.options import SourceOptions
 from spark_replog.spark.topics import shared_cluster
 from spark_replog.storage.brokers import BrokerSet
 
@@ -41,51 +42,80 @@ def read_partition(partition: ReadPartition, options: SourceOptions) -> Iterator
             be read from anywhere.
     """
     freeze_garbage_once()
-    fetcher = Fetcher(worker_brokers(partition.brokers))
-    include_headers = options.include_headers
-    done = partition.start
-    try:
-        for batch in fetcher.fetch(partition.slices, include_headers=include_headers):
-            done += batch.num_rows
-            yield batch
-        return
-    except ReplogError as error:
-        first_error = error
-    _LOG.warning("planning %s-%d [%d, %d) anew: %s", partition.topic, partition.partition, done,
-                 partition.end, first_error)  # fmt: skip
-    try:
-        for batch in fetcher.fetch(_plan_again(partition, options.store, done), include_headers=include_headers):
-            done += batch.num_rows
-            yield batch
-        return
-    except ReplogError:
-        if options.fail_on_data_loss:
-            raise
-    yield from _read_what_exists(partition, fetcher, done, include_headers=include_headers)
+    batches = _TaskRead(partition, options).batches()
+    return batches if len(partition.ranges) == 1 else _join_small(batches)
 
 
-def _plan_again(partition: ReadPartition, store: StoreOptions, start: int) -> tuple[FetchSlice, ...]:
-    cluster = shared_cluster(store)
-    ledger = cluster.topic_ledger(partition.ledger_id)
-    ledger.refresh()
-    with ledger.lock:
-        return plan_fetch(ledger.state, partition.topic, partition.topic_id, partition.partition, start, partition.end)
+class _TaskRead:
+    """One task's reading: where each partition stands, so that the rest can be planned anew."""
 
+    def __init__(self, partition: ReadPartition, options: SourceOptions) -> None:
+        self._partition = partition
+        self._options = options
+        self._fetcher = Fetcher(worker_brokers(partition.brokers))
+        self._done: dict[tuple[str, int], int] = {}
 
-def _read_what_exists(
-    partition: ReadPartition, fetcher: Fetcher, start: int, *, include_headers: bool
-) -> Iterator[pa.RecordBatch]:
-    """Yield the sections from ``start`` on that some root still holds; say which offsets are skipped."""
-    for item in partition.slices:
-        done = max(start, item.start_offset)
-        if item.end_offset <= start:
-            continue
+    def batches(self) -> Iterator[pa.RecordBatch]:
         try:
-            for batch in fetcher.fetch((item,), include_headers=include_headers):
-                skipped = max(0, start - item.start_offset)
-                if batch.num_rows > skipped:
-                    yield batch.slice(skipped)
-                    done += batch.num_rows - skipped
+            yield from self._fetch(self._partition.slices)
+            return
         except ReplogError as error:
-            _LOG.warning("[REPLOG_DATA_LOSS] offsets %d to %d of %s-%d cannot be read and are skipped: %s",
-                         done, item.end_offset, partition.topic, partition.partition, error)  # fmt: skip
+            _LOG.warning("planning %s anew: %s", self._rest(), error)
+        try:
+            yield from self._fetch(self._plan_again())
+            return
+        except ReplogError:
+            if self._options.fail_on_data_loss:
+                raise
+        yield from self._what_exists()
+
+    def _fetch(self, slices: Iterable[FetchSlice]) -> Iterator[pa.RecordBatch]:
+        for batch in self._fetcher.fetch(slices, include_headers=self._options.include_headers):
+            key = batch.column(2)[0].as_py(), batch.column(3)[0].as_py()
+            self._done[key] = batch.column(4)[0].as_py() + batch.num_rows
+            yield batch
+
+    def _rest(self) -> list[ReadRange]:
+        """Return what is still to be read."""
+        rest = [
+            item._replace(start=max(item.start, self._done.get((item.topic, item.partition), 0)))
+            for item in self._partition.ranges
+        ]
+        return [item for item in rest if item.start < item.end]
+
+    def _plan_again(self) -> tuple[FetchSlice, ...]:
+        cluster = shared_cluster(self._options.store)
+        plans = []
+        for ledger_id in {item.ledger_id for item in self._partition.ranges}:
+            cluster.topic_ledger(ledger_id).refresh()
+        for item in self._rest():
+            ledger = cluster.topic_ledger(item.ledger_id)
+            with ledger.lock:
+                plans.append(plan_fetch(ledger.state, item.topic, item.topic_id, item.partition, item.start, item.end))
+        return in_log_order(plans)
+
+    def _what_exists(self) -> Iterator[pa.RecordBatch]:
+        """Yield the rest of the sections that some root still holds; say which offsets are skipped."""
+        for item in self._partition.slices:
+            start = max(self._done.get((item.topic, item.partition), 0), item.start_offset)
+            if start >= item.end_offset:
+                continue
+            try:
+                yield from self._fetch((item._replace(start_offset=start),))
+            except ReplogError as error:
+                _LOG.warning("[REPLOG_DATA_LOSS] offsets %d to %d of %s-%d cannot be read and are skipped: %s",
+                             start, item.end_offset, item.topic, item.partition, error)  # fmt: skip
+
+
+def _join_small(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield the same rows in fewer batches: what Spark does per batch costs more than the copy."""
+    parts: list[pa.RecordBatch] = []
+    size_bytes = 0
+    for batch in batches:
+        parts.append(batch)
+        size_bytes += batch.nbytes
+        if size_bytes >= BATCH_SIZE_BYTES_MIN:
+            yield join_batches(parts)
+            parts, size_bytes = [], 0
+    if parts:
+        yield join_batches(parts)

@@ -1,18 +1,17 @@
-"""How the rows of one read are shared among tasks and triggers: pure arithmetic on offset ranges.
+"""How the rows of one read are shared among tasks: pure arithmetic on offset ranges.
 
-Source of both rules: Spark's Kafka connector, ``KafkaOffsetRangeCalculator`` and
-``KafkaMicroBatchStream.rateLimit``; users who tuned the Kafka options get the same tasks here.
+Source of the rule: Spark's Kafka connector, ``KafkaOffsetRangeCalculator``; users who tuned the Kafka
+options get the same tasks here. Fewer tasks than partitions (``coalesce``) are ours.
 """
 
 from __future__ import annotations
 
+import heapq
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from spark_replog.ids import TopicPartition
-
-OFFSET_MAX = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,32 +61,20 @@ def split_ranges(
     return result
 
 
-def limit_ends(
-    starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int], row_limit: int
-) -> dict[TopicPartition, int]:
-    """Return the ends that ``maxOffsetsPerTrigger`` allows, shared in proportion to what waits.
+def coalesce(pieces: Sequence[OffsetRange], partitions_max: int | None) -> list[list[OffsetRange]]:
+    """Return the ranges of each task: one each, or at most ``partitions_max`` tasks that share them by size.
 
-    A partition with data always advances by at least one offset, so the sum can pass the limit.
-
-    Args:
-        starts: offsets reached; a partition that is missing is a caller's mistake.
-        ends: offsets that could be read up to; its keys are those of the result.
-        row_limit: at least 1.
+    Deterministic; the ranges of a task keep the order given.
     """
-    sizes = {key: end - starts[key] for key, end in ends.items() if end > starts[key]}
-    total = sum(sizes.values())
-    if total == 0:
-        return dict(ends)
-    limited: dict[TopicPartition, int] = {}
-    for key, end in ends.items():
-        size = sizes.get(key)
-        if size is None:
-            limited[key] = end
-            continue
-        share = row_limit * (size / total)
-        take = math.ceil(share) if share < 1 else math.floor(share)
-        limited[key] = min(end, starts[key] + take, OFFSET_MAX)
-    return limited
+    if partitions_max is None or len(pieces) <= partitions_max:
+        return [[piece] for piece in pieces]
+    loads = [(0, number) for number in range(partitions_max)]
+    groups: list[list[int]] = [[] for _ in range(partitions_max)]
+    for at in sorted(range(len(pieces)), key=lambda at: (-pieces[at].row_count, at)):
+        load, number = heapq.heappop(loads)
+        groups[number].append(at)
+        heapq.heappush(loads, (load + pieces[at].row_count, number))
+    return [[pieces[at] for at in sorted(group)] for group in groups]
 
 
 def _cut(item: OffsetRange, count: int) -> list[OffsetRange]:

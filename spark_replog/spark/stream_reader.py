@@ -12,27 +12,31 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from spark_replog.coordinator.cluster import Cluster
-from spark_replog.ids import TopicPartition
+from spark_replog.coordinator.cluster import Cluster, TopicHandle
+from spark_replog.ids import TopicId, TopicPartition
 from spark_replog.log.topic_state import TopicLedgerState
 from spark_replog.spark.compat import (
     HAS_READ_LIMITS,
     ReadAllAvailable,
     ReadMaxRows,
     SupportsTriggerAvailableNow,
-    row_limit_of,
+    is_read_all,
 )
+from spark_replog.spark.data_loss import Loss, LossPolicy, offset_changed
+from spark_replog.spark.discovery import Span, reconcile, up_to_target
 from spark_replog.spark.messages import ReadPartition
 from spark_replog.spark.offsets import Ends, LogOffset, advance, batch_start
 from spark_replog.spark.options import SourceOptions
+from spark_replog.spark.rate_limit import BatchDelay, limit_bytes, limit_rows
 from spark_replog.spark.read_plan import check_ranges, plan_partitions
-from spark_replog.spark.splitting import OffsetRange, limit_ends
-from spark_replog.spark.topics import LogView, data_loss, shared_cluster, view_topics
+from spark_replog.spark.splitting import OffsetRange
+from spark_replog.spark.topics import LogView, final_ends, offsets_for_times_of, shared_cluster, view_topics
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 _LOG = logging.getLogger(__name__)
+_ROWS_MAX = 2**63 - 1
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -40,13 +44,23 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
+        self._losses = LossPolicy(fail=options.fail_on_data_loss)
         self._initial: LogOffset | None = None
         self._position: LogOffset | None = None
         """Spark 4.0 and 4.1 only: where the query stands; they ask for the latest offset without it."""
         self._head: LogOffset | None = None
+        self._handles: dict[TopicId, TopicHandle] = {}
+        """Topics seen so far, to look where a deleted one ended."""
+        limits = options.limits
+        self._delay = None if limits.rows_min is None else BatchDelay(limits.rows_min, limits.delay_max_ms)
         self._is_available_now = False
         self._target: Ends | None = None
-        self._warned_limit = False
+        if limits.is_set and not HAS_READ_LIMITS:
+            _LOG.warning(
+                "Spark before 4.2 does not tell a Python source its trigger: with Trigger.AvailableNow or Once, "
+                "maxOffsetsPerTrigger and maxBytesPerTrigger end the run after one limited batch. Leave them out "
+                "there, or use Spark 4.2."
+            )
 
     # ------------------------------------------------------------------ offsets: the query's process
 
@@ -55,9 +69,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._initial_offset().to_json()
 
     def getDefaultReadLimit(self) -> Any:
-        """Return the limit per micro-batch. Spark 4.2 and up."""
-        limit = self._options.row_limit
-        return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
+        """Return the limit per micro-batch. Spark 4.2 and up.
+
+        There is no limit of several kinds: any limit but "all" means that ours are to be applied.
+        """
+        limits = self._options.limits
+        return ReadMaxRows(limits.rows_max or _ROWS_MAX) if limits.is_set else ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Fix the end of the run at the first ``latestOffset``. Spark 4.2 and up."""
@@ -81,17 +98,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         cluster = shared_cluster(self._options.store)
         view = self._view(cluster, at)
         self._head = LogOffset(view.high_watermarks, view.topic_ids)
-        kept = self._check_topics(at, view)
-        starts = {key: self._start_of(key, kept, view, at) for key in view.bounds}
-        ends = {key: max(end, starts[key]) for key, end in view.high_watermarks.items()}
+        span = reconcile(at, view, self._losses, lambda topic_id: self._final_ends(cluster, topic_id))
         if not view.bounds:
             return at.to_json()  # an empty map would make every partition new when a topic comes back
-        ends = self._up_to_target(starts, ends)
-        row_limit = row_limit_of(limit, self._options.row_limit, start_given=start is not None)
-        if row_limit is not None:
-            self._warn_of_old_spark()
-            ends = limit_ends(starts, ends, row_limit)
-        return advance(at, ends, view.topic_ids).to_json()
+        ends = span.ends
+        if self._is_available_now:
+            self._target = self._target or dict(ends)
+            ends = up_to_target(span, self._target)
+        if start is None or not is_read_all(limit):
+            if not self._is_due(span.starts, ends, cluster):
+                return at.to_json()
+            ends = self._limited(cluster, view, span.starts, ends)
+        return advance(at, ends, _ids_of(span, ends)).to_json()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return the tasks of one micro-batch; none for (x, x), by which 4.0 and 4.1 tell where they stand.
@@ -109,24 +127,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ranges = []
         for key in sorted(last.ends):
             topic_id = last.topic_ids.get(key.topic)
+            is_same = first.is_initial or first.topic_ids.get(key.topic) == topic_id
+            begin = starts.get(key, 0) if is_same else 0
             if key not in view.bounds or view.handles[key.topic].topic_id != topic_id:
-                data_loss(
-                    f"{key.topic}-{key.partition} was deleted or re-created while offsets up to "
-                    f"{last.ends[key]} of it were still to be read.",
-                    fail=self._options.fail_on_data_loss,
-                )
+                if begin < last.ends[key]:
+                    self._report_vanished(key, begin, last.ends[key], is_new=key not in starts)
                 continue
-            same = first.is_initial or first.topic_ids.get(key.topic) == topic_id
-            begin = starts.get(key, view.bounds[key][0]) if same else view.bounds[key][0]
             if begin > last.ends[key]:
-                data_loss(
-                    f"the offset of {key.topic}-{key.partition} was changed from {begin} to {last.ends[key]}: "
-                    "the position was set too high.",
-                    fail=self._options.fail_on_data_loss,
-                )
+                message = offset_changed(key.topic, key.partition, begin, last.ends[key])
+                self._losses.report(Loss.PARTITION_OFFSET_CHANGED, message)
                 continue
             ranges.append(OffsetRange(key, begin, last.ends[key]))
-        ranges = check_ranges(ranges, view, fail=self._options.fail_on_data_loss)
+        ranges = check_ranges(ranges, view, self._losses)
         return plan_partitions(cluster, view, ranges, self._options)
 
     def commit(self, end: dict[str, Any]) -> None:
@@ -149,8 +161,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _initial_offset(self) -> LogOffset:
         if self._initial is None:
-            view = view_topics(shared_cluster(self._options.store), self._options.subscription).require_all()
-            ends = self._options.starting.resolve(view.bounds)
+            cluster = shared_cluster(self._options.store)
+            view = view_topics(cluster, self._options.subscription).require_all()
+            lookup = offsets_for_times_of(cluster, view)
+            ends = self._options.starting.resolve(view.bounds, lookup, cluster.clock.now_ms())
             self._initial = LogOffset(ends, view.topic_ids, origin=ends)
         return self._initial
 
@@ -160,60 +174,60 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         A position that was given out is a floor: a process that reaches fewer roots than the one that
         gave it must not take the difference for data loss.
         """
-        view = view_topics(cluster, self._options.subscription)
+        view = view_topics(cluster, self._options.subscription, known.topic_ids)
         for key, end in known.ends.items():
             handle = view.handles.get(key.topic)
             if handle is None or handle.topic_id != known.topic_ids.get(key.topic) or key not in view.bounds:
                 continue
             if view.bounds[key][1] < end:
                 cluster.topic_ledger(handle.ledger_id).refresh(_reaches(handle.topic_id, key, end))
-                return view_topics(cluster, self._options.subscription)
+                view = view_topics(cluster, self._options.subscription, known.topic_ids)
+                break
+        self._handles.update((handle.topic_id, handle) for handle in view.handles.values())
         return view
 
-    def _check_topics(self, at: LogOffset, view: LogView) -> Ends:
-        """Return the positions that still mean something, having complained about the others."""
-        fail = self._options.fail_on_data_loss
-        for name, topic_id in at.topic_ids.items():
-            if name in view.missing and fail:
-                raise view.missing[name]
-            if name not in view.handles:
-                data_loss(f"topic '{name}' was deleted.", fail=fail)
-            elif view.handles[name].topic_id != topic_id:
-                data_loss(f"topic '{name}' was deleted and created again: this is another topic.", fail=fail)
-        for name, error in view.missing.items():
-            if name not in at.topic_ids:
-                raise error
-        topic_ids = view.topic_ids
-        return {key: end for key, end in at.ends.items() if topic_ids.get(key.topic) == at.topic_ids.get(key.topic)}
+    def _final_ends(self, cluster: Cluster, topic_id: TopicId) -> Mapping[int, int]:
+        handle = self._handles.get(topic_id)
+        return {} if handle is None else final_ends(cluster, handle)
 
-    def _start_of(self, key: TopicPartition, kept: Mapping[TopicPartition, int], view: LogView, at: LogOffset) -> int:
-        """Return where the next batch reads a partition from; one not seen before: from its beginning."""
-        if key in kept:
-            return kept[key]
-        log_start = view.bounds[key][0]
-        if log_start > 0 and at.topic_ids.get(key.topic) in (None, view.handles[key.topic].topic_id):
-            data_loss(
-                f"{key.topic}-{key.partition} is new to this query and begins at offset {log_start}, not 0.",
-                fail=self._options.fail_on_data_loss,
-            )
-        return log_start
+    def _is_due(self, starts: Ends, ends: Ends, cluster: Cluster) -> bool:
+        """Return whether enough waits; a run that is to take all there is waits for nothing."""
+        if self._delay is None or self._is_available_now:
+            return True
+        return self._delay.is_due(starts, ends, cluster.clock.monotonic_ms())
 
-    def _up_to_target(self, starts: Ends, ends: Ends) -> Ends:
-        """Return the ends, not beyond those that the first call of an AvailableNow run saw."""
-        if not self._is_available_now:
-            return ends
-        if self._target is None:
-            self._target = dict(ends)
-        return {key: max(starts[key], min(end, self._target[key])) for key, end in ends.items() if key in self._target}
+    def _limited(self, cluster: Cluster, view: LogView, starts: Ends, ends: Ends) -> Ends:
+        limits = self._options.limits
+        limited = dict(ends)
+        if limits.rows_max is not None:
+            limited = limit_rows(starts, ends, limits.rows_max)
+        if limits.size_max_bytes is not None:
 
-    def _warn_of_old_spark(self) -> None:
-        if HAS_READ_LIMITS or self._warned_limit:
-            return
-        self._warned_limit = True
-        _LOG.warning(
-            "Spark before 4.2 knows no limits for Python sources: with Trigger.AvailableNow or Once, "
-            "maxOffsetsPerTrigger ends the run after one limited batch. Leave it out there."
+            def end_within(key: TopicPartition, start: int, end: int, size_bytes: int) -> tuple[int, int]:
+                handle = view.handles[key.topic]
+                ledger = cluster.topic_ledger(handle.ledger_id)
+                with ledger.lock:
+                    partition = ledger.state.topics[handle.topic_id].partitions[key.partition]
+                    return partition.end_within_bytes(start, end, size_bytes)
+
+            by_size = limit_bytes(starts, ends, limits.size_max_bytes, end_within)
+            limited = {key: min(end, by_size[key]) for key, end in limited.items()}
+        return limited
+
+    def _report_vanished(self, key: TopicPartition, begin: int, end: int, *, is_new: bool) -> None:
+        loss = Loss.INITIAL_OFFSET_NOT_FOUND_FOR_PARTITIONS if is_new else Loss.PARTITIONS_DELETED
+        self._losses.report(
+            loss,
+            f"{key.topic}-{key.partition} was deleted or re-created while offsets {begin} to {end} (exclusive) of "
+            "it were still to be read.",
         )
+
+
+def _ids_of(span: Span, ends: Ends) -> dict[str, TopicId]:
+    """Return the ids to record: of the topics in the offset, and of named ones that are gone."""
+    all_topics = {key.topic for key in span.ends}
+    topics = {key.topic for key in ends}
+    return {name: topic_id for name, topic_id in span.topic_ids.items() if name in topics or name not in all_topics}
 
 
 def _reaches(topic_id: str, key: TopicPartition, end: int) -> Any:

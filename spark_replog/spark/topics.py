@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from spark_replog.consumer.fetch_plan import FetchSlice, plan_fetch
 from spark_replog.coordinator.cluster import Cluster, TopicHandle
-from spark_replog.errors import ErrorCode, NotFoundError, ReplogError
+from spark_replog.errors import ErrorCode, NotFoundError
 from spark_replog.ids import TopicId, TopicPartition
 from spark_replog.spark.options import StoreOptions, Subscription
+from spark_replog.spark.positions import OffsetsForTimes
 from spark_replog.spark.splitting import OffsetRange
 
 _LOG = logging.getLogger(__name__)
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__cluster_metadata"})
 """Never matched by a pattern (source: ``Topic.isInternal``)."""
+_said_absent: set[tuple[str | int, ...]] = set()
 
 
 @dataclass(frozen=True)
@@ -31,11 +33,15 @@ class LogView:
         bounds: log start offset and high watermark per partition.
         handles: the topics behind ``bounds``.
         missing: topics that are subscribed by name and do not exist, with the error to raise.
+        unsubscribed: topics that exist and are not subscribed, of those that were asked about.
+        unclear: topics whose newest entries too few roots could tell of.
     """
 
     bounds: Mapping[TopicPartition, tuple[int, int]]
     handles: Mapping[str, TopicHandle]
     missing: Mapping[str, NotFoundError] = field(default_factory=dict)
+    unsubscribed: frozenset[str] = frozenset()
+    unclear: frozenset[str] = frozenset()
 
     @property
     def topic_ids(self) -> dict[str, TopicId]:
@@ -63,10 +69,15 @@ def shared_cluster(store: StoreOptions) -> Cluster:
     return Cluster.shared(store.path, store.storage_options())
 
 
-def view_topics(cluster: Cluster, subscription: Subscription) -> LogView:
+def view_topics(cluster: Cluster, subscription: Subscription, known: Iterable[str] = ()) -> LogView:
     """Fold what is new of the ledgers of the subscribed topics and return what can be read.
 
     Costs one fold per ledger, and one of the cluster ledger for a pattern.
+
+    Args:
+        cluster: the store.
+        subscription: which topics.
+        known: topics that were read before, to tell a deleted one from one that is not subscribed now.
 
     Raises:
         RetriableError: REPLOG_NO_QUORUM.
@@ -87,7 +98,44 @@ def view_topics(cluster: Cluster, subscription: Subscription) -> LogView:
         for partition, limits in enumerate(found):
             if wanted is None or partition in wanted:
                 bounds[TopicPartition(name, partition)] = limits
-    return LogView(bounds, handles, missing)
+        absent = [partition for partition in wanted or () if partition >= len(found)]
+        if absent and (name, *absent) not in _said_absent:
+            _said_absent.add((name, *absent))
+            _LOG.warning("assign names partitions %s of topic '%s', which has %d: they are left out", absent, name,
+                         len(found))  # fmt: skip
+    dropped = [name for name in known if name not in handles and name not in missing]
+    unsubscribed = frozenset(dropped).intersection(cluster.topic_names()) if dropped else frozenset()
+    unclear = frozenset(
+        name for name, handle in handles.items() if cluster.topic_ledger(handle.ledger_id).is_tail_unclear
+    )
+    return LogView(bounds, handles, missing, unsubscribed, unclear)
+
+
+def offsets_for_times_of(cluster: Cluster, view: LogView) -> OffsetsForTimes:
+    """Return the function that looks up times in the log of a view; it reads sections where it must."""
+
+    def find(times_ms: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int | None]:
+        from spark_replog.consumer.offsets_for_times import offsets_for_times
+
+        found: dict[TopicPartition, int | None] = {}
+        for name in sorted({key.topic for key in times_ms}):
+            handle = view.handles[name]
+            wanted = {key.partition: time_ms for key, time_ms in times_ms.items() if key.topic == name}
+            ledger = cluster.topic_ledger(handle.ledger_id)
+            offsets = offsets_for_times(ledger, cluster.brokers, name, handle.topic_id, wanted)
+            found.update({TopicPartition(name, partition): offset for partition, offset in offsets.items()})
+        return found
+
+    return find
+
+
+def final_ends(cluster: Cluster, handle: TopicHandle) -> dict[int, int]:
+    """Return the high watermarks of a topic's partitions, also when it was deleted."""
+    ledger = cluster.topic_ledger(handle.ledger_id)
+    ledger.refresh()
+    with ledger.lock:
+        topic = ledger.state.topics.get(handle.topic_id)
+        return {} if topic is None else {number: each.high_watermark for number, each in enumerate(topic.partitions)}
 
 
 def plan_range(cluster: Cluster, handle: TopicHandle, item: OffsetRange) -> tuple[FetchSlice, ...]:
@@ -106,18 +154,6 @@ def plan_range(cluster: Cluster, handle: TopicHandle, item: OffsetRange) -> tupl
             item.start,
             item.end,
         )
-
-
-def data_loss(message: str, *, fail: bool) -> None:
-    """Raise, or say it and go on, as ``failOnDataLoss`` has it.
-
-    Raises:
-        ReplogError: REPLOG_DATA_LOSS.
-    """
-    text = f"{message} Set failOnDataLoss=false to go on with what still exists."
-    if fail:
-        raise ReplogError(ErrorCode.REPLOG_DATA_LOSS, text)
-    _LOG.warning("[%s] %s", ErrorCode.REPLOG_DATA_LOSS.name, message)
 
 
 def _subscribed_names(cluster: Cluster, subscription: Subscription) -> Sequence[str]:

@@ -27,7 +27,8 @@ def test_defaults_of_a_stream_and_a_batch():
     assert read().starting.default == -1
     assert read(streaming=False).starting.default == -2
     assert read().fail_on_data_loss is True
-    assert read().row_limit is None
+    assert not read().limits.is_set
+    assert read().limits.delay_max_ms == 900_000
 
 
 def test_names_are_compared_in_lower_case():
@@ -36,7 +37,7 @@ def test_names_are_compared_in_lower_case():
         streaming=True,
     )
     assert options.subscription.topics == ("b", "a")
-    assert (options.row_limit, options.include_headers) == (5, True)
+    assert (options.limits.rows_max, options.include_headers) == (5, True)
 
 
 def test_options_travel_to_tasks():
@@ -81,6 +82,130 @@ def test_source_needs_a_subscription():
         parse_source_options({"path": "/s"}, streaming=True)
 
 
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"endingoffsets": "latest"}, "ending offset not valid in streaming queries"),
+        ({"endingoffsetsbytimestamp": "x"}, "ending timestamp not valid in streaming queries"),
+        ({"endingtimestamp": "5"}, "ending timestamp not valid in streaming queries"),
+        ({"endingoffsets": "x", "maxoffsetspertrigger": "0"}, "ending offset not valid"),
+        ({"startingtimestamp": "soon"}, "Expected a single long value, got soon"),
+        ({"startingoffsetsbytimestamp": "[]"}, r"Expected e\.g\."),
+        ({"startingoffsetsbytimestampstrategy": "newest"}, "error, latest"),
+        ({"minoffsetspertrigger": "20", "maxoffsetspertrigger": "15"},
+         r"minOffsetPerTrigger\(20\) is higher than the maxOffsetsPerTrigger\(15\)"),
+        ({"maxtriggerdelay": "soon", "minoffsetspertrigger": "1"}, "maxTriggerDelay is 'soon'"),
+        ({"maxoffsetspertrigger": "a"}, 'maxOffsetsPerTrigger: For input string: "a"'),
+        ({"minoffsetspertrigger": "-1"}, "must be positive"),
+        ({"maxbytespertrigger": "0"}, "must be positive"),
+        ({"minpartitions": "a"}, "must be positive"),
+        ({"minpartitions": "-1"}, "minpartitions must be positive"),
+        ({"maxrecordsperpartition": "0"}, "maxrecordsperpartition must be positive"),
+        ({"maxpartitions": "0"}, "maxpartitions must be positive"),
+        ({"maxpartitions": "2", "maxrecordsperpartition": "5"}, "REPLOG_CONFLICTING_OPTIONS.*maxRecordsPerPartition"),
+        ({"maxpartitions": "2", "minpartitions": "3"}, r"REPLOG_CONFLICTING_OPTIONS.*minPartitions\(3\)"),
+        ({"kafka.auto.offset.reset": "latest"}, "'auto.offset.reset' is not supported.*startingOffsets"),
+        ({"kafka.enable.auto.commit": "true"}, "'enable.auto.commit' is not supported"),
+        ({"kafka.interceptor.classes": "x"}, "'interceptor.classes' is not supported"),
+        ({"Kafka.KEY.deserializer": "x"}, "'key.deserializer' is not supported"),
+        ({"kafka.value.deserializer": "x"}, "'value.deserializer' is not supported"),
+        ({"kafka.isolation.level": "none"}, "read_committed, read_uncommitted"),
+        ({"fetchoffset.numretries": "x"}, "fetchOffset.numRetries: For input string"),
+    ],
+)  # fmt: skip
+def test_stream_refuses_in_the_words_that_kafka_users_search_for(options, text):
+    with pytest.raises(InvalidConfigError, match=text):
+        read(**options)
+
+
+@pytest.mark.parametrize(
+    "mistakes",
+    [
+        ["endingoffsets", "subscribe"],
+        ["subscribe", "minpartitions"],
+        ["minpartitions", "maxrecordsperpartition"],
+        ["maxrecordsperpartition", "kafka.key.deserializer"],
+        ["kafka.key.deserializer", "path"],
+        ["path", "maxoffsetspertrigger"],
+    ],
+)
+def test_of_several_mistakes_the_one_that_kafka_reports_is_told(mistakes):
+    wrong = {"endingoffsets": "1", "subscribe": " ", "path": "", "kafka.key.deserializer": "x"}
+    one, two = mistakes
+    with pytest.raises(InvalidConfigError) as first:
+        read(**{one: wrong.get(one, "0")})
+    with pytest.raises(InvalidConfigError) as both:
+        read(**{one: wrong.get(one, "0"), two: wrong.get(two, "0")})
+    assert str(both.value) == str(first.value)
+
+
+def test_time_wins_over_times_wins_over_offsets():
+    given = {
+        "startingtimestamp": "5",
+        "startingoffsetsbytimestamp": "not read",
+        "startingoffsets": "not read either",
+        "endingoffsetsbytimestamp": '{"a":{"0":7}}',
+        "endingoffsets": "not read",
+    }
+    options = read(streaming=False, **given)
+    assert options.starting.default.epoch_ms == 5
+    assert [time.epoch_ms for time in options.ending.times.values()] == [7]
+    assert (options.starting.is_latest_without_match, options.ending.is_latest_without_match) == (False, True)
+    del given["startingtimestamp"]
+    with pytest.raises(InvalidConfigError, match="startingOffsetsByTimestamp cannot be read"):
+        read(streaming=False, **given)
+
+
+def test_strategy_of_a_starting_time():
+    options = read(startingTimestamp="5", startingOffsetsByTimestampStrategy="LATEST")
+    assert options.starting.is_latest_without_match is True
+
+
+def test_limits_of_a_stream():
+    given = {
+        "minoffsetspertrigger": "2",
+        "maxoffsetspertrigger": "9",
+        "maxtriggerdelay": "90s",
+        "maxbytespertrigger": "7",
+    }
+    limits = read(**given).limits
+    assert (limits.rows_min, limits.rows_max, limits.delay_max_ms, limits.size_max_bytes) == (2, 9, 90_000, 7)
+
+
+def test_options_of_streams_are_named_in_a_batch(caplog):
+    read(streaming=False, maxoffsetspertrigger="5", maxTriggerDelay="1s")
+    assert "maxOffsetsPerTrigger is for streams and ignored" in caplog.text
+    assert "maxTriggerDelay is for streams and ignored" in caplog.text
+
+
+def test_address_may_stand_where_kafkas_stood():
+    given = {"kafka.bootstrap.servers": "/data/store", "subscribe": "a"}
+    assert parse_source_options(given, streaming=True).store.path == "/data/store"
+    assert check_schema_options(given) is False
+    assert parse_sink_options(
+        {"kafka.bootstrap.servers": "s3://a,s3://b", "topic": "t"}, streaming=True
+    ).store.path == ("s3://a,s3://b")
+    assert read(**{"kafka.bootstrap.servers": "h:9092"}).store.path == "/s"
+
+
+@pytest.mark.parametrize("servers", ["h:9092", "a.example:1,b:2", "[::1]:9092"])
+def test_servers_are_no_address(servers):
+    with pytest.raises(InvalidConfigError, match=r"REPLOG_MISSING_OPTION.*no store.*names servers.*must be specified"):
+        parse_source_options({"kafka.bootstrap.servers": servers, "subscribe": "a"}, streaming=True)
+
+
+def test_mistakes_of_either_mode_are_found_by_the_schema():
+    for name, value in (("minpartitions", "0"), ("kafka.key.deserializer", "x"), ("maxoffsetspertrigger", "0")):
+        with pytest.raises(InvalidConfigError, match=name.removeprefix("kafka.")):
+            check_schema_options({**READ, name: value})
+
+
+def test_options_of_the_connector_without_a_meaning_are_named_once(caplog):
+    read(groupIdPrefix="x", **{"fetchOffset.numRetries": "3", "kafka.isolation.level": "read_committed"})
+    read(groupIdPrefix="x")
+    assert caplog.text.count("groupidprefix") == 1
+
+
 @pytest.mark.parametrize("pattern", ["", "a("])
 def test_bad_pattern(pattern):
     with pytest.raises(InvalidConfigError, match=r"REPLOG_INVALID_OPTION.*subscribePattern"):
@@ -91,11 +216,21 @@ def test_bad_pattern(pattern):
     ("options", "text"),
     [
         ({"startingoffsets": "latest"}, "can't be latest"),
-        ({"startingoffsets": '{"a":{"0":-1}}'}, "can't be latest"),
+        ({"startingoffsets": '{"a":{"0":-1}}'}, "startingOffsets for a-0 can't be latest"),
+        ({"startingoffsets": '{"a":"latest"}'}, "can't be latest"),
+        ({"endingoffsets": '{"a":{"0":-2}}'}, "ending offset for a-0 can't be earliest"),
         ({"endingoffsets": "earliest"}, "can't be earliest"),
         (
             {"startingoffsets": '{"a":{"0":5}}', "endingoffsets": '{"a":{"0":4}}'},
-            "greater than the end offset 4",
+            "specified start offset 5 is greater than the end offset 4.*UNRESOLVED_START_OFFSET_GREATER_THAN",
+        ),
+        (
+            {"startingoffsetsbytimestamp": '{"a":{"0":5}}', "endingoffsetsbytimestamp": '{"a":{"0":4}}'},
+            "specified start timestamp 5 is greater than the end timestamp 4",
+        ),
+        (
+            {"startingoffsets": '{"a":{"0":5}}', "endingoffsets": '{"a":{"1":9}}'},
+            "a-0, a-1.*MISMATCHED_TOPIC_PARTITIONS_BETWEEN_START_OFFSET_AND_END_OFFSET",
         ),
     ],
 )
@@ -167,7 +302,7 @@ def test_schema_of_a_catalog_table_does_not_look_at_its_properties():
 def test_kafka_options_that_mean_nothing_here_are_named_once(caplog):
     harmless = {
         "kafka.bootstrap.servers": "h:1", "kafka.security.protocol": "SASL_SSL", "kafka.sasl.jaas.config": "x",
-        "kafka.retries": "3", "includeheaders": "true",
+        "kafka.client.rack": "3", "includeheaders": "true",
     }  # fmt: skip
     kafka_options._logged.clear()
     assert write(**harmless) == write()

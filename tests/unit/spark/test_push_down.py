@@ -159,7 +159,7 @@ def plan(store, *filters):
     assert given_back == list(filters), "Spark filters the rows as well"
     partitions = reader.partitions()
     opened = [
-        (item.topic, item.partition, piece.base_offset) for item in partitions
+        (piece.topic, piece.partition, piece.base_offset) for item in partitions
         for piece in item.slices
     ]  # fmt: skip
     rows = [row for partition in partitions for batch in reader.read(partition) for row in batch.to_pylist()]

@@ -1,11 +1,11 @@
-"""Spark's Kafka rules for tasks and rate limits, by the connector's own examples."""
+"""Spark's Kafka rule for tasks, by the connector's own examples; fewer tasks than partitions are ours."""
 
 from __future__ import annotations
 
 import pytest
 
 from spark_replog.ids import TopicPartition
-from spark_replog.spark.splitting import OffsetRange, limit_ends, split_ranges
+from spark_replog.spark.splitting import OffsetRange, coalesce, split_ranges
 
 
 def split(ranges, p=None, m=None):
@@ -92,29 +92,31 @@ def test_split_into_nine():
     assert [end - start for _, start, end in pieces] == [5000] * 9
 
 
-def limited(starts, ends, limit):
-    keys = [TopicPartition("t", number) for number in range(len(starts))]
-    result = limit_ends(dict(zip(keys, starts, strict=True)), dict(zip(keys, ends, strict=True)), limit)
-    return tuple(result[key] for key in keys)
+def test_split_is_the_same_for_two_partitions_of_one_topic():
+    keys = [TopicPartition("t", number) for number in range(3)]
+    items = [OffsetRange(key, 0, 10) for key in keys[:2]] + [OffsetRange(keys[2], 0, 1)]
+    pieces = split_ranges(items, partitions_min=6, rows_per_partition_max=None)
+    assert [piece.topic_partition.partition for piece in pieces] == [0, 0, 0, 1, 1, 1, 2]
 
 
-def test_limit_is_shared_in_proportion():
-    at, seen = (0, 0, 0), []
-    for _ in range(12):
-        at = limited(at, (101, 11, 1), 10)
-        seen.append(at)
-    assert seen[:3] == [(8, 1, 1), (17, 2, 1), (26, 3, 1)]
-    assert seen[-2:] == [(98, 11, 1), (101, 11, 1)]
+def grouped(sizes, count):
+    pieces = [OffsetRange(TopicPartition("t", number), 5, 5 + size) for number, size in enumerate(sizes)]
+    return [[piece.topic_partition.partition for piece in group] for group in coalesce(pieces, count)]
 
 
-def test_limit_trace_of_21_11_1():
-    assert limited((0, 0, 0), (21, 11, 1), 20) == (12, 6, 1)
-    assert limited((12, 6, 1), (29, 21, 2), 20) == (22, 15, 2)
+def test_partitions_share_at_most_so_many_tasks_by_size():
+    assert grouped([10, 1, 1, 8, 1, 1], 2) == [[0, 4], [1, 2, 3, 5]]
+    assert grouped([3, 3, 3], 1) == [[0, 1, 2]]
 
 
-def test_every_partition_with_data_advances():
-    assert limited((0,) * 20, (1,) * 20, 5) == (1,) * 20
+@pytest.mark.parametrize("count", [None, 3, 7])
+def test_no_more_tasks_than_partitions(count):
+    assert grouped([1, 2, 3], count) == [[0], [1], [2]]
 
 
-def test_nothing_waits():
-    assert limited((4, 5), (4, 5), 1) == (4, 5)
+def test_every_partition_is_in_exactly_one_task():
+    groups = grouped([number % 17 + 1 for number in range(128)], 5)
+    assert sorted(number for group in groups for number in group) == list(range(128))
+    assert all(group == sorted(group) for group in groups)
+    loads = [sum(number % 17 + 1 for number in group) for group in groups]
+    assert max(loads) - min(loads) <= 17

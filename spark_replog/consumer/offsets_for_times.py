@@ -1,0 +1,107 @@
+"""From a time to the first offset at or after it (Kafka: ``offsetsForTimes``, ``UnifiedLog.fetchOffsetByTimestamp``).
+
+The fold knows each section's least and greatest time; only where the time lies between them are the
+section's rows looked at, one section per partition in the usual case.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import Future
+
+import numpy as np
+
+from spark_replog.consumer.fetch_plan import FetchSlice, plan_fetch
+from spark_replog.consumer.fetcher import Fetcher
+from spark_replog.ids import TopicId
+from spark_replog.ledger.ledger import Ledger
+from spark_replog.log.topic_state import TopicLedgerState
+from spark_replog.storage.brokers import BrokerSet
+from spark_replog.storage.io_pool import io_pool
+
+_LANE = "offsets for times"
+"""A lane of its own: a job here waits for reads on the lanes of the roots."""
+
+
+def offsets_for_times(
+    ledger: Ledger[TopicLedgerState],
+    brokers: BrokerSet,
+    topic_name: str,
+    topic_id: TopicId,
+    times_ms: Mapping[int, int],
+) -> dict[int, int | None]:
+    """Return per partition the smallest readable offset whose timestamp is at or after a time.
+
+    Runs where ledgers are folded (driver, Consumer), never in a task. Reads at most a few sections per
+    partition, partitions in parallel.
+
+    Args:
+        ledger: of the topic, folded as far as it is to be looked at.
+        brokers: whose roots hold the rows.
+        topic_name: for messages.
+        topic_id: the topic.
+        times_ms: partition to epoch milliseconds.
+
+    Returns:
+        None for a partition without a readable row that late.
+
+    Raises:
+        ReplogError: what ``Fetcher.fetch`` and ``plan_fetch`` raise.
+    """
+
+    def find(partition: int, time_ms: int) -> int | None:
+        return _find(ledger, brokers, topic_name, topic_id, partition, time_ms)
+
+    items = sorted(times_ms.items())
+    pending: list[tuple[int, Future[int | None]]] = [
+        (partition, io_pool().submit_to(_LANE, find, partition, time_ms)) for partition, time_ms in items[1:]
+    ]
+    found = {partition: find(partition, time_ms) for partition, time_ms in items[:1]}
+    for partition, future in pending:
+        found[partition] = future.result()
+    return found
+
+
+def _find(
+    ledger: Ledger[TopicLedgerState],
+    brokers: BrokerSet,
+    topic_name: str,
+    topic_id: TopicId,
+    partition: int,
+    time_ms: int,
+) -> int | None:
+    with ledger.lock:
+        offset = ledger.state.offset_for_time(topic_id, partition, time_ms)
+    while offset is not None:
+        with ledger.lock:
+            start, slices = _next_candidate(ledger.state, topic_name, topic_id, partition, offset, time_ms)
+        if not slices:
+            return start
+        first = slices[0].start_offset
+        for batch in Fetcher(brokers).fetch(slices):
+            late = np.asarray(batch.column("timestamp").cast("int64")) >= time_ms * 1000
+            if late.any():
+                return first + int(np.argmax(late))
+            first += batch.num_rows
+        offset = slices[-1].end_offset
+    return None
+
+
+def _next_candidate(
+    state: TopicLedgerState, topic_name: str, topic_id: TopicId, partition: int, offset: int, time_ms: int
+) -> tuple[int | None, tuple[FetchSlice, ...]]:
+    """Return the offset itself, or the slices of the one section in which it may be; (None, ()) for nowhere."""
+    found = state.topics[topic_id].partitions[partition]
+    offset = max(offset, found.log_start_offset)
+    while offset < found.high_watermark:
+        (section,) = state.sections(topic_id, partition, offset, offset + 1)
+        end = min(section.base_offset + section.row_count, found.high_watermark)
+        if section.min_timestamp_ms >= time_ms:
+            return offset, ()
+        if section.max_timestamp_ms >= time_ms:
+            return None, plan_fetch(state, topic_name, topic_id, partition, offset, end)
+        offset = end
+    return None, ()
+
+
+__all__ = ["offsets_for_times"]

@@ -1,0 +1,72 @@
+"""What ``failOnDataLoss`` decides: which offsets are gone, why, and what is said about it.
+
+The conditions are Kafka's (``KafkaExceptions``, ``KAFKA_DATA_LOSS.*``), so that users find them; the causes
+are told apart by what the ledgers know: topic ids, log start offsets, high watermarks.
+"""
+
+from __future__ import annotations
+
+import logging
+from enum import Enum
+
+from spark_replog.errors import ErrorCode, ReplogError
+
+_LOG = logging.getLogger(__name__)
+
+
+class Loss(Enum):
+    """Kafka's condition of a loss."""
+
+    ADDED_PARTITION_DOES_NOT_START_FROM_OFFSET_ZERO = "a partition that is new to the query begins above 0"
+    COULD_NOT_READ_OFFSET_RANGE = "offsets that are due are not in the log"
+    INITIAL_OFFSET_NOT_FOUND_FOR_PARTITIONS = "a new partition is gone before it was read"
+    PARTITIONS_DELETED = "a partition that was read is gone"
+    PARTITION_OFFSET_CHANGED = "the log ends before a position"
+
+
+class LossPolicy:
+    """Raises or says a loss. A loss that is only said is said once.
+
+    Args:
+        fail: ``failOnDataLoss``.
+    """
+
+    def __init__(self, *, fail: bool) -> None:
+        self.fail = fail
+        self._said: set[str] = set()
+
+    def report(self, loss: Loss, message: str) -> None:
+        """Raise, or say it and return.
+
+        Raises:
+            ReplogError: REPLOG_DATA_LOSS; nothing was skipped.
+        """
+        if self.fail:
+            raise data_loss_error(loss, f"{message} Set failOnDataLoss=false to go on with what still exists.")
+        if message not in self._said:
+            self._said.add(message)
+            _LOG.warning("[%s] %s condition=`KAFKA_DATA_LOSS.%s`", ErrorCode.REPLOG_DATA_LOSS.name, message, loss.name)
+
+
+def data_loss_error(loss: Loss, message: str) -> ReplogError:
+    """Return the error of a loss."""
+    return ReplogError(ErrorCode.REPLOG_DATA_LOSS, message, condition=f"KAFKA_DATA_LOSS.{loss.name}")
+
+
+def removed_offsets(log_start: int) -> str:
+    """Return the cause of a loss before the log start; follows the offsets."""
+    return (
+        f"are no longer in the log, which begins at {log_start} now: they aged out (retention) or were trimmed "
+        "before they were read."
+    )
+
+
+def offset_changed(topic: str, partition: int, position: int, end: int) -> str:
+    """Return the text of a position past the end of the log."""
+    return (
+        f"the offset of {topic}-{partition} was changed from {position} to {end}: the position {position} is past "
+        f"the end {end} of the log. Either it was set too high, or rows were lost with a replica that held them."
+    )
+
+
+__all__ = ["Loss", "LossPolicy", "data_loss_error", "offset_changed", "removed_offsets"]

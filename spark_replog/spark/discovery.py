@@ -1,0 +1,135 @@
+"""What changed under a streaming query since its last offset: topics and partitions that came and went.
+
+Pure: a position and a view of the log in, starts and ends out. Topics are told apart by id, so that one
+which was deleted and created again is never read in its middle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from spark_replog.ids import TopicId, TopicPartition
+from spark_replog.spark.data_loss import Loss, LossPolicy, data_loss_error, offset_changed
+from spark_replog.spark.offsets import Ends, LogOffset
+from spark_replog.spark.topics import LogView
+
+FinalEnds = Callable[[TopicId], Mapping[int, int]]
+"""Topic id to the high watermarks of its partitions, as far as this process can still find them."""
+
+
+@dataclass(frozen=True)
+class Span:
+    """What the next micro-batch may read.
+
+    Attributes:
+        starts: where it begins, for every partition of the view.
+        ends: where the log ends, for the same.
+        topic_ids: to be recorded with them; an id without partitions is a named topic that is gone.
+    """
+
+    starts: Ends
+    ends: Ends
+    topic_ids: dict[str, TopicId]
+
+
+def reconcile(at: LogOffset, view: LogView, losses: LossPolicy, final_ends: FinalEnds) -> Span:
+    """Return what can be read after ``at``.
+
+    A partition that was not there before begins at its log start; one that is gone is left out.
+
+    Raises:
+        ReplogError: REPLOG_DATA_LOSS, by the policy.
+        NotFoundError: UNKNOWN_TOPIC_OR_PARTITION: a topic subscribed by name has never been there.
+    """
+    for name, error in view.missing.items():
+        if name not in at.topic_ids:
+            raise error
+    for name, topic_id in sorted(at.topic_ids.items()):
+        _report_gone(name, topic_id, at, view, losses, final_ends)
+    starts: Ends = {}
+    ends: Ends = {}
+    for key, (log_start, high_watermark) in view.bounds.items():
+        is_known = key in at.ends and at.topic_ids.get(key.topic) == view.handles[key.topic].topic_id
+        if not is_known and log_start > 0:
+            losses.report(
+                Loss.ADDED_PARTITION_DOES_NOT_START_FROM_OFFSET_ZERO,
+                f"{key.topic}-{key.partition} is new to this query and begins at offset {log_start}, not 0: "
+                f"offsets 0 to {log_start} (exclusive) aged out or were trimmed before the query saw them.",
+            )
+        start = starts[key] = at.ends[key] if is_known else log_start
+        ends[key] = high_watermark
+        if high_watermark < start:
+            if key.topic in view.unclear:
+                ends[key] = start  # a position that was given out is a floor while too few roots answer
+            else:
+                message = offset_changed(key.topic, key.partition, start, high_watermark)
+                losses.report(Loss.PARTITION_OFFSET_CHANGED, message)
+    gone = {name: at.topic_ids[name] for name in view.missing}
+    return Span(starts, ends, {**gone, **view.topic_ids})
+
+
+def up_to_target(span: Span, target: Ends) -> Ends:
+    """Return the ends, not beyond those that an AvailableNow run set out to reach.
+
+    Raises:
+        ReplogError: REPLOG_DATA_LOSS, whatever ``failOnDataLoss`` says: the run cannot reach its end. The
+            next run sets out for what is there then.
+    """
+    lost = sorted(key for key in target if key not in span.ends)
+    if lost:
+        raise data_loss_error(
+            Loss.PARTITIONS_DELETED,
+            f"partitions {_names(lost)} have been lost during running query with Trigger.AvailableNow. "
+            "Start the query again: it takes what is there then.",
+        )
+    less = sorted(key for key, end in target.items() if span.ends[key] < end)
+    if less:
+        key = less[0]
+        raise data_loss_error(
+            Loss.PARTITION_OFFSET_CHANGED,
+            f"partitions {_names(less)} report available offset which is less than end offset of the query with "
+            f"Trigger.AvailableNow ({span.ends[key]} of {target[key]} in {key.topic}-{key.partition}). "
+            "Start the query again.",
+        )
+    return dict(target)
+
+
+def _report_gone(
+    name: str, topic_id: TopicId, at: LogOffset, view: LogView, losses: LossPolicy, final_ends: FinalEnds
+) -> None:
+    """Report the partitions of a topic that were read and are not there now."""
+    handle = view.handles.get(name)
+    is_same = handle is not None and handle.topic_id == topic_id
+    keys = sorted(key for key in at.ends if key.topic == name and not (is_same and key in view.bounds))
+    if not keys:
+        return
+    if is_same:
+        cause = "they are not among those that are read any more"
+    elif handle is not None:
+        cause = f"topic '{name}' was deleted and created again (its id was {topic_id}, now {handle.topic_id})"
+    elif name in view.unsubscribed:
+        cause = f"topic '{name}' exists and is not among those that are read any more"
+    else:
+        cause = f"topic '{name}' (id {topic_id}) was deleted"
+    ends = {} if is_same or name in view.unsubscribed else final_ends(topic_id)
+    unread = [_unread(key, at.ends[key], ends.get(key.partition)) for key in keys]
+    losses.report(
+        Loss.PARTITIONS_DELETED,
+        f"Partitions {_names(keys)} have been deleted: {cause}. Not read: {'; '.join(filter(None, unread)) or 'none'}.",
+    )
+
+
+def _unread(key: TopicPartition, position: int, end: int | None) -> str:
+    if end is None:
+        return f"offsets from {position} on of {key.topic}-{key.partition}"
+    if end <= position:
+        return ""
+    return f"offsets {position} to {end} (exclusive) of {key.topic}-{key.partition}"
+
+
+def _names(keys: list[TopicPartition]) -> str:
+    return ", ".join(f"{key.topic}-{key.partition}" for key in keys)
+
+
+__all__ = ["FinalEnds", "Span", "reconcile", "up_to_target"]

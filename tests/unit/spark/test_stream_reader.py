@@ -1,0 +1,382 @@
+"""What a streaming query reads while topics come, grow and go: the reader itself on a real store, without a JVM."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError, ReplogError
+from spark_replog.spark.compat import ReadAllAvailable
+
+
+def loses(call, *said):
+    with pytest.raises(ReplogError) as caught:
+        call()
+    assert caught.value.code is ErrorCode.REPLOG_DATA_LOSS
+    for text in said:
+        assert text in str(caught.value)
+
+
+def test_a_query_reads_everything_once(source, start_query):
+    source.topic("t", 2)
+    source.write("t", {0: 3, 1: 2})
+    query = start_query(subscribe="t", startingOffsets="earliest")
+    assert query.next() == {"t-0": [0, 1, 2], "t-1": [0, 1]}
+    assert query.next() is None
+    source.write("t", {1: 2})
+    assert query.next() == {"t-1": [2, 3]}
+
+
+def test_idle_queries_give_the_same_text_back(source, start_query):
+    source.topic("t", 12)
+    query = start_query(subscribe="t")
+    query.next()
+    texts = {json.dumps(query.reader.latestOffset(query.committed, query.limit)) for _ in range(3)}
+    assert texts == {json.dumps(query.committed)}
+    assert list(query.committed["t"]) == [str(number) for number in range(12)]
+
+
+def test_latest_is_the_position_of_the_first_run_when_batch_0_is_repeated(source, start_query):
+    source.topic("t")
+    source.write("t", {0: 10})
+    query = start_query(subscribe="t")
+    first = query.reader.initialOffset()
+    source.write("t", {0: 5})
+    logged = query.reader.latestOffset(first, query.limit)
+    source.write("t", {0: 7})
+    query.restart()
+    again = query.reader.initialOffset()
+    assert again != first
+    assert source.rows(query.reader, query.reader.partitions(again, logged)) == {"t-0": list(range(10, 15))}
+
+
+def test_the_start_is_the_same_when_asked_twice(source, start_query):
+    source.topic("t")
+    reader = start_query(subscribe="t").reader
+    first = reader.initialOffset()
+    source.write("t", {0: 1})
+    assert reader.initialOffset() == first
+
+
+def test_older_sparks_ask_without_a_position(source, start_query):
+    source.topic("t")
+    source.write("t", {0: 10})
+    query = start_query(subscribe="t", startingOffsets="earliest", maxOffsetsPerTrigger="4")
+    assert query.reader.latestOffset()["t"] == {"0": 4}
+    query.committed = query.reader.latestOffset()
+    query.restart()
+    assert list(query.reader.partitions(query.committed, query.committed)) == []
+    assert query.reader.latestOffset()["t"] == {"0": 8}
+
+
+def test_new_partitions_and_topics_are_read_from_their_beginning(source, start_query):
+    source.topic("t-1")
+    source.write("t-1", {0: 2})
+    query = start_query(subscribePattern="t-.*", startingOffsets="latest")
+    assert query.next() == {}
+    source.controller.add_partitions("t-1", 3)
+    source.write("t-1", {0: 1, 2: 2})
+    source.topic("t-2")
+    source.write("t-2", {0: 3})
+    source.topic("other")
+    assert query.next() == {"t-1-0": [2], "t-1-2": [0, 1], "t-2-0": [0, 1, 2]}
+    assert query.position("t-1") == {"0": 3, "1": 0, "2": 2}
+
+
+def test_assigned_partitions_are_a_fixed_set(source, start_query, caplog):
+    source.topic("t", 2)
+    source.write("t", {0: 1, 1: 1})
+    query = start_query(assign='{"t":[1,7]}', startingOffsets="earliest")
+    assert query.next() == {"t-1": [0]}
+    assert "partitions [7] of topic 't'" in caplog.text
+    source.controller.add_partitions("t", 4)
+    source.write("t", {0: 1, 3: 1})
+    assert query.next() is None
+
+
+def test_a_topic_that_never_existed_is_named(start_query, source):
+    source.topic("t")
+    with pytest.raises(NotFoundError, match="nowhere"):
+        start_query(subscribe="t,nowhere").next()
+
+
+@pytest.mark.parametrize("how", [{"subscribe": "a,b"}, {"subscribePattern": "[ab]"}])
+def test_a_deleted_topic_fails_the_query_and_names_what_was_not_read(source, start_query, how):
+    for name in ("a", "b"):
+        source.topic(name, 2)
+        source.write(name, {0: 3, 1: 3})
+    query = start_query(startingOffsets="earliest", **how)
+    query.next()
+    source.write("a", {1: 4})
+    source.controller.delete_topic("a")
+    loses(query.next, "Partitions a-0, a-1 have been deleted", "topic 'a'", "was deleted",
+          "Not read: offsets 3 to 7 (exclusive) of a-1.", "PARTITIONS_DELETED")  # fmt: skip
+    query.restart()
+    loses(query.next, "Partitions a-0, a-1 have been deleted", "offsets from 3 on of a-1")
+    query.restart(failOnDataLoss="false")
+    source.write("b", {0: 1})
+    assert query.next() == {"b-0": [3]}
+    assert query.next() is None
+
+
+def test_a_pattern_that_matches_nothing_any_more_fails_too(source, start_query):
+    source.topic("a")
+    source.write("a", {0: 3})
+    query = start_query(subscribePattern="a", startingOffsets="earliest")
+    query.next()
+    source.controller.delete_topic("a")
+    loses(query.next, "Partitions a-0 have been deleted")
+    query.restart(failOnDataLoss="false")
+    assert query.next() is None
+    source.topic("a")
+    source.write("a", {0: 2})
+    assert query.next() == {"a-0": [0, 1]}
+
+
+@pytest.mark.parametrize("rows", [2, 3, 9])
+def test_a_topic_created_again_is_another_topic_however_much_it_holds(source, start_query, rows):
+    source.topic("a", 2)
+    source.write("a", {0: 3, 1: 1})
+    query = start_query(subscribe="a", startingOffsets="earliest")
+    query.next()
+    source.controller.delete_topic("a")
+    source.topic("a", 1)
+    source.write("a", {0: rows})
+    loses(query.next, "Partitions a-0, a-1 have been deleted", "deleted and created again")
+    query.restart(failOnDataLoss="false")
+    assert query.next() == {"a-0": list(range(rows))}
+    assert query.position("a") == {"0": rows}
+    source.write("a", {0: 1})
+    assert query.next() == {"a-0": [rows]}
+
+
+def test_a_named_topic_may_be_away_for_long_and_come_back(source, start_query):
+    for name in ("a", "b"):
+        source.topic(name)
+        source.write(name, {0: 2})
+    query = start_query(subscribe="a,b", startingOffsets="earliest", failOnDataLoss="false")
+    query.next()
+    source.controller.delete_topic("a")
+    query.next()
+    assert query.next() is None
+    source.write("b", {0: 1})
+    assert query.next() == {"b-0": [2]}
+    source.topic("a")
+    source.write("a", {0: 4})
+    assert query.next() == {"a-0": [0, 1, 2, 3]}
+
+
+def test_a_loss_that_is_passed_over_is_said_once(source, start_query, caplog):
+    for name in ("a", "b"):
+        source.topic(name)
+    source.write("a", {0: 3})
+    query = start_query(subscribePattern="[ab]", startingOffsets="earliest", failOnDataLoss="false")
+    query.next()
+    source.controller.delete_topic("a")
+    source.controller.delete_topic("b")
+    for _ in range(3):
+        query.next()
+    assert caplog.text.count("KAFKA_DATA_LOSS.PARTITIONS_DELETED") == 2
+
+
+def test_a_topic_that_is_not_subscribed_any_more_is_no_silent_loss(source, start_query):
+    for name in ("a", "b"):
+        source.topic(name)
+        source.write(name, {0: 2})
+    query = start_query(subscribe="a,b", startingOffsets="earliest")
+    query.next()
+    query.restart(subscribe="b")
+    loses(query.next, "topic 'a' exists and is not among those that are read any more")
+    query.restart(failOnDataLoss="false")
+    source.write("b", {0: 1})
+    assert query.next() == {"b-0": [2]}
+
+
+def test_a_topic_may_be_added_to_the_subscription(source, start_query):
+    for name in ("a", "b"):
+        source.topic(name)
+        source.write(name, {0: 2})
+    query = start_query(subscribe="a", startingOffsets="latest")
+    query.next()
+    query.restart(subscribe="a,b")
+    assert query.next() == {"b-0": [0, 1]}
+
+
+def test_a_partition_that_is_not_assigned_any_more_is_no_silent_loss(source, start_query):
+    source.topic("a", 2)
+    query = start_query(assign='{"a":[0,1]}')
+    query.next()
+    query.restart(assign='{"a":[0]}')
+    loses(query.next, "Partitions a-1 have been deleted", "not among those that are read")
+
+
+def test_a_start_past_the_end_is_reported(source, start_query):
+    source.topic("t")
+    source.write("t", {0: 40})
+    given = {"subscribe": "t", "startingOffsets": '{"t":{"0":100}}'}
+    loses(start_query(**given).next, "changed from 100 to 40", "set too high", "PARTITION_OFFSET_CHANGED")
+    query = start_query(**given, failOnDataLoss="false")
+    assert query.next() == {}
+    assert query.position("t") == {"0": 40}
+    source.write("t", {0: 2})
+    assert query.next() == {"t-0": [40, 41]}
+
+
+def test_json_must_name_every_partition(source, start_query):
+    source.topic("t", 2)
+    with pytest.raises(InvalidConfigError, match="must specify all TopicPartitions: missing t-1"):
+        start_query(subscribe="t", startingOffsets='{"t":{"0":1}}').next()
+
+
+def test_a_topic_deleted_between_plan_and_replay(source, start_query):
+    source.topic("a")
+    source.topic("b")
+    source.write("a", {0: 5})
+    source.write("b", {0: 5})
+    query = start_query(subscribe="a,b", startingOffsets="earliest")
+    start = query.reader.initialOffset()
+    end = query.reader.latestOffset(start, query.limit)
+    source.controller.delete_topic("a")
+    loses(lambda: query.reader.partitions(start, end), "a-0 was deleted", "offsets 0 to 5 (exclusive)")
+    query.restart(failOnDataLoss="false")
+    assert source.rows(query.reader, query.reader.partitions(start, end)) == {"b-0": list(range(5))}
+
+
+def test_planned_tasks_outlive_their_topic(source, start_query):
+    source.topic("a")
+    source.write("a", {0: 5})
+    query = start_query(subscribe="a", startingOffsets="earliest")
+    start = query.reader.initialOffset()
+    tasks = query.reader.partitions(start, query.reader.latestOffset(start, query.limit))
+    source.controller.delete_topic("a")
+    assert source.rows(query.reader, tasks) == {"a-0": list(range(5))}
+
+
+# ------------------------------------------------------------------------------------------- limits
+
+
+def test_a_limit_is_shared_in_proportion(source, start_query):
+    source.topic("t", 3)
+    source.write("t", {0: 101, 1: 11, 2: 1})
+    query = start_query(subscribe="t", startingOffsets="earliest", maxOffsetsPerTrigger="10")
+    counts = []
+    while (rows := query.next()) is not None:
+        counts.append([len(rows.get(f"t-{number}", ())) for number in range(3)])
+    assert counts[:3] == [[8, 1, 1], [9, 1, 0], [9, 1, 0]]
+    assert [sum(column) for column in zip(*counts, strict=True)] == [101, 11, 1]
+
+
+def test_no_option_means_no_limit(source, start_query):
+    source.topic("t")
+    query = start_query(subscribe="t")
+    assert isinstance(query.limit, ReadAllAvailable)
+
+
+def test_trigger_once_takes_all_there_is(source, start_query):
+    source.topic("t")
+    source.write("t", {0: 50})
+    given = {"maxOffsetsPerTrigger": "10", "minOffsetsPerTrigger": "10", "maxBytesPerTrigger": "1"}
+    query = start_query(subscribe="t", startingOffsets="earliest", limit=ReadAllAvailable(), **given)
+    assert len(query.next()["t-0"]) == 50
+    source.write("t", {0: 1})
+    assert len(query.next()["t-0"]) == 1
+
+
+def test_available_now_stops_at_the_end_that_its_first_call_saw(source, start_query):
+    source.topic("t")
+    source.write("t", {0: 25})
+    given = {"maxOffsetsPerTrigger": "10", "minOffsetsPerTrigger": "8"}
+    query = start_query(subscribe="t", startingOffsets="earliest", **given)
+    query.reader.prepareForTriggerAvailableNow()
+    counts = []
+    while (rows := query.next()) is not None:
+        counts.append(len(rows["t-0"]))
+        source.write("t", {0: 5})
+        source.controller.add_partitions("t", 1 + len(counts) + 1)
+    assert counts == [10, 10, 5], "the rest below the minimum is taken too"
+
+
+@pytest.mark.parametrize("fail", ["true", "false"])
+def test_available_now_says_that_its_end_cannot_be_reached(source, start_query, fail):
+    for name in ("a", "b"):
+        source.topic(name)
+        source.write(name, {0: 9})
+    given = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": "4", "failOnDataLoss": fail}
+    query = start_query(subscribePattern="[ab]", **given)
+    query.reader.prepareForTriggerAvailableNow()
+    query.next()
+    source.controller.delete_topic("b")
+    said = "have been lost during running query with Trigger.AvailableNow" if fail == "false" else "have been deleted"
+    loses(query.next, said)
+
+
+def test_small_batches_wait_for_the_minimum(source, start_query):
+    source.topic("t")
+    source.write("t", {0: 1})
+    query = start_query(subscribe="t", startingOffsets="earliest", minOffsetsPerTrigger="5", maxTriggerDelay="1h")
+    assert query.next() == {"t-0": [0]}
+    source.write("t", {0: 4})
+    assert query.next() is None
+    source.write("t", {0: 1})
+    assert query.next() == {"t-0": [1, 2, 3, 4, 5]}
+
+
+def test_rows_wait_no_longer_than_the_delay(source, start_query):
+    source.topic("t")
+    query = start_query(subscribe="t", startingOffsets="earliest", minOffsetsPerTrigger="5", maxTriggerDelay="0")
+    query.next()
+    source.write("t", {0: 1})
+    assert query.next() == {"t-0": [0]}
+
+
+def test_bytes_limit_a_batch(source, start_query):
+    source.topic("t", 2)
+    for _ in range(4):
+        source.write("t", {0: 10, 1: 10}, size=1000)
+    query = start_query(subscribe="t", startingOffsets="earliest", maxBytesPerTrigger="20000")
+    counts = []
+    while (rows := query.next()) is not None:
+        counts.append(sum(map(len, rows.values())))
+    assert sum(counts) == 80
+    assert all(10 <= count <= 20 for count in counts[:-1])
+
+
+# ------------------------------------------------------------------------------------------- tasks
+
+
+def test_few_tasks_read_many_partitions_and_each_object_once(source, start_query, monkeypatch):
+    from spark_replog.consumer.fetcher import Fetcher
+
+    source.topic("t", 16)
+    for _ in range(3):
+        source.write("t", dict.fromkeys(range(16), 4))
+    query = start_query(subscribe="t", startingOffsets="earliest", maxPartitions="3")
+    start = query.reader.initialOffset()
+    tasks = query.reader.partitions(start, query.reader.latestOffset(start, query.limit))
+    assert len(tasks) == 3
+    gets = []
+    get = Fetcher._get
+    monkeypatch.setattr(Fetcher, "_get", lambda self, *which: gets.append(which[1]) or get(self, *which))
+    rows = source.rows(query.reader, tasks)
+    assert rows == {f"t-{number}": list(range(12)) for number in range(16)}
+    assert len(gets) == 9, "three objects, each once a task"
+    assert [sum(1 for _ in query.reader.read(task)) for task in tasks] == [1, 1, 1]
+
+
+def test_tasks_of_several_partitions_go_on_where_one_object_was_lost(source, start_query):
+    source.topic("t", 4)
+    for _ in range(3):
+        source.write("t", dict.fromkeys(range(4), 2))
+    given = {"subscribe": "t", "startingOffsets": "earliest", "maxPartitions": "1"}
+    query = start_query(**given, failOnDataLoss="false")
+    start = query.reader.initialOffset()
+    (task,) = query.reader.partitions(start, query.reader.latestOffset(start, query.limit))
+    lost = task.slices[4].object.name
+    files = list(Path(source.path).rglob(lost))
+    assert len(files) == 3
+    for file in files:
+        file.unlink()
+    assert source.rows(query.reader, [task]) == {f"t-{number}": [0, 1, 4, 5] for number in range(4)}
+    loses(lambda: source.rows(start_query(**given).reader, [task]), "offsets 2 to 4")
