@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from spark_replog.config_consumer import CONSUMER_KEYS
+from spark_replog.config_coordinator import COORDINATOR_KEYS, CoordinatorConfig
 from spark_replog.config_keys import SINK_KEYS, SOURCE_KEYS, STORAGE_KEYS, ConfigGroup, ConfigKey
 from spark_replog.errors import ErrorCode, InvalidConfigError
 
@@ -78,40 +79,6 @@ class ProducerConfig:
             InvalidConfigError: REPLOG_UNKNOWN_OPTION or REPLOG_INVALID_OPTION.
         """
         return cls(**_read("producer", options, beside=("coordinator", "storage")))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CoordinatorConfig:
-    """How the driver-side owner of a ledger waits for replicas and for its commit."""
-
-    replica_lag_time_max_ms: int = 2_000
-    metadata_max_age_ms: int = 300_000
-    replica_catchup_budget_ms: int = 5_000
-    replica_catchup_bytes: int = 32 * _MIB
-    replica_rejoin_wait_ms: int = 30_000
-    commit_wait_ms: int = 20
-    delivery_timeout_ms: int = 120_000
-    request_timeout_ms: int = 30_000
-
-    def __post_init__(self) -> None:
-        """A replica must leave the ISR well before a request gives up, or acks=all could never succeed."""
-        if self.replica_lag_time_max_ms * 2 >= self.request_timeout_ms:
-            raise InvalidConfigError(
-                ErrorCode.REPLOG_INVALID_OPTION,
-                "replica.lag.time.max.ms must be less than half of request.timeout.ms. Lower it or raise "
-                "request.timeout.ms.",
-                replica_lag_time_max_ms=self.replica_lag_time_max_ms,
-                request_timeout_ms=self.request_timeout_ms,
-            )
-
-    @classmethod
-    def from_options(cls, options: Mapping[str, object]) -> CoordinatorConfig:
-        """Read the coordinator's keys of a client mapping; a producer's keys may stand beside them.
-
-        Raises:
-            InvalidConfigError: REPLOG_UNKNOWN_OPTION or REPLOG_INVALID_OPTION.
-        """
-        return cls(**_read("coordinator", options, beside=("producer", "storage")))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,7 +194,6 @@ _DEFAULTS: Mapping[str, Mapping[str, object]] = {
     group: {field.name: field.default for field in fields(settings)}
     for group, settings in (
         ("producer", ProducerConfig),
-        ("coordinator", CoordinatorConfig),
         ("topic", TopicConfig),
     )
 }
@@ -348,68 +314,6 @@ _PRODUCER_KEYS = (
     ),
 )
 
-_COORDINATOR_KEYS = (
-    _setting(
-        "coordinator",
-        "replica.lag.time.max.ms",
-        "30000",
-        "ms",
-        "A replica that has not taken its copies within this time leaves the ISR in the same commit. Less "
-        "than half of request.timeout.ms. Shorter than Kafka's, since a micro-batch waits for it.",
-        minimum=1,
-    ),
-    _setting(
-        "coordinator",
-        "metadata.max.age.ms",
-        "300000",
-        "ms",
-        "How old a view of the roots may get before it is read again without a cause.",
-    ),
-    _setting(
-        "coordinator",
-        "replica.catchup.budget.ms",
-        None,
-        "ms",
-        "With acks=0 and 1, how long a commit may copy to followers after its entry is decided.",
-    ),
-    _setting(
-        "coordinator",
-        "replica.catchup.bytes",
-        None,
-        "bytes",
-        "How much one commit may copy to a replica that is not in sync, so that it can join the ISR again.",
-    ),
-    _setting(
-        "coordinator",
-        "replica.rejoin.wait.ms",
-        None,
-        "ms",
-        "How long a replica stays out of the ISR at least, and how often a commit looks whether its root is back.",
-    ),
-    _setting(
-        "coordinator",
-        "commit.wait.ms",
-        None,
-        "ms",
-        "How long a decided commit waits for the metadata roots that have not answered.",
-    ),
-    _setting(
-        "coordinator",
-        "delivery.timeout.ms",
-        "120000",
-        "ms",
-        "After this a commit that reached no majority ends with COMMIT_OUTCOME_UNKNOWN.",
-    ),
-    _setting(
-        "coordinator",
-        "request.timeout.ms",
-        "30000",
-        "ms",
-        "How long a commit waits for replicas before REQUEST_TIMED_OUT.",
-        minimum=1,
-    ),
-)
-
 _TOPIC_KEYS = (
     _setting(
         "topic",
@@ -476,7 +380,7 @@ _TOPIC_KEYS = (
 CONFIG_KEYS: tuple[ConfigKey, ...] = (
     *_PRODUCER_KEYS,
     *CONSUMER_KEYS,
-    *_COORDINATOR_KEYS,
+    *COORDINATOR_KEYS,
     *_TOPIC_KEYS,
     *STORAGE_KEYS,
     *SOURCE_KEYS,

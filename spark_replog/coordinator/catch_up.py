@@ -36,7 +36,11 @@ class CatchUp:
             if ledger.state.stable_index == ledger.state.applied_index:
                 return
             missing = ledger.state.under_replicated()
-        copied = self._copy([(each, broker_id) for each in missing for broker_id in each.missing])
+        fetcher = self._services.fetcher
+        copied = self._copy(
+            [(each, to) for each in missing for to in each.missing if not fetcher.is_backing_off(to)],
+            is_throttled=False,
+        )
         self._record(ledger, copied, None)
 
     def readmit(self, ledger: Ledger[TopicLedgerState]) -> None:
@@ -58,8 +62,8 @@ class CatchUp:
                     for each in ledger.state.under_replicated(include_out_of_sync=True)
                     if broker_id in each.missing
                 ]
-            chosen = _within(missing, self._services.config.replica_catchup_bytes)
-            copied = self._copy([(each, broker_id) for each in chosen])
+            chosen = within(missing, self._services.config.replica_catchup_bytes)
+            copied = self._copy([(each, broker_id) for each in chosen], is_throttled=True)
             has_all = len(copied) == len(missing)
             is_back = self._record(ledger, copied, broker_id if has_all else None)
             if is_back:
@@ -82,16 +86,15 @@ class CatchUp:
                 returned.append(broker_id)
         return returned
 
-    def _copy(self, wanted: Iterable[tuple[MissingCopy, BrokerId]]) -> list[tuple[MissingCopy, BrokerId]]:
+    def _copy(
+        self, wanted: Iterable[tuple[MissingCopy, BrokerId]], *, is_throttled: bool
+    ) -> list[tuple[MissingCopy, BrokerId]]:
         """Copy in parallel until the budget is used up; return what is durable."""
         started: dict[Future[None], tuple[MissingCopy, BrokerId]] = {}
         for missing, broker_id in wanted:
-            ref = missing.object
-            checksums = tuple((each.start_byte, each.size_bytes, each.crc32c) for each in missing.sections)
-            job = CopyJob(
-                ref.ledger_id, ref.generation, ref.name, ref.size_bytes, checksums, tuple(sorted(ref.holders))
-            )
-            started[self._services.fetcher.submit(job, broker_id, _log_failure)] = (missing, broker_id)
+            job = copy_job_of(missing)
+            future = self._services.fetcher.submit(job, broker_id, _log_failure, is_throttled=is_throttled)
+            started[future] = (missing, broker_id)
         done, late = wait(started, timeout=self._services.config.replica_catchup_budget_ms / 1000.0)
         for future in late:
             future.cancel()
@@ -133,8 +136,8 @@ def _out_of_sync(state: TopicLedgerState) -> set[BrokerId]:
     }
 
 
-def _within(missing: list[MissingCopy], size_bytes_max: int) -> list[MissingCopy]:
-    """Return the oldest objects that fit, at least one."""
+def within(missing: Iterable[MissingCopy], size_bytes_max: int) -> list[MissingCopy]:
+    """Return the oldest objects that fit, at least one where there is any."""
     chosen: list[MissingCopy] = []
     size_bytes = 0
     for each in missing:
@@ -143,6 +146,13 @@ def _within(missing: list[MissingCopy], size_bytes_max: int) -> list[MissingCopy
             break
         chosen.append(each)
     return chosen
+
+
+def copy_job_of(missing: MissingCopy) -> CopyJob:
+    """Return what a fetcher needs to know of an object."""
+    ref = missing.object
+    checksums = tuple((each.start_byte, each.size_bytes, each.crc32c) for each in missing.sections)
+    return CopyJob(ref.ledger_id, ref.generation, ref.name, ref.size_bytes, checksums, tuple(sorted(ref.holders)))
 
 
 def _log_failure(job: CopyJob, target: BrokerId, error: Exception | None) -> None:

@@ -1,19 +1,24 @@
 """Copies data objects to brokers that miss them: what a follower's fetch is on passive storage.
 
-Runs in the process that commits, on the I/O threads of the target's lane, so that a hung
-root holds only its own threads. Whole objects are copied: from a local root they are a
-memory map, from a remote one at most ``max.request.size`` (32 MiB) a copy.
+Runs in the process that commits, repairs or (after its own rows) writes, on threads of the target's own
+fetch lane, so that a hung root holds only those. Whole objects are copied: from a local root they are a
+memory map, from a remote one at most ``max.request.size`` (32 MiB) a copy. The bytes pass through this
+process because a copy must be verified before it counts; no store's own copy does that.
 """
 
 from __future__ import annotations
 
 import logging
+import threading
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 
 from crc32c import crc32c
 
+from spark_replog.clock import SYSTEM_CLOCK, Clock
+from spark_replog.config import CoordinatorConfig
 from spark_replog.errors import CorruptDataError, ErrorCode, ReplogError, RetriableError
 from spark_replog.ids import BrokerId, LedgerId
 from spark_replog.storage.brokers import BrokerSet
@@ -23,8 +28,11 @@ from spark_replog.storage.paths import data_key
 
 _log = logging.getLogger(__name__)
 
+BACKOFF_DOUBLINGS_MAX = 5
+
 ObjectKey = tuple[int, str]
 """(generation, name) of a data object within its ledger."""
+CopyCallback = Callable[["CopyJob", BrokerId, Exception | None], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,47 +58,177 @@ class CopyJob:
         return data_key(self.ledger_id, self.generation, self.name)
 
 
+class ReplicationThrottle:
+    """Spreads copied bytes over time. Thread safe.
+
+    Args:
+        rate_bytes: per second, ``follower.replication.throttled.rate``.
+        clock: time source.
+    """
+
+    def __init__(self, rate_bytes: int, clock: Clock) -> None:
+        self._rate_bytes = rate_bytes
+        self._clock = clock
+        self._free_ms = 0.0
+        self._lock = threading.Lock()
+
+    def acquire(self, size_bytes: int) -> float:
+        """Wait for the copies taken before this one; return how long, in ms. The first goes at once."""
+        with self._lock:
+            now_ms = self._clock.monotonic_ms()
+            start_ms = max(self._free_ms, now_ms)
+            self._free_ms = start_ms + size_bytes * 1000.0 / self._rate_bytes
+        wait_ms = start_ms - now_ms
+        if wait_ms > 0:
+            self._clock.sleep_ms(wait_ms)
+        return wait_ms
+
+
+@dataclass(slots=True)
+class _Target:
+    """How copies to one broker stand."""
+
+    waiting: deque[Callable[[], None]]
+    active_count: int = 0
+    failure_count: int = 0
+    retry_at_ms: int = 0
+
+
 class ReplicaFetcher:
     """Thread safe.
 
     Args:
         brokers: the roots.
+        config: ``num.replica.fetchers`` copies at once to a broker, ``replica.fetch.backoff.ms`` after one
+            that failed, ``follower.replication.throttled.rate``.
+        clock: time source.
     """
 
-    def __init__(self, brokers: BrokerSet) -> None:
+    def __init__(
+        self, brokers: BrokerSet, config: CoordinatorConfig | None = None, *, clock: Clock = SYSTEM_CLOCK
+    ) -> None:
         self._brokers = brokers
+        self._config = config or CoordinatorConfig()
+        self._clock = clock
+        self._throttle = ReplicationThrottle(self._config.follower_replication_throttled_rate, clock)
+        self._targets: dict[BrokerId, _Target] = {}
+        self._lock = threading.Lock()
 
     def submit(
-        self, job: CopyJob, target: BrokerId, on_done: Callable[[CopyJob, BrokerId, Exception | None], None]
+        self, job: CopyJob, target: BrokerId, on_done: CopyCallback, *, is_throttled: bool = False
     ) -> Future[None]:
-        """Start a copy; ``on_done`` runs once in an I/O thread, with the error or None."""
-        future = io_pool().submit_to(self._brokers.url(target), self.copy, job, target)
+        """Queue a copy; ``on_done`` runs once in a fetch thread, with the error or None.
+
+        Args:
+            job: what.
+            target: to which broker.
+            on_done: gets the outcome.
+            is_throttled: whether ``follower.replication.throttled.rate`` applies: to replicas that are
+                out of sync only, since an append waits for the others (Kafka's rule).
+
+        Returns:
+            A future; cancelling works while the copy waits for its turn.
+        """
+        future: Future[None] = Future()
+
+        def run() -> None:
+            try:
+                if future.set_running_or_notify_cancel():
+                    self._run(job, target, is_throttled, future)
+            finally:
+                self._finish(target)
 
         def report(done: Future[None]) -> None:
-            error = done.exception()
-            on_done(job, target, error if error is None or isinstance(error, Exception) else RuntimeError(str(error)))
+            if not done.cancelled():
+                error = done.exception()
+                on_done(
+                    job, target, error if error is None or isinstance(error, Exception) else RuntimeError(str(error))
+                )
 
         future.add_done_callback(report)
+        with self._lock:
+            self._target(target).waiting.append(run)
+        self._start(target)
         return future
 
-    def copy(self, job: CopyJob, target: BrokerId) -> None:
+    def is_backing_off(self, target: BrokerId) -> bool:
+        """Return whether a copy to the broker failed so recently that catching up should wait."""
+        with self._lock:
+            return self._clock.monotonic_ms() < self._target(target).retry_at_ms
+
+    def copy(self, job: CopyJob, target: BrokerId, *, check_root: bool = True) -> None:
         """Copy one object and return once it is durable on the target.
+
+        Args:
+            job: what.
+            target: to which broker.
+            check_root: False only while that root is being rebuilt, before it has a root file.
 
         Raises:
             RetriableError: the target's root is away or stale, or no source answers.
             CorruptDataError: CORRUPT_MESSAGE: no source has good bytes, or the target holds others.
             ReplogError: REPLOG_STORE_REFUSED and the like, from the target.
         """
-        self._brokers.check_root(target)
+        if check_root:
+            self._brokers.check_root(target)
         body = self._read_verified(job)
         outcome = self._brokers.store(target).create(job.storage_key, body, make_parent=True)
         if outcome is not CreateOutcome.CREATED:
             raise CorruptDataError(
                 ErrorCode.CORRUPT_MESSAGE,
-                "the follower holds other bytes under this name. Run `replog store verify --deep`.",
+                "the follower holds other bytes under this name. Run `replog store repair --deep`.",
                 broker=target,
                 key=job.storage_key,
             )
+
+    def is_whole(self, job: CopyJob, target: BrokerId) -> bool:
+        """Return whether the broker's own copy has every byte that the log says.
+
+        Raises:
+            ReplogError: the root does not answer.
+        """
+        return _damage(job, self._brokers.store(target).get(job.storage_key)) is None
+
+    def _run(self, job: CopyJob, target: BrokerId, is_throttled: bool, future: Future[None]) -> None:
+        try:
+            if is_throttled:
+                self._throttle.acquire(job.size_bytes)
+            self.copy(job, target)
+        except BaseException as error:  # the caller's to judge, whatever it is
+            self._note(target, is_failed=True)
+            future.set_exception(error)
+        else:
+            self._note(target, is_failed=False)
+            future.set_result(None)
+
+    def _note(self, target: BrokerId, *, is_failed: bool) -> None:
+        with self._lock:
+            found = self._target(target)
+            if not is_failed:
+                found.failure_count = found.retry_at_ms = 0
+                return
+            wait_ms = self._config.replica_fetch_backoff_ms << min(found.failure_count, BACKOFF_DOUBLINGS_MAX)
+            found.failure_count += 1
+            found.retry_at_ms = self._clock.monotonic_ms() + wait_ms
+
+    def _start(self, target: BrokerId) -> None:
+        while True:
+            with self._lock:
+                found = self._target(target)
+                if not found.waiting or found.active_count >= self._config.num_replica_fetchers:
+                    return
+                run = found.waiting.popleft()
+                found.active_count += 1
+            # A lane of its own: bulk copies must not stand before the journal's creates of this root.
+            io_pool().submit_to(f"{self._brokers.url(target)}#fetch", run)
+
+    def _finish(self, target: BrokerId) -> None:
+        with self._lock:
+            self._target(target).active_count -= 1
+        self._start(target)
+
+    def _target(self, target: BrokerId) -> _Target:
+        return self._targets.setdefault(target, _Target(deque()))
 
     def _read_verified(self, job: CopyJob) -> Buffer:
         """Return the body from the first source whose bytes match every section's checksum."""
@@ -107,7 +245,7 @@ class ReplicaFetcher:
             _log.warning("copy of %s on broker %d is bad: %s", job.storage_key, source, problem)
             failure = CorruptDataError(
                 ErrorCode.CORRUPT_MESSAGE,
-                f"no good copy to replicate from: {problem}. Run 'replog store verify'.",
+                f"no good copy to replicate from: {problem}. Run 'replog store verify --deep'.",
                 broker=source,
                 key=job.storage_key,
             )

@@ -42,7 +42,7 @@ class ReplicaManager:
             config or cluster.config,
             cluster.clock,
             DelayedOperationPurgatory(clock=cluster.clock),
-            ReplicaFetcher(cluster.brokers),
+            ReplicaFetcher(cluster.brokers, config or cluster.config, clock=cluster.clock),
         )
         self._catch_up = CatchUp(cluster.brokers, self._services)
 

@@ -81,7 +81,7 @@ class LedgerCore:
         rng: random.Random,
     ) -> None:
         self.prefix = DecidedPrefix(len(root_names), genesis, lambda root: root_names[root])
-        self.proposer = Proposer(self.prefix, incarnation)
+        self.proposer = Proposer(self.prefix, incarnation, round_step=settings.claim_round_step)
         self.roots = [RootState() for _ in root_names]
         self.phase = Phase.IDLE
         self.is_tail_unclear = False

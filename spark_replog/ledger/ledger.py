@@ -19,6 +19,7 @@ from spark_replog.errors import (
     RetriableError,
 )
 from spark_replog.ledger.core import LedgerCore, Phase
+from spark_replog.ledger.journal_rebuild import OwnedLog, without
 from spark_replog.ledger.record import INCARNATION_SIZE_BYTES, TAG_SIZE_BYTES, genesis_hash
 from spark_replog.ledger.shell_io import RootIo
 from spark_replog.ledger.types import AppendOutcome, JournalRoot, LedgerSettings, LedgerState, LedgerStats
@@ -412,6 +413,19 @@ class Ledger(Generic[S]):
 
     def _now_ms(self) -> float:
         return self._clock.monotonic_ms()
+
+    def owned_log(self, broker_id: int) -> OwnedLog | None:
+        """Return all decided entries and the epoch that owns them, to rebuild a root's journal from.
+
+        Call it right after ``append``, on a ledger that has never read that root: its values are kept
+        for it. None where another process has claimed the ledger meanwhile.
+        """
+        root = next(number for number, each in enumerate(self._roots) if each.broker_id == broker_id)
+        prefix, proposer = self._core.prefix, self._core.proposer
+        if not proposer.is_leading or proposer.epoch is None:
+            return None
+        known = without(tuple(view.last for view in prefix.views), root)
+        return OwnedLog(proposer.epoch, list(prefix.hashes), dict(prefix.payloads), known, prefix.named[root])
 
     # -- errors -----------------------------------------------------------------------------------
 

@@ -48,6 +48,7 @@ class Proposer:
     Args:
         prefix: what is known of the journals.
         incarnation: 16 random bytes, never used by another process.
+        round_step: how far above every seen round a claim goes.
 
     Attributes:
         epoch: the claimed or claiming epoch; None without one. With one root always ZERO_EPOCH.
@@ -56,7 +57,7 @@ class Proposer:
         proposal: the value in flight.
     """
 
-    def __init__(self, prefix: DecidedPrefix, incarnation: bytes) -> None:
+    def __init__(self, prefix: DecidedPrefix, incarnation: bytes, *, round_step: int = 1) -> None:
         self.prefix = prefix
         self.incarnation = incarnation
         self.root_count = len(prefix.views)
@@ -66,11 +67,12 @@ class Proposer:
         self.claimed = 0
         self.proposal: Proposal | None = None
         self._round = 0
+        self._round_step = round_step
 
     def start_claim(self) -> None:
         """Take a higher epoch than any seen or used."""
         seen = max(view.promised.round for view in self.prefix.views)
-        self._round = max(seen, self._round) + 1
+        self._round = max(seen, self._round) + self._round_step
         self.epoch = Epoch(self._round, self.incarnation)
         self.claimed = 0
         self.is_leading = False

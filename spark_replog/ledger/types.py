@@ -51,6 +51,7 @@ class LedgerSettings:
         root_retry_max_ms: its largest.
         entry_size_bytes_max: group commit stops adding commands here.
         read_only: never claims, never appends.
+        claim_round_step: how far above every seen round a claim goes; more than 1 only to rebuild a journal.
     """
 
     grace_ms: int = 20
@@ -62,6 +63,7 @@ class LedgerSettings:
     root_retry_max_ms: int = 250
     entry_size_bytes_max: int = 256 * 1024
     read_only: bool = False
+    claim_round_step: int = 1
 
 
 @dataclass(frozen=True, slots=True)

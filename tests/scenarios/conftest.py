@@ -84,6 +84,7 @@ class LocalStore:
         timeout_ms: int = 30_000,
         objects: tuple[DataObject, ...] | None = None,
         internal_topics_allowed: bool = False,
+        is_atomic: bool = True,
     ) -> ProduceResponse:
         """Write and commit one micro-batch as one task would."""
         if objects is None:
@@ -91,13 +92,18 @@ class LocalStore:
         identity = ProducerIdentity(query, incarnation or query, batch, run, kind, on_reset)
         ledger_id = self.cluster.lookup(topic).ledger_id
         return self.commit({ledger_id: Append(identity, "User:test", "", 0, objects)}, acks, timeout_ms,
-                           internal_topics_allowed)[ledger_id]  # fmt: skip
+                           internal_topics_allowed, is_atomic)[ledger_id]  # fmt: skip
 
     def commit(
-        self, entries: Mapping[str, Append], acks: int = -1, timeout_ms: int = 30_000, allowed: bool = False
+        self,
+        entries: Mapping[str, Append],
+        acks: int = -1,
+        timeout_ms: int = 30_000,
+        allowed: bool = False,
+        is_atomic: bool = True,
     ) -> Mapping[str, ProduceResponse]:
         answers: list[Mapping[str, ProduceResponse]] = []
-        self.manager.append_records(timeout_ms, acks, allowed, entries, answers.append)
+        self.manager.append_records(timeout_ms, acks, allowed, entries, answers.append, is_atomic=is_atomic)
         assert len(answers) == 1
         return answers[0]
 
@@ -131,7 +137,10 @@ def store(tmp_path: Path) -> Iterator[LocalStore]:
 
 
 class FaultyStore:
-    """A store whose journal creates lose their answer or never arrive, and whose data creates stall."""
+    """A store whose journal creates lose their answer or never arrive, and whose data creates stall.
+
+    ``answered_count`` counts the gets and creates that came back.
+    """
 
     def __init__(self, store: Any) -> None:
         self.store = store
@@ -141,23 +150,31 @@ class FaultyStore:
         self.stall_seconds = 0.0
         self.hung = threading.Event()
         self.hung.set()
+        self.data_gate = threading.Event()
+        self.data_gate.set()
+        self.answered_count = 0
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.store, name)
 
     def get(self, key: str, **more: Any) -> Any:
         self.hung.wait(20)
-        return self.store.get(key, **more)
+        found = self.store.get(key, **more)
+        self.answered_count += 1
+        return found
 
     def create(self, key: str, data: Any, *, make_parent: bool = False) -> Any:
         self.hung.wait(20)
         if "/journal/" not in key:
             time.sleep(self.stall_seconds)
+            self.data_gate.wait(20)
         elif self.lose_answers or self.drop_creates:
             if not self.drop_creates:
                 self.store.create(key, data, make_parent=make_parent)
             raise OutcomeUnknownError(ErrorCode.REPLOG_STORE_OUTCOME_UNKNOWN, "no answer")
-        return self.store.create(key, data, make_parent=make_parent)
+        outcome = self.store.create(key, data, make_parent=make_parent)
+        self.answered_count += 1
+        return outcome
 
 
 class Faults:
@@ -186,6 +203,7 @@ def faults() -> Any:
         yield Faults(made)
         for each in made.values():
             each.hung.set()
+            each.data_gate.set()
         store.config = kept
 
     return break_roots

@@ -150,10 +150,10 @@ def test_a_slow_replica_leaves_the_isr_after_the_lag_time(store, faults) -> None
     config = CoordinatorConfig(replica_lag_time_max_ms=200, replica_rejoin_wait_ms=60_000)
     with faults(store, config) as broken:
         objects = (store.put("orders", {0: 1}, {0, 1}),)
-        broken.stores[2].stall_seconds = 4
-        started = time.monotonic()
+        broken.stores[2].data_gate.clear()
         assert is_applied(store.append("orders", {0: 1}, batch=0, objects=objects))
-        assert 0.2 <= time.monotonic() - started < 3.5
+        # Nobody waited for the copy: it has not come back yet.
+        assert store.held_by("orders", 2) == set()
         assert set(store.isr("orders")) == {0, 1}
 
 
@@ -163,11 +163,11 @@ def test_a_hung_root_stops_nobody(store, faults) -> None:
     with faults(store, config) as broken:
         assert is_applied(store.append("orders", {0: 1}, batch=0))
         broken.stores[2].hung.clear()  # every call to this root blocks, as on a dead NFS mount
-        started = time.monotonic()
+        answered = broken.stores[2].answered_count
         for batch in range(1, 4):
             assert is_applied(store.append("orders", {0: 1}, batch=batch, holders={0, 1}))
         store.controller.create_topic("clicks")
-        assert time.monotonic() - started < 12
+        assert broken.stores[2].answered_count == answered  # whatever was asked of it is still out
         assert set(store.isr("orders")) == {0, 1}
         assert set(store.isr("clicks")) == {0, 1}
         broken.stores[2].hung.set()

@@ -53,7 +53,7 @@ def one_waiting(
     return operation, partition, leaders
 
 
-@pytest.mark.parametrize(("acks", "partitions", "failed"), itertools.product((-1, 0, 1), (0, 1, 2), (0, 1, 2)))
+@pytest.mark.parametrize(("acks", "partitions", "failed"), [*itertools.product((-1, 0, 1), (0, 1, 2), (0, 1, 2))])
 def test_an_append_waits_iff_acks_all_and_data_and_one_success(acks: int, partitions: int, failed: int) -> None:
     expected = acks == -1 and partitions > 0 and failed < partitions
     assert delayed_produce_required(acks, partitions, failed) is expected

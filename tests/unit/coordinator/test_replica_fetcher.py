@@ -1,0 +1,202 @@
+"""Copies to followers: verified, bounded at once, throttled where they may be, backing off after failures."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import wait
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from crc32c import crc32c
+
+from spark_replog.config import CoordinatorConfig
+from spark_replog.coordinator.replica_fetcher import CopyJob, ReplicaFetcher, ReplicationThrottle
+from spark_replog.errors import CorruptDataError, ErrorCode, ReplogError, RetriableError
+from spark_replog.ids import new_id
+from spark_replog.storage.memory_store import MemoryStore
+
+LEDGER = "1" * 32
+
+
+class ManualClock:
+    def __init__(self) -> None:
+        self.time_ms = 0
+        self.slept_ms: list[float] = []
+
+    def now_ms(self) -> int:
+        return self.time_ms
+
+    def monotonic_ms(self) -> int:
+        return self.time_ms
+
+    def sleep_ms(self, duration_ms: float) -> None:
+        self.slept_ms.append(duration_ms)
+
+
+@dataclass
+class Roots:
+    """Roots in memory, as much of a BrokerSet as a fetcher asks for."""
+
+    stores: dict[int, Any]
+    away: set[int]
+
+    def store(self, broker_id: int) -> Any:
+        return self.stores[broker_id]
+
+    def url(self, broker_id: int) -> str:
+        return str(self.stores[broker_id].url)
+
+    def check_root(self, broker_id: int) -> None:
+        if broker_id in self.away:
+            raise RetriableError(ErrorCode.REPLOG_ROOT_STALE, "away")
+
+
+@pytest.fixture
+def roots() -> Iterator[Roots]:
+    made = Roots({number: MemoryStore(f"memory://{new_id()}") for number in range(3)}, set())
+    yield made
+
+
+def job_of(roots: Roots, body: bytes, holders: tuple[int, ...] = (0,)) -> CopyJob:
+    job = CopyJob(LEDGER, 0, f"q-0-0-{new_id()}.arrow", len(body), ((0, len(body), crc32c(body)),), holders)
+    for holder in holders:
+        roots.stores[holder].create(job.storage_key, body, make_parent=True)
+    return job
+
+
+def fetcher_of(roots: Roots, clock: ManualClock | None = None, **config: int) -> ReplicaFetcher:
+    return ReplicaFetcher(roots, CoordinatorConfig(**config), clock=clock or ManualClock())  # type: ignore[arg-type]
+
+
+def test_a_copy_is_the_same_bytes(roots: Roots) -> None:
+    job = job_of(roots, b"x" * 1000)
+    fetcher_of(roots).copy(job, 1)
+    assert bytes(roots.stores[1].get(job.storage_key)) == b"x" * 1000
+
+
+def test_a_bad_source_is_passed_over_and_never_spread(roots: Roots) -> None:
+    job = job_of(roots, b"good", (2,))
+    roots.stores[0].create(job.storage_key, b"evil", make_parent=True)
+    both = CopyJob(job.ledger_id, job.generation, job.name, job.size_bytes, job.checksums, (0, 2))
+    fetcher = fetcher_of(roots)
+    fetcher.copy(both, 1)
+    assert bytes(roots.stores[1].get(job.storage_key)) == b"good"
+    only_bad = CopyJob(job.ledger_id, job.generation, job.name, job.size_bytes, job.checksums, (0,))
+    with pytest.raises(CorruptDataError):
+        fetcher.copy(only_bad, 1)
+    assert not fetcher.is_whole(only_bad, 0)
+    assert fetcher.is_whole(both, 1)
+
+
+def test_a_failed_read_leaves_the_follower_as_it_was(roots: Roots) -> None:
+    # FollowerStateNotUpdatedIfLogReadFails
+    job = CopyJob(LEDGER, 0, "q-0-0-a.arrow", 4, ((0, 4, 0),), (0,))
+    with pytest.raises(ReplogError):
+        fetcher_of(roots).copy(job, 1)
+    assert roots.stores[1].get(job.storage_key) is None
+
+
+def test_a_root_that_is_away_gets_nothing(roots: Roots) -> None:
+    job = job_of(roots, b"body")
+    roots.away.add(1)
+    with pytest.raises(RetriableError):
+        fetcher_of(roots).copy(job, 1)
+    assert roots.stores[1].get(job.storage_key) is None
+
+
+def test_no_more_copies_at_once_than_num_replica_fetchers(roots: Roots) -> None:
+    gate, lock = threading.Event(), threading.Lock()
+    running: list[int] = [0]
+    highest: list[int] = [0]
+    target = roots.stores[1]
+
+    class Slow:
+        url = target.url
+
+        def create(self, key: str, data: Any, *, make_parent: bool = False) -> Any:
+            with lock:
+                running[0] += 1
+                highest[0] = max(highest[0], running[0])
+            assert gate.wait(20)
+            with lock:
+                running[0] -= 1
+            return target.create(key, data, make_parent=make_parent)
+
+    roots.stores[1] = Slow()
+    fetcher = fetcher_of(roots, num_replica_fetchers=3)
+    done: list[Exception | None] = []
+    jobs = [job_of(roots, bytes([number]) * 10) for number in range(12)]
+    futures = [fetcher.submit(job, 1, lambda job, target, error: done.append(error)) for job in jobs]
+    gate.set()
+    wait(futures, timeout=20)
+    assert done == [None] * 12
+    assert 1 <= highest[0] <= 3
+    assert all(target.get(job.storage_key) is not None for job in jobs)
+
+
+def test_a_copy_that_waits_for_its_turn_can_be_cancelled(roots: Roots) -> None:
+    gate = threading.Event()
+    target = roots.stores[1]
+
+    class Hung:
+        url = target.url
+
+        def create(self, key: str, data: Any, *, make_parent: bool = False) -> Any:
+            assert gate.wait(20)
+            return target.create(key, data, make_parent=make_parent)
+
+    roots.stores[1] = Hung()
+    fetcher = fetcher_of(roots, num_replica_fetchers=1)
+    told: list[str] = []
+    first, second = job_of(roots, b"first"), job_of(roots, b"second")
+    running = fetcher.submit(first, 1, lambda job, target, error: told.append(job.name))
+    waiting = fetcher.submit(second, 1, lambda job, target, error: told.append(job.name))
+    assert waiting.cancel()
+    gate.set()
+    wait([running], timeout=20)
+    assert told == [first.name]
+    assert target.get(second.storage_key) is None
+
+
+def test_a_target_that_failed_is_left_alone_for_longer_and_longer(roots: Roots) -> None:
+    clock = ManualClock()
+    fetcher = fetcher_of(roots, clock, replica_fetch_backoff_ms=1000)
+    job = job_of(roots, b"body")
+    roots.away.add(1)
+    pauses = []
+    for _ in range(8):
+        wait([fetcher.submit(job, 1, lambda *_: None)], timeout=20)
+        assert fetcher.is_backing_off(1)
+        assert not fetcher.is_backing_off(2)
+        started_ms = clock.time_ms
+        while fetcher.is_backing_off(1):
+            clock.time_ms += 500
+        pauses.append(clock.time_ms - started_ms)
+    assert pauses == [1000, 2000, 4000, 8000, 16_000, 32_000, 32_000, 32_000]
+    roots.away.clear()
+    wait([fetcher.submit(job, 1, lambda *_: None)], timeout=20)
+    assert not fetcher.is_backing_off(1)
+
+
+def test_the_throttle_spreads_bytes_over_time() -> None:
+    clock = ManualClock()
+    throttle = ReplicationThrottle(1000, clock)
+    assert throttle.acquire(500) == 0
+    assert throttle.acquire(2000) == 500
+    assert throttle.acquire(1) == 2500
+    clock.time_ms = 10_000
+    assert throttle.acquire(1) == 0
+    assert clock.slept_ms == [500, 2500]
+
+
+def test_only_replicas_that_are_out_of_sync_are_throttled(roots: Roots) -> None:
+    # Kafka: a throttled follower that is out of sync may be denied data, one that is in sync never.
+    clock = ManualClock()
+    fetcher = fetcher_of(roots, clock, follower_replication_throttled_rate=1000)
+    jobs = [job_of(roots, b"x" * 500) for _ in range(4)]
+    wait([fetcher.submit(job, 1, lambda *_: None) for job in jobs], timeout=20)
+    assert clock.slept_ms == []
+    wait([fetcher.submit(job, 2, lambda *_: None, is_throttled=True) for job in jobs], timeout=20)
+    assert sorted(clock.slept_ms) == [500, 1000, 1500]
