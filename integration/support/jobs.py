@@ -243,6 +243,21 @@ def register_twice(spark):
     spark_replog.register(spark)
 
 
+def set_conf(spark, name, value):
+    """Set a conf of the session; None puts the default back."""
+    if value is None:
+        spark.conf.unset(name)
+    else:
+        spark.conf.set(name, value)
+
+
+def run_source(spark, source, name, given):
+    """Run a function of a test; it sees what stands in this file."""
+    names = dict(globals())
+    exec(compile(source, f"<{name}>", "exec"), names)
+    return names[name](spark, **given)
+
+
 def everything(spark, path, checkpoint_folder):
     """Stream and batch both ways, in any version."""
     register_twice(spark)

@@ -8,7 +8,7 @@ to the tasks, what the commit must know comes back in their messages.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pyspark import TaskContext
@@ -288,25 +288,29 @@ def _raise_refusals(cluster: Cluster, identity: ProducerIdentity, answers: Mappi
     assert error is not None
     if len(answers) == 1:
         raise error
-    decided = sorted(ledger_id for ledger_id in answers if ledger_id not in refused)
+    decided = [ledger_id for ledger_id in answers if ledger_id not in refused]
     raise type(error)(
         error.code,
         f"{error.args[0]} The micro-batch spans several ledgers and is in some of them only; repeating it "
         "completes the others and leaves these as they are.",
         **{
             **error.context,
-            "decided": _topics_of(cluster, decided),
-            "undecided": _topics_of(cluster, sorted(refused)),
+            "decided": _topics_of(cluster, answers, decided),
+            "undecided": _topics_of(cluster, answers, refused),
         },
     ) from error
 
 
-def _topics_of(cluster: Cluster, ledger_ids: Sequence[LedgerId]) -> str:
-    names: list[str] = []
+def _topics_of(
+    cluster: Cluster, answers: Mapping[LedgerId, ProduceResponse], ledger_ids: Iterable[LedgerId]
+) -> str:
+    """Return the names of the topics that the batch writes to in these ledgers, deleted ones as well."""
+    names: set[str] = set()
     for ledger_id in ledger_ids:
         ledger = cluster.topic_ledger(ledger_id)
         with ledger.lock:
-            names.extend(topic.name for topic in ledger.state.topics.values() if not topic.closed)
+            topics = ledger.state.topics
+            names |= {topics[key[0]].name for key in answers[ledger_id].partitions if key[0] in topics}
     return ",".join(sorted(names)) or "none"
 
 

@@ -1,0 +1,86 @@
+"""Filters of batch reads: never a wrong row, and less to read where the user asks for it."""
+
+from __future__ import annotations
+
+import pytest
+from remote import run_in
+from spark_driver import JobFailed
+
+CONF = "spark.sql.python.filterPushdown.enabled"
+
+
+@pytest.fixture
+def with_conf(spark):
+    spark.call("set_conf", name=CONF, value="true")
+    yield
+    spark.call("set_conf", name=CONF, value=None)
+
+
+@pytest.fixture(scope="module")
+def days(spark, store):
+    """A topic of one partition: three sections of ten rows, a day apart, each an object of its own."""
+    topic = store.topic("days", 1)
+    for day in (1, 2, 3):
+        query = f"select cast(id as string) value, timestamp'2024-01-0{day} 12:00:00' timestamp from range(0, 10, 1, 1)"
+        spark.call("write_sql", path=str(store.path), query=query, options={"topic": topic})
+    return topic
+
+
+def every_shape(spark, path, topic, options):
+    """Count in the ways in which one frame meets several filters."""
+    frame = spark.read.format("replog").option("subscribe", topic).options(**options).load(path)
+    late, early = frame.filter("offset >= 25"), frame.filter("offset < 3")
+    frame.createOrReplaceTempView("shape")
+    scalars = spark.sql(
+        "select (select count(*) from shape where partition = 7) a, (select count(*) from shape where offset < 12) b, "
+        "(select count(*) from shape) c"
+    ).collect()[0]
+    return [
+        late.count(), frame.count(), early.count(), frame.count(), late.union(early).count(), late.union(frame).count(),
+        frame.filter("timestamp < timestamp'2024-01-02 00:00:00'").count(),
+        frame.filter("topic = 'other'").count(), *scalars,
+    ]  # fmt: skip
+
+
+EXPECTED = [5, 30, 3, 30, 8, 35, 10, 0, 0, 12, 30]
+
+
+def test_the_conf_alone_changes_no_answer(spark, store, days, with_conf):
+    assert run_in(spark, every_shape, path=str(store.path), topic=days, options={}) == EXPECTED
+
+
+def test_reads_work_with_the_conf_off(spark, store, days):
+    arguments = {"path": str(store.path), "topic": days}
+    assert run_in(spark, every_shape, **arguments, options={"pushDownFilters": "true"}) == EXPECTED
+
+
+def count_where(spark, path, topic, condition):
+    frame = spark.read.format("replog").option("subscribe", topic).option("pushDownFilters", "true").load(path)
+    return frame.filter(condition).count()
+
+
+def test_what_a_filter_excludes_is_not_opened(spark, store, days, with_conf):
+    """The sections of the first two days are unreadable on every root: only a read that needs them notices."""
+    files = {}
+    for root in store.path.glob("broker-*"):
+        for file in sorted(root.glob("ledgers/*/data/*/*.arrow"), key=lambda found: found.stat().st_mtime_ns)[:2]:
+            files[file] = file.read_bytes()
+            file.write_bytes(bytes(len(files[file])))
+    assert len(files) == 6
+    arguments = {"path": str(store.path), "topic": days}
+    try:
+        for condition, rows in [
+            ("timestamp >= timestamp'2024-01-03 00:00:00'", 10),
+            ("offset >= 25", 5),
+            ("offset between 21 and 22 and partition = 0", 2),
+            ("partition = 1", 0),
+            ("topic in ('x', 'y')", 0),
+            ("timestamp > timestamp'2025-01-01 00:00:00' and value = X'00'", 0),
+        ]:
+            assert run_in(spark, count_where, **arguments, condition=condition) == rows, condition
+        with pytest.raises(JobFailed, match=r"\[CORRUPT_MESSAGE\]"):
+            run_in(spark, count_where, **arguments, condition="offset >= 15")
+    finally:
+        for file, content in files.items():
+            file.write_bytes(content)
+    assert run_in(spark, count_where, **arguments, condition="offset >= 15") == 15
