@@ -120,7 +120,7 @@ def test_a_batch_over_two_ledgers_that_fails_in_one_names_both(spark, store):
     assert len(spark.call("read", path=path, topic=spared)) == 5
     # What it says holds: with the topic back, the repeated batch completes the one and leaves the other.
     store.topic(doomed, 1)
-    run_in(spark, copy_by_parity, **{key: value for key, value in arguments.items()})
+    run_in(spark, copy_by_parity, **arguments)
     assert [int(row[3]) for row in spark.call("read", path=path, topic=spared)] == [0, 2, 4, 6, 8]
     assert [int(row[3]) for row in spark.call("read", path=path, topic=doomed)] == [1, 3, 5, 7, 9]
 
