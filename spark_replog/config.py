@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+from spark_replog.config_client import CLIENT_KEYS
 from spark_replog.config_consumer import CONSUMER_KEYS
 from spark_replog.config_coordinator import COORDINATOR_KEYS, CoordinatorConfig
 from spark_replog.config_keys import SINK_KEYS, SOURCE_KEYS, STORAGE_KEYS, ConfigGroup, ConfigKey
@@ -78,7 +79,7 @@ class ProducerConfig:
         Raises:
             InvalidConfigError: REPLOG_UNKNOWN_OPTION or REPLOG_INVALID_OPTION.
         """
-        return cls(**_read("producer", options, beside=("coordinator", "storage")))
+        return cls(**read_group("producer", options, beside=("coordinator", "storage")))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +101,7 @@ class TopicConfig:
         Raises:
             InvalidConfigError: REPLOG_UNKNOWN_OPTION or INVALID_CONFIG.
         """
-        return cls(**_read("topic", config, code=ErrorCode.INVALID_CONFIG))
+        return cls(**read_group("topic", config, code=ErrorCode.INVALID_CONFIG))
 
     def min_insync(self, replica_count: int) -> int:
         """Return the replicas that must hold a row before acks=all succeeds (a majority unless set)."""
@@ -140,13 +141,14 @@ def storage_options(options: Mapping[str, object]) -> dict[str, str]:
     }
 
 
-def _read(
+def read_group(
     group: ConfigGroup,
     options: Mapping[str, object],
     *,
     beside: tuple[ConfigGroup, ...] = (),
     code: ErrorCode = ErrorCode.REPLOG_INVALID_OPTION,
 ) -> dict[str, Any]:
+    """Return field -> value of one group's keys; keys of the groups ``beside`` it are left alone."""
     own = {key.name: key for key in keys_of(group)}
     others = {key.name for key in keys_of(*beside)}
     values: dict[str, Any] = {}
@@ -379,6 +381,7 @@ _TOPIC_KEYS = (
 
 CONFIG_KEYS: tuple[ConfigKey, ...] = (
     *_PRODUCER_KEYS,
+    *CLIENT_KEYS,
     *CONSUMER_KEYS,
     *COORDINATOR_KEYS,
     *_TOPIC_KEYS,
@@ -398,6 +401,7 @@ __all__ = [
     "keys_of",
     "normalise_key",
     "parse_value",
+    "read_group",
     "storage_options",
     "unknown_option_error",
 ]

@@ -105,7 +105,7 @@ class ConsumerConfig:
             InvalidConfigError: REPLOG_UNKNOWN_OPTION (with the reason where Kafka has the name) or
                 REPLOG_INVALID_OPTION.
         """
-        from spark_replog.config import _read, normalise_key
+        from spark_replog.config import normalise_key, read_group
 
         for given in options:
             name = normalise_key(given)
@@ -114,7 +114,7 @@ class ConsumerConfig:
                 raise InvalidConfigError(
                     ErrorCode.REPLOG_UNKNOWN_OPTION, f"option '{given}' has no meaning here. {reason}"
                 )
-        return cls(**_read("consumer", options, beside=("coordinator", "storage")))
+        return cls(**read_group("consumer", options, beside=("coordinator", "storage")))
 
 
 _DEFAULTS = {field.name: field.default for field in fields(ConsumerConfig)}

@@ -50,9 +50,9 @@ class CoordinatorConfig:
         Raises:
             InvalidConfigError: REPLOG_UNKNOWN_OPTION or REPLOG_INVALID_OPTION.
         """
-        from spark_replog.config import _read
+        from spark_replog.config import read_group
 
-        return cls(**_read("coordinator", options, beside=("producer", "storage")))
+        return cls(**read_group("coordinator", options, beside=("producer", "storage")))
 
 
 _DEFAULTS = {field.name: field.default for field in fields(CoordinatorConfig)}

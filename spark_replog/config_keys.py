@@ -11,7 +11,7 @@ from typing import Literal
 
 _INT64_MAX = 2**63 - 1
 
-ConfigGroup = Literal["producer", "consumer", "topic", "coordinator", "storage", "source", "sink"]
+ConfigGroup = Literal["producer", "client", "consumer", "topic", "coordinator", "storage", "source", "sink"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,13 +9,13 @@ import re
 
 from spark_replog.log.model import (
     Append,
+    BatchSequence,
     DataObject,
     IdentityKind,
     ProducerIdentity,
     ResetPolicy,
     Section,
     SequencedAppend,
-    row_counts,
 )
 from spark_replog.log.wire import Reader, Writer, corrupt, unzigzag, zigzag
 
@@ -93,22 +93,32 @@ def decode_append(reader: Reader) -> Append:
 
 
 def encode_sequenced_append(writer: Writer, append: SequencedAppend) -> None:
-    """Write a sequenced append's body: epoch and sequences, then an append's body."""
-    writer.uint(append.epoch)
-    writer.uint(len(append.base_sequences))
-    writer.column(append.base_sequences)
+    """Write a sequenced append's body: its batches as columns, then an append's body."""
+    topics = list(dict.fromkeys(batch.topic_id for batch in append.batches))
+    numbers = {topic: number for number, topic in enumerate(topics)}
+    writer.uint(len(topics))
+    for topic in topics:
+        writer.text(topic)
+    writer.uint(len(append.batches))
+    writer.column([numbers[batch.topic_id] for batch in append.batches])
+    for field in ("partition", "epoch", "first_sequence", "row_count"):
+        writer.column([getattr(batch, field) for batch in append.batches])
     encode_append(writer, append)
 
 
 def decode_sequenced_append(reader: Reader) -> SequencedAppend:
     """Read a sequenced append's body."""
-    epoch = reader.uint()
-    sequences = tuple(reader.column(reader.count()))
+    topics = [reader.text() for _ in range(reader.count())]
+    count = reader.uint()
+    if count > SECTIONS_PER_OBJECT_MAX:
+        raise corrupt(f"an append claims {count} batches")
+    columns = [reader.column(count) for _ in range(5)]
+    if count and max(columns[0]) >= len(topics):
+        raise corrupt(f"topic {max(columns[0])} is not in the table")
+    batches = tuple(BatchSequence(topics[number], *fields) for number, *fields in zip(*columns, strict=True))
     plain = decode_append(reader)
-    if len(sequences) != len(row_counts(plain)):
-        raise corrupt(f"{len(sequences)} sequences stand for {len(row_counts(plain))} partitions")
     return SequencedAppend(
-        plain.identity, plain.principal, plain.client_id, plain.append_time_ms, plain.objects, epoch, sequences
+        plain.identity, plain.principal, plain.client_id, plain.append_time_ms, plain.objects, batches
     )
 
 

@@ -30,6 +30,7 @@ from spark_replog.log.append_codec import (
 from spark_replog.log.group_records import decode_record, encode_record
 from spark_replog.log.model import (
     Append,
+    BatchSequence,
     BrokerRegister,
     ClusterCommand,
     ClusterConfigSet,
@@ -295,6 +296,7 @@ __all__ = [
     "AclsAdd",
     "AclsRemove",
     "Append",
+    "BatchSequence",
     "BrokerRegister",
     "ClusterCommand",
     "ClusterConfigSet",

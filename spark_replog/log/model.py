@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
@@ -99,21 +98,39 @@ def row_counts(append: Append) -> dict[tuple[str, int], int]:
     return counts
 
 
+class BatchSequence(NamedTuple):
+    """A batch of an idempotent producer inside an append: Kafka's header fields of it."""
+
+    topic_id: str
+    partition: int
+    epoch: int
+    first_sequence: int
+    row_count: int
+
+    @property
+    def last_sequence(self) -> int:
+        """Return the last record's; after 2**31 - 1 comes 0."""
+        return (self.first_sequence + self.row_count - 1) % 2**31
+
+
 @dataclass(frozen=True, slots=True)
 class SequencedAppend(Append):
-    """An append of an idempotent producer: judged by epoch and by a sequence number per record.
+    """An append of an idempotent producer: its batches are judged by epoch and sequence.
 
     The identity's kind is TRANSACTIONAL for an id that a user gave and ONE_SHOT for a random one.
     """
 
-    epoch: int
-    base_sequences: tuple[int, ...]
-    """Of the first record of each (topic id, partition), in order of first appearance."""
+    batches: tuple[BatchSequence, ...]
+    """In the order of each partition's rows. Those of partitions without a section are ignored, so that
+    a partition that was refused can be taken out of the objects alone."""
 
-    def batches(self) -> Iterator[tuple[tuple[str, int], int, int]]:
-        """Yield ((topic id, partition), first sequence, last sequence); after 2**31 - 1 comes 0."""
-        for (place, count), first in zip(row_counts(self).items(), self.base_sequences, strict=True):
-            yield place, first, (first + count - 1) % 2**31
+    def batches_by_place(self) -> dict[tuple[str, int], list[BatchSequence]]:
+        """Return the batches of each (topic id, partition) that has rows."""
+        found: dict[tuple[str, int], list[BatchSequence]] = {place: [] for place in row_counts(self)}
+        for batch in self.batches:
+            if (batch.topic_id, batch.partition) in found:
+                found[batch.topic_id, batch.partition].append(batch)
+        return found
 
 
 @dataclass(frozen=True, slots=True)

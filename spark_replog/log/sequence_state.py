@@ -1,16 +1,17 @@
 """What the fold keeps of idempotent and transactional producers: epochs, sequences, a window of batches. Pure.
 
 Source: Kafka ``ProducerStateManager`` and ``ProducerAppendInfo``. A producer's state is per partition
-as there; its epoch is per ledger, since a ledger decides an append for all of its partitions at once.
+as there. A claim (``ProducerInit``) stands for Kafka's marker in every partition at once.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from spark_replog.ids import TopicId
-from spark_replog.log.model import IdentityKind, ProducerInit, SequencedAppend, row_counts
+from spark_replog.log.model import BatchSequence, IdentityKind, ProducerInit, SequencedAppend, row_counts
 from spark_replog.log.results import CommandResult, OffsetRanges, Outcome
 
 BATCHES_KEPT = 5
@@ -41,20 +42,29 @@ class PartitionSequences(NamedTuple):
         """Return the first sequence of the batch that may follow."""
         return (self.batches[-1].last_sequence + 1) % SEQUENCE_COUNT
 
+    def find(self, batch: BatchSequence) -> SequencedBatch | None:
+        """Return the batch of the window that is the same one."""
+        if batch.epoch != self.epoch:
+            return None
+        for known in self.batches:
+            if known.first_sequence == batch.first_sequence and known.last_sequence == batch.last_sequence:
+                return known
+        return None
+
 
 @dataclass(slots=True)
 class SequencedProducer:
     """One producer.
 
     Attributes:
-        epoch: the newest that claimed it or wrote; older ones are refused.
+        epoch: of the newest claim, -1 where nobody claimed it; older ones are refused in every partition.
         instance_id: of the process that claimed it; '' where nobody did.
         partitions: what it wrote where. Values are replaced, never changed.
         last_generation: newest data generation it wrote to.
         is_forgettable: whether its id is random, so that nobody comes back with it.
     """
 
-    epoch: int
+    epoch: int = -1
     instance_id: str = ""
     partitions: dict[Place, PartitionSequences] = field(default_factory=dict)
     last_generation: int = 0
@@ -91,54 +101,50 @@ class SequenceTable:
     def judge_duplicate(self, append: SequencedAppend) -> tuple[Outcome, str, OffsetRanges] | None:
         """Return DUPLICATE with the old offsets where every batch is in the window, else None.
 
-        An append that is a duplicate in some partitions only cannot come from a correct producer.
+        A producer repeats an append as a whole, so one of which some batches are known is refused.
         """
         known = self._producers.get(append.identity.producer_id)
         if known is None:
             return None
         ranges: dict[Place, tuple[int, int]] = {}
-        new_count = 0
-        for place, first, last in append.batches():
-            found = known.partitions.get(place)
-            batch = None if found is None or found.epoch != append.epoch else _find(found, first, last)
-            if batch is None:
-                new_count += 1
-            else:
-                ranges[place] = (batch.base_offset, batch.end_offset)
-        if not ranges:
+        new_count = found_count = 0
+        for place, batches in append.batches_by_place().items():
+            sequences = known.partitions.get(place)
+            for batch in batches:
+                found = None if sequences is None else sequences.find(batch)
+                if found is None:
+                    new_count += 1
+                    continue
+                found_count += 1
+                base, _ = ranges.get(place, (found.base_offset, 0))
+                ranges[place] = (base, found.end_offset)
+        if not found_count:
             return None
         if new_count:
-            return Outcome.OUT_OF_SEQUENCE, f"{len(ranges)} of its batches are in the log and {new_count} are not", {}
+            return Outcome.INVALID, f"{found_count} of its batches are in the log and {new_count} are not", {}
         return Outcome.DUPLICATE, "", ranges
 
     def judge_fenced(self, append: SequencedAppend) -> str | None:
         """Return why a transactional producer's append comes from a replaced instance, or None."""
         known = self._producers.get(append.identity.producer_id)
-        if known is None or append.epoch >= known.epoch or append.identity.kind is not IdentityKind.TRANSACTIONAL:
+        epoch = max((batch.epoch for batch in append.batches), default=0)
+        if known is None or epoch >= known.epoch or append.identity.kind is not IdentityKind.TRANSACTIONAL:
             return None
         return (
-            f"epoch {append.epoch} of '{append.identity.producer_id}' was replaced by epoch {known.epoch}"
+            f"epoch {epoch} of '{append.identity.producer_id}' was replaced by epoch {known.epoch}"
             f" of instance {known.instance_id or 'unknown'}"
         )
 
     def judge_sequence(self, append: SequencedAppend) -> tuple[Outcome, str] | None:
         """Return the refusal of an append that is no duplicate, or None."""
-        identity = append.identity
-        known = self._producers.get(identity.producer_id)
-        if append.epoch < 0 or len(append.base_sequences) != len(row_counts(append)):
-            return Outcome.INVALID, "epoch or sequences do not fit the append's partitions"
-        if known is None:
-            return None
-        if append.epoch < known.epoch:
-            return Outcome.OLD_EPOCH, f"epoch {append.epoch} is older than {known.epoch}"
-        for place, first, _ in append.batches():
-            expected = self._expected(known, append.epoch, place)
-            if expected is not None and first != expected:
-                return (
-                    Outcome.OUT_OF_SEQUENCE,
-                    f"'{identity.producer_id}' comes with sequence {first} of epoch {append.epoch} for partition"
-                    f" {place[1]} of topic {place[0]}, where {expected} is next",
-                )
+        known = self._producers.get(append.identity.producer_id)
+        counts = row_counts(append)
+        for place, batches in append.batches_by_place().items():
+            if sum(batch.row_count for batch in batches) != counts[place]:
+                return Outcome.INVALID, f"its batches do not make up the {counts[place]} rows of partition {place[1]}"
+            refused = _judge_partition(known, batches)
+            if refused is not None:
+                return refused
         return None
 
     def record(self, append: SequencedAppend, ranges: OffsetRanges) -> None:
@@ -146,15 +152,18 @@ class SequenceTable:
         identity = append.identity
         known = self._producers.get(identity.producer_id)
         if known is None:
-            known = self._producers[identity.producer_id] = SequencedProducer(append.epoch)
+            known = self._producers[identity.producer_id] = SequencedProducer()
             known.is_forgettable = identity.kind is IdentityKind.ONE_SHOT
-        known.epoch = append.epoch
-        for place, first, last in append.batches():
-            base, end = ranges[place]
-            found = known.partitions.get(place)
-            kept = found.batches if found is not None and found.epoch == append.epoch else ()
-            batches = (*kept, SequencedBatch(first, last, base, end))[-BATCHES_KEPT:]
-            known.partitions[place] = PartitionSequences(append.epoch, batches)
+        for place, batches in append.batches_by_place().items():
+            offset = ranges[place][0]
+            sequences = known.partitions.get(place)
+            for batch in batches:
+                kept = sequences.batches if sequences is not None and sequences.epoch == batch.epoch else ()
+                added = SequencedBatch(batch.first_sequence, batch.last_sequence, offset, offset + batch.row_count)
+                sequences = PartitionSequences(batch.epoch, (*kept, added)[-BATCHES_KEPT:])
+                offset += batch.row_count
+            assert sequences is not None
+            known.partitions[place] = sequences
         known.last_generation = max((o.generation for o in append.objects), default=known.last_generation)
 
     def forget(self, floor: int) -> None:
@@ -167,20 +176,35 @@ class SequenceTable:
         for producer_id in gone:
             del self._producers[producer_id]
 
-    def _expected(self, known: SequencedProducer, epoch: int, place: Place) -> int | None:
-        """Return the sequence that must come next, None where any may."""
-        found = known.partitions.get(place)
-        if found is not None:
-            return found.next_sequence if found.epoch == epoch else 0
-        # Nothing is known of this partition: as with Kafka's marker, a claimed id begins with 0.
-        return 0 if known.instance_id else None
 
-
-def _find(found: PartitionSequences, first: int, last: int) -> SequencedBatch | None:
-    for batch in found.batches:
-        if batch.first_sequence == first and batch.last_sequence == last:
-            return batch
+def _judge_partition(known: SequencedProducer | None, batches: Sequence[BatchSequence]) -> tuple[Outcome, str] | None:
+    """Return why a partition's batches do not follow what is known of it, and each other, or None."""
+    first = batches[0]
+    sequences = None if known is None else known.partitions.get((first.topic_id, first.partition))
+    epoch = -1 if known is None else known.epoch
+    expected: int | None = None if epoch < 0 else 0  # as with Kafka's marker, a claimed id begins with 0
+    if sequences is not None and sequences.epoch >= epoch:
+        epoch, expected = sequences.epoch, sequences.next_sequence
+    for batch in batches:
+        if batch.epoch < epoch:
+            return Outcome.OLD_EPOCH, f"epoch {batch.epoch} is older than {epoch}"
+        if batch.epoch > epoch and epoch >= 0:
+            expected = 0
+        if expected is not None and batch.first_sequence != expected:
+            return (
+                Outcome.OUT_OF_SEQUENCE,
+                f"sequence {batch.first_sequence} of epoch {batch.epoch} comes for partition {batch.partition} of"
+                f" topic {batch.topic_id}, where {expected} is next",
+            )
+        epoch, expected = batch.epoch, (batch.last_sequence + 1) % SEQUENCE_COUNT
     return None
 
 
-__all__ = ["BATCHES_KEPT", "PartitionSequences", "SequenceTable", "SequencedBatch", "SequencedProducer"]
+__all__ = [
+    "BATCHES_KEPT",
+    "SEQUENCE_COUNT",
+    "PartitionSequences",
+    "SequenceTable",
+    "SequencedBatch",
+    "SequencedProducer",
+]

@@ -74,10 +74,18 @@ def producer_commands() -> list[c.Command]:
     kinds = c.IdentityKind
     named = c.ProducerIdentity("till-1", "till-1", 4, "", kinds.TRANSACTIONAL)
     random = c.ProducerIdentity(LEDGER, LEDGER, 0, "", kinds.ONE_SHOT)
+
+    def batches(epoch: int, first: int, other: int) -> tuple[c.BatchSequence, ...]:
+        return (
+            c.BatchSequence(TOPIC, 1, epoch, first, 2),
+            c.BatchSequence(TOPIC, 1, epoch, (first + 2) % 2**31, 1),
+            c.BatchSequence(TOPIC, 4, epoch, other, 2),
+        )
+
     return [
         c.ProducerInit("till-1", TOPIC, 3),
-        c.SequencedAppend(named, "User:a", "producer-1", 1_700_000_000_000, (item,), 3, (2**31 - 1, 0)),
-        c.SequencedAppend(random, "User:a", "", 1_700_000_000_000, (item,), 0, (17, 17)),
+        c.SequencedAppend(named, "User:a", "producer-1", 1_700_000_000_000, (item,), batches(3, 2**31 - 1, 0)),
+        c.SequencedAppend(random, "User:a", "", 1_700_000_000_000, (item,), batches(0, 17, 17)),
     ]
 
 
@@ -138,8 +146,8 @@ def plain(value: Any) -> Any:
     """Return the value as JSON can hold it; sets sorted, enums by name."""
     if isinstance(value, enum.Enum):
         return value.name
-    if isinstance(value, c.Section):
-        return {"Section": value._asdict()}
+    if isinstance(value, c.Section | c.BatchSequence):
+        return {type(value).__name__: value._asdict()}
     if is_dataclass(value):
         return {type(value).__name__: {f.name: plain(getattr(value, f.name)) for f in fields(value)}}
     if isinstance(value, bytes):

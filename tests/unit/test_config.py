@@ -146,5 +146,6 @@ def test_docs_hold_every_key_and_nothing_else():
 
 def test_conf_shows_every_default():
     settings = re.findall(r"^#(\S+)=(.*)$", (ROOT / "conf/replog-defaults.conf").read_text(), re.MULTILINE)
-    wanted = [(key.name, shown_default(key)) for key in keys_of("producer", "consumer", "coordinator", "topic")]
+    groups = ("producer", "client", "consumer", "coordinator", "topic")
+    wanted = [(key.name, shown_default(key)) for key in keys_of(*groups)]
     assert settings == wanted

@@ -7,6 +7,7 @@ import pytest
 from spark_replog.coordinator.produce_response import respond
 from spark_replog.errors import ErrorCode
 from spark_replog.log.commands import (
+    BatchSequence,
     GenerationAdvance,
     IdentityKind,
     ProducerIdentity,
@@ -22,9 +23,18 @@ LAST = 2**31 - 1
 
 
 def sequenced(kit, rows, *firsts, epoch=0, producer="p", kind=IdentityKind.ONE_SHOT, generation=0):
+    """rows: {partition: count}, one batch each."""
+    batches = [
+        BatchSequence(kit.TOPIC, partition, epoch, first, count)
+        for (partition, count), first in zip(rows.items(), firsts, strict=True)
+    ]
+    return append_of(kit, rows, *batches, producer=producer, kind=kind, generation=generation)
+
+
+def append_of(kit, rows, *batches, producer="p", kind=IdentityKind.ONE_SHOT, generation=0):
     identity = ProducerIdentity(producer, producer, 0, "", kind)
     item = kit.data_object(rows, generation=generation)
-    return SequencedAppend(identity, "User:a", "c", 1000, (item,), epoch, firsts)
+    return SequencedAppend(identity, "User:a", "c", 1000, (item,), batches)
 
 
 def outcome(log, command):
@@ -52,7 +62,7 @@ def test_sequences_wrap_around(kit):
     assert outcome(log, sequenced(kit, {0: 1}, 1)) is Outcome.OUT_OF_SEQUENCE
     assert outcome(log, sequenced(kit, {0: 1}, 0)) is Outcome.APPLIED
     wrapping = sequenced(kit, {1: 21}, LAST - 10)  # 2**31 - 11 ... 9
-    assert list(wrapping.batches()) == [((kit.TOPIC, 1), LAST - 10, 9)]
+    assert [batch.last_sequence for batch in wrapping.batches] == [9]
     assert outcome(log, wrapping) is Outcome.APPLIED
     assert outcome(log, sequenced(kit, {1: 1}, 10)) is Outcome.APPLIED
 
@@ -110,7 +120,7 @@ def test_an_append_that_is_a_duplicate_in_one_partition_only_changes_nothing(kit
     log = kit.Log()
     log.one(sequenced(kit, {0: 1}, 0))
     mixed = log.one(sequenced(kit, {0: 1, 1: 1}, 0, 0))
-    assert mixed.outcome is Outcome.OUT_OF_SEQUENCE
+    assert mixed.outcome is Outcome.INVALID
     assert "1 of its batches are in the log and 1 are not" in mixed.detail
     assert log.ends() == [1, 0]
 
@@ -120,7 +130,7 @@ def test_every_partition_counts_for_itself(kit):
     log.one(sequenced(kit, {0: 3, 1: 1}, 0, 0))
     assert outcome(log, sequenced(kit, {1: 1}, 1)) is Outcome.APPLIED
     assert outcome(log, sequenced(kit, {0: 1, 1: 1}, 3, 2)) is Outcome.APPLIED
-    assert outcome(log, sequenced(kit, {0: 1, 1: 1}, 4, 2)) is Outcome.OUT_OF_SEQUENCE
+    assert outcome(log, sequenced(kit, {0: 1, 1: 1}, 4, 4)) is Outcome.OUT_OF_SEQUENCE
     assert log.ends() == [4, 3]
 
 
@@ -164,6 +174,8 @@ def test_a_claim_fences_the_instance_before_and_a_repeated_one_does_nothing(kit)
 )
 def test_refusals_have_kafkas_codes(kit, first, epoch, kind, code):
     log = kit.Log()
+    if kind is IdentityKind.TRANSACTIONAL:
+        log.entry(ProducerInit("p", "a", 0), ProducerInit("p", "b", 1))
     log.one(sequenced(kit, {0: 1}, 0, epoch=1))
     refused = sequenced(kit, {0: 1}, first, epoch=epoch, kind=kind)
     error = respond("L", refused, log.one(refused)).error
@@ -171,12 +183,42 @@ def test_refusals_have_kafkas_codes(kit, first, epoch, kind, code):
     assert log.ends() == [1, 0]
 
 
-def test_a_sequence_too_few_is_refused_by_the_fold_and_by_the_codec(kit):
+def test_batches_must_make_up_the_rows(kit):
     log = kit.Log()
-    short = sequenced(kit, {0: 1, 1: 1}, 0)
-    assert log.state.judge(sequenced(kit, {0: 1}, 0)).outcome is Outcome.APPLIED
-    with pytest.raises(Exception, match="CORRUPT_MESSAGE"):
-        decode_command(encode_command(short))
+    short = append_of(kit, {0: 3}, BatchSequence(kit.TOPIC, 0, 0, 0, 2))
+    refused = log.one(short)
+    assert (refused.outcome, log.ends()) == (Outcome.INVALID, [0, 0])
+    assert "do not make up the 3 rows" in refused.detail
+
+
+def test_several_batches_of_a_partition_follow_each_other_and_are_found_one_by_one(kit):
+    log = kit.Log()
+    one, two = BatchSequence(kit.TOPIC, 0, 0, 0, 2), BatchSequence(kit.TOPIC, 0, 0, 2, 1)
+    assert log.state.judge(append_of(kit, {0: 3}, two, one)).outcome is Outcome.OUT_OF_SEQUENCE
+    assert outcome(log, append_of(kit, {0: 3}, one, two)) is Outcome.APPLIED
+    gap = append_of(kit, {0: 2}, BatchSequence(kit.TOPIC, 0, 0, 3, 1), BatchSequence(kit.TOPIC, 0, 0, 5, 1))
+    assert outcome(log, gap) is Outcome.OUT_OF_SEQUENCE
+    again = log.one(append_of(kit, {0: 1}, two))
+    assert (again.outcome, again.base_offsets) == (Outcome.DUPLICATE, {(kit.TOPIC, 0): (2, 3)})
+    both = log.one(append_of(kit, {0: 3}, one, two))
+    assert (both.outcome, both.base_offsets) == (Outcome.DUPLICATE, {(kit.TOPIC, 0): (0, 3)})
+    assert log.ends() == [3, 0]
+
+
+def test_partitions_may_be_at_different_epochs(kit):
+    log = kit.Log()
+    log.one(sequenced(kit, {0: 1, 1: 1}, 0, 0))
+    moved, still = BatchSequence(kit.TOPIC, 0, 1, 0, 1), BatchSequence(kit.TOPIC, 1, 0, 1, 1)
+    assert outcome(log, append_of(kit, {0: 1, 1: 1}, moved, still)) is Outcome.APPLIED
+    assert outcome(log, sequenced(kit, {0: 1}, 2, epoch=0)) is Outcome.OLD_EPOCH
+
+
+def test_batches_of_a_partition_that_was_taken_out_are_ignored(kit):
+    log = kit.Log()
+    both = (BatchSequence(kit.TOPIC, 0, 0, 0, 1), BatchSequence(kit.TOPIC, 1, 0, 0, 4))
+    assert outcome(log, append_of(kit, {0: 1}, *both)) is Outcome.APPLIED
+    assert outcome(log, sequenced(kit, {1: 4}, 0)) is Outcome.APPLIED
+    assert log.ends() == [1, 4]
 
 
 def test_encoding_keeps_every_field(kit):

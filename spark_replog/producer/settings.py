@@ -1,0 +1,115 @@
+"""A plain producer's settings, read once from what its user gave: dotted names in a mapping, or keywords."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from spark_replog.config import (
+    CoordinatorConfig,
+    ProducerConfig,
+    keys_of,
+    normalise_key,
+    read_group,
+    storage_options,
+    unknown_option_error,
+)
+from spark_replog.config_client import ClientConfig, refusal_of
+from spark_replog.errors import ErrorCode, InvalidConfigError
+
+logger = logging.getLogger(__name__)
+
+LINGER_MS = 5
+"""Kafka's default; a Spark task has none."""
+_GROUPS = ("producer", "client", "coordinator")
+_OBJECT_KEYS = frozenset({"key.serializer", "value.serializer", "partitioner.class", "interceptor.classes"})
+"""These may be given as objects instead of names."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerSettings:
+    """All that one producer was told.
+
+    Attributes:
+        producer: shared with the Spark sink; ``linger_ms`` is never None.
+        client: of the plain producer.
+        coordinator: how its commits wait.
+        storage: for the file system.
+        objects: dotted name -> what was given in place of a class's name.
+        is_idempotent: whether appends are judged by their sequences.
+    """
+
+    producer: ProducerConfig
+    client: ClientConfig
+    coordinator: CoordinatorConfig
+    storage: Mapping[str, str]
+    objects: Mapping[str, Any]
+    is_idempotent: bool
+
+    @classmethod
+    def read(cls, config: Mapping[str, object] | None = None, **keywords: object) -> ProducerSettings:
+        """Read the settings; a keyword is a dotted name with ``_`` for ``.``.
+
+        Raises:
+            InvalidConfigError: REPLOG_UNKNOWN_OPTION for a name that is not known, or that has no
+                meaning here, with the reason; REPLOG_INVALID_OPTION; REPLOG_CONFLICTING_OPTIONS.
+        """
+        given = _merged(config or {}, keywords)
+        objects = {name: value for name, value in given.items() if name in _OBJECT_KEYS and not isinstance(value, str)}
+        plain = {name: value for name, value in given.items() if name not in objects}
+        _check_names(given)
+        client = ClientConfig(**read_group("client", plain, beside=("producer", "coordinator", "storage")))
+        producer = _producer(plain)
+        return cls(
+            producer=producer,
+            client=client,
+            coordinator=CoordinatorConfig(**read_group("coordinator", plain, beside=("producer", "client", "storage"))),
+            storage=storage_options(plain),
+            objects=objects,
+            is_idempotent=client.check_idempotence(producer.acks, producer.retries, producer.max_in_flight),
+        )
+
+
+def _merged(config: Mapping[str, object], keywords: Mapping[str, object]) -> dict[str, object]:
+    dotted = {key.name.replace(".", "_"): key.name for key in keys_of(*_GROUPS)}
+    given: dict[str, object] = {}
+    for name, value in config.items():
+        given[normalise_key(name)] = value
+    for keyword, value in keywords.items():
+        name = dotted.get(keyword, keyword.replace("_", "."))
+        if name in given:
+            raise InvalidConfigError(
+                ErrorCode.REPLOG_CONFLICTING_OPTIONS, f"'{name}' is given twice, as '{keyword}' too. Give it once."
+            )
+        given[name] = value
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _check_names(given: Mapping[str, object]) -> None:
+    known = {key.name for key in keys_of(*_GROUPS)}
+    for name in given:
+        why = refusal_of(name)
+        if why is not None:
+            raise InvalidConfigError(
+                ErrorCode.REPLOG_UNKNOWN_OPTION, f"the producer setting '{name}' has no meaning here. {why}"
+            )
+        if name not in known and not name.startswith("storage."):
+            raise unknown_option_error(name, known)
+
+
+def _producer(plain: Mapping[str, object]) -> ProducerConfig:
+    """Return the shared settings; a default delivery.timeout.ms gives way, one that was given does not."""
+    values = {"linger_ms": LINGER_MS}
+    values |= read_group("producer", plain, beside=("client", "coordinator", "storage"))
+    least_ms = values["linger_ms"] + values.get("request_timeout_ms", ProducerConfig().request_timeout_ms)
+    if "delivery_timeout_ms" not in values and least_ms > ProducerConfig().delivery_timeout_ms:
+        logger.warning(
+            "delivery.timeout.ms is raised to %d, as it should be at least linger.ms + request.timeout.ms.", least_ms
+        )
+        values["delivery_timeout_ms"] = least_ms
+    return ProducerConfig(**values)
+
+
+__all__ = ["LINGER_MS", "ProducerSettings"]
