@@ -37,14 +37,14 @@ ssl.keymanager.algorithm ssl.keystore.certificate.chain ssl.keystore.key ssl.key
 ssl.keystore.type ssl.protocol ssl.provider ssl.secure.random.implementation ssl.trustmanager.algorithm
 ssl.truststore.certificates ssl.truststore.location ssl.truststore.password ssl.truststore.type
 transaction.timeout.ms transaction.two.phase.commit.enable transactional.id value.serializer
-""".split()
+"""
 
 
 def read(**given):
     return ProducerSettings.read({name.replace("__", "."): value for name, value in given.items()})
 
 
-@pytest.mark.parametrize("name", KAFKA_4)
+@pytest.mark.parametrize("name", KAFKA_4.split())
 def test_every_setting_of_kafka_is_taken_or_refused_with_its_reason(name):
     taken = {key.name for key in keys_of("producer", "client", "coordinator")}
     assert (name in taken) != (refusal_of(name) is not None)
