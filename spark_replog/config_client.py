@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from typing import Any
 
 from spark_replog.config_keys import ConfigKey
 from spark_replog.errors import ErrorCode, InvalidConfigError
@@ -115,7 +116,7 @@ def _conflict(message: str) -> InvalidConfigError:
 _DEFAULTS = {field.name: field.default for field in fields(ClientConfig)}
 
 
-def _key(name: str, field: str, kafka_default: str | None, unit: str, doc: str, **bounds: int) -> ConfigKey:
+def _key(name: str, field: str, kafka_default: str | None, unit: str, doc: str, **bounds: Any) -> ConfigKey:
     return ConfigKey(name, "client", _DEFAULTS[field], kafka_default, unit, doc, field=field, **bounds)
 
 

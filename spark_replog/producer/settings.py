@@ -17,13 +17,14 @@ from spark_replog.config import (
     unknown_option_error,
 )
 from spark_replog.config_client import ClientConfig, refusal_of
+from spark_replog.config_keys import ConfigGroup
 from spark_replog.errors import ErrorCode, InvalidConfigError
 
 logger = logging.getLogger(__name__)
 
 LINGER_MS = 5
 """Kafka's default; a Spark task has none."""
-_GROUPS = ("producer", "client", "coordinator")
+_GROUPS: tuple[ConfigGroup, ...] = ("producer", "client", "coordinator")
 _OBJECT_KEYS = frozenset({"key.serializer", "value.serializer", "partitioner.class", "interceptor.classes"})
 """These may be given as objects instead of names."""
 
@@ -101,7 +102,7 @@ def _check_names(given: Mapping[str, object]) -> None:
 
 def _producer(plain: Mapping[str, object]) -> ProducerConfig:
     """Return the shared settings; a default delivery.timeout.ms gives way, one that was given does not."""
-    values = {"linger_ms": LINGER_MS}
+    values: dict[str, Any] = {"linger_ms": LINGER_MS}
     values |= read_group("producer", plain, beside=("client", "coordinator", "storage"))
     least_ms = values["linger_ms"] + values.get("request_timeout_ms", ProducerConfig().request_timeout_ms)
     if "delivery_timeout_ms" not in values and least_ms > ProducerConfig().delivery_timeout_ms:
