@@ -1,4 +1,4 @@
-"""``replog topic``: create, list, describe, offsets, delete, add-partitions."""
+"""``replog topic``: create, list, describe, offsets, delete, trim, add-partitions."""
 
 from __future__ import annotations
 
@@ -217,6 +217,29 @@ def delete(names: tuple[str, ...], yes: bool) -> int:
     items = _each(names, act)
     text = "\n".join(f"topic {item['topic']}: deleted" for item in items if item["ok"])
     return emit("topic delete", items, settings, text=text)
+
+
+@topic.command("trim")
+@global_options
+@click.argument("name")
+@click.option("--partition", "partition", type=int, required=True, metavar="P")
+@click.option("--to", "offset", type=int, required=True, metavar="OFFSET", help="New first offset; -1: the end.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+def trim(name: str, partition: int, offset: int, yes: bool) -> int:
+    """Delete the rows of a partition below an offset (Kafka's delete-records)."""
+    settings = current_settings()
+    where = "its end" if offset == -1 else f"offset {offset}"
+    _confirm(yes, f"Delete the rows of {name}-{partition} below {where} for good?")
+    controller = _controller(settings)
+
+    def act(topic_name: str) -> dict[str, Any]:
+        found = controller.delete_records(topic_name, {partition: offset})
+        start = found.partitions[partition].log_start_offset
+        return {"topic": topic_name, "partition": partition, "logStartOffset": start, "ok": True}
+
+    items = _each((name,), act)
+    text = f"topic {name}, partition {partition}: starts at {items[0]['logStartOffset']}" if items[0]["ok"] else ""
+    return emit("topic trim", items, settings, text=text)
 
 
 @topic.command("add-partitions")

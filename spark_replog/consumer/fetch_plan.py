@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from spark_replog.errors import ErrorCode, ReplogError
 from spark_replog.ids import LedgerId, TopicId
+from spark_replog.log.model import LogStartReason
 from spark_replog.log.partition_state import ObjectRef
 from spark_replog.log.topic_state import TopicLedgerState
 
@@ -60,7 +61,8 @@ def plan_fetch(
     found = topic.partitions[partition]
     if start_offset < found.log_start_offset:
         end = min(end_offset, found.log_start_offset)
-        raise _data_loss(topic_name, partition, start_offset, end, "they aged out or were trimmed")
+        why = "they were trimmed" if found.log_start_reason is LogStartReason.DELETE_RECORDS else "they aged out"
+        raise _data_loss(topic_name, partition, start_offset, end, why)
     if end_offset > found.high_watermark:
         start = max(start_offset, found.high_watermark)
         detail = f"the partition ends at {found.high_watermark}"

@@ -23,6 +23,8 @@ from spark_replog.log.cluster_state import ClusterLedgerState
 from spark_replog.log.commands import (
     IsrChange,
     LedgerRegister,
+    LogStartAdvance,
+    LogStartReason,
     PartitionsAdd,
     TopicClose,
     TopicInit,
@@ -139,6 +141,38 @@ class Controller:
             if len(current.partitions) != count:
                 raise topic_rules.changed_meanwhile(name)
             return encode_command(PartitionsAdd(handle.topic_id, total, added))
+
+        ledger.append(propose, timeout_ms=self._timeout_ms)
+        return self.describe_topic(name)
+
+    def delete_records(self, name: str, offsets: Mapping[int, int]) -> TopicDescription:
+        """Take away what lies below an offset, per partition; the rows can never be read again.
+
+        Readers that have not read them see data loss. Bytes are freed by garbage collection, later.
+
+        Args:
+            name: of the topic.
+            offsets: partition to its new log start offset; -1 means its high watermark. One below the log
+                start changes nothing.
+
+        Raises:
+            ReplogError: OFFSET_OUT_OF_RANGE: above the high watermark, or negative. Nothing was taken away.
+            NotFoundError: UNKNOWN_TOPIC_OR_PARTITION.
+            RetriableError: REPLOG_NO_QUORUM.
+        """
+        self._cluster.refresh()
+        handle = self._cluster.lookup(name)
+        ledger, _ = self._cluster.topic_state(handle)
+
+        def propose(state: TopicLedgerState) -> bytes | None:
+            topic = state.topics[handle.topic_id]
+            if topic.closed:
+                raise unknown_topic(name, self._cluster.path)
+            bounds = [(each.log_start_offset, each.high_watermark) for each in topic.partitions]
+            moved = topic_rules.log_starts(name, bounds, offsets)
+            if not moved:
+                return None
+            return encode_command(LogStartAdvance(handle.topic_id, LogStartReason.DELETE_RECORDS, moved))
 
         ledger.append(propose, timeout_ms=self._timeout_ms)
         return self.describe_topic(name)

@@ -5,9 +5,9 @@ Source: ``Topic.validate``, ``Topic.hasCollision``, ``ReplicationControlManager`
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
-from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError, RetriableError
+from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError, ReplogError, RetriableError
 from spark_replog.ids import TOPIC_NAME_LENGTH_MAX, is_valid_topic_name
 
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
@@ -82,6 +82,38 @@ def check_growth(name: str, count: int, total: int) -> None:
             f"'{name}' already has {count} partition(s), and a topic can only grow. Give a total above {count}.",
             total=total,
         )
+
+
+def log_starts(name: str, bounds: Sequence[tuple[int, int]], offsets: Mapping[int, int]) -> tuple[tuple[int, int], ...]:
+    """Return (partition, new log start offset) of those that move (source: ``Partition.deleteRecordsOnLeader``).
+
+    Args:
+        name: the topic, for messages.
+        bounds: log start offset and high watermark per partition.
+        offsets: as they were asked for; -1 is the high watermark.
+
+    Raises:
+        NotFoundError: UNKNOWN_TOPIC_OR_PARTITION.
+        ReplogError: OFFSET_OUT_OF_RANGE.
+    """
+    moved = []
+    for partition, asked in sorted(offsets.items()):
+        if not 0 <= partition < len(bounds):
+            raise NotFoundError(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                f"topic '{name}' has no partition {partition}. It has 0 to {len(bounds) - 1}.",
+            )
+        log_start, high_watermark = bounds[partition]
+        offset = high_watermark if asked == -1 else asked
+        if not 0 <= offset <= high_watermark:
+            raise ReplogError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"{name}-{partition} can be trimmed to an offset from {log_start} to {high_watermark}, its high "
+                f"watermark, not to {asked}. Give one of these, or -1 for the high watermark.",
+            )
+        if offset > log_start:
+            moved.append((partition, offset))
+    return tuple(moved)
 
 
 def already_exists(name: str) -> ReplogError:

@@ -44,6 +44,8 @@ from spark_replog.log.model import (
     IdentityKind,
     IsrChange,
     LedgerRegister,
+    LogStartAdvance,
+    LogStartReason,
     PartitionsAdd,
     ProducerIdentity,
     ProducerInit,
@@ -161,6 +163,20 @@ def _decode_config_set(reader: Reader) -> ConfigSet:
     return ConfigSet(topic_id, changes)
 
 
+def _encode_log_start_advance(writer: Writer, command: LogStartAdvance) -> None:
+    writer.text(command.topic_id)
+    writer.byte(command.reason)
+    writer.uint(len(command.offsets))
+    for partition, offset in command.offsets:
+        writer.uint(partition)
+        writer.uint(offset)
+
+
+def _decode_log_start_advance(reader: Reader) -> LogStartAdvance:
+    topic_id, reason = reader.text(), LogStartReason(reader.byte())
+    return LogStartAdvance(topic_id, reason, tuple((reader.uint(), reader.uint()) for _ in range(reader.count())))
+
+
 def _encode_isr_change(writer: Writer, command: IsrChange) -> None:
     _encode_optional(writer, command.topic_id)
     writer.uint(command.broker_id)
@@ -265,6 +281,7 @@ _CODECS: tuple[tuple[int, type, Callable[[Writer, Any], None], Callable[[Reader]
         _encode_numbers("generation", "floor"),
         lambda r: GenerationAdvance(r.uint(), r.uint()),
     ),
+    (85, LogStartAdvance, _encode_log_start_advance, _decode_log_start_advance),
     (69, GroupRecords, _encode_group_records, _decode_group_records),
     (
         75,
@@ -312,6 +329,8 @@ __all__ = [
     "IsrChange",
     "Judgement",
     "LedgerRegister",
+    "LogStartAdvance",
+    "LogStartReason",
     "Outcome",
     "PartitionsAdd",
     "ProducerIdentity",

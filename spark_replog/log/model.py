@@ -176,6 +176,28 @@ class ConfigSet:
     changes: tuple[tuple[str, str | None], ...]
 
 
+class LogStartReason(IntEnum):
+    """Why offsets were taken from the beginning of a log (Kafka: ``LogStartOffsetIncrementReason``)."""
+
+    DELETE_RECORDS = 0
+    """Somebody asked for it."""
+    RETENTION = 1
+    """They aged out, or the partition grew too large."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogStartAdvance:
+    """Takes away what lies below an offset, per partition; never what cannot be read yet.
+
+    An offset above the high watermark refuses the whole command, one below the log start changes nothing.
+    """
+
+    topic_id: str
+    reason: LogStartReason
+    offsets: tuple[tuple[int, int], ...]
+    """(partition, new log start offset)."""
+
+
 @dataclass(frozen=True, slots=True)
 class IsrChange:
     """A broker leaves or joins the in-sync replicas of one topic's partitions, or of all (topic_id None)."""
@@ -291,6 +313,7 @@ TopicCommand = (
     | GroupRecords
     | ProducerInit
     | SequencedAppend
+    | LogStartAdvance
 )
 ClusterCommand = (
     BrokerRegister

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from spark_replog.ids import BrokerId, LedgerId
 from spark_replog.log.leader_epochs import LeaderEpochCache
-from spark_replog.log.model import Section
+from spark_replog.log.model import LogStartReason, Section
 
 TIMESTAMP_CREATE_TIME = 0
 TIMESTAMP_LOG_APPEND_TIME = 1
@@ -68,6 +68,8 @@ class PartitionState:
         min_insync: effective `min.insync.replicas`: the high watermark rests while the ISR is smaller.
         retired: its topic is closed; it holds nothing back.
         leader_epochs: where each leader's time began, one by `elect`.
+        log_start_offset: what lies below is not read any more.
+        log_start_reason: why it was moved last.
     """
 
     __slots__ = (
@@ -87,6 +89,7 @@ class PartitionState:
         "leader_epochs",
         "log_end_offset",
         "log_start_offset",
+        "log_start_reason",
         "min_insync",
         "replicas",
         "retired",
@@ -102,6 +105,7 @@ class PartitionState:
         self.min_insync = min_insync
         self.retired = False
         self.log_start_offset = 0
+        self.log_start_reason = LogStartReason.DELETE_RECORDS
         self.log_end_offset = 0
         self.high_watermark = 0
         self._bases = array("q")
@@ -162,6 +166,15 @@ class PartitionState:
                 self._max_ms[at],
                 self._types[at],
             )
+
+    def advance_log_start(self, offset: int, reason: LogStartReason) -> bool:
+        """Take away what lies below an offset, at most the high watermark; return whether anything changed."""
+        if offset <= self.log_start_offset:
+            return False
+        self.log_start_offset = offset
+        self.log_start_reason = reason
+        self.leader_epochs.truncate_from_start(offset)
+        return True
 
     def end_within_bytes(self, start_offset: int, end_offset: int, size_max_bytes: int) -> tuple[int, int]:
         """Return how far about ``size_max_bytes`` reach from ``start_offset``, and the bytes up to there.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from spark_replog.ids import BrokerId, TopicId
-from spark_replog.log.model import ConfigSet, PartitionsAdd, TopicClose, TopicInit
+from spark_replog.log.model import ConfigSet, LogStartAdvance, PartitionsAdd, TopicClose, TopicInit
 from spark_replog.log.partition_state import PartitionState
 from spark_replog.log.results import OK, CommandResult, Outcome
 
@@ -85,6 +85,24 @@ class TopicTable:
             return CommandResult(Outcome.INVALID, {}, detail)
         self._add_partitions(topic, command.assignments)
         return OK
+
+    def apply_log_start_advance(self, command: LogStartAdvance) -> CommandResult:
+        """Fold a trim: all of its partitions, or none where one contradicts the state."""
+        topic = self.topics.get(command.topic_id)
+        if topic is None:
+            return CommandResult(Outcome.UNKNOWN_TOPIC, {}, command.topic_id)
+        if topic.closed:
+            return CommandResult(Outcome.TOPIC_CLOSED, {}, f"topic '{topic.name}' was deleted")
+        for number, offset in command.offsets:
+            if number >= len(topic.partitions):
+                return CommandResult(Outcome.INVALID, {}, f"topic '{topic.name}' has no partition {number}")
+            if offset > topic.partitions[number].high_watermark:
+                detail = f"offset {offset} of {topic.name}-{number} is above the high watermark"
+                return CommandResult(Outcome.INVALID, {}, detail)
+        moved = [
+            topic.partitions[number].advance_log_start(offset, command.reason) for number, offset in command.offsets
+        ]
+        return OK if any(moved) else CommandResult(Outcome.EXISTS, {}, "the log starts there or later already")
 
     def apply_config_set(self, command: ConfigSet) -> CommandResult:
         """Fold changed settings."""

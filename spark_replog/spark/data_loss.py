@@ -53,12 +53,10 @@ def data_loss_error(loss: Loss, message: str) -> ReplogError:
     return ReplogError(ErrorCode.REPLOG_DATA_LOSS, message, condition=f"KAFKA_DATA_LOSS.{loss.name}")
 
 
-def removed_offsets(log_start: int) -> str:
+def removed_offsets(log_start: int, *, is_trimmed: bool) -> str:
     """Return the cause of a loss before the log start; follows the offsets."""
-    return (
-        f"are no longer in the log, which begins at {log_start} now: they aged out (retention) or were trimmed "
-        "before they were read."
-    )
+    cause = "were trimmed (replog topic trim)" if is_trimmed else "aged out (retention)"
+    return f"are no longer in the log, which begins at {log_start} now: they {cause} before they were read."
 
 
 def offset_changed(topic: str, partition: int, position: int, end: int) -> str:

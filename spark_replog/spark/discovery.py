@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from spark_replog.ids import TopicId, TopicPartition
-from spark_replog.spark.data_loss import Loss, LossPolicy, data_loss_error, offset_changed
+from spark_replog.spark.data_loss import Loss, LossPolicy, data_loss_error, offset_changed, removed_offsets
 from spark_replog.spark.offsets import Ends, LogOffset
 from spark_replog.spark.topics import LogView
 
@@ -55,7 +55,7 @@ def reconcile(at: LogOffset, view: LogView, losses: LossPolicy, final_ends: Fina
             losses.report(
                 Loss.ADDED_PARTITION_DOES_NOT_START_FROM_OFFSET_ZERO,
                 f"{key.topic}-{key.partition} is new to this query and begins at offset {log_start}, not 0: "
-                f"offsets 0 to {log_start} (exclusive) aged out or were trimmed before the query saw them.",
+                f"offsets 0 to {log_start} (exclusive) " + removed_offsets(log_start, is_trimmed=key in view.trimmed),
             )
         start = starts[key] = at.ends[key] if is_known else log_start
         ends[key] = high_watermark

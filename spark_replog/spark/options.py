@@ -253,7 +253,8 @@ def _subscription(given: Mapping[str, str]) -> Subscription:
     if not present:
         raise InvalidConfigError(
             ErrorCode.REPLOG_MISSING_OPTION,
-            "one of the following options must be specified: subscribe, subscribePattern, assign.",
+            "one of the following options must be specified: subscribe, subscribePattern, assign. (The options of "
+            "a CREATE TABLE do not reach its reads: use CREATE TEMPORARY VIEW ... USING replog OPTIONS.)",
         )
     if len(present) > 1:
         raise InvalidConfigError(

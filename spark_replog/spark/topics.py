@@ -15,6 +15,7 @@ from spark_replog.consumer.fetch_plan import FetchSlice, plan_fetch
 from spark_replog.coordinator.cluster import Cluster, TopicHandle
 from spark_replog.errors import ErrorCode, NotFoundError
 from spark_replog.ids import TopicId, TopicPartition
+from spark_replog.log.model import LogStartReason
 from spark_replog.spark.options import StoreOptions, Subscription
 from spark_replog.spark.positions import OffsetsForTimes
 from spark_replog.spark.splitting import OffsetRange
@@ -34,6 +35,7 @@ class LogView:
         handles: the topics behind ``bounds``.
         missing: topics that are subscribed by name and do not exist, with the error to raise.
         unsubscribed: topics that exist and are not subscribed, of those that were asked about.
+        trimmed: partitions whose log start was moved by request, not by retention.
         unclear: topics whose newest entries too few roots could tell of.
     """
 
@@ -42,6 +44,7 @@ class LogView:
     missing: Mapping[str, NotFoundError] = field(default_factory=dict)
     unsubscribed: frozenset[str] = frozenset()
     unclear: frozenset[str] = frozenset()
+    trimmed: frozenset[TopicPartition] = frozenset()
 
     @property
     def topic_ids(self) -> dict[str, TopicId]:
@@ -108,7 +111,7 @@ def view_topics(cluster: Cluster, subscription: Subscription, known: Iterable[st
     unclear = frozenset(
         name for name, handle in handles.items() if cluster.topic_ledger(handle.ledger_id).is_tail_unclear
     )
-    return LogView(bounds, handles, missing, unsubscribed, unclear)
+    return LogView(bounds, handles, missing, unsubscribed, unclear, _trimmed(cluster, handles, bounds))
 
 
 def offsets_for_times_of(cluster: Cluster, view: LogView) -> OffsetsForTimes:
@@ -154,6 +157,19 @@ def plan_range(cluster: Cluster, handle: TopicHandle, item: OffsetRange) -> tupl
             item.start,
             item.end,
         )
+
+
+def _trimmed(
+    cluster: Cluster, handles: Mapping[str, TopicHandle], bounds: Mapping[TopicPartition, tuple[int, int]]
+) -> frozenset[TopicPartition]:
+    found = set()
+    for key, (log_start, _) in bounds.items():
+        if log_start > 0:
+            handle = handles[key.topic]
+            topic = cluster.topic_ledger(handle.ledger_id).state.topics[handle.topic_id]
+            if topic.partitions[key.partition].log_start_reason is LogStartReason.DELETE_RECORDS:
+                found.add(key)
+    return frozenset(found)
 
 
 def _subscribed_names(cluster: Cluster, subscription: Subscription) -> Sequence[str]:

@@ -53,6 +53,10 @@ def entries() -> dict[str, list[c.Command]]:
             c.GenerationAdvance(5, 3),
             c.TopicClose(TOPIC),
         ],
+        "entry_log_start": [
+            c.LogStartAdvance(TOPIC, c.LogStartReason.DELETE_RECORDS, ((0, 7), (3, 2**40))),
+            c.LogStartAdvance(TOPIC, c.LogStartReason.RETENTION, ((200, 0),)),
+        ],
         "entry_cluster": [
             c.BrokerRegister(0, "file:///data/broker-0", None, "{}"),
             c.BrokerRegister(1, "s3://bucket/broker-1", "rack-1", '{"ok": true}'),

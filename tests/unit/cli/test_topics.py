@@ -59,6 +59,19 @@ def test_two_brokers_are_warned_of(tmp_path, replog):
     assert "majority of two" in answer.err
 
 
+def test_trim(store, replog):
+    replog("-s", store, "topic", "create", "orders", "-p", 2)
+    trim = ("-s", store, "topic", "trim", "orders", "--partition", 1)
+    answer = replog(*trim, "--to", 0, "-y", "-f", "json")
+    assert (answer.exit_code, answer.json["_command"]) == (0, "topic trim")
+    assert answer.items == [{"topic": "orders", "partition": 1, "logStartOffset": 0, "ok": True}]
+    refused = replog(*trim, "--to", 1, "-y", "-f", "json")
+    assert (refused.exit_code, refused.items[0]["error"]) == (1, "OFFSET_OUT_OF_RANGE")
+    assert replog(*trim, "--to", 0).exit_code == 2, "it asks, and nobody can answer"
+    nowhere = replog("-s", store, "topic", "trim", "orders", "--partition", 2, "--to", 0, "-y", "-f", "json")
+    assert nowhere.items[0]["error"] == "UNKNOWN_TOPIC_OR_PARTITION"
+
+
 def test_create_list_describe_delete(store, replog):
     made = replog(
         "-s",

@@ -21,7 +21,7 @@ def state_of(spans, *, end=None, start=0):
         for base, rows in spans
     ]
     mark = end if end is not None else sum(spans[-1])
-    partition = SimpleNamespace(log_start_offset=start, high_watermark=mark)
+    partition = SimpleNamespace(log_start_offset=start, log_start_reason=None, high_watermark=mark)
     return SimpleNamespace(
         topics={TOPIC: SimpleNamespace(partitions=[partition])},
         sections=lambda topic_id, number, low, high: [

@@ -12,6 +12,8 @@ from spark_replog.log.commands import (
     GenerationAdvance,
     HoldersAdd,
     IsrChange,
+    LogStartAdvance,
+    LogStartReason,
     PartitionsAdd,
     Section,
     TopicClose,
@@ -273,3 +275,27 @@ def test_lookups_do_not_depend_on_the_length_of_the_log(kit, monkeypatch):
 
     assert len(found) == 1
     assert len(looked_at) == 1
+
+
+def test_a_trim_moves_the_log_start_and_never_past_what_can_be_read(kit):
+    log = kit.Log(partitions=3)
+    log.one(kit.append({0: 10, 1: 5}))
+    log.one(kit.append({1: 5}, 1, holders=(0,)))
+
+    def starts():
+        return [p.log_start_offset for p in log.state.topics[kit.TOPIC].partitions]
+
+    def trim(*offsets):
+        return log.one(LogStartAdvance(kit.TOPIC, LogStartReason.DELETE_RECORDS, offsets)).outcome
+
+    assert trim((0, 4)) is Outcome.APPLIED
+    assert trim((0, 4), (1, 0)) is Outcome.EXISTS
+    assert trim((0, 3), (1, 5)) is Outcome.APPLIED
+    assert starts() == [4, 5, 0]
+    assert trim((0, 5), (1, 6)) is Outcome.INVALID, "6 is above the high watermark; nothing of the command holds"
+    assert trim((7, 0)) is Outcome.INVALID
+    assert starts() == [4, 5, 0]
+    assert log.state.offset_for_time(kit.TOPIC, 0, 0) == 4
+    assert log.one(LogStartAdvance(kit.OTHER, LogStartReason.RETENTION, ((0, 1),))).outcome is Outcome.UNKNOWN_TOPIC
+    log.one(TopicClose(kit.TOPIC))
+    assert trim((0, 5)) is Outcome.TOPIC_CLOSED

@@ -254,6 +254,69 @@ def test_planned_tasks_outlive_their_topic(source, start_query):
     assert source.rows(query.reader, tasks) == {"a-0": list(range(5))}
 
 
+@pytest.mark.parametrize(
+    ("read", "trimmed", "lost"), [(0, 4, "offsets 0 to 4"), (2, 4, "offsets 2 to 4"), (2, 10, "offsets 2 to 10")]
+)
+def test_rows_trimmed_before_they_were_read_are_lost(source, start_query, read, trimmed, lost):
+    source.topic("t")
+    source.write("t", {0: 10})
+    query = start_query(subscribe="t", startingOffsets=f'{{"t":{{"0":{read}}}}}')
+    source.controller.delete_records("t", {0: trimmed})
+    loses(query.next, f"{lost} (exclusive) of t-0", f"begins at {trimmed} now", "were trimmed",
+          "COULD_NOT_READ_OFFSET_RANGE")  # fmt: skip
+    query.restart(failOnDataLoss="false")
+    assert query.next() == ({"t-0": list(range(trimmed, 10))} if trimmed < 10 else {})
+    source.write("t", {0: 1})
+    assert query.next() == {"t-0": [10]}
+
+
+def test_rows_trimmed_after_they_were_read_are_no_loss(source, start_query):
+    source.topic("t")
+    source.write("t", {0: 10})
+    query = start_query(subscribe="t", startingOffsets="earliest")
+    query.next()
+    source.controller.delete_records("t", {0: -1})
+    assert query.next() is None
+    source.write("t", {0: 2})
+    assert query.next() == {"t-0": [10, 11]}
+
+
+def test_a_trim_during_a_task_does_not_touch_it(source, start_query):
+    source.topic("t")
+    source.write("t", {0: 10})
+    query = start_query(subscribe="t", startingOffsets="earliest")
+    start = query.reader.initialOffset()
+    tasks = query.reader.partitions(start, query.reader.latestOffset(start, query.limit))
+    source.controller.delete_records("t", {0: 5})
+    assert source.rows(query.reader, tasks) == {"t-0": list(range(10))}
+
+
+def test_a_new_partition_that_was_trimmed_is_reported(source, start_query):
+    source.topic("t")
+    query = start_query(subscribe="t", startingOffsets="earliest")
+    query.next()
+    source.controller.add_partitions("t", 2)
+    source.write("t", {1: 5})
+    source.controller.delete_records("t", {1: 3})
+    loses(query.next, "t-1 is new to this query and begins at offset 3, not 0", "offsets 0 to 3",
+          "ADDED_PARTITION_DOES_NOT_START_FROM_OFFSET_ZERO")  # fmt: skip
+    query.restart(failOnDataLoss="false")
+    assert query.next() == {"t-1": [3, 4]}
+    assert query.next() is None
+
+
+def test_aged_out_is_told_from_trimmed(source, start_query):
+    from spark_replog.log.commands import LogStartAdvance, LogStartReason, encode_command
+
+    source.topic("t")
+    source.write("t", {0: 10})
+    query = start_query(subscribe="t", startingOffsets='{"t":{"0":0}}')
+    handle = source.cluster.lookup("t")
+    command = encode_command(LogStartAdvance(handle.topic_id, LogStartReason.RETENTION, ((0, 4),)))
+    source.cluster.topic_ledger(handle.ledger_id).append(lambda _: command, timeout_ms=5000)
+    loses(query.next, "offsets 0 to 4 (exclusive) of t-0", "aged out (retention)")
+
+
 # ------------------------------------------------------------------------------------------- limits
 
 
