@@ -15,7 +15,7 @@ from typing import Any
 from spark_replog.config_client import CLIENT_KEYS
 from spark_replog.config_consumer import CONSUMER_KEYS
 from spark_replog.config_coordinator import COORDINATOR_KEYS, CoordinatorConfig
-from spark_replog.config_keys import SINK_KEYS, SOURCE_KEYS, STORAGE_KEYS, ConfigGroup, ConfigKey
+from spark_replog.config_keys import CLUSTER_KEYS, SINK_KEYS, SOURCE_KEYS, STORAGE_KEYS, ConfigGroup, ConfigKey
 from spark_replog.errors import ErrorCode, InvalidConfigError
 
 KEY_PREFIX = "kafka."
@@ -23,8 +23,7 @@ KEY_PREFIX = "kafka."
 STORAGE_PREFIX = "storage."
 """Passed through to the file system of the store without this prefix."""
 
-_KIB = 1024
-_MIB = 1024 * _KIB
+_MIB = 1024 * 1024
 _INT32_MAX = 2**31 - 1
 
 _REFUSED: Mapping[str, str] = {
@@ -388,6 +387,7 @@ CONFIG_KEYS: tuple[ConfigKey, ...] = (
     *STORAGE_KEYS,
     *SOURCE_KEYS,
     *SINK_KEYS,
+    *CLUSTER_KEYS,
 )
 """Every key that a user can set."""
 

@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 _INT64_MAX = 2**63 - 1
+SUPER_USERS_KEY = "super.users"
+ALLOW_EVERYONE_KEY = "allow.everyone.if.no.acl.found"
 
-ConfigGroup = Literal["producer", "client", "consumer", "topic", "coordinator", "storage", "source", "sink"]
+ConfigGroup = Literal["producer", "client", "consumer", "topic", "coordinator", "storage", "source", "sink", "cluster"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,4 +278,33 @@ SINK_KEYS = (
     ),
 )
 
-__all__ = ["SINK_KEYS", "SOURCE_KEYS", "STORAGE_KEYS", "ConfigGroup", "ConfigKey"]
+CLUSTER_KEYS = (
+    ConfigKey(
+        SUPER_USERS_KEY,
+        "cluster",
+        None,
+        None,
+        "text",
+        "Principals that may do everything, separated by semicolons: User:admin;User:ops.",
+    ),
+    ConfigKey(
+        ALLOW_EVERYONE_KEY,
+        "cluster",
+        True,
+        "false",
+        "bool",
+        "Whether a topic, group, transactional.id or the store itself is open to all as long as no ACL names it. "
+        "Kafka's default counts only once an authorizer is configured; a store is born with one and without ACLs.",
+    ),
+)
+
+__all__ = [
+    "ALLOW_EVERYONE_KEY",
+    "CLUSTER_KEYS",
+    "SINK_KEYS",
+    "SOURCE_KEYS",
+    "STORAGE_KEYS",
+    "SUPER_USERS_KEY",
+    "ConfigGroup",
+    "ConfigKey",
+]

@@ -33,6 +33,9 @@ class ErrorCode(IntEnum):
     UNKNOWN_MEMBER_ID = 25
     INVALID_SESSION_TIMEOUT = 26
     REBALANCE_IN_PROGRESS = 27
+    TOPIC_AUTHORIZATION_FAILED = 29
+    GROUP_AUTHORIZATION_FAILED = 30
+    CLUSTER_AUTHORIZATION_FAILED = 31
     INVALID_TIMESTAMP = 32
     UNSUPPORTED_VERSION = 35
     TOPIC_ALREADY_EXISTS = 36
@@ -44,6 +47,7 @@ class ErrorCode(IntEnum):
     OUT_OF_ORDER_SEQUENCE_NUMBER = 45
     DUPLICATE_SEQUENCE_NUMBER = 46
     INVALID_PRODUCER_EPOCH = 47
+    TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53
     KAFKA_STORAGE_ERROR = 56
     NON_EMPTY_GROUP = 68
     GROUP_ID_NOT_FOUND = 69
@@ -132,6 +136,10 @@ class InvalidConfigError(ReplogError, ValueError):
     """The caller's option, argument or schema is wrong: fix it. Nothing was attempted."""
 
 
+class AuthorizationError(ReplogError):
+    """The principal may not do this: have it allowed, or act as another. Nothing was attempted."""
+
+
 class NotFoundError(ReplogError, LookupError):
     """The named thing does not exist."""
 
@@ -145,6 +153,7 @@ class UnsupportedFormatError(ReplogError):
 
 
 __all__ = [
+    "AuthorizationError",
     "CorruptDataError",
     "ErrorCode",
     "FencedError",

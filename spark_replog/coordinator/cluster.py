@@ -137,6 +137,11 @@ class Cluster:
         self.cluster_ledger.refresh()
         self._refreshed_ms = self.clock.monotonic_ms()
 
+    def refresh_if_stale(self) -> None:
+        """Fold the cluster ledger's newest entries if what is known is older than ``metadata.max.age.ms``."""
+        if self._is_stale():
+            self.refresh()
+
     def topic_state(self, handle: TopicHandle) -> tuple[Ledger[TopicLedgerState], TopicState]:
         """Fold the topic's ledger and return it with the topic's part of the state.
 

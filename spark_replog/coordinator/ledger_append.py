@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 
 from spark_replog.clock import Clock
 from spark_replog.config import CoordinatorConfig
+from spark_replog.coordinator.authorizer import Authorizer
+from spark_replog.coordinator.cluster import Cluster
 from spark_replog.coordinator.delayed_operation import DelayedOperationPurgatory
 from spark_replog.coordinator.delayed_produce import DelayedProduce, PartitionKey, delayed_produce_required
 from spark_replog.coordinator.local_log import find_under_min_isr, find_unwritable, partitions_of, without_partitions
@@ -40,6 +42,7 @@ class AppendServices:
     clock: Clock
     purgatory: DelayedOperationPurgatory
     fetcher: ReplicaFetcher
+    cluster: Cluster
 
 
 class LedgerAppend:
@@ -78,6 +81,7 @@ class LedgerAppend:
         self._judged = append
         self._internal_topics_allowed = internal_topics_allowed
         self._services = services
+        self._authorizer = Authorizer(services.cluster, append.principal)
         self._timeout_ms = timeout_ms
         self._deadline_ms = services.clock.monotonic_ms() + timeout_ms
         self._known = Replication()
@@ -88,6 +92,7 @@ class LedgerAppend:
         """Decide the append and return what the fold answered.
 
         Raises:
+            AuthorizationError: TOPIC_AUTHORIZATION_FAILED, TRANSACTIONAL_ID_AUTHORIZATION_FAILED.
             InvalidConfigError: INVALID_TOPIC_EXCEPTION.
             NotFoundError: UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID.
             RetriableError: NOT_ENOUGH_REPLICAS, REQUEST_TIMED_OUT, REPLOG_NO_QUORUM: nothing was decided;
@@ -115,9 +120,10 @@ class LedgerAppend:
         partitions = partitions_of(self._append)
         self._refused.clear()
         self._refused.update(self._failed)
+        append = self._leave_out(self._append, self._authorizer.refused_partitions(state, self._append))
         append = self._leave_out(
-            self._append,
-            find_unwritable(state, partitions, internal_topics_allowed=self._internal_topics_allowed),
+            append,
+            find_unwritable(state, partitions_of(append), internal_topics_allowed=self._internal_topics_allowed),
         )
         judgement = state.judge(append)
         if judgement.outcome is not Outcome.APPLIED:

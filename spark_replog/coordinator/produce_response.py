@@ -53,11 +53,13 @@ class ProduceResponse:
             append was refused before anything was proposed.
         partitions: the answer for each partition of the append. Where ``error`` is None some may have
             an error of their own, if the caller allowed that (``is_atomic=False``).
+        throttle_time_ms: how long the answer was held back by the client's quota.
     """
 
     error: ReplogError | None
     result: CommandResult | None
     partitions: Mapping[PartitionKey, PartitionResponse] = field(default_factory=dict)
+    throttle_time_ms: int = 0
 
 
 def refuse_all(

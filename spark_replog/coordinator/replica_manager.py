@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from spark_replog.config import CoordinatorConfig
 from spark_replog.coordinator.catch_up import CatchUp
@@ -17,10 +18,12 @@ from spark_replog.coordinator.delayed_operation import DelayedOperationPurgatory
 from spark_replog.coordinator.delayed_produce import PartitionKey
 from spark_replog.coordinator.ledger_append import AppendServices, LedgerAppend
 from spark_replog.coordinator.produce_response import ProduceResponse, refuse_all, respond_to
+from spark_replog.coordinator.quota_manager import ClientQuotaManager
 from spark_replog.coordinator.replica_fetcher import ReplicaFetcher
 from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError
 from spark_replog.ids import LedgerId
 from spark_replog.log.commands import Append
+from spark_replog.log.results import Outcome
 
 _log = logging.getLogger(__name__)
 
@@ -43,7 +46,9 @@ class ReplicaManager:
             cluster.clock,
             DelayedOperationPurgatory(clock=cluster.clock),
             ReplicaFetcher(cluster.brokers, config or cluster.config, clock=cluster.clock),
+            cluster,
         )
+        self._quotas = ClientQuotaManager(cluster)
         self._catch_up = CatchUp(cluster.brokers, self._services)
 
     def append_records(
@@ -90,7 +95,23 @@ class ReplicaManager:
             append_to(first)
         for thread in threads:
             thread.join()
-        response_callback({ledger_id: responses[ledger_id] for ledger_id in entries})
+        throttle_ms = self._throttle(entries, responses, timeout_ms // 2)
+        response_callback({each: replace(responses[each], throttle_time_ms=throttle_ms) for each in entries})
+
+    def _throttle(
+        self, entries: Mapping[LedgerId, Append], responses: Mapping[LedgerId, ProduceResponse], limit_ms: int
+    ) -> int:
+        """Hold the answer back as the client's quota asks; the rows are decided already. Return for how long."""
+        applied = {
+            ledger_id: entries[ledger_id]
+            for ledger_id, response in responses.items()
+            if response.result is not None and response.result.outcome is Outcome.APPLIED
+        }
+        throttle_ms = self._quotas.produce_throttle_ms(applied, limit_ms)
+        if throttle_ms:
+            _log.info("the producer's byte rate is above its quota: answering %d ms later", throttle_ms)
+            self._cluster.clock.sleep_ms(throttle_ms)
+        return throttle_ms
 
     def _append_one(
         self,
@@ -103,6 +124,7 @@ class ReplicaManager:
     ) -> ProduceResponse:
         refused: dict[PartitionKey, ReplogError] = {}
         try:
+            self._cluster.refresh_if_stale()  # ACLs and quotas
             ledger = self._cluster.topic_ledger(ledger_id)
             attempt = LedgerAppend(
                 ledger,

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import getpass
-import os
 from collections.abc import Sequence
 
 from spark_replog.config import TopicConfig
 from spark_replog.coordinator.cluster import Cluster, TopicHandle
+from spark_replog.coordinator.principal import default_principal
 from spark_replog.errors import NotFoundError
 from spark_replog.ids import BrokerId
 from spark_replog.log.topic_state import PartitionState, TopicLedgerState, TopicState
 from spark_replog.log.write_plan import TopicPlan, WritePlan
-
-PRINCIPAL_VARIABLE = "REPLOG_PRINCIPAL"
 
 
 def make_write_plan(cluster: Cluster, topics: Sequence[str] | None = None, principal: str | None = None) -> WritePlan:
@@ -47,17 +44,6 @@ def make_write_plan(cluster: Cluster, topics: Sequence[str] | None = None, princ
         principal=default_principal() if principal is None else principal,
         made_at_ms=cluster.clock.now_ms(),
     )
-
-
-def default_principal() -> str:
-    """Return who writes where the user does not say: ``REPLOG_PRINCIPAL``, else ``User:<os user>``."""
-    named = os.environ.get(PRINCIPAL_VARIABLE)
-    if named:
-        return named
-    try:
-        return f"User:{getpass.getuser()}"
-    except (KeyError, OSError):  # a container's user may have no name
-        return f"User:{os.getuid()}"
 
 
 def _plan_topic(cluster: Cluster, handle: TopicHandle) -> TopicPlan:

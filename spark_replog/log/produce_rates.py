@@ -5,10 +5,7 @@ from __future__ import annotations
 from spark_replog.log.acl import normal_principal
 from spark_replog.log.model import Append
 from spark_replog.log.quota_rate import SAMPLE_COUNT, WINDOW_MS, SampledRate
-from spark_replog.log.quota_set import QuotaScope
-
-RateKey = tuple[QuotaScope, str, str]
-"""Scope, user, client id; '' for the one that the scope leaves out."""
+from spark_replog.log.quota_set import QuotaScope, RateKey
 
 
 def rate_key(scope: QuotaScope, user: str, client_id: str) -> RateKey:

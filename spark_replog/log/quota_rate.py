@@ -80,4 +80,6 @@ def bounded_throttle_time_ms(observed: float, quota: float, window_ms: int, limi
     """Return the wait of a violated quota, at most `limit_ms`; 0 where the quota holds."""
     if observed <= quota:
         return 0
+    if quota <= 0:  # refused when it is set; a damaged one must not divide by zero
+        return limit_ms
     return min(round(throttle_time_ms(observed, quota, window_ms)), limit_ms)

@@ -51,6 +51,23 @@ class Quota(NamedTuple):
     scope: QuotaScope
 
 
+RateKey = tuple[QuotaScope, str, str]
+"""Scope, user, client id; '' for the one that the scope leaves out."""
+
+
+@dataclass(frozen=True, slots=True)
+class FetchQuota:
+    """What one reader must keep to, per process. Plain, so that tasks carry it.
+
+    Attributes:
+        limit_per_second: bytes.
+        key: whose reads are measured together.
+    """
+
+    limit_per_second: int
+    key: RateKey
+
+
 @dataclass(frozen=True, slots=True)
 class QuotaAlter:
     """Sets or removes (None) quotas of one entity."""

@@ -16,9 +16,10 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from spark_replog.config import CoordinatorConfig
 from spark_replog.coordinator.cluster import Cluster
+from spark_replog.coordinator.principal import default_principal
 from spark_replog.coordinator.produce_response import ProduceResponse
 from spark_replog.coordinator.replica_manager import ReplicaManager
-from spark_replog.coordinator.write_plan import default_principal, make_write_plan
+from spark_replog.coordinator.write_plan import make_write_plan
 from spark_replog.errors import (
     ErrorCode,
     InvalidConfigError,

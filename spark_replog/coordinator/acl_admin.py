@@ -1,0 +1,216 @@
+"""ACLs and the settings of the whole store, as entries of the cluster ledger.
+
+Each change is judged on the newest fold and decided there, so that a revoked administrator's late
+command is refused and a repeated one changes nothing. Source: Kafka's ``AclControlManager``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from spark_replog.config import parse_value, unknown_option_error
+from spark_replog.config_keys import CLUSTER_KEYS
+from spark_replog.coordinator.authorizer import Authorizer, is_allowed
+from spark_replog.coordinator.cluster import Cluster
+from spark_replog.errors import ErrorCode, InvalidConfigError
+from spark_replog.log.acl import (
+    CLUSTER_NAME,
+    AclBinding,
+    AclOperation,
+    AclsAdd,
+    AclSet,
+    AclsRemove,
+    PatternType,
+    Permission,
+    ResourceType,
+    normal_principal,
+)
+from spark_replog.log.cluster_state import ClusterLedgerState
+from spark_replog.log.commands import ClusterConfigSet, encode_command
+
+
+@dataclass(frozen=True, slots=True)
+class AclFilter:
+    """Which ACLs are meant; None stands for any.
+
+    Attributes:
+        name: with `pattern_type` None the ACL's very name in either pattern; with `covers` every ACL whose
+            pattern covers this resource (Kafka's pattern type MATCH).
+    """
+
+    resource_type: ResourceType | None = None
+    name: str | None = None
+    pattern_type: PatternType | None = None
+    principal: str | None = None
+    operation: AclOperation | None = None
+    permission: Permission | None = None
+    covers: bool = False
+
+    def select(self, acls: AclSet) -> list[AclBinding]:
+        """Return the ACLs that fit, sorted."""
+        found: Iterable[AclBinding] = acls
+        if self.covers and self.name is not None:
+            kinds = ResourceType if self.resource_type is None else (self.resource_type,)
+            found = (each for kind in kinds for each in acls.of_resource(kind, self.name or ""))
+        wanted = {
+            "resource_type": self.resource_type,
+            "name": None if self.covers else self.name,
+            "pattern_type": self.pattern_type,
+            "principal": None if self.principal is None else normal_principal(self.principal),
+            "operation": self.operation,
+            "permission": self.permission,
+        }
+        given = {field: value for field, value in wanted.items() if value is not None}
+        return sorted(each for each in found if all(getattr(each, field) == value for field, value in given.items()))
+
+
+class AclAdmin:
+    """Adds, removes and lists ACLs; changes the store's settings. Thread safe.
+
+    Args:
+        cluster: the opened store.
+        principal: who does it: ALTER on the cluster changes, DESCRIBE lists; None: see ``default_principal``.
+        timeout_ms: for each change.
+    """
+
+    def __init__(self, cluster: Cluster, principal: str | None = None, *, timeout_ms: int = 60_000) -> None:
+        self._cluster = cluster
+        self._authorizer = Authorizer(cluster, principal)
+        self._timeout_ms = timeout_ms
+
+    def add(self, bindings: Iterable[AclBinding]) -> list[AclBinding]:
+        """Add ACLs; return those that were not there.
+
+        Raises:
+            InvalidConfigError: INVALID_REQUEST: an empty name, a cluster name that is no cluster's, or a change
+                that would take the right to change ACLs from its own author.
+            AuthorizationError: CLUSTER_AUTHORIZATION_FAILED.
+            RetriableError: REPLOG_NO_QUORUM.
+        """
+        wanted = [_checked(binding) for binding in dict.fromkeys(bindings)]
+        added: list[AclBinding] = []
+
+        def propose(state: ClusterLedgerState) -> bytes | None:
+            self._require(state, AclOperation.ALTER)
+            added[:] = [each for each in wanted if each not in state.acls]
+            self._refuse_lock_out(_changed(state.acls, added, ()), state.config)
+            return encode_command(AclsAdd(tuple(added))) if added else None
+
+        self._cluster.cluster_ledger.append(propose, timeout_ms=self._timeout_ms)
+        return added
+
+    def remove(self, wanted: AclFilter) -> list[AclBinding]:
+        """Remove every ACL that fits; return them.
+
+        Raises:
+            AuthorizationError: CLUSTER_AUTHORIZATION_FAILED.
+            InvalidConfigError: INVALID_REQUEST: see `add`.
+            RetriableError: REPLOG_NO_QUORUM.
+        """
+        removed: list[AclBinding] = []
+
+        def propose(state: ClusterLedgerState) -> bytes | None:
+            self._require(state, AclOperation.ALTER)
+            removed[:] = wanted.select(state.acls)
+            self._refuse_lock_out(_changed(state.acls, (), removed), state.config)
+            return encode_command(AclsRemove(tuple(removed))) if removed else None
+
+        self._cluster.cluster_ledger.append(propose, timeout_ms=self._timeout_ms)
+        return removed
+
+    def list(self, wanted: AclFilter) -> list[AclBinding]:
+        """Return the ACLs that fit, sorted, from the newest fold.
+
+        Raises:
+            AuthorizationError: CLUSTER_AUTHORIZATION_FAILED.
+            RetriableError: REPLOG_NO_QUORUM.
+        """
+        self._cluster.refresh()
+        with self._cluster.cluster_ledger.lock:
+            self._require(self._cluster.cluster_ledger.state, AclOperation.DESCRIBE)
+            return wanted.select(self._cluster.cluster_ledger.state.acls)
+
+    def config(self) -> dict[str, str]:
+        """Return the store's settings as they were given.
+
+        Raises:
+            AuthorizationError: CLUSTER_AUTHORIZATION_FAILED.
+        """
+        self._cluster.refresh()
+        with self._cluster.cluster_ledger.lock:
+            self._require(self._cluster.cluster_ledger.state, AclOperation.DESCRIBE_CONFIGS)
+            return dict(self._cluster.cluster_ledger.state.config)
+
+    def configure(self, changes: Mapping[str, str | None]) -> None:
+        """Set (value) or unset (None) settings of the store.
+
+        Raises:
+            InvalidConfigError: REPLOG_UNKNOWN_OPTION, INVALID_CONFIG; INVALID_REQUEST: see `add`.
+            AuthorizationError: CLUSTER_AUTHORIZATION_FAILED.
+            RetriableError: REPLOG_NO_QUORUM.
+        """
+        keys = {key.name: key for key in CLUSTER_KEYS}
+        for name, value in changes.items():
+            if name not in keys:
+                raise unknown_option_error(name, keys)
+            if value is not None:
+                parse_value(keys[name], value, code=ErrorCode.INVALID_CONFIG)
+
+        def propose(state: ClusterLedgerState) -> bytes | None:
+            self._require(state, AclOperation.ALTER_CONFIGS)
+            after = {**state.config, **changes}
+            config = {name: value for name, value in after.items() if value is not None}
+            if config == state.config:
+                return None
+            self._refuse_lock_out(state.acls, config)
+            return encode_command(ClusterConfigSet(tuple(sorted(changes.items()))))
+
+        self._cluster.cluster_ledger.append(propose, timeout_ms=self._timeout_ms)
+
+    def _require(self, state: ClusterLedgerState, operation: AclOperation) -> None:
+        if not self._authorizer.is_allowed_by(state, operation, ResourceType.CLUSTER, CLUSTER_NAME):
+            raise self._authorizer.refusal(operation, ResourceType.CLUSTER, CLUSTER_NAME)
+
+    def _refuse_lock_out(self, acls: AclSet, config: Mapping[str, str]) -> None:
+        who = self._authorizer.principal
+        for operation in (AclOperation.ALTER, AclOperation.ALTER_CONFIGS):
+            if not is_allowed(acls, config, who, operation, ResourceType.CLUSTER, CLUSTER_NAME):
+                raise InvalidConfigError(
+                    ErrorCode.INVALID_REQUEST,
+                    f"after this change {who} could no longer change ACLs. Nothing was changed. Name somebody who "
+                    f"can first: replog -s {self._cluster.path} acl config set super.users={who}.",
+                )
+
+
+def _changed(acls: AclSet, added: Iterable[AclBinding], removed: Iterable[AclBinding]) -> AclSet:
+    after = AclSet()
+    after.add(acls)
+    after.add(added)
+    after.remove(removed)
+    return after
+
+
+def _checked(binding: AclBinding) -> AclBinding:
+    """Return the binding with a typed principal.
+
+    Raises:
+        InvalidConfigError: INVALID_REQUEST.
+    """
+    if not binding.name or not binding.principal:
+        raise InvalidConfigError(
+            ErrorCode.INVALID_REQUEST, "an ACL needs a resource name and a principal. Give 'User:*' for everybody."
+        )
+    is_cluster = binding.resource_type is ResourceType.CLUSTER
+    if is_cluster and (binding.name, binding.pattern_type) != (CLUSTER_NAME, PatternType.LITERAL):
+        raise InvalidConfigError(
+            ErrorCode.INVALID_REQUEST, f"an ACL of the cluster has the literal name {CLUSTER_NAME}. Leave the name out."
+        )
+    return AclBinding(
+        binding.resource_type,
+        binding.name,
+        binding.pattern_type,
+        normal_principal(binding.principal),
+        binding.operation,
+        binding.permission,
+    )

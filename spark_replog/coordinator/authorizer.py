@@ -1,0 +1,167 @@
+"""Whether a principal may do something, by the ACLs of the cluster ledger.
+
+Runs wherever plans are made, appends are decided and commands run, never in a task. It keeps honest
+processes apart; what stops the others is what their storage credentials allow (docs/security.md).
+Source: Kafka's ``StandardAuthorizerData`` and the operations that ``KafkaApis`` asks for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from spark_replog.config_keys import ALLOW_EVERYONE_KEY, SUPER_USERS_KEY
+from spark_replog.coordinator.cluster import Cluster
+from spark_replog.coordinator.delayed_produce import PartitionKey
+from spark_replog.coordinator.local_log import partitions_of
+from spark_replog.coordinator.principal import default_principal
+from spark_replog.errors import AuthorizationError, ErrorCode, ReplogError
+from spark_replog.log.acl import CLUSTER_NAME, AclOperation, AclSet, Decision, ResourceType, normal_principal
+from spark_replog.log.cluster_state import ClusterLedgerState
+from spark_replog.log.commands import Append, IdentityKind
+from spark_replog.log.topic_state import TopicLedgerState
+
+_CODES: Mapping[ResourceType, ErrorCode] = {
+    ResourceType.TOPIC: ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+    ResourceType.GROUP: ErrorCode.GROUP_AUTHORIZATION_FAILED,
+    ResourceType.CLUSTER: ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+    ResourceType.TRANSACTIONAL_ID: ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+}
+
+
+def is_super_user(config: Mapping[str, str], principal: str) -> bool:
+    """Return whether ``super.users`` (separated by semicolons, as in Kafka) names the principal."""
+    named = config.get(SUPER_USERS_KEY, "").split(";")
+    return principal in {normal_principal(each.strip()) for each in named if each.strip()}
+
+
+def is_allowed(
+    acls: AclSet,
+    config: Mapping[str, str],
+    principal: str,
+    operation: AclOperation,
+    resource_type: ResourceType,
+    name: str,
+) -> bool:
+    """Return the decision: super users, then deny, then allow, then the default of a resource without ACLs."""
+    if is_super_user(config, principal):
+        return True
+    decision = acls.decide(principal, operation, resource_type, name)
+    if decision is Decision.NO_ACL:
+        return config.get(ALLOW_EVERYONE_KEY, "true") == "true"
+    return decision is Decision.ALLOWED
+
+
+class Authorizer:
+    """Answers for one principal. Cheap to make; holds nothing but whom it asks for.
+
+    ACLs are at most ``metadata.max.age.ms`` old where a caller folds the cluster ledger first, as every
+    entry point does (``Cluster.refresh_if_stale``); a change made by this process holds at once.
+
+    Args:
+        cluster: the opened store.
+        principal: who acts; None: see ``default_principal``.
+
+    Attributes:
+        principal: with its type.
+    """
+
+    def __init__(self, cluster: Cluster, principal: str | None = None) -> None:
+        self._cluster = cluster
+        self.principal = default_principal() if principal is None else normal_principal(principal)
+
+    def is_allowed(self, operation: AclOperation, resource_type: ResourceType, name: str = CLUSTER_NAME) -> bool:
+        """Return whether the principal may, as this process has folded the cluster ledger so far."""
+        with self._cluster.cluster_ledger.lock:
+            return self.is_allowed_by(self._cluster.cluster_ledger.state, operation, resource_type, name)
+
+    def is_allowed_by(
+        self, state: ClusterLedgerState, operation: AclOperation, resource_type: ResourceType, name: str
+    ) -> bool:
+        """Return whether the principal may, by this state. Called under the cluster ledger's lock."""
+        return is_allowed(state.acls, state.config, self.principal, operation, resource_type, name)
+
+    def allowed_topics(self, operation: AclOperation, names: Iterable[str]) -> list[str]:
+        """Return the topics that the principal may act on, in their order: the others are not shown."""
+        with self._cluster.cluster_ledger.lock:
+            state = self._cluster.cluster_ledger.state
+            return [name for name in names if self.is_allowed_by(state, operation, ResourceType.TOPIC, name)]
+
+    def require_topic(self, operation: AclOperation, *names: str) -> None:
+        """Check topics, before it is looked whether they exist, so that the answer does not tell.
+
+        Raises:
+            AuthorizationError: TOPIC_AUTHORIZATION_FAILED.
+        """
+        for name in names:
+            self._require(operation, ResourceType.TOPIC, name)
+
+    def require_create(self, topic: str) -> None:
+        """Check that the principal may create this topic, or any.
+
+        Raises:
+            AuthorizationError: TOPIC_AUTHORIZATION_FAILED.
+        """
+        if not self.is_allowed(AclOperation.CREATE, ResourceType.CLUSTER):
+            self._require(AclOperation.CREATE, ResourceType.TOPIC, topic)
+
+    def require_group(self, operation: AclOperation, name: str) -> None:
+        """Check a consumer group.
+
+        Raises:
+            AuthorizationError: GROUP_AUTHORIZATION_FAILED.
+        """
+        self._require(operation, ResourceType.GROUP, name)
+
+    def require_cluster(self, operation: AclOperation) -> None:
+        """Check what concerns the whole store.
+
+        Raises:
+            AuthorizationError: CLUSTER_AUTHORIZATION_FAILED.
+        """
+        self._require(operation, ResourceType.CLUSTER, CLUSTER_NAME)
+
+    def require_transactional_id(self, operation: AclOperation, name: str) -> None:
+        """Check a transactional.id.
+
+        Raises:
+            AuthorizationError: TRANSACTIONAL_ID_AUTHORIZATION_FAILED.
+        """
+        self._require(operation, ResourceType.TRANSACTIONAL_ID, name)
+
+    def refused_partitions(self, state: TopicLedgerState, append: Append) -> dict[PartitionKey, ReplogError]:
+        """Return the partitions of an append whose topic the principal may not write, with their errors.
+
+        Costs one decision a topic. Source of the order: ``KafkaApis.handleProduceRequest``: the
+        transactional.id refuses the whole request, a topic only its partitions.
+
+        Raises:
+            AuthorizationError: TRANSACTIONAL_ID_AUTHORIZATION_FAILED.
+        """
+        if append.identity.kind is IdentityKind.TRANSACTIONAL:
+            self.require_transactional_id(AclOperation.WRITE, append.identity.producer_id)
+        partitions = partitions_of(append)
+        errors: dict[str, ReplogError] = {}
+        for topic_id in {key[0] for key in partitions}:
+            topic = state.topics.get(topic_id)
+            if topic is not None and not self.is_allowed(AclOperation.WRITE, ResourceType.TOPIC, topic.name):
+                errors[topic_id] = self.refusal(AclOperation.WRITE, ResourceType.TOPIC, topic.name)
+        return {key: errors[key[0]] for key in partitions if key[0] in errors}
+
+    def refusal(self, operation: AclOperation, resource_type: ResourceType, name: str) -> AuthorizationError:
+        """Return the error of a refused request."""
+        flag = "--cluster" if resource_type is ResourceType.CLUSTER else f"--{_word(resource_type)} {name}"
+        what = "this store" if resource_type is ResourceType.CLUSTER else f"{_word(resource_type)} '{name}'"
+        return AuthorizationError(
+            _CODES[resource_type],
+            f"{self.principal} may not {operation.name.lower().replace('_', ' ')} {what}. Ask for: replog -s "
+            f"{self._cluster.path} acl add --allow-principal {self.principal} --operation "
+            f"{operation.name.lower().replace('_', '-')} {flag}.",
+        )
+
+    def _require(self, operation: AclOperation, resource_type: ResourceType, name: str) -> None:
+        if not self.is_allowed(operation, resource_type, name):
+            raise self.refusal(operation, resource_type, name)
+
+
+def _word(resource_type: ResourceType) -> str:
+    return resource_type.name.lower().replace("_", "-")

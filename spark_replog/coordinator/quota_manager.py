@@ -1,0 +1,136 @@
+"""Client quotas: who must wait, and how long. Source: Kafka's ``ClientQuotaManager``.
+
+Produce rates come from folded entries, so every coordinator finds the same one; fetch rates are
+per process. Nothing is dropped: an answer is held back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from spark_replog.coordinator.authorizer import Authorizer
+from spark_replog.coordinator.cluster import Cluster
+from spark_replog.errors import ErrorCode, InvalidConfigError
+from spark_replog.ids import LedgerId
+from spark_replog.log.acl import CLUSTER_NAME, AclOperation, ResourceType, normal_principal
+from spark_replog.log.cluster_state import ClusterLedgerState
+from spark_replog.log.commands import Append, QuotaAlter, encode_command
+from spark_replog.log.produce_rates import rate_key
+from spark_replog.log.quota_rate import bounded_throttle_time_ms
+from spark_replog.log.quota_set import (
+    CONSUMER_BYTE_RATE,
+    DEFAULT_NAME,
+    PRODUCER_BYTE_RATE,
+    QUOTA_KEYS,
+    FetchQuota,
+    QuotaEntity,
+)
+
+
+class ClientQuotaManager:
+    """Finds the quota of a client and what it means now. Thread safe.
+
+    Args:
+        cluster: the opened store; its cluster ledger as folded so far is what counts.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    def produce_throttle_ms(self, appends: Mapping[LedgerId, Append], limit_ms: int) -> int:
+        """Return how long the answer to appends that were just decided must wait.
+
+        The rate is each ledger's own, as Kafka's is each broker's; the longest wait counts, not the sum.
+
+        Args:
+            appends: applied ones, folded already.
+            limit_ms: the longest wait.
+        """
+        waits = [0]
+        for ledger_id, append in appends.items():
+            user = normal_principal(append.principal)
+            with self._cluster.cluster_ledger.lock:
+                quota = self._cluster.cluster_ledger.state.quotas.find(PRODUCER_BYTE_RATE, user, append.client_id)
+            if quota is None:
+                continue
+            ledger = self._cluster.topic_ledger(ledger_id)
+            with ledger.lock:
+                key = rate_key(quota.scope, user, append.client_id)
+                observed, window_ms = ledger.state.produce_rates.measure(key, ledger.state.append_time_ms)
+            waits.append(bounded_throttle_time_ms(observed, quota.limit_per_second, window_ms, limit_ms))
+        return max(waits)
+
+    def fetch_quota(self, principal: str, client_id: str) -> FetchQuota | None:
+        """Return what a reader of this name must keep to, None for no bound. Plain: it is carried to tasks."""
+        user = normal_principal(principal)
+        with self._cluster.cluster_ledger.lock:
+            quota = self._cluster.cluster_ledger.state.quotas.find(CONSUMER_BYTE_RATE, user, client_id)
+        if quota is None:
+            return None
+        return FetchQuota(quota.limit_per_second, rate_key(quota.scope, user, client_id))
+
+
+class QuotaAdmin:
+    """Sets and shows quotas, as entries of the cluster ledger. Thread safe.
+
+    Args:
+        cluster: the opened store.
+        principal: who does it: ALTER_CONFIGS on the cluster sets, DESCRIBE_CONFIGS shows; None: see
+            ``default_principal``.
+        timeout_ms: for each change.
+    """
+
+    def __init__(self, cluster: Cluster, principal: str | None = None, *, timeout_ms: int = 60_000) -> None:
+        self._cluster = cluster
+        self._authorizer = Authorizer(cluster, principal)
+        self._timeout_ms = timeout_ms
+
+    def alter(self, entity: QuotaEntity, changes: Mapping[str, int | None]) -> None:
+        """Set (bytes per second) or remove (None) quotas of one entity.
+
+        Raises:
+            InvalidConfigError: INVALID_CONFIG: an unknown quota or a bound below 1; INVALID_REQUEST: no entity.
+            AuthorizationError: CLUSTER_AUTHORIZATION_FAILED.
+            RetriableError: REPLOG_NO_QUORUM.
+        """
+        if entity == QuotaEntity(None, None) or "" in entity:
+            raise InvalidConfigError(
+                ErrorCode.INVALID_REQUEST, "a quota is somebody's. Give --user, --client-id or one of the defaults."
+            )
+        if entity.user not in (None, DEFAULT_NAME):
+            entity = QuotaEntity(normal_principal(str(entity.user)), entity.client_id)
+        for key, value in changes.items():
+            if key not in QUOTA_KEYS:
+                raise InvalidConfigError(
+                    ErrorCode.INVALID_CONFIG, f"'{key}' is no quota. Set one of: {', '.join(QUOTA_KEYS)}."
+                )
+            if value is not None and value < 1:
+                raise InvalidConfigError(
+                    ErrorCode.INVALID_CONFIG, f"'{key}' is {value}. Give bytes per second, 1 or more."
+                )
+
+        def propose(state: ClusterLedgerState) -> bytes | None:
+            self._require(state, AclOperation.ALTER_CONFIGS)
+            limits = dict(dict(state.quotas).get(entity, {}))
+            if all(limits.get(key) == value for key, value in changes.items()):
+                return None
+            return encode_command(QuotaAlter(entity, tuple(sorted(changes.items()))))
+
+        self._cluster.cluster_ledger.append(propose, timeout_ms=self._timeout_ms)
+
+    def describe(self) -> list[tuple[QuotaEntity, Mapping[str, int]]]:
+        """Return every entity with its quotas, from the newest fold, sorted.
+
+        Raises:
+            AuthorizationError: CLUSTER_AUTHORIZATION_FAILED.
+            RetriableError: REPLOG_NO_QUORUM.
+        """
+        self._cluster.refresh()
+        with self._cluster.cluster_ledger.lock:
+            self._require(self._cluster.cluster_ledger.state, AclOperation.DESCRIBE_CONFIGS)
+            found = list(self._cluster.cluster_ledger.state.quotas)
+        return sorted(found, key=lambda item: (item[0].user or "", item[0].client_id or ""))
+
+    def _require(self, state: ClusterLedgerState, operation: AclOperation) -> None:
+        if not self._authorizer.is_allowed_by(state, operation, ResourceType.CLUSTER, CLUSTER_NAME):
+            raise self._authorizer.refusal(operation, ResourceType.CLUSTER, CLUSTER_NAME)
