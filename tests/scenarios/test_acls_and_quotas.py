@@ -158,7 +158,7 @@ def test_nobody_can_take_the_right_to_change_acls_from_himself(store):
         lambda: admin.configure({"allow.everyone.if.no.acl.found": "false"}),
         lambda: admin.add([only_bob]),
     ):
-        with pytest.raises(InvalidConfigError, match="super.users=User:admin"):
+        with pytest.raises(InvalidConfigError, match=r"super\.users=User:admin"):
             change()
     assert (admin.config(), admin.list(AclFilter())) == ({}, [])
     admin.configure({"super.users": ADMIN})
