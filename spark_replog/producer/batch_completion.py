@@ -48,13 +48,27 @@ class BatchCompletion:
         if self._sequences is not None:
             self._sequences.resolve()
         for batch in self._accumulator.expired_batches(now_ms):
-            self._expire(batch, was_sent=batch.attempts > 0)
+            self._expire(batch)
 
     def expire_in_flight(self, request: DataRequest, now_ms: int) -> None:
         """Fail what is over its ``delivery.timeout.ms`` while the answer of its request is missing."""
         for batch in request.batches:
             if batch.state is BatchState.INCOMPLETE and batch.has_expired(now_ms, self._config.delivery_timeout_ms):
                 self._accumulator.fail(batch, batch_expired(batch, self._config.delivery_timeout_ms))
+
+    def is_unknown(self, result: DeliveryResult) -> bool:
+        """Return whether an object may have been appended or not.
+
+        Then the very same object must be handed over again: its batches, in other company, would not
+        be known again as the ones that may be in the log.
+        """
+        return any(isinstance(response.error, OutcomeUnknownError) for response in result.responses.values())
+
+    def give_up(self, request: DataRequest) -> None:
+        """Fail what is over its ``delivery.timeout.ms`` while nobody knows whether it was appended."""
+        for batch in request.batches:
+            self._leave_unresolved(batch)
+            self._accumulator.fail(batch, batch_expired(batch, self._config.delivery_timeout_ms))
 
     def acknowledge(self, request: DataRequest) -> None:
         """All batches of the request are done, at unknown offsets."""
@@ -93,7 +107,7 @@ class BatchCompletion:
             if self._can_retry(request, batch, response, now_ms):
                 retried.append(batch)
             elif batch.has_expired(now_ms, self._config.delivery_timeout_ms):
-                self._expire(batch, was_sent=batch.attempts > 0)
+                self._expire(batch)
             else:
                 self._fail(batch, error, leaves_hole=True)
         self._put_back(request, retried, [], now_ms)
@@ -107,7 +121,7 @@ class BatchCompletion:
             return False
         if self._sequences is not None and batch.has_sequence:
             return self._sequences.can_retry(batch, response)
-        return isinstance(response.error, (RetriableError, OutcomeUnknownError))
+        return isinstance(response.error, RetriableError)
 
     def _is_splittable(self, request: DataRequest, batch: ProducerBatch, error: ReplogError) -> bool:
         return (
@@ -146,22 +160,27 @@ class BatchCompletion:
             for row, text in response.record_errors.items()
             if first_row <= row < first_row + batch.row_count
         }
-        is_certain = not isinstance(response.error, OutcomeUnknownError)
-        if not is_certain and self._sequences is not None and batch.has_sequence:
-            self._sequences.mark_unresolved(batch)
-        leaves_hole = is_certain and batch.attempts < self._config.retries
+        if isinstance(response.error, OutcomeUnknownError):
+            self._leave_unresolved(batch)
+            self._accumulator.fail(batch, response.error)
+            return
+        leaves_hole = batch.attempts < self._config.retries
         if not response.record_errors or batch.row_count == 1:
             self._fail(batch, response.error, leaves_hole=leaves_hole)
             return
         errors = {row: invalid_record(response.error, text) for row, text in named.items()}
         self._fail(batch, other_record_invalid(response.error), leaves_hole=leaves_hole, record_errors=errors)
 
-    def _expire(self, batch: ProducerBatch, *, was_sent: bool) -> None:
+    def _expire(self, batch: ProducerBatch) -> None:
+        """Fail a batch that waited for too long, for its first attempt or for another one."""
+        if batch.attempts:
+            self._leave_unresolved(batch)
+        self._fail(batch, batch_expired(batch, self._config.delivery_timeout_ms), leaves_hole=True)
+
+    def _leave_unresolved(self, batch: ProducerBatch) -> None:
         if self._sequences is not None and batch.has_sequence:
-            if was_sent:
-                self._sequences.mark_unresolved(batch)
-            self._sequences.on_failure(batch, leaves_hole=not was_sent)
-        self._accumulator.fail(batch, batch_expired(batch, self._config.delivery_timeout_ms))
+            self._sequences.mark_unresolved(batch)
+            self._sequences.on_failure(batch, leaves_hole=False)
 
     def _fail(
         self,

@@ -81,6 +81,10 @@ class DataRequest:
     """When ``delivery.timeout.ms`` is over for the first of its batches."""
     delivered_ms: int | None = None
     """When it was handed over to be committed."""
+    deliveries: int = 0
+    """How often it was handed over."""
+    redeliver_ms: int | None = None
+    """When it is handed over again, since nobody knows whether it was appended."""
     is_parked: bool = False
     """Its result comes with the end of a transaction; its bytes are let go."""
     unanswered_count: int = 0

@@ -127,7 +127,7 @@ class Sender:
             self.failure = self._completion.fatal
             self._accumulator.abort_undrained(self.failure, numbered_too=True)
         next_check_ms = self._send_ready(now_ms, run_ms) if self.failure is None else None
-        dues = [due for request in self._in_flight for due in self._dues(request)]
+        dues = [due for request in self._in_flight for due in self._dues(request, run_ms)]
         for wait_ms in (next_check_ms, self._accumulator.next_expiry_ms(now_ms)):
             if wait_ms is not None:
                 dues.append(run_ms + wait_ms)
@@ -136,9 +136,11 @@ class Sender:
     def _running_ms(self, now_ms: int) -> int:
         """Return the time on which requests are judged: without the pauses between calls.
 
-        The owner may wait for rows for minutes. A request must not expire in a time in which its
-        next attempt was due but nobody ran the sender.
+        A write task may wait for rows for minutes. A request must not expire in a time in which its
+        next attempt was due but nobody ran the sender. A plain producer's thread never pauses.
         """
+        if not self._delivery.fails_as_one:
+            return now_ms
         gap_ms = now_ms - (now_ms if self._last_run_ms is None else self._last_run_ms)
         self._last_run_ms = now_ms
         self._paused_ms += max(0, gap_ms - POLL_MS_MAX)
@@ -247,6 +249,10 @@ class Sender:
         request = self._requests.get(result.sequence)
         if request is None or not (request.is_parked or request.completed_ms is None):
             return  # told already, as acks=0 does
+        is_in_time = request.deliveries <= self._config.retries and now_ms < request.expires_ms
+        if is_in_time and not request.is_parked and self._completion.is_unknown(result):
+            request.redeliver_ms = now_ms + self._backoff.of(request.deliveries - 1)
+            return
         self._completion.complete(request, result, self._now_ms)
         if request.is_parked:
             request.is_parked = False
@@ -288,7 +294,7 @@ class Sender:
     def _judge(self, request: DataRequest, now_ms: int) -> None:
         acks = self._config.acks
         if request.delivered_ms is not None:
-            self._completion.expire_in_flight(request, self._now_ms)
+            self._judge_delivered(request, now_ms)
             return
         if acks == 0:
             if request.is_settled:
@@ -327,7 +333,22 @@ class Sender:
             request.satisfied_ms = now_ms
         if not self._delivery.fails_as_one and self._waits_for_earlier(request):
             return
+        self._hand_over(request, now_ms)
+
+    def _judge_delivered(self, request: DataRequest, now_ms: int) -> None:
+        """Wait for the answer, or hand over again what may have been appended or not."""
+        if request.redeliver_ms is None or now_ms < request.expires_ms:
+            self._completion.expire_in_flight(request, self._now_ms)
+            if request.redeliver_ms is not None and request.redeliver_ms <= now_ms:
+                self._hand_over(request, now_ms)
+            return
+        self._completion.give_up(request)
+        self._complete(request, now_ms)
+
+    def _hand_over(self, request: DataRequest, now_ms: int) -> None:
         request.delivered_ms = now_ms
+        request.redeliver_ms = None
+        request.deliveries += 1
         outcome = self._delivery.deliver(request)
         if outcome is Delivered.PARKED:
             request.is_parked = True
@@ -408,9 +429,11 @@ class Sender:
             if not is_known and self._health.is_first_report(put.broker_id):
                 self._report(copy_missed(request, put, self._config))
 
-    def _dues(self, request: DataRequest) -> Iterable[int]:
-        if request.completed_ms is None:
+    def _dues(self, request: DataRequest, now_ms: int) -> Iterable[int]:
+        if request.completed_ms is None and now_ms < request.expires_ms:
             yield request.expires_ms
+        if request.redeliver_ms is not None:
+            yield request.redeliver_ms
         if request.satisfied_ms is not None:
             yield request.satisfied_ms + self._config.replica_grace_ms
         for put in request.puts.values():

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from spark_replog.errors import ErrorCode, OutcomeUnknownError, ReplogError, RetriableError
+from spark_replog.errors import ErrorCode, ReplogError, RetriableError
 from spark_replog.ids import TopicPartition, new_id
 from spark_replog.producer.delivery import PartitionResponse
 from spark_replog.producer.producer_batch import NO_SEQUENCE, ProducerBatch, increment_sequence
@@ -51,6 +51,7 @@ class ProducerSequences:
         self._is_transactional = is_transactional
         self._partitions: dict[TopicPartition, _Partition] = {}
         self._to_renumber: dict[TopicPartition, None] = {}
+        self._left_behind: dict[TopicPartition, None] = {}
 
     # ------------------------------------------------------------------------------------ draining
 
@@ -118,7 +119,13 @@ class ProducerSequences:
             if not self._is_transactional:
                 self._to_renumber[batch.topic_partition] = None
             return not self._is_transactional
-        return isinstance(error, (RetriableError, OutcomeUnknownError))
+        if error.code is ErrorCode.INVALID_PRODUCER_EPOCH:
+            # A ledger keeps one epoch for all partitions, so raising it for one leaves the others behind.
+            if self._is_transactional or batch.producer_epoch == self.producer_epoch:
+                return False
+            self._left_behind[batch.topic_partition] = None
+            return True
+        return isinstance(error, RetriableError)
 
     def mark_unresolved(self, batch: ProducerBatch) -> None:
         """Note that a sent batch expired without an answer: nothing new goes to its partition for now."""
@@ -145,6 +152,12 @@ class ProducerSequences:
                 self._to_renumber[name] = None
         if self._to_renumber:
             self._raise_epoch()
+        for name in self._left_behind:
+            entry = self._entry(name)
+            if self._is_stale(entry):
+                self._restart(entry)
+                self._renumber(entry)
+        self._left_behind.clear()
 
     def split(self, batch: ProducerBatch, parts: Iterable[ProducerBatch]) -> None:
         """Put the parts of a numbered batch, numbered alike, in its place."""

@@ -16,6 +16,7 @@ from spark_replog.storage.object_store import ObjectStore
 from spark_replog.storage.retrying_store import RetryingStore
 from spark_replog.testing.counting_store import CountingStore
 from spark_replog.testing.faulty_store import FaultyStore
+from tests.unit.producer.sender_setup import CONFIG, Setup
 from tests.unit.producer.support import QUICK, Task
 
 LEDGER_ID = "a" * 32
@@ -120,3 +121,14 @@ def make_task(
         return Task(cluster, make_plan(cluster, *plans), config, default_topic)
 
     return make
+
+
+@pytest.fixture
+def make(make_topic: Callable[..., TopicPlan], clock: ManualClock) -> Callable[..., Setup]:
+    """A plain producer's sender; test modules of a write task's sender have their own."""
+
+    def build(config: ProducerConfig = CONFIG, *, idempotent: bool = True, **more: Any) -> Setup:
+        topic = make_topic(sets=((0,), (1,), (2,)), min_insync=1)
+        return Setup(WritePlan("memory://store", (), "c", (topic,), (), "User:t", 0), config, clock, idempotent, **more)
+
+    return build

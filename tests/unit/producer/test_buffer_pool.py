@@ -1,4 +1,4 @@
-"""Kafka's ``BufferPoolTest``, for a pool that counts; its cases about reused buffers have no caller here."""
+"""Kafka's ``BufferPoolTest``: reservations, which only count, and buffers that are used again."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError, Retr
 from spark_replog.producer.buffer_pool import BufferPool, PinnedBytes
 
 WAIT_SECONDS = 10
+STRESS_ROUNDS = 10_000
 
 
-def pool(total_bytes: int, clock: Any = SYSTEM_CLOCK) -> BufferPool:
-    return BufferPool(total_bytes, clock=clock)
+def pool(total_bytes: int, clock: Any = SYSTEM_CLOCK, poolable_bytes: int = 0) -> BufferPool:
+    return BufferPool(total_bytes, clock=clock, poolable_bytes=poolable_bytes)
 
 
 def start(function: Any) -> threading.Thread:
@@ -179,20 +180,205 @@ def test_error_of_the_sender_leaves_the_queue_clean(clock: Any) -> None:
 
 
 def test_stress() -> None:
-    it = pool(5_120)
+    it = pool(5_120, poolable_bytes=1_024)
 
     def work(seed: int) -> None:
         source = random.Random(seed)
-        for _ in range(2_000):
+        for _ in range(STRESS_ROUNDS):
             size_bytes = 1_024 if source.random() < 0.5 else source.randrange(5_120)
-            it.allocate(size_bytes, 60_000)
-            it.deallocate(size_bytes)
+            buffer = it.allocate_buffer(size_bytes, 60_000)
+            assert len(buffer) == size_bytes
+            it.deallocate(size_bytes, buffer)
+        finished.append(seed)
 
-    threads = [start(lambda seed=seed: work(seed)) for seed in range(8)]
+    finished: list[int] = []
+    threads = [start(lambda seed=seed: work(seed)) for seed in range(10)]
     for thread in threads:
         thread.join(60)
+    assert sorted(finished) == list(range(10))
     assert it.available_bytes == 5_120
     assert it.queued_count == 0
+
+
+class TestBuffers:
+    def test_simple(self) -> None:
+        it = pool(65_536, poolable_bytes=1_024)
+        first = it.allocate_buffer(1_024, 10)
+        assert len(first) == 1_024
+        assert (it.unallocated_bytes, it.available_bytes) == (64_512, 64_512)
+        it.deallocate(1_024, first)
+        assert (it.unallocated_bytes, it.available_bytes) == (64_512, 65_536)
+        assert it.allocate_buffer(1_024, 10) is first
+        it.deallocate(1_024, first)
+        large = it.allocate_buffer(2_048, 10)
+        it.deallocate(2_048, large)
+        assert (it.unallocated_bytes, it.available_bytes) == (64_512, 65_536)
+
+    def test_free_buffers_make_room_for_other_sizes(self) -> None:
+        it = pool(1_024, poolable_bytes=512)
+        kept = [it.allocate_buffer(512, 10) for _ in range(2)]
+        for buffer in kept:
+            it.deallocate(512, buffer)
+        assert it.unallocated_bytes == 0
+        it.allocate(600, 10)
+        assert (it.unallocated_bytes, it.available_bytes) == (424, 424)
+
+    def test_a_waiter_takes_a_returned_buffer_whole(self) -> None:
+        it = pool(1_024, poolable_bytes=1_024)
+        buffer = it.allocate_buffer(1_024, 10)
+        got: list[bytearray] = []
+        thread = start(lambda: got.append(it.allocate_buffer(1_024, WAIT_SECONDS * 1000)))
+        until(lambda: it.queued_count == 1)
+        it.deallocate(1_024, buffer)
+        thread.join(WAIT_SECONDS)
+        assert got[0] is buffer
+        assert it.available_bytes == 0
+
+    def test_a_waiter_that_gives_up_with_a_buffer_in_hand_gives_it_back(self, clock: Any) -> None:
+        it = pool(1_024, clock, poolable_bytes=1_024)
+        it.allocate(1_024, 10)
+
+        def run_once(_left_ms: int) -> None:
+            it.deallocate(1_024)
+            raise RetriableError(ErrorCode.NOT_ENOUGH_REPLICAS, "gone.")
+
+        with pytest.raises(RetriableError, match="gone"):
+            it.allocate(1_024, 100, run_once)
+        assert (it.queued_count, it.available_bytes) == (0, 1_024)
+
+    def test_large_available_memory(self) -> None:
+        class Counted(BufferPool):
+            def _new_buffer(self, size_bytes: int) -> bytearray:
+                return OfAnySize(size_bytes)
+
+        class OfAnySize(bytearray):
+            def __init__(self, size_bytes: int) -> None:
+                super().__init__()
+                self.size_bytes = size_bytes
+
+            def __len__(self) -> int:
+                return self.size_bytes
+
+        it = Counted(20_000_000_000, clock=SYSTEM_CLOCK, poolable_bytes=2_000_000_000)
+        large = it.allocate_buffer(2_000_000_000, 0)
+        assert (it.available_bytes, it.unallocated_bytes) == (18_000_000_000, 18_000_000_000)
+        it.deallocate(2_000_000_000, large)
+        assert (it.available_bytes, it.unallocated_bytes) == (20_000_000_000, 18_000_000_000)
+        first, second = it.allocate_buffer(2_000_000_000, 0), it.allocate_buffer(2_000_000_000, 0)
+        assert first is large
+        assert (it.available_bytes, it.unallocated_bytes) == (16_000_000_000, 16_000_000_000)
+        it.deallocate(2_000_000_000, first)
+        it.deallocate(2_000_000_000, second)
+        assert (it.available_bytes, it.unallocated_bytes) == (20_000_000_000, 16_000_000_000)
+
+    def test_out_of_memory_gives_the_bytes_back_and_serves_the_next(self) -> None:
+        class Poor(BufferPool):
+            is_poor = True
+
+            def _new_buffer(self, size_bytes: int) -> bytearray:
+                if self.is_poor:
+                    until(lambda: self.queued_count == 1)
+                    raise MemoryError
+                return super()._new_buffer(size_bytes)
+
+        it = Poor(1_024, clock=SYSTEM_CLOCK, poolable_bytes=1_024)
+        thread = start(lambda: it.allocate(1_000, WAIT_SECONDS * 1000))
+
+        def ask() -> None:
+            with pytest.raises(MemoryError):
+                it.allocate_buffer(1_024, 10)
+
+        it.allocate(24, 0)
+        it.deallocate(24)
+        thread.join(WAIT_SECONDS)
+        it.deallocate(1_000)
+        asking = start(ask)
+        until(lambda: it.available_bytes == 0)
+        waiting = start(lambda: it.allocate(1_000, WAIT_SECONDS * 1000))
+        asking.join(WAIT_SECONDS)
+        waiting.join(WAIT_SECONDS)
+        assert not waiting.is_alive()
+        assert it.available_bytes == 24
+
+    def test_nothing_is_kept_behind_close(self) -> None:
+        it = pool(1_024, poolable_bytes=512)
+        buffer = it.allocate_buffer(512, 0)
+        it.close()
+        it.deallocate(512, buffer)
+        assert (it.unallocated_bytes, it.available_bytes) == (1_024, 1_024)
+
+    def test_memory_that_something_may_still_read_is_not_used_again(self) -> None:
+        it = pool(1_024, poolable_bytes=512)
+        buffer = it.allocate_buffer(512, 0)
+        pinned = PinnedBytes(it, 512, buffer)
+        pinned.forbid_reuse()
+        pinned.release()
+        assert (it.unallocated_bytes, it.available_bytes) == (1_024, 1_024)
+
+
+def test_second_waiter_is_served_when_the_first_is_interrupted() -> None:
+    it = pool(2)
+    it.allocate(1, 0)
+    go = threading.Event()
+
+    def interrupt(_left_ms: int) -> None:
+        go.wait(WAIT_SECONDS)
+        raise KeyboardInterrupt
+
+    def give_up() -> None:
+        with pytest.raises(KeyboardInterrupt):
+            it.allocate(2, WAIT_SECONDS * 1000, interrupt)
+
+    first = start(give_up)
+    until(lambda: it.queued_count == 1)
+    second = start(lambda: it.allocate(2, WAIT_SECONDS * 1000))
+    until(lambda: it.queued_count == 2)
+    go.set()
+    first.join(WAIT_SECONDS)
+    assert it.queued_count == 1
+    it.deallocate(1)
+    second.join(WAIT_SECONDS)
+    assert (it.queued_count, it.available_bytes) == (0, 0)
+
+
+def test_a_clock_that_fails_while_waiting_loses_nothing() -> None:
+    class Broken:
+        calls = 0
+
+        def monotonic_ms(self) -> int:
+            self.calls += 1
+            if self.calls > 1:
+                raise OSError("no clock")
+            return 0
+
+    it = pool(2, Broken())
+    it.allocate(1, 0)
+    with pytest.raises(OSError, match="no clock"):
+        it.allocate(2, 10)
+    assert (it.queued_count, it.available_bytes) == (0, 1)
+
+
+def test_metrics(clock: Any) -> None:
+    it = pool(100, clock)
+    it.allocate(40, 0)
+    assert it.metrics() == {
+        "buffer-total-bytes": 100,
+        "buffer-available-bytes": 60,
+        "waiting-threads": 0,
+        "bufferpool-wait-time-ns-total": 0,
+        "buffer-exhausted-total": 0,
+    }
+    seen: list[float] = []
+
+    def run_once(_left_ms: int) -> None:
+        seen.append(it.metrics()["waiting-threads"])
+        clock.sleep_ms(30)
+
+    with pytest.raises(RetriableError):
+        it.allocate(100, 50, run_once)
+    assert seen == [1, 1]
+    assert it.metrics()["bufferpool-wait-time-ns-total"] == 60_000_000
+    assert it.metrics()["buffer-exhausted-total"] == 1
 
 
 def test_pinned_bytes_go_with_the_last_slice() -> None:

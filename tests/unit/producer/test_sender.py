@@ -23,39 +23,12 @@ from spark_replog.producer.object_builder import ObjectBuilder
 from spark_replog.producer.partition_queue import Destination
 from spark_replog.producer.sender import Sender
 from spark_replog.producer.task_writer import TaskReport
-from spark_replog.producer.transport import PutResult
+from tests.unit.producer.sender_setup import FakeTransport
 
 RETRIABLE = OutcomeUnknownError(ErrorCode.REPLOG_STORE_OUTCOME_UNKNOWN, "lost.")
 REFUSED = ReplogError(ErrorCode.REPLOG_STORE_REFUSED, "no room.")
 STALE = RetriableError(ErrorCode.REPLOG_ROOT_STALE, "gone.")
 CONFIG = ProducerConfig(delivery_timeout_ms=10_000, request_timeout_ms=3_000)
-
-
-class FakeTransport:
-    """Keeps what was sent until the test answers."""
-
-    def __init__(self) -> None:
-        self.sent: list[dict[str, Any]] = []
-        self.answers: list[PutResult] = []
-
-    def put(self, broker_id: int, key: str, buffers: Any, **more: Any) -> None:
-        self.sent.append({"broker_id": broker_id, "key": key, "body": b"".join(buffers), **more})
-
-    def poll(self) -> list[PutResult]:
-        answers, self.answers = self.answers, []
-        return answers
-
-    def answer(self, broker_id: int, error: ReplogError | None = None, *, sequence: int | None = None) -> None:
-        """Answer the oldest unanswered put on a root."""
-        for put in self.sent:
-            if put["broker_id"] == broker_id and sequence in (None, put["sequence"]) and "done" not in put:
-                put["done"] = True
-                self.answers.append(PutResult(put["sequence"], broker_id, put["attempt"], put["check_root"], error))
-                return
-        raise AssertionError(f"nothing was sent to {broker_id}")
-
-    def on(self, broker_id: int) -> list[dict[str, Any]]:
-        return [put for put in self.sent if put["broker_id"] == broker_id]
 
 
 class Setup:

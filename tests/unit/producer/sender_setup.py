@@ -1,0 +1,173 @@
+"""A plain producer's sender whose time and answers are the test's."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from spark_replog.config import ProducerConfig
+from spark_replog.errors import ErrorCode, FencedError, OutcomeUnknownError, ReplogError, RetriableError
+from spark_replog.ids import TopicPartition
+from spark_replog.log.write_plan import WritePlan
+from spark_replog.producer.accumulator import RecordAccumulator
+from spark_replog.producer.buffer_pool import BufferPool
+from spark_replog.producer.delivery import Delivered, DeliveryResult, PartitionResponse
+from spark_replog.producer.in_flight import DataRequest
+from spark_replog.producer.object_builder import ObjectBuilder
+from spark_replog.producer.partition_queue import Destination
+from spark_replog.producer.record_columns import record_size
+from spark_replog.producer.record_handle import RecordHandle
+from spark_replog.producer.sender import Sender
+from spark_replog.producer.sequences import ProducerSequences
+from spark_replog.producer.transport import PutResult
+
+CONFIG = ProducerConfig(
+    linger_ms=0, delivery_timeout_ms=1_500, request_timeout_ms=1_000, retry_backoff_ms=10, retry_backoff_max_ms=10
+)
+TP = [TopicPartition("orders", number) for number in range(3)]
+NODES = [Destination("ledger", 0, (number,), None, "none") for number in range(3)]
+
+DISCONNECT = RetriableError(ErrorCode.REPLOG_NO_QUORUM, "the roots are away. Try again.")
+UNKNOWN = OutcomeUnknownError(ErrorCode.REPLOG_COMMIT_OUTCOME_UNKNOWN, "no answer. Try again.")
+NOT_LEADER = RetriableError(ErrorCode.LEADER_NOT_AVAILABLE, "no leader. Wait.")
+OUT_OF_ORDER = ReplogError(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "a gap. Send what is missing.")
+TOO_LARGE = ReplogError(ErrorCode.MESSAGE_TOO_LARGE, "too large. Send less.")
+DUPLICATE = ReplogError(ErrorCode.DUPLICATE_SEQUENCE_NUMBER, "old. Nothing to do.")
+UNKNOWN_PRODUCER = ReplogError(ErrorCode.UNKNOWN_PRODUCER_ID, "forgotten. Start again.")
+INVALID = ReplogError(ErrorCode.INVALID_RECORD, "a record is invalid. Correct it.")
+FENCED = FencedError(ErrorCode.PRODUCER_FENCED, "a newer producer exists. Close this one.")
+
+
+class FakeTransport:
+    """Keeps what was sent until the test answers."""
+
+    def __init__(self) -> None:
+        self.sent: list[dict[str, Any]] = []
+        self.answers: list[PutResult] = []
+
+    def put(self, broker_id: int, key: str, buffers: Any, **more: Any) -> None:
+        self.sent.append({"broker_id": broker_id, "key": key, "body": b"".join(buffers), **more})
+
+    def poll(self) -> list[PutResult]:
+        answers, self.answers = self.answers, []
+        return answers
+
+    def answer(self, broker_id: int, error: ReplogError | None = None, *, sequence: int | None = None) -> None:
+        """Answer the oldest unanswered put on a root."""
+        for put in self.sent:
+            if put["broker_id"] == broker_id and sequence in (None, put["sequence"]) and "done" not in put:
+                put["done"] = True
+                self.answers.append(PutResult(put["sequence"], broker_id, put["attempt"], put["check_root"], error))
+                return
+        raise AssertionError(f"nothing was sent to {broker_id}")
+
+    def on(self, broker_id: int) -> list[dict[str, Any]]:
+        return [put for put in self.sent if put["broker_id"] == broker_id]
+
+
+class FakeDelivery:
+    """Keeps what was handed over until the test answers."""
+
+    fails_as_one = False
+
+    def __init__(self) -> None:
+        self.delivered: list[DataRequest] = []
+        self.sequences: list[list[tuple[int, int]]] = []
+        self.results: list[DeliveryResult] = []
+        self.outcome = Delivered.PENDING
+
+    def begin(self, request: DataRequest) -> None: ...
+
+    def deliver(self, request: DataRequest) -> Delivered:
+        self.delivered.append(request)
+        self.sequences.append([(batch.producer_epoch, batch.base_sequence) for batch in request.batches])
+        return self.outcome
+
+    def poll(self) -> list[DeliveryResult]:
+        results, self.results = self.results, []
+        return results
+
+
+class Setup:
+    """Each ``send`` makes a batch of its own unless told otherwise; roots answer at once unless held."""
+
+    def __init__(
+        self, plan: WritePlan, config: ProducerConfig, clock: Any, idempotent: bool, batch_size: int = 1000
+    ) -> None:
+        self.clock = clock
+        clock.time_ms = 0
+        self.config = config
+        self.sequences = ProducerSequences("me") if idempotent else None
+        self.pool = BufferPool(1 << 20, clock=clock, poolable_bytes=batch_size)
+        source = random.Random(0)
+        self.accumulator = RecordAccumulator(
+            self.pool,
+            batch_size_bytes=batch_size,
+            max_request_size_bytes=batch_size,
+            linger_ms=config.linger_ms,
+            delivery_timeout_ms=config.delivery_timeout_ms,
+            retry_backoff_ms=config.retry_backoff_ms,
+            retry_backoff_max_ms=config.retry_backoff_max_ms,
+            clock=clock,
+            random_source=source,
+            sequences=self.sequences,
+        )
+        self.queues = [self.accumulator.queue(name) for name in TP]
+        for queue, node in zip(self.queues, NODES, strict=True):
+            self.accumulator.assign(queue, node, 0)
+        self.transport = FakeTransport()
+        self.delivery = FakeDelivery()
+        self.reported: list[ReplogError] = []
+        self.answers_puts = True
+        self.sender = Sender(
+            self.accumulator,
+            self.transport,  # type: ignore[arg-type]
+            ObjectBuilder(plan, self.pool, query_id="q" * 32, batch_id=0, task_id=0),
+            config,
+            delivery=self.delivery,
+            report=self.reported.append,
+            random_source=source,
+            sequences=self.sequences,
+        )
+
+    def send(self, partition: int = 0, value: bytes = b"v", count: int = 1) -> RecordHandle:
+        size = record_size(None, value, None)
+        handles = [
+            self.accumulator.append_record(self.queues[partition], None, value, None, 5, size, 0) for _ in range(count)
+        ]
+        return handles[0]
+
+    def run(self, after_ms: int = 0) -> None:
+        """Pass time, run, let the roots answer, run: what may be handed over is."""
+        self.clock.time_ms += after_ms
+        for _ in range(3):
+            self.sender.run_once(self.clock.time_ms)
+            if self.answers_puts:
+                for put in self.transport.sent:
+                    if "done" not in put:
+                        self.transport.answer(put["broker_id"])
+
+    def send_and_run(self, partition: int = 0, count: int = 1) -> RecordHandle:
+        handle = self.send(partition, count=count)
+        self.run()
+        return handle
+
+    @property
+    def open(self) -> list[DataRequest]:
+        return [request for request in self.delivery.delivered if request.completed_ms is None]
+
+    def answer(self, request: DataRequest, error: ReplogError | None = None, offset: int = -1, **more: Any) -> None:
+        """Answer all partitions of a delivered request, and run."""
+        response = PartitionResponse(error, offset, **more)
+        names = request.topic_partitions
+        self.delivery.results.append(DeliveryResult(request.sequence, dict.fromkeys(names, response)))
+        self.run()
+
+    def numbers(self) -> list[tuple[int, int]]:
+        """Return (epoch, base sequence) of the requests that wait for an answer."""
+        return [(batch.producer_epoch, batch.base_sequence) for item in self.open for batch in item.batches]
+
+    def check_clean(self) -> None:
+        assert self.sender.in_flight_count == 0
+        assert not self.accumulator.has_incomplete
+        assert self.pool.available_bytes == self.pool.total_bytes

@@ -1,0 +1,392 @@
+"""Kafka's ``RecordAccumulatorTest``, for single records and a plain producer's rules of readiness."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from spark_replog.errors import ReplogError
+from spark_replog.producer.partition_queue import Destination
+from spark_replog.producer.producer_batch import BatchState, ProducerBatch
+from spark_replog.producer.record_handle import BatchResult, RecordHandle
+from tests.unit.producer.accumulator_setup import ERROR, NODE_1, NODE_2, TP, Setup, put_back, records
+
+
+def test_case_7_full(clock: Any) -> None:
+    setup = Setup(clock, batch_size=1025)
+    handles = [setup.add(0, value=b"%084d" % number) for number in range(10)]
+    queue = setup.queues[0]
+    assert len(queue.batches) == 1 and not queue.batches[0].is_full
+    assert setup.ready() == set()
+    setup.add(0)
+    assert len(queue.batches) == 2
+    assert setup.ready() == {NODE_1}
+    (first, _) = setup.drain()
+    assert records(first) == [b"%084d" % number for number in range(10)]
+    setup.it.succeed(first, 7, None)
+    assert [handle.result(0).offset for handle in handles] == list(range(7, 17))
+
+
+def test_case_8_append_large(clock: Any) -> None:
+    setup = Setup(clock, batch_size=512)
+    handle = setup.add(0, value=b"x" * 1024, time_ms=77)
+    assert setup.ready() == {NODE_1}
+    (batch,) = setup.drain()
+    assert (batch.row_count, batch.size_bytes) == (1, 1040)
+    assert records(batch) == [b"x" * 1024]
+    setup.it.succeed(batch, 0, None)
+    assert handle.result(0) == ("orders", 0, 0, 77)
+
+
+def test_case_8_two_large_ones_are_two_batches(clock: Any) -> None:
+    setup = Setup(clock, batch_size=512)
+    setup.add(0, 1040)
+    setup.add(0, 1040)
+    assert [batch.row_count for batch in setup.queues[0].batches] == [1, 1]
+
+
+def test_case_9_linger(clock: Any) -> None:
+    setup = Setup(clock, linger_ms=10)
+    setup.add(0)
+    assert setup.ready() == set()
+    clock.time_ms = 10
+    assert setup.ready() == {NODE_1}
+    assert [batch.row_count for batch in setup.drain()] == [1]
+
+
+def test_case_10_next_ready_check_delay(clock: Any) -> None:
+    setup = Setup(clock, linger_ms=10)
+    for _ in range(10):
+        setup.add(0)
+    assert (setup.ready(), setup.delay()) == (set(), 10)
+    clock.time_ms = 5
+    for _ in range(10):
+        setup.add(2)
+    assert (setup.ready(), setup.delay()) == (set(), 5)
+    for _ in range(11):
+        setup.add(1)
+    assert setup.ready() == {NODE_1}
+    delay = setup.delay()
+    assert delay is not None and delay <= 10
+
+
+def test_case_11_partial_drain(clock: Any) -> None:
+    setup = Setup(clock, request_size=1024)
+    for partition in (0, 1):
+        setup.add(partition, 1024)
+    assert setup.ready() == {NODE_1}
+    assert setup.partitions() == [0]
+
+
+def test_case_12_drain_batches(clock: Any) -> None:
+    setup = Setup(clock, request_size=1024, nodes=(NODE_1, NODE_1, NODE_2, NODE_2))
+
+    def add(*partitions: int) -> None:
+        for partition in partitions:
+            setup.add(partition, 1024)
+
+    add(0, 1, 2, 3)
+    assert setup.partitions(NODE_1, NODE_2) == [0, 2]
+    add(0, 2)
+    assert setup.partitions(NODE_1, NODE_2) == [1, 3]
+    assert setup.partitions(NODE_1, NODE_2) == [0, 2]
+    add(1, 2, 3)
+    setup.it.mute([TP[3]])
+    assert setup.partitions(NODE_1, NODE_2) == [1, 2]
+    add(0, 1, 2)
+    setup.it.unmute([TP[3]])
+    drained: list[int] = []
+    while batches := setup.partitions(NODE_1, NODE_2):
+        drained += batches
+    assert sorted(drained) == [0, 1, 2, 3]
+
+
+def test_case_13_a_batch_larger_than_a_request_goes_alone_and_ends_a_drain(clock: Any) -> None:
+    setup = Setup(clock, request_size=1000, batch_size=500)
+    setup.add(0, 400)
+    setup.add(1, 3000)
+    assert setup.partitions() == [0]
+    assert setup.partitions() == [1]
+
+
+def test_case_14_muted_partitions(clock: Any) -> None:
+    setup = Setup(clock, linger_ms=10)
+    for _ in range(11):
+        setup.add(0)
+    clock.time_ms = 2000
+    setup.it.mute([TP[0]])
+    assert (setup.ready(), setup.drain()) == (set(), [])
+    setup.it.unmute([TP[0]])
+    assert setup.ready() == {NODE_1}
+    assert setup.drain()
+
+
+def test_case_15_retry_backoff(clock: Any) -> None:
+    setup = Setup(clock, linger_ms=1000, retry_backoff_ms=10_000, retry_backoff_max_ms=10_000)
+    setup.add(0)
+    clock.time_ms = 1001
+    (batch,) = setup.drain()
+    put_back(setup, batch)
+    setup.add(1)
+    clock.time_ms += 1001
+    assert setup.ready() == {NODE_1}
+    assert setup.partitions() == [1]
+    clock.time_ms = 1001 + 12_001
+    assert setup.ready() == {NODE_1}
+    assert setup.partitions() == [0]
+
+
+@pytest.mark.parametrize("has_leader_change", [False, True])
+def test_cases_16_and_17_exponential_retry_backoff_and_leader_change(clock: Any, has_leader_change: bool) -> None:
+    setup = Setup(clock, linger_ms=0, retry_backoff_ms=100, retry_backoff_max_ms=1_000)
+    setup.add(0)
+    (batch,) = setup.drain()
+    for attempt in range(6):
+        put_back(setup, batch)
+        failed_ms = clock.time_ms
+        pause_ms = min(1000, 100 * 2**attempt)
+        clock.time_ms = int(failed_ms + pause_ms * 0.8 - 1)
+        assert (setup.ready(), setup.drain()) == (set(), [])
+        if has_leader_change:
+            setup.it.assign(setup.queues[0], NODE_1, attempt + 1)
+        else:
+            clock.time_ms = int(failed_ms + pause_ms * 1.2 + 1)
+        assert setup.ready() == {NODE_1}
+        assert setup.drain() == [batch]
+
+
+def test_case_18_flush(clock: Any) -> None:
+    setup = Setup(clock, batch_size=8192)
+    for number in range(100):
+        setup.add(number % 3)
+    assert setup.ready() == set()
+    results = setup.it.begin_flush()
+    assert setup.it.is_flushing
+    assert setup.ready() == {NODE_1, NODE_2}
+    drained = setup.drain(NODE_1, NODE_2)
+    later = setup.add(0)
+    for batch in drained:
+        setup.it.succeed(batch, 0, None)
+    assert all(result.is_decided for result in results)
+    assert not later.done()
+    setup.it.end_flush()
+    assert not setup.it.is_flushing
+    assert setup.ready() == set()
+
+
+def test_case_18_flush_waits_for_what_was_incomplete_and_its_parts(clock: Any) -> None:
+    setup = Setup(clock, batch_size=200)
+    setup.add(0)
+    setup.add(0)
+    (batch,) = setup.drain()
+    woken = threading.Event()
+    flushed: list[bool] = []
+
+    def flush() -> None:
+        flushed.append(setup.it.flush(10_000))
+        woken.set()
+
+    thread = threading.Thread(target=flush, daemon=True)
+    thread.start()
+    while not setup.it.is_flushing:
+        woken.wait(0.001)
+    setup.it._batch_size_bytes = 100
+    first, second = setup.it.split_and_reenqueue(batch)
+    setup.drain()
+    setup.it.succeed(first, 0, None)
+    assert not woken.wait(0.05)
+    setup.it.succeed(second, 1, None)
+    assert woken.wait(10)
+    assert flushed == [True]
+    assert not setup.it.is_flushing
+
+
+def test_case_18_an_interrupted_flush_ends(clock: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    setup = Setup(clock)
+    setup.add(0)
+
+    def interrupt(_result: BatchResult, _timeout: float | None) -> bool:
+        assert setup.it.is_flushing
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(BatchResult, "wait_until_settled", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        setup.it.flush()
+    assert not setup.it.is_flushing
+
+
+def fill(setup: Setup) -> tuple[list[RecordHandle], list[ProducerBatch]]:
+    """100 records over 3 partitions in small batches; some are drained."""
+    handles = [setup.add(number % 3, 64) for number in range(100)]
+    assert setup.ready() == {NODE_1, NODE_2}
+    drained = setup.drain(NODE_1)[:5]
+    count = sum(batch.row_count for batch in drained)
+    assert 0 < count < 100
+    return handles, drained
+
+
+def test_case_19_abort_incomplete(clock: Any) -> None:
+    setup = Setup(clock, batch_size=128, request_size=128 * 5)
+    told: list[ReplogError | None] = []
+    handles, _ = fill(setup)
+    for handle in handles:
+        handle.add_done_callback(lambda done: told.append(done.exception(0)))
+    setup.it.abort_incomplete(ERROR)
+    assert told == [ERROR] * 100
+    assert not setup.it.has_undrained and not setup.it.has_incomplete
+    assert setup.pool.available_bytes == setup.pool.total_bytes
+    with pytest.raises(ReplogError, match="closed"):
+        setup.add(0)
+
+
+def test_case_20_abort_unsent(clock: Any) -> None:
+    setup = Setup(clock, batch_size=128, request_size=128 * 5)
+    handles, drained = fill(setup)
+    setup.it.abort_undrained(ERROR)
+    failed = [handle for handle in handles if handle.done()]
+    assert len(failed) + sum(batch.row_count for batch in drained) == 100
+    assert {handle.exception(0) for handle in failed} == {ERROR}
+    assert {batch.state for batch in drained} == {BatchState.INCOMPLETE}
+    assert not setup.it.has_undrained and setup.it.has_incomplete
+
+
+@pytest.mark.parametrize("is_muted", [False, True])
+def test_case_21_expired_batch_single(clock: Any, is_muted: bool) -> None:
+    setup = Setup(clock, linger_ms=300, delivery_timeout_ms=3200)
+    setup.add(0)
+    clock.time_ms = 300
+    assert setup.ready() == {NODE_1}
+    assert setup.it.expired_batches(300) == []
+    assert setup.it.next_expiry_ms(300) == 2900
+    if is_muted:
+        setup.it.mute([TP[0]])
+        assert setup.ready() == set()
+    clock.time_ms = 3200
+    (expired,) = setup.it.expired_batches(3200)
+    assert expired.row_count == 1
+    setup.it.fail(expired, ERROR)
+    assert setup.ready() == set()
+    assert not setup.it.has_incomplete
+
+
+def test_case_22_expired_batches(clock: Any) -> None:
+    setup = Setup(clock, linger_ms=30, delivery_timeout_ms=3200, retry_backoff_ms=100)
+    for _ in range(11):
+        setup.add(0)
+    setup.it.mute([TP[0]])
+    clock.time_ms = 3201
+    assert len(setup.it.expired_batches(3201)) == 2
+    assert setup.it.expired_batches(3201) == []
+    setup.it.unmute([TP[0]])
+    setup.add(0)
+    clock.time_ms += 31
+    (batch,) = setup.drain()
+    clock.time_ms += 1000 + 100
+    put_back(setup, batch)
+    assert setup.it.expired_batches(clock.time_ms) == []
+
+
+def test_case_23_split_and_reenqueue(clock: Any) -> None:
+    setup = Setup(clock, batch_size=4096, request_size=4096)
+    acked: list[int] = []
+    handles = [setup.add(0, value=letter * 1024) for letter in (b"a", b"b")]
+    for number, handle in enumerate(handles):
+        handle.add_done_callback(lambda _done, number=number: acked.append(number))
+    (batch,) = setup.drain()
+    setup.it._batch_size_bytes = setup.it._max_request_size_bytes = 1024
+    setup.it._readiness._max_request_size_bytes = 1024
+    parts = setup.it.split_and_reenqueue(batch)
+    assert batch.state is BatchState.SPLIT
+    assert [part.row_count for part in parts] == [1, 1]
+    assert not any(handle.done() for handle in handles)
+    (first,) = setup.drain()
+    assert records(first) == [b"a" * 1024]
+    setup.it.succeed(first, 0, None)
+    assert acked == [0]
+    (second,) = setup.drain()
+    assert records(second) == [b"b" * 1024]
+    setup.it.succeed(second, 1, None)
+    assert acked == [0, 1]
+    assert [handle.result(0).offset for handle in handles] == [0, 1]
+
+
+def test_case_24_split_memory_is_given_back_once(clock: Any) -> None:
+    setup = Setup(clock, batch_size=1024, total=4096)
+    for _ in range(10):
+        setup.add(0)
+    (batch,) = setup.drain()
+    setup.it._batch_size_bytes = 256
+    parts = setup.it.split_and_reenqueue(batch)
+    assert len(parts) == 5
+    setup.it.succeed(batch, 0, None)
+    for part in setup.drain():
+        assert setup.pool.available_bytes <= 4096
+        setup.it.succeed(part, 0, None)
+        setup.it.succeed(part, 0, None)
+    assert setup.pool.available_bytes == 4096
+
+
+def test_case_25_batches_that_fit_are_never_split(clock: Any) -> None:
+    # Sizes here are exact and before compression, so no ratio has to be guessed.
+    source = random.Random(0)
+    setup = Setup(clock, batch_size=1024, request_size=1024)
+    for _ in range(500):
+        setup.add(0, 17 + source.randrange(900))
+    drained: list[ProducerBatch] = []
+    while batches := setup.drain():
+        drained += batches
+    assert {batch.state for batch in drained} == {BatchState.INCOMPLETE}
+    assert max(batch.size_bytes for batch in drained) <= 1024
+    assert sum(batch.row_count for batch in drained) == 500
+
+
+def test_case_26_a_round_of_small_records_makes_one_fractional_batch(clock: Any) -> None:
+    setup = Setup(clock, batch_size=512, linger_ms=10)
+    for _ in range(10):
+        for _ in range(10):
+            setup.add(0, 48)
+        clock.time_ms += 10
+        assert setup.ready() == {NODE_1}
+        (batch,) = setup.drain()
+        assert 256 < batch.size_bytes < 512
+
+
+def test_case_27_ready_and_drain_while_a_batch_is_retried(clock: Any) -> None:
+    setup = Setup(clock, linger_ms=0, retry_backoff_ms=1_000, retry_backoff_max_ms=1_000)
+    setup.it.assign(setup.queues[0], NODE_1, 100)
+    setup.add(0)
+    (batch,) = setup.drain()
+    assert batch.leader_epoch == 100
+    put_back(setup, batch)
+    clock.time_ms = 1
+    assert (setup.ready(), setup.drain()) == (set(), [])
+    setup.it.assign(setup.queues[0], NODE_1, 101)
+    clock.time_ms = 2
+    assert setup.ready() == {NODE_1}
+    assert setup.drain() == [batch]
+    assert batch.attempts_at_leader_change == 1
+    put_back(setup, batch)
+    clock.time_ms = 2 + 2_000
+    assert setup.ready() == {NODE_1}
+    assert setup.drain() == [batch]
+    assert batch.attempts_at_leader_change == 1
+    put_back(setup, batch)
+    setup.it.assign(setup.queues[0], NODE_1, 102)
+    clock.time_ms += 2_000
+    assert setup.ready() == {NODE_1}
+    assert setup.drain() == [batch]
+
+
+def test_case_28_a_node_without_partitions(clock: Any) -> None:
+    setup = Setup(clock)
+    assert setup.drain(NODE_2, Destination("ledger", 0, (9,), None, "none")) == []
+
+
+@pytest.fixture(autouse=True)
+def _no_callback_error(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    yield
+    assert not caplog.records

@@ -1,0 +1,135 @@
+"""Handles: decided once, told in order, whole through a split."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from spark_replog.errors import ErrorCode, ReplogError, RetriableError
+from spark_replog.ids import TopicPartition
+from spark_replog.producer.record_handle import UNKNOWN_OFFSET, BatchResult, RecordHandle, RecordMetadata
+
+ERROR = RetriableError(ErrorCode.NOT_ENOUGH_REPLICAS, "too few.")
+OTHER = ReplogError(ErrorCode.INVALID_RECORD, "bad.")
+
+
+def result_of(count: int) -> tuple[BatchResult, list[RecordHandle]]:
+    result = BatchResult(TopicPartition("orders", 3))
+    result.timestamps.extend(range(1000, 1000 + count))
+    return result, [RecordHandle(result, index) for index in range(count)]
+
+
+def test_offsets_and_own_timestamps() -> None:
+    result, handles = result_of(3)
+    assert not any(handle.done() for handle in handles)
+    result.succeed(40, None)
+    assert all(handle.done() for handle in handles)
+    assert handles[2].result() == RecordMetadata("orders", 3, 42, 1002)
+    assert handles[0].exception() is None
+
+
+def test_append_time_and_unknown_offsets() -> None:
+    result, handles = result_of(2)
+    result.succeed(UNKNOWN_OFFSET, 7)
+    assert handles[1].result() == RecordMetadata("orders", 3, -1, 7)
+
+
+def test_an_error_is_raised_and_named_records_have_their_own() -> None:
+    result, handles = result_of(3)
+    result.fail(ERROR, {1: OTHER})
+    assert [handle.exception() for handle in handles] == [ERROR, OTHER, ERROR]
+    with pytest.raises(ReplogError, match="bad"):
+        handles[1].result()
+
+
+def test_not_yet_is_a_timeout_that_says_so() -> None:
+    result, (handle,) = result_of(1)
+    with pytest.raises(TimeoutError, match=r"\[REQUEST_TIMED_OUT\].*orders-3.*may still be"):
+        handle.result(timeout=0)
+    result.succeed(0, None)
+    assert handle.result(timeout=0).offset == 0
+
+
+def test_a_batch_is_decided_once() -> None:
+    result, _ = result_of(1)
+    result.succeed(0, None)
+    with pytest.raises(AssertionError):
+        result.fail(ERROR)
+
+
+def test_callbacks_run_in_the_order_of_records_when_all_are_done(caplog: pytest.LogCaptureFixture) -> None:
+    result, handles = result_of(3)
+    seen: list[Any] = []
+
+    def record(handle: RecordHandle) -> None:
+        seen.append((handles.index(handle), all(other.done() for other in handles)))
+
+    def fail(_handle: RecordHandle) -> None:
+        raise ValueError("mistake")
+
+    handles[2].add_done_callback(record)
+    handles[0].add_done_callback(fail)
+    handles[1].add_done_callback(record)
+    result.succeed(0, None)
+    assert seen == [(1, True), (2, True)]
+    assert "a callback of send() raised" in caplog.text
+    handles[0].add_done_callback(record)
+    assert seen[-1] == (0, True)
+
+
+def test_waiters_wake() -> None:
+    result, (handle,) = result_of(1)
+    seen: list[int] = []
+    thread = threading.Thread(target=lambda: seen.append(handle.result(10).offset), daemon=True)
+    thread.start()
+    result.succeed(5, None)
+    thread.join(10)
+    assert seen == [5]
+
+
+class TestSplit:
+    def test_records_follow_their_parts_twice(self) -> None:
+        result, handles = result_of(5)
+        called: list[int] = []
+        for handle in handles:
+            handle.add_done_callback(lambda done: called.append(handles.index(done)))
+        parts = [BatchResult(result.topic_partition) for _ in range(2)]
+        result.split(parts, [0, 2])
+        assert not any(handle.done() for handle in handles)
+        assert not result.is_decided
+        smaller = [BatchResult(result.topic_partition) for _ in range(3)]
+        parts[1].split(smaller, [0, 1, 2])
+        parts[0].succeed(10, 1)
+        assert [handle.done() for handle in handles] == [True, True, False, False, False]
+        smaller[1].fail(ERROR)
+        smaller[0].succeed(12, 1)
+        smaller[2].succeed(20, 1)
+        assert called == [0, 1, 3, 2, 4]
+        assert result.is_decided
+        assert [handle.exception() for handle in handles] == [None, None, None, ERROR, None]
+        assert [handles[index].result().offset for index in (0, 1, 2, 4)] == [10, 11, 12, 20]
+        assert (result.base_offset, result.error) == (10, ERROR)
+
+    def test_who_waits_goes_on_waiting_for_the_part(self) -> None:
+        result, handles = result_of(2)
+        seen: list[int] = []
+        thread = threading.Thread(target=lambda: seen.append(handles[1].result(10).offset), daemon=True)
+        thread.start()
+        parts = [BatchResult(result.topic_partition) for _ in range(2)]
+        result.split(parts, [0, 1])
+        parts[0].succeed(1, None)
+        thread.join(0.05)
+        assert seen == []
+        parts[1].succeed(2, None)
+        thread.join(10)
+        assert seen == [2]
+
+
+def test_parked_batches_let_a_flush_pass_but_are_not_decided() -> None:
+    result, (handle,) = result_of(1)
+    assert not result.wait_until_settled(0)
+    result.park()
+    assert result.wait_until_settled(0)
+    assert not handle.done()

@@ -1,0 +1,199 @@
+"""Kafka's ``SenderTest`` without idempotence: a plain producer's requests, answered by the test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from spark_replog.errors import ErrorCode, ReplogError
+from spark_replog.producer.delivery import DeliveryResult, PartitionResponse
+from spark_replog.producer.record_handle import RecordHandle
+from tests.unit.producer.sender_setup import (
+    CONFIG,
+    DISCONNECT,
+    INVALID,
+    NODES,
+    TOO_LARGE,
+    TP,
+    Setup,
+)
+
+
+class TestWithoutIdempotence:
+    def test_case_40_retries(self, make: Callable[..., Setup]) -> None:
+        setup = make(replace(CONFIG, retries=1), idempotent=False)
+        handle = setup.send_and_run()
+        setup.answer(setup.open[0], DISCONNECT)
+        assert setup.open == [] and not handle.done()
+        setup.run(after_ms=20)
+        (again,) = setup.open
+        assert again.key != setup.delivery.delivered[0].key
+        setup.answer(again, offset=0)
+        assert handle.result(0).offset == 0
+        handle = setup.send_and_run()
+        for _ in range(2):
+            assert not handle.done()
+            setup.answer(setup.open[0], DISCONNECT)
+            setup.run(after_ms=20)
+        assert handle.exception(0) is DISCONNECT
+        assert len(setup.delivery.delivered) == 4
+        setup.check_clean()
+
+    def test_case_41_one_in_flight_keeps_order_over_a_leader_change(self, make: Callable[..., Setup]) -> None:
+        setup = make(replace(CONFIG, max_in_flight=1), idempotent=False)
+        setup.send_and_run()
+        setup.clock.time_ms += 900
+        setup.send()
+        setup.accumulator.assign(setup.queues[0], NODES[1], 1)
+        setup.run()
+        assert len(setup.open) == 1
+        setup.answer(setup.open[0], offset=0)
+        (second,) = setup.open
+        assert second.destination == NODES[1]
+
+    def test_case_42_acks_0(self, make: Callable[..., Setup]) -> None:
+        setup = make(replace(CONFIG, acks=0), idempotent=False)
+        handle = setup.send_and_run()
+        assert handle.result(0) == ("orders", 0, -1, 5)
+        setup.check_clean()
+        (request,) = setup.delivery.delivered
+        setup.delivery.results.append(DeliveryResult(request.sequence, {TP[0]: PartitionResponse(DISCONNECT)}))
+        setup.run()
+        assert handle.exception(0) is None
+
+    def test_acks_0_says_what_no_root_took(self, make: Callable[..., Setup]) -> None:
+        setup = make(replace(CONFIG, acks=0), idempotent=False)
+        setup.answers_puts = False
+        handle = setup.send_and_run()
+        setup.transport.answer(0, DISCONNECT)
+        setup.run()
+        error = handle.exception(0)
+        assert error is not None and error.code is ErrorCode.REPLOG_ACKS0_DROPPED
+        assert setup.delivery.delivered == []
+        setup.check_clean()
+
+    def test_case_53_a_response_behind_the_delivery_timeout_is_ignored(self, make: Callable[..., Setup]) -> None:
+        setup = make(idempotent=False)
+        handle = setup.send_and_run()
+        setup.run(after_ms=1_500)
+        error = handle.exception(0)
+        assert error is not None and error.code is ErrorCode.REQUEST_TIMED_OUT
+        assert "expiring 1 records for orders-0" in str(error) and "may still be appended" in str(error)
+        setup.answer(setup.open[0], offset=0)
+        assert handle.exception(0) is error
+        setup.check_clean()
+
+    def test_case_54_an_expired_batch_keeps_its_partition_muted_until_its_response(
+        self, make: Callable[..., Setup]
+    ) -> None:
+        setup = make(replace(CONFIG, max_in_flight=1), idempotent=False)
+        first = setup.send_and_run()
+        setup.clock.time_ms = 750
+        second = setup.send()
+        setup.accumulator.assign(setup.queues[0], NODES[1], 1)
+        setup.run()
+        assert len(setup.delivery.delivered) == 1
+        setup.clock.time_ms = 1_500
+        setup.run()
+        assert first.exception(0) is not None
+        assert len(setup.delivery.delivered) == 1
+        setup.answer(setup.delivery.delivered[0], DISCONNECT)
+        assert len(setup.delivery.delivered) == 2
+        setup.answer(setup.delivery.delivered[1], offset=4)
+        assert second.result(0).offset == 4
+
+    def test_case_55_record_errors(self, make: Callable[..., Setup]) -> None:
+        setup = make(idempotent=False)
+        setup.send(count=5)
+        result = setup.queues[0].batches[0].result
+        handles = [RecordHandle(result, index) for index in range(5)]
+        setup.run()
+        setup.answer(setup.open[0], INVALID, record_errors={0: "0", 2: "2", 3: None})
+        errors = [handle.exception(0) for handle in handles]
+        assert [error.code.name for error in errors if error] == [
+            "INVALID_RECORD",
+            "INVALID_REQUEST",
+            "INVALID_RECORD",
+            "INVALID_RECORD",
+            "INVALID_REQUEST",
+        ]
+        texts = [str(error) for error in errors]
+        assert texts[0] == "[INVALID_RECORD] 0" and texts[2] == "[INVALID_RECORD] 2"
+        assert "a record is invalid" in texts[3]
+        assert "other records of its batch are invalid" in texts[1]
+
+    def test_case_55_a_lone_record_fails_with_the_error_of_its_batch(self, make: Callable[..., Setup]) -> None:
+        setup = make(idempotent=False)
+        handle = setup.send_and_run()
+        setup.answer(setup.open[0], INVALID, record_errors={0: "text"})
+        assert handle.exception(0) is INVALID
+
+    def test_case_56_append_from_an_expiry_callback(self, make: Callable[..., Setup]) -> None:
+        setup = make(idempotent=False)
+        for queue in setup.queues[:1]:
+            setup.accumulator.assign(queue, None)
+        setup.send(count=10)
+        result = setup.queues[0].batches[0].result
+        seen: list[ErrorCode] = []
+
+        def again(handle: RecordHandle) -> None:
+            error = handle.exception(0)
+            assert error is not None
+            seen.append(error.code)
+            setup.send()
+
+        for index in range(10):
+            RecordHandle(result, index).add_done_callback(again)
+        setup.run(after_ms=10_000)
+        assert seen == [ErrorCode.REQUEST_TIMED_OUT] * 10
+        (batch,) = setup.queues[0].batches
+        assert batch.row_count == 10
+
+    def test_a_batch_that_is_too_large_is_split_in_order(self, make: Callable[..., Setup]) -> None:
+        setup = make(idempotent=False)
+        for number in range(4):
+            setup.send(value=b"%d" % number)
+        result = setup.queues[0].batches[0].result
+        handles = [RecordHandle(result, index) for index in range(4)]
+        setup.run()
+        setup.accumulator._batch_size_bytes = 40
+        setup.answer(setup.open[0], TOO_LARGE)
+        sent = [batch.row_count for item in setup.open for batch in item.batches]
+        assert sent == [2, 2]
+        for offset, request in zip((0, 2), list(setup.open), strict=False):
+            setup.answer(request, offset=offset)
+        assert [handle.result(0).offset for handle in handles] == [0, 1, 2, 3]
+        setup.check_clean()
+
+    def test_copies_that_never_came_are_tried_again_with_a_new_object(self, make: Callable[..., Setup]) -> None:
+        setup = make(idempotent=False)
+        setup.answers_puts = False
+        handle = setup.send_and_run()
+        setup.transport.answer(0, ReplogError(ErrorCode.REPLOG_STORE_REFUSED, "full."))
+        setup.run()
+        assert not handle.done()
+        setup.answers_puts = True
+        setup.run(after_ms=20)
+        assert len({put["key"] for put in setup.transport.sent}) == 2
+        setup.answer(setup.open[0], offset=3)
+        assert handle.result(0).offset == 3
+        setup.check_clean()
+
+    def test_several_batches_of_a_partition_in_one_object(self, make: Callable[..., Setup]) -> None:
+        setup = make(idempotent=False)
+        setup.accumulator._max_request_size_bytes = 1 << 20
+        setup.accumulator._readiness._max_request_size_bytes = 1 << 20
+        first = setup.send(value=b"a" * 900)
+        second = setup.send(value=b"b" * 900)
+        other = setup.send(1)
+        setup.run()
+        own, others = setup.open
+        assert len(own.batches) == 2
+        setup.answer(own, DISCONNECT)
+        setup.run(after_ms=20)
+        again = next(request for request in setup.open if request is not others)
+        assert [batch.row_count for batch in again.batches] == [1, 1]
+        setup.answer(again, offset=70)
+        setup.answer(others, offset=5)
+        assert [handle.result(0).offset for handle in (first, second, other)] == [70, 71, 5]
+        setup.check_clean()
