@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from spark_replog.consumer.consumer import Consumer
+    from spark_replog.ids import TopicPartition
+    from spark_replog.log.group_records import OffsetAndMetadata
 
     __version__: str
 
@@ -20,8 +25,17 @@ def register(spark: SparkSession) -> None:
     register_source(spark)
 
 
-def __getattr__(name: str) -> str:
-    """Return ``__version__``, read only when asked for: every Spark worker imports this module."""
+_EXPORTS = {
+    "Consumer": "spark_replog.consumer.consumer",
+    "OffsetAndMetadata": "spark_replog.log.group_records",
+    "TopicPartition": "spark_replog.ids",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Return ``__version__`` or a class, imported only when asked for: every Spark worker imports this module."""
+    if name in _EXPORTS:
+        return getattr(import_module(_EXPORTS[name]), name)
     if name != "__version__":
         raise AttributeError(f"module 'spark_replog' has no attribute '{name}'")
     from importlib import metadata
@@ -32,4 +46,4 @@ def __getattr__(name: str) -> str:
         return "0+unknown"
 
 
-__all__ = ["__version__", "register"]
+__all__ = ["Consumer", "OffsetAndMetadata", "TopicPartition", "__version__", "register"]

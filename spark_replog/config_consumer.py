@@ -224,7 +224,7 @@ CONSUMER_KEYS = (
     _key(
         "check.crcs",
         "true",
-        "bool",
+        "choice",
         "Sections are always checked; false is refused.",
         choices={"true": True},
     ),

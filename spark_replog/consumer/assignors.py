@@ -1,0 +1,174 @@
+"""Who of a group reads which partitions. Pure; run by the leading member.
+
+Source: Kafka's ``RangeAssignor``, ``RoundRobinAssignor``, ``AbstractStickyAssignor``. Racks play no part: any
+in-sync copy serves a reader.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from spark_replog.consumer.deserializers import load_class
+from spark_replog.coordinator.group_subscription import GroupSubscription
+from spark_replog.errors import ErrorCode, InvalidConfigError
+from spark_replog.ids import TopicPartition
+
+Assignment = dict[str, list[TopicPartition]]
+Assignor = Callable[[Mapping[str, int], Mapping[str, GroupSubscription]], Assignment]
+"""(topic to partition count, member to subscription, in the order of members) to member to partitions."""
+
+
+def range_assignor(counts: Mapping[str, int], members: Mapping[str, GroupSubscription]) -> Assignment:
+    """Cut each topic into even, contiguous ranges; the first members get one more where it does not divide."""
+    found: Assignment = {member: [] for member in members}
+    for topic in sorted(counts):
+        readers = [member for member, wants in members.items() if topic in wants.topics]
+        if not readers:
+            continue
+        each, extra = divmod(counts[topic], len(readers))
+        first = 0
+        for number, member in enumerate(readers):
+            size = each + (number < extra)
+            found[member] += [TopicPartition(topic, first + step) for step in range(size)]
+            first += size
+    return found
+
+
+def round_robin_assignor(counts: Mapping[str, int], members: Mapping[str, GroupSubscription]) -> Assignment:
+    """Deal all partitions out in turn, passing over members that do not want the topic."""
+    found: Assignment = {member: [] for member in members}
+    names = list(members)
+    turn = 0
+    for key in _partitions(counts, members):
+        while key.topic not in members[names[turn % len(names)]].topics:
+            turn += 1
+        found[names[turn % len(names)]].append(key)
+        turn += 1
+    return found
+
+
+def sticky_assignor(counts: Mapping[str, int], members: Mapping[str, GroupSubscription]) -> Assignment:
+    """Be as balanced as possible, and then let each member keep as much of what it had as possible."""
+    keys = _partitions(counts, members)
+    kept = _still_owned(set(keys), members)
+    if len({wants.topics for wants in members.values()}) == 1:
+        return _sticky_equal(keys, members, kept)
+    return _sticky_unequal(keys, members, kept)
+
+
+def make_assignors(setting: str) -> dict[str, Assignor]:
+    """Return the assignors of ``partition.assignment.strategy`` by name, in order of preference.
+
+    A class of the user's has a ``name`` and ``assign(counts, members)``.
+
+    Raises:
+        InvalidConfigError: REPLOG_INVALID_OPTION.
+    """
+    found: dict[str, Assignor] = {}
+    for word in (part.strip() for part in setting.split(",")):
+        if word in _BY_NAME:
+            found[word] = _BY_NAME[word]
+        elif "." in word:
+            custom = load_class("partition.assignment.strategy", word)
+            name, assign = getattr(custom, "name", None), getattr(custom, "assign", None)
+            if not isinstance(name, str) or not callable(assign):
+                raise _unknown(word)
+            found[name] = assign
+        elif word:
+            raise _unknown(word)
+    if not found:
+        raise _unknown(setting)
+    return found
+
+
+_BY_NAME: Mapping[str, Assignor] = {
+    "range": range_assignor,
+    "roundrobin": round_robin_assignor,
+    "sticky": sticky_assignor,
+}
+
+
+def _unknown(word: str) -> InvalidConfigError:
+    return InvalidConfigError(
+        ErrorCode.REPLOG_INVALID_OPTION,
+        f"partition.assignment.strategy names '{word}'. Give {', '.join(_BY_NAME)}, or the module.Class of a class"
+        " with name and assign(counts, members).",
+    )
+
+
+def _partitions(counts: Mapping[str, int], members: Mapping[str, GroupSubscription]) -> list[TopicPartition]:
+    """Return the partitions that somebody wants, sorted."""
+    wanted = {topic for subscription in members.values() for topic in subscription.topics}
+    return [TopicPartition(topic, number) for topic in sorted(wanted & set(counts)) for number in range(counts[topic])]
+
+
+def _still_owned(existing: set[TopicPartition], members: Mapping[str, GroupSubscription]) -> Assignment:
+    """Return what each member had and may keep; of two owners the one of the newer generation."""
+    owner: dict[TopicPartition, str] = {}
+    disputed: set[TopicPartition] = set()
+    for member, wants in members.items():
+        for key in wants.owned:
+            if key not in existing or key.topic not in wants.topics:
+                continue
+            rival = owner.get(key)
+            if rival is None or members[rival].generation < wants.generation:
+                owner[key] = member
+                disputed.discard(key)
+            elif members[rival].generation == wants.generation:
+                disputed.add(key)  # one of the two is wrong, and nobody knows which
+    return {
+        member: [key for key in wants.owned if owner.get(key) == member and key not in disputed]
+        for member, wants in members.items()
+    }
+
+
+def _sticky_equal(
+    keys: Sequence[TopicPartition], members: Mapping[str, GroupSubscription], kept: Assignment
+) -> Assignment:
+    """All want the same: quotas. Source: ``ConstrainedAssignmentBuilder``."""
+    least, over = divmod(len(keys), len(members))
+    found: Assignment = {}
+    over_count = 0
+    for member in members:
+        quota = least
+        if over and len(kept[member]) > least and over_count < over:
+            quota, over_count = least + 1, over_count + 1
+        found[member] = kept[member][:quota]
+    taken = {key for owned in found.values() for key in owned}
+    free = [key for key in keys if key not in taken]
+    below = [member for member in members if len(found[member]) < least]
+    turn = 0
+    while free and below:
+        member = below[turn % len(below)]
+        found[member].append(free.pop(0))
+        if len(found[member]) >= least:
+            below.remove(member)
+        else:
+            turn += 1
+    for member in [each for each in members if len(found[each]) == least]:
+        if free:
+            found[member].append(free.pop(0))
+    return found
+
+
+def _sticky_unequal(
+    keys: Sequence[TopicPartition], members: Mapping[str, GroupSubscription], kept: Assignment
+) -> Assignment:
+    """Members want different topics: fill the least loaded, then move while a move evens out."""
+    found = {member: list(kept[member]) for member in members}
+    readers = {key: [member for member, wants in members.items() if key.topic in wants.topics] for key in keys}
+    taken = {key for owned in found.values() for key in owned}
+    for key in sorted((key for key in keys if key not in taken), key=lambda key: (len(readers[key]), key)):
+        found[min(readers[key], key=lambda member: len(found[member]))].append(key)
+    is_moving = True
+    while is_moving:  # each move lowers the sum of squares, so it ends
+        is_moving = False
+        for member in sorted(found, key=lambda each: -len(found[each])):
+            for key in reversed(found[member]):
+                target = min(readers[key], key=lambda each: len(found[each]))
+                if len(found[target]) + 1 < len(found[member]):
+                    found[member].remove(key)
+                    found[target].append(key)
+                    is_moving = True
+                    break
+    return found

@@ -1,0 +1,104 @@
+"""When and what a consumer commits."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping
+
+from spark_replog.clock import Clock
+from spark_replog.config_consumer import ConsumerConfig
+from spark_replog.consumer.group_membership import GroupMembership
+from spark_replog.consumer.subscription_state import SubscriptionState
+from spark_replog.coordinator.group_coordinator import GroupCoordinator, check_group_id
+from spark_replog.errors import ReplogError
+from spark_replog.ids import TopicPartition
+from spark_replog.log.group_records import OffsetAndMetadata
+
+_LOG = logging.getLogger(__name__)
+
+
+class OffsetCommitter:
+    """Commits for one consumer. Not thread safe.
+
+    Args:
+        clock: paces auto commit.
+        coordinator: of the group.
+        config: ``group.id``, ``enable.auto.commit``, ``auto.commit.interval.ms``.
+        subscription: whose positions.
+        membership: who commits.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        coordinator: GroupCoordinator,
+        config: ConsumerConfig,
+        subscription: SubscriptionState,
+        membership: GroupMembership,
+    ) -> None:
+        self._clock = clock
+        self._coordinator = coordinator
+        self._config = config
+        self._subscription = subscription
+        self._membership = membership
+        self._is_auto = config.enable_auto_commit and config.group_id is not None
+        self._next_ms = clock.monotonic_ms() + config.auto_commit_interval_ms
+        self._committed: dict[TopicPartition, int] = {}
+
+    def commit(
+        self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Commit and return what was committed; see ``Consumer.commit``.
+
+        Raises:
+            ReplogError: the first partition's refusal, after the others were committed.
+        """
+        group = self._config.group_id or ""
+        check_group_id(group)
+        given = self._positions() if offsets is None else offsets
+        values = {
+            key: value if isinstance(value, OffsetAndMetadata) else OffsetAndMetadata(value)
+            for key, value in given.items()
+        }
+        if not values:
+            return {}
+        answers = self._coordinator.commit_offsets(group, values, self._membership.identity)
+        self._membership.note_sign_of_life()
+        done = {key: value for key, value in values.items() if answers[key] is None}
+        self._committed.update({key: value.offset for key, value in done.items()})
+        for error in answers.values():
+            if error is not None:
+                raise error
+        return done
+
+    def committed(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """Return what the group has committed.
+
+        Raises:
+            InvalidConfigError: INVALID_GROUP_ID.
+        """
+        return self._coordinator.fetch_offsets(self._config.group_id or "", partitions)
+
+    def maybe_auto_commit(self, *, is_last: bool = False) -> None:
+        """Commit positions that moved, when it is due; a failure is logged and tried again, as in Kafka.
+
+        Args:
+            is_last: due now: the partitions are about to go.
+        """
+        now_ms = self._clock.monotonic_ms()
+        if not self._is_auto or (now_ms < self._next_ms and not is_last):
+            return
+        self._next_ms = now_ms + self._config.auto_commit_interval_ms
+        # What went to another member may come back with another offset committed.
+        self._committed = {key: at for key, at in self._committed.items() if key in self._subscription.positions}
+        moved = {key: at for key, at in self._positions().items() if self._committed.get(key) != at}
+        if not moved:
+            return
+        try:
+            self.commit(moved)
+        except ReplogError as error:
+            self._next_ms = now_ms + self._config.retry_backoff_ms
+            _LOG.warning("auto commit of group %s failed, it is tried again: %s", self._config.group_id, error)
+
+    def _positions(self) -> dict[TopicPartition, int]:
+        return {key: at.offset for key, at in self._subscription.positions.items() if at.offset is not None}

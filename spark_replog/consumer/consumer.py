@@ -1,0 +1,399 @@
+"""The plain Python consumer: the same log, plan and reader as Spark's source, without Spark.
+
+Source of the rules: ``KafkaConsumer``. One thread; runs wherever Python runs.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from types import TracebackType
+from typing import Any
+
+import pyarrow as pa
+
+from spark_replog.config_consumer import ConsumerConfig
+from spark_replog.consumer.committing import OffsetCommitter
+from spark_replog.consumer.consumer_record import ConsumerRecord, ConsumerRecords, RecordMaker
+from spark_replog.consumer.deserializers import load_class, make_deserializer
+from spark_replog.consumer.group_membership import GroupMembership
+from spark_replog.consumer.positions import PositionKeeper
+from spark_replog.consumer.record_fetcher import ConsumerMetrics, RecordFetcher
+from spark_replog.consumer.rows import read_schema
+from spark_replog.consumer.subscription_state import SubscriptionState
+from spark_replog.coordinator.cluster import Cluster
+from spark_replog.coordinator.group_coordinator import GroupCoordinator
+from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError
+from spark_replog.ids import TopicPartition
+from spark_replog.log.group_records import OffsetAndMetadata
+
+_LOG = logging.getLogger(__name__)
+RebalanceListener = Callable[[list[TopicPartition]], None]
+
+
+class Consumer:
+    """Reads topics of a store as records or as Arrow. Not thread safe; a context manager.
+
+    Args:
+        store: path of the store, or an opened ``Cluster``.
+        topics: to subscribe to; none: call ``subscribe`` or ``assign``.
+        config: Kafka's dotted names, and ``storage.`` options.
+        group: short for ``group.id``.
+        settings: the same settings as keywords: dots are underscores.
+
+    Raises:
+        InvalidConfigError: REPLOG_UNKNOWN_OPTION, REPLOG_INVALID_OPTION.
+        NotFoundError: REPLOG_STORE_NOT_INITIALISED.
+    """
+
+    def __init__(
+        self,
+        store: str | Cluster,
+        *topics: str,
+        config: Mapping[str, object] | None = None,
+        group: str | None = None,
+        **settings: object,
+    ) -> None:
+        options = {**(config or {}), **{name.replace("_", "."): value for name, value in settings.items()}}
+        if group is not None:
+            options["group.id"] = group
+        hooks = {name: options.pop(name, None) for name in ("key.deserializer", "value.deserializer")}
+        for name, given in hooks.items():
+            if isinstance(given, str):
+                options[name] = given
+        self._config = ConsumerConfig.from_options(options)
+        self._cluster = Cluster.shared(store, _storage(options)) if isinstance(store, str) else store
+        self._maker = RecordMaker(*(make_deserializer(name, given) for name, given in hooks.items()))
+        names = [name for name in (self._config.interceptor_classes or "").split(",") if name.strip()]
+        self._interceptors: list[Any] = [load_class("interceptor.classes", name) for name in names]
+        self._counters = ConsumerMetrics()
+        self._subscription = SubscriptionState()
+        self._fetcher = RecordFetcher(self._cluster, self._config, self._counters)
+        self._coordinator = GroupCoordinator(self._cluster, retention_minutes=self._config.offsets_retention_minutes)
+        self._membership = GroupMembership(
+            self._cluster, self._coordinator, self._config, self._subscription, before_rebalance=self._before_rebalance
+        )
+        self._committer = OffsetCommitter(
+            self._cluster.clock, self._coordinator, self._config, self._subscription, self._membership
+        )
+        self._keeper = PositionKeeper(self._cluster, self._config, self._subscription, self._committer)
+        self._refusal: ReplogError | None = None
+        self._is_closed = False
+        if topics:
+            self.subscribe(topics)
+
+    # ------------------------------------------------------------------------------------ what to read
+
+    def subscribe(
+        self,
+        topics: Collection[str] = (),
+        *,
+        pattern: str | None = None,
+        on_assigned: RebalanceListener | None = None,
+        on_revoked: RebalanceListener | None = None,
+        on_lost: RebalanceListener | None = None,
+    ) -> None:
+        """Read topics, by name or by a regular expression. With ``group.id`` the members share the partitions.
+
+        Without a group this consumer reads all of them (Kafka asks for a group here).
+
+        Args:
+            topics: names; replaces an earlier subscription.
+            pattern: Python's ``re``, matched from the start as Kafka's; topics made later are found.
+            on_assigned: called from ``poll`` with the partitions that are new.
+            on_revoked: with those that go, before they do: commit there.
+            on_lost: with those that went without asking (this member was fenced); default ``on_revoked``.
+
+        Raises:
+            InvalidConfigError: REPLOG_CONFLICTING_OPTIONS, REPLOG_INVALID_OPTION.
+        """
+        self._check_open()
+        if isinstance(topics, str):
+            topics = [topics]
+        if not topics and pattern is None:
+            self.unsubscribe()
+            return
+        if topics and pattern is not None:
+            raise InvalidConfigError(
+                ErrorCode.REPLOG_CONFLICTING_OPTIONS, "topics and a pattern exclude each other. Give one of them."
+            )
+        self._subscription.subscribe(topics, pattern)
+        self._membership.listen(on_assigned, on_revoked, on_lost)
+
+    def assign(self, partitions: Iterable[TopicPartition]) -> None:
+        """Read exactly these partitions, whatever other members do.
+
+        Raises:
+            InvalidConfigError: REPLOG_CONFLICTING_OPTIONS: a subscription exists.
+        """
+        self._check_open()
+        before = set(self._subscription.positions)
+        self._subscription.assign(partitions)
+        self._fetcher.forget(list(before - set(self._subscription.positions)))
+
+    def unsubscribe(self) -> None:
+        """Read nothing, and leave the group."""
+        self._check_open()
+        self._membership.leave()
+        self._fetcher.forget(list(self._subscription.positions))
+        self._subscription.unsubscribe()
+
+    def subscription(self) -> set[str]:
+        """Return the topics subscribed to by name."""
+        return set(self._subscription.topics)
+
+    def assignment(self) -> set[TopicPartition]:
+        """Return the partitions that are read now; a subscription has some after the first poll."""
+        return set(self._subscription.positions)
+
+    # ------------------------------------------------------------------------------------------ reading
+
+    def poll(self, timeout_ms: int = 0, max_records: int | None = None) -> ConsumerRecords:
+        """Return the next records, at most ``max.poll.records``; none when the time is over.
+
+        An idle topic costs one get per metadata root and ledger for each look.
+
+        Args:
+            timeout_ms: the longest wait for the first record; 0: what is there now.
+            max_records: instead of ``max.poll.records``.
+
+        Raises:
+            ReplogError: REPLOG_NO_OFFSET_FOR_PARTITION, OFFSET_OUT_OF_RANGE: with ``auto.offset.reset`` none;
+                REPLOG_DESERIALIZATION; UNKNOWN_TOPIC_OR_PARTITION; FENCED_INSTANCE_ID; what reading raises.
+                Positions stand where the records given end.
+        """
+        self._check_open()
+        limit = self._config.max_poll_records if max_records is None else max_records
+        deadline_ms = self._cluster.clock.monotonic_ms() + timeout_ms
+        records: list[ConsumerRecord] = []
+        for key, batch in self._batches(deadline_ms, limit):
+            made, refusal = self._maker.make(key, batch)
+            records += made
+            at = self._subscription.position(key)
+            at.offset = (at.offset or 0) + len(made)
+            if refusal is not None:
+                if not records:
+                    raise refusal
+                break
+        found = ConsumerRecords(records)
+        for interceptor in self._interceptors:
+            found = interceptor.on_consume(found)
+        return found
+
+    def __iter__(self) -> Iterator[ConsumerRecord]:
+        """Yield records for ever, waiting for new ones."""
+        while True:
+            yield from self.poll(timeout_ms=self._config.fetch_max_wait_ms)
+
+    def to_batches(self, timeout_ms: int = 0) -> Iterator[pa.RecordBatch]:
+        """Yield what lies between the positions and the high watermarks of now, as Arrow, without deserializers.
+
+        Columns as ``rows.read_schema(True)``: key, value, topic, partition, offset, timestamp, timestampType,
+        headers. A position moves behind a batch when the next one is asked for.
+
+        Args:
+            timeout_ms: how long a group may take to assign partitions.
+        """
+        self._check_open()
+        self._ready(self._cluster.clock.monotonic_ms() + timeout_ms)
+        ends = self._keeper.ends(self._subscription.fetchable())
+        spans = {}
+        for key, end in ends.items():
+            offset = self._subscription.position(key).offset
+            if offset is not None and offset < end:
+                spans[key] = (offset, end)
+        self._fetcher.forget(list(spans))
+        for key, batch in self._fetcher.scan(spans):
+            yield batch
+            if key in self._subscription.positions:
+                self._subscription.position(key).offset = batch.column(4)[-1].as_py() + 1
+
+    def to_arrow(self, timeout_ms: int = 0) -> pa.Table:
+        """Return what ``to_batches`` yields as one table; memory is that of the rows."""
+        return pa.Table.from_batches(list(self.to_batches(timeout_ms)), schema=read_schema(True))
+
+    # ---------------------------------------------------------------------------------------- positions
+
+    def position(self, key: TopicPartition) -> int:
+        """Return the offset of the next record; looks it up where it is not known yet.
+
+        Raises:
+            ReplogError: INVALID_REQUEST: not assigned; REPLOG_NO_OFFSET_FOR_PARTITION.
+        """
+        self._check_open()
+        self._subscription.position(key)
+        self._keeper.update()
+        offset = self._subscription.position(key).offset
+        assert offset is not None
+        return offset
+
+    def seek(self, key: TopicPartition, offset: int) -> None:
+        """Read on from an offset; nothing is looked up, as in Kafka.
+
+        Raises:
+            InvalidConfigError: INVALID_REQUEST: negative.
+            ReplogError: INVALID_REQUEST: not assigned.
+        """
+        self._check_open()
+        if offset < 0:
+            raise InvalidConfigError(ErrorCode.INVALID_REQUEST, f"cannot seek to {offset}. Give 0 or more.")
+        at = self._subscription.position(key)
+        at.offset, at.reset = offset, None
+
+    def seek_to_beginning(self, partitions: Collection[TopicPartition] = ()) -> None:
+        """Read on from the log starts, as they are when it is next needed; none given: all assigned."""
+        self._reset(partitions, "earliest")
+
+    def seek_to_end(self, partitions: Collection[TopicPartition] = ()) -> None:
+        """Read on from the high watermarks, as they are when it is next needed."""
+        self._reset(partitions, "latest")
+
+    def seek_to_time(self, timestamp_ms: int, partitions: Collection[TopicPartition] = ()) -> None:
+        """Read on from the first records at or after a time; from the end where none is that late."""
+        keys = list(partitions) or list(self._subscription.positions)
+        found = self.offsets_for_times(dict.fromkeys(keys, timestamp_ms))
+        for key, offset in found.items():
+            if offset is None:
+                self._reset([key], "latest")
+            else:
+                self.seek(key, offset)
+
+    def offsets_for_times(self, times_ms: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
+        """Return per partition the first offset whose timestamp is at or after a time; None: there is none."""
+        self._check_open()
+        return self._keeper.offsets_for_times(times_ms)
+
+    def beginning_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the log start offsets on the newest fold."""
+        self._check_open()
+        return self._keeper.beginnings(partitions)
+
+    def end_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the high watermarks on the newest fold."""
+        self._check_open()
+        return self._keeper.ends(partitions)
+
+    def pause(self, partitions: Collection[TopicPartition]) -> None:
+        """Give no records of these until ``resume``; what was fetched is kept."""
+        for key in partitions:
+            self._subscription.position(key).is_paused = True
+
+    def resume(self, partitions: Collection[TopicPartition]) -> None:
+        """Give records of these again."""
+        for key in partitions:
+            self._subscription.position(key).is_paused = False
+
+    def paused(self) -> set[TopicPartition]:
+        """Return the paused partitions."""
+        return {key for key, at in self._subscription.positions.items() if at.is_paused}
+
+    # -------------------------------------------------------------------------------------- commits
+
+    def commit(self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None) -> None:
+        """Commit offsets, each the NEXT to read; none given: the positions of all assigned partitions.
+
+        Raises:
+            InvalidConfigError: INVALID_GROUP_ID: no ``group.id``; OFFSET_METADATA_TOO_LARGE.
+            FencedError: UNKNOWN_MEMBER_ID, ILLEGAL_GENERATION, FENCED_INSTANCE_ID: another member has them now.
+            RetriableError: REBALANCE_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE.
+            OutcomeUnknownError: REPLOG_COMMIT_OUTCOME_UNKNOWN: commit again.
+        """
+        self._check_open()
+        committed = self._committer.commit(offsets)
+        for interceptor in self._interceptors:
+            interceptor.on_commit(committed)
+
+    def committed(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """Return what the group has committed; None where nothing.
+
+        Raises:
+            InvalidConfigError: INVALID_GROUP_ID.
+        """
+        self._check_open()
+        return self._committer.committed(partitions)
+
+    def group_metadata(self) -> tuple[str, int]:
+        """Return member id and generation; ('', -1) without membership."""
+        identity = self._membership.identity
+        return identity.member_id, identity.generation
+
+    def metrics(self) -> ConsumerMetrics:
+        """Return the counters of this consumer."""
+        return self._counters
+
+    def close(self) -> None:
+        """Commit (with auto commit), leave the group; a static member stays in it. Repeating it is harmless."""
+        if self._is_closed:
+            return
+        try:
+            self._committer.maybe_auto_commit(is_last=True)
+        finally:
+            self._is_closed = True
+            self._membership.close()
+
+    def __enter__(self) -> Consumer:
+        """Return self."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close."""
+        self.close()
+
+    # ------------------------------------------------------------------------------------- internal
+
+    def _ready(self, deadline_ms: int) -> None:
+        """Take part in the group, commit what is due, know the positions."""
+        self._membership.poll(deadline_ms)
+        self._fetcher.forget(self._membership.take_revoked())
+        self._committer.maybe_auto_commit()
+        self._keeper.update()
+
+    def _batches(self, deadline_ms: int, limit: int) -> Iterator[tuple[TopicPartition, pa.RecordBatch]]:
+        """Yield at most ``limit`` rows: buffered ones, else those of the first fetch that brings any."""
+        clock = self._cluster.clock
+        while True:
+            self._ready(deadline_ms)
+            positions = self._positions()
+            taken = list(self._fetcher.take(positions, limit))
+            if taken:
+                yield from taken
+                return
+            rest_ms = deadline_ms - clock.monotonic_ms()
+            if positions:
+                errors = self._fetcher.fetch(positions, max(0, rest_ms))
+                if errors:
+                    self._keeper.recover(errors)
+                taken = list(self._fetcher.take(self._positions(), limit))
+                if taken:
+                    yield from taken
+                    return
+                if errors and rest_ms >= 0:
+                    continue
+            elif rest_ms > 0:
+                clock.sleep_ms(min(rest_ms, self._config.retry_backoff_ms))
+            if deadline_ms - clock.monotonic_ms() <= 0:
+                return
+
+    def _positions(self) -> dict[TopicPartition, int]:
+        return {key: self._subscription.positions[key].offset or 0 for key in self._subscription.fetchable()}
+
+    def _reset(self, partitions: Collection[TopicPartition], to: str) -> None:
+        self._check_open()
+        for key in list(partitions) or list(self._subscription.positions):
+            at = self._subscription.position(key)
+            at.offset, at.reset = None, to
+
+    def _before_rebalance(self) -> None:
+        self._committer.maybe_auto_commit(is_last=True)
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise ReplogError(ErrorCode.INVALID_REQUEST, "this consumer is closed. Make a new one.")
+
+
+def _storage(options: Mapping[str, object]) -> dict[str, str]:
+    from spark_replog.config import storage_options
+
+    return storage_options(options)

@@ -1,0 +1,124 @@
+"""Records as an application sees them, made from Arrow batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, overload
+
+import pyarrow as pa
+
+from spark_replog.consumer.deserializers import Deserializer
+from spark_replog.errors import CorruptDataError, ErrorCode, ReplogError
+from spark_replog.ids import TopicPartition
+
+TIMESTAMP_TYPES = ("CreateTime", "LogAppendTime")
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerRecord:
+    """One record.
+
+    Attributes:
+        key: bytes, or what ``key.deserializer`` made of them; None for a null.
+        value: as ``key``.
+        headers: (key, value) in their order; empty without any.
+        timestamp_ms: floored; of the writer or, with LogAppendTime, of the commit.
+        timestamp_type: CreateTime or LogAppendTime.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    key: Any
+    value: Any
+    headers: tuple[tuple[str, bytes | None], ...]
+    timestamp_ms: int
+    timestamp_type: str
+
+
+class ConsumerRecords(Sequence[ConsumerRecord]):
+    """What one poll brought: all records in order, partition by partition."""
+
+    __slots__ = ("_records",)
+
+    def __init__(self, records: Sequence[ConsumerRecord] = ()) -> None:
+        self._records = records
+
+    @overload
+    def __getitem__(self, index: int) -> ConsumerRecord: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[ConsumerRecord]: ...
+    def __getitem__(self, index: int | slice) -> ConsumerRecord | Sequence[ConsumerRecord]:
+        """Return a record, or some."""
+        return self._records[index]
+
+    def __len__(self) -> int:
+        """Return how many."""
+        return len(self._records)
+
+    def __iter__(self) -> Iterator[ConsumerRecord]:
+        """Return all of them, in order."""
+        return iter(self._records)
+
+    def partitions(self) -> list[TopicPartition]:
+        """Return the partitions that have records, in order."""
+        return list(dict.fromkeys(TopicPartition(each.topic, each.partition) for each in self._records))
+
+    def records(self, key: TopicPartition) -> list[ConsumerRecord]:
+        """Return the records of one partition."""
+        return [each for each in self._records if each.topic == key.topic and each.partition == key.partition]
+
+
+class RecordMaker:
+    """Makes records of Arrow batches in the schema of ``rows.read_schema(True)``.
+
+    Args:
+        key_deserializer: None: bytes.
+        value_deserializer: None: bytes.
+    """
+
+    def __init__(self, key_deserializer: Deserializer | None, value_deserializer: Deserializer | None) -> None:
+        self._key = key_deserializer
+        self._value = value_deserializer
+
+    def make(self, key: TopicPartition, batch: pa.RecordBatch) -> tuple[list[ConsumerRecord], ReplogError | None]:
+        """Return the batch's records up to the first that a deserializer refuses, and that refusal."""
+        first = batch.column(4)[0].as_py()
+        keys, values = batch.column(0).to_pylist(), batch.column(1).to_pylist()
+        times = batch.column(5).cast(pa.int64()).to_pylist()
+        headers = batch.column(7).to_pylist() if batch.num_columns > 7 else [None] * batch.num_rows
+        timestamp_type = TIMESTAMP_TYPES[batch.column(6)[0].as_py()]
+        records: list[ConsumerRecord] = []
+        for number, (raw_key, raw_value, time_us, found) in enumerate(zip(keys, values, times, headers, strict=True)):
+            try:
+                made_key = raw_key if raw_key is None or self._key is None else self._key(key.topic, raw_key)
+                made = raw_value if raw_value is None or self._value is None else self._value(key.topic, raw_value)
+            except Exception as error:  # whatever the application's class raises
+                return records, _refusal(key, first + number, error)
+            records.append(
+                ConsumerRecord(
+                    key.topic,
+                    key.partition,
+                    first + number,
+                    made_key,
+                    made,
+                    tuple((each["key"], each["value"]) for each in found) if found else (),
+                    time_us // 1000,
+                    timestamp_type,
+                )
+            )
+        return records, None
+
+
+def _refusal(key: TopicPartition, offset: int, error: Exception) -> ReplogError:
+    refused = CorruptDataError(
+        ErrorCode.REPLOG_DESERIALIZATION,
+        f"the deserializer refused the record at offset {offset} of {key.topic}-{key.partition}: {error!r}. Correct"
+        " the deserializer, or seek behind the record.",
+        topic=key.topic,
+        partition=key.partition,
+        offset=offset,
+    )
+    refused.__cause__ = error
+    return refused

@@ -1,0 +1,169 @@
+"""Where a consumer begins and goes on: committed offsets, resets, times.
+
+Source: Kafka's ``OffsetFetcher``, ``ConsumerCoordinator.initWithCommittedOffsetsIfNeeded``.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable, Mapping
+
+from spark_replog.config_consumer import ConsumerConfig
+from spark_replog.consumer.committing import OffsetCommitter
+from spark_replog.consumer.offsets_for_times import offsets_for_times
+from spark_replog.consumer.subscription_state import SubscriptionState
+from spark_replog.coordinator.cluster import Cluster, TopicHandle
+from spark_replog.errors import ErrorCode, NotFoundError, ReplogError
+from spark_replog.ids import TopicPartition
+
+_LOG = logging.getLogger(__name__)
+
+
+class PositionKeeper:
+    """Finds positions that are not known. Not thread safe.
+
+    Args:
+        cluster: the opened store.
+        config: ``auto.offset.reset``, ``group.id``.
+        subscription: whose positions.
+        committer: asks the group.
+    """
+
+    def __init__(
+        self, cluster: Cluster, config: ConsumerConfig, subscription: SubscriptionState, committer: OffsetCommitter
+    ) -> None:
+        self._cluster = cluster
+        self._config = config
+        self._subscription = subscription
+        self._committer = committer
+
+    def update(self) -> None:
+        """Give every assigned partition a position: as sought, else committed, else by ``auto.offset.reset``.
+
+        Raises:
+            ReplogError: REPLOG_NO_OFFSET_FOR_PARTITION: nothing is committed and the policy is none.
+            NotFoundError: UNKNOWN_TOPIC_OR_PARTITION.
+        """
+        positions = self._subscription.positions
+        unknown = [key for key, at in positions.items() if at.offset is None and at.reset is None]
+        if unknown:
+            found = self._committer.committed(unknown) if self._config.group_id else {}
+            for key in unknown:
+                value = found.get(key)
+                if value is not None:
+                    positions[key].offset = value.offset
+                else:
+                    positions[key].reset = self._policy()
+        if unknown and self._policy() == "none":
+            missing = [key for key in unknown if positions[key].offset is None]
+            for key in missing:
+                positions[key].reset = None
+            if missing:
+                raise _no_offset(missing, self._config.group_id)
+        self._reset([key for key, at in positions.items() if at.offset is None])
+
+    def recover(self, errors: Mapping[TopicPartition, ErrorCode]) -> None:
+        """Reset positions that are out of range, by ``auto.offset.reset``; each is logged.
+
+        Raises:
+            ReplogError: OFFSET_OUT_OF_RANGE: the policy is none.
+            NotFoundError: UNKNOWN_TOPIC_OR_PARTITION: a topic was deleted.
+        """
+        for key, code in errors.items():
+            if code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                raise NotFoundError(
+                    code,
+                    f"{key.topic}-{key.partition} does not exist, or was deleted. Assign what `replog topic list`"
+                    " shows.",
+                    topic=key.topic,
+                    partition=key.partition,
+                )
+        bounds = {key: (self._bounds(key)) for key in errors}
+        if self._policy() == "none":
+            said = ", ".join(
+                f"{key.topic}-{key.partition} at {self._subscription.positions[key].offset}, which has {start} to {end}"
+                for key, (start, end) in bounds.items()
+            )
+            raise ReplogError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"positions are out of range and auto.offset.reset is none: {said}. Seek to an offset that exists.",
+            )
+        for key in errors:
+            at = self._subscription.positions[key]
+            _LOG.warning(
+                "[%s] %s-%s has offsets %s to %s, not %s: going on from its %s, as auto.offset.reset says.",
+                ErrorCode.OFFSET_OUT_OF_RANGE.name,
+                key.topic,
+                key.partition,
+                *bounds[key],
+                at.offset,
+                "start" if self._policy() == "earliest" else "end",
+            )
+            at.offset, at.reset = None, self._policy()
+        self._reset(list(errors))
+
+    def beginnings(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the log start offsets on the newest fold."""
+        self._fold(partitions)
+        return {key: self._bounds(key)[0] for key in partitions}
+
+    def ends(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the high watermarks on the newest fold."""
+        self._fold(partitions)
+        return {key: self._bounds(key)[1] for key in partitions}
+
+    def offsets_for_times(self, times_ms: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
+        """Return the first offsets at or after a time, None where there is none."""
+        handles = self._fold(times_ms)
+        found: dict[TopicPartition, int | None] = {}
+        for name, handle in handles.items():
+            wanted = {key.partition: time_ms for key, time_ms in times_ms.items() if key.topic == name}
+            for partition in wanted:
+                self._bounds(TopicPartition(name, partition))
+            ledger = self._cluster.topic_ledger(handle.ledger_id)
+            answers = offsets_for_times(ledger, self._cluster.brokers, name, handle.topic_id, wanted)
+            found.update({TopicPartition(name, partition): offset for partition, offset in answers.items()})
+        return found
+
+    def _reset(self, keys: Collection[TopicPartition]) -> None:
+        if not keys:
+            return
+        self._fold(keys)
+        for key in keys:
+            at = self._subscription.positions[key]
+            start, end = self._bounds(key)
+            at.offset, at.reset = (start if at.reset == "earliest" else end), None
+
+    def _policy(self) -> str:
+        return self._config.auto_offset_reset
+
+    def _fold(self, keys: Iterable[TopicPartition]) -> dict[str, TopicHandle]:
+        handles = {name: self._cluster.lookup(name) for name in sorted({key.topic for key in keys})}
+        self._cluster.refresh_topics(handles.values())
+        return handles
+
+    def _bounds(self, key: TopicPartition) -> tuple[int, int]:
+        """Return log start offset and high watermark as folded.
+
+        Raises:
+            NotFoundError: UNKNOWN_TOPIC_OR_PARTITION.
+        """
+        ledger, topic = self._cluster.folded_topic(self._cluster.lookup(key.topic))
+        with ledger.lock:
+            if not 0 <= key.partition < len(topic.partitions):
+                raise NotFoundError(
+                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                    f"topic '{key.topic}' has partitions 0 to {len(topic.partitions) - 1}. Read one of them.",
+                    partition=key.partition,
+                )
+            found = topic.partitions[key.partition]
+            return found.log_start_offset, found.high_watermark
+
+
+def _no_offset(keys: Collection[TopicPartition], group: str | None) -> ReplogError:
+    names = ", ".join(f"{key.topic}-{key.partition}" for key in keys)
+    return ReplogError(
+        ErrorCode.REPLOG_NO_OFFSET_FOR_PARTITION,
+        f"group '{group}' has no offset for {names}, and auto.offset.reset is none. Seek to a position, or set it to"
+        " earliest or latest.",
+    )

@@ -1,0 +1,183 @@
+"""Fetches what lies behind a consumer's positions, keeps what a poll did not take, and counts what it cost.
+
+The same plan and the same reader as Spark's tasks: ``plan_fetch`` and ``Fetcher``.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from spark_replog.config_consumer import ConsumerConfig
+from spark_replog.consumer.fetch_plan import FetchSlice, plan_fetch
+from spark_replog.consumer.fetcher import Fetcher
+from spark_replog.coordinator.cluster import Cluster, TopicHandle
+from spark_replog.coordinator.delayed_fetch import FetchPartition, fetch_messages, look
+from spark_replog.coordinator.delayed_operation import DelayedOperationPurgatory
+from spark_replog.errors import ErrorCode
+from spark_replog.ids import TopicPartition
+
+
+@dataclass(slots=True)
+class ConsumerMetrics:
+    """What one consumer did so far (names: Kafka's ``consumer-fetch-manager-metrics``).
+
+    Attributes:
+        records_consumed: given to the application.
+        bytes_consumed: of the sections that were read.
+        fetches: that read something.
+        refreshes: folds of the newest entries: one get per metadata root and ledger each.
+    """
+
+    records_consumed: int = 0
+    bytes_consumed: int = 0
+    fetches: int = 0
+    refreshes: int = 0
+
+
+class RecordFetcher:
+    """One per consumer; not thread safe.
+
+    Args:
+        cluster: the opened store.
+        config: limits and waits.
+        metrics: counted here.
+    """
+
+    def __init__(self, cluster: Cluster, config: ConsumerConfig, metrics: ConsumerMetrics) -> None:
+        self._cluster = cluster
+        self._config = config
+        self._metrics = metrics
+        self._fetcher = Fetcher(cluster.brokers)
+        self._purgatory = DelayedOperationPurgatory(clock=cluster.clock)
+        self._buffers: dict[TopicPartition, deque[pa.RecordBatch]] = {}
+        self._last: TopicPartition | None = None
+
+    def fetch(self, positions: Mapping[TopicPartition, int], max_wait_ms: int) -> dict[TopicPartition, ErrorCode]:
+        """Bring more rows into the buffers, waiting as ``fetch.min.bytes`` and ``fetch.max.wait.ms`` say.
+
+        Args:
+            positions: where each partition that wants rows stands.
+            max_wait_ms: the longest wait.
+
+        Returns:
+            The partitions that cannot be read from there: OFFSET_OUT_OF_RANGE, UNKNOWN_TOPIC_OR_PARTITION.
+
+        Raises:
+            NotFoundError: UNKNOWN_TOPIC_OR_PARTITION: no such topic.
+            ReplogError: what ``Fetcher.fetch`` raises.
+        """
+        handles = {name: self._cluster.lookup(name) for name in {key.topic for key in positions}}
+        self.refresh(handles.values())
+        asked = {key: self._ask(handles[key.topic], key, positions[key]) for key in self._in_turn(positions)}
+        self._metrics.refreshes += fetch_messages(
+            list(asked.values()),
+            max_wait_ms=min(max_wait_ms, self._config.fetch_max_wait_ms),
+            min_bytes=self._config.fetch_min_bytes,
+            purgatory=self._purgatory,
+            clock=self._cluster.clock,
+            refresh=lambda: self._cluster.refresh_topics(handles.values()),
+            refresh_interval_ms=self._config.fetch_refresh_interval_ms,
+        )
+        slices, errors = self.plan(asked)
+        if slices:
+            self._metrics.fetches += 1
+            self._last = TopicPartition(slices[-1].topic, slices[-1].partition)
+            for key, batch in self._read(slices):
+                self._buffers.setdefault(key, deque()).append(batch)
+        return errors
+
+    def plan(
+        self, asked: Mapping[TopicPartition, FetchPartition]
+    ) -> tuple[list[FetchSlice], dict[TopicPartition, ErrorCode]]:
+        """Return the sections to read, within ``fetch.max.bytes`` over all partitions in their order.
+
+        The first partition that has rows gives its first section whatever its size, so that a fetch always
+        moves; the others only what fits.
+        """
+        slices: list[FetchSlice] = []
+        errors: dict[TopicPartition, ErrorCode] = {}
+        rest_bytes = self._config.fetch_max_bytes
+        for key, item in asked.items():
+            found = look(item, rest_bytes, one_section_min=not slices)
+            if found.error is not None:
+                errors[key] = found.error
+            if found.end_offset == item.fetch_offset:
+                continue
+            rest_bytes = max(0, rest_bytes - found.available_bytes)
+            with item.ledger.lock:
+                slices += plan_fetch(
+                    item.ledger.state, key.topic, item.topic_id, key.partition, item.fetch_offset, found.end_offset
+                )
+        return slices, errors
+
+    def take(
+        self, positions: Mapping[TopicPartition, int], max_records: int
+    ) -> Iterator[tuple[TopicPartition, pa.RecordBatch]]:
+        """Take buffered rows from the positions on, at most so many; rows of older positions are dropped."""
+        for key in [each for each in self._buffers if each in positions]:
+            expected = positions[key]
+            buffer = self._buffers[key]
+            while buffer and max_records:
+                batch = buffer[0]
+                first = batch.column(4)[0].as_py()
+                if not first <= expected < first + batch.num_rows:
+                    buffer.popleft()
+                    if first > expected:  # a seek back: nothing of this buffer is next
+                        buffer.clear()
+                    continue
+                taken = batch.slice(expected - first, max_records)
+                if expected - first + taken.num_rows == batch.num_rows:
+                    buffer.popleft()
+                expected += taken.num_rows
+                max_records -= taken.num_rows
+                self._metrics.records_consumed += taken.num_rows
+                yield key, taken
+            if not buffer:
+                del self._buffers[key]
+            if not max_records:
+                return
+
+    def scan(self, spans: Mapping[TopicPartition, tuple[int, int]]) -> Iterator[tuple[TopicPartition, pa.RecordBatch]]:
+        """Yield all rows of the spans, partition by partition.
+
+        Raises:
+            ReplogError: REPLOG_DATA_LOSS, and what ``Fetcher.fetch`` raises.
+        """
+        for key, (start, end) in spans.items():
+            handle = self._cluster.lookup(key.topic)
+            ledger, _ = self._cluster.folded_topic(handle)
+            with ledger.lock:
+                slices = plan_fetch(ledger.state, key.topic, handle.topic_id, key.partition, start, end)
+            for found, batch in self._read(slices):
+                self._metrics.records_consumed += batch.num_rows
+                yield found, batch
+
+    def forget(self, keys: Sequence[TopicPartition]) -> None:
+        """Drop what is buffered of these partitions."""
+        for key in keys:
+            self._buffers.pop(key, None)
+
+    def refresh(self, handles: Iterable[TopicHandle]) -> None:
+        """Fold the newest entries of these topics' ledgers."""
+        self._cluster.refresh_topics(handles)
+        self._metrics.refreshes += 1
+
+    def _ask(self, handle: TopicHandle, key: TopicPartition, offset: int) -> FetchPartition:
+        ledger = self._cluster.topic_ledger(handle.ledger_id)
+        return FetchPartition(ledger, handle.topic_id, key.partition, offset, self._config.max_partition_fetch_bytes)
+
+    def _in_turn(self, positions: Mapping[TopicPartition, int]) -> list[TopicPartition]:
+        """Return the partitions, those behind the last one read first: none starves."""
+        keys = sorted(positions)
+        after = [key for key in keys if self._last is not None and key > self._last]
+        return after + [key for key in keys if key not in set(after)]
+
+    def _read(self, slices: Sequence[FetchSlice]) -> Iterator[tuple[TopicPartition, pa.RecordBatch]]:
+        before = self._fetcher.stats.read_bytes
+        for batch in self._fetcher.fetch(slices, include_headers=True):
+            yield TopicPartition(batch.column(2)[0].as_py(), batch.column(3)[0].as_py()), batch
+        self._metrics.bytes_consumed += self._fetcher.stats.read_bytes - before

@@ -1,0 +1,168 @@
+"""A fetch that waits: Kafka's four immediate answers, and what completes a parked one."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_replog.coordinator.controller import Controller
+from spark_replog.coordinator.delayed_fetch import DelayedFetch, FetchPartition, fetch_messages, look
+from spark_replog.coordinator.delayed_operation import DelayedOperationPurgatory
+from spark_replog.errors import ErrorCode
+from tests.unit.consumer.support import rows
+
+MAX = 1 << 20
+
+
+class Reader:
+    """Asks for partitions of one topic, as a consumer does."""
+
+    def __init__(self, store, topic="orders"):
+        self.store = store
+        self.topic = topic
+        self.purgatory = DelayedOperationPurgatory(clock=store.clock)
+        self.refreshes = 0
+
+    def at(self, offset, partition=0, max_bytes=MAX):
+        handle = self.store.cluster.lookup(self.topic)
+        ledger = self.store.cluster.topic_ledger(handle.ledger_id)
+        ledger.refresh()
+        return FetchPartition(ledger, handle.topic_id, partition, offset, max_bytes)
+
+    def fetch(self, *items, max_wait_ms=500, min_bytes=1):
+        began = self.store.clock.added_ms
+        self.refreshes = fetch_messages(
+            items,
+            max_wait_ms=max_wait_ms,
+            min_bytes=min_bytes,
+            purgatory=self.purgatory,
+            clock=self.store.clock,
+            refresh=lambda: [item.ledger.refresh() for item in items],
+            refresh_interval_ms=100,
+        )
+        return self.store.clock.added_ms - began
+
+
+@pytest.fixture
+def reader(store):
+    store.create("orders", 2)
+    store.write("orders", rows(10))
+    return Reader(store)
+
+
+@pytest.mark.parametrize("max_wait_ms", [0, -1])
+def test_no_wait_wanted_answers_at_once(reader, max_wait_ms):
+    assert reader.fetch(reader.at(10), max_wait_ms=max_wait_ms) == 0
+    assert reader.refreshes == 0
+
+
+def test_nothing_asked_for_answers_at_once(reader):
+    assert reader.fetch() == 0
+
+
+def test_enough_bytes_answer_at_once(reader):
+    have = look(reader.at(0)).available_bytes
+    assert reader.fetch(reader.at(0), min_bytes=have) == 0
+    assert reader.fetch(reader.at(0), min_bytes=have + 1) > 0
+
+
+@pytest.mark.parametrize(
+    ("offset", "partition", "code"),
+    [(11, 0, ErrorCode.OFFSET_OUT_OF_RANGE), (0, 2, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)],
+)
+def test_an_error_answers_at_once(reader, offset, partition, code):
+    asked = reader.at(offset, partition)
+    assert look(asked).error is code
+    assert reader.fetch(reader.at(10), asked) == 0
+
+
+def test_a_fetch_at_the_end_waits_its_time_and_looks_once_per_interval(reader):
+    waited = reader.fetch(reader.at(10))
+    assert 400 <= waited <= 700
+    assert reader.refreshes == pytest.approx(5, abs=2)
+    assert reader.purgatory.watched_count == 0
+    assert reader.purgatory.delayed_count == 0
+
+
+def test_rows_that_another_process_appends_complete_the_fetch(store, reader):
+    other = store.another_process()
+    store.clock.on_sleep = [lambda: None, lambda: other.write("orders", rows(1))]
+    asked = reader.at(10)
+    assert reader.fetch(asked) < 500
+    assert reader.refreshes == 2
+    assert look(asked).end_offset == 11
+
+
+def test_bytes_add_up_over_partitions(store, reader):
+    other = store.another_process()
+    one = look(reader.at(0)).available_bytes
+    store.clock.on_sleep = [
+        lambda: other.write("orders", rows(10), partition=1),
+        lambda: other.write("orders", rows(10)),
+    ]
+    reader.fetch(reader.at(10), reader.at(0, 1), min_bytes=one + 1)
+    assert reader.refreshes == 2
+
+
+def test_a_partition_counts_up_to_its_own_limit_only(reader):
+    asked = reader.at(0, max_bytes=10)
+    assert look(asked).available_bytes > 10  # the first section is read whole
+    assert reader.fetch(asked, min_bytes=11) >= 400
+
+
+def test_a_deleted_topic_completes_the_fetch(store, reader):
+    other = store.another_process()
+    store.clock.on_sleep = [lambda: Controller(other.cluster).delete_topic("orders")]
+    asked = reader.at(10)
+    assert reader.fetch(asked) < 500
+    assert look(asked).error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_an_offset_that_falls_out_of_range_meanwhile_completes_the_fetch(store, reader):
+    asked = reader.at(5)
+    operation = DelayedFetch(500, MAX, [asked])
+    assert not operation.try_complete()
+    with asked.ledger.lock:  # as a trim or a truncation leaves it
+        asked.ledger.state.topics[asked.topic_id].partitions[0].log_start_offset = 6
+    assert operation.try_complete()
+    assert look(asked).error is ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+def test_between_high_watermark_and_log_end_there_is_nothing_and_no_error(reader):
+    asked = reader.at(10)
+    with asked.ledger.lock:
+        asked.ledger.state.topics[asked.topic_id].partitions[0].log_end_offset = 15
+    for offset in (10, 12, 15):
+        found = look(FetchPartition(asked.ledger, asked.topic_id, 0, offset, MAX))
+        assert (found.error, found.end_offset, found.available_bytes) == (None, offset, 0)
+    assert look(FetchPartition(asked.ledger, asked.topic_id, 0, 16, MAX)).error is ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+def test_equal_offsets_contribute_nothing(reader):
+    assert look(reader.at(10)).available_bytes == 0
+    assert not DelayedFetch(500, 1, [reader.at(10)]).try_complete()
+
+
+def test_the_first_section_is_given_whatever_its_size_and_later_ones_only_if_they_fit(store, reader):
+    first = look(reader.at(0)).available_bytes
+    store.write("orders", rows(10))
+    assert look(reader.at(0, max_bytes=1)).end_offset == 10
+    assert look(reader.at(0, max_bytes=2 * first - 1)).end_offset == 10
+    assert look(reader.at(0, max_bytes=2 * first)).end_offset == 20
+    assert look(reader.at(0), 1, one_section_min=False).end_offset == 0
+
+
+def test_it_completes_once_whoever_comes_first(reader):
+    operation = DelayedFetch(500, 1, [reader.at(0)])
+    assert operation.safe_try_complete()
+    assert not operation.safe_try_complete()
+    assert not operation.force_complete()
+    assert not operation.is_expired
+
+
+def test_time_out_alone_is_told_apart(store, reader):
+    operation = DelayedFetch(50, 1, [reader.at(10)])
+    assert not reader.purgatory.try_complete_else_watch(operation, [reader.at(10).key])
+    store.clock.advance(60)
+    reader.purgatory.advance()
+    assert operation.is_completed
+    assert operation.is_expired
