@@ -27,6 +27,8 @@ _COMMANDS = {
     "init": ("spark_replog.cli.init", "init", "Make a new, empty store."),
     "topic": ("spark_replog.cli.topic", "topic", "Create, list, describe, grow and delete topics."),
     "store": ("spark_replog.cli.store", "store", "Show the store and its roots."),
+    "acl": ("spark_replog.cli.acl", "acl", "Say who may do what."),
+    "quota": ("spark_replog.cli.quota", "quota", "Bound how fast clients write and read."),
     "doctor": (
         "spark_replog.cli.doctor",
         "doctor",

@@ -1,0 +1,283 @@
+"""``replog acl``: add, list, remove; config of the whole store. Flags as ``kafka-acls`` has them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from spark_replog.cli.output import emit, table
+from spark_replog.cli.settings import Settings, current_settings, global_options
+
+if TYPE_CHECKING:
+    from spark_replog.coordinator.acl_admin import AclAdmin, AclFilter
+    from spark_replog.log.acl import AclBinding
+
+_OPERATIONS = (
+    "all",
+    "read",
+    "write",
+    "create",
+    "delete",
+    "alter",
+    "describe",
+    "cluster-action",
+    "describe-configs",
+    "alter-configs",
+    "idempotent-write",
+)
+_RESOURCES = ("topic", "group", "transactional_id")
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+@click.group("acl")
+@global_options
+def acl() -> None:
+    """Say who may do what. Storage credentials are the real boundary: docs/security.md."""
+
+
+def _resource_options(command: _Command) -> _Command:
+    options = (
+        click.option("--topic", "topic", multiple=True, metavar="NAME", help="A topic; '*' is every topic."),
+        click.option("--group", "group", multiple=True, metavar="NAME", help="A consumer group."),
+        click.option("--transactional-id", "transactional_id", multiple=True, metavar="ID"),
+        click.option("--cluster", is_flag=True, help="The store itself."),
+        click.option("--operation", "operations", multiple=True, type=click.Choice(_OPERATIONS, case_sensitive=False)),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def _pattern_option(*choices: str) -> Callable[[_Command], _Command]:
+    return click.option(
+        "--resource-pattern-type",
+        "pattern",
+        type=click.Choice(choices, case_sensitive=False),
+        default=choices[0],
+        show_default=True,
+    )
+
+
+@acl.command("add")
+@global_options
+@_resource_options
+@_pattern_option("literal", "prefixed")
+@click.option("--allow-principal", "allowed", multiple=True, metavar="User:NAME", help="'User:*' is everybody.")
+@click.option("--deny-principal", "denied", multiple=True, metavar="User:NAME", help="Wins over every allow.")
+@click.option("--producer", is_flag=True, help="write, describe and create on the topics; write on transactional ids.")
+@click.option("--consumer", is_flag=True, help="read and describe on the topics, read on the groups.")
+def add(
+    pattern: str,
+    allowed: tuple[str, ...],
+    denied: tuple[str, ...],
+    producer: bool,
+    consumer: bool,
+    operations: tuple[str, ...],
+    cluster: bool,
+    **names: tuple[str, ...],
+) -> int:
+    """Add ACLs. Those that are there already stay."""
+    settings = current_settings()
+    wanted = _granted(names, cluster, operations, producer, consumer)
+    if not allowed and not denied:
+        raise click.UsageError("say whom: --allow-principal or --deny-principal")
+    if not wanted:
+        raise click.UsageError("say what: --topic, --group, --transactional-id or --cluster, and --operation")
+    from spark_replog.log.acl import AclBinding, AclOperation, PatternType, Permission, ResourceType
+
+    who = [(each, Permission.ALLOW) for each in allowed] + [(each, Permission.DENY) for each in denied]
+    kind = PatternType[pattern.upper()]
+    bindings = [
+        AclBinding(
+            ResourceType[resource],
+            name,
+            PatternType.LITERAL if resource == "CLUSTER" else kind,
+            principal,
+            AclOperation[operation],
+            permission,
+        )
+        for resource, name, operation in wanted
+        for principal, permission in who
+    ]
+    return _show("acl add", _admin(settings).add(bindings), settings, "added")
+
+
+def _granted(
+    names: dict[str, tuple[str, ...]], cluster: bool, operations: tuple[str, ...], producer: bool, consumer: bool
+) -> list[tuple[str, str, str]]:
+    """Return (resource type, name, operation) for each thing granted."""
+    by_type: dict[str, list[str]] = {"TOPIC": [], "GROUP": [], "TRANSACTIONAL_ID": []}
+    given = [each.upper().replace("-", "_") for each in operations]
+    by_type = {key: list(given) for key in by_type}
+    if producer:
+        by_type["TOPIC"] += ["WRITE", "DESCRIBE", "CREATE"]
+        by_type["TRANSACTIONAL_ID"] += ["WRITE", "DESCRIBE"]
+    if consumer:
+        by_type["TOPIC"] += ["READ", "DESCRIBE"]
+        by_type["GROUP"] += ["READ"]
+    found = [
+        (resource.upper(), name, operation)
+        for resource in _RESOURCES
+        for name in names[resource]
+        for operation in by_type[resource.upper()]
+    ]
+    if cluster:
+        from spark_replog.log.acl import CLUSTER_NAME
+
+        found += [("CLUSTER", CLUSTER_NAME, operation) for operation in given]
+    return list(dict.fromkeys(found))
+
+
+@acl.command("list")
+@global_options
+@_resource_options
+@_pattern_option("any", "match", "literal", "prefixed")
+@click.option("--principal", "principals", multiple=True, metavar="User:NAME")
+def list_acls(
+    pattern: str, principals: tuple[str, ...], operations: tuple[str, ...], cluster: bool, **names: tuple[str, ...]
+) -> int:
+    """List ACLs. Pattern type 'match': every ACL that covers the resource."""
+    settings = current_settings()
+    filters = _filters(names, cluster, pattern, principals, operations)
+    admin = _admin(settings)
+    found = dict.fromkeys(each for one in filters for each in admin.list(one))
+    items = [_item(each) for each in sorted(found)]
+    headings = ["RESOURCE", "NAME", "PATTERN", "PRINCIPAL", "OPERATION", "PERMISSION"]
+    return emit("acl list", items, settings, text=table(headings, [list(item.values()) for item in items]))
+
+
+@acl.command("remove")
+@global_options
+@_resource_options
+@_pattern_option("literal", "prefixed", "any", "match")
+@click.option("--principal", "principals", multiple=True, metavar="User:NAME")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+def remove(
+    pattern: str,
+    principals: tuple[str, ...],
+    operations: tuple[str, ...],
+    cluster: bool,
+    yes: bool,
+    **names: tuple[str, ...],
+) -> int:
+    """Remove every ACL that fits."""
+    settings = current_settings()
+    if not any(names.values()) and not cluster and not principals:
+        raise click.UsageError("say which: --topic, --group, --transactional-id, --cluster or --principal")
+    if not yes:
+        if not sys.stdin.isatty():
+            raise click.UsageError("this cannot be undone: add -y to confirm")
+        click.confirm("Remove these ACLs?", abort=True, err=True)
+    admin = _admin(settings)
+    removed = [each for one in _filters(names, cluster, pattern, principals, operations) for each in admin.remove(one)]
+    return _show("acl remove", removed, settings, "removed")
+
+
+@acl.group("config")
+@global_options
+def config() -> None:
+    """Settings of the whole store: super.users, allow.everyone.if.no.acl.found."""
+
+
+@config.command("get")
+@global_options
+def config_get() -> int:
+    """Show the settings that were given."""
+    settings = current_settings()
+    return _show_config("acl config get", _admin(settings).config(), settings)
+
+
+@config.command("set")
+@global_options
+@click.argument("pairs", nargs=-1, required=True, metavar="KEY=VALUE...")
+def config_set(pairs: tuple[str, ...]) -> int:
+    """Set settings of the store."""
+    settings = current_settings()
+    changes: dict[str, str | None] = {}
+    for pair in pairs:
+        key, separator, value = pair.partition("=")
+        if not separator or not key:
+            raise click.UsageError(f"wants KEY=VALUE, not '{pair}'")
+        changes[key.strip()] = value.strip()
+    admin = _admin(settings)
+    admin.configure(changes)
+    return _show_config("acl config set", admin.config(), settings)
+
+
+@config.command("unset")
+@global_options
+@click.argument("keys", nargs=-1, required=True, metavar="KEY...")
+def config_unset(keys: tuple[str, ...]) -> int:
+    """Go back to the default."""
+    settings = current_settings()
+    admin = _admin(settings)
+    admin.configure(dict.fromkeys(keys))
+    return _show_config("acl config unset", admin.config(), settings)
+
+
+def _admin(settings: Settings) -> AclAdmin:
+    path = settings.required_store()
+    from spark_replog.coordinator.acl_admin import AclAdmin
+    from spark_replog.coordinator.cluster import Cluster
+
+    return AclAdmin(Cluster.open(path, settings.storage_options))
+
+
+def _filters(
+    names: dict[str, tuple[str, ...]],
+    cluster: bool,
+    pattern: str,
+    principals: tuple[str, ...],
+    operations: tuple[str, ...],
+) -> list[AclFilter]:
+    from spark_replog.coordinator.acl_admin import AclFilter
+    from spark_replog.log.acl import CLUSTER_NAME, AclOperation, PatternType, ResourceType
+
+    resources: list[tuple[ResourceType | None, str | None]] = [
+        (ResourceType[resource.upper()], name) for resource in _RESOURCES for name in names[resource]
+    ]
+    if cluster:
+        resources.append((ResourceType.CLUSTER, CLUSTER_NAME))
+    kind = PatternType[pattern.upper()] if pattern in {"literal", "prefixed"} else None
+    return [
+        AclFilter(
+            resource,
+            name,
+            kind if name is not None else None,
+            principal,
+            None if operation is None else AclOperation[operation.upper().replace("-", "_")],
+            covers=pattern == "match",
+        )
+        for resource, name in resources or [(None, None)]
+        for principal in principals or [None]
+        for operation in operations or [None]
+    ]
+
+
+def _item(binding: AclBinding) -> dict[str, Any]:
+    return {
+        "resourceType": binding.resource_type.name,
+        "resourceName": binding.name,
+        "patternType": binding.pattern_type.name,
+        "principal": binding.principal,
+        "operation": binding.operation.name,
+        "permissionType": binding.permission.name,
+    }
+
+
+def _show(command: str, bindings: list[AclBinding], settings: Settings, verb: str) -> int:
+    items = [_item(each) for each in bindings]
+    lines = [
+        f"{item['permissionType'].lower()} {item['principal']} {item['operation'].lower()} "
+        f"{item['resourceType'].lower()} {item['patternType'].lower()} {item['resourceName']}: {verb}"
+        for item in items
+    ]
+    return emit(command, items, settings, text="\n".join(lines) or f"nothing to be {verb}")
+
+
+def _show_config(command: str, found: dict[str, str], settings: Settings) -> int:
+    items = [{"key": key, "value": value} for key, value in sorted(found.items())]
+    return emit(command, items, settings, text=table(["KEY", "VALUE"], [list(each.values()) for each in items]))
