@@ -10,7 +10,7 @@ from spark_replog.cli.output import EXIT_CRITICAL, EXIT_OK, EXIT_WARN, emit, tab
 from spark_replog.cli.settings import current_settings, global_options
 from spark_replog.errors import ReplogError
 
-_NOT_YET = ("repair", "gc")
+_NOT_YET = ("gc",)
 
 
 class _StoreGroup(click.Group):
@@ -21,8 +21,7 @@ class _StoreGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] in _NOT_YET:
             raise click.UsageError(
-                f"this release has no 'store {args[0]}' yet. Put a lost or damaged root back as it was; "
-                "reads and writes use the other replicas meanwhile",
+                f"this release has no 'store {args[0]}' yet: it deletes nothing",
                 ctx,
             )
         return super().resolve_command(ctx, args)
@@ -141,3 +140,78 @@ def verify(deep: bool) -> int:
         lines += ["", table(["BROKER", "FAULT", "OBJECT", "DETAIL"], rows)]
     verdict = EXIT_CRITICAL if report.lost_count else EXIT_WARN if findings else EXIT_OK
     return emit("store verify", [item], settings, text="\n".join(lines), exit_code=verdict)
+
+
+@store.command("repair")
+@click.option("--deep", is_flag=True, help="Read every copy whole, and mend those whose bytes are damaged.")
+@click.option(
+    "--rebuild",
+    "rebuild",
+    type=int,
+    multiple=True,
+    metavar="BROKER",
+    help="Rebuild this root although its replog.json is there: it was put back from a backup. Repeatable.",
+)
+@click.option("--throttle", type=click.IntRange(min=1), metavar="BYTES", help="Copy at most so many bytes a second.")
+@global_options
+def repair(deep: bool, rebuild: tuple[int, ...], throttle: int | None) -> int:
+    """Rebuild lost roots, and mend missing copies, from the other replicas.
+
+    A root is lost when its replog.json is gone: an emptied or new directory or bucket under the same URL. Writers and
+    readers go on meanwhile. A repair that was interrupted is finished by the next one.
+
+    Exit code 1 when a root could not be repaired, 4 when rows have no good copy left.
+    """
+    settings = current_settings()
+    path = settings.required_store()
+    from spark_replog.config import CoordinatorConfig
+    from spark_replog.coordinator.cluster import Cluster
+    from spark_replog.maintenance.repair import StoreRepair
+
+    options = {} if throttle is None else {"follower.replication.throttled.rate": throttle}
+
+    def progress(broker: int, what: str, done: int, total: int) -> None:
+        if not settings.quiet and (done == total or done % 100 == 0):
+            click.echo(f"broker {broker}: {what} {done} of {total}", err=True)
+
+    cluster = Cluster.open(path, settings.storage_options)
+    unknown = sorted(set(rebuild) - set(cluster.brokers.broker_ids))
+    if unknown:
+        raise click.UsageError(f"this store has no broker {unknown[0]}: see replog -s {path} store info")
+    report = StoreRepair(
+        cluster,
+        CoordinatorConfig.from_options(options),
+        deep=deep,
+        rebuild=frozenset(rebuild),
+        on_progress=progress,
+    ).run()
+    items: list[dict[str, Any]] = [
+        {
+            "ok": root.is_repaired,
+            "broker": root.broker_id,
+            "found": root.condition.value,
+            "journalRecords": root.journal_records,
+            "objects": root.object_count,
+            "copiedBytes": root.copied_bytes,
+            "tempFiles": root.temp_files,
+            "detail": root.detail,
+        }
+        for root in report.roots.values()
+    ]
+    rows = [
+        (
+            str(item["broker"]),
+            item["found"],
+            str(item["journalRecords"]),
+            str(item["objects"]),
+            str(item["copiedBytes"]),
+            "whole" if item["ok"] else item["detail"],
+        )
+        for item in items
+    ]
+    lines = [table(["BROKER", "FOUND", "JOURNAL RECORDS", "OBJECTS", "BYTES", "NOW"], rows)]
+    if report.lost_objects:
+        items.append({"ok": False, "lostObjects": report.lost_objects})
+        lines += ["", f"{len(report.lost_objects)} data objects have no good copy left: their rows are gone."]
+    exit_code = EXIT_CRITICAL if report.lost_objects else None
+    return emit("store repair", items, settings, text="\n".join(lines), exit_code=exit_code)

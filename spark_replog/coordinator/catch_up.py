@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from concurrent.futures import Future, wait
+from dataclasses import dataclass
 
-from spark_replog.coordinator.ledger_append import AppendServices
-from spark_replog.coordinator.replica_fetcher import CopyJob
+from spark_replog.clock import Clock
+from spark_replog.config import CoordinatorConfig
+from spark_replog.coordinator.replica_fetcher import CopyJob, ObjectKey, ReplicaFetcher
 from spark_replog.coordinator.root_check import is_root_there
 from spark_replog.ids import BrokerId, LedgerId
 from spark_replog.ledger.ledger import Ledger
@@ -19,14 +21,27 @@ from spark_replog.storage.brokers import BrokerSet
 _log = logging.getLogger(__name__)
 
 COMMANDS_PER_ENTRY_MAX = 1000
+ADMIT_ROUNDS_MAX = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """What it took to bring a broker back."""
+
+    is_in_sync: bool
+    """In every ISR of the ledger that it is assigned to."""
+    object_count: int
+    copied_bytes: int
 
 
 class CatchUp:
     """Thread safe. Nothing here fails a commit: what is not done now is done by a later one."""
 
-    def __init__(self, brokers: BrokerSet, services: AppendServices) -> None:
+    def __init__(self, brokers: BrokerSet, config: CoordinatorConfig, clock: Clock, fetcher: ReplicaFetcher) -> None:
         self._brokers = brokers
-        self._services = services
+        self._config = config
+        self._clock = clock
+        self._fetcher = fetcher
         self._next_look_ms: dict[LedgerId, int] = {}
         self._lock = threading.Lock()
 
@@ -36,10 +51,11 @@ class CatchUp:
             if ledger.state.stable_index == ledger.state.applied_index:
                 return
             missing = ledger.state.under_replicated()
-        fetcher = self._services.fetcher
+        fetcher = self._fetcher
         copied = self._copy(
             [(each, to) for each in missing for to in each.missing if not fetcher.is_backing_off(to)],
             is_throttled=False,
+            budget_ms=self._config.replica_catchup_budget_ms,
         )
         self._record(ledger, copied, None)
 
@@ -49,8 +65,8 @@ class CatchUp:
         It gets up to ``replica.catchup.bytes`` of what it misses, and joins once it holds every
         object above the log start; the fold checks that again.
         """
-        now_ms = self._services.clock.monotonic_ms()
-        wait_ms = self._services.config.replica_rejoin_wait_ms
+        now_ms = self._clock.monotonic_ms()
+        wait_ms = self._config.replica_rejoin_wait_ms
         with self._lock:
             if now_ms < self._next_look_ms.get(ledger.ledger_id, 0):
                 return
@@ -62,8 +78,12 @@ class CatchUp:
                     for each in ledger.state.under_replicated(include_out_of_sync=True)
                     if broker_id in each.missing
                 ]
-            chosen = within(missing, self._services.config.replica_catchup_bytes)
-            copied = self._copy([(each, broker_id) for each in chosen], is_throttled=True)
+            chosen = within(missing, self._config.replica_catchup_bytes)
+            copied = self._copy(
+                [(each, broker_id) for each in chosen],
+                is_throttled=True,
+                budget_ms=self._config.replica_catchup_budget_ms,
+            )
             has_all = len(copied) == len(missing)
             is_back = self._record(ledger, copied, broker_id if has_all else None)
             if is_back:
@@ -72,30 +92,69 @@ class CatchUp:
                 with self._lock:
                     self._next_look_ms[ledger.ledger_id] = now_ms
 
+    def admit(
+        self, ledger: Ledger[TopicLedgerState], broker_id: BrokerId, verified: Container[ObjectKey] = ()
+    ) -> Admission:
+        """Copy to a broker all that it misses and let it join every ISR that it is assigned to, now.
+
+        Without budget and without ``replica.rejoin.wait.ms``: for those who repair, not for commits.
+
+        Args:
+            ledger: whose objects.
+            broker_id: who joins.
+            verified: objects that the caller has found there, whole.
+
+        Raises:
+            RetriableError: REPLOG_NO_QUORUM.
+        """
+        object_count = copied_bytes = 0
+        for _ in range(ADMIT_ROUNDS_MAX):  # appends of others may overtake
+            ledger.refresh()
+            with ledger.lock:
+                missing = [
+                    each
+                    for each in ledger.state.under_replicated(include_out_of_sync=True)
+                    if broker_id in each.missing
+                ]
+                if not missing and broker_id not in _out_of_sync(ledger.state):
+                    return Admission(True, object_count, copied_bytes)
+            known = {id(each) for each in missing if (each.object.generation, each.object.name) in verified}
+            wanted = [(each, broker_id) for each in missing if id(each) not in known]
+            copied = self._copy(wanted, is_throttled=True, budget_ms=None)
+            object_count += len(copied)
+            copied_bytes += sum(each.object.size_bytes for each, _ in copied)
+            copied += [(each, broker_id) for each in missing if id(each) in known]
+            has_all = len(copied) == len(missing)
+            if self._record(ledger, copied, broker_id if has_all else None) or not (copied or has_all):
+                break
+        with ledger.lock:
+            is_in_sync = broker_id not in _out_of_sync(ledger.state)
+        return Admission(is_in_sync, object_count, copied_bytes)
+
     def _returned_brokers(self, ledger: Ledger[TopicLedgerState]) -> list[BrokerId]:
         """Return brokers out of some ISR whose root answers and whose last shrink is long enough ago."""
         with ledger.lock:
             out = _out_of_sync(ledger.state)
             last_shrink_ms = {broker_id: ledger.state.last_shrink_ms.get(broker_id, 0) for broker_id in out}
-        earliest_ms = self._services.clock.now_ms() - self._services.config.replica_rejoin_wait_ms
+        earliest_ms = self._clock.now_ms() - self._config.replica_rejoin_wait_ms
         returned = []
         for broker_id in sorted(out):
             if last_shrink_ms[broker_id] > earliest_ms:
                 continue
-            if is_root_there(self._brokers, broker_id, self._services.config.replica_lag_time_max_ms):
+            if is_root_there(self._brokers, broker_id, self._config.replica_lag_time_max_ms):
                 returned.append(broker_id)
         return returned
 
     def _copy(
-        self, wanted: Iterable[tuple[MissingCopy, BrokerId]], *, is_throttled: bool
+        self, wanted: Iterable[tuple[MissingCopy, BrokerId]], *, is_throttled: bool, budget_ms: int | None
     ) -> list[tuple[MissingCopy, BrokerId]]:
         """Copy in parallel until the budget is used up; return what is durable."""
         started: dict[Future[None], tuple[MissingCopy, BrokerId]] = {}
         for missing, broker_id in wanted:
             job = copy_job_of(missing)
-            future = self._services.fetcher.submit(job, broker_id, _log_failure, is_throttled=is_throttled)
+            future = self._fetcher.submit(job, broker_id, _log_failure, is_throttled=is_throttled)
             started[future] = (missing, broker_id)
-        done, late = wait(started, timeout=self._services.config.replica_catchup_budget_ms / 1000.0)
+        done, late = wait(started, timeout=None if budget_ms is None else budget_ms / 1000.0)
         for future in late:
             future.cancel()
         return [started[future] for future in done if future.exception() is None]
@@ -111,7 +170,7 @@ class CatchUp:
         for missing, broker_id in copied:
             name = (missing.entry_index, missing.command_no, missing.object_no)
             holders.setdefault(name, set()).add(broker_id)
-        now_ms = self._services.clock.now_ms()
+        now_ms = self._clock.now_ms()
         commands = [encode_command(HoldersAdd(*name, tuple(sorted(brokers)))) for name, brokers in holders.items()]
         if joining is not None:
             commands.append(encode_command(IsrChange(None, joining, True, now_ms)))
@@ -121,7 +180,7 @@ class CatchUp:
             return joining is not None and joining not in _out_of_sync(ledger.state)
 
     def _decide(self, ledger: Ledger[TopicLedgerState], commands: tuple[bytes, ...]) -> None:
-        ledger.append(lambda _: commands, timeout_ms=self._services.config.delivery_timeout_ms)
+        ledger.append(lambda _: commands, timeout_ms=self._config.delivery_timeout_ms)
 
 
 def _out_of_sync(state: TopicLedgerState) -> set[BrokerId]:

@@ -115,7 +115,13 @@ class ReplicaFetcher:
         self._lock = threading.Lock()
 
     def submit(
-        self, job: CopyJob, target: BrokerId, on_done: CopyCallback, *, is_throttled: bool = False
+        self,
+        job: CopyJob,
+        target: BrokerId,
+        on_done: CopyCallback,
+        *,
+        is_throttled: bool = False,
+        check_root: bool = True,
     ) -> Future[None]:
         """Queue a copy; ``on_done`` runs once in a fetch thread, with the error or None.
 
@@ -125,6 +131,7 @@ class ReplicaFetcher:
             on_done: gets the outcome.
             is_throttled: whether ``follower.replication.throttled.rate`` applies: to replicas that are
                 out of sync only, since an append waits for the others (Kafka's rule).
+            check_root: see ``copy``.
 
         Returns:
             A future; cancelling works while the copy waits for its turn.
@@ -134,7 +141,7 @@ class ReplicaFetcher:
         def run() -> None:
             try:
                 if future.set_running_or_notify_cancel():
-                    self._run(job, target, is_throttled, future)
+                    self._run(job, target, future, is_throttled=is_throttled, check_root=check_root)
             finally:
                 self._finish(target)
 
@@ -189,11 +196,13 @@ class ReplicaFetcher:
         """
         return _damage(job, self._brokers.store(target).get(job.storage_key)) is None
 
-    def _run(self, job: CopyJob, target: BrokerId, is_throttled: bool, future: Future[None]) -> None:
+    def _run(
+        self, job: CopyJob, target: BrokerId, future: Future[None], *, is_throttled: bool, check_root: bool
+    ) -> None:
         try:
             if is_throttled:
                 self._throttle.acquire(job.size_bytes)
-            self.copy(job, target)
+            self.copy(job, target, check_root=check_root)
         except BaseException as error:  # the caller's to judge, whatever it is
             self._note(target, is_failed=True)
             future.set_exception(error)

@@ -49,7 +49,7 @@ class ReplicaManager:
             cluster,
         )
         self._quotas = ClientQuotaManager(cluster)
-        self._catch_up = CatchUp(cluster.brokers, self._services)
+        self._catch_up = CatchUp(cluster.brokers, self._services.config, cluster.clock, self._services.fetcher)
 
     def append_records(
         self,

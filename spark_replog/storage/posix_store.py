@@ -298,6 +298,32 @@ class PosixStore:
         )
 
 
+def sweep_temp_files(url: str, min_age_ms: int) -> int:
+    """Remove what writers that died left under a root; return how many files.
+
+    A writer that is still at work on so old a file gets a definite error and nothing of it is visible.
+
+    Args:
+        url: of the root, as ``PosixStore``'s.
+        min_age_ms: since the file's last change, by the file system's own clock.
+    """
+    root = os.path.abspath(url.removeprefix("file://"))
+    newest = os.stat(root).st_mtime
+    found: list[tuple[str, float]] = []
+    for folder, _, names in os.walk(root):
+        for name in names:
+            with suppress(FileNotFoundError):
+                changed = os.stat(f"{folder}/{name}").st_mtime
+                newest = max(newest, changed)
+                if name.startswith(TEMP_PREFIX):
+                    found.append((f"{folder}/{name}", changed))
+    stale = [path for path, changed in found if (newest - changed) * 1000 >= min_age_ms]
+    for path in stale:
+        with suppress(FileNotFoundError):
+            os.unlink(path)
+    return len(stale)
+
+
 class _UnconfirmedError(OSError):
     """The name may be there, or may be gone after power loss; has no errno, so it is never REFUSED."""
 
@@ -352,4 +378,4 @@ def _map_range(fd: int, start: int, size_bytes: int) -> Buffer:
     return memoryview(mapped)[slack:]
 
 
-__all__ = ["PosixStore"]
+__all__ = ["PosixStore", "sweep_temp_files"]

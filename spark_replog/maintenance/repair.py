@@ -1,0 +1,396 @@
+"""Makes roots whole again: a lost one anew, bad and missing copies from good ones.
+
+A lost root is one without its ``replog.json``. It is rebuilt in an order that keeps everybody off it until
+it is whole: it leaves the in-sync replicas, its journals are written by backfill (``ledger.journal_rebuild``),
+its data objects are copied and verified, and only then it gets its root file; last it joins the in-sync
+replicas. A run that was interrupted is finished by the next one. Runs in ``replog store repair``.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, as_completed
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from functools import partial
+from typing import TypeVar
+
+from spark_replog.config import CoordinatorConfig
+from spark_replog.coordinator.catch_up import CatchUp
+from spark_replog.coordinator.cluster import Cluster
+from spark_replog.coordinator.replica_fetcher import CopyJob, ObjectKey, ReplicaFetcher
+from spark_replog.errors import ErrorCode, ReplogError, RetriableError
+from spark_replog.ids import BrokerId, LedgerId
+from spark_replog.ledger.journal_rebuild import REBUILD_ROUND_STEP, JournalRebuild
+from spark_replog.ledger.ledger import JournalRoot, Ledger, LedgerSettings
+from spark_replog.log.cluster_state import ClusterLedgerState
+from spark_replog.log.commands import BrokerRegister, IsrChange, encode_command
+from spark_replog.log.topic_state import TopicLedgerState
+from spark_replog.storage.object_store import CreateOutcome
+from spark_replog.storage.paths import ROOT_FILE_KEY, data_folder, ledger_folders
+from spark_replog.storage.posix_store import sweep_temp_files
+from spark_replog.storage.root_file import encode_root_file
+from spark_replog.storage.root_reading import read_root
+
+_log = logging.getLogger(__name__)
+
+OWN_ATTEMPTS_MAX = 20
+TEMP_FILE_AGE_MS = 86_400_000
+"""Temp files of posix roots are swept from this age on. Losing one fails the write that made it, if that
+still runs, and loses nothing that anybody was told of."""
+_State = TypeVar("_State", ClusterLedgerState, TopicLedgerState)
+Progress = Callable[[BrokerId, str, int, int], None]
+"""(broker, what: "journal" or "objects", done, in all)."""
+
+
+class RootCondition(Enum):
+    """How a root was found."""
+
+    OK = "ok"
+    LOST = "lost"
+    UNREACHABLE = "unreachable"
+    FOREIGN = "foreign"
+
+
+@dataclass(slots=True)
+class RootRepair:
+    """What was done for one root.
+
+    Attributes:
+        condition: as it was found.
+        journal_records: written into its journals.
+        object_count: data objects copied to it.
+        copied_bytes: their size.
+        temp_files: old temp files removed.
+        is_repaired: whether it is whole now, and in every in-sync set that it belongs to.
+        detail: why it is not.
+    """
+
+    broker_id: BrokerId
+    condition: RootCondition
+    journal_records: int = 0
+    object_count: int = 0
+    copied_bytes: int = 0
+    temp_files: int = 0
+    is_repaired: bool = False
+    detail: str = ""
+
+
+@dataclass(slots=True)
+class RepairReport:
+    """What a repair did.
+
+    Attributes:
+        roots: by broker.
+        lost_objects: names of data objects without one good copy: their rows are gone.
+    """
+
+    roots: dict[BrokerId, RootRepair] = field(default_factory=dict)
+    lost_objects: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class _Needed:
+    """An object that live partitions need, and the brokers that should have it."""
+
+    job: CopyJob
+    brokers: frozenset[BrokerId]
+
+
+class StoreRepair:
+    """One repair of one store. Other processes may write and read meanwhile.
+
+    Args:
+        cluster: the opened store.
+        config: ``num.replica.fetchers``, ``follower.replication.throttled.rate``.
+        deep: read every copy whole; else only those that are missing or of a wrong size are mended.
+        rebuild: brokers to treat as lost although their root file is there: roots that were put back
+            from a backup and so forgot what they had promised.
+        on_progress: see ``Progress``.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        config: CoordinatorConfig | None = None,
+        *,
+        deep: bool = False,
+        rebuild: frozenset[BrokerId] = frozenset(),
+        on_progress: Progress = lambda *_: None,
+    ) -> None:
+        self._cluster = cluster
+        self._brokers = cluster.brokers
+        self._config = config or cluster.config
+        self._deep = deep
+        self._rebuild = rebuild
+        self._on_progress = on_progress
+        self._fetcher = ReplicaFetcher(self._brokers, self._config, clock=cluster.clock)
+        self._catch_up = CatchUp(self._brokers, self._config, cluster.clock, self._fetcher)
+        self._report = RepairReport()
+        self._verified: dict[tuple[BrokerId, LedgerId], set[ObjectKey]] = {}
+
+    def run(self) -> RepairReport:
+        """Repair what can be reached.
+
+        Raises:
+            RetriableError: REPLOG_NO_QUORUM: too few metadata roots are left to know what was decided.
+                Nothing was changed.
+        """
+        self._cluster.refresh()
+        roots = {broker_id: self._look(broker_id) for broker_id in self._brokers.broker_ids}
+        self._report.roots = roots
+        ledger_ids = self._ledger_ids()
+        lost = [each for each in roots.values() if each.condition is RootCondition.LOST]
+        for root in lost:
+            self._attempt(root, partial(self._rebuild_journals, root, ledger_ids))
+        usable = [each for each in roots.values() if each.condition in _USABLE and not each.detail]
+        self._restore_objects(usable, ledger_ids)
+        for root in usable:
+            self._attempt(root, partial(self._finish, root, ledger_ids))
+        return self._report
+
+    def _look(self, broker_id: BrokerId) -> RootRepair:
+        store = self._brokers.store(broker_id)
+        try:
+            found = read_root(store)
+            if found is not None and (found.cluster_id, found.broker_id) != (self._brokers.cluster_id, broker_id):
+                detail = f"its replog.json is that of broker {found.broker_id} of cluster {found.cluster_id}"
+                return RootRepair(broker_id, RootCondition.FOREIGN, detail=detail)
+            if found is not None and broker_id in self._rebuild:
+                store.delete(ROOT_FILE_KEY)
+                found = None
+        except ReplogError as error:
+            return RootRepair(broker_id, RootCondition.UNREACHABLE, detail=str(error))
+        return RootRepair(broker_id, RootCondition.OK if found is not None else RootCondition.LOST)
+
+    def _attempt(self, root: RootRepair, step: Callable[[], None]) -> None:
+        """Run a step; one root's failure leaves the others' repair alone."""
+        if root.detail:
+            return
+        try:
+            step()
+        except ReplogError as error:
+            _log.warning("repair of broker %d: %s", root.broker_id, error)
+            root.detail = str(error)
+
+    def _ledger_ids(self) -> list[LedgerId]:
+        with self._cluster.cluster_ledger.lock:
+            state = self._cluster.cluster_ledger.state
+            return sorted({ledger_id for _, ledger_id in state.topics.values()})
+
+    # ------------------------------------------------------------------------------------- journals
+
+    def _rebuild_journals(self, root: RootRepair, ledger_ids: list[LedgerId]) -> None:
+        brokers, broker_id = self._brokers, root.broker_id
+        is_metadata = broker_id in brokers.metadata_broker_ids
+        if is_metadata and len(brokers.metadata_broker_ids) < 3:
+            raise RetriableError(
+                ErrorCode.REPLOG_NO_QUORUM,
+                "a store with fewer than three metadata roots cannot tell what the lost one had decided. "
+                "Put the root back as it was.",
+                broker=broker_id,
+            )
+        store = brokers.store(broker_id)
+        store.make_folder("")
+        for ledger_id in (brokers.cluster_id, *ledger_ids) if is_metadata else ledger_ids:
+            for folder in ledger_folders(ledger_id, metadata=is_metadata):
+                store.make_folder(folder)
+        now_ms = self._cluster.clock.now_ms()
+        leaves = encode_command(IsrChange(None, broker_id, False, now_ms))
+        if not is_metadata:
+            for ledger_id in ledger_ids:
+                self._cluster.topic_ledger(ledger_id).append(
+                    lambda _: leaves, timeout_ms=self._config.delivery_timeout_ms
+                )
+            return
+        with self._cluster.cluster_ledger.lock:
+            known = self._cluster.cluster_ledger.state.brokers.get(broker_id)
+        probe = "{}" if known is None else known.probe
+        again = encode_command(BrokerRegister(broker_id, brokers.url(broker_id), brokers.rack(broker_id), probe))
+        self._rebuild_journal(root, brokers.cluster_id, ClusterLedgerState, again)
+        for ledger_id in ledger_ids:
+            self._rebuild_journal(root, ledger_id, partial(TopicLedgerState, ledger_id), leaves)
+
+    def _rebuild_journal(
+        self, root: RootRepair, ledger_id: LedgerId, make_state: Callable[[], _State], command: bytes
+    ) -> None:
+        """Own the ledger without the lost root, then write that root's journal from what was decided.
+
+        Raises:
+            RetriableError: REPLOG_NO_QUORUM; REQUEST_TIMED_OUT: other owners came in between each time.
+        """
+        broker_id = root.broker_id
+        for _ in range(OWN_ATTEMPTS_MAX):
+            ledger = self._ledger_without(broker_id, ledger_id, make_state())
+            ledger.append(lambda _: command, timeout_ms=self._config.delivery_timeout_ms)
+            owned = ledger.owned_log(broker_id)
+            if owned is not None:
+                rebuild = JournalRebuild(ledger_id, f"broker {broker_id}", self._brokers.store(broker_id), owned)
+                is_done = rebuild.run(lambda done, total: self._on_progress(broker_id, "journal", done, total))
+                root.journal_records += rebuild.written_count
+                if is_done:
+                    return
+        raise RetriableError(
+            ErrorCode.REQUEST_TIMED_OUT,
+            "writers took the ledger over again and again while its journal was rebuilt. Repeat the repair.",
+            ledger_id=ledger_id,
+        )
+
+    def _ledger_without(self, broker_id: BrokerId, ledger_id: LedgerId, state: _State) -> Ledger[_State]:
+        def refuse() -> None:
+            raise RetriableError(ErrorCode.REPLOG_ROOT_STALE, "the root is being rebuilt.", broker=broker_id)
+
+        brokers = self._brokers
+        roots = [
+            JournalRoot(
+                each,
+                brokers.store(each),
+                refuse if each == broker_id else partial(brokers.check_root, each),
+            )
+            for each in brokers.metadata_broker_ids
+        ]
+        settings = LedgerSettings(grace_ms=self._config.commit_wait_ms, claim_round_step=REBUILD_ROUND_STEP)
+        return Ledger(ledger_id, roots, state, settings=settings, clock=self._cluster.clock)
+
+    # ----------------------------------------------------------------------------------------- data
+
+    def _restore_objects(self, usable: list[RootRepair], ledger_ids: list[LedgerId]) -> None:
+        """Copy to each root what the log says it holds, or should hold, and it does not."""
+        pending: dict[Future[None], tuple[RootRepair, _Needed]] = {}
+        present: dict[tuple[BrokerId, LedgerId, int], Mapping[str, int]] = {}
+        good: dict[str, set[BrokerId]] = {}
+        wanted: list[tuple[RootRepair, _Needed]] = []
+        for needed in self._needed_objects(ledger_ids):
+            name = needed.job.name
+            good[name] = set()
+            for root in usable:
+                if root.broker_id not in needed.brokers or root.detail:
+                    continue
+                if self._is_good(root, needed.job, present):
+                    good[name].add(root.broker_id)
+                    self._note_verified(root, needed.job)
+                else:
+                    wanted.append((root, needed))
+        for root, needed in wanted:
+            sources = tuple(sorted(good[needed.job.name]))
+            if sources:
+                self._remove_bad(root, needed.job, present)
+                job = replace(needed.job, sources=sources)
+                is_there = root.condition is RootCondition.OK
+                future = self._fetcher.submit(
+                    job, root.broker_id, lambda *_: None, is_throttled=True, check_root=is_there
+                )
+                pending[future] = (root, needed)
+        self._report.lost_objects = [name for name, brokers in good.items() if not brokers]
+        totals: dict[BrokerId, int] = {}
+        for root, _ in pending.values():
+            totals[root.broker_id] = totals.get(root.broker_id, 0) + 1
+        for future in as_completed(pending):
+            root, needed = pending[future]
+            error = future.exception()
+            if error is not None:
+                root.detail = root.detail or str(error)
+                continue
+            self._note_verified(root, needed.job)
+            root.object_count += 1
+            root.copied_bytes += needed.job.size_bytes
+            self._on_progress(root.broker_id, "objects", root.object_count, totals[root.broker_id])
+
+    def _note_verified(self, root: RootRepair, job: CopyJob) -> None:
+        self._verified.setdefault((root.broker_id, job.ledger_id), set()).add(job.object_key)
+
+    def _needed_objects(self, ledger_ids: list[LedgerId]) -> Iterator[_Needed]:
+        """Yield what live partitions need, ledger by ledger; the brokers are their replicas."""
+        for ledger_id in ledger_ids:
+            ledger = self._cluster.topic_ledger(ledger_id)
+            ledger.refresh()
+            checksums: dict[tuple[int, str], dict[int, tuple[int, int, int]]] = {}
+            brokers: dict[tuple[int, str], set[BrokerId]] = {}
+            sizes: dict[tuple[int, str], int] = {}
+            with ledger.lock:
+                for topic in ledger.state.topics.values():
+                    if topic.closed:
+                        continue
+                    for number, partition in enumerate(topic.partitions):
+                        start, end = partition.log_start_offset, partition.log_end_offset
+                        for section in ledger.state.sections(topic.topic_id, number, start, end):
+                            key = (section.object.generation, section.object.name)
+                            sizes[key] = section.object.size_bytes
+                            brokers.setdefault(key, set()).update(partition.replicas)
+                            found = (section.start_byte, section.size_bytes, section.crc32c)
+                            checksums.setdefault(key, {})[section.start_byte] = found
+            for key, size_bytes in sizes.items():
+                sections = tuple(checksums[key].values())
+                yield _Needed(CopyJob(ledger_id, *key, size_bytes, sections, ()), frozenset(brokers[key]))
+
+    def _is_good(
+        self, root: RootRepair, job: CopyJob, present: dict[tuple[BrokerId, LedgerId, int], Mapping[str, int]]
+    ) -> bool:
+        """Return whether the root's own copy can be a source. A listing tells, or (deep) its bytes do."""
+        try:
+            sizes = self._sizes_on(root, job, present)
+            if sizes.get(job.name) != job.size_bytes:
+                return False
+            return not self._deep or self._fetcher.is_whole(job, root.broker_id)
+        except ReplogError as error:
+            root.detail = str(error)
+            return False
+
+    def _sizes_on(
+        self, root: RootRepair, job: CopyJob, present: dict[tuple[BrokerId, LedgerId, int], Mapping[str, int]]
+    ) -> Mapping[str, int]:
+        key = (root.broker_id, job.ledger_id, job.generation)
+        found = present.get(key)
+        if found is None:
+            folder = data_folder(job.ledger_id, job.generation)
+            listed = self._brokers.store(root.broker_id).list_keys(folder)
+            found = present[key] = {info.key.rpartition("/")[2]: info.size_bytes for info in listed}
+        return found
+
+    def _remove_bad(
+        self, root: RootRepair, job: CopyJob, present: dict[tuple[BrokerId, LedgerId, int], Mapping[str, int]]
+    ) -> None:
+        """Free the name that a short or damaged copy holds; a good copy elsewhere is known."""
+        if job.name in self._sizes_on(root, job, present):
+            self._brokers.store(root.broker_id).delete(job.storage_key)
+
+    # --------------------------------------------------------------------------------------- finish
+
+    def _finish(self, root: RootRepair, ledger_ids: list[LedgerId]) -> None:
+        """Give a rebuilt root its root file, then let it join the in-sync replicas."""
+        if root.condition is RootCondition.LOST:
+            self._write_root_file(root.broker_id)
+        if self._brokers.is_local(root.broker_id):
+            root.temp_files = sweep_temp_files(self._brokers.url(root.broker_id), TEMP_FILE_AGE_MS)
+        behind = [each for each in ledger_ids if not self._admit(each, root)]
+        if behind:
+            root.detail = f"it is not yet in every in-sync set of ledger {behind[0]}. Repeat the repair."
+        root.is_repaired = not root.detail
+
+    def _admit(self, ledger_id: LedgerId, root: RootRepair) -> bool:
+        verified = self._verified.get((root.broker_id, ledger_id), set())
+        admission = self._catch_up.admit(self._cluster.topic_ledger(ledger_id), root.broker_id, verified)
+        root.object_count += admission.object_count
+        root.copied_bytes += admission.copied_bytes
+        return admission.is_in_sync
+
+    def _write_root_file(self, broker_id: BrokerId) -> None:
+        for other in self._brokers.broker_ids:
+            if self._report.roots[other].condition is not RootCondition.OK:
+                continue
+            found = read_root(self._brokers.store(other))
+            if found is not None:
+                body = encode_root_file(replace(found, broker_id=broker_id))
+                if self._brokers.store(broker_id).create(ROOT_FILE_KEY, body) is CreateOutcome.CREATED:
+                    return
+        raise RetriableError(
+            ErrorCode.REPLOG_ROOT_STALE,
+            "no root file could be written. Remove a foreign replog.json from the root and repeat the repair.",
+            url=self._brokers.url(broker_id),
+        )
+
+
+_USABLE = frozenset({RootCondition.OK, RootCondition.LOST})
+
+__all__ = ["RepairReport", "RootCondition", "RootRepair", "StoreRepair"]

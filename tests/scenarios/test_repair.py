@@ -1,0 +1,366 @@
+"""A root is lost for good, rebuilt, and after that any other may go: real directories removed and moved."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import threading
+from pathlib import Path
+
+import pytest
+from crc32c import crc32c
+
+from spark_replog.cli.main import run
+from spark_replog.config import CoordinatorConfig
+from spark_replog.coordinator.cluster import Cluster
+from spark_replog.coordinator.cluster_init import init_cluster
+from spark_replog.coordinator.controller import Controller
+from spark_replog.ledger.journal_rebuild import REBUILD_ROUND_STEP
+from spark_replog.log.results import Outcome
+from spark_replog.maintenance.repair import RepairReport, RootCondition, StoreRepair
+from spark_replog.maintenance.scrub import scrub
+from spark_replog.storage.paths import data_key, journal_folder
+
+
+def is_applied(response) -> bool:
+    return response.error is None and response.result.outcome is Outcome.APPLIED
+
+
+def repair(store, **more) -> RepairReport:
+    """As a process of its own would."""
+    return StoreRepair(Cluster.open(str(store.path), config=store.config), **more).run()
+
+
+def lose(store, broker_id: int) -> None:
+    """The disk is replaced by nothing."""
+    shutil.rmtree(store.path / f"broker-{broker_id}")
+
+
+def fill(store, first_batch: int, count: int, holders=frozenset({0, 1, 2})) -> None:
+    for batch in range(first_batch, first_batch + count):
+        response = store.append("orders", {0: 2, 1: 3}, batch=batch, holders=holders)
+        assert is_applied(response), response
+
+
+def read_all(store) -> int:
+    """Read every visible row's section from some root that is there; return the number of rows."""
+    rows = 0
+    for partition in range(2):
+        for section in store.sections("orders", partition):
+            bodies = []
+            for broker_id in section.object.holders:
+                key = data_key(section.object.ledger_id, section.object.generation, section.object.name)
+                path = store.path / f"broker-{broker_id}" / key
+                if path.exists():
+                    bodies.append(path.read_bytes()[section.start_byte : section.start_byte + section.size_bytes])
+            assert bodies, f"no copy of {section.object.name}"
+            assert all(crc32c(body) == section.crc32c for body in bodies)
+            rows += section.row_count
+    return rows
+
+
+def test_a_lost_root_is_rebuilt_and_then_any_other_may_be_lost(store) -> None:
+    store.create("orders", 2)
+    fill(store, 0, 4)
+    lose(store, 1)
+    fill(store, 4, 3, holders={0, 2})  # work goes on without it
+    report = repair(store)
+    root = report.roots[1]
+    assert root.condition is RootCondition.LOST
+    assert root.is_repaired, root.detail
+    assert root.object_count == 7
+    assert report.lost_objects == []
+    assert [report.roots[other].object_count for other in (0, 2)] == [0, 0]
+    assert store.held_by("orders", 1) == store.held_by("orders", 0)
+    assert set(store.isr("orders")) == {0, 1, 2}
+    # Another root goes: nothing is lost and work goes on, with the rebuilt one in the majority.
+    lose(store, 0)
+    store.reopen()
+    assert read_all(store) == 7 * 5
+    assert store.high_watermarks("orders") == [14, 21]
+    fill(store, 7, 2, holders={1, 2})
+    assert store.high_watermarks("orders") == [18, 27]
+    # That one is rebuilt from the rebuilt one, and the last original goes.
+    assert repair(store).roots[0].is_repaired
+    lose(store, 2)
+    store.reopen()
+    assert read_all(store) == 9 * 5
+    fill(store, 9, 1, holders={0, 1})
+    assert store.high_watermarks("orders") == [20, 30]
+
+
+@pytest.mark.parametrize("gone", [0, 2])
+def test_after_a_repair_each_other_root_can_be_away(store, gone: int) -> None:
+    store.create("orders", 2)
+    fill(store, 0, 2)
+    lose(store, 1)
+    assert repair(store).roots[1].is_repaired
+    store.away(gone)
+    store.reopen()
+    assert read_all(store) == 10
+    fill(store, 2, 1, holders={0, 1, 2} - {gone})
+    store.back(gone)
+    fill(store, 3, 1)
+    assert store.high_watermarks("orders") == [8, 12]
+    assert scrub(store.cluster, deep=True).findings == []
+
+
+def test_a_repair_of_a_whole_store_changes_nothing(store) -> None:
+    store.create("orders", 2)
+    fill(store, 0, 3)
+    ledger = store.cluster.topic_ledger(store.cluster.lookup("orders").ledger_id)
+    before = ledger.refresh().applied_index
+    report = repair(store, deep=True)
+    assert all(root.is_repaired and root.condition is RootCondition.OK for root in report.roots.values())
+    assert sum(root.object_count for root in report.roots.values()) == 0
+    assert ledger.refresh().applied_index == before
+
+
+def test_a_repair_is_repeatable(store) -> None:
+    store.create("orders", 2)
+    fill(store, 0, 3)
+    lose(store, 1)
+    assert repair(store).roots[1].object_count == 3
+    again = repair(store).roots[1]
+    assert (again.condition, again.is_repaired, again.object_count, again.journal_records) == (
+        RootCondition.OK,
+        True,
+        0,
+        0,
+    )
+
+
+@pytest.mark.parametrize("stop_at", [0, 3, 7, 12, 18, 25])
+def test_a_repair_that_dies_is_finished_by_the_next_one(store, stop_at: int) -> None:
+    class Died(Exception):
+        """The process ends."""
+
+    store.create("orders", 2)
+    fill(store, 0, 3)
+    lose(store, 1)
+    cluster = Cluster.open(str(store.path), config=store.config)
+    target = cluster.brokers.store(1)
+    calls = [0]
+
+    class DyingStore:
+        url = target.url
+
+        def __getattr__(self, name: str):
+            return getattr(target, name)
+
+        def create(self, key, data, *, make_parent: bool = False):
+            calls[0] += 1
+            if calls[0] > stop_at:
+                raise Died
+            return target.create(key, data, make_parent=make_parent)
+
+    cluster.brokers._stores[1] = DyingStore()  # type: ignore[assignment]
+    try:
+        StoreRepair(cluster).run()
+    except Died:
+        # Nobody may use a root before it is whole.
+        assert not (store.path / "broker-1" / "replog.json").exists() or calls[0] > stop_at
+    report = repair(store)
+    assert report.roots[1].is_repaired, report.roots[1].detail
+    lose(store, 0)
+    store.reopen()
+    assert read_all(store) == 15
+    fill(store, 3, 1, holders={1, 2})
+    assert store.high_watermarks("orders") == [8, 12]
+
+
+def test_a_root_put_back_from_a_backup_is_rebuilt_when_asked(store) -> None:
+    store.create("orders", 2)
+    fill(store, 0, 2)
+    shutil.copytree(store.path / "broker-1", store.path / "backup")
+    fill(store, 2, 3)
+    lose(store, 1)
+    os.rename(store.path / "backup", store.path / "broker-1")
+    report = repair(store, rebuild=frozenset({1}))
+    assert report.roots[1].condition is RootCondition.LOST
+    assert report.roots[1].is_repaired, report.roots[1].detail
+    assert report.roots[1].object_count == 3  # the older ones were in the backup
+    lose(store, 2)
+    store.reopen()
+    assert read_all(store) == 25
+    fill(store, 5, 1, holders={0, 1})
+
+
+def test_damaged_short_and_missing_copies_are_mended(store) -> None:
+    store.create("orders", 2)
+    fill(store, 0, 4)
+    objects = sorted((store.path / "broker-2").rglob("*.arrow"))
+    for path in objects:
+        path.chmod(0o644)
+    objects[0].unlink()
+    objects[1].write_bytes(objects[1].read_bytes()[:-1])
+    body = bytearray(objects[2].read_bytes())
+    body[7] ^= 1
+    objects[2].write_bytes(body)
+    shallow = repair(store)
+    assert (shallow.roots[2].object_count, shallow.roots[2].is_repaired) == (2, True)
+    deep = repair(store, deep=True)
+    assert (deep.roots[2].object_count, deep.roots[2].is_repaired) == (1, True)
+    assert scrub(store.cluster, deep=True).findings == []
+    for path in objects:
+        assert path.read_bytes() == (store.path / "broker-0" / path.relative_to(store.path / "broker-2")).read_bytes()
+
+
+def test_rows_without_a_good_copy_are_named_and_nothing_is_deleted(store) -> None:
+    store.create("orders", 1)
+    assert is_applied(store.append("orders", {0: 1}, batch=0))
+    handle = store.cluster.lookup("orders")
+    name = store.sections("orders")[0].object.name
+    for broker_id in range(3):
+        path = store.path / f"broker-{broker_id}" / data_key(handle.ledger_id, 0, name)
+        path.chmod(0o644)
+        path.write_bytes(b"?" * path.stat().st_size)
+    report = repair(store, deep=True)
+    assert report.lost_objects == [name]
+    assert all(name in store.held_by("orders", broker_id) for broker_id in range(3))
+
+
+def test_another_stores_root_is_left_alone(store, tmp_path: Path) -> None:
+    store.create("orders", 2)
+    fill(store, 0, 1)
+    lose(store, 1)
+    init_cluster(str(tmp_path / "other"), 3, fsync=False)
+    shutil.copytree(tmp_path / "other" / "broker-1", store.path / "broker-1")
+    before = sorted((store.path / "broker-1").rglob("*"))
+    # The path names one store: the foreign root makes opening by the parent fail, so name the good roots.
+    roots = f"{store.path}/broker-0,{store.path}/broker-2"
+    report = StoreRepair(Cluster.open(roots, config=store.config)).run()
+    assert report.roots[1].condition is RootCondition.FOREIGN
+    assert not report.roots[1].is_repaired
+    assert "cluster" in report.roots[1].detail
+    assert sorted((store.path / "broker-1").rglob("*")) == before
+
+
+def test_too_few_metadata_roots_repair_nothing(store) -> None:
+    store.create("orders", 2)
+    lose(store, 1), lose(store, 2)
+    with pytest.raises(Exception, match="REPLOG_NO_QUORUM"):
+        repair(store)
+    assert not (store.path / "broker-1").exists()
+
+
+def test_writers_go_on_while_a_root_is_rebuilt(store) -> None:
+    store.create("orders", 2)
+    fill(store, 0, 5)
+    lose(store, 1)
+    stop, failures, written = threading.Event(), [], [5]
+
+    def write() -> None:
+        while not stop.is_set():
+            response = store.append("orders", {0: 2, 1: 3}, batch=written[0], holders={0, 2})
+            if not is_applied(response):
+                failures.append(response)
+                return
+            written[0] += 1
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        for _ in range(3):
+            report = repair(store)
+            if report.roots[1].is_repaired:
+                break
+    finally:
+        stop.set()
+        writer.join(30)
+    assert failures == []
+    assert repair(store).roots[1].is_repaired
+    lose(store, 0)
+    store.reopen()
+    assert read_all(store) == 5 * written[0]
+    assert store.high_watermarks("orders") == [2 * written[0], 3 * written[0]]
+
+
+def test_a_process_that_knew_the_old_journal_reads_on_behind_it(store) -> None:
+    # Its view of the lost root ends at a position; the new journal is longer, so that it never writes a
+    # record that leaves a hole, and learns from the records there that it was deposed.
+    store.create("orders", 2)
+    fill(store, 0, 6)
+    handle = store.cluster.lookup("orders")
+    folder = store.path / "broker-1" / journal_folder(handle.ledger_id)
+    length = len(list(folder.iterdir()))
+    lose(store, 1)
+    assert repair(store).roots[1].is_repaired
+    positions = sorted(int(path.name) for path in folder.iterdir())
+    assert positions == list(range(len(positions)))
+    assert len(positions) > length
+    fill(store, 6, 3)  # the same process, which never saw the root go
+    positions = sorted(int(path.name) for path in folder.iterdir())
+    assert positions == list(range(len(positions)))
+    store.away(0)
+    store.reopen()
+    assert store.high_watermarks("orders") == [18, 27]
+
+
+def test_the_rebuilder_claims_far_above_every_promise_that_was_lost(store) -> None:
+    store.create("orders", 2)
+    fill(store, 0, 1)
+    lose(store, 1)
+    repair(store)
+    ledger = store.cluster.topic_ledger(store.cluster.lookup("orders").ledger_id)
+    ledger.refresh()
+    views = ledger._core.prefix.views
+    assert all(view.promised.round >= REBUILD_ROUND_STEP for view in views)
+    assert views[1].commit_index >= 0
+
+
+def test_a_root_without_journals_gets_its_objects(tmp_path: Path, store) -> None:
+    path = tmp_path / "four"
+    init_cluster(str(path), 4, fsync=False)
+    four = type(store)(path, CoordinatorConfig(replica_rejoin_wait_ms=0, replica_lag_time_max_ms=500))
+    four.controller.create_topic("orders", 2, 4, start_index=0)
+    for batch in range(3):
+        assert is_applied(four.append("orders", {0: 1, 1: 1}, batch=batch, holders={0, 1, 2, 3}))
+    lose(four, 3)
+    report = repair(four)
+    assert report.roots[3].is_repaired, report.roots[3].detail
+    assert (report.roots[3].journal_records, report.roots[3].object_count) == (0, 3)
+    assert set(four.isr("orders")) == {0, 1, 2, 3}
+
+
+def test_temp_files_of_dead_writers_are_swept(store) -> None:
+    store.create("orders", 2)
+    fill(store, 0, 1)
+    handle = store.cluster.lookup("orders")
+    folder = store.path / "broker-0" / data_key(handle.ledger_id, 0, "")
+    old, young = folder / ".tmp-old", folder / ".tmp-young"
+    old.write_bytes(b"left"), young.write_bytes(b"being written")
+    now = young.stat().st_mtime
+    os.utime(old, (now - 90_000, now - 90_000))
+    assert repair(store).roots[0].temp_files == 1
+    assert (old.exists(), young.exists()) == (False, True)
+
+
+def test_the_command_says_what_it_did(store, capsys) -> None:
+    store.create("orders", 2)
+    fill(store, 0, 2)
+    lose(store, 1)
+    assert run(["-s", str(store.path), "-f", "json", "store", "repair"]) == 0
+    said = capsys.readouterr()
+    answer = json.loads(said.out)
+    assert answer["ok"] and answer["_command"] == "store repair"
+    assert [item["found"] for item in answer["items"]] == ["ok", "lost", "ok"]
+    assert answer["items"][1]["objects"] == 2
+    assert "broker 1: objects 2 of 2" in said.err
+    assert run(["-s", str(store.path), "store", "repair", "--throttle", "1000000"]) == 0
+    assert "whole" in capsys.readouterr().out
+    assert run(["-s", str(store.path), "store", "repair", "--rebuild", "9"]) == 2
+    assert "no broker 9" in capsys.readouterr().err
+
+
+def test_the_topic_is_as_it_was_for_a_new_process(store) -> None:
+    store.create("orders", 2)
+    fill(store, 0, 2)
+    before = Controller(Cluster.open(str(store.path))).describe_topic("orders")
+    lose(store, 2)
+    assert repair(store).roots[2].is_repaired
+    after = Controller(Cluster.open(str(store.path))).describe_topic("orders")
+    assert [(p.replicas, set(p.isr), p.high_watermark) for p in after.partitions] == [
+        (p.replicas, set(p.isr), p.high_watermark) for p in before.partitions
+    ]
