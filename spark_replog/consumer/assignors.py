@@ -137,14 +137,10 @@ def _sticky_equal(
     taken = {key for owned in found.values() for key in owned}
     free = [key for key in keys if key not in taken]
     below = [member for member in members if len(found[member]) < least]
-    turn = 0
     while free and below:
-        member = below[turn % len(below)]
-        found[member].append(free.pop(0))
-        if len(found[member]) >= least:
-            below.remove(member)
-        else:
-            turn += 1
+        for member in below[: len(free)]:
+            found[member].append(free.pop(0))
+        below = [member for member in below if len(found[member]) < least]
     for member in [each for each in members if len(found[each]) == least]:
         if free:
             found[member].append(free.pop(0))

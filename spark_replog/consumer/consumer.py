@@ -5,7 +5,6 @@ Source of the rules: ``KafkaConsumer``. One thread; runs wherever Python runs.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Any
@@ -27,7 +26,6 @@ from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError
 from spark_replog.ids import TopicPartition
 from spark_replog.log.group_records import OffsetAndMetadata
 
-_LOG = logging.getLogger(__name__)
 RebalanceListener = Callable[[list[TopicPartition]], None]
 
 
@@ -77,8 +75,7 @@ class Consumer:
             self._cluster.clock, self._coordinator, self._config, self._subscription, self._membership
         )
         self._keeper = PositionKeeper(self._cluster, self._config, self._subscription, self._committer)
-        self._refusal: ReplogError | None = None
-        self._is_closed = False
+        self._is_closed = self._is_closing = False
         if topics:
             self.subscribe(topics)
 
@@ -323,13 +320,16 @@ class Consumer:
 
     def close(self) -> None:
         """Commit (with auto commit), leave the group; a static member stays in it. Repeating it is harmless."""
-        if self._is_closed:
+        if self._is_closed or self._is_closing:
             return
+        self._is_closing = True
         try:
             self._committer.maybe_auto_commit(is_last=True)
         finally:
-            self._is_closed = True
-            self._membership.close()
+            try:
+                self._membership.close()  # calls on_revoked, which may commit
+            finally:
+                self._is_closed = True
 
     def __enter__(self) -> Consumer:
         """Return self."""

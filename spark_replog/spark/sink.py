@@ -302,9 +302,7 @@ def _raise_refusals(cluster: Cluster, identity: ProducerIdentity, answers: Mappi
     ) from error
 
 
-def _topics_of(
-    cluster: Cluster, answers: Mapping[LedgerId, ProduceResponse], ledger_ids: Iterable[LedgerId]
-) -> str:
+def _topics_of(cluster: Cluster, answers: Mapping[LedgerId, ProduceResponse], ledger_ids: Iterable[LedgerId]) -> str:
     """Return the names of the topics that the batch writes to in these ledgers, deleted ones as well."""
     names: set[str] = set()
     for ledger_id in ledger_ids:

@@ -1,0 +1,268 @@
+"""Members of a group over one store: they share, take over, and fence each other; clocks decide nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_replog import Consumer, TopicPartition
+from spark_replog.coordinator.controller import Controller
+from spark_replog.coordinator.group_coordinator import GroupCoordinator
+from spark_replog.errors import ErrorCode, FencedError, InvalidConfigError, ReplogError, RetriableError
+from spark_replog.log.group_records import GroupPhase
+from tests.unit.consumer.support import rows
+
+P = [TopicPartition("orders", number) for number in range(4)]
+
+
+@pytest.fixture
+def filled(store):
+    store.create("orders", 4)
+    for number in range(4):
+        store.write("orders", rows(6, 100 * number), partition=number)
+    return store
+
+
+@pytest.fixture
+def join(filled):
+    """Make members, each as in a process of its own; they are closed afterwards."""
+    made = []
+
+    def make(**settings):
+        settings.setdefault("auto_offset_reset", "earliest")
+        settings.setdefault("enable_auto_commit", False)
+        listeners = settings.pop("listeners", {})
+        topics = settings.pop("topics", ["orders"])
+        member = Consumer(filled.another_process().cluster, group=settings.pop("group", "g"), **settings)
+        member.subscribe(topics, **listeners)
+        made.append(member)
+        return member
+
+    yield make
+    for member in made:
+        member.close()
+
+
+def settle(store, *members, rounds=12):
+    """Let the members look in turn until all have the same generation."""
+    found = []
+    for _ in range(rounds):
+        store.clock.advance(3_000)
+        for member in members:
+            found += member.poll()
+        generations = {member.group_metadata()[1] for member in members}
+        if len(generations) == 1 and -1 not in generations:
+            return found
+    raise AssertionError([member.group_metadata() for member in members])
+
+
+def shares(*members):
+    return [sorted(key.partition for key in member.assignment()) for member in members]
+
+
+def test_one_member_has_everything_after_one_poll_that_waits(join):
+    member = join()
+    assert len(member.poll(timeout_ms=5_000)) == 24
+    assert shares(member) == [[0, 1, 2, 3]]
+    assert member.group_metadata()[1] == 1
+
+
+def test_two_members_share_and_one_that_leaves_gives_back(filled, join):
+    first, second = join(), join()
+    settle(filled, first, second)
+    assert sorted([*shares(first)[0], *shares(second)[0]]) == [0, 1, 2, 3]
+    assert [len(each) for each in shares(first, second)] == [2, 2]
+    second.close()
+    settle(filled, first)
+    assert shares(first) == [[0, 1, 2, 3]]
+
+
+def test_nothing_is_lost_and_commits_go_on_over_a_rebalance(filled, join):
+    first = join(enable_auto_commit=True, max_poll_records=3)
+    seen = list(first.poll(timeout_ms=5_000))
+    second = join(enable_auto_commit=True)
+    for _ in range(8):
+        seen += settle(filled, first, second)
+    wanted = {(number, offset) for number in range(4) for offset in range(6)}
+    assert {(record.partition, record.offset) for record in seen} == wanted
+    assert len(seen) == len(wanted)
+
+
+def test_listeners_hear_what_comes_and_goes_in_order(filled, join):
+    heard = []
+    listeners = {
+        "on_assigned": lambda keys: heard.append(("assigned", len(keys))),
+        "on_revoked": lambda keys: heard.append(("revoked", len(keys))),
+    }
+    first = join(listeners=listeners)
+    first.poll(timeout_ms=5_000)
+    second = join()
+    settle(filled, first, second)
+    first.close()
+    assert heard == [("assigned", 4), ("revoked", 4), ("assigned", 2), ("revoked", 2)]
+
+
+def test_a_member_may_commit_in_on_revoked(filled, join):
+    committed = []
+
+    def commit(_keys):
+        first.commit()
+        committed.append(True)
+
+    first = join(listeners={"on_revoked": commit})
+    first.poll(timeout_ms=5_000)
+    second = join()
+    settle(filled, first, second)
+    assert committed
+    assert second.committed(P)[P[0]].offset == 6
+
+
+def test_a_member_that_slept_through_a_rebalance_cannot_commit(filled, join):
+    first, second = join(), join()
+    settle(filled, first, second)
+    asleep, generation = first, first.group_metadata()[1]
+    groups = GroupCoordinator(filled.cluster)
+    second.close()
+    groups.drop_absent("g", generation)  # another member's clock says that the rebalance took long enough
+    third = join()
+    third.poll(timeout_ms=5_000)
+    with pytest.raises(FencedError) as refused:
+        asleep.commit({P[0]: 1})
+    assert refused.value.code is ErrorCode.UNKNOWN_MEMBER_ID
+    assert asleep.committed(P)[P[0]] is None
+    settle(filled, asleep, third)
+    assert sorted([*shares(asleep)[0], *shares(third)[0]]) == [0, 1, 2, 3]
+
+
+def test_a_dead_member_is_removed_by_another_after_its_session_and_its_late_commit_is_refused(filled, join):
+    first, second = join(), join()
+    settle(filled, first, second)
+    dead = second._membership
+    dead._closed.set()  # its process is gone: no thread, no poll
+    for _ in range(20):
+        filled.clock.advance(3_000)
+        first.poll()
+        first._membership.beat_if_due()
+    assert shares(first) == [[0, 1, 2, 3]]
+    with pytest.raises(FencedError) as refused:
+        second.commit({P[0]: 1})
+    assert refused.value.code is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_a_member_that_shows_signs_of_life_stays_however_long_it_processes(filled, join):
+    first, second = join(), join()
+    settle(filled, first, second)
+    generation = first.group_metadata()[1]
+    for _ in range(20):
+        filled.clock.advance(3_000)
+        second._membership.beat_if_due()  # what its thread does while the application is busy
+        first.poll()
+    assert first.group_metadata()[1] == generation
+
+
+def test_a_wrong_clock_removes_a_live_member_and_still_no_offset_is_harmed(filled, join):
+    first, second = join(), join()
+    settle(filled, first, second)
+    second.commit({P[3]: 5})
+    state = GroupCoordinator(filled.cluster).group("g")
+    who = second.group_metadata()[0]
+    GroupCoordinator(filled.cluster).remove_silent("g", who, state.beats[who])
+    with pytest.raises((FencedError, RetriableError)):
+        second.commit({P[3]: 1})
+    settle(filled, first, second)
+    assert first.committed(P)[P[3]].offset == 5
+
+
+def test_a_sign_of_life_that_came_meanwhile_keeps_the_member(filled, join):
+    first = join()
+    first.poll(timeout_ms=5_000)
+    groups = GroupCoordinator(filled.cluster)
+    who = first.group_metadata()[0]
+    beats = groups.group("g").beats[who]
+    first.commit({P[0]: 1})
+    groups.remove_silent("g", who, beats)
+    assert groups.group("g").metadata.member(who) is not None
+
+
+def test_an_application_that_polls_no_more_leaves_its_group(filled, join, caplog):
+    first = join()
+    first.poll(timeout_ms=5_000)
+    filled.clock.advance(300_000)
+    first._membership.beat_if_due()
+    assert "max.poll.interval.ms" in caplog.text
+    assert GroupCoordinator(filled.cluster).group("g").phase is GroupPhase.EMPTY
+    lost = []
+    first._membership.listen(None, None, lost.extend)
+    first.poll(timeout_ms=5_000)
+    assert lost == P
+    assert shares(first) == [[0, 1, 2, 3]]
+
+
+def test_a_static_member_comes_back_without_a_rebalance_and_fences_its_former_self(filled, join):
+    first, second = join(group_instance_id="till-1"), join(group_instance_id="till-2")
+    settle(filled, first, second)
+    generation, before = first.group_metadata()[1], shares(second)
+    again = join(group_instance_id="till-2")
+    again.poll(timeout_ms=5_000)
+    assert (again.group_metadata()[1], shares(again)) == (generation, before)
+    with pytest.raises(FencedError) as refused:
+        second.commit({P[0]: 1})
+    assert refused.value.code is ErrorCode.FENCED_INSTANCE_ID
+    filled.clock.advance(3_000)
+    with pytest.raises(FencedError):
+        second.poll()
+    again.close()
+    assert len(GroupCoordinator(filled.cluster).group("g").metadata.members) == 2
+
+
+def test_partitions_that_a_topic_gains_are_given_out(filled, join):
+    first = join()
+    first.poll(timeout_ms=5_000)
+    Controller(filled.cluster).add_partitions("orders", 6)
+    for _ in range(4):
+        filled.clock.advance(300_000 - 1)
+        first._membership._polled_ms = filled.clock.monotonic_ms()
+        first.poll(timeout_ms=5_000)
+    assert shares(first) == [[0, 1, 2, 3, 4, 5]]
+
+
+def test_members_with_nothing_in_common_are_told(filled, join):
+    join(partition_assignment_strategy="range").poll(timeout_ms=5_000)
+    with pytest.raises(InvalidConfigError) as refused:
+        join(partition_assignment_strategy="sticky").poll(timeout_ms=5_000)
+    assert refused.value.code is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+
+
+def test_more_members_than_partitions_leave_some_idle(filled, join):
+    members = [join() for _ in range(5)]
+    settle(filled, *members, rounds=30)
+    assert sorted(len(each) for each in shares(*members)) == [0, 1, 1, 1, 1]
+
+
+def test_a_consumer_that_assigns_disturbs_no_group_and_is_refused_a_commit_in_one(filled, join):
+    first = join()
+    first.poll(timeout_ms=5_000)
+    lone = Consumer(filled.cluster, group="g", enable_auto_commit=False)
+    lone.assign([P[0]])
+    lone.poll()
+    with pytest.raises(ReplogError) as refused:
+        lone.commit()
+    assert refused.value.code is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_a_settled_member_looks_once_per_heartbeat_interval_and_writes_a_third_of_its_session(filled):
+    again = filled.another_process()
+    again.count_calls()
+    member = Consumer(again.cluster, "orders", group="g", enable_auto_commit=False)
+    member.poll(timeout_ms=5_000)
+    filled.clock.advance(3_000)
+    member.poll()
+    again.forget_calls()
+    for _ in range(10):
+        member.poll()
+    assert again.calls() == {"get": 10}  # the topic's ledger alone
+    again.forget_calls()
+    for _ in range(4):
+        filled.clock.advance(3_000)
+        member.poll()
+    assert again.calls().get("create", 0) <= 1
+    member.close()
