@@ -13,12 +13,14 @@ from collections.abc import Mapping
 from spark_replog.config import TopicConfig
 from spark_replog.coordinator import topic_rules
 from spark_replog.coordinator.assignment import Assignment, assign_replicas
+from spark_replog.coordinator.authorizer import Authorizer
 from spark_replog.coordinator.cluster import Cluster, TopicHandle, unknown_topic
 from spark_replog.coordinator.root_check import is_root_there
 from spark_replog.coordinator.topic_description import TopicDescription, TopicListing, describe
 from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError
 from spark_replog.ids import BrokerId, LedgerId, TopicId, new_id
 from spark_replog.ledger.ledger import Ledger
+from spark_replog.log.acl import AclOperation
 from spark_replog.log.cluster_state import ClusterLedgerState
 from spark_replog.log.commands import (
     IsrChange,
@@ -45,12 +47,23 @@ class Controller:
 
     Args:
         cluster: the opened store.
+        principal: who asks; None: see ``principal.default_principal``.
         timeout_ms: for each ledger append.
+        is_internal: this project's own code asks, for its internal topics: no ACL is asked.
     """
 
-    def __init__(self, cluster: Cluster, *, timeout_ms: int = 60_000) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        *,
+        principal: str | None = None,
+        timeout_ms: int = 60_000,
+        is_internal: bool = False,
+    ) -> None:
         self._cluster = cluster
         self._timeout_ms = timeout_ms
+        self._authorizer = Authorizer(cluster, principal)
+        self._is_internal = is_internal
 
     def create_topic(
         self,
@@ -75,17 +88,21 @@ class Controller:
             start_index: where the first leader goes; None: random.
 
         Raises:
+            AuthorizationError: TOPIC_AUTHORIZATION_FAILED.
             InvalidConfigError: INVALID_TOPIC_EXCEPTION, INVALID_CONFIG, INVALID_REPLICATION_FACTOR,
                 INVALID_PARTITIONS.
             ReplogError: TOPIC_ALREADY_EXISTS.
             RetriableError: REPLOG_NO_QUORUM.
         """
         topic_rules.check_name(name)
+        if not self._is_internal:
+            self._cluster.refresh_if_stale()
+            self._authorizer.require_create(name)
         existing = self._live_handle(name)
         if existing is not None:
             if if_not_exists:
                 self._make_folders(existing.ledger_id, self._assigned_brokers(existing))
-                return self.describe_topic(name)
+                return self._describe(name)
             raise topic_rules.already_exists(name)
         with self._cluster.cluster_ledger.lock:
             topic_rules.check_collision(name, self._cluster.cluster_ledger.state.topics)
@@ -102,15 +119,17 @@ class Controller:
             self._close(self._cluster.topic_ledger(ledger_id), topic_id)
             if not if_not_exists:
                 raise topic_rules.already_exists(name)
-        return self.describe_topic(name)
+        return self._describe(name)
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic: its writers are fenced first, then the name is freed.
 
         Raises:
+            AuthorizationError: TOPIC_AUTHORIZATION_FAILED.
             NotFoundError: UNKNOWN_TOPIC_OR_PARTITION.
             RetriableError: REPLOG_NO_QUORUM.
         """
+        self._require(AclOperation.DELETE, name)
         self._cluster.refresh()
         self._finish_delete(self._cluster.lookup(name))
 
@@ -121,6 +140,7 @@ class Controller:
             InvalidConfigError: INVALID_PARTITIONS when it already has that many or more.
             NotFoundError: UNKNOWN_TOPIC_OR_PARTITION.
         """
+        self._require(AclOperation.ALTER, name)
         handle = self._cluster.lookup(name)
         ledger, topic = self._cluster.topic_state(handle)
         with ledger.lock:
@@ -143,7 +163,7 @@ class Controller:
             return encode_command(PartitionsAdd(handle.topic_id, total, added))
 
         ledger.append(propose, timeout_ms=self._timeout_ms)
-        return self.describe_topic(name)
+        return self._describe(name)
 
     def delete_records(self, name: str, offsets: Mapping[int, int]) -> TopicDescription:
         """Take away what lies below an offset, per partition; the rows can never be read again.
@@ -160,6 +180,7 @@ class Controller:
             NotFoundError: UNKNOWN_TOPIC_OR_PARTITION.
             RetriableError: REPLOG_NO_QUORUM.
         """
+        self._require(AclOperation.DELETE, name)
         self._cluster.refresh()
         handle = self._cluster.lookup(name)
         ledger, _ = self._cluster.topic_state(handle)
@@ -175,12 +196,12 @@ class Controller:
             return encode_command(LogStartAdvance(handle.topic_id, LogStartReason.DELETE_RECORDS, moved))
 
         ledger.append(propose, timeout_ms=self._timeout_ms)
-        return self.describe_topic(name)
+        return self._describe(name)
 
     def list_topics(self) -> list[TopicListing]:
-        """Return all topics by name; one that is being deleted is left out."""
+        """Return all topics that may be described, by name; one that is being deleted is left out."""
         listings = []
-        names = self._cluster.topic_names()
+        names = self._authorizer.allowed_topics(AclOperation.DESCRIBE, self._cluster.topic_names())
         handles = [self._cluster.lookup(name) for name in names]
         self._cluster.refresh_topics(handles)
         for name, handle in zip(names, handles, strict=True):
@@ -198,9 +219,23 @@ class Controller:
         """Return a topic as its ledger's newest fold shows it.
 
         Raises:
+            AuthorizationError: TOPIC_AUTHORIZATION_FAILED.
             NotFoundError: UNKNOWN_TOPIC_OR_PARTITION.
             RetriableError: REPLOG_NO_QUORUM.
         """
+        self._require(AclOperation.DESCRIBE, name)
+        return self._describe(name)
+
+    def _require(self, operation: AclOperation, name: str) -> None:
+        """Check the caller's right before it is looked whether the topic exists.
+
+        Raises:
+            AuthorizationError: TOPIC_AUTHORIZATION_FAILED.
+        """
+        self._cluster.refresh_if_stale()
+        self._authorizer.require_topic(operation, name)
+
+    def _describe(self, name: str) -> TopicDescription:
         self._cluster.refresh()
         handle = self._cluster.lookup(name)
         ledger, topic = self._cluster.topic_state(handle)

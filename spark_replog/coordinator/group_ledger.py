@@ -72,7 +72,8 @@ class GroupLedger:
         except NotFoundError:
             found = self.find()
             if found is None:
-                Controller(self._cluster, timeout_ms=self._timeout_ms).create_topic(OFFSETS_TOPIC, if_not_exists=True)
+                controller = Controller(self._cluster, timeout_ms=self._timeout_ms, is_internal=True)
+                controller.create_topic(OFFSETS_TOPIC, if_not_exists=True)
                 found = self.find()
             if found is None:
                 raise _not_available("it was deleted") from None

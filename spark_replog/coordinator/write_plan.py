@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from spark_replog.config import TopicConfig
+from spark_replog.coordinator.authorizer import Authorizer
 from spark_replog.coordinator.cluster import Cluster, TopicHandle
-from spark_replog.coordinator.principal import default_principal
 from spark_replog.errors import NotFoundError
 from spark_replog.ids import BrokerId
+from spark_replog.log.acl import AclOperation, ResourceType
 from spark_replog.log.topic_state import PartitionState, TopicLedgerState, TopicState
 from spark_replog.log.write_plan import TopicPlan, WritePlan
 
@@ -22,11 +23,19 @@ def make_write_plan(cluster: Cluster, topics: Sequence[str] | None = None, princ
         principal: who writes; None: see ``default_principal``.
 
     Raises:
+        AuthorizationError: TOPIC_AUTHORIZATION_FAILED: the principal may not write a name given. Where rows
+            name their topics the plan says which are refused.
         NotFoundError: UNKNOWN_TOPIC_OR_PARTITION: a name given is no topic.
         RetriableError: REPLOG_NO_QUORUM.
     """
     plans = []
-    handles = [cluster.lookup(name) for name in (cluster.topic_names() if topics is None else dict.fromkeys(topics))]
+    cluster.refresh_if_stale()
+    authorizer = Authorizer(cluster, principal)
+    if topics is not None:
+        authorizer.require_topic(AclOperation.WRITE, *topics)
+    names = cluster.topic_names() if topics is None else list(dict.fromkeys(topics))
+    allowed = authorizer.allowed_topics(AclOperation.WRITE, names)
+    handles = [cluster.lookup(name) for name in allowed]
     cluster.refresh_topics(handles)
     for handle in handles:
         try:
@@ -41,8 +50,12 @@ def make_write_plan(cluster: Cluster, topics: Sequence[str] | None = None, princ
         cluster_id=brokers.cluster_id,
         topics=tuple(plans),
         broker_urls=tuple((broker_id, brokers.url(broker_id)) for broker_id in brokers.broker_ids),
-        principal=default_principal() if principal is None else principal,
+        principal=authorizer.principal,
         made_at_ms=cluster.clock.now_ms(),
+        refused=tuple(
+            (name, str(authorizer.refusal(AclOperation.WRITE, ResourceType.TOPIC, name).args[0]))
+            for name in sorted(set(names).difference(allowed))
+        ),
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from spark_replog.errors import ErrorCode, NotFoundError
+from spark_replog.errors import AuthorizationError, ErrorCode, NotFoundError
 from spark_replog.ids import BrokerId, LedgerId, TopicId
 
 
@@ -50,6 +50,8 @@ class WritePlan:
     broker_urls: tuple[tuple[BrokerId, str], ...]
     principal: str
     made_at_ms: int
+    refused: tuple[tuple[str, str], ...] = ()
+    """Topics that the principal may not write, each with the text of the refusal."""
     _by_name: dict[str, TopicPlan] = field(init=False, repr=False, compare=False, hash=False)
 
     def __post_init__(self) -> None:
@@ -59,9 +61,14 @@ class WritePlan:
         """Return the plan of a topic.
 
         Raises:
+            AuthorizationError: TOPIC_AUTHORIZATION_FAILED.
             NotFoundError: UNKNOWN_TOPIC_OR_PARTITION.
         """
         found = self._by_name.get(name)
+        if found is None:
+            for refused, why in self.refused:
+                if refused == name:
+                    raise AuthorizationError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, why)
         if found is None:
             raise NotFoundError(
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,

@@ -8,9 +8,12 @@ import pytest
 
 from spark_replog.coordinator.acl_admin import AclAdmin, AclFilter
 from spark_replog.coordinator.authorizer import Authorizer
+from spark_replog.coordinator.controller import Controller
+from spark_replog.coordinator.group_ledger import OFFSETS_TOPIC
 from spark_replog.coordinator.principal import default_principal
 from spark_replog.coordinator.quota_manager import ClientQuotaManager, QuotaAdmin
 from spark_replog.coordinator.replica_manager import ReplicaManager
+from spark_replog.coordinator.write_plan import make_write_plan
 from spark_replog.errors import AuthorizationError, ErrorCode, InvalidConfigError
 from spark_replog.log.acl import AclBinding, AclOperation, PatternType, Permission, ResourceType
 from spark_replog.log.commands import Append, IdentityKind, ProducerIdentity
@@ -202,6 +205,54 @@ def test_the_principal_comes_from_the_environment_else_from_the_operating_system
     assert default_principal() == "Group:etl"
     monkeypatch.delenv("REPLOG_PRINCIPAL")
     assert default_principal().startswith("User:")
+
+
+def test_topic_administration_asks_for_its_operations_before_it_looks_for_the_topic(store):
+    store.create("t")
+    secured(store).configure({"allow.everyone.if.no.acl.found": "false"})
+    user = Controller(store.cluster, principal="test")
+    calls = {
+        AclOperation.DESCRIBE: lambda name: user.describe_topic(name),
+        AclOperation.ALTER: lambda name: user.add_partitions(name, 2),
+        AclOperation.DELETE: lambda name: (user.delete_records(name, {0: 0}), user.delete_topic(name)),
+        AclOperation.CREATE: lambda name: user.create_topic(name),
+    }
+    for operation, call in calls.items():
+        for name in ("t", "no-such-topic"):
+            with pytest.raises(AuthorizationError) as refused:
+                call(name)
+            assert refused.value.code is ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            assert f"may not {operation.name.lower()} topic '{name}'" in str(refused.value)
+    assert user.list_topics() == []
+    for operation, call in calls.items():
+        grant = acl("t", operation)
+        AclAdmin(store.cluster, ADMIN).add([grant])
+        call("t")  # in the order of the mapping: delete, then create anew
+        AclAdmin(store.cluster, ADMIN).remove(AclFilter(principal=WRITER))
+    AclAdmin(store.cluster, ADMIN).add([acl("t", AclOperation.DESCRIBE)])
+    assert [each.name for each in user.list_topics()] == ["t"]
+
+
+def test_internal_topics_are_made_without_asking(store):
+    secured(store).configure({"allow.everyone.if.no.acl.found": "false"})
+    Controller(store.cluster, principal="test", is_internal=True).create_topic(OFFSETS_TOPIC, if_not_exists=True)
+    assert OFFSETS_TOPIC in store.cluster.topic_names()
+
+
+def test_a_plan_for_tasks_refuses_a_topic_that_is_named_and_marks_those_that_rows_may_name(store):
+    store.create("open")
+    store.create("closed")
+    secured(store, acl("closed", WRITE, principal="User:other"))
+    for name in ("closed", "no-such-topic"):
+        AclAdmin(store.cluster, ADMIN).add([acl("no-such-topic", WRITE, Permission.DENY)])
+        with pytest.raises(AuthorizationError):
+            make_write_plan(store.cluster, [name], "test")
+    plan = make_write_plan(store.cluster, None, "test")
+    assert plan.principal == WRITER
+    assert plan.topic("open").name == "open"
+    with pytest.raises(AuthorizationError, match="--operation write --topic closed"):
+        plan.topic("closed")
+    assert make_write_plan(store.cluster, ["closed"], "User:root").topic("closed").name == "closed"
 
 
 class FrozenClock:
