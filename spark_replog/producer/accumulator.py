@@ -28,6 +28,9 @@ from spark_replog.producer.readiness import Readiness, Waits
 from spark_replog.producer.record_columns import Headers, RecordColumns
 from spark_replog.producer.record_handle import BatchResult, RecordHandle
 from spark_replog.producer.sequences import ProducerSequences
+from spark_replog.producer.sticky_partitioner import StickyPartitioner
+
+_NEVER_MS = 2**62
 
 
 class RecordAccumulator:
@@ -74,7 +77,7 @@ class RecordAccumulator:
         self._batch_size_bytes = min(batch_size_bytes, max_request_size_bytes)
         self._max_request_size_bytes = max_request_size_bytes
         self._readiness = Readiness(linger_ms, max_request_size_bytes, fills_requests=fills_requests)
-        self._delivery_timeout_ms = delivery_timeout_ms
+        self._delivery_timeout_ms = _NEVER_MS if delivery_timeout_ms is None else delivery_timeout_ms
         self._backoff = ExponentialBackoff(retry_backoff_ms, retry_backoff_max_ms, random_source or random.Random())
         self._wake_up = wake_up or _nobody
         self._clock = clock
@@ -111,21 +114,21 @@ class RecordAccumulator:
         timestamp_ms: int,
         size_bytes: int,
         max_block_ms: int,
+        sticky: StickyPartitioner | None = None,
     ) -> RecordHandle:
         """Add one record behind what the partition has. The fast path of ``Producer.send``.
 
-        Two phases: the open batch is tried under the lock; where it has no room, a buffer is
-        allocated outside of it and the open batch tried again, which another thread may have
-        opened meanwhile. The spare buffer goes back.
+        The open batch is tried under the lock, and again with a buffer allocated outside of it.
 
         Args:
-            queue: of the partition, from ``queue``.
+            queue: of the partition, from ``queue``; ``sticky`` chooses it for a record without key.
             key: bytes.
             value: bytes.
             headers: None where there are none.
             timestamp_ms: 0 or later.
             size_bytes: what ``record_columns.record_size`` says of the record.
             max_block_ms: how long to wait for memory at most.
+            sticky: of the topic.
 
         Raises:
             InvalidConfigError: MESSAGE_TOO_LARGE, larger than ``buffer.memory``.
@@ -133,10 +136,14 @@ class RecordAccumulator:
             ReplogError: INVALID_REQUEST, the producer is closed.
         """
         with self._lock:
+            if sticky is not None:
+                queue = sticky.queue
             columns = queue.columns
             if columns is not None:
                 index = columns.try_append(key, value, headers, timestamp_ms, size_bytes)
                 if index >= 0:
+                    if sticky is not None:
+                        sticky.add(size_bytes)
                     return RecordHandle(columns.result, index)
                 queue.close_for_appends()
             self._check_open()
@@ -145,6 +152,9 @@ class RecordAccumulator:
         try:
             with self._lock:
                 self._check_open()
+                if sticky is not None:
+                    sticky.switch_if_due()  # put off until now by the batch that was half full
+                    queue = sticky.queue
                 columns = queue.columns
                 index = -1
                 if columns is not None:
@@ -153,6 +163,8 @@ class RecordAccumulator:
                     columns = self._open_batch(queue, buffer)
                     buffer = None
                     index = columns.try_append(key, value, headers, timestamp_ms, size_bytes)
+                if sticky is not None:
+                    sticky.add(size_bytes)
         finally:
             if buffer is not None:
                 self.pool.deallocate(len(buffer), buffer)
@@ -169,10 +181,7 @@ class RecordAccumulator:
         pinned: PinnedBytes,
         now_ms: int,
     ) -> RecordHandle:
-        """Add a slice of N >= 1 records, in order, behind what the partition has.
-
-        Memory is reserved already, so nothing here waits; whatever was drained while the caller
-        waited for memory is simply no longer the last batch (the second phase).
+        """Add a slice of N >= 1 records, in order, behind what the partition has; never waits.
 
         Args:
             topic_partition: where to.
@@ -232,9 +241,8 @@ class RecordAccumulator:
         """Take the batches of one object and close them.
 
         Goes round the partitions, one batch each, beginning where the last drain stopped (Kafka's
-        drainIndex), and again until ``max.request.size`` is reached or no batch may go. Kafka stops
-        before the limit unless a batch alone is larger; where requests are filled, one batch more
-        is taken, since an object that stays below the limit only costs another put.
+        drainIndex), until ``max.request.size`` is reached or no batch may go. Where requests are
+        filled, one batch more is taken: an object below the limit only costs another put.
 
         Returns:
             Batches, each partition's in order; empty where nothing may go.
@@ -308,8 +316,6 @@ class RecordAccumulator:
     def expired_batches(self, now_ms: int) -> list[ProducerBatch]:
         """Take the waiting batches whose ``delivery.timeout.ms`` is over, muted partitions' too."""
         found: list[ProducerBatch] = []
-        if self._delivery_timeout_ms is None:
-            return found
         with self._lock:
             for queue in self._queues.values():
                 while queue.batches and queue.batches[0].has_expired(now_ms, self._delivery_timeout_ms):
@@ -318,11 +324,10 @@ class RecordAccumulator:
 
     def next_expiry_ms(self, now_ms: int) -> int | None:
         """Return when the next waiting batch expires, from now."""
-        if self._delivery_timeout_ms is None:
-            return None
         with self._lock:
             made = [queue.batches[0].created_ms for queue in self._queues.values() if queue.batches]
-        return max(0, min(made) + self._delivery_timeout_ms - now_ms) if made else None
+        wait_ms = min(made, default=0) + self._delivery_timeout_ms - now_ms
+        return max(0, wait_ms) if made and self._delivery_timeout_ms < _NEVER_MS else None
 
     def succeed(self, batch: ProducerBatch, base_offset: int, log_append_time_ms: int | None) -> bool:
         """Acknowledge a drained batch and give its memory back; returns False where it had ended before."""
@@ -356,10 +361,7 @@ class RecordAccumulator:
     def flush(self, timeout_ms: int | None = None) -> bool:
         """Send all that waits now and wait until each record is acknowledged, parked or failed.
 
-        Needs a sender on another thread.
-
-        Returns:
-            False where the time ran out.
+        Needs a sender on another thread. Returns False where the time ran out.
         """
         deadline_ms = None if timeout_ms is None else self._clock.monotonic_ms() + timeout_ms
         results = self.begin_flush()

@@ -10,6 +10,7 @@ cost a step per word for hardly any key, so those are finished one by one on pla
 
 from __future__ import annotations
 
+import struct
 from typing import Any
 
 import numpy as np
@@ -63,6 +64,26 @@ def murmur2_array(keys: pa.Array) -> UInt32Array:
         else:
             hashes[start:stop] = _hash_any_length(data, bounds[:-1], lengths)
     return hashes
+
+
+def murmur2(key: bytes) -> int:
+    """Return the hash of one key, unsigned; Kafka prints the same bits as signed."""
+    length = len(key)
+    value = SEED ^ length
+    whole = length & ~3
+    for word in struct.unpack_from(f"<{length >> 2}I", key):
+        word = word * MULTIPLIER & _MASK
+        word = (word ^ word >> 24) * MULTIPLIER
+        value = (value * MULTIPLIER ^ word) & _MASK
+    if whole != length:
+        value = (value ^ int.from_bytes(key[whole:], "little")) * MULTIPLIER & _MASK
+    value = (value ^ value >> 13) * MULTIPLIER & _MASK
+    return value ^ value >> 15
+
+
+def partition_of(key: bytes, partition_count: int) -> int:
+    """Return Kafka's partition for one key."""
+    return (murmur2(key) & 0x7FFFFFFF) % partition_count
 
 
 def partitions_of(hashes: UInt32Array, partition_count: int) -> Int32Array:
@@ -159,4 +180,4 @@ def _hash_tails(words: UInt32Array, ends: Int64Array, tails: Int64Array, hashes:
     return np.where(tails > 0, (hashes ^ values) * _M, hashes)
 
 
-__all__ = ["murmur2_array", "offsets_of", "partitions_of"]
+__all__ = ["murmur2", "murmur2_array", "offsets_of", "partition_of", "partitions_of"]

@@ -1,0 +1,62 @@
+"""Taking a ``transactional.id`` in one ledger: Kafka's InitProducerId, decided by the fold."""
+
+from __future__ import annotations
+
+from spark_replog.errors import ErrorCode, FencedError
+from spark_replog.ledger.ledger import Ledger
+from spark_replog.log.commands import ProducerInit, encode_command
+from spark_replog.log.topic_state import TopicLedgerState
+
+
+def claim_producer(ledger: Ledger[TopicLedgerState], producer_id: str, instance_id: str, *, timeout_ms: int) -> int:
+    """Fence every other instance of the id in this ledger and return the epoch to append under.
+
+    Safe to repeat: an answer that was lost is found in the fold, and an instance that was replaced
+    meanwhile is told so. Each call that is not such a repetition raises the epoch, which refuses
+    whatever the same instance may still have on its way.
+
+    Args:
+        ledger: where its transactions go.
+        producer_id: the ``transactional.id``.
+        instance_id: new for every call that shall raise the epoch.
+        timeout_ms: for the decision.
+
+    Raises:
+        FencedError: PRODUCER_FENCED: another instance came between.
+        RetriableError: REPLOG_NO_QUORUM; nothing was decided.
+        OutcomeUnknownError: REPLOG_COMMIT_OUTCOME_UNKNOWN: repeat the call with the same instance id.
+    """
+    asked_epoch: int | None = None
+
+    def propose(state: TopicLedgerState) -> tuple[bytes, ...] | None:
+        nonlocal asked_epoch
+        known = state.producers.sequenced.get(producer_id)
+        epoch = -1 if known is None else known.epoch
+        if known is not None and known.instance_id == instance_id:
+            asked_epoch = epoch
+            return None
+        if asked_epoch is not None and epoch >= asked_epoch:
+            raise FencedError(
+                ErrorCode.PRODUCER_FENCED,
+                f"another program took the transactional.id '{producer_id}' (epoch {epoch}). Stop one of them, or give "
+                "each an id of its own.",
+                ledger=ledger.ledger_id,
+            )
+        asked_epoch = epoch + 1
+        return (encode_command(ProducerInit(producer_id, instance_id, asked_epoch)),)
+
+    ledger.append(propose, timeout_ms=timeout_ms)
+    # The fold decides, not the answer: a lost race left the id with the other instance.
+    with ledger.lock:
+        known = ledger.state.producers.sequenced.get(producer_id)
+    if known is None or known.instance_id != instance_id:
+        raise FencedError(
+            ErrorCode.PRODUCER_FENCED,
+            f"another program took the transactional.id '{producer_id}' at the same time. Stop one of them, or give "
+            "each an id of its own.",
+            ledger=ledger.ledger_id,
+        )
+    return known.epoch
+
+
+__all__ = ["claim_producer"]

@@ -1,0 +1,112 @@
+"""Classes of the user that see every record before it is serialized, and hear what became of it.
+
+Source: Kafka ``ProducerInterceptors``. One that raises is logged and skipped; it can never make a
+send fail.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from spark_replog.errors import ReplogError
+from spark_replog.producer.record_handle import RecordMetadata
+from spark_replog.producer.serializers import check_arrow_form, load_class
+
+logger = logging.getLogger(__name__)
+
+
+class ProducerRecord(NamedTuple):
+    """One record on its way in, as ``send`` got it."""
+
+    topic: str
+    value: Any = None
+    key: Any = None
+    partition: int | None = None
+    headers: Sequence[tuple[str, bytes | None]] | None = None
+    timestamp_ms: int | None = None
+
+
+class Interceptors:
+    """All of one producer, in the order of ``interceptor.classes``. Any thread may call.
+
+    Args:
+        given: objects with any of ``on_send(record)``, ``on_send_batch(topic, batch)``,
+            ``on_acknowledgement(metadata, error)`` and ``close()``.
+    """
+
+    def __init__(self, given: Sequence[Any] = ()) -> None:
+        self._all = list(given)
+
+    @classmethod
+    def of(cls, names: str, objects: Iterable[Any] | None = None) -> Interceptors:
+        """Return those that ``interceptor.classes`` names, or the objects given in its place.
+
+        Raises:
+            InvalidConfigError: REPLOG_INVALID_OPTION: a class cannot be made.
+        """
+        if objects is not None:
+            return cls([item() if isinstance(item, type) else item for item in objects])
+        paths = [name.strip() for name in names.split(",") if name.strip()]
+        return cls([load_class("interceptor.classes", path) for path in paths])
+
+    def __bool__(self) -> bool:
+        return bool(self._all)
+
+    def on_send(self, record: ProducerRecord) -> ProducerRecord:
+        """Return the record as the last interceptor that did not raise left it."""
+        for item in self._all:
+            changed = _ask(item, "on_send", record)
+            if changed is not None:
+                record = changed
+        return record
+
+    def check_arrow_forms(self) -> None:
+        """Refuse interceptors that see single records only: they would miss Arrow's rows.
+
+        Raises:
+            InvalidConfigError: REPLOG_INVALID_OPTION, naming the missing method.
+        """
+        for item in self._all:
+            if hasattr(item, "on_send"):
+                check_arrow_form(item, "interceptor.classes", "on_send_batch(topic, batch)")
+
+    def on_send_batch(self, topic: str | None, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the batch as the last interceptor that did not raise left it.
+
+        Args:
+            topic: where all rows go; None where rows name their topic.
+            batch: columns as ``send_arrow`` or the sink got them.
+        """
+        for item in self._all:
+            changed = _ask(item, "on_send_batch", topic, batch)
+            if changed is not None:
+                batch = changed
+        return batch
+
+    def on_acknowledgement(self, metadata: RecordMetadata, error: ReplogError | None) -> None:
+        """Tell what became of a record; of an Arrow slice its first one."""
+        for item in self._all:
+            _ask(item, "on_acknowledgement", metadata, error)
+
+    def close(self) -> None:
+        """Tell that nothing follows."""
+        for item in self._all:
+            _ask(item, "close")
+
+
+def _ask(item: Any, method: str, *arguments: Any) -> Any:
+    function: Callable[..., Any] | None = getattr(item, method, None)
+    if function is None:
+        return None
+    try:
+        return function(*arguments)
+    except Exception:
+        logger.exception("interceptor %s raised in %s and is skipped", type(item).__name__, method)
+        return None
+
+
+__all__ = ["Interceptors", "ProducerRecord"]

@@ -1,0 +1,136 @@
+"""What a producer counts, under Kafka's names.
+
+Source: Kafka ``SenderMetricsRegistry``, ``KafkaProducerMetrics`` and ``SampledStat``: rates and averages
+look back on ``metrics.num.samples`` windows of ``metrics.sample.window.ms``.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+
+from spark_replog.clock import Clock
+
+
+class Sampled:
+    """Sum, count and maximum over the last few windows. Guarded by its registry's lock.
+
+    Args:
+        sample_count: windows kept, the open one included.
+        window_ms: length of one.
+    """
+
+    __slots__ = ("_sample_count", "_samples", "_window_ms")
+
+    def __init__(self, sample_count: int, window_ms: int) -> None:
+        self._sample_count = sample_count
+        self._window_ms = window_ms
+        self._samples: deque[list[float]] = deque(maxlen=sample_count)
+
+    def record(self, value: float, count: int, now_ms: int) -> None:
+        """Add a value that stands for ``count`` events."""
+        if not self._samples or now_ms - self._samples[-1][0] >= self._window_ms:
+            self._samples.append([now_ms, 0.0, 0, value])
+        sample = self._samples[-1]
+        sample[1] += value
+        sample[2] += count
+        sample[3] = max(sample[3], value)
+
+    def rate(self, now_ms: int) -> float:
+        """Return the sum per second. A short history counts as all windows but one, as Kafka's does."""
+        live = self._live(now_ms)
+        if not live:
+            return 0.0
+        elapsed_ms = now_ms - live[0][0]
+        # Kafka pretends that the windows before the first one were there, and empty.
+        missing = max(0, self._sample_count - 1 - int(elapsed_ms // self._window_ms))
+        return sum(sample[1] for sample in live) * 1000 / max(1.0, elapsed_ms + missing * self._window_ms)
+
+    def average(self, now_ms: int) -> float:
+        """Return the sum by the count; 0 where nothing happened."""
+        live = self._live(now_ms)
+        count = sum(sample[2] for sample in live)
+        return sum(sample[1] for sample in live) / count if count else 0.0
+
+    def maximum(self, now_ms: int) -> float:
+        """Return the largest value; 0 where nothing happened."""
+        return max((sample[3] for sample in self._live(now_ms)), default=0.0)
+
+    def _live(self, now_ms: int) -> list[list[float]]:
+        oldest_ms = now_ms - self._sample_count * self._window_ms
+        return [sample for sample in self._samples if sample[0] > oldest_ms]
+
+
+_TOTALS = (
+    ("record-send", "records"),
+    ("record-error", "records that failed"),
+    ("record-retry", "records put again"),
+    ("batch-split", "batches split"),
+    ("byte", "bytes put"),
+    ("request", "data objects"),
+    ("commit", "entries of ledgers"),
+)
+_AVERAGES = (
+    "batch-size",
+    "records-per-request",
+    "record-queue-time",
+    "request-latency",
+    "commit-latency",
+    "record-size",
+    "requests-per-commit",
+)
+
+
+class ProducerMetrics:
+    """The numbers of one producer. Thread-safe.
+
+    Args:
+        sample_count: ``metrics.num.samples``.
+        window_ms: ``metrics.sample.window.ms``.
+        clock: time of the windows.
+    """
+
+    def __init__(self, sample_count: int, window_ms: int, clock: Clock) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._totals = {name: 0 for name, _ in _TOTALS}
+        self._rates = {name: Sampled(sample_count, window_ms) for name, _ in _TOTALS}
+        self._averages = {name: Sampled(sample_count, window_ms) for name in _AVERAGES}
+        self._gauges: dict[str, Callable[[], float]] = {}
+
+    def gauge(self, name: str, read: Callable[[], float]) -> None:
+        """Show a number that is read when it is asked for."""
+        self._gauges[name] = read
+
+    def count(self, name: str, value: int) -> None:
+        """Count events of one of the totals."""
+        now_ms = self._clock.monotonic_ms()
+        with self._lock:
+            self._totals[name] += value
+            self._rates[name].record(value, 1, now_ms)
+
+    def observe(self, name: str, value: float, count: int = 1) -> None:
+        """Add a value, or the sum of ``count`` values, to one of the averages."""
+        now_ms = self._clock.monotonic_ms()
+        with self._lock:
+            self._averages[name].record(value, count, now_ms)
+
+    def read(self) -> dict[str, float]:
+        """Return all numbers by name. Totals count from the producer's start."""
+        now_ms = self._clock.monotonic_ms()
+        with self._lock:
+            found: dict[str, float] = {}
+            for name, total in self._totals.items():
+                plain = {"byte": "outgoing-byte"}.get(name, name)
+                found[f"{plain}-total"] = total
+                found[f"{plain}-rate"] = self._rates[name].rate(now_ms)
+            for name, sampled in self._averages.items():
+                found[f"{name}-avg"] = sampled.average(now_ms)
+                found[f"{name}-max"] = sampled.maximum(now_ms)
+        for name, read in self._gauges.items():
+            found[name] = read()
+        return found
+
+
+__all__ = ["ProducerMetrics", "Sampled"]
