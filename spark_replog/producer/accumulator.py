@@ -271,10 +271,7 @@ class RecordAccumulator:
             return taken
 
     def copy_wasteful(self) -> None:
-        """Copy waiting slices out of memory of which they are less than half, so that it can go.
-
-        Called behind drains: what was drained leaves the rest of its memory to the few that wait.
-        """
+        """Copy waiting slices out of memory of which they are less than half: drains leave such behind."""
         with self._lock:
             for batch in self._waiting():
                 if batch.is_wasteful:
