@@ -28,6 +28,7 @@ class CoordinatorConfig:
     num_replica_fetchers: int = 4
     replica_fetch_backoff_ms: int = 1_000
     follower_replication_throttled_rate: int = _INT64_MAX
+    gc_floor_lag_ms: int = 604_800_000
     commit_wait_ms: int = 20
     delivery_timeout_ms: int = 120_000
     request_timeout_ms: int = 30_000
@@ -88,7 +89,7 @@ COORDINATOR_KEYS = (
         "replica.catchup.bytes",
         None,
         "bytes",
-        "How much one commit may copy to a replica that is not in sync, so that it can join the ISR again.",
+        "How much one commit, and one write task after its own rows, may copy to replicas that miss objects.",
     ),
     _key(
         "replica.rejoin.wait.ms",
@@ -118,6 +119,14 @@ COORDINATOR_KEYS = (
         "Bytes a second that a process copies to replicas that are out of sync. Copies that an append waits for "
         "are never throttled.",
         minimum=1,
+    ),
+    _key(
+        "gc.floor.lag.ms",
+        None,
+        "ms",
+        "How long after its making an uncommitted data object may be collected as garbage. A task older than half of "
+        "it fails.",
+        minimum=2,
     ),
     _key(
         "commit.wait.ms",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from spark_replog.clock import Clock
@@ -12,7 +13,7 @@ from spark_replog.coordinator.cluster import Cluster
 from spark_replog.coordinator.delayed_operation import DelayedOperationPurgatory
 from spark_replog.coordinator.delayed_produce import DelayedProduce, PartitionKey, delayed_produce_required
 from spark_replog.coordinator.local_log import find_under_min_isr, find_unwritable, partitions_of, without_partitions
-from spark_replog.coordinator.replica_fetcher import ReplicaFetcher
+from spark_replog.coordinator.replica_fetcher import ObjectKey, ReplicaFetcher
 from spark_replog.coordinator.replication_round import (
     Replication,
     ReplicationRound,
@@ -57,6 +58,7 @@ class LedgerAppend:
         timeout_ms: for replicas and, again, for the decision.
         services: shared parts.
         refused: filled with the partitions that are left out, and why.
+        copied: older objects -> brokers that have got them, as the writer's tasks say.
     """
 
     def __init__(
@@ -70,6 +72,7 @@ class LedgerAppend:
         timeout_ms: int,
         services: AppendServices,
         refused: dict[PartitionKey, ReplogError],
+        copied: Mapping[ObjectKey, set[BrokerId]],
     ) -> None:
         self._ledger = ledger
         self._append = append
@@ -84,7 +87,7 @@ class LedgerAppend:
         self._authorizer = Authorizer(services.cluster, append.principal)
         self._timeout_ms = timeout_ms
         self._deadline_ms = services.clock.monotonic_ms() + timeout_ms
-        self._known = Replication()
+        self._known = Replication({key: set(brokers) for key, brokers in copied.items()})
         self._answer: CommandResult | None = None
         self._round: ReplicationRound | None = None
 
@@ -246,7 +249,7 @@ class LedgerAppend:
             for broker_id in sorted(known.departed)
             if _is_in_sync(state, broker_id)
         ]
-        for missing in state.under_replicated():
+        for missing in state.under_replicated(include_out_of_sync=True):
             added = known.holders((missing.object.generation, missing.object.name), frozenset())
             brokers = tuple(sorted(added.intersection(missing.missing)))
             if brokers:

@@ -46,6 +46,8 @@ class CopyJob:
     checksums: tuple[tuple[int, int, int], ...]
     """Per section: start byte, size, CRC32C."""
     sources: tuple[BrokerId, ...]
+    may_exist: bool = False
+    """Whether another process may have made the copy already: look before writing."""
 
     @property
     def object_key(self) -> ObjectKey:
@@ -178,6 +180,8 @@ class ReplicaFetcher:
         """
         if check_root:
             self._brokers.check_root(target)
+        if job.may_exist and self.is_whole(job, target):
+            return
         body = self._read_verified(job)
         outcome = self._brokers.store(target).create(job.storage_key, body, make_parent=True)
         if outcome is not CreateOutcome.CREATED:

@@ -19,9 +19,9 @@ from spark_replog.coordinator.delayed_produce import PartitionKey
 from spark_replog.coordinator.ledger_append import AppendServices, LedgerAppend
 from spark_replog.coordinator.produce_response import ProduceResponse, refuse_all, respond_to
 from spark_replog.coordinator.quota_manager import ClientQuotaManager
-from spark_replog.coordinator.replica_fetcher import ReplicaFetcher
+from spark_replog.coordinator.replica_fetcher import ObjectKey, ReplicaFetcher
 from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError
-from spark_replog.ids import LedgerId
+from spark_replog.ids import BrokerId, LedgerId
 from spark_replog.log.commands import Append
 from spark_replog.log.results import Outcome
 
@@ -60,6 +60,7 @@ class ReplicaManager:
         response_callback: ResponseCallback,
         *,
         is_atomic: bool = True,
+        copied: Mapping[LedgerId, Mapping[ObjectKey, set[BrokerId]]] | None = None,
     ) -> None:
         """Replicate and decide one append per ledger; answers once, before it returns.
 
@@ -73,6 +74,8 @@ class ReplicaManager:
             is_atomic: True (a micro-batch): one refused partition refuses its ledger's whole append.
                 False (Kafka's produce request): it is left out with its own error, and the other
                 partitions' rows are appended.
+            copied: per ledger: older objects that replicas have got and that no entry says yet; decided
+                with the append.
         """
         if required_acks not in ACKS:
             error = InvalidConfigError(
@@ -84,7 +87,13 @@ class ReplicaManager:
 
         def append_to(ledger_id: LedgerId) -> None:
             responses[ledger_id] = self._append_one(
-                ledger_id, entries[ledger_id], timeout_ms, required_acks, internal_topics_allowed, is_atomic
+                ledger_id,
+                entries[ledger_id],
+                timeout_ms,
+                required_acks,
+                internal_topics_allowed,
+                is_atomic,
+                (copied or {}).get(ledger_id, {}),
             )
 
         first, *others = entries or (None,)
@@ -121,6 +130,7 @@ class ReplicaManager:
         required_acks: int,
         internal_topics_allowed: bool,
         is_atomic: bool,
+        copied: Mapping[ObjectKey, set[BrokerId]],
     ) -> ProduceResponse:
         refused: dict[PartitionKey, ReplogError] = {}
         try:
@@ -135,6 +145,7 @@ class ReplicaManager:
                 timeout_ms=timeout_ms,
                 services=self._services,
                 refused=refused,
+                copied=copied,
             )
             result = attempt.run()
             with ledger.lock:

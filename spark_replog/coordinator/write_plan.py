@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from spark_replog.config import TopicConfig
+from spark_replog.config import CoordinatorConfig, TopicConfig
 from spark_replog.coordinator.authorizer import Authorizer
 from spark_replog.coordinator.cluster import Cluster, TopicHandle
+from spark_replog.coordinator.task_catch_up import plan_copies
 from spark_replog.errors import NotFoundError
 from spark_replog.ids import BrokerId
 from spark_replog.log.acl import AclOperation, ResourceType
@@ -14,13 +15,19 @@ from spark_replog.log.topic_state import PartitionState, TopicLedgerState, Topic
 from spark_replog.log.write_plan import TopicPlan, WritePlan
 
 
-def make_write_plan(cluster: Cluster, topics: Sequence[str] | None = None, principal: str | None = None) -> WritePlan:
+def make_write_plan(
+    cluster: Cluster,
+    topics: Sequence[str] | None = None,
+    principal: str | None = None,
+    config: CoordinatorConfig | None = None,
+) -> WritePlan:
     """Fold the topics' ledgers and return what tasks need to know.
 
     Args:
         cluster: the opened store.
         topics: the names to write to; None: every topic, for rows that name theirs.
         principal: who writes; None: see ``default_principal``.
+        config: of the catch-up; None: the cluster's.
 
     Raises:
         AuthorizationError: TOPIC_AUTHORIZATION_FAILED: the principal may not write a name given. Where rows
@@ -56,6 +63,7 @@ def make_write_plan(cluster: Cluster, topics: Sequence[str] | None = None, princ
             (name, str(authorizer.refusal(AclOperation.WRITE, ResourceType.TOPIC, name).args[0]))
             for name in sorted(set(names).difference(allowed))
         ),
+        missing_copies=plan_copies(cluster, [plan.ledger_id for plan in plans], config or cluster.config),
     )
 
 

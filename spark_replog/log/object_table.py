@@ -88,6 +88,11 @@ class ObjectTable:
         """Return the object as a reader needs it."""
         return ObjectRef(self._ledger_id, item.generation, item.name, item.size_bytes, item.has_headers, item.holders)
 
+    @property
+    def has_missing(self) -> bool:
+        """Return whether some assigned replica lacks some object."""
+        return any(self._missing.values())
+
     def partitions_lacking(self, broker_id: BrokerId) -> set[PartitionState]:
         """Return the partitions that have rows in an object that the broker lacks."""
         return {p for number in self._missing.get(broker_id, {}) for p in self._objects[number].partitions}

@@ -134,6 +134,11 @@ class TopicLedgerState:
             return None
         return max(offset, found.log_start_offset)
 
+    @property
+    def has_missing_copies(self) -> bool:
+        """Return whether ``under_replicated(include_out_of_sync=True)`` may have something to say."""
+        return self._objects.has_missing
+
     def under_replicated(self, *, include_out_of_sync: bool = False) -> list[MissingCopy]:
         """Return the objects that an in-sync replica (or any assigned one) lacks, oldest first."""
         return self._objects.under_replicated(include_out_of_sync=include_out_of_sync)

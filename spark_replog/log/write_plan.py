@@ -7,6 +7,7 @@ O(partitions). Leader first in every replica set.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from spark_replog.errors import AuthorizationError, ErrorCode, NotFoundError
 from spark_replog.ids import BrokerId, LedgerId, TopicId
@@ -38,6 +39,28 @@ class TopicPlan:
         return len(self.replica_sets)
 
 
+class PlannedCopy(NamedTuple):
+    """A data object that replicas miss, for a task to copy after its own rows."""
+
+    ledger_id: LedgerId
+    generation: int
+    name: str
+    size_bytes: int
+    checksums: tuple[tuple[int, int, int], ...]
+    """Per section: start byte, size, CRC32C."""
+    sources: tuple[BrokerId, ...]
+    targets: tuple[BrokerId, ...]
+
+
+class MadeCopy(NamedTuple):
+    """A copy that a task has made (or found whole) and verified."""
+
+    ledger_id: LedgerId
+    generation: int
+    name: str
+    broker_id: BrokerId
+
+
 @dataclass(frozen=True, slots=True)
 class WritePlan:
     """All that the tasks of one micro-batch carry. Picklable; made by ``coordinator.write_plan``."""
@@ -52,6 +75,8 @@ class WritePlan:
     made_at_ms: int
     refused: tuple[tuple[str, str], ...] = ()
     """Topics that the principal may not write, each with the text of the refusal."""
+    missing_copies: tuple[PlannedCopy, ...] = ()
+    """The oldest objects that replicas miss, a bounded number of them; usually none."""
     _by_name: dict[str, TopicPlan] = field(init=False, repr=False, compare=False, hash=False)
 
     def __post_init__(self) -> None:

@@ -10,6 +10,7 @@ from pyspark.sql.datasource import InputPartition, WriterCommitMessage
 from spark_replog.consumer.fetch_plan import FetchSlice
 from spark_replog.ids import LedgerId, TopicId
 from spark_replog.log.commands import DataObject
+from spark_replog.log.write_plan import MadeCopy
 from spark_replog.storage.brokers import BrokerSet
 
 
@@ -29,6 +30,8 @@ class WriteMessage(WriterCommitMessage):
     row_count: int
     size_bytes: int
     dropped_rows: int
+    copies: tuple[MadeCopy, ...] = ()
+    """Objects of earlier batches that this task gave to replicas that missed them."""
 
 
 class ReadRange(NamedTuple):

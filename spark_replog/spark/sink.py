@@ -19,6 +19,7 @@ from spark_replog.coordinator.cluster import Cluster
 from spark_replog.coordinator.principal import default_principal
 from spark_replog.coordinator.produce_response import ProduceResponse
 from spark_replog.coordinator.replica_manager import ReplicaManager
+from spark_replog.coordinator.task_catch_up import TaskCatchUp, check_task_age, holders_by_ledger
 from spark_replog.coordinator.write_plan import make_write_plan
 from spark_replog.errors import (
     ErrorCode,
@@ -28,7 +29,7 @@ from spark_replog.errors import (
 from spark_replog.ids import LedgerId, new_id
 from spark_replog.log.commands import Append, DataObject, IdentityKind, ProducerIdentity, ResetPolicy
 from spark_replog.log.results import Outcome
-from spark_replog.log.write_plan import WritePlan
+from spark_replog.log.write_plan import MadeCopy, WritePlan
 from spark_replog.spark.compat import StreamArrowWriter, freeze_garbage_once, in_commit_worker
 from spark_replog.spark.messages import WriteMessage
 from spark_replog.spark.options import SinkOptions
@@ -122,6 +123,7 @@ class BatchWriter(DataSourceArrowWriter):
             message.row_count,
             message.size_bytes,
             message.dropped_rows,
+            message.copies,
         )
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -173,7 +175,7 @@ def _plan_tasks(options: SinkOptions) -> tuple[WritePlan, BrokerSet]:
     """Fold the ledgers once, so that tasks need not read any."""
     cluster = shared_cluster(options.store)
     topics = None if options.topic is None else [options.topic]
-    return make_write_plan(cluster, topics, options.principal), cluster.brokers
+    return make_write_plan(cluster, topics, options.principal, options.coordinator), cluster.brokers
 
 
 def _query_of_task() -> tuple[str | None, int | None, str | None]:
@@ -217,11 +219,17 @@ def _write_task(
         writer.append(first)
         for batch in iterator:
             if batch.num_rows > 0:
+                check_task_age(plan, options.coordinator)
                 writer.append(batch)
+        check_task_age(plan, options.coordinator)
         result = writer.close()
     except BaseException:
         writer.abort()
         raise
+    copies: tuple[MadeCopy, ...] = ()
+    if plan.missing_copies:
+        catch_up = TaskCatchUp(worker_brokers(brokers), options.coordinator)
+        copies = catch_up.run(plan.missing_copies, task.batch_id, task_id)
     return WriteMessage(
         task.query_id,
         task.batch_id,
@@ -231,6 +239,7 @@ def _write_task(
         result.row_count,
         result.size_bytes,
         result.dropped_rows,
+        copies,
     )
 
 
@@ -273,7 +282,12 @@ def _commit(
     }
     answers: dict[LedgerId, ProduceResponse] = {}
     _shared_manager(cluster, options.coordinator).append_records(
-        options.producer.request_timeout_ms, options.producer.acks, False, entries, answers.update
+        options.producer.request_timeout_ms,
+        options.producer.acks,
+        False,
+        entries,
+        answers.update,
+        copied=holders_by_ledger(copy for message in written for copy in message.copies),
     )
     _raise_refusals(cluster, identity, answers)
 

@@ -1,0 +1,178 @@
+"""Write tasks copy what followers miss, after their own rows (DESIGN 6.3); real directories."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from spark_replog.config import CoordinatorConfig
+from spark_replog.coordinator import task_catch_up
+from spark_replog.coordinator.task_catch_up import (
+    PLANNED_COPIES_MAX,
+    TaskCatchUp,
+    check_task_age,
+    holders_by_ledger,
+)
+from spark_replog.coordinator.write_plan import make_write_plan
+from spark_replog.errors import ErrorCode, ReplogError
+from spark_replog.log.commands import Append, IdentityKind, ProducerIdentity
+from spark_replog.log.results import Outcome
+from spark_replog.storage.brokers import BrokerSet
+from spark_replog.testing.counting_store import CountingStore
+
+# Long: only tasks bring the replica up to date, not the commit itself.
+SLOW_COMMITS = CoordinatorConfig(replica_rejoin_wait_ms=3_600_000, replica_lag_time_max_ms=500)
+
+
+@pytest.fixture
+def behind(store):
+    """Broker 2 missed five objects of ten bytes and is back."""
+    store.config = SLOW_COMMITS
+    store.reopen()
+    store.create("orders")
+    store.away(2)
+    for batch in range(5):
+        assert store.append("orders", {0: 1}, batch=batch, holders={0, 1}).error is None
+    store.back(2)
+    task_catch_up._seen.clear()
+    store.reopen()
+    return store
+
+
+def planned(store):
+    return make_write_plan(store.cluster, ["orders"]).missing_copies
+
+
+def brokers_of(store) -> BrokerSet:
+    return BrokerSet.open(str(store.path))
+
+
+def commit(store, batch: int, copies) -> None:
+    objects = (store.put("orders", {0: 1}, {0, 1}),)
+    identity = ProducerIdentity("query-1", "query-1", batch, "run-1", IdentityKind.STREAM)
+    ledger_id = store.cluster.lookup("orders").ledger_id
+    answers: dict = {}
+    store.manager.append_records(
+        30_000,
+        -1,
+        False,
+        {ledger_id: Append(identity, "User:test", "", 0, objects)},
+        answers.update,
+        copied=holders_by_ledger(copies),
+    )
+    assert answers[ledger_id].error is None
+    assert answers[ledger_id].result.outcome is Outcome.APPLIED
+
+
+def test_a_whole_store_plans_no_copies_and_asks_no_root(store) -> None:
+    store.create("orders")
+    assert store.append("orders", {0: 1}, batch=0).error is None
+    counting = CountingStore(store.cluster.brokers.store(2))
+    store.cluster.brokers._stores[2] = counting
+    plan = make_write_plan(store.cluster, ["orders"])
+    assert plan.missing_copies == ()
+    assert all("journal" in key for _, key in counting.calls)
+
+
+def test_the_plan_lists_what_is_missing_oldest_first(behind) -> None:
+    copies = planned(behind)
+    names = [section.object.name for section in behind.sections("orders")]
+    assert [each.name for each in copies] == names
+    assert {each.targets for each in copies} == {(2,)}
+    assert {each.sources for each in copies} == {(0, 1)}
+
+
+def test_a_root_that_is_away_is_not_planned_for(behind) -> None:
+    behind.away(2)
+    assert planned(behind) == ()
+
+
+def test_tasks_copy_their_share_and_the_commit_records_it(behind) -> None:
+    config = replace(SLOW_COMMITS, replica_catchup_bytes=20)
+    before = behind.held_by("orders", 2)
+    made = [TaskCatchUp(brokers_of(behind), config).run(planned(behind), batch_id=5, task_id=task) for task in range(3)]
+    assert [len(each) for each in made] == [2, 2, 2]
+    chosen = {each.name for task in made for each in task}
+    assert len(chosen) > 2  # tasks that know nothing of each other choose apart
+    assert behind.held_by("orders", 2) - before == chosen
+    left = len(planned(behind))
+    assert left == 5  # nobody has been told yet
+    commit(behind, 5, [each for task in made for each in task])
+    assert len(planned(behind)) == 6 - len(chosen)  # and the new batch's own object
+    holders = {section.object.name: section.object.holders for section in behind.sections("orders")}
+    assert all(holders[name] == {0, 1, 2} for name in chosen)
+
+
+def test_tasks_alone_bring_a_replica_back(behind) -> None:
+    for batch in range(5, 9):
+        made = TaskCatchUp(brokers_of(behind), SLOW_COMMITS).run(planned(behind), batch, 0)
+        commit(behind, batch, made)
+    # Everything up to the last batch is there; the replica joins when its wait is over.
+    assert len(planned(behind)) == 1
+    behind.config = replace(SLOW_COMMITS, replica_rejoin_wait_ms=0)
+    behind.reopen()
+    assert behind.append("orders", {0: 1}, batch=9, holders={0, 1}).error is None
+    assert set(behind.isr("orders")) == {0, 1, 2}
+
+
+def test_a_copy_that_nobody_reported_is_found_whole(behind) -> None:
+    first = TaskCatchUp(brokers_of(behind), SLOW_COMMITS).run(planned(behind), 5, 0)
+    assert len(first) == 5  # and the task dies before its message arrives
+    brokers = brokers_of(behind)
+    counting = CountingStore(brokers.store(2))
+    brokers._stores[2] = counting
+    again = TaskCatchUp(brokers, SLOW_COMMITS).run(planned(behind), 5, 0)
+    assert set(again) == set(first)
+    assert counting.counts["create"] == 0
+
+
+def test_a_damaged_copy_is_not_reported(behind) -> None:
+    copies = planned(behind)
+    path = behind.path / "broker-2" / "ledgers" / copies[0].ledger_id / "data" / "000000" / copies[0].name
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(b"?" * copies[0].size_bytes)
+    made = TaskCatchUp(brokers_of(behind), SLOW_COMMITS).run(copies, 5, 0)
+    assert {each.name for each in made} == {each.name for each in copies[1:]}
+
+
+def test_catching_up_never_fails_a_task(behind) -> None:
+    copies = planned(behind)
+    behind.away(2)
+    assert TaskCatchUp(brokers_of(behind), SLOW_COMMITS).run(copies, 5, 0) == ()
+
+
+def test_an_object_larger_than_the_share_is_copied_alone(behind) -> None:
+    config = replace(SLOW_COMMITS, replica_catchup_bytes=1)
+    assert len(TaskCatchUp(brokers_of(behind), config).run(planned(behind), 5, 0)) == 1
+
+
+def test_the_plan_is_bounded(behind, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert PLANNED_COPIES_MAX == 256
+    monkeypatch.setattr(task_catch_up, "PLANNED_COPIES_MAX", 3)
+    names = [section.object.name for section in behind.sections("orders")]
+    assert [each.name for each in planned(behind)] == names[:3]
+
+
+class At:
+    def __init__(self, time_ms: int) -> None:
+        self.time_ms = time_ms
+
+    def now_ms(self) -> int:
+        return self.time_ms
+
+    def monotonic_ms(self) -> int:
+        return self.time_ms
+
+    def sleep_ms(self, duration_ms: float) -> None:
+        self.time_ms += int(duration_ms)
+
+
+def test_a_task_older_than_half_of_the_floors_lag_fails_early(store) -> None:
+    store.create("orders")
+    plan = replace(make_write_plan(store.cluster, ["orders"]), made_at_ms=1_000)
+    config = CoordinatorConfig(gc_floor_lag_ms=10_000)
+    check_task_age(plan, config, clock=At(6_000))
+    with pytest.raises(ReplogError, match=r"gc\.floor\.lag\.ms") as raised:
+        check_task_age(plan, config, clock=At(6_001))
+    assert raised.value.code is ErrorCode.REPLOG_JOB_TOO_LONG
