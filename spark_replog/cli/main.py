@@ -26,6 +26,8 @@ from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError
 _COMMANDS = {
     "init": ("spark_replog.cli.init", "init", "Make a new, empty store."),
     "topic": ("spark_replog.cli.topic", "topic", "Create, list, describe, grow and delete topics."),
+    "consume": ("spark_replog.cli.consume", "consume", "Print the records of topics."),
+    "group": ("spark_replog.cli.group", "group", "Consumer groups: lag, reset, delete."),
     "store": ("spark_replog.cli.store", "store", "Show the store and its roots."),
     "acl": ("spark_replog.cli.acl", "acl", "Say who may do what."),
     "quota": ("spark_replog.cli.quota", "quota", "Bound how fast clients write and read."),

@@ -1,0 +1,258 @@
+"""``replog consume``: print records, as they are or as lines for other programs."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import io
+import json
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from spark_replog.cli.moments import parse_time_ms
+from spark_replog.cli.output import EXIT_OK, emit
+from spark_replog.cli.settings import Settings, current_settings, global_options
+
+if TYPE_CHECKING:
+    from spark_replog.consumer.consumer import Consumer
+    from spark_replog.consumer.consumer_record import ConsumerRecord
+    from spark_replog.ids import TopicPartition
+
+_CSV_COLUMNS = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
+
+
+@click.command("consume")
+@global_options
+@click.argument("topics", nargs=-1, required=True)
+@click.option("--from-beginning", is_flag=True, help="From the log start, as -o beginning.")
+@click.option(
+    "-o",
+    "--offset",
+    metavar="WHERE",
+    help="beginning, end, an offset, -N (N before the end), @TIME. [beginning; end with --follow]",
+)
+@click.option("-p", "--partition", "partitions", type=int, multiple=True, help="Only these. Repeatable.")
+@click.option("-n", "--max-messages", type=click.IntRange(min=1), help="Stop after so many.")
+@click.option("-g", "--group", help="Begin where the group is, and commit what was printed.")
+@click.option("--follow", is_flag=True, help="Wait for new records instead of ending at the end.")
+@click.option("--timeout-ms", type=int, help="With --follow: end when nothing came for so long.")
+@click.option("--output", default="values", metavar="HOW", show_default=True,
+              help="values, raw (no newline), jsonl, csv, or a kcat pattern: '%t %p %o %T %k %s %h\\n'.")  # fmt: skip
+@click.option("--print-key", is_flag=True, help="With values: the key and a tab first.")
+@click.option("--print-timestamp", is_flag=True)
+@click.option("--print-partition", is_flag=True)
+@click.option("--print-offset", is_flag=True)
+@click.option("--print-headers", is_flag=True)
+@click.option("--key-separator", default="\t", help="Between what is printed. [tab]")
+def consume(topics: tuple[str, ...], **given: Any) -> int:
+    """Print the records of topics.
+
+    Ends at the end that the log has now, unless --follow is given.
+    """
+    settings = current_settings()
+    path = settings.required_store()
+    if given["timeout_ms"] is not None and not given["follow"]:
+        raise click.UsageError("--timeout-ms goes with --follow")
+    if given["from_beginning"] and given["offset"] not in (None, "beginning"):
+        raise click.UsageError("--from-beginning and --offset exclude each other")
+    if settings.format == "json" and given["follow"] and given["max_messages"] is None:
+        raise click.UsageError("-f json ends with the last record: use -f jsonl with --follow, or add -n")
+    from spark_replog.consumer.consumer import Consumer
+    from spark_replog.coordinator.cluster import Cluster
+
+    cluster = Cluster.open(path, settings.storage_options)
+    reader = Consumer(cluster, group=given["group"], enable_auto_commit=False, auto_offset_reset="earliest")
+    with reader:
+        ends = _begin(cluster, reader, topics, given)
+        show = _printer(settings, given)
+        for record in _records(reader, ends, given):
+            show(record)
+            if given["group"] is not None:
+                given.setdefault("done", {})[record.topic, record.partition] = record.offset + 1
+        _commit(reader, given.get("done", {}))
+    if settings.format == "json":
+        return emit("consume", given.get("items", []), settings, text="")
+    return EXIT_OK
+
+
+def _begin(cluster: Any, reader: Consumer, topics: tuple[str, ...], given: dict[str, Any]) -> dict[Any, int]:
+    """Assign the partitions, go to where it begins, and return where it ends without --follow."""
+    from spark_replog.ids import TopicPartition
+
+    keys: list[TopicPartition] = []
+    for name in dict.fromkeys(topics):
+        _, found = cluster.topic_state(cluster.lookup(name))
+        numbers = given["partitions"] or range(len(found.partitions))
+        keys += [TopicPartition(name, number) for number in numbers]
+    ends = reader.end_offsets(keys)
+    reader.assign(keys)
+    where = "beginning" if given["from_beginning"] else given["offset"]
+    if where is None:
+        if given["group"] is not None:
+            return ends
+        where = "end" if given["follow"] else "beginning"
+    if where == "beginning":
+        reader.seek_to_beginning()
+    elif where == "end":
+        for key, end in ends.items():
+            reader.seek(key, end)
+    elif where.startswith("@"):
+        reader.seek_to_time(parse_time_ms(where[1:]))
+    else:
+        try:
+            number = int(where)
+        except ValueError:
+            raise click.UsageError(f"--offset is '{where}'. Give beginning, end, N, -N or @TIME.") from None
+        starts = reader.beginning_offsets(keys)
+        for key in keys:
+            reader.seek(key, number if number >= 0 else max(starts[key], ends[key] + number))
+    return ends
+
+
+def _records(reader: Consumer, ends: dict[TopicPartition, int], given: dict[str, Any]) -> Iterator[ConsumerRecord]:
+    from spark_replog.ids import TopicPartition
+
+    limit, printed = given["max_messages"], 0
+    idle_ms = 0
+    wait_ms = 500 if given["timeout_ms"] is None else max(1, min(500, given["timeout_ms"]))
+    while limit is None or printed < limit:
+        rest = 500 if limit is None else min(500, limit - printed)
+        if not given["follow"]:
+            done = [key for key, end in ends.items() if reader.position(key) >= end]
+            reader.pause(done)
+            if len(done) == len(ends):
+                return
+        records = reader.poll(timeout_ms=wait_ms if given["follow"] else 0, max_records=rest)
+        for record in records:
+            if given["follow"] or record.offset < ends[TopicPartition(record.topic, record.partition)]:
+                yield record
+        printed += len(records)
+        idle_ms = 0 if records else idle_ms + wait_ms
+        if given["timeout_ms"] is not None and idle_ms >= given["timeout_ms"]:
+            return
+
+
+def _commit(reader: Consumer, done: dict[tuple[str, int], int]) -> None:
+    from spark_replog.ids import TopicPartition
+
+    if done:
+        reader.commit({TopicPartition(*key): offset for key, offset in done.items()})
+
+
+def _printer(settings: Settings, given: dict[str, Any]) -> Callable[[ConsumerRecord], None]:
+    """Return what prints one record; lines are flushed, for those who follow."""
+    if settings.format == "json":
+        items = given.setdefault("items", [])
+        return lambda record: items.append({**_item(record), "ok": True})
+    output = "jsonl" if settings.format == "jsonl" else given["output"]
+    if output == "jsonl":
+        return lambda record: click.echo(json.dumps(_item(record), ensure_ascii=False))
+    if output == "csv":
+        _csv_line(_CSV_COLUMNS)
+        return lambda record: _csv_line(_csv_row(record))
+    if output == "values":
+        return lambda record: _write(_line(record, given))
+    if output == "raw":
+        return lambda record: _write(record.value or b"")
+    if "%" not in output:
+        raise click.UsageError(f"--output is '{output}'. Give values, raw, jsonl, csv, or a pattern with %s.")
+    return lambda record: _write(_pattern(record, output))
+
+
+def _item(record: ConsumerRecord) -> dict[str, Any]:
+    return {
+        "topic": record.topic,
+        "partition": record.partition,
+        "offset": record.offset,
+        "timestamp": _time(record.timestamp_ms),
+        "key": _text(record.key),
+        "headers": [[name, _text(value)] for name, value in record.headers],
+        "value": _text(record.value),
+    }
+
+
+def _text(data: bytes | None) -> Any:
+    """Return UTF-8 as text, other bytes as ``{"b64": ...}``."""
+    if data is None:
+        return None
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return {"b64": base64.b64encode(data).decode()}
+
+
+def _time(timestamp_ms: int) -> str:
+    found = datetime.fromtimestamp(timestamp_ms // 1000, UTC)
+    return f"{found:%Y-%m-%dT%H:%M:%S}.{timestamp_ms % 1000:03d}Z"
+
+
+def _line(record: ConsumerRecord, given: dict[str, Any]) -> bytes:
+    """Return the line of Kafka's console consumer."""
+    parts = []
+    if given["print_timestamp"]:
+        parts.append(f"{record.timestamp_type}:{record.timestamp_ms}".encode())
+    if given["print_partition"]:
+        parts.append(f"Partition:{record.partition}".encode())
+    if given["print_offset"]:
+        parts.append(f"Offset:{record.offset}".encode())
+    if given["print_headers"]:
+        headers = b",".join(name.encode() + b":" + (value or b"null") for name, value in record.headers)
+        parts.append(headers or b"NO_HEADERS")
+    if given["print_key"]:
+        parts.append(b"null" if record.key is None else record.key)
+    parts.append(b"null" if record.value is None else record.value)
+    return str(given["key_separator"]).encode().join(parts) + b"\n"
+
+
+def _pattern(record: ConsumerRecord, pattern: str) -> bytes:
+    """Return a kcat pattern filled in."""
+    headers = b",".join(name.encode() + b"=" + (value or b"") for name, value in record.headers)
+    words = {
+        "t": record.topic.encode(),
+        "p": str(record.partition).encode(),
+        "o": str(record.offset).encode(),
+        "T": str(record.timestamp_ms).encode(),
+        "k": record.key or b"",
+        "s": record.value or b"",
+        "K": str(-1 if record.key is None else len(record.key)).encode(),
+        "S": str(-1 if record.value is None else len(record.value)).encode(),
+        "h": headers,
+        "%": b"%",
+    }
+    escapes = {"n": b"\n", "t": b"\t", "r": b"\r", "\\": b"\\"}
+    made, at = bytearray(), 0
+    while at < len(pattern):
+        mark, word = pattern[at], pattern[at + 1 : at + 2]
+        table = {"%": words, "\\": escapes}.get(mark)
+        if table is None:
+            made += mark.encode()
+            at += 1
+            continue
+        if word not in table:
+            raise click.UsageError(f"'{mark}{word}' is unknown. Known: {' '.join(mark + each for each in table)}")
+        made += table[word]
+        at += 2
+    return bytes(made)
+
+
+def _csv_row(record: ConsumerRecord) -> tuple[object, ...]:
+    item = _item(record)
+    flat = [
+        each if each is None or isinstance(each, str) else json.dumps(each) for each in (item["key"], item["value"])
+    ]
+    headers = json.dumps(item["headers"], ensure_ascii=False) if item["headers"] else ""
+    return (record.topic, record.partition, record.offset, item["timestamp"], *flat, headers)
+
+
+def _csv_line(cells: tuple[object, ...]) -> None:
+    line = io.StringIO()
+    csv.writer(line, lineterminator="").writerow(cells)
+    click.echo(line.getvalue())
+
+
+def _write(data: bytes) -> None:
+    """Write bytes as they are."""
+    click.echo(data, nl=False)

@@ -1,0 +1,305 @@
+"""``replog group``: list, describe, reset-offsets, delete, delete-offsets. Source: ``kafka-consumer-groups``."""
+
+from __future__ import annotations
+
+import csv
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from spark_replog.cli.moments import parse_duration_ms, parse_time_ms
+from spark_replog.cli.output import emit, error_item, table
+from spark_replog.cli.settings import current_settings, global_options
+from spark_replog.errors import ReplogError, RetriableError
+
+if TYPE_CHECKING:
+    from spark_replog.coordinator.cluster import Cluster
+    from spark_replog.coordinator.group_coordinator import GroupCoordinator
+    from spark_replog.coordinator.group_description import GroupDescription
+    from spark_replog.ids import TopicPartition
+
+
+@click.group("group")
+@global_options
+def group() -> None:
+    """Show consumer groups and their lag; reset or delete their offsets.
+
+    Groups of plain consumers, and of Spark queries with the option group.id.
+    """
+
+
+@group.command("list")
+@global_options
+def list_groups() -> int:
+    """List the groups."""
+    settings = current_settings()
+    _, coordinator = _open()
+    items = [
+        {
+            "group": state.group,
+            "state": state.phase.name,
+            "members": len(state.metadata.members),
+            "topics": sorted({topic for topic, _ in state.offsets}),
+            "ok": True,
+        }
+        for state in coordinator.groups()
+    ]
+    text = table(
+        ["GROUP", "STATE", "MEMBERS", "TOPICS"],
+        [(item["group"], item["state"], item["members"], item["topics"]) for item in items],
+    )
+    return emit("group list", items, settings, text=text if items else "no groups")
+
+
+@group.command("describe")
+@global_options
+@click.argument("names", nargs=-1)
+@click.option("--all-groups", is_flag=True, help="Every group.")
+@click.option("--members", is_flag=True, help="Show who is in it instead of lags.")
+def describe(names: tuple[str, ...], all_groups: bool, members: bool) -> int:
+    """Show how far groups are behind, by offsets and by time."""
+    settings = current_settings()
+    if bool(names) == all_groups:
+        raise click.UsageError("name a group, or give --all-groups")
+    cluster, coordinator = _open()
+    from spark_replog.coordinator.group_description import describe_group
+
+    wanted = [state.group for state in coordinator.groups()] if all_groups else list(names)
+    items = _each(tuple(wanted), lambda name: _described(describe_group(cluster, coordinator, name)))
+    found = [item for item in items if item["ok"]]
+    return emit("group describe", items, settings, text=_member_table(found) if members else _lag_table(found))
+
+
+@group.command("delete")
+@global_options
+@click.argument("names", nargs=-1, required=True)
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+def delete(names: tuple[str, ...], yes: bool) -> int:
+    """Delete groups without members, with their offsets."""
+    settings = current_settings()
+    _confirm(yes, f"delete group(s) {', '.join(names)} with their offsets?")
+    _, coordinator = _open()
+
+    def act(name: str) -> dict[str, Any]:
+        coordinator.delete_group(name)
+        return {"group": name, "ok": True}
+
+    items = _each(names, act)
+    return emit("group delete", items, settings, text="\n".join(f"deleted {i['group']}" for i in items if i["ok"]))
+
+
+@group.command("delete-offsets")
+@global_options
+@click.argument("name")
+@click.option("--topic", "topics", multiple=True, required=True, metavar="TOPIC[:P,P]", help="Repeatable.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+def delete_offsets(name: str, topics: tuple[str, ...], yes: bool) -> int:
+    """Delete a group's offsets of some topics."""
+    settings = current_settings()
+    _confirm(yes, f"delete offsets of group {name} for {', '.join(topics)}?")
+    cluster, coordinator = _open()
+    answers = coordinator.delete_offsets(name, _partitions(cluster, coordinator, name, topics, all_topics=False))
+    items = [
+        {"topic": key.topic, "partition": key.partition, "ok": True}
+        if error is None
+        else error_item(error, topic=key.topic, partition=key.partition)
+        for key, error in sorted(answers.items())
+    ]
+    text = "\n".join(f"deleted {item['topic']}-{item['partition']}" for item in items if item["ok"])
+    return emit("group delete-offsets", items, settings, text=text)
+
+
+@group.command("reset-offsets")
+@global_options
+@click.argument("name")
+@click.option("--topic", "topics", multiple=True, metavar="TOPIC[:P,P]", help="Repeatable.")
+@click.option("--all-topics", is_flag=True, help="Every topic that the group has offsets of.")
+@click.option("--to-earliest", is_flag=True)
+@click.option("--to-latest", is_flag=True)
+@click.option("--to-current", is_flag=True, help="What is committed; the end where nothing is.")
+@click.option("--to-offset", type=int, metavar="N")
+@click.option("--shift-by", type=int, metavar="N", help="From what is committed, forwards or (negative) back.")
+@click.option("--to-datetime", metavar="TIME", help="First record at or after it: 2026-11-21T08:30:00, UTC.")
+@click.option("--by-duration", metavar="DURATION", help="As --to-datetime so long ago: PT1H30M, P1D.")
+@click.option("--from-file", type=click.Path(exists=True, dir_okay=False), help="CSV: topic,partition,offset.")
+@click.option("--execute", is_flag=True, help="Do it. Without it the plan is shown only.")
+def reset_offsets(name: str, topics: tuple[str, ...], all_topics: bool, execute: bool, **how: Any) -> int:
+    """Set the offsets of a group without members; shows the plan, and does it with --execute."""
+    settings = current_settings()
+    given = {word: value for word, value in how.items() if value not in (None, False)}
+    if len(given) != 1:
+        raise click.UsageError("give one of --to-earliest, --to-latest, --to-current, --to-offset, --shift-by, "
+                               "--to-datetime, --by-duration, --from-file")  # fmt: skip
+    cluster, coordinator = _open()
+    if "from_file" in given:
+        wanted = _read_plan(given["from_file"])
+        keys = list(wanted)
+    else:
+        if bool(topics) == all_topics:
+            raise click.UsageError("give --topic or --all-topics")
+        keys = _partitions(cluster, coordinator, name, topics, all_topics=all_topics)
+        wanted = {}
+    from spark_replog.coordinator.group_reset import ResetTo, plan_reset
+
+    ((word, value),) = given.items()
+    if word == "to_datetime":
+        value = parse_time_ms(value)
+    elif word == "by_duration":
+        value = cluster.clock.now_ms() - parse_duration_ms(value)
+    target = ResetTo(word.removeprefix("to_"), value if type(value) is int else 0)
+    from spark_replog.consumer.offsets_for_times import offsets_for_times
+
+    plan = plan_reset(cluster, coordinator, name, keys, target, wanted, offsets_for_times)
+    if execute:
+        coordinator.reset_offsets(name, {key: after for key, (_, after) in plan.items()})
+    items = [
+        {
+            "group": name,
+            "topic": key.topic,
+            "partition": key.partition,
+            "before": before,
+            "after": after,
+            "dry_run": not execute,
+            "ok": True,
+        }
+        for key, (before, after) in sorted(plan.items())
+    ]
+    text = table(
+        ["TOPIC", "PARTITION", "BEFORE", "AFTER"],
+        [(item["topic"], item["partition"], item["before"], item["after"]) for item in items],
+    )
+    if not execute:
+        text += "\nnothing was changed: add --execute to do it"
+    return emit("group reset-offsets", items, settings, text=text)
+
+
+def _open() -> tuple[Cluster, GroupCoordinator]:
+    settings = current_settings()
+    path = settings.required_store()
+    from spark_replog.coordinator.cluster import Cluster
+    from spark_replog.coordinator.group_coordinator import GroupCoordinator
+
+    cluster = Cluster.open(path, settings.storage_options)
+    return cluster, GroupCoordinator(cluster)
+
+
+def _each(names: tuple[str, ...], act: Callable[[str], dict[str, Any]]) -> list[dict[str, Any]]:
+    items = []
+    for name in names:
+        try:
+            items.append(act(name))
+        except RetriableError:
+            raise
+        except ReplogError as error:
+            items.append(error_item(error, group=name))
+    return items
+
+
+def _partitions(
+    cluster: Cluster, coordinator: GroupCoordinator, name: str, topics: tuple[str, ...], *, all_topics: bool
+) -> list[TopicPartition]:
+    """Return the partitions that ``TOPIC`` or ``TOPIC:0,1`` name; with all_topics those the group has."""
+    from spark_replog.ids import TopicPartition
+
+    if all_topics:
+        return sorted(coordinator.fetch_offsets(name))
+    keys = []
+    for word in topics:
+        topic, _, numbers = word.partition(":")
+        _, found = cluster.topic_state(cluster.lookup(topic))
+        try:
+            wanted = [int(each) for each in numbers.split(",")] if numbers else range(len(found.partitions))
+        except ValueError:
+            raise click.UsageError(f"--topic wants TOPIC or TOPIC:0,1, not '{word}'") from None
+        keys += [TopicPartition(topic, number) for number in wanted]
+    return keys
+
+
+def _read_plan(path: str) -> Mapping[TopicPartition, int]:
+    from spark_replog.ids import TopicPartition
+
+    with Path(path).open(encoding="utf-8", newline="") as lines:
+        rows = [row for row in csv.reader(lines) if row]
+    try:
+        return {TopicPartition(topic.strip(), int(partition)): int(offset) for topic, partition, offset in rows}
+    except ValueError:
+        raise click.UsageError(f"'{path}' wants lines of topic,partition,offset") from None
+
+
+def _described(found: GroupDescription) -> dict[str, Any]:
+    return {
+        "group": found.group,
+        "state": found.state,
+        "protocol": found.protocol,
+        "generation": found.generation,
+        "members": [
+            {"member": each.member_id, "instance": each.instance_id, "client": each.client_id} for each in found.members
+        ],
+        "partitions": [
+            {
+                "topic": each.topic,
+                "partition": each.partition,
+                "committed": None if each.committed is None else each.committed.offset,
+                "logStartOffset": each.log_start_offset,
+                "highWatermark": each.high_watermark,
+                "lag": each.lag,
+                "lagMs": each.lag_ms,
+                "committedMs": None if each.committed is None else each.committed.commit_time_ms,
+                "metadata": "" if each.committed is None else each.committed.metadata,
+                "member": each.member_id,
+            }
+            for each in found.partitions
+        ],
+        "ok": True,
+    }
+
+
+def _lag_table(items: list[dict[str, Any]]) -> str:
+    return table(
+        ["GROUP", "TOPIC", "PARTITION", "COMMITTED", "END", "LAG", "LAG-MS", "MEMBER", "NOTE"],
+        [
+            (
+                item["group"],
+                each["topic"],
+                each["partition"],
+                each["committed"],
+                each["highWatermark"],
+                each["lag"],
+                each["lagMs"],
+                each["member"],
+                each["metadata"],
+            )
+            for item in items
+            for each in item["partitions"]
+        ],
+    )
+
+
+def _member_table(items: list[dict[str, Any]]) -> str:
+    return table(
+        ["GROUP", "STATE", "GENERATION", "ASSIGNOR", "MEMBER", "INSTANCE", "PARTITIONS"],
+        [
+            (
+                item["group"],
+                item["state"],
+                item["generation"],
+                item["protocol"],
+                each["member"],
+                each["instance"],
+                [f"{p['topic']}-{p['partition']}" for p in item["partitions"] if p["member"] == each["member"]],
+            )
+            for item in items
+            for each in item["members"]
+        ],
+    )
+
+
+def _confirm(yes: bool, question: str) -> None:
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise click.UsageError("this cannot be undone: add -y to confirm")
+    click.confirm(question, abort=True, err=True)

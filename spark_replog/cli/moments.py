@@ -1,0 +1,43 @@
+"""Times and durations as they are typed on a command line."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+
+import click
+
+_DURATION = re.compile(
+    r"P(?:(?P<days>\d+)D)?(?:T(?:(?P<hours>\d+)H)?(?:(?P<minutes>\d+)M)?(?:(?P<seconds>\d+)S)?)?", re.IGNORECASE
+)
+
+
+def parse_time_ms(text: str) -> int:
+    """Return epoch milliseconds of an ISO 8601 time (UTC where it names no zone), or of milliseconds.
+
+    Raises:
+        click.UsageError: with an example.
+    """
+    if text.isdecimal():
+        return int(text)
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise click.UsageError(f"'{text}' is no time. Give 2026-11-21T08:30:00, or epoch milliseconds.") from None
+    if found.tzinfo is None:
+        found = found.replace(tzinfo=UTC)
+    return int(found.timestamp() * 1000)
+
+
+def parse_duration_ms(text: str) -> int:
+    """Return the milliseconds of an ISO 8601 duration in days, hours, minutes and seconds.
+
+    Raises:
+        click.UsageError: with an example.
+    """
+    match = _DURATION.fullmatch(text.strip())
+    parts = {} if match is None else {name: int(value) for name, value in match.groupdict().items() if value}
+    if not parts:
+        raise click.UsageError(f"'{text}' is no duration. Give PT30M, PT1H30M or P1D.")
+    seconds = parts.get("days", 0) * 86_400 + parts.get("hours", 0) * 3_600
+    return (seconds + parts.get("minutes", 0) * 60 + parts.get("seconds", 0)) * 1000

@@ -1,0 +1,113 @@
+"""A group as people look at it: who is in it, and how far behind its offsets are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from spark_replog.coordinator.cluster import Cluster
+from spark_replog.coordinator.group_coordinator import GroupCoordinator
+from spark_replog.coordinator.group_ledger import group_not_found
+from spark_replog.coordinator.group_subscription import decode_assignment
+from spark_replog.errors import NotFoundError
+from spark_replog.ids import TopicPartition
+from spark_replog.log.group_records import GroupMember, OffsetAndMetadata
+from spark_replog.log.group_state import GroupState
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionLag:
+    """One partition of a group.
+
+    Attributes:
+        committed: None: the group has no offset here, and its lag is undefined, not zero.
+        log_start_offset: None: the topic or the partition is gone.
+        high_watermark: as log_start_offset.
+        lag: high watermark - committed; counted from the committed number even below the log start.
+        lag_ms: for how long the first record that is not read has been readable; 0 without a lag.
+        member_id: who reads it now; '' nobody that the group knows.
+    """
+
+    topic: str
+    partition: int
+    committed: OffsetAndMetadata | None
+    log_start_offset: int | None
+    high_watermark: int | None
+    lag: int | None
+    lag_ms: int | None
+    member_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDescription:
+    """One group.
+
+    Attributes:
+        state: EMPTY, PREPARING_REBALANCE, COMPLETING_REBALANCE, STABLE.
+        protocol: assignor; '' without members.
+    """
+
+    group: str
+    state: str
+    protocol: str
+    generation: int
+    members: tuple[GroupMember, ...]
+    partitions: tuple[PartitionLag, ...]
+
+
+def describe_group(cluster: Cluster, coordinator: GroupCoordinator, group: str) -> GroupDescription:
+    """Return the group with its lags on the newest folds; no row is read.
+
+    Raises:
+        NotFoundError: GROUP_ID_NOT_FOUND.
+        RetriableError: REPLOG_NO_QUORUM.
+    """
+    state = coordinator.group(group)
+    if state is None:
+        raise group_not_found(group)
+    assigned = {
+        key: member.member_id for member in state.metadata.members for key in decode_assignment(member.assignment)
+    }
+    keys = sorted({*(TopicPartition(*key) for key in state.offsets), *assigned})
+    _fold(cluster, {key.topic for key in keys})
+    lags = tuple(_lag(cluster, state, key, assigned) for key in keys)
+    metadata = state.metadata
+    return GroupDescription(group, metadata.phase.name, metadata.protocol, metadata.generation, metadata.members, lags)
+
+
+def _fold(cluster: Cluster, names: set[str]) -> None:
+    handles = []
+    for name in sorted(names):
+        try:
+            handles.append(cluster.lookup(name))
+        except NotFoundError:
+            continue
+    cluster.refresh_topics(handles)
+
+
+def _lag(
+    cluster: Cluster, state: GroupState, key: TopicPartition, assigned: Mapping[TopicPartition, str]
+) -> PartitionLag:
+    committed = state.offsets.get((key.topic, key.partition))
+    who = assigned.get(key, "")
+    try:
+        handle = cluster.lookup(key.topic)
+        ledger, topic = cluster.folded_topic(handle)
+    except NotFoundError:
+        return PartitionLag(key.topic, key.partition, committed, None, None, None, None, who)
+    if committed is not None and committed.topic_id and committed.topic_id != handle.topic_id:
+        committed = None  # of a topic that was deleted, and made again under its name
+    with ledger.lock:
+        if key.partition >= len(topic.partitions):
+            return PartitionLag(key.topic, key.partition, committed, None, None, None, None, who)
+        found = topic.partitions[key.partition]
+        start, end = found.log_start_offset, found.high_watermark
+        lag = lag_ms = None
+        if committed is not None:
+            lag = lag_ms = max(0, end - committed.offset)
+            if lag:
+                first = max(committed.offset, start)
+                sections = ledger.state.sections(handle.topic_id, key.partition, first, first + 1)
+                since_ms = sections[0].append_time_ms if sections else cluster.clock.now_ms()
+                lag_ms = max(0, cluster.clock.now_ms() - since_ms)
+    return PartitionLag(key.topic, key.partition, committed, start, end, lag, lag_ms, who)

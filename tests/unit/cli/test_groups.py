@@ -1,0 +1,241 @@
+"""``replog group`` and ``replog consume`` on a real store."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from spark_replog import Consumer, TopicPartition
+from spark_replog.cli.moments import parse_duration_ms, parse_time_ms
+from tests.unit.consumer.support import Store
+
+P0, P1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
+
+
+@pytest.fixture
+def store(tmp_path):
+    made = Store.init(str(tmp_path / "store"))
+    made.create("orders", 2)
+    made.write(
+        "orders",
+        [b"a", b"b", b"c"],
+        keys=[b"k", None, b"l"],
+        times_ms=[1_000, 2_000, 3_000],
+        headers=[[{"key": "h", "value": b"1"}], None, None],
+    )
+    made.write("orders", [b"\xff\x00", None], partition=1, times_ms=[4_000, 5_000])
+    return made
+
+
+@pytest.fixture
+def call(store, replog):
+    return lambda *words: replog("-s", store.path, *words)
+
+
+@pytest.fixture
+def billing(store):
+    """A group that has read the first row of partition 0."""
+    with Consumer(store.cluster, group="billing", enable_auto_commit=False) as reader:
+        reader.assign([P0, P1])
+        reader.commit({P0: 1})
+
+
+def test_no_groups(call):
+    assert call("group", "list").out == "no groups\n"
+    assert call("group", "list", "-f", "json").items == []
+
+
+def test_list_and_describe_say_how_far_a_group_is(call, billing):
+    (item,) = call("group", "list", "-f", "json").items
+    assert item == {"group": "billing", "state": "EMPTY", "members": 0, "topics": ["orders"], "ok": True}
+    (found,) = call("group", "describe", "billing", "-f", "json").items
+    (part,) = found["partitions"]
+    assert (part["topic"], part["partition"], part["committed"], part["highWatermark"], part["lag"]) == (
+        "orders",
+        0,
+        1,
+        3,
+        2,
+    )
+    assert part["lagMs"] >= 0
+    answer = call("group", "describe", "--all-groups")
+    assert "billing  orders" in answer.out
+    assert answer.exit_code == 0
+
+
+def test_lag_is_undefined_without_a_commit_and_zero_at_the_end(call, store):
+    with Consumer(store.cluster, group="g", enable_auto_commit=False) as reader:
+        reader.subscribe(["orders"])
+        reader.poll(timeout_ms=5_000)
+        reader.commit({P0: 3})
+        (found,) = call("group", "describe", "g", "-f", "json").items
+        members = call("group", "describe", "g", "--members")
+    lags = {part["partition"]: (part["lag"], part["lagMs"]) for part in found["partitions"]}
+    assert lags == {0: (0, 0), 1: (None, None)}
+    assert all(part["member"].startswith("consumer-") for part in found["partitions"])
+    assert "orders-0,orders-1" in members.out
+
+
+def test_a_group_that_is_not_there_fails_alone(call, billing):
+    answer = call("group", "describe", "billing", "nobody", "-f", "json")
+    assert answer.exit_code == 1
+    assert [item["ok"] for item in answer.items] == [True, False]
+    assert answer.items[1]["error"] == "GROUP_ID_NOT_FOUND"
+    assert call("group", "describe").exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "after"),
+    [
+        (["--to-earliest"], {0: 0, 1: 0}),
+        (["--to-latest"], {0: 3, 1: 2}),
+        (["--to-current"], {0: 1, 1: 2}),
+        (["--to-offset", "2"], {0: 2, 1: 2}),
+        (["--to-offset", "99"], {0: 3, 1: 2}),
+        (["--shift-by", "-5"], {0: 0, 1: 0}),
+        (["--shift-by", "1"], {0: 2, 1: 2}),
+        (["--to-datetime", "1970-01-01T00:00:02"], {0: 1, 1: 0}),
+        (["--by-duration", "PT1S"], {0: 3, 1: 2}),
+    ],
+)
+def test_a_reset_shows_its_plan_and_does_it_when_told(call, store, billing, words, after):
+    plan = call("group", "reset-offsets", "billing", "--topic", "orders", *words, "-f", "json")
+    assert {item["partition"]: item["after"] for item in plan.items} == after
+    assert [item["before"] for item in plan.items] == [1, None]
+    assert all(item["dry_run"] for item in plan.items)
+    (found,) = call("group", "describe", "billing", "-f", "json").items
+    assert found["partitions"][0]["committed"] == 1
+    call("group", "reset-offsets", "billing", "--topic", "orders", *words, "--execute")
+    (found,) = call("group", "describe", "billing", "-f", "json").items
+    assert {part["partition"]: part["committed"] for part in found["partitions"]} == after
+
+
+def test_a_reset_reads_a_file_and_takes_single_partitions(call, billing, tmp_path):
+    (tmp_path / "plan.csv").write_text("orders,0,2\norders,1,1\n")
+    plan = call("group", "reset-offsets", "billing", "--from-file", tmp_path / "plan.csv", "-f", "json")
+    assert [item["after"] for item in plan.items] == [2, 1]
+    one = call("group", "reset-offsets", "billing", "--topic", "orders:1", "--to-earliest", "-f", "json")
+    assert [item["partition"] for item in one.items] == [1]
+    mine = call("group", "reset-offsets", "billing", "--all-topics", "--to-earliest", "-f", "json")
+    assert [item["partition"] for item in mine.items] == [0]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["--to-earliest", "--to-latest", "--all-topics"],
+        ["--to-earliest"],
+        ["--to-earliest", "--topic", "orders:x"],
+        ["--to-datetime", "noon", "--all-topics"],
+        ["--by-duration", "1h", "--all-topics"],
+    ],
+)
+def test_a_reset_that_cannot_be_meant_is_a_usage_error(call, billing, words):
+    assert call("group", "reset-offsets", "billing", *words).exit_code == 2
+
+
+def test_a_group_in_use_is_neither_reset_nor_deleted(call, store):
+    with Consumer(store.cluster, "orders", group="g", enable_auto_commit=False) as reader:
+        reader.poll(timeout_ms=5_000)
+        reset = call("group", "reset-offsets", "g", "--topic", "orders", "--to-earliest", "--execute", "-f", "json")
+        gone = call("group", "delete", "g", "-y", "-f", "json")
+    assert (reset.exit_code, reset.items[0]["error"]) == (1, "NON_EMPTY_GROUP")
+    assert (gone.exit_code, gone.items[0]["error"]) == (1, "NON_EMPTY_GROUP")
+    assert call("group", "delete", "g", "-y").exit_code == 0
+
+
+def test_delete_asks_and_deletes(call, billing):
+    assert call("group", "delete", "billing").exit_code == 2
+    assert call("group", "delete-offsets", "billing", "--topic", "orders", "-y").exit_code == 0
+    assert call("group", "describe", "billing", "-f", "json").items[0]["partitions"] == []
+    assert call("group", "delete", "billing", "-y").out == "deleted billing\n"
+    assert call("group", "list").out == "no groups\n"
+
+
+def test_consume_prints_values_from_the_beginning_and_ends_at_the_end(call):
+    assert call("consume", "orders", "-p", 0).out == "a\nb\nc\n"
+
+
+def test_consume_prints_lines_of_json_and_bytes_that_are_no_text_as_base64(call):
+    lines = [json.loads(line) for line in call("consume", "orders", "-f", "jsonl").out.splitlines()]
+    assert lines[0] == {
+        "topic": "orders",
+        "partition": 0,
+        "offset": 0,
+        "timestamp": "1970-01-01T00:00:01.000Z",
+        "key": "k",
+        "headers": [["h", "1"]],
+        "value": "a",
+    }
+    assert [line["value"] for line in lines[1:]] == ["b", "c", {"b64": "/wA="}, None]
+    assert [item["value"] for item in call("consume", "orders", "-n", 1, "-f", "json").items] == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("words", "out"),
+    [
+        (["-n", "2"], "a\nb\n"),
+        (["-o", "1"], "b\nc\n"),
+        (["-o", "-1"], "c\n"),
+        (["-o", "end"], ""),
+        (["-o", "beginning", "-n", "1"], "a\n"),
+        (["--from-beginning", "-n", "1"], "a\n"),
+        (["-o", "@1500"], "b\nc\n"),
+        (["-o", "@1970-01-01T00:00:03Z"], "c\n"),
+        (["--print-key", "--print-offset", "-n", "2"], "Offset:0\tk\ta\nOffset:1\tnull\tb\n"),
+        (
+            ["--print-timestamp", "--print-partition", "--print-headers", "--key-separator", "|", "-n", "2"],
+            "CreateTime:1000|Partition:0|h:1|a\nCreateTime:2000|Partition:0|NO_HEADERS|b\n",
+        ),
+        (["--output", "raw"], "abc"),
+        (["--output", r"%t/%p/%o %T %k=%s %h %K %S %%\n", "-n", "1"], "orders/0/0 1000 k=a h=1 1 1 %\n"),
+        (
+            ["--output", "csv", "-n", "2"],
+            "topic,partition,offset,timestamp,key,value,headers\n"
+            'orders,0,0,1970-01-01T00:00:01.000Z,k,a,"[[""h"", ""1""]]"\n'
+            "orders,0,1,1970-01-01T00:00:02.000Z,,b,\n",
+        ),
+    ],
+)
+def test_consume_begins_ends_and_prints_as_told(call, words, out):
+    assert call("consume", "orders", "-p", 0, *words).out == out
+
+
+def test_consume_follows_until_nothing_came_for_a_while(call):
+    assert call("consume", "orders", "-p", 0, "--follow", "--from-beginning", "--timeout-ms", 50).out == "a\nb\nc\n"
+    assert call("consume", "orders", "--follow", "--timeout-ms", 50).out == ""
+
+
+def test_consume_for_a_group_goes_on_where_it_ended(call):
+    assert call("consume", "orders", "-p", 0, "-g", "app", "-n", 2).out == "a\nb\n"
+    assert call("consume", "orders", "-p", 0, "-g", "app").out == "c\n"
+    assert call("consume", "orders", "-p", 0, "-g", "app").out == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "exit_code"),
+    [
+        (["nothing"], 1),
+        (["orders", "-p", "9"], 1),
+        (["orders", "-o", "soon"], 2),
+        (["orders", "--from-beginning", "-o", "3"], 2),
+        (["orders", "--timeout-ms", "5"], 2),
+        (["orders", "--follow", "-f", "json"], 2),
+        (["orders", "--output", "xml"], 2),
+        (["orders", "--output", "%q"], 2),
+    ],
+)
+def test_consume_refuses_what_it_cannot_do(call, words, exit_code):
+    assert call("consume", *words).exit_code == exit_code
+
+
+@pytest.mark.parametrize(("text", "expected"), [("PT1H30M", 5_400_000), ("P1D", 86_400_000), ("pt5s", 5_000)])
+def test_durations(text, expected):
+    assert parse_duration_ms(text) == expected
+
+
+def test_times():
+    assert parse_time_ms("1970-01-01T01:00:00+01:00") == 0
+    assert parse_time_ms("77") == 77
