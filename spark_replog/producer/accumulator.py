@@ -457,11 +457,10 @@ class RecordAccumulator:
 
     def _head(self, queue: PartitionQueue, now_ms: int) -> ProducerBatch | None:
         """Return the batch that a drain may take, split first where it alone is too large."""
-        if queue.is_muted or not queue.batches:
+        if not queue.may_drain(now_ms):
             return None
         head = queue.batches[0]
-        head.note_leader_epoch(queue.leader_epoch)
-        if head.is_backing_off(now_ms) or (self._sequences is not None and not self._sequences.may_drain(head)):
+        if self._sequences is not None and not self._sequences.may_drain(head):
             return None
         if head.size_bytes > self._max_request_size_bytes and head.row_count > 1:
             queue.pop_head()

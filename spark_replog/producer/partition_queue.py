@@ -57,6 +57,13 @@ class PartitionQueue:
         """Return whether a record appended now would open a batch (when a sticky partition may change)."""
         return not self.batches or self.batches[-1].is_full
 
+    def may_drain(self, now_ms: int) -> bool:
+        """Return whether its first batch may go: neither muted, nor in a pause that no new leader ended."""
+        if self.is_muted or not self.batches:
+            return False
+        self.batches[0].note_leader_epoch(self.leader_epoch)
+        return not self.batches[0].is_backing_off(now_ms)
+
     def close_for_appends(self) -> None:
         """Let the last batch take no more single records."""
         self.columns = None

@@ -94,12 +94,7 @@ class Readiness:
 
 
 def _drainable_bytes(node: Node, now_ms: int) -> int:
-    return sum(
-        batch.size_bytes
-        for queue in node.queues
-        if queue.batches and not queue.is_muted and not queue.batches[0].is_backing_off(now_ms)
-        for batch in queue.batches
-    )
+    return sum(batch.size_bytes for queue in node.queues if queue.may_drain(now_ms) for batch in queue.batches)
 
 
 __all__ = ["Readiness", "Waits"]

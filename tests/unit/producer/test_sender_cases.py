@@ -197,3 +197,22 @@ class TestWithoutIdempotence:
         setup.answer(others, offset=5)
         assert [handle.result(0).offset for handle in (first, second, other)] == [70, 71, 5]
         setup.check_clean()
+
+    @pytest.mark.parametrize("answers", [True, False])
+    def test_a_buffer_that_a_hanging_put_may_still_read_is_not_written_again(
+        self, make: Callable[..., Setup], answers: bool
+    ) -> None:
+        setup = make(idempotent=False)
+        setup.accumulator.assign(setup.queues[0], replace(NODES[0], brokers=(0, 1)))
+        setup.answers_puts = False
+        setup.send(value=b"v" * 900)
+        setup.run()
+        setup.transport.answer(0)
+        if answers:
+            setup.transport.answer(1)
+        setup.run(after_ms=CONFIG.replica_grace_ms)
+        setup.run(after_ms=CONFIG.replica_grace_ms)
+        setup.answer(setup.open[0], offset=0)
+        setup.check_clean()
+        kept_bytes = setup.pool.available_bytes - setup.pool.unallocated_bytes
+        assert kept_bytes == (1000 if answers else 0)
