@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+import pytest
+
 from spark_replog.errors import ErrorCode, ReplogError
 from spark_replog.producer.delivery import DeliveryResult, PartitionResponse
 from spark_replog.producer.record_handle import RecordHandle
