@@ -12,6 +12,7 @@ from spark_replog.log.acl import AclsAdd, AclSet, AclsRemove
 from spark_replog.log.commands import decode_command
 from spark_replog.log.entry import decode_entry
 from spark_replog.log.model import (
+    BrokerFence,
     BrokerRegister,
     ClusterConfigSet,
     FeatureSet,
@@ -44,6 +45,7 @@ class ClusterLedgerState:
         topics: name -> (topic id, ledger id).
         ledgers: ledger name -> ledger id.
         brokers: by id.
+        fenced: brokers that an admin took out of service.
         feature_level: 0 until set.
         acls: who may do what.
         quotas: how fast clients may write and read.
@@ -55,6 +57,7 @@ class ClusterLedgerState:
         self.topics: dict[str, tuple[TopicId, LedgerId]] = {}
         self.ledgers: dict[str, LedgerId] = {}
         self.brokers: dict[BrokerId, BrokerState] = {}
+        self.fenced: set[BrokerId] = set()
         self.feature_level = 0
         self.acls = AclSet()
         self.quotas = QuotaSet()
@@ -62,6 +65,7 @@ class ClusterLedgerState:
         self._fold: dict[type, Callable[[Any], CommandResult]] = {
             BrokerRegister: self._apply_broker_register,
             LedgerRegister: self._apply_ledger_register,
+            BrokerFence: self._apply_broker_fence,
             TopicPublish: self._apply_topic_publish,
             TopicUnpublish: self._apply_topic_unpublish,
             FeatureSet: self._apply_feature_set,
@@ -108,6 +112,14 @@ class ClusterLedgerState:
         if self.brokers.get(command.broker_id) == broker:
             return CommandResult(Outcome.EXISTS, {}, f"broker {command.broker_id} is registered")
         self.brokers[command.broker_id] = broker
+        return OK
+
+    def _apply_broker_fence(self, command: BrokerFence) -> CommandResult:
+        if command.broker_id not in self.brokers:
+            return CommandResult(Outcome.INVALID, {}, f"broker {command.broker_id} is not registered")
+        if (command.broker_id in self.fenced) == command.is_fenced:
+            return CommandResult(Outcome.EXISTS, {}, f"broker {command.broker_id} is so already")
+        self.fenced ^= {command.broker_id}
         return OK
 
     def _apply_ledger_register(self, command: LedgerRegister) -> CommandResult:

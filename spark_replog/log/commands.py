@@ -31,6 +31,7 @@ from spark_replog.log.group_records import decode_record, encode_record
 from spark_replog.log.model import (
     Append,
     BatchSequence,
+    BrokerFence,
     BrokerRegister,
     ClusterCommand,
     ClusterConfigSet,
@@ -46,6 +47,7 @@ from spark_replog.log.model import (
     LedgerRegister,
     LogStartAdvance,
     LogStartReason,
+    PartitionChange,
     PartitionsAdd,
     ProducerIdentity,
     ProducerInit,
@@ -57,6 +59,7 @@ from spark_replog.log.model import (
     TopicInit,
     TopicPublish,
     TopicUnpublish,
+    Truncate,
 )
 from spark_replog.log.quota_set import QuotaAlter
 from spark_replog.log.results import CommandResult, Judgement, Outcome
@@ -234,6 +237,34 @@ def _decode_group_records(reader: Reader) -> GroupRecords:
     )
 
 
+def _encode_partition_change(writer: Writer, command: PartitionChange) -> None:
+    writer.text(command.topic_id)
+    for number in (command.partition, command.leader_epoch, command.partition_epoch):
+        writer.uint(number)
+    writer.sint(command.leader)
+    for ids in (command.isr, command.replicas, command.adding, command.removing):
+        encode_ids(writer, ids)
+    writer.byte(command.is_unclean)
+
+
+def _decode_partition_change(reader: Reader) -> PartitionChange:
+    topic_id, partition, leader_epoch, partition_epoch = reader.text(), reader.uint(), reader.uint(), reader.uint()
+    leader = reader.sint()
+    isr, replicas, adding, removing = (decode_ids(reader) for _ in range(4))
+    return PartitionChange(
+        topic_id,
+        partition,
+        leader_epoch,
+        partition_epoch,
+        leader,
+        isr,
+        replicas,
+        adding,
+        removing,
+        bool(reader.byte()),
+    )
+
+
 def _encode_broker_register(writer: Writer, command: BrokerRegister) -> None:
     writer.uint(command.broker_id)
     writer.text(command.url)
@@ -290,6 +321,9 @@ _CODECS: tuple[tuple[int, type, Callable[[Writer, Any], None], Callable[[Reader]
         lambda r: ProducerInit(r.text(), r.text(), r.uint()),
     ),
     (76, SequencedAppend, encode_sequenced_append, decode_sequenced_append),
+    (40, PartitionChange, _encode_partition_change, _decode_partition_change),
+    (41, BrokerFence, _encode_numbers("broker_id", "is_fenced"), lambda r: BrokerFence(r.uint(), bool(r.uint()))),
+    (42, Truncate, _encode_numbers("after_index"), lambda r: Truncate(r.uint())),
     (55, AclsAdd, encode_acls, lambda r: AclsAdd(decode_acls(r))),
     (56, AclsRemove, encode_acls, lambda r: AclsRemove(decode_acls(r))),
     (57, QuotaAlter, encode_quota_alter, decode_quota_alter),
@@ -309,6 +343,9 @@ _ENCODERS = {kind: (type_id, encode) for type_id, kind, encode, _ in _CODECS}
 _DECODERS = {type_id: decode for type_id, _, _, decode in _CODECS}
 
 __all__ = [
+    "Truncate",
+    "PartitionChange",
+    "BrokerFence",
     "COMMAND_FORMAT_VERSION",
     "AclsAdd",
     "AclsRemove",

@@ -210,6 +210,47 @@ class IsrChange:
 
 
 @dataclass(frozen=True, slots=True)
+class PartitionChange:
+    """The controller's word on one partition, made from one state of it and right for that one only.
+
+    Source: Kafka's ``PartitionChangeRecord`` and the checks of its ``AlterPartition`` request.
+    """
+
+    topic_id: str
+    partition: int
+    leader_epoch: int
+    """Of the state it was made from, as is the next."""
+    partition_epoch: int
+    leader: int
+    """-1: none."""
+    isr: tuple[int, ...]
+    replicas: tuple[int, ...]
+    """While a reassignment runs: the target, then the replicas that leave."""
+    adding: tuple[int, ...] = ()
+    removing: tuple[int, ...] = ()
+    is_unclean: bool = False
+    """The leader is out of sync: the log is cut where it ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerFence:
+    """Takes a broker out of service, or back. In the cluster ledger the wish, in a topic ledger its effect."""
+
+    broker_id: int
+    is_fenced: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Truncate:
+    """Cuts all appends behind an entry, in all partitions, and what producers are known by them.
+
+    Never below the stable index, so nobody has read them.
+    """
+
+    after_index: int
+
+
+@dataclass(frozen=True, slots=True)
 class HoldersAdd:
     """More brokers hold object `object_no` of the append that is command `command_no` of an entry."""
 
@@ -314,6 +355,9 @@ TopicCommand = (
     | ProducerInit
     | SequencedAppend
     | LogStartAdvance
+    | PartitionChange
+    | BrokerFence
+    | Truncate
 )
 ClusterCommand = (
     BrokerRegister
@@ -325,5 +369,6 @@ ClusterCommand = (
     | AclsRemove
     | QuotaAlter
     | ClusterConfigSet
+    | BrokerFence
 )
 Command = TopicCommand | ClusterCommand

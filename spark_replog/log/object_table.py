@@ -6,6 +6,7 @@ LEO and high watermark follow from it and are never carried (DESIGN 6.6). Mutabl
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -56,8 +57,15 @@ class _Unstable:
     """Appends of one entry above the stable index."""
 
     index: int
+    first_object: int
     objects: list[LogObject] = field(default_factory=list)
+    bases: dict[PartitionState, int] = field(default_factory=dict)
     ends: dict[PartitionState, int] = field(default_factory=dict)
+    commands: list[int] = field(default_factory=list)
+    undo: list[Callable[[], None]] = field(default_factory=list)
+
+
+SectionLookup = Callable[[set[int]], Mapping[int, tuple[Section, ...]]]
 
 
 class ObjectTable:
@@ -97,8 +105,13 @@ class ObjectTable:
         """Return the partitions that have rows in an object that the broker lacks."""
         return {p for number in self._missing.get(broker_id, {}) for p in self._objects[number].partitions}
 
-    def under_replicated(self, *, include_out_of_sync: bool = False) -> list[MissingCopy]:
-        """Return the objects that an in-sync replica (or any assigned one) lacks, oldest first."""
+    def under_replicated(self, find_sections: SectionLookup, *, include_out_of_sync: bool) -> list[MissingCopy]:
+        """Return the objects that an in-sync replica (or any assigned one) lacks, oldest first.
+
+        Args:
+            find_sections: asked for the sections of objects that were complete once.
+            include_out_of_sync: see above.
+        """
         wanted: dict[int, list[BrokerId]] = {}
         for broker_id in sorted(self._missing):
             for number in self._missing[broker_id]:
@@ -107,6 +120,9 @@ class ObjectTable:
                     if broker_id in members and not partition.retired:
                         wanted.setdefault(number, []).append(broker_id)
                         break
+        unknown = {number for number in wanted if not self._objects[number].sections}
+        for number, sections in find_sections(unknown).items() if unknown else ():
+            self._objects[number].sections = sections
         answer = []
         for number in sorted(wanted):
             item = self._objects[number]
@@ -119,7 +135,8 @@ class ObjectTable:
         """Note that the next objects belong to one append."""
         self._first_object[index, command_no] = (len(self._objects), object_count)
         if not self._unstable or self._unstable[-1].index != index:
-            self._unstable.append(_Unstable(index))
+            self._unstable.append(_Unstable(index, len(self._objects)))
+        self._unstable[-1].commands.append(command_no)
 
     def add(self, item: DataObject, place: ObjectPlace, partitions: tuple[PartitionState, ...]) -> None:
         """Add an object of the append begun.
@@ -139,9 +156,77 @@ class ObjectTable:
             for broker_id in lacking:
                 self._missing.setdefault(broker_id, {})[object_number] = None
 
-    def end_append(self, partition: PartitionState, end_offset: int) -> None:
-        """Note where the append begun takes a partition."""
-        self._unstable[-1].ends[partition] = end_offset
+    def end_append(self, ranges: Iterable[tuple[PartitionState, tuple[int, int]]], undo: Callable[[], None]) -> None:
+        """Note the offsets of the append begun, and how to forget its producer's part."""
+        pending = self._unstable[-1]
+        for partition, (base, end) in ranges:
+            pending.bases.setdefault(partition, base)
+            pending.ends[partition] = end
+        pending.undo.append(undo)
+
+    def truncate(self, after_index: int) -> int:
+        """Cut all appends behind an entry, newest first; return how many rows are gone.
+
+        Their objects are forgotten: nothing names them any more, whoever still holds them.
+        """
+        cut_count = 0
+        while self._unstable and self._unstable[-1].index > after_index:
+            gone = self._unstable.pop()
+            for undo in reversed(gone.undo):
+                undo()
+            for partition, base in gone.bases.items():
+                cut_count += partition.truncate(base)
+            for command_no in gone.commands:
+                del self._first_object[gone.index, command_no]
+            for numbers in self._missing.values():
+                for number in range(gone.first_object, len(self._objects)):
+                    numbers.pop(number, None)
+            del self._objects[gone.first_object :]
+        return cut_count
+
+    def has_append(self, index: int) -> bool:
+        """Return whether an unstable append belongs to the entry."""
+        return bool(self._unstable) and self._unstable[-1].index == index
+
+    def lost_after(self, gone: frozenset[BrokerId]) -> int | None:
+        """Return the entry behind which something is held by nobody else than brokers that are gone, None if none."""
+        for pending in self._unstable:
+            for item in pending.objects:
+                if item.partitions and item.holders <= gone and not all(p.retired for p in item.partitions):
+                    return pending.index - 1
+        return None
+
+    def end_of(self, partition: PartitionState, broker_id: BrokerId) -> int:
+        """Return where a replica's log ends: before the first object that it lacks."""
+        bases = (
+            partition.base_of_object(number)
+            for number in self._missing.get(broker_id, {})
+            if partition in self._objects[number].partitions
+        )
+        return min((base for base in bases if base is not None), default=partition.log_end_offset)
+
+    def truncate_partition(self, partition: PartitionState, end_offset: int) -> int:
+        """Cut one partition, stable rows too (an unclean election); return how many rows are gone."""
+        if end_offset >= partition.log_end_offset:
+            return 0
+        for number in partition.object_numbers(end_offset):
+            item = self._objects[number]
+            item.partitions = tuple(each for each in item.partitions if each is not partition)
+        for pending in self._unstable:
+            if partition in pending.ends:
+                pending.bases[partition] = min(pending.bases[partition], end_offset)
+                pending.ends[partition] = min(pending.ends[partition], end_offset)
+        return partition.truncate(end_offset)
+
+    def expect(self, partition: PartitionState) -> None:
+        """Note what the replicas of a partition lack, after it got new ones."""
+        for number in partition.object_numbers(partition.log_start_offset):
+            item = self._objects[number]
+            lacking = set(partition.replicas) - item.holders
+            if lacking and partition not in item.partitions:
+                item.partitions = (*item.partitions, partition)
+            for broker_id in lacking:
+                self._missing.setdefault(broker_id, {})[number] = None
 
     def apply_holders_add(self, command: HoldersAdd) -> CommandResult:
         """Fold that more brokers hold an object."""

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
 from spark_replog.ids import BrokerId, LedgerId
+from spark_replog.log.election import NO_LEADER, elect_controlled_shutdown, elect_offline
 from spark_replog.log.leader_epochs import LeaderEpochCache
 from spark_replog.log.model import LogStartReason, Section
 
@@ -64,7 +65,10 @@ class PartitionState:
 
     Attributes:
         replicas: assigned brokers, preferred leader first.
+        adding: replicas that a running reassignment brings; removing: those that it takes.
         isr: in-sync brokers, in the order of `replicas`; never empty.
+        leader: -1 where every in-sync replica is fenced.
+        partition_epoch: how often leader, ISR or replicas were changed.
         min_insync: effective `min.insync.replicas`: the high watermark rests while the ISR is smaller.
         retired: its topic is closed; it holds nothing back.
         leader_epochs: where each leader's time began, one by `elect`.
@@ -82,6 +86,7 @@ class PartitionState:
         "_sizes",
         "_starts",
         "_types",
+        "adding",
         "high_watermark",
         "isr",
         "leader",
@@ -91,6 +96,8 @@ class PartitionState:
         "log_start_offset",
         "log_start_reason",
         "min_insync",
+        "partition_epoch",
+        "removing",
         "replicas",
         "retired",
     )
@@ -100,6 +107,9 @@ class PartitionState:
         self.isr = replicas
         self.leader = replicas[0]
         self.leader_epoch = 0
+        self.partition_epoch = 0
+        self.adding: tuple[BrokerId, ...] = ()
+        self.removing: tuple[BrokerId, ...] = ()
         self.leader_epochs = LeaderEpochCache()
         self.leader_epochs.assign(0, 0)
         self.min_insync = min_insync
@@ -211,8 +221,47 @@ class PartitionState:
         if broker_id not in self.isr or len(self.isr) == 1:
             return False
         self.isr = tuple(replica for replica in self.isr if replica != broker_id)
+        self.partition_epoch += 1
         if self.leader == broker_id:
-            self.elect(self.isr[0])
+            found = elect_offline(self.replicas, self.isr, self.isr)
+            self.elect(NO_LEADER if found is None else found.leader)
+        return True
+
+    def fence(self, broker_id: BrokerId, fenced: Collection[BrokerId]) -> bool:
+        """Take a broker out of service: out of the ISR, or without a leader where nobody else is in sync.
+
+        Args:
+            broker_id: who goes.
+            fenced: all that are fenced, this one included.
+
+        Returns:
+            Whether anything changed.
+        """
+        if broker_id not in self.isr:
+            return False
+        found = elect_controlled_shutdown(self.replicas, self.isr, self.isr, fenced)
+        if found is None:  # as in Kafka the last in-sync replicas stay so: nobody else has the rows
+            if self.leader == NO_LEADER:
+                return False
+            self.partition_epoch += 1
+            self.elect(NO_LEADER)
+            return True
+        self.isr = found.isr
+        self.partition_epoch += 1
+        if self.leader not in self.isr:
+            self.elect(found.leader)
+        return True
+
+    def unfence(self, fenced: Collection[BrokerId]) -> bool:
+        """Elect a leader where there is none and an in-sync replica is back; return whether that was so."""
+        if self.leader != NO_LEADER:
+            return False
+        found = elect_offline(self.replicas, self.isr, [each for each in self.isr if each not in fenced])
+        if found is None:
+            return False
+        self.isr = found.isr
+        self.partition_epoch += 1
+        self.elect(found.leader)
         return True
 
     def elect(self, leader: BrokerId) -> None:
@@ -226,4 +275,45 @@ class PartitionState:
         if broker_id in self.isr or broker_id not in self.replicas:
             return False
         self.isr = tuple(r for r in self.replicas if r in self.isr or r == broker_id)
+        self.partition_epoch += 1
         return True
+
+    def truncate(self, end_offset: int) -> int:
+        """Cut the log at the base of a section and begin a leader epoch there, so that offsets given again differ.
+
+        Args:
+            end_offset: base offset of a section; at or behind the log end nothing happens.
+
+        Returns:
+            How many rows are gone. The high watermark and the log start are lowered where they lie above.
+
+        Raises:
+            ValueError: the offset is inside of a section: an append is cut as a whole.
+        """
+        cut_count = self.log_end_offset - end_offset
+        if cut_count <= 0:
+            return 0
+        at = bisect_left(self._bases, end_offset)
+        if at == len(self._bases) or self._bases[at] != end_offset:
+            raise ValueError(f"offset {end_offset} is inside of a section")
+        columns = (self._bases, self._objects, self._starts, self._sizes, self._crcs, self._min_ms, self._max_ms)
+        for column in (*columns, self._newest_ms, self._types):
+            del column[at:]
+        self.log_end_offset = end_offset
+        self.high_watermark = min(self.high_watermark, end_offset)
+        self.log_start_offset = min(self.log_start_offset, end_offset)
+        self.leader_epochs.truncate_from_end(end_offset)
+        self.partition_epoch += 1
+        self.elect(self.leader)
+        return cut_count
+
+    def object_numbers(self, start_offset: int) -> list[int]:
+        """Return the numbers of the objects of the sections that reach behind an offset, in order."""
+        first = max(bisect_right(self._bases, start_offset) - 1, 0)
+        return list(dict.fromkeys(self._objects[first:]))
+
+    def base_of_object(self, object_number: int) -> int | None:
+        """Return the first offset that lies in an object, None where none does."""
+        at = bisect_left(self._objects, object_number)
+        is_there = at < len(self._objects) and self._objects[at] == object_number
+        return self._bases[at] if is_there else None

@@ -7,8 +7,8 @@ enough. The plain ``Producer`` has Kafka's sequence per record and partition: ``
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 
 from spark_replog.ids import TopicId
 from spark_replog.log.model import Append, IdentityKind, ProducerIdentity, ResetPolicy, SequencedAppend, row_counts
@@ -41,6 +41,11 @@ class ProducerState:
     last_ranges: OffsetRanges = field(default_factory=dict)
     last_generation: int = 0
     txn_digests: dict[int, bytes] = field(default_factory=dict)
+
+    def copy(self) -> ProducerState:
+        """Return an independent state."""
+        containers = {"past_runs": set(self.past_runs), "last_sequences": dict(self.last_sequences)}
+        return replace(self, **containers, txn_digests=dict(self.txn_digests))  # type: ignore[arg-type]
 
 
 def _digest(counts: RowCounts) -> bytes:
@@ -126,14 +131,14 @@ class ProducerTable:
             return Outcome.SKIPPED, detail
         return Outcome.CHECKPOINT_RESET, detail
 
-    def record(self, append: Append, ranges: OffsetRanges) -> None:
-        """Remember an applied append."""
+    def record(self, append: Append, ranges: OffsetRanges) -> Callable[[], None]:
+        """Remember an applied append; return what forgets it again, newest first."""
         if isinstance(append, SequencedAppend):
-            self.sequenced.record(append, ranges)
-            return
+            return self.sequenced.record(append, ranges)
         identity = append.identity
         key = (identity.kind, identity.producer_id)
         known = self._producers.get(key)
+        before = None if known is None else known.copy()
         if known is None:
             known = self._producers[key] = ProducerState(identity.incarnation, identity.run_id)
         keeps_runs = identity.kind in (IdentityKind.STREAM, IdentityKind.TRANSACTIONAL)
@@ -151,6 +156,13 @@ class ProducerTable:
         known.last_sequences[identity.incarnation] = identity.sequence
         known.last_ranges = ranges
         known.last_generation = max((o.generation for o in append.objects), default=known.last_generation)
+        return lambda: self._put(key, before)
+
+    def _put(self, key: tuple[IdentityKind, str], known: ProducerState | None) -> None:
+        if known is None:
+            self._producers.pop(key, None)
+        else:
+            self._producers[key] = known
 
     def forget_one_shots(self, floor: int) -> None:
         """Drop one-shot producers whose objects lie below the GC floor: the floor refuses their retries."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+from spark_replog.errors import ErrorCode
 from spark_replog.ids import BrokerId, TopicId
 
 OffsetRanges = Mapping[tuple[TopicId, int], tuple[int, int]]
@@ -34,6 +35,8 @@ class Outcome(Enum):
     CHECKPOINT_RESET = "checkpoint_reset"
     TXN_MISMATCH = "txn_mismatch"
     """Same txnVersion, other row counts."""
+    REFUSED = "refused"
+    """A change of a partition that its state does not allow; `error_code` says why, as Kafka would."""
     INVALID = "invalid"
     """The command contradicts the state (partition out of range, unknown object); see `detail`."""
 
@@ -46,13 +49,15 @@ class CommandResult:
         base_offsets: APPLIED appends: where each partition's rows went. DUPLICATE of the producer's LAST
             append: where they went then. Else empty.
         detail: why, for people; for a DUPLICATE non-empty when its row counts differ from what was applied.
-        leader_changes: partitions whose leader moved, as (topic id, partition, new leader).
+        leader_changes: partitions whose leader moved, as (topic id, partition, new leader; -1 none).
+        error_code: REFUSED: Kafka's code.
     """
 
     outcome: Outcome
     base_offsets: OffsetRanges = field(default_factory=dict)
     detail: str = ""
     leader_changes: tuple[tuple[TopicId, int, BrokerId], ...] = ()
+    error_code: ErrorCode | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ as there. A claim (``ProducerInit``) stands for Kafka's marker in every partitio
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -147,13 +147,14 @@ class SequenceTable:
                 return refused
         return None
 
-    def record(self, append: SequencedAppend, ranges: OffsetRanges) -> None:
-        """Remember an applied append."""
+    def record(self, append: SequencedAppend, ranges: OffsetRanges) -> Callable[[], None]:
+        """Remember an applied append; return what forgets it again. Claims of the id stay."""
         identity = append.identity
         known = self._producers.get(identity.producer_id)
         if known is None:
             known = self._producers[identity.producer_id] = SequencedProducer()
             known.is_forgettable = identity.kind is IdentityKind.ONE_SHOT
+        before = {place: known.partitions.get(place) for place in append.batches_by_place()}
         for place, batches in append.batches_by_place().items():
             offset = ranges[place][0]
             sequences = known.partitions.get(place)
@@ -165,6 +166,7 @@ class SequenceTable:
             assert sequences is not None
             known.partitions[place] = sequences
         known.last_generation = max((o.generation for o in append.objects), default=known.last_generation)
+        return lambda: _put_back(known, before)
 
     def forget(self, floor: int) -> None:
         """Drop random ids whose objects lie below the GC floor: the floor refuses their retries."""
@@ -175,6 +177,14 @@ class SequenceTable:
         ]
         for producer_id in gone:
             del self._producers[producer_id]
+
+
+def _put_back(known: SequencedProducer, before: Mapping[Place, PartitionSequences | None]) -> None:
+    for place, sequences in before.items():
+        if sequences is None:
+            known.partitions.pop(place, None)
+        else:
+            known.partitions[place] = sequences
 
 
 def _judge_partition(known: SequencedProducer | None, batches: Sequence[BatchSequence]) -> tuple[Outcome, str] | None:

@@ -16,8 +16,10 @@ from spark_replog.ids import BrokerId, LedgerId, TopicId
 from spark_replog.log.commands import decode_command
 from spark_replog.log.entry import decode_entry
 from spark_replog.log.group_state import GroupTable
+from spark_replog.log.leadership import Leadership
 from spark_replog.log.model import (
     Append,
+    BrokerFence,
     ConfigSet,
     DataObject,
     GenerationAdvance,
@@ -25,11 +27,14 @@ from spark_replog.log.model import (
     HoldersAdd,
     IsrChange,
     LogStartAdvance,
+    PartitionChange,
     PartitionsAdd,
     ProducerInit,
+    Section,
     SequencedAppend,
     TopicClose,
     TopicInit,
+    Truncate,
     row_counts,
 )
 from spark_replog.log.object_table import MissingCopy, ObjectPlace, ObjectTable
@@ -64,22 +69,26 @@ class TopicLedgerState:
         self.gc_floor = 0
         self.append_time_ms = 0
         self.produce_rates = ProduceRates()
-        self.last_shrink_ms: dict[BrokerId, int] = {}
         self.producers = ProducerTable()
         self.groups = GroupTable()
         self._partitions = self._topics.partitions
         self._objects = ObjectTable(ledger_id)
+        self._leadership = Leadership(self._topics, self._objects)
+        self.last_shrink_ms = self._leadership.last_shrink_ms
         # Each gets the command, the index of its entry and its number in it.
         self._fold: dict[type, Callable[[Any, int, int], CommandResult]] = {
             Append: self._apply_append,
             SequencedAppend: self._apply_append,
             ProducerInit: lambda command, *_: self.producers.sequenced.apply_init(command),
-            TopicInit: lambda command, *_: self._topics.apply_topic_init(command),
+            TopicInit: self._apply_topic_init,
             TopicClose: lambda command, *_: self._topics.apply_topic_close(command),
             LogStartAdvance: lambda command, *_: self._topics.apply_log_start_advance(command),
-            PartitionsAdd: lambda command, *_: self._topics.apply_partitions_add(command),
+            PartitionsAdd: self._apply_partitions_add,
             ConfigSet: lambda command, *_: self._topics.apply_config_set(command),
-            IsrChange: self._apply_isr_change,
+            IsrChange: lambda command, *_: self._leadership.apply_isr_change(command),
+            BrokerFence: lambda command, *_: self._leadership.apply_broker_fence(command),
+            PartitionChange: lambda command, *_: self._leadership.apply_partition_change(command),
+            Truncate: lambda command, index, _: self._leadership.apply_truncate(command, index, self.stable_index),
             HoldersAdd: lambda command, *_: self._objects.apply_holders_add(command),
             GenerationAdvance: self._apply_generation_advance,
             GroupRecords: self._apply_group_records,
@@ -141,7 +150,20 @@ class TopicLedgerState:
 
     def under_replicated(self, *, include_out_of_sync: bool = False) -> list[MissingCopy]:
         """Return the objects that an in-sync replica (or any assigned one) lacks, oldest first."""
-        return self._objects.under_replicated(include_out_of_sync=include_out_of_sync)
+        return self._objects.under_replicated(self._sections_of, include_out_of_sync=include_out_of_sync)
+
+    @property
+    def fenced(self) -> frozenset[BrokerId]:
+        """Return the brokers that are out of service."""
+        return frozenset(self._leadership.fenced)
+
+    def lost_after(self, gone: frozenset[BrokerId]) -> int | None:
+        """Return where the log must be cut if brokers never come back: behind this entry. None: nothing is lost."""
+        return self._objects.lost_after(gone)
+
+    def replica_end_offset(self, topic_id: TopicId, partition: int, broker_id: BrokerId) -> int:
+        """Return where a replica's log ends: before the first object that it lacks."""
+        return self._objects.end_of(self._partitions[topic_id, partition], broker_id)
 
     def judge(self, append: Append) -> Judgement:
         """Return what the fold answers if this append is decided next. Changes nothing."""
@@ -213,9 +235,10 @@ class TopicLedgerState:
         }
         for object_no, item in enumerate(append.objects):
             self._add_object(item, ObjectPlace(index, number, object_no, self.append_time_ms), log_times)
-        for where, (_, end) in judgement.ranges.items():
-            self._objects.end_append(self._partitions[where], end)
-        self.producers.record(append, judgement.ranges)
+        undo = self.producers.record(append, judgement.ranges)
+        self._objects.end_append(
+            ((self._partitions[where], range_) for where, range_ in judgement.ranges.items()), undo
+        )
         self.produce_rates.record(append, self.append_time_ms)
         return CommandResult(Outcome.APPLIED, judgement.ranges)
 
@@ -228,30 +251,17 @@ class TopicLedgerState:
             partitions.append(partition)
         self._objects.add(item, place, tuple(partitions))
 
-    def _apply_isr_change(self, command: IsrChange, index: int, number: int) -> CommandResult:
-        if command.topic_id is not None and command.topic_id not in self.topics:
-            return CommandResult(Outcome.UNKNOWN_TOPIC, {}, command.topic_id)
-        topics = self.topics.values() if command.topic_id is None else (self.topics[command.topic_id],)
-        lacking = self._objects.partitions_lacking(command.broker_id) if command.in_sync else set()
-        changed = kept_out = 0
-        leader_changes = []
-        for topic in topics:
-            for number_in_topic, partition in enumerate(topic.partitions):
-                if command.in_sync:
-                    behind = partition in lacking
-                    kept_out += behind and command.broker_id not in partition.isr
-                    changed += not behind and partition.grow(command.broker_id)
-                    continue
-                leader = partition.leader
-                changed += partition.shrink(command.broker_id)
-                if partition.leader != leader:
-                    leader_changes.append((topic.topic_id, number_in_topic, partition.leader))
-        if changed and not command.in_sync:
-            before_ms = self.last_shrink_ms.get(command.broker_id, command.time_ms)
-            self.last_shrink_ms[command.broker_id] = max(before_ms, command.time_ms)
-        detail = f"broker {command.broker_id} lacks objects of {kept_out} partitions" if kept_out else ""
-        outcome = Outcome.APPLIED if changed else Outcome.SKIPPED
-        return CommandResult(outcome, {}, detail, tuple(leader_changes))
+    def _apply_topic_init(self, command: TopicInit, index: int, number: int) -> CommandResult:
+        result = self._topics.apply_topic_init(command)
+        if result.outcome is Outcome.APPLIED:
+            self._leadership.settle_topic(command.topic_id)
+        return result
+
+    def _apply_partitions_add(self, command: PartitionsAdd, index: int, number: int) -> CommandResult:
+        result = self._topics.apply_partitions_add(command)
+        if result.outcome is Outcome.APPLIED:
+            self._leadership.settle_topic(command.topic_id)
+        return result
 
     def _apply_generation_advance(self, command: GenerationAdvance, index: int, number: int) -> CommandResult:
         if command.floor > command.generation:
@@ -272,6 +282,15 @@ class TopicLedgerState:
         return self.groups.apply(command)
 
     # ------------------------------------------------------------------------------------- helpers
+
+    def _sections_of(self, object_numbers: set[int]) -> dict[int, tuple[Section, ...]]:
+        """Return the sections of objects, in the order of their bytes; one pass over the tables."""
+        found: dict[int, list[Section]] = {number: [] for number in object_numbers}
+        for (topic_id, number), partition in self._partitions.items():
+            for row in partition.sections_between(0, partition.log_end_offset):
+                if row.object_number in found:
+                    found[row.object_number].append(Section(topic_id, number, row.row_count, *row[3:8]))
+        return {number: tuple(sorted(rows, key=lambda row: row.start_byte)) for number, rows in found.items()}
 
     def _find_contradiction(self, append: Append) -> str:
         for item in append.objects:

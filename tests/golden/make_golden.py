@@ -65,6 +65,13 @@ def entries() -> dict[str, list[c.Command]]:
             c.TopicUnpublish("orders", TOPIC),
             c.FeatureSet(1),
         ],
+        "entry_leadership": [
+            c.PartitionChange(TOPIC, 3, 2, 7, 1, (1, 0), (1, 0, 2), (1,), (2,)),
+            c.PartitionChange(TOPIC, 200, 0, 0, -1, (0,), (0,), is_unclean=True),
+            c.BrokerFence(2, True),
+            c.BrokerFence(300, False),
+            c.Truncate(70_000),
+        ],
         "entry_groups": group_commands(),
         "entry_producers": producer_commands(),
         "entry_access": access_commands(),
