@@ -111,10 +111,10 @@ def make_store(environment, work_folder):
     """Return a function that makes a store with some brokers."""
     numbers = itertools.count()
 
-    def make(brokers: int = 3) -> Store:
+    def make(brokers: int = 3, name: str = "log") -> Store:
         folder = work_folder / f"store-{next(numbers)}"
         folder.mkdir()
-        store = Store(environment, folder / "log")
+        store = Store(environment, folder / name)
         store.cli("init", "--brokers", str(brokers))
         return store
 

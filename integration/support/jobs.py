@@ -258,6 +258,28 @@ def run_source(spark, source, name, given):
     return names[name](spark, **given)
 
 
+def write_orders(spark, path, topic, rows):
+    """Append orders as JSON, customers 0 to 3 in turn."""
+    frame = spark.range(0, rows, 1, 1).selectExpr(
+        "cast(id % 4 as string) key", "to_json(struct(id % 4 as id, id * 10 as amount)) value"
+    )
+    frame.write.format("replog").mode("append").option("topic", topic).save(path)
+
+
+def run_blocks(spark, page, blocks):
+    """Run the Python blocks of a page, in order; queries that a block starts make a micro-batch or end first."""
+    names = {"spark": spark, "__name__": page}
+    for block in blocks:
+        exec(compile(block, page, "exec"), names)
+        for query in spark.streams.active:
+            deadline = time.monotonic() + 60
+            while query.isActive and query.lastProgress is None and time.monotonic() < deadline:
+                time.sleep(0.02)
+            query.stop()
+            if query.exception() is not None:
+                raise query.exception()
+
+
 def everything(spark, path, checkpoint_folder):
     """Stream and batch both ways, in any version."""
     register_twice(spark)
