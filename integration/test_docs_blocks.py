@@ -43,7 +43,8 @@ def test_blocks_run(page, spark, make_store):
 def check_recipes(spark, store):
     """The recipes did what they say, and a second run of a batch changed nothing."""
     assert len(spark.call("read", path=str(store.path), topic="large-orders")) == 5
-    found = spark.call("sql", statements=[f"select count(*), count(distinct id) from parquet.`{store.folder}/customers`"])
+    query = f"select count(*), count(distinct id) from parquet.`{store.folder}/customers`"
+    found = spark.call("sql", statements=[query])
     assert found == [[4, 4]]
 
 

@@ -3,7 +3,8 @@
 A comment on the line before a block says that it cannot run here, and why:
 ``<!-- does not run here: REASON -->``. A comment anywhere on the page prepares what its blocks use:
 ``<!-- blocks use: {"topics": {"orders": 2}, "rows": {"orders": 20}} -->``; without it there is an empty topic
-``orders``. All other blocks run, in order, in one namespace per page, with ``spark`` in it. ``/data/`` stands for a folder that is made for the page.
+``orders``. All other blocks run, in order, in one namespace per page, with ``spark`` in it. ``/data/`` stands for a
+folder that is made for the page.
 """
 
 from __future__ import annotations
@@ -13,7 +14,11 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
-_BLOCK = re.compile(r"(?:<!-- does not run here: (?P<reason>[^\n]+?) -->\n)?^```(?P<language>python|sql)\n(?P<code>.*?)^```$", re.M | re.S)
+_BLOCK = re.compile(
+    r"(?:<!-- does not run here: (?P<reason>[^\n]+?) -->\n)?"
+    r"^```(?P<language>python|sql)\n(?P<code>.*?)^```$",
+    re.M | re.S,
+)
 _NEEDS = re.compile(r"<!-- blocks use: (\{.*?\}) -->", re.S)
 
 
