@@ -33,9 +33,7 @@ def topics(make_store):
 
 
 def run_job(environment, store, master, *settings):
-    answer = environment.run(
-        str(environment.python), str(JOB), master, str(store.path), store.checkpoint(), *settings
-    )
+    answer = environment.run(str(environment.python), str(JOB), master, str(store.path), store.checkpoint(), *settings)
     (line,) = [line for line in answer.stdout.splitlines() if line.startswith("@@replog ")]
     facts = json.loads(line.removeprefix("@@replog "))
     assert facts["error"] is None

@@ -48,9 +48,7 @@ def test_headers_keep_order_and_repetition(spark, store):
     some += f"{pair.format(repr('b'), 'X' + repr('02'))})"
     put(spark, store, f"select '1' value, {some} headers", topic=topic)
     put(spark, store, "select '2' value, cast(array() as array<struct<key:string,value:binary>>) headers", topic=topic)
-    put(
-        spark, store, "select '3' value, cast(null as array<struct<key:string,value:binary>>) headers", topic=topic
-    )
+    put(spark, store, "select '3' value, cast(null as array<struct<key:string,value:binary>>) headers", topic=topic)
     put(spark, store, "select '4' value, array(named_struct('KEY', 'a', 'Value', X'03')) headers", topic=topic)
     put(spark, store, "select '5' value", topic=topic)
     run_in(spark, same_content, path=str(store.path), topic=topic, expected=f"""

@@ -46,7 +46,9 @@ class CatchUp:
         self._lock = threading.Lock()
 
     def copy_to_followers(self, ledger: Ledger[TopicLedgerState]) -> None:
-        """Give in-sync replicas what they miss, within ``replica.catchup.budget.ms``."""
+        """Give in-sync replicas what they miss, within ``replica.catchup.budget.ms``; 0 leaves it to others."""
+        if not self._config.replica_catchup_budget_ms:
+            return
         with ledger.lock:
             if ledger.state.stable_index == ledger.state.applied_index:
                 return

@@ -12,6 +12,7 @@ from spark_replog.coordinator.authorizer import Authorizer
 from spark_replog.coordinator.cluster import Cluster
 from spark_replog.coordinator.delayed_operation import DelayedOperationPurgatory
 from spark_replog.coordinator.delayed_produce import DelayedProduce, PartitionKey, delayed_produce_required
+from spark_replog.coordinator.failover import LeaderFailover
 from spark_replog.coordinator.local_log import find_under_min_isr, find_unwritable, partitions_of, without_partitions
 from spark_replog.coordinator.replica_fetcher import ObjectKey, ReplicaFetcher
 from spark_replog.coordinator.replication_round import (
@@ -32,6 +33,8 @@ from spark_replog.log.topic_state import TopicLedgerState
 _log = logging.getLogger(__name__)
 
 _SUCCESSES = frozenset({Outcome.APPLIED, Outcome.DUPLICATE, Outcome.SKIPPED})
+FAILOVERS_MAX = 3
+"""Of one append: each takes a broker out, so more do not help."""
 _MOVED = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
 
 
@@ -90,6 +93,7 @@ class LedgerAppend:
         self._known = Replication({key: set(brokers) for key, brokers in copied.items()})
         self._answer: CommandResult | None = None
         self._round: ReplicationRound | None = None
+        self._failover_count = 0
 
     def run(self) -> CommandResult:
         """Decide the append and return what the fold answered.
@@ -197,9 +201,54 @@ class LedgerAppend:
             self._leader_epoch,
             max(0, self._deadline_ms - services.clock.monotonic_ms()),
         )
+        if self._known.lost:
+            self._fail_over()
+            return
+        if errors and self._is_leader_lost(this):
+            return
         if not _MOVED.isdisjoint(errors.values()):
             return  # the fold has changed under the tail: judge again on the new one
         self._refuse(this, errors, is_decided=is_decided)
+
+    def _is_leader_lost(self, this: ReplicationRound) -> bool:
+        """Elect anew where replicas are late because the source of their copies hangs; return whether that was so."""
+        own = {(item.generation, item.name) for item in self._append.objects}
+        late = [job for job, target in this.missing if target not in this.copies[job.object_key].holders]
+        suspects = {broker_id for job in late if job.object_key not in own for broker_id in job.sources}
+        if not suspects or self._failover_count >= FAILOVERS_MAX:
+            return False
+        self._failover_count += 1
+        if not LeaderFailover(self._services.cluster).fail_over(self._ledger, suspects):
+            return False
+        self._known.departed.clear()
+        return True
+
+    def _fail_over(self) -> None:
+        """Elect without the brokers that hold what nobody can copy any more, then judge again.
+
+        Raises:
+            RetriableError: NOT_ENOUGH_REPLICAS: it is this append's own rows that are lost, or no election
+                helps; nothing of it was decided.
+        """
+        lost = dict(self._known.lost)
+        self._known.lost.clear()
+        own = {(item.generation, item.name) for item in self._append.objects}
+        suspects = {broker_id for sources in lost.values() for broker_id in sources}
+        self._failover_count += 1
+        if own.isdisjoint(lost) and self._failover_count <= FAILOVERS_MAX:
+            with self._ledger.lock:
+                before = self._ledger.state.applied_index
+            LeaderFailover(self._services.cluster).fail_over(self._ledger, suspects)
+            self._known.departed.clear()  # judged anew, with the new leaders
+            self._complete_parked_since(before)
+            return
+        raise RetriableError(
+            ErrorCode.NOT_ENOUGH_REPLICAS,
+            f"no broker delivers what {len(lost)} object(s) hold, and nobody else in sync has it. Nothing was decided. "
+            "Bring the root back and repeat the batch; to give its rows up for good: replog broker fence.",
+            ledger=self._ledger.ledger_id,
+            brokers=",".join(map(str, sorted(suspects))),
+        )
 
     def _leader_epoch(self, key: PartitionKey) -> int | ErrorCode:
         topic_id, number = key
@@ -300,9 +349,13 @@ class LedgerAppend:
 
     def _complete_parked(self) -> None:
         """Wake other appends of this process whose partition has another leader by the ENTRY just decided."""
-        if not self._known.departed:
-            return
+        if self._known.departed:
+            self._complete_parked_since(-1)
+
+    def _complete_parked_since(self, index: int) -> None:
         with self._ledger.lock:
+            if self._ledger.state.applied_index == index:
+                return
             keys = [
                 (t.topic_id, number) for t in self._ledger.state.topics.values() for number in range(len(t.partitions))
             ]

@@ -13,7 +13,8 @@ from spark_replog.coordinator.delayed_produce import PartitionKey
 from spark_replog.coordinator.topic_rules import INTERNAL_TOPICS
 from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError, ReplogError, RetriableError
 from spark_replog.log.commands import Append
-from spark_replog.log.topic_state import TopicLedgerState
+from spark_replog.log.election import NO_LEADER
+from spark_replog.log.topic_state import TopicLedgerState, TopicState
 
 
 def partitions_of(append: Append) -> dict[PartitionKey, None]:
@@ -28,7 +29,7 @@ def find_unwritable(
 
     INVALID_TOPIC_EXCEPTION for an internal topic unless allowed, UNKNOWN_TOPIC_ID for a topic that this
     ledger does not have, UNKNOWN_TOPIC_OR_PARTITION for one that was deleted and for a partition beyond
-    the topic's last.
+    the topic's last, LEADER_NOT_AVAILABLE where every in-sync replica is fenced.
     """
     refused: dict[PartitionKey, ReplogError] = {}
     by_topic = {
@@ -41,7 +42,10 @@ def find_unwritable(
         if error is None:
             topic = state.topics[topic_id]
             if 0 <= number < len(topic.partitions):
-                continue
+                if topic.partitions[number].leader != NO_LEADER:
+                    continue
+                error = _no_leader(topic, number)
+        if error is None:
             error = NotFoundError(
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
                 f"topic '{topic.name}' has {len(topic.partitions)} partitions and none with number {number}. "
@@ -51,6 +55,18 @@ def find_unwritable(
             )
         refused[key] = error
     return refused
+
+
+def _no_leader(topic: TopicState, number: int) -> ReplogError:
+    isr = ",".join(map(str, topic.partitions[number].isr))
+    return RetriableError(
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        f"every in-sync replica of the partition is fenced. Nothing was decided. Put one back: replog broker unfence "
+        f"{isr.split(',')[0]}; or lose what only they hold: replog topic elect {topic.name} --unclean.",
+        topic=topic.name,
+        partition=number,
+        isr=isr,
+    )
 
 
 def _topic_error(state: TopicLedgerState, topic_id: str, internal_topics_allowed: bool) -> ReplogError | None:

@@ -182,7 +182,11 @@ class ReplicaFetcher:
             self._brokers.check_root(target)
         if job.may_exist and self.is_whole(job, target):
             return
-        body = self._read_verified(job)
+        try:
+            body = self._read_verified(job)
+        except ReplogError as error:
+            error.context["sources"] = job.sources  # so that nobody blames the target
+            raise
         outcome = self._brokers.store(target).create(job.storage_key, body, make_parent=True)
         if outcome is not CreateOutcome.CREATED:
             raise CorruptDataError(

@@ -23,7 +23,7 @@ from spark_replog.coordinator.delayed_produce import (
 )
 from spark_replog.coordinator.partition import ObjectCopies, Partition
 from spark_replog.coordinator.replica_fetcher import CopyJob, ObjectKey, ReplicaFetcher
-from spark_replog.errors import ErrorCode
+from spark_replog.errors import ErrorCode, ReplogError
 from spark_replog.ids import BrokerId, LedgerId
 from spark_replog.log.commands import Append, Section
 from spark_replog.log.topic_state import PartitionState, TopicLedgerState
@@ -38,10 +38,12 @@ class Replication:
     Attributes:
         copied: object -> brokers that got a copy from us.
         departed: brokers that leave the ISR with this append's ENTRY, and why.
+        lost: objects that no source delivered, and the brokers that should have.
     """
 
     copied: dict[ObjectKey, set[BrokerId]] = field(default_factory=dict)
     departed: dict[BrokerId, str] = field(default_factory=dict)
+    lost: dict[ObjectKey, tuple[BrokerId, ...]] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def holders(self, key: ObjectKey, recorded: frozenset[BrokerId]) -> frozenset[BrokerId]:
@@ -194,7 +196,7 @@ def run_round(
 
     Returns:
         The partitions that were refused (NOT_ENOUGH_REPLICAS), did not get ready (REQUEST_TIMED_OUT), or
-        are led by another by now. What was copied and who departed is in ``known``.
+        are led by another by now. What was copied, what is lost and who departed is in ``known``.
     """
     purgatory, lag_ms = services.purgatory, services.lag_ms
     operation = DelayedProduce(timeout_ms, this.partitions, this.statuses, lookup)
@@ -217,6 +219,10 @@ def run_round(
             with known.lock:
                 known.copied.setdefault(job.object_key, set()).add(target)
                 this.copies[job.object_key].holders.add(target)
+        elif isinstance(error, ReplogError) and "sources" in error.context:
+            with known.lock:
+                known.lost[job.object_key] = job.sources
+            operation.force_complete()  # no wait can help: its leader is lost
         else:
             depart(target, str(error))
         purgatory.check_and_complete(_watch_key(job))

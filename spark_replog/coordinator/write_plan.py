@@ -11,6 +11,7 @@ from spark_replog.coordinator.task_catch_up import plan_copies
 from spark_replog.errors import NotFoundError
 from spark_replog.ids import BrokerId
 from spark_replog.log.acl import AclOperation, ResourceType
+from spark_replog.log.election import NO_LEADER
 from spark_replog.log.topic_state import PartitionState, TopicLedgerState, TopicState
 from spark_replog.log.write_plan import TopicPlan, WritePlan
 
@@ -97,4 +98,6 @@ def _topic_plan(handle: TopicHandle, state: TopicLedgerState, topic: TopicState)
 
 def _leader_first(partition: PartitionState, brokers: Sequence[BrokerId]) -> tuple[BrokerId, ...]:
     leader = partition.leader
+    if leader == NO_LEADER:  # the commit refuses its rows
+        return tuple(brokers)
     return (leader, *(broker_id for broker_id in brokers if broker_id != leader))

@@ -169,30 +169,35 @@ class ObjectTable:
 
         Their objects are forgotten: nothing names them any more, whoever still holds them.
         """
-        cut_count = 0
+        ends: dict[PartitionState, int] = {}
         while self._unstable and self._unstable[-1].index > after_index:
             gone = self._unstable.pop()
             for undo in reversed(gone.undo):
                 undo()
             for partition, base in gone.bases.items():
-                cut_count += partition.truncate(base)
+                ends[partition] = min(base, ends.get(partition, base))
             for command_no in gone.commands:
                 del self._first_object[gone.index, command_no]
             for numbers in self._missing.values():
                 for number in range(gone.first_object, len(self._objects)):
                     numbers.pop(number, None)
             del self._objects[gone.first_object :]
-        return cut_count
+        return sum(partition.truncate(end_offset) for partition, end_offset in ends.items())
 
     def has_append(self, index: int) -> bool:
         """Return whether an unstable append belongs to the entry."""
         return bool(self._unstable) and self._unstable[-1].index == index
 
     def lost_after(self, gone: frozenset[BrokerId]) -> int | None:
-        """Return the entry behind which something is held by nobody else than brokers that are gone, None if none."""
+        """Return the entry to cut behind if brokers are given up, None where nothing is lost.
+
+        Lost is an object that nobody else holds, where an in-sync replica goes on without it. Partitions
+        that have no other in-sync replica wait for theirs: nobody may lead them.
+        """
         for pending in self._unstable:
             for item in pending.objects:
-                if item.partitions and item.holders <= gone and not all(p.retired for p in item.partitions):
+                goes_on = any(not p.retired and not gone.issuperset(p.isr) for p in item.partitions)
+                if goes_on and item.holders <= gone:
                     return pending.index - 1
         return None
 

@@ -1,0 +1,99 @@
+"""A leader that is lost before its followers had its rows: the election, and the truncation that goes with it.
+
+With acks=1 a row is in the log when its leader holds it. Where that root is gone for good or for long, the
+followers cannot be brought up to date, and everything behind such a row would wait for ever: an acknowledged
+row must never sit behind one that is lost. So the ENTRY that takes the lost broker out of the in-sync replicas
+(which elects the next leader) first cuts the log behind the last entry that somebody else holds. Readers never
+saw what is cut (it lies above the stable index), producers may write it again, and the lost broker's copies
+are named by nothing any more. Source: KIP-101; DESIGN 6.6.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection
+
+from spark_replog.coordinator.cluster import Cluster
+from spark_replog.coordinator.root_check import is_root_there
+from spark_replog.ids import BrokerId
+from spark_replog.ledger.ledger import Ledger
+from spark_replog.log.commands import IsrChange, Truncate, encode_command
+from spark_replog.log.results import CommandResult, Outcome
+from spark_replog.log.topic_state import TopicLedgerState
+
+_log = logging.getLogger(__name__)
+
+
+class LeaderFailover:
+    """Thread safe. Driven by appends that wait in vain, and by ``replog coordinator run``."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    def fail_over(self, ledger: Ledger[TopicLedgerState], suspects: Collection[BrokerId]) -> bool:
+        """Elect without those of the suspects whose root does not answer.
+
+        Where an election would leave a partition with fewer in-sync replicas than ``min.insync.replicas``,
+        nothing is cut: nobody could be acknowledged behind it anyway, and the rows may come back.
+
+        Args:
+            ledger: whose partitions.
+            suspects: brokers that failed to deliver what only they hold.
+
+        Returns:
+            Whether anything was decided.
+
+        Raises:
+            RetriableError: REPLOG_NO_QUORUM.
+        """
+        config = self._cluster.config
+        gone = frozenset(
+            broker_id
+            for broker_id in suspects
+            if not is_root_there(self._cluster.brokers, broker_id, config.replica_lag_time_max_ms)
+        )
+        if not gone:
+            return False
+
+        def propose(state: TopicLedgerState) -> tuple[bytes, ...] | None:
+            commands = failover_commands(state, gone, self._cluster.clock.now_ms())
+            return tuple(encode_command(each) for each in commands) or None
+
+        outcome = ledger.append(propose, timeout_ms=config.delivery_timeout_ms)
+        result: CommandResult | None = outcome.result
+        if result is None or result.outcome is not Outcome.APPLIED:
+            return False
+        _log.warning(
+            "ledger %s goes on without broker(s) %s: entry %d moved their leaders%s",
+            ledger.ledger_id,
+            ", ".join(map(str, sorted(gone))),
+            outcome.index,
+            f"; {result.detail}" if result.detail else "",
+        )
+        return True
+
+
+def failover_commands(
+    state: TopicLedgerState, gone: frozenset[BrokerId], now_ms: int, *, is_forced: bool = False
+) -> list[Truncate | IsrChange]:
+    """Return what goes into the ENTRY that gives brokers up: the cut first, so that the new epochs begin there.
+
+    Args:
+        state: the newest fold.
+        gone: who is given up.
+        now_ms: wall time, paces the way back.
+        is_forced: an admin says so: ``min.insync.replicas`` does not hold it up.
+    """
+    led = [
+        partition
+        for topic in state.topics.values()
+        if not topic.closed
+        for partition in topic.partitions
+        if not gone.isdisjoint(partition.isr) and not gone.issuperset(partition.isr)
+    ]
+    if not is_forced and any(len(set(each.isr) - gone) < each.min_insync for each in led):
+        return []
+    after_index = state.lost_after(gone)
+    commands: list[Truncate | IsrChange] = [] if after_index is None else [Truncate(after_index)]
+    leaving = sorted(broker_id for broker_id in gone if any(broker_id in each.isr for each in led))
+    return [*commands, *(IsrChange(None, broker_id, False, now_ms) for broker_id in leaving)]

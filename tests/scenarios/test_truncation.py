@@ -1,0 +1,108 @@
+"""acks=1 and the leader lost before its followers had the rows: real roots moved away and back."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_replog.config import CoordinatorConfig
+from spark_replog.coordinator.catch_up import CatchUp
+from spark_replog.log.results import Outcome
+
+FAST = CoordinatorConfig(replica_rejoin_wait_ms=0, replica_lag_time_max_ms=500)
+
+
+@pytest.fixture
+def orders(store, monkeypatch):
+    """Every coordinator dies right after its ENTRY: nothing is copied behind an acks=1 append."""
+    monkeypatch.setattr(CatchUp, "copy_to_followers", lambda self, ledger: None)
+    store.config = FAST
+    store.reopen()
+    store.create("orders", 2)
+    return store
+
+
+def described(store, partition=0):
+    return store.controller.describe_topic("orders").partitions[partition]
+
+
+def offsets(response) -> dict[int, tuple[int, int]]:
+    assert response.error is None, response.error
+    assert response.result.outcome is Outcome.APPLIED
+    return {partition: bounds for (_, partition), bounds in response.result.base_offsets.items()}
+
+
+def test_rows_that_only_the_lost_leader_has_are_cut_and_their_offsets_given_again(orders) -> None:
+    assert offsets(orders.append("orders", {0: 5, 1: 2}, batch=0)) == {0: (0, 5), 1: (0, 2)}
+    leader = described(orders).leader
+    # One row set that only the leader holds, and behind it one that two replicas hold.
+    assert offsets(orders.append("orders", {0: 3}, batch=1, holders={leader}, acks=1)) == {0: (5, 8)}
+    others = {0, 1, 2} - {leader}
+    assert offsets(orders.append("orders", {0: 1, 1: 4}, batch=2, holders=others, acks=1)) == {0: (8, 9), 1: (2, 6)}
+    assert orders.high_watermarks("orders") == [5, 2]
+    lost = {each.object.name for each in unread(orders)}
+    orders.away(leader)
+    # The next acknowledged batch may not stand behind a row that is lost: the log goes back to 5 and 2.
+    assert offsets(orders.append("orders", {0: 2}, batch=3, holders=others)) == {0: (5, 7)}
+    now = described(orders)
+    assert (now.leader in others, set(now.isr), now.leader_epoch) == (True, others, 2)
+    assert (now.high_watermark, now.log_end_offset) == (7, 7)
+    assert described(orders, 1).high_watermark == described(orders, 1).log_end_offset == 2
+    # Batches 1 and 2 may come again: what the producer was known by went with their rows.
+    repeated = orders.append("orders", {0: 3}, batch=4, holders=others)
+    assert offsets(repeated) == {0: (7, 10)}
+    # The root comes back with its divergent object: nobody reads it, nobody copies it.
+    orders.back(leader)
+    assert offsets(orders.append("orders", {0: 1}, batch=5, holders=others)) == {0: (10, 11)}
+    orders.reopen()
+    assert set(orders.isr("orders")) == {0, 1, 2}
+    named = {each.object.name for number in (0, 1) for each in orders.sections("orders", number)}
+    assert named.isdisjoint(lost)
+    on_disk = orders.held_by("orders", leader)
+    assert lost & on_disk and named <= on_disk
+
+
+def unread(store) -> list:
+    handle = store.cluster.lookup("orders")
+    ledger, _ = store.cluster.topic_state(handle)
+    with ledger.lock:
+        return [s for number in (0, 1) for s in ledger.state.sections(handle.topic_id, number, (5, 2)[number], 100)]
+
+
+def test_a_batch_that_was_cut_is_appended_again_by_its_replay(orders) -> None:
+    leader = described(orders).leader
+    others = {0, 1, 2} - {leader}
+    offsets(orders.append("orders", {0: 3}, batch=0, holders={leader}, acks=1))
+    orders.away(leader)
+    offsets(orders.append("orders", {0: 1}, batch=0, query="other", holders=others))
+    orders.reopen()
+    assert offsets(orders.append("orders", {0: 3}, batch=0, holders=others)) == {0: (1, 4)}
+    assert orders.high_watermarks("orders") == [4, 0]
+
+
+def test_nothing_is_cut_while_the_leader_answers(orders) -> None:
+    leader = described(orders).leader
+    offsets(orders.append("orders", {0: 3}, batch=0, holders={leader}, acks=1))
+    assert offsets(orders.append("orders", {0: 1}, batch=1)) == {0: (3, 4)}
+    assert orders.high_watermarks("orders") == [4, 0]
+    assert described(orders).leader_epoch == 0
+
+
+def test_nothing_is_cut_where_too_few_replicas_would_stay(orders) -> None:
+    orders.create("strict", config={"min.insync.replicas": "3"})
+    leader = orders.controller.describe_topic("strict").partitions[0].leader
+    offsets(orders.append("strict", {0: 3}, batch=0, holders={leader}, acks=1))
+    orders.away(leader)
+    refused = orders.append("strict", {0: 1}, batch=1, holders={0, 1, 2} - {leader})
+    assert refused.error is not None and refused.error.code.name == "NOT_ENOUGH_REPLICAS"
+    orders.back(leader)
+    orders.reopen()
+    assert offsets(orders.append("strict", {0: 1}, batch=1)) == {0: (3, 4)}
+    assert orders.high_watermarks("strict") == [4]
+
+
+def test_an_append_whose_own_rows_are_gone_is_refused_and_decides_nothing(orders) -> None:
+    made = orders.put("orders", {0: 1}, {0})
+    orders.away(0)
+    refused = orders.append("orders", {}, batch=0, objects=(made,))
+    assert refused.error is not None and refused.error.code.name == "NOT_ENOUGH_REPLICAS"
+    assert described(orders).log_end_offset == 0
