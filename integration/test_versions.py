@@ -10,6 +10,16 @@ SCHEMA = (
     "headers:array<struct<key:string,value:binary>>>"
 )
 
+REFUSALS = {
+    "value": "Required attribute 'value' not found",
+    "type": "value must be a(n) string or binary",
+    "topic": "topic option required when no 'topic' attribute is present",
+    "null topic": "[REPLOG_NULL_TOPIC]",
+    "serializer": "kafka option 'key.serializer' is not supported",
+    "partition": "names partition 9",
+}
+"""The sink's contract in short; ``contract/`` has it in full for the newest version."""
+
 
 @pytest.mark.parametrize("version", ["4.0", "4.1", "4.2", "4.3"])
 def test_version(version, request, make_store, work_folder):
@@ -23,10 +33,16 @@ def test_version(version, request, make_store, work_folder):
         driver = SparkDriver(environment, work_folder / f"driver-{version}.log", "serve")
     try:
         assert driver.call("about")["spark"].startswith(version)
+        rules = driver.call("sink_rules", path=str(store.path), topic=store.topic("rules"))
         found = driver.call("everything", path=str(store.path), checkpoint_folder=str(store.folder), timeout_s=120)
     finally:
         if version != "4.3":
             driver.close()
+    assert rules["rows"] == [[1, 0, "k", "v"], [1, 1, None, None]]
+    assert rules["headers"] == [[["h", "1"], ["h", "2"]], None]
+    assert rules["filtered"] == [1, 1]
+    for name, text in REFUSALS.items():
+        assert text in rules["refused"][name]
     assert found["values"] == list(range(125))
     by_partition = {}
     for partition, offset in found["offsets"]:

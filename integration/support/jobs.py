@@ -302,6 +302,40 @@ def everything(spark, path, checkpoint_folder):
     }
 
 
+def sink_rules(spark, path, topic):
+    """The sink's rules in short, for versions that do not run them all: what is written, what is refused."""
+    header = "array(named_struct('key', 'h', 'value', binary('1')), named_struct('key', 'h', 'value', binary('2')))"
+    write_sql(
+        spark, path,
+        f"select '{topic}' topic, 1 partition, 'k' key, binary('v') value, {header} headers, 1.5D price "
+        f"union all select '{topic}', 1, null, null, cast(null as array<struct<key:string,value:binary>>), 2D",
+        {"kafka.bootstrap.servers": "h:1", "kafka.acks": "all", "kafka.linger.ms": "5"},
+    )  # fmt: skip
+    refused = {}
+    for name, query, options in [
+        ("value", "select 'a' Value", {"topic": topic}),
+        ("type", "select 1 value", {"topic": topic}),
+        ("topic", "select 'a' value", {}),
+        ("null topic", "select 'a' value, cast(null as string) topic", {}),
+        ("serializer", "select 'a' value", {"topic": topic, "kafka.key.serializer": "x"}),
+        ("partition", "select 'a' value, 9 partition", {"topic": topic}),
+    ]:
+        try:
+            write_sql(spark, path, query, options)
+            refused[name] = ""
+        except Exception as error:
+            refused[name] = str(error)
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    reads = []
+    for options in ({}, {"pushDownFilters": "true"}):
+        frame = spark.read.format("replog").option("subscribe", topic).options(**options).load(path)
+        reads.append(frame.filter("partition = 1 and offset >= 1").count())
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "false")
+    rows = [[row[0], row[1], row[2], row[3]] for row in read(spark, path, topic)]
+    return {"rows": rows, "headers": [row[1] for row in read_headers(spark, path, topic)], "refused": refused,
+            "filtered": reads}  # fmt: skip
+
+
 # -------------------------------------------------------------------------------------- processes
 
 QUERIES = {}

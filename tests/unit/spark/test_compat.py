@@ -1,0 +1,88 @@
+"""What is bridged between versions of Spark."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import types
+import zipfile
+import zipimport
+
+import pytest
+
+from spark_replog.spark import compat
+
+
+@pytest.fixture
+def archive(tmp_path, monkeypatch):
+    """An archive on the path, an old Spark and an old Python; the count of directory reads."""
+    path = tmp_path / "some.zip"
+    with zipfile.ZipFile(path, "w") as file:
+        file.writestr("replog_zipped.py", "answer = 1\n")
+    monkeypatch.setattr(zipimport.zipimporter, "invalidate_caches", zipimport.zipimporter.invalidate_caches)
+    monkeypatch.setattr(compat, "HAS_READ_LIMITS", False)
+    monkeypatch.setattr(compat.sys, "version_info", (3, 12, 0))
+    monkeypatch.setenv(compat.ZIPIMPORT_PATCH_VARIABLE, "1")
+    reads = []
+    original = zipimport._read_directory
+    monkeypatch.setattr(zipimport, "_read_directory", lambda name: reads.append(name) or original(name))
+    return path, reads
+
+
+def test_unchanged_archives_are_not_read_again(archive):
+    path, reads = archive
+    importer = zipimport.zipimporter(str(path))
+    compat.patch_zipimport_if_asked()
+    compat.patch_zipimport_if_asked()
+    del reads[:]
+    for _ in range(5):
+        importer.invalidate_caches()
+    assert len(reads) == 1, "once to know the archive, then not again"
+    with zipfile.ZipFile(path, "a") as file:
+        file.writestr("replog_added.py", "answer = 2\n")
+    importer.invalidate_caches()
+    assert len(reads) == 2
+    assert importer.find_spec("replog_added") is not None
+    os.remove(path)
+    importer.invalidate_caches()
+    assert importer.find_spec("replog_added") is None
+
+
+@pytest.mark.parametrize("reason", ["not asked for", "new Spark", "new Python"])
+def test_the_library_is_left_alone(archive, monkeypatch, reason):
+    if reason == "not asked for":
+        monkeypatch.delenv(compat.ZIPIMPORT_PATCH_VARIABLE)
+    elif reason == "new Spark":
+        monkeypatch.setattr(compat, "HAS_READ_LIMITS", True)
+    else:
+        monkeypatch.setattr(compat.sys, "version_info", (3, 13, 0))
+    before = zipimport.zipimporter.invalidate_caches
+    compat.patch_zipimport_if_asked()
+    assert zipimport.zipimporter.invalidate_caches is before
+
+
+def test_the_data_source_applies_the_patch_where_it_is_imported(archive):
+    from spark_replog.spark import data_source
+
+    importlib.reload(data_source)
+    assert getattr(zipimport.zipimporter.invalidate_caches, "is_replog_patch", False)
+
+
+@pytest.mark.parametrize(
+    ("ask", "module"),
+    [
+        (compat.in_commit_worker, "pyspark.sql.worker.python_streaming_sink_runner"),
+        (compat.in_push_down_worker, "pyspark.sql.worker.data_source_pushdown_filters"),
+    ],
+)
+def test_workers_are_told_apart_by_their_module(monkeypatch, ask, module):
+    monkeypatch.delitem(sys.modules, module, raising=False)
+    assert not ask()
+    monkeypatch.setitem(sys.modules, module, types.ModuleType(module))
+    assert ask(), "started by the daemon"
+    monkeypatch.delitem(sys.modules, module)
+    main = types.ModuleType("__main__")
+    main.__spec__ = types.SimpleNamespace(name=module)
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    assert ask(), "started by itself"
