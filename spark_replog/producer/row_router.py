@@ -193,33 +193,48 @@ class RowRouter:
         self._slot_count += topic.partition_count
 
     def _route(self, topic: TopicPlan, partition: int) -> Route:
-        in_sync = topic.in_sync[partition]
-        destination = Destination(
-            ledger_id=topic.ledger_id,
-            generation=topic.generation,
-            brokers=tuple(sorted(in_sync)),
-            leader=None if self._config.acks == -1 or not in_sync else in_sync[0],
-            compression=self._config.compression_type or topic.compression,
-        )
-        return Route(TopicPartition(topic.name, partition), destination)
+        return Route(TopicPartition(topic.name, partition), destination_of(topic, partition, self._config))
 
     def _check_sizes(self, topic: TopicPlan, sizes: Int64Array) -> None:
         largest_bytes = int(sizes.max())
-        limits = (
-            (self._config.max_request_size_bytes, "max.request.size"),
-            (self._row_bytes_max, "what buffer.memory holds"),
-            (topic.max_message_bytes, "the topic's max.message.bytes"),
-        )
-        limit_bytes, setting = min(limits)
-        if largest_bytes > limit_bytes:
-            raise InvalidConfigError(
-                ErrorCode.MESSAGE_TOO_LARGE,
-                f"a row for topic '{topic.name}' is {largest_bytes} bytes when serialized, larger than {setting} "
-                f"({limit_bytes}). Raise that setting or split the row.",
-                topic=topic.name,
-                size_bytes=largest_bytes,
-                row=int(sizes.argmax()),
-            )
+        limit = row_limit(topic, self._config, self._row_bytes_max)
+        if largest_bytes > limit[0]:
+            raise too_large(topic.name, largest_bytes, limit, row=int(sizes.argmax()))
+
+
+def destination_of(topic: TopicPlan, partition: int, config: ProducerConfig) -> Destination:
+    """Return where the objects of a partition go."""
+    in_sync = topic.in_sync[partition]
+    return Destination(
+        ledger_id=topic.ledger_id,
+        generation=topic.generation,
+        brokers=tuple(sorted(in_sync)),
+        leader=None if config.acks == -1 or not in_sync else in_sync[0],
+        compression=config.compression_type or topic.compression,
+    )
+
+
+def row_limit(topic: TopicPlan, config: ProducerConfig, row_bytes_max: int) -> tuple[int, str]:
+    """Return how large a row of the topic may be, and the setting that says so."""
+    limits = (
+        (config.max_request_size_bytes, "max.request.size"),
+        (row_bytes_max, "what buffer.memory holds"),
+        (topic.max_message_bytes, "the topic's max.message.bytes"),
+    )
+    return min(limits)
+
+
+def too_large(topic: str, size_bytes: int, limit: tuple[int, str], **context: int) -> InvalidConfigError:
+    """Return MESSAGE_TOO_LARGE for a row of a topic."""
+    limit_bytes, setting = limit
+    return InvalidConfigError(
+        ErrorCode.MESSAGE_TOO_LARGE,
+        f"a row for topic '{topic}' is {size_bytes} bytes when serialized, larger than {setting} "
+        f"({limit_bytes}). Raise that setting or split the row.",
+        topic=topic,
+        size_bytes=size_bytes,
+        **context,
+    )
 
 
 def _routed(slots: np.ndarray[Any, Any]) -> RoutedRows:
@@ -235,4 +250,4 @@ def _running_sum(sizes: Int64Array) -> Int64Array:
     return ends
 
 
-__all__ = ["Route", "RoutedRows", "RowRouter", "SlotRows"]
+__all__ = ["Route", "RoutedRows", "RowRouter", "SlotRows", "destination_of", "row_limit", "too_large"]

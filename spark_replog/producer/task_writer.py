@@ -11,10 +11,9 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import pyarrow as pa
 
 from spark_replog.clock import SYSTEM_CLOCK, Clock
@@ -24,22 +23,20 @@ from spark_replog.ids import LedgerId
 from spark_replog.log.model import DataObject
 from spark_replog.log.write_plan import WritePlan
 from spark_replog.producer.accumulator import RecordAccumulator
-from spark_replog.producer.buffer_pool import BufferPool, PinnedBytes
-from spark_replog.producer.columns import InputColumns, Rows
+from spark_replog.producer.arrow_appender import ArrowAppender
+from spark_replog.producer.buffer_pool import BufferPool
+from spark_replog.producer.columns import InputColumns
 from spark_replog.producer.delivery import Delivered, DeliveryResult
 from spark_replog.producer.in_flight import DataRequest
-from spark_replog.producer.murmur2 import Int64Array
 from spark_replog.producer.object_builder import ObjectBuilder
 from spark_replog.producer.partitioner import load_partitioner
-from spark_replog.producer.row_router import RowRouter, SlotRows
+from spark_replog.producer.row_router import RowRouter
 from spark_replog.producer.sender import Sender
 from spark_replog.producer.transport import PutTransport
 from spark_replog.storage.brokers import BrokerSet
 
 logger = logging.getLogger(__name__)
 
-RANGE_BYTES_MAX = 8 * 1024 * 1024
-"""Rows sorted and gathered together: small enough for the cache, large enough for few slices."""
 ABORT_WAIT_MS_MAX = 1_000
 SLACK_DIVISOR = 4
 """This part of ``buffer.memory`` is for what the pool cannot count: pages that Arrow's allocator keeps
@@ -116,8 +113,6 @@ class TaskWriter:
         custom = load_partitioner(config.partitioner_class) if config.partitioner_class else None
         pool_bytes = config.buffer_memory_bytes - config.buffer_memory_bytes // SLACK_DIVISOR
         self._pool = BufferPool(pool_bytes, clock=clock)
-        self._range_bytes = max(1, min(RANGE_BYTES_MAX, pool_bytes // 8))
-        self._router = RowRouter(plan, config, default_topic, random_source, custom, row_bytes_max=pool_bytes)
         self._accumulator = RecordAccumulator(
             self._pool,
             batch_size_bytes=config.batch_size_bytes,
@@ -125,6 +120,15 @@ class TaskWriter:
             linger_ms=config.linger_ms,
             fills_requests=True,
             clock=clock,
+        )
+        self._appender = ArrowAppender(
+            RowRouter(plan, config, default_topic, random_source, custom, row_bytes_max=pool_bytes),
+            self._accumulator,
+            batch_size_bytes=config.batch_size_bytes,
+            max_block_ms=config.max_block_ms,
+            clock=clock,
+            make_progress=self._make_progress,
+            after_range=self._run_sender,
         )
         self._transport = PutTransport(brokers)
         self._report = TaskReport()
@@ -158,9 +162,9 @@ class TaskWriter:
         if batch.num_rows:
             rows = self._columns.normalise(batch, self._clock.now_ms())
             del batch
-            self._append_rows(rows)
-        self._sender.run_once(self._clock.monotonic_ms())
-        self._raise_failure()
+            for _ in self._appender.append(rows):
+                pass
+        self._run_sender()
 
     def close(self) -> TaskResult:
         """Send what waits, wait for the copies that ``acks`` asks for, and say what lies where.
@@ -209,47 +213,16 @@ class TaskWriter:
         while not all(future.done() for future in futures) and self._clock.monotonic_ms() < deadline_ms:
             self._clock.sleep_ms(5)
 
-    def _append_rows(self, rows: Rows) -> None:
-        slots = self._router.route(rows)
-        ends = np.cumsum(rows.sizes)
-        lone = slots.lone_slot
-        is_lean = rows.pinned_bytes <= min(2 * int(ends[-1]), self._pool.total_bytes // 4)
-        if lone is not None and is_lean:
-            pinned = self._reserve(rows.pinned_bytes)
-            self._append_slices(SlotRows.of_one(rows.data, lone, rows.sizes), pinned)
-            pinned.release()
-            return
-        for start, stop in _ranges(ends, self._range_bytes):
-            size_bytes = int(ends[stop - 1]) - (int(ends[start - 1]) if start else 0)
-            pinned = self._reserve(size_bytes)
-            self._append_slices(slots.gather(rows, start, stop), pinned)
-            pinned.release()
-            self._sender.run_once(self._clock.monotonic_ms())
-            self._raise_failure()
-
-    def _append_slices(self, gathered: SlotRows, pinned: PinnedBytes) -> None:
-        now_ms = self._clock.monotonic_ms()
-        for slot, start, stop, size_bytes in gathered.pieces(self._config.batch_size_bytes):
-            route = self._router.slot(slot)
-            self._accumulator.append(
-                route.topic_partition,
-                route.destination,
-                gathered.data.slice(start, stop - start),
-                size_bytes,
-                pinned,
-                now_ms,
-            )
-
-    def _reserve(self, size_bytes: int) -> PinnedBytes:
-        self._pool.allocate(size_bytes, self._config.max_block_ms, self._make_progress)
-        return PinnedBytes(self._pool, size_bytes)
-
     def _make_progress(self, left_ms: int) -> None:
         """Run the sender for a blocked allocation, then wait for an answer to come."""
         wait_ms = self._sender.run_once(self._clock.monotonic_ms())
         self._raise_failure()
         if self._pool.queued_count:
             self._transport.wait(min(wait_ms, left_ms))
+
+    def _run_sender(self) -> None:
+        self._sender.run_once(self._clock.monotonic_ms())
+        self._raise_failure()
 
     def _raise_failure(self) -> None:
         if self._sender.failure is not None:
@@ -258,15 +231,6 @@ class TaskWriter:
     def _check_open(self) -> None:
         if self._is_closed:
             raise InvalidConfigError(ErrorCode.INVALID_REQUEST, "this writer is closed. Open a new one.")
-
-
-def _ranges(ends: Int64Array, range_bytes: int) -> Iterator[tuple[int, int]]:
-    """Yield [start, stop) row ranges of at most ``range_bytes``, or one row where that is larger."""
-    start, start_bytes = 0, 0
-    while start < len(ends):
-        stop = max(start + 1, int(np.searchsorted(ends, start_bytes + range_bytes, side="right")))
-        yield start, stop
-        start, start_bytes = stop, int(ends[stop - 1])
 
 
 def _log(error: ReplogError) -> None:

@@ -1,0 +1,353 @@
+"""Makes stored objects part of the log: the plain producer's delivery.
+
+One entry in work per ledger. What was stored meanwhile waits and goes into the next entry
+together, so that the number of entries follows the ledger's pace and not the producer's.
+
+Why an append is repeated here and not by the sender: only the very same append is found as a
+duplicate. So one whose answer was lost is repeated as it is until it is answered, or until the last
+of its batches is over ``delivery.timeout.ms``.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from spark_replog.clock import Clock
+from spark_replog.config import ProducerConfig
+from spark_replog.coordinator import produce_response
+from spark_replog.coordinator.local_log import without_partitions
+from spark_replog.coordinator.replica_manager import ReplicaManager
+from spark_replog.errors import ErrorCode, OutcomeUnknownError, ReplogError, RetriableError
+from spark_replog.ids import LedgerId, TopicId, TopicPartition, new_id
+from spark_replog.log.commands import (
+    Append,
+    BatchSequence,
+    DataObject,
+    IdentityKind,
+    ProducerIdentity,
+    SequencedAppend,
+)
+from spark_replog.producer.backoff import ExponentialBackoff
+from spark_replog.producer.delivery import Delivered, DeliveryResult, PartitionResponse
+from spark_replog.producer.in_flight import DataRequest
+from spark_replog.producer.metrics import ProducerMetrics
+from spark_replog.producer.producer_batch import NO_SEQUENCE
+from spark_replog.storage.io_pool import io_pool
+
+Place = tuple[TopicId, int]
+
+
+@dataclass(frozen=True, slots=True)
+class StoredObject:
+    """An object with its copies, and the numbers of its batches when it was handed over.
+
+    The numbers are copied in the sender's thread: a batch that is numbered anew later has a stale
+    copy here, which the ledger refuses, and is tried again under its new numbers.
+    """
+
+    sequence: int
+    data_object: DataObject
+    places: Mapping[TopicPartition, Place]
+    producer_id: str | None
+    batches: tuple[BatchSequence, ...]
+    row_counts: Mapping[Place, int]
+    expires_ms: int
+    """When the youngest of its batches does, on the monotonic clock."""
+
+    @classmethod
+    def of(cls, request: DataRequest, delivery_timeout_ms: int) -> StoredObject:
+        """Take what an append needs from a request."""
+        places: dict[TopicPartition, Place] = {}
+        counts: dict[Place, int] = {}
+        batches = []
+        producer_ids = {batch.producer_id for batch in request.batches}
+        for batch in request.batches:
+            name = batch.topic_partition
+            place = places.setdefault(name, (request.topic_ids[name.topic], name.partition))
+            counts[place] = counts.get(place, 0) + batch.row_count
+            if batch.base_sequence != NO_SEQUENCE:
+                batches.append(BatchSequence(*place, batch.producer_epoch, batch.base_sequence, batch.row_count))
+        return cls(
+            sequence=request.sequence,
+            data_object=request.to_data_object(),
+            places=places,
+            producer_id=producer_ids.pop() if len(producer_ids) == 1 else None,
+            batches=tuple(batches),
+            row_counts=counts,
+            expires_ms=max(batch.created_ms for batch in request.batches) + delivery_timeout_ms,
+        )
+
+
+@dataclass(slots=True)
+class _Lane:
+    """One ledger: what waits for its next entry, and whether one is in work."""
+
+    waiting: deque[StoredObject] = field(default_factory=deque)
+    is_busy: bool = False
+
+
+@dataclass(slots=True)
+class Answer:
+    """What became of one append."""
+
+    responses: dict[Place, produce_response.PartitionResponse]
+    error: ReplogError | None = None
+
+
+class Appender:
+    """Appends objects to a ledger, again and again until the answer is known. Any thread; blocks.
+
+    Args:
+        manager: of the store.
+        config: acks, time-outs, retries.
+        clock: of backoff and deadlines.
+        principal: who writes.
+        client_id: the producer's name in the log.
+        random_source: spreads retries.
+    """
+
+    def __init__(
+        self,
+        manager: ReplicaManager,
+        config: ProducerConfig,
+        clock: Clock,
+        *,
+        principal: str,
+        client_id: str,
+        random_source: random.Random,
+    ) -> None:
+        self._manager = manager
+        self._config = config
+        self._clock = clock
+        self._principal = principal
+        self._client_id = client_id
+        self._backoff = ExponentialBackoff(config.retry_backoff_ms, config.retry_backoff_max_ms, random_source)
+        self._stopped = threading.Event()
+        self._count = 0
+
+    def stop(self) -> None:
+        """Repeat nothing any more."""
+        self._stopped.set()
+
+    def make_append(
+        self, objects: Sequence[DataObject], batches: Sequence[BatchSequence], producer_id: str, kind: IdentityKind
+    ) -> Append:
+        """Return an append: judged by the batches' sequences, or, without any, by a name of its own."""
+        self._count += 1
+        now_ms = self._clock.now_ms()
+        if not batches:
+            producer_id = new_id()
+        identity = ProducerIdentity(producer_id, producer_id, self._count if batches else 0, "", kind)
+        if not batches:
+            return Append(identity, self._principal, self._client_id, now_ms, tuple(objects))
+        return SequencedAppend(identity, self._principal, self._client_id, now_ms, tuple(objects), tuple(batches))
+
+    def append(self, ledger_id: LedgerId, append: Append, deadline_ms: int, *, is_atomic: bool) -> Answer:
+        """Append until it is decided or refused for good.
+
+        Args:
+            ledger_id: where.
+            append: what; the same in every attempt, without partitions that were refused alone.
+            deadline_ms: on the monotonic clock; an attempt in work is not cut short.
+            is_atomic: whether one refused partition refuses all.
+        """
+        answer = Answer({})
+        first_unknown: ReplogError | None = None
+        attempt = 0
+        while True:
+            response = self._ask(ledger_id, append, is_atomic)
+            error = response.error
+            own = {place: each for place, each in response.partitions.items() if each.error is not error}
+            answer.responses |= response.partitions if error is None else own
+            if error is None:
+                return answer
+            if isinstance(error, OutcomeUnknownError) and first_unknown is None:
+                first_unknown = error
+            if own:
+                append = without_partitions(append, {place: each.error or error for place, each in own.items()})
+            attempt += 1
+            is_worth_it = isinstance(error, (RetriableError, OutcomeUnknownError)) and append.objects
+            pause_ms = self._backoff.of(attempt - 1)
+            if (
+                not is_worth_it
+                or attempt > self._config.retries
+                or self._clock.monotonic_ms() + pause_ms >= deadline_ms
+                or self._stopped.wait(pause_ms / 1000)
+            ):
+                # An attempt without an answer may still be decided, whatever the later ones say.
+                answer.error = first_unknown or error
+                for place in response.partitions:
+                    answer.responses.setdefault(place, produce_response.PartitionResponse(answer.error))
+                return answer
+
+    def _ask(self, ledger_id: LedgerId, append: Append, is_atomic: bool) -> produce_response.ProduceResponse:
+        answers: dict[LedgerId, produce_response.ProduceResponse] = {}
+        self._manager.append_records(
+            self._config.request_timeout_ms,
+            self._config.acks,
+            False,
+            {ledger_id: append},
+            answers.update,
+            is_atomic=is_atomic,
+        )
+        return answers[ledger_id]
+
+
+class Committer:
+    """Commits objects as they come. The sender's thread calls it; entries are made on threads of their own.
+
+    Args:
+        appender: asks the ledgers.
+        config: of the producer.
+        clock: for latencies.
+        metrics: counts.
+        wake_up: wakes the sender's thread for an answer.
+    """
+
+    fails_as_one = False
+
+    def __init__(
+        self,
+        appender: Appender,
+        config: ProducerConfig,
+        clock: Clock,
+        metrics: ProducerMetrics,
+        wake_up: Callable[[], None],
+    ) -> None:
+        self._appender = appender
+        self._config = config
+        self._clock = clock
+        self._metrics = metrics
+        self._wake_up = wake_up
+        self._lock = threading.Lock()
+        self._lanes: dict[LedgerId, _Lane] = {}
+        self._results: deque[DeliveryResult] = deque()
+
+    def begin(self, request: DataRequest) -> None:
+        """Count an object on its way."""
+        now_ms = self._clock.monotonic_ms()
+        metrics = self._metrics
+        metrics.count("request", 1)
+        metrics.count("record-send", request.row_count)
+        metrics.count("byte", request.size_bytes)
+        retried = sum(batch.row_count for batch in request.batches if batch.attempts)
+        if retried:
+            metrics.count("record-retry", retried)
+        metrics.observe("records-per-request", request.row_count)
+        for batch in request.batches:
+            metrics.observe("batch-size", batch.size_bytes)
+            metrics.observe("record-queue-time", max(0, now_ms - batch.created_ms))
+        metrics.observe("record-size", sum(batch.size_bytes for batch in request.batches), request.row_count)
+
+    def deliver(self, request: DataRequest) -> Delivered:
+        """Let the object be part of its ledger's next entry."""
+        ledger_id = request.destination.ledger_id
+        self._metrics.observe("request-latency", max(0, (request.satisfied_ms or 0) - request.created_ms))
+        with self._lock:
+            lane = self._lanes.setdefault(ledger_id, _Lane())
+            lane.waiting.append(StoredObject.of(request, self._config.delivery_timeout_ms))
+            if lane.is_busy:
+                return Delivered.PENDING
+            lane.is_busy = True
+        self._start(ledger_id)
+        return Delivered.PENDING
+
+    def poll(self) -> Sequence[DeliveryResult]:
+        """Return the answers since the last call."""
+        found = []
+        while self._results:
+            found.append(self._results.popleft())
+        return found
+
+    @property
+    def is_idle(self) -> bool:
+        """Return whether no entry is in work and every answer was taken."""
+        with self._lock:
+            return not self._results and not any(lane.is_busy for lane in self._lanes.values())
+
+    def tell(self, results: Sequence[DeliveryResult]) -> None:
+        """Pass answers on to the sender."""
+        self._results.extend(results)
+        self._wake_up()
+
+    def _start(self, ledger_id: LedgerId) -> None:
+        io_pool().submit_to(f"commit {ledger_id} {id(self)}", self._work, ledger_id)
+
+    def _work(self, ledger_id: LedgerId) -> None:
+        """Make entries of what waits until nothing does."""
+        while True:
+            with self._lock:
+                lane = self._lanes[ledger_id]
+                group = _next_group(lane.waiting)
+                if not group:
+                    lane.is_busy = False
+                    break
+            self._commit(ledger_id, group)
+        self._wake_up()
+
+    def _commit(self, ledger_id: LedgerId, group: Sequence[StoredObject]) -> None:
+        began_ms = self._clock.monotonic_ms()
+        try:
+            if group[0].batches and group[0].producer_id is None:
+                raise RetriableError(
+                    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "the producer got a new id meanwhile. It is tried again."
+                )
+            append = self._appender.make_append(
+                [item.data_object for item in group],
+                [batch for item in group for batch in item.batches],
+                group[0].producer_id or "",
+                IdentityKind.ONE_SHOT,
+            )
+            deadline_ms = max(item.expires_ms for item in group)
+            answer = self._appender.append(ledger_id, append, deadline_ms, is_atomic=False)
+        except RetriableError as error:
+            answer = Answer({}, error)
+        except Exception as error:  # the sender waits for an answer, whatever happens
+            unexpected = ReplogError(
+                ErrorCode.UNKNOWN_SERVER_ERROR, f"the append ended with {error!r}. Report it.", ledger=ledger_id
+            )
+            unexpected.__cause__ = error
+            answer = Answer({}, unexpected)
+        self._metrics.count("commit", 1)
+        self._metrics.observe("commit-latency", self._clock.monotonic_ms() - began_ms)
+        self._metrics.observe("requests-per-commit", len(group))
+        self.tell(results_of(group, answer))
+
+
+def results_of(group: Sequence[StoredObject], answer: Answer) -> list[DeliveryResult]:
+    """Return each object's answers: offsets go on from object to object within a partition."""
+    rows_before: dict[Place, int] = {}
+    results = []
+    for item in group:
+        responses = {}
+        for name, place in item.places.items():
+            found = answer.responses.get(place) or produce_response.PartitionResponse(answer.error)
+            before = rows_before.get(place, 0)
+            rows_before[place] = before + item.row_counts[place]
+            responses[name] = PartitionResponse(
+                error=found.error,
+                base_offset=found.base_offset + before if found.base_offset >= 0 else found.base_offset,
+                log_append_time_ms=found.log_append_time_ms if found.log_append_time_ms >= 0 else None,
+                log_start_offset=found.log_start_offset,
+            )
+        results.append(DeliveryResult(item.sequence, responses))
+    return results
+
+
+def _next_group(waiting: deque[StoredObject]) -> list[StoredObject]:
+    """Take the objects of the next entry: all that one append may name together, in order."""
+    group: list[StoredObject] = []
+    while waiting and (not group or _go_together(group[0], waiting[0])):
+        group.append(waiting.popleft())
+    return group
+
+
+def _go_together(first: StoredObject, other: StoredObject) -> bool:
+    return first.producer_id == other.producer_id and bool(first.batches) == bool(other.batches)
+
+
+__all__ = ["Answer", "Appender", "Committer", "StoredObject", "results_of"]
