@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from spark_replog.consumer.consumer import Consumer
     from spark_replog.ids import TopicPartition
     from spark_replog.log.group_records import OffsetAndMetadata
+    from spark_replog.producer.producer import Producer
 
     __version__: str
 
@@ -27,6 +28,7 @@ def register(spark: SparkSession) -> None:
 
 _EXPORTS = {
     "Consumer": "spark_replog.consumer.consumer",
+    "Producer": "spark_replog.producer.producer",
     "OffsetAndMetadata": "spark_replog.log.group_records",
     "TopicPartition": "spark_replog.ids",
 }
@@ -46,4 +48,4 @@ def __getattr__(name: str) -> Any:
         return "0+unknown"
 
 
-__all__ = ["Consumer", "OffsetAndMetadata", "TopicPartition", "__version__", "register"]
+__all__ = ["Consumer", "OffsetAndMetadata", "Producer", "TopicPartition", "__version__", "register"]

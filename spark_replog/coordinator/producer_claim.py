@@ -8,7 +8,14 @@ from spark_replog.log.commands import ProducerInit, encode_command
 from spark_replog.log.topic_state import TopicLedgerState
 
 
-def claim_producer(ledger: Ledger[TopicLedgerState], producer_id: str, instance_id: str, *, timeout_ms: int) -> int:
+def claim_producer(
+    ledger: Ledger[TopicLedgerState],
+    producer_id: str,
+    instance_id: str,
+    *,
+    previous_instance_id: str | None = None,
+    timeout_ms: int,
+) -> int:
     """Fence every other instance of the id in this ledger and return the epoch to append under.
 
     Safe to repeat: an answer that was lost is found in the fold, and an instance that was replaced
@@ -19,6 +26,8 @@ def claim_producer(ledger: Ledger[TopicLedgerState], producer_id: str, instance_
         ledger: where its transactions go.
         producer_id: the ``transactional.id``.
         instance_id: new for every call that shall raise the epoch.
+        previous_instance_id: who must hold the id, so that a fenced instance does not take it back; None:
+            anybody or nobody.
         timeout_ms: for the decision.
 
     Raises:
@@ -35,7 +44,8 @@ def claim_producer(ledger: Ledger[TopicLedgerState], producer_id: str, instance_
         if known is not None and known.instance_id == instance_id:
             asked_epoch = epoch
             return None
-        if asked_epoch is not None and epoch >= asked_epoch:
+        is_taken = known is not None and previous_instance_id not in (None, known.instance_id)
+        if is_taken or (asked_epoch is not None and epoch >= asked_epoch):
             raise FencedError(
                 ErrorCode.PRODUCER_FENCED,
                 f"another program took the transactional.id '{producer_id}' (epoch {epoch}). Stop one of them, or give "

@@ -31,11 +31,11 @@ class Sampled:
     def record(self, value: float, count: int, now_ms: int) -> None:
         """Add a value that stands for ``count`` events."""
         if not self._samples or now_ms - self._samples[-1][0] >= self._window_ms:
-            self._samples.append([now_ms, 0.0, 0, value])
+            self._samples.append([now_ms, 0.0, 0, 0.0])
         sample = self._samples[-1]
         sample[1] += value
         sample[2] += count
-        sample[3] = max(sample[3], value)
+        sample[3] = max(sample[3], value / count)
 
     def rate(self, now_ms: int) -> float:
         """Return the sum per second. A short history counts as all windows but one, as Kafka's does."""

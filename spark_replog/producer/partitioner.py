@@ -7,8 +7,8 @@ key is a key; only a null key is not.
 
 from __future__ import annotations
 
-import importlib
 import random
+import threading
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from spark_replog.errors import ErrorCode, InvalidConfigError
 from spark_replog.producer.murmur2 import Int32Array, Int64Array, murmur2_array, partitions_of
+from spark_replog.producer.serializers import load_class
 
 
 class Partitioner(Protocol):
@@ -32,8 +33,115 @@ class Partitioner(Protocol):
         ...
 
 
-def load_partitioner(path: str) -> Partitioner:
-    """Return an instance of the user's class (``partitioner.class``).
+class UserPartitioner:
+    """A partitioner of the user, asked record by record or column by column, its answers checked.
+
+    Args:
+        found: has ``partition(topic, key, key_bytes, value, value_bytes, count)``, ``partition_array(keys,
+            count)``, or both.
+    """
+
+    def __init__(self, found: Any) -> None:
+        self.name = type(found).__name__
+        self.has_arrow_form = callable(getattr(found, "partition_array", None))
+        self._found = found
+        self._has_record_form = callable(getattr(found, "partition", None))
+        if not self.has_arrow_form and not self._has_record_form:
+            raise InvalidConfigError(
+                ErrorCode.REPLOG_INVALID_OPTION,
+                f"partitioner.class {self.name} has neither partition(topic, key, key_bytes, value, value_bytes, "
+                "count) nor partition_array(keys, count). Add one.",
+            )
+
+    def partition(
+        self, topic: str, key: Any, key_bytes: bytes | None, value: Any, value_bytes: bytes | None, count: int
+    ) -> int:
+        """Return one record's partition.
+
+        Raises:
+            InvalidConfigError: INVALID_PARTITIONS: it is none of the topic's.
+        """
+        if self._has_record_form:
+            answer = self._found.partition(topic, key, key_bytes, value, value_bytes, count)
+        else:
+            answer = self._found.partition_array(pa.array([key_bytes], pa.binary()), count)[0]
+            answer = answer.as_py() if isinstance(answer, pa.Scalar) else answer
+        if isinstance(answer, (int, np.integer)) and not isinstance(answer, bool) and 0 <= answer < count:
+            return int(answer)
+        raise InvalidConfigError(
+            ErrorCode.INVALID_PARTITIONS,
+            f"the partitioner {self.name} gave {answer!r} for topic '{topic}', which has {count} partitions. Let it "
+            "return a number from 0.",
+            topic=topic,
+            count=count,
+        )
+
+    def partition_array(self, keys: pa.Array, count: int) -> Any:
+        """Return the partitions of a column of keys; ``TopicPartitioner`` checks them."""
+        return self._found.partition_array(keys, count)
+
+
+class RoundRobinPartitioner:
+    """One partition after the other, whatever the key (Kafka's class of this name)."""
+
+    def __init__(self) -> None:
+        self._next: dict[str, int] = {}
+        self._next_row = 0
+        self._lock = threading.Lock()
+
+    def partition(self, topic: str, key: Any, key_bytes: Any, value: Any, value_bytes: Any, count: int) -> int:
+        """Return the partition behind the last one of the topic."""
+        with self._lock:
+            number = self._next.get(topic, 0)
+            self._next[topic] = number + 1
+        return number % count
+
+    def partition_array(self, keys: pa.Array, count: int) -> Any:
+        """Return the partitions behind the last one, for a column."""
+        with self._lock:
+            first = self._next_row
+            self._next_row += len(keys)
+        return (first + np.arange(len(keys))) % count
+
+
+_ROUND_ROBIN = frozenset({"roundrobinpartitioner", "org.apache.kafka.clients.producer.roundrobinpartitioner"})
+
+
+def make_partitioner(given: Any) -> UserPartitioner | None:
+    """Return what ``partitioner.class`` asks for; None: the built-in one.
+
+    Args:
+        given: ``module.Class``, ``RoundRobinPartitioner``, a class, an object, or None.
+
+    Raises:
+        InvalidConfigError: REPLOG_INVALID_OPTION: it cannot be made, or is no partitioner.
+    """
+    if given is None:
+        return None
+    if isinstance(given, str):
+        is_round_robin = given.lower() in _ROUND_ROBIN
+        given = RoundRobinPartitioner() if is_round_robin else load_class("partitioner.class", given)
+    elif isinstance(given, type):
+        given = given()
+    return UserPartitioner(given)
+
+
+def check_arrow_partitioner(found: UserPartitioner) -> None:
+    """Refuse a partitioner that works record by record only.
+
+    Raises:
+        InvalidConfigError: REPLOG_INVALID_OPTION, naming the missing method.
+    """
+    if not found.has_arrow_form:
+        raise InvalidConfigError(
+            ErrorCode.REPLOG_INVALID_OPTION,
+            f"partitioner.class {found.name} has no method partition_array(keys, count), which Arrow batches need. "
+            "Add it, or send record by record.",
+        )
+
+
+def load_partitioner(path: str) -> UserPartitioner:
+    """Return an instance of the user's class (``partitioner.class``) for Arrow batches.
 
     Args:
         path: ``module.Class``; made without arguments.
@@ -41,21 +149,10 @@ def load_partitioner(path: str) -> Partitioner:
     Raises:
         InvalidConfigError: REPLOG_INVALID_OPTION: not found, or without ``partition_array``.
     """
-    module_name, _, class_name = path.rpartition(".")
-    try:
-        found = getattr(importlib.import_module(module_name), class_name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise InvalidConfigError(
-            ErrorCode.REPLOG_INVALID_OPTION,
-            f"partitioner.class '{path}' cannot be imported: {error}. Give module.Class, importable on the workers.",
-        ) from error
-    if not callable(getattr(found, "partition_array", None)):
-        raise InvalidConfigError(
-            ErrorCode.REPLOG_INVALID_OPTION,
-            f"partitioner.class '{path}' has no method partition_array(keys, count), which Arrow batches need. Add it.",
-        )
-    partitioner: Partitioner = found()
-    return partitioner
+    found = make_partitioner(path)
+    assert found is not None
+    check_arrow_partitioner(found)
+    return found
 
 
 class BuiltInPartitioner:
@@ -172,11 +269,11 @@ class TopicPartitioner:
         if answer.shape != (len(keys),) or answer.dtype.kind not in "iu":
             raise InvalidConfigError(
                 ErrorCode.INVALID_PARTITIONS,
-                f"the partitioner {type(custom).__name__} gave {answer.dtype} of shape {answer.shape} for "
+                f"the partitioner {_name(custom)} gave {answer.dtype} of shape {answer.shape} for "
                 f"{len(keys)} keys. Let partition_array return one integer per key, without nulls.",
                 topic=self._topic,
             )
-        self._check(answer, f"the partitioner {type(custom).__name__}")
+        self._check(answer, f"the partitioner {_name(custom)}")
         return answer.astype(np.int32)
 
     def _check(self, partitions: np.ndarray[Any, Any], chooser: str) -> None:
@@ -201,4 +298,17 @@ class TopicPartitioner:
             )
 
 
-__all__ = ["BuiltInPartitioner", "Partitioner", "TopicPartitioner", "load_partitioner"]
+def _name(custom: Partitioner) -> str:
+    return custom.name if isinstance(custom, UserPartitioner) else type(custom).__name__
+
+
+__all__ = [
+    "BuiltInPartitioner",
+    "Partitioner",
+    "RoundRobinPartitioner",
+    "TopicPartitioner",
+    "UserPartitioner",
+    "check_arrow_partitioner",
+    "load_partitioner",
+    "make_partitioner",
+]

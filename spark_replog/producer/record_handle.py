@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from spark_replog.clock import SYSTEM_CLOCK
-from spark_replog.errors import ErrorCode, ReplogError
+from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError
 from spark_replog.ids import TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -127,6 +127,12 @@ class BatchResult:
         """Wait for the outcome of all records, or for the split; returns False where time ran out."""
         return self._decided.wait(timeout_seconds)
 
+    def wait_for_all(self) -> None:
+        """Wait until every record, of parts too, has its outcome."""
+        self._decided.wait()
+        for part in self._parts:
+            part.wait_for_all()
+
     def park(self) -> None:
         """Let ``flush`` pass: all that is missing is the end of the transaction."""
         self._settled.set()
@@ -188,6 +194,11 @@ class RecordHandle:
         self._result = result
         self._index = index
 
+    @property
+    def batch_result(self) -> BatchResult:
+        """Return the result of the batch that the record was appended to."""
+        return self._result
+
     def done(self) -> bool:
         """Return whether the record was acknowledged or failed."""
         return self._result.is_record_decided(self._index)
@@ -213,10 +224,18 @@ class RecordHandle:
 
         Raises:
             TimeoutError: it was not decided in time.
+            InvalidConfigError: INVALID_TXN_STATE: it waits for its transaction's end, and no timeout was
+                given, so that a program with one thread would wait for itself.
         """
         deadline_ms = None if timeout is None else SYSTEM_CLOCK.monotonic_ms() + timeout * 1000
         while True:
             part, index = self._result.part(self._index)
+            if timeout is None and part.wait_until_settled(None) and not part.is_decided:
+                raise InvalidConfigError(
+                    ErrorCode.INVALID_TXN_STATE,
+                    "a record of an open transaction gets its offset at commit_transaction(). Ask behind it, or give a "
+                    "timeout.",
+                )
             if not part.wait(_left_seconds(deadline_ms)):
                 where = part.topic_partition
                 raise TimeoutError(

@@ -174,6 +174,12 @@ class ProducerSequences:
         if batch in entry.in_flight:
             entry.in_flight.remove(batch)
 
+    def restart(self) -> None:
+        """Begin anew with sequence 0 everywhere: behind an aborted transaction, under another epoch."""
+        self._partitions.clear()
+        self._to_renumber.clear()
+        self.abortable_error = None
+
     # ------------------------------------------------------------------------------------ looking
 
     def next_sequence(self, name: TopicPartition) -> int:

@@ -84,6 +84,10 @@ class PutTransport:
             answers.append(self._answers.popleft())
         return answers
 
+    def wake(self) -> None:
+        """End a ``wait``; called by any thread."""
+        self._has_answer.set()
+
     def wait(self, timeout_ms: float) -> None:
         """Wait for an answer that was not polled yet."""
         self._has_answer.wait(timeout_ms / 1000)

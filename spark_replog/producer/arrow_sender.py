@@ -1,0 +1,204 @@
+"""``Producer.send_arrow``: tables and batches into the accumulator, one topic at a time."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Iterator, Sequence
+
+import pyarrow as pa
+
+from spark_replog.clock import SYSTEM_CLOCK, Clock
+from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError
+from spark_replog.producer.accumulator import RecordAccumulator
+from spark_replog.producer.arrow_appender import ArrowAppender
+from spark_replog.producer.columns import InputColumns
+from spark_replog.producer.interceptors import Interceptors
+from spark_replog.producer.partitioner import UserPartitioner, check_arrow_partitioner
+from spark_replog.producer.producer_metadata import ProducerMetadata, TopicEntry
+from spark_replog.producer.record_handle import RecordHandle, RecordMetadata
+from spark_replog.producer.row_router import RowRouter
+from spark_replog.producer.serializers import BytesSerializer, Serializer, serialize_column
+from spark_replog.producer.settings import ProducerSettings
+
+
+class TableHandle:
+    """The future of a table's rows. Thread-safe.
+
+    Args:
+        parts: of the first row of every slice.
+        row_counts: rows of every slice.
+    """
+
+    __slots__ = ("parts", "row_counts")
+
+    def __init__(self, parts: Sequence[RecordHandle], row_counts: Sequence[int]) -> None:
+        self.parts = tuple(parts)
+        self.row_counts = tuple(row_counts)
+
+    def done(self) -> bool:
+        """Return whether every row has its outcome."""
+        return all(part.done() for part in self.parts)
+
+    def result(self, timeout: float | None = None) -> list[RecordMetadata]:
+        """Wait until all rows are acknowledged; returns the metadata of each slice's first row.
+
+        Args:
+            timeout: seconds to wait at most; None: until ``delivery.timeout.ms`` decides.
+
+        Raises:
+            TimeoutError: not all are decided.
+            ReplogError: why the first slice that failed did.
+        """
+        error = self.exception(timeout)
+        if error is not None:
+            raise error
+        return [part.result(0) for part in self.parts]
+
+    def exception(self, timeout: float | None = None) -> ReplogError | None:
+        """Wait as ``result`` does; return why a slice failed, None where all are acknowledged."""
+        deadline_ms = None if timeout is None else SYSTEM_CLOCK.monotonic_ms() + timeout * 1000
+        errors = []
+        for part in self.parts:
+            left = None if deadline_ms is None else max(0.0, (deadline_ms - SYSTEM_CLOCK.monotonic_ms()) / 1000)
+            errors.append(part.exception(left))
+        return next((error for error in errors if error is not None), None)
+
+    def add_done_callback(self, callback: Callable[[TableHandle], object]) -> None:
+        """Call ``callback(handle)`` once every row has its outcome: once, on the sender's thread or at once."""
+        left_count = len(self.parts)
+        lock = threading.Lock()
+
+        def count_down(_: RecordHandle) -> None:
+            nonlocal left_count
+            with lock:
+                left_count -= 1
+                is_last = left_count == 0
+            if is_last:
+                callback(self)
+
+        for part in self.parts:
+            part.add_done_callback(count_down)
+        if not self.parts:
+            callback(self)
+
+
+class ArrowSender:
+    """Thread-safe: one table at a time.
+
+    Args:
+        accumulator: takes the slices.
+        settings: of the producer.
+        interceptors: see every batch before its columns are looked at.
+        clock: time of rows without one.
+        random_source: of the sticky choice.
+        metadata: the topics.
+        serializers: of keys and values.
+        partitioner: the user's, if any.
+    """
+
+    def __init__(
+        self,
+        accumulator: RecordAccumulator,
+        settings: ProducerSettings,
+        interceptors: Interceptors,
+        clock: Clock,
+        random_source: random.Random,
+        metadata: ProducerMetadata,
+        *,
+        serializers: tuple[Serializer, Serializer],
+        partitioner: UserPartitioner | None,
+    ) -> None:
+        self._accumulator = accumulator
+        self._settings = settings
+        self._interceptors = interceptors
+        self._clock = clock
+        self._random = random_source
+        self._metadata = metadata
+        self._key_serializer, self._value_serializer = serializers
+        self._partitioner = partitioner
+        self._lock = threading.Lock()
+        self._appenders: dict[str, tuple[TopicEntry, ArrowAppender]] = {}
+
+    def send(self, entry: TopicEntry, data: pa.Table | pa.RecordBatch, max_block_ms: int) -> TableHandle:
+        """Append all rows; see ``Producer.send_arrow``."""
+        self._interceptors.check_arrow_forms()
+        parts, counts = [], []
+        with self._lock:
+            appender = self._appender(entry)
+            for batch in _batches(data):
+                changed = self._interceptors.on_send_batch(entry.plan.name, batch)
+                changed = serialize_columns(changed, entry.plan.name, self._key_serializer, self._value_serializer)
+                columns = InputColumns(changed.schema, entry.plan.name)
+                if not changed.num_rows:
+                    continue
+                rows = columns.normalise(changed, self._clock.now_ms())
+                for handle, row_count in appender.append(rows):
+                    parts.append(handle)
+                    counts.append(row_count)
+        if self._interceptors:
+            for part in parts:
+                part.add_done_callback(self._acknowledge)
+        return TableHandle(parts, counts)
+
+    def _acknowledge(self, handle: RecordHandle) -> None:
+        error = handle.exception(0)
+        if error is None:
+            self._interceptors.on_acknowledgement(handle.result(0), None)
+            return
+        where = handle.batch_result.topic_partition
+        self._interceptors.on_acknowledgement(RecordMetadata(where.topic, where.partition, -1, -1), error)
+
+    def _appender(self, entry: TopicEntry) -> ArrowAppender:
+        name = entry.plan.name
+        known = self._appenders.get(name)
+        if known is not None and known[0] is entry:
+            return known[1]
+        if self._partitioner is not None:
+            check_arrow_partitioner(self._partitioner)
+        config = self._settings.producer
+        router = RowRouter(
+            self._metadata.plan,
+            config,
+            name,
+            self._random,
+            self._partitioner,
+            row_bytes_max=self._accumulator.pool.total_bytes,
+        )
+        appender = ArrowAppender(
+            router,
+            self._accumulator,
+            batch_size_bytes=config.batch_size_bytes,
+            max_block_ms=config.max_block_ms,
+            clock=self._clock,
+        )
+        self._appenders[name] = (entry, appender)
+        return appender
+
+
+def serialize_columns(
+    batch: pa.RecordBatch, topic: str, key_serializer: Serializer, value_serializer: Serializer
+) -> pa.RecordBatch:
+    """Return the batch with key and value as bytes; a column that is missing, or bytes already, stays."""
+    for name, serializer in (("key", key_serializer), ("value", value_serializer)):
+        places = batch.schema.get_all_field_indices(name)
+        if len(places) != 1 or type(serializer) is BytesSerializer:
+            continue  # InputColumns refuses what is no bytes, with the words of the sink
+        column = serialize_column(serializer, name, topic, batch.column(places[0]))
+        batch = batch.set_column(places[0], name, column)
+    return batch
+
+
+def _batches(data: pa.Table | pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    if isinstance(data, pa.RecordBatch):
+        yield data
+    elif isinstance(data, pa.Table):
+        yield from data.to_batches()
+    else:
+        raise InvalidConfigError(
+            ErrorCode.INVALID_RECORD,
+            f"send_arrow takes a pyarrow.Table or RecordBatch, not {type(data).__name__}. Convert it first.",
+        )
+
+
+__all__ = ["ArrowSender", "TableHandle", "serialize_columns"]

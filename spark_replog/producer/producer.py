@@ -1,0 +1,437 @@
+"""The plain Python producer: records in, from any thread; handles out, resolved by batch.
+
+Source: Kafka ``KafkaProducer``; the order of steps in ``send`` is its. No Spark is imported.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, NoReturn
+
+import pyarrow as pa
+
+from spark_replog.clock import SYSTEM_CLOCK, Clock
+from spark_replog.coordinator.cluster import Cluster
+from spark_replog.errors import ErrorCode, FencedError, InvalidConfigError, ReplogError
+from spark_replog.ids import TopicPartition
+from spark_replog.producer.arrow_sender import TableHandle
+from spark_replog.producer.columns import ROW_OVERHEAD_BYTES
+from spark_replog.producer.interceptors import Interceptors, ProducerRecord
+from spark_replog.producer.metrics import ProducerMetrics
+from spark_replog.producer.partition_queue import PartitionQueue
+from spark_replog.producer.partitioner import make_partitioner
+from spark_replog.producer.producer_metadata import TopicEntry
+from spark_replog.producer.producer_parts import build_parts
+from spark_replog.producer.record_checks import checked_headers, checked_partition, checked_time
+from spark_replog.producer.record_columns import record_size
+from spark_replog.producer.record_handle import BatchResult, RecordHandle, RecordMetadata
+from spark_replog.producer.row_router import too_large
+from spark_replog.producer.serializers import BytesSerializer, make_serializer, serialize
+from spark_replog.producer.settings import ProducerSettings
+from spark_replog.producer.sticky_partitioner import StickyPartitioner
+from spark_replog.producer.transactions import TransactionCoordinator, TransactionState
+
+_numbers = itertools.count(1)
+_producers: weakref.WeakSet[Producer] = weakref.WeakSet()
+
+
+class Producer:
+    """Appends records to topics. Thread-safe; not usable in a forked child.
+
+    Args:
+        store: the store's path, as everywhere, or an opened cluster.
+        config: settings under their dotted names (docs/configuration.md, Producer and Producer client).
+        clock: for tests.
+        settings: the same as keywords, with ``_`` for ``.``.
+
+    Raises:
+        InvalidConfigError: a setting is unknown, refused, bad, or contradicts another.
+        ReplogError: REPLOG_STORE_NOT_INITIALISED: there is no store.
+    """
+
+    def __init__(
+        self,
+        store: str | Cluster,
+        config: Mapping[str, object] | None = None,
+        *,
+        clock: Clock = SYSTEM_CLOCK,
+        **settings: object,
+    ) -> None:
+        self._settings = found = ProducerSettings.read(config, **settings)
+        self._clock = clock
+        client, producer = found.client, found.producer
+        self._interceptors = Interceptors.of(client.interceptor_classes, found.objects.get("interceptor.classes"))
+        self._key_serializer = make_serializer(
+            "key.serializer", found.objects.get("key.serializer", client.key_serializer)
+        )
+        self._value_serializer = make_serializer(
+            "value.serializer", found.objects.get("value.serializer", client.value_serializer)
+        )
+        self._takes_bytes = type(self._key_serializer) is type(self._value_serializer) is BytesSerializer
+        self._partitioner = make_partitioner(found.objects.get("partitioner.class", producer.partitioner_class))
+        self._ignores_keys = producer.partitioner_ignore_keys
+        self.client_id = client.client_id or f"producer-{next(_numbers)}"
+        cluster = store if isinstance(store, Cluster) else Cluster.shared(store, found.storage)
+        self._refusal: ReplogError | None = None
+        self._metrics = ProducerMetrics(client.metrics_num_samples, client.metrics_sample_window_ms, clock)
+        parts = build_parts(
+            cluster,
+            found,
+            clock,
+            self._metrics,
+            interceptors=self._interceptors,
+            serializers=(self._key_serializer, self._value_serializer),
+            partitioner=self._partitioner,
+            client_id=self.client_id,
+        )
+        self._pool, self._accumulator, self._metadata = parts.pool, parts.accumulator, parts.metadata
+        self._sender, self._thread, self._arrow = parts.sender, parts.thread, parts.arrow
+        self._appender, self._transactions, self._sequences = parts.appender, parts.transactions, parts.sequences
+        # What every send needs, without a look-up of its own.
+        self._topics = parts.metadata.topics
+        self._append_record = parts.accumulator.append_record
+        self._now_ms = clock.now_ms
+        self._max_block_ms = producer.max_block_ms
+        _producers.add(self)
+        self._thread.start()
+
+    # --------------------------------------------------------------------------------------- sending
+
+    def send(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        partition: int | None = None,
+        headers: Sequence[tuple[str, bytes | None]] | None = None,
+        timestamp_ms: int | None = None,
+    ) -> RecordHandle:
+        """Append one record to a batch and return at once, but for the wait for metadata and memory.
+
+        Args:
+            topic: its name.
+            value: what ``value.serializer`` takes; None: a tombstone.
+            key: what ``key.serializer`` takes; None: any partition.
+            partition: where to; None: the key's, or one that is chosen.
+            headers: pairs of str and bytes or None.
+            timestamp_ms: 0 or later; None: now.
+
+        Returns:
+            A future of (topic, partition, offset, timestamp_ms). It has failed already where the record
+            was too large, the topic is not there, or no memory came free (``max.block.ms``).
+
+        Raises:
+            InvalidConfigError: INVALID_RECORD, INVALID_PARTITIONS, INVALID_TIMESTAMP, INVALID_TXN_STATE:
+                the call is wrong; nothing was appended.
+            ReplogError: REPLOG_PRODUCER_CLOSED, REPLOG_NOT_FORK_SAFE.
+        """
+        if self._interceptors:
+            record = self._interceptors.on_send(ProducerRecord(topic, value, key, partition, headers, timestamp_ms))
+            topic, value, key, partition, headers, timestamp_ms = record
+        if self._refusal is not None:
+            self._refuse()
+        try:
+            entry = self._topics.get(topic)
+            max_block_ms = self._max_block_ms
+            if entry is None or (partition is not None and partition >= len(entry.queues)):
+                entry, max_block_ms = self._wait_for(topic, partition)
+            entry.is_used = True
+            if self._transactions is not None and not self._transactions.is_in(entry.plan.ledger_id):
+                self._transactions.add_ledger(topic, entry.plan.ledger_id)
+            key_bytes, data = key, value
+            is_plain = value.__class__ is bytes and (key is None or key.__class__ is bytes)
+            if not (is_plain and self._takes_bytes):
+                key_bytes = serialize(self._key_serializer, "key", topic, key)
+                data = serialize(self._value_serializer, "value", topic, value)
+            sticky: StickyPartitioner | None = None
+            if partition is None and self._partitioner is None and key_bytes is not None and not self._ignores_keys:
+                queue = entry.key_queues.get(key_bytes) or entry.queue_of_key(key_bytes)
+            else:
+                queue, sticky = self._choose(entry, topic, partition, key, key_bytes, value, data)
+            if headers is not None or data is None or timestamp_ms is not None:
+                headers = checked_headers(headers)
+                size_bytes = record_size(key_bytes, data, headers)
+                timestamp_ms = self._now_ms() if timestamp_ms is None else checked_time(timestamp_ms)
+            else:
+                size_bytes = ROW_OVERHEAD_BYTES + len(data) + (0 if key_bytes is None else len(key_bytes))
+                timestamp_ms = self._now_ms()
+            if size_bytes > entry.limit_bytes:
+                raise _Failed(too_large(topic, size_bytes, entry.limit))
+            handle = self._append_record(
+                queue, key_bytes, data, headers, timestamp_ms, size_bytes, max_block_ms, sticky
+            )
+        except ReplogError as error:
+            return self._on_send_error(topic, partition, error)
+        if self._transactions is not None:
+            self._transactions.batch_results[handle.batch_result] = None
+        if self._interceptors:
+            handle.add_done_callback(self._acknowledge)
+        return handle
+
+    def send_arrow(self, topic: str, data: pa.Table | pa.RecordBatch) -> TableHandle:
+        """Append all rows of a table or batch; rows of one partition keep their order.
+
+        Args:
+            topic: its name.
+            data: columns by exact name: value (required), key, partition (int32), headers (list of struct
+                of key and value), timestamp; all others are ignored.
+
+        Returns:
+            A future of the metadata of the first row of every slice.
+
+        Raises:
+            InvalidConfigError: REPLOG_INVALID_SCHEMA, or a row is refused: INVALID_RECORD,
+                INVALID_PARTITIONS, MESSAGE_TOO_LARGE, INVALID_TIMESTAMP. Record batches of the table
+                before that row's were appended.
+            RetriableError: REQUEST_TIMED_OUT: the topic is not there; REPLOG_BUFFER_EXHAUSTED.
+            ReplogError: as ``send``.
+        """
+        if self._refusal is not None:
+            self._refuse()
+        entry, max_block_ms = self._wait_for(topic, None)
+        entry.is_used = True
+        if self._transactions is not None and not self._transactions.is_in(entry.plan.ledger_id):
+            self._transactions.add_ledger(topic, entry.plan.ledger_id)
+        handle = self._arrow.send(entry, data, max_block_ms)
+        if self._transactions is not None:
+            self._transactions.batch_results |= dict.fromkeys(item.batch_result for item in handle.parts)
+        return handle
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Send what waits, and wait for the outcome of all that was sent before (in a transaction: until stored).
+
+        Args:
+            timeout: seconds; None: until ``delivery.timeout.ms`` decides.
+
+        Raises:
+            TimeoutError: it took longer; everything goes on.
+            ReplogError: REPLOG_NOT_FORK_SAFE.
+        """
+        if self._refusal is not None and self._refusal.code is ErrorCode.REPLOG_NOT_FORK_SAFE:
+            self._refuse()
+        if self._thread.is_current:
+            raise InvalidConfigError(
+                ErrorCode.INVALID_REQUEST, "flush() in a callback would wait for itself. Call it elsewhere."
+            )
+        if not self._accumulator.flush(None if timeout is None else int(timeout * 1000)):
+            raise TimeoutError(f"[REQUEST_TIMED_OUT] flush() took longer than {timeout} s. Call it again.")
+
+    def metrics(self) -> dict[str, float]:
+        """Return what was counted, under Kafka's names; see docs/producer.md."""
+        return self._metrics.read() | self._pool.metrics() | {
+            "requests-in-flight": self._sender.in_flight_count,
+            "metadata-topics": len(self._topics),
+        }  # fmt: skip
+
+    def partitions_for(self, topic: str) -> int:
+        """Return how many partitions a topic has, waiting for it as ``send`` does.
+
+        Raises:
+            RetriableError: REQUEST_TIMED_OUT.
+        """
+        return len(self._wait_for(topic, None)[0].queues)
+
+    # ------------------------------------------------------------------------------------ transactions
+
+    def begin_transaction(self) -> None:
+        """Open a transaction: what is sent until its end becomes visible at once, or never.
+
+        Raises:
+            InvalidConfigError: INVALID_TXN_STATE: no transactional.id, or one is open.
+            FencedError: PRODUCER_FENCED.
+        """
+        self._coordinator().open()
+
+    def commit_transaction(self) -> None:
+        """Append all records of the transaction as one entry of their ledger.
+
+        Raises:
+            InvalidConfigError: INVALID_TXN_STATE: none is open, or a part of it failed: abort it.
+            FencedError: PRODUCER_FENCED: a newer program has the transactional.id; nothing was appended.
+            OutcomeUnknownError: REPLOG_COMMIT_OUTCOME_UNKNOWN: call it again, or abort.
+            ReplogError: why the ledger refused it; nothing was appended: abort it.
+        """
+        coordinator = self._coordinator()
+        if coordinator.state is not TransactionState.IN_DOUBT:
+            coordinator.check_commit()
+            self.flush()
+            coordinator.check_commit()
+        results = list(coordinator.batch_results)
+        coordinator.commit().result()
+        for result in results:
+            result.wait_for_all()
+
+    def abort_transaction(self) -> None:
+        """Drop all records of the transaction; their handles fail with REPLOG_TRANSACTION_ABORTED.
+
+        Raises:
+            InvalidConfigError: INVALID_TXN_STATE: none is open; or a commit without answer was decided.
+            FencedError: PRODUCER_FENCED.
+        """
+        coordinator = self._coordinator()
+        error = ReplogError(
+            ErrorCode.REPLOG_TRANSACTION_ABORTED, "the record's transaction was aborted. Send it again in a new one."
+        )
+        results = list(coordinator.batch_results)
+        if coordinator.state is TransactionState.OPEN:
+            self._accumulator.abort_undrained(error, numbered_too=True)
+            self.flush()
+        try:
+            coordinator.abort(error)
+        finally:
+            for result in results:
+                result.wait_for_all()
+            if self._sequences is not None:
+                self._thread.call(self._sequences.restart)
+
+    @contextmanager
+    def transaction(self) -> Iterator[Producer]:
+        """Commit what the block sends, or abort it where the block raises."""
+        self.begin_transaction()
+        try:
+            yield self
+            self.commit_transaction()
+        except FencedError:
+            raise
+        except BaseException:
+            if self._coordinator().state is TransactionState.OPEN:
+                self.abort_transaction()
+            raise
+
+    # ----------------------------------------------------------------------------------------- closing
+
+    def close(self, timeout: float | None = None) -> None:
+        """Send what waits and close; an open transaction is aborted. Repeatable.
+
+        Args:
+            timeout: seconds; what is left then fails with REPLOG_PRODUCER_CLOSED. None: until
+                ``delivery.timeout.ms`` decides. In a callback it counts as 0.
+        """
+        if self._refusal is not None:
+            return
+        if self._transactions is not None and self._transactions.state is TransactionState.OPEN:
+            self.abort_transaction()
+        self._refusal = ReplogError(ErrorCode.REPLOG_PRODUCER_CLOSED, "the producer is closed. Open a new one.")
+        self._accumulator.close()
+        if self._thread.is_current:
+            timeout = 0
+        if not self._thread.close(timeout):
+            self._appender.stop()
+            self._thread.force(
+                ReplogError(
+                    ErrorCode.REPLOG_PRODUCER_CLOSED,
+                    f"the producer was closed forcefully, after {timeout} s. Give close() more time.",
+                )
+            )
+        self._interceptors.close()
+
+    def __enter__(self) -> Producer:
+        """Return itself."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        """Close it."""
+        self.close()
+
+    # ------------------------------------------------------------------------------------------ inside
+
+    def _wait_for(self, topic: str, partition: int | None) -> tuple[TopicEntry, int]:
+        """Return the topic and what is left of ``max.block.ms``."""
+        entry = self._topics.get(topic)
+        if entry is not None and (partition is None or partition < len(entry.queues)):
+            return entry, self._max_block_ms
+        began_ms = self._clock.monotonic_ms()
+        entry = self._metadata.wait_for(topic, checked_partition(partition), self._max_block_ms)
+        return entry, max(0, self._max_block_ms - (self._clock.monotonic_ms() - began_ms))
+
+    def _choose(
+        self,
+        entry: TopicEntry,
+        topic: str,
+        partition: int | None,
+        key: Any,
+        key_bytes: bytes | None,
+        value: Any,
+        data: bytes | None,
+    ) -> tuple[PartitionQueue, StickyPartitioner | None]:
+        """Return the queue of an explicit partition, of the user's partitioner, or the sticky one."""
+        if partition is not None:
+            checked = checked_partition(partition)
+            assert checked is not None
+            return entry.queues[checked], None
+        if self._partitioner is not None:
+            number = self._partitioner.partition(topic, key, key_bytes, value, data, len(entry.queues))
+            return entry.queues[number], None
+        return entry.sticky.queue, entry.sticky
+
+    def _on_send_error(self, topic: str, partition: int | None, error: ReplogError) -> RecordHandle:
+        """Return a failed handle for what Kafka calls an API error; raise what is the caller's mistake."""
+        found = error.error if isinstance(error, _Failed) else error
+        where = TopicPartition(topic, -1 if partition is None else partition)
+        if self._interceptors:
+            self._interceptors.on_acknowledgement(RecordMetadata(topic, where.partition, -1, -1), found)
+        if self._refusal is not None or (isinstance(error, InvalidConfigError) and found.code not in _API_CODES):
+            raise found
+        self._metrics.count("record-error", 1)
+        if self._transactions is not None:
+            self._transactions.error = self._transactions.error or found
+            if isinstance(found, FencedError):
+                raise found
+        result = BatchResult(where)
+        result.fail(found)
+        return RecordHandle(result, 0)
+
+    def _acknowledge(self, handle: RecordHandle) -> None:
+        error = handle.exception(0)
+        if error is None:
+            self._interceptors.on_acknowledgement(handle.result(0), None)
+            return
+        where = handle.batch_result.topic_partition
+        self._interceptors.on_acknowledgement(RecordMetadata(where.topic, where.partition, -1, -1), error)
+
+    def _coordinator(self) -> TransactionCoordinator:
+        if self._refusal is not None:
+            self._refuse()
+        if self._transactions is None:
+            raise InvalidConfigError(
+                ErrorCode.INVALID_TXN_STATE, "the producer has no transactional.id. Give it one to use transactions."
+            )
+        return self._transactions
+
+    def _refuse(self) -> NoReturn:
+        assert self._refusal is not None
+        raise self._refusal
+
+    def _forget_parent(self) -> None:
+        """In a forked child: refuse everything; the threads stayed with the parent."""
+        self._refusal = ReplogError(
+            ErrorCode.REPLOG_NOT_FORK_SAFE,
+            "this producer was made before the process forked, and its sender stayed behind. Make one in the child.",
+        )
+        self._topics = {}
+
+
+class _Failed(ReplogError):
+    """Carries an error that ends in the handle, though its class says that the caller is wrong."""
+
+    def __init__(self, error: ReplogError) -> None:
+        super().__init__(error.code, error.args[0])
+        self.error = error
+
+
+_API_CODES = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.INVALID_TOPIC_EXCEPTION})
+"""The caller's mistakes that Kafka tells through the future."""
+
+
+def _after_fork() -> None:
+    for producer in list(_producers):
+        producer._forget_parent()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+__all__ = ["Producer", "ProducerRecord"]

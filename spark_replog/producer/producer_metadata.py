@@ -1,0 +1,206 @@
+"""What a plain producer knows of its topics: partitions, queues, where objects go.
+
+Source: Kafka ``ProducerMetadata`` and ``KafkaProducer.waitOnMetadata``. Folds ledgers as the driver of a
+write does; senders of records wait for a topic here, and the sender's thread keeps it fresh.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+
+from spark_replog.clock import Clock
+from spark_replog.coordinator.cluster import Cluster
+from spark_replog.coordinator.topic_rules import INTERNAL_TOPICS
+from spark_replog.coordinator.write_plan import make_write_plan
+from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError, ReplogError, RetriableError
+from spark_replog.ids import LedgerId, TopicPartition, is_valid_topic_name
+from spark_replog.log.write_plan import TopicPlan, WritePlan
+from spark_replog.producer.accumulator import RecordAccumulator
+from spark_replog.producer.murmur2 import partition_of
+from spark_replog.producer.partition_queue import PartitionQueue
+from spark_replog.producer.row_router import destination_of, row_limit
+from spark_replog.producer.settings import ProducerSettings
+from spark_replog.producer.sticky_partitioner import StickyPartitioner
+
+KEYS_REMEMBERED = 16_384
+"""Per topic: the partition of a key that was seen is not computed again."""
+KEY_BYTES_REMEMBERED = 64
+
+
+class TopicEntry:
+    """One topic, ready to be written to. Replaced when its partitions change, never shrunk."""
+
+    __slots__ = ("is_used", "key_queues", "limit", "limit_bytes", "plan", "queues", "sticky")
+
+    def __init__(
+        self, plan: TopicPlan, queues: list[PartitionQueue], sticky: StickyPartitioner, limit: tuple[int, str]
+    ) -> None:
+        self.plan = plan
+        self.queues = queues
+        self.sticky = sticky
+        self.limit = limit
+        self.limit_bytes = limit[0]
+        self.key_queues: dict[bytes, PartitionQueue] = {}
+        self.is_used = True
+
+    def queue_of_key(self, key: bytes) -> PartitionQueue:
+        """Return the queue of a key's partition, by murmur2 over all partitions."""
+        queue = self.queues[partition_of(key, len(self.queues))]
+        if len(key) <= KEY_BYTES_REMEMBERED:
+            if len(self.key_queues) >= KEYS_REMEMBERED:
+                self.key_queues.clear()
+            self.key_queues[key] = queue
+        return queue
+
+
+class ProducerMetadata:
+    """The topics of one producer.
+
+    Args:
+        cluster: the opened store.
+        accumulator: told where each partition's objects go.
+        settings: of the producer.
+        clock: of ages and waits.
+        random_source: of the sticky choice.
+        row_bytes_max: what one record may take of ``buffer.memory``.
+        on_plan: told every new plan before a record of its topics is appended.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        accumulator: RecordAccumulator,
+        settings: ProducerSettings,
+        clock: Clock,
+        random_source: random.Random,
+        *,
+        row_bytes_max: int,
+        on_plan: Callable[[WritePlan], None],
+    ) -> None:
+        self._cluster = cluster
+        self._accumulator = accumulator
+        self._settings = settings
+        self._clock = clock
+        self._random = random_source
+        self._row_bytes_max = row_bytes_max
+        self._on_plan = on_plan
+        self._lock = threading.Lock()
+        self.topics: dict[str, TopicEntry] = {}
+        """By name; read without a lock."""
+        self.plan = make_write_plan(cluster, [], settings.client.principal)
+        self._refreshed_ms = self._swept_ms = clock.monotonic_ms()
+
+    def wait_for(self, topic: str, partition: int | None, max_block_ms: int) -> TopicEntry:
+        """Return a topic, waiting until it and the partition exist.
+
+        Args:
+            topic: its name.
+            partition: that must exist, or None.
+            max_block_ms: how long to wait.
+
+        Raises:
+            InvalidConfigError: INVALID_TOPIC_EXCEPTION.
+            RetriableError: REQUEST_TIMED_OUT: it does not exist, or no majority answered.
+            AuthorizationError: what the ledger's folding may raise.
+        """
+        if not is_valid_topic_name(topic) or topic in INTERNAL_TOPICS:
+            raise InvalidConfigError(
+                ErrorCode.INVALID_TOPIC_EXCEPTION,
+                f"'{topic}' is no topic that can be written to. Use 1 to 249 of a-z A-Z 0-9 . _ -, no internal name.",
+            )
+        deadline_ms = self._clock.monotonic_ms() + max_block_ms
+        while True:
+            reason = self._look_up(topic, partition)
+            if reason is None:
+                return self.topics[topic]
+            left_ms = deadline_ms - self._clock.monotonic_ms()
+            if left_ms <= 0:
+                raise RetriableError(
+                    ErrorCode.REQUEST_TIMED_OUT,
+                    f"{reason} after max.block.ms ({max_block_ms}). Create it: replog -s {self._cluster.path} topic "
+                    f"create {topic} -p {1 if partition is None else partition + 1}, or correct the name.",
+                    topic=topic,
+                )
+            self._clock.sleep_ms(min(left_ms, self._settings.producer.retry_backoff_ms))
+
+    def ledger_of(self, topic: str) -> LedgerId:
+        """Return the ledger of a topic that is known."""
+        return self.topics[topic].plan.ledger_id
+
+    def is_due(self, now_ms: int) -> bool:
+        """Return whether what is known is older than ``metadata.max.age.ms``."""
+        return bool(self.topics) and now_ms - self._refreshed_ms >= self._settings.coordinator.metadata_max_age_ms
+
+    def refresh(self) -> None:
+        """Fold the topics anew and move their partitions to where their objects go now. Never raises.
+
+        A topic that was deleted is forgotten, so that its next record waits for it; one that was not
+        used for ``metadata.max.idle.ms`` is forgotten too.
+        """
+        now_ms = self._clock.monotonic_ms()
+        self._refreshed_ms = now_ms
+        if now_ms - self._swept_ms >= self._settings.client.metadata_max_idle_ms:
+            self._swept_ms = now_ms
+            self._forget_idle()
+        for name in list(self.topics):
+            try:
+                plan = make_write_plan(self._cluster, [name], self._settings.client.principal)
+            except NotFoundError:
+                with self._lock:
+                    self.topics.pop(name, None)
+            except ReplogError:
+                return  # what is known serves on; the next call tries again
+            else:
+                with self._lock:
+                    self._apply(plan.topics[0])
+
+    def _forget_idle(self) -> None:
+        with self._lock:
+            for name, entry in list(self.topics.items()):
+                if not entry.is_used and not any(queue.batches for queue in entry.queues):
+                    del self.topics[name]
+                entry.is_used = False
+
+    def _look_up(self, topic: str, partition: int | None) -> str | None:
+        """Learn a topic; return what is missing, None where nothing is."""
+        entry = self.topics.get(topic)
+        if entry is None or (partition is not None and partition >= len(entry.queues)):
+            try:
+                plan = make_write_plan(self._cluster, [topic], self._settings.client.principal)
+            except NotFoundError:
+                return f"topic '{topic}' is not there"
+            except RetriableError as error:
+                return f"topic '{topic}' could not be looked up ({error})"
+            with self._lock:
+                entry = self._apply(plan.topics[0])
+        if partition is not None and partition >= len(entry.queues):
+            return f"partition {partition} of topic '{topic}' with {len(entry.queues)} partitions is not there"
+        return None
+
+    def _apply(self, plan: TopicPlan) -> TopicEntry:
+        """Take a topic's newest plan."""
+        known = self.topics.get(plan.name)
+        if known is not None and known.plan == plan:
+            return known
+        others = tuple(topic for topic in self.plan.topics if topic.name != plan.name)
+        self.plan = replace(self.plan, topics=(*others, plan))
+        self._on_plan(self.plan)
+        queues = [self._accumulator.queue(TopicPartition(plan.name, each)) for each in range(plan.partition_count)]
+        for number, queue in enumerate(queues):
+            self._accumulator.assign(queue, destination_of(plan, number, self._settings.producer))
+        sticky = StickyPartitioner(
+            queues,
+            [number for number, brokers in enumerate(plan.in_sync) if brokers],
+            self._settings.producer.batch_size_bytes,
+            self._random,
+            is_adaptive=self._settings.client.adaptive_partitioning,
+        )
+        limit = row_limit(plan, self._settings.producer, self._row_bytes_max)
+        entry = self.topics[plan.name] = TopicEntry(plan, queues, sticky, limit)
+        return entry
+
+
+__all__ = ["ProducerMetadata", "TopicEntry"]

@@ -1,0 +1,299 @@
+"""Transactions of a plain producer: stored objects wait, and become one entry of one ledger.
+
+Source: Kafka ``TransactionManager``'s states. Nothing of a transaction is in any ledger before its
+commit, so an abort has nothing to mark and a crash leaves nothing behind but objects that no entry
+names.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from enum import Enum
+
+from spark_replog.clock import Clock
+from spark_replog.coordinator.cluster import Cluster
+from spark_replog.coordinator.producer_claim import claim_producer
+from spark_replog.errors import ErrorCode, FencedError, InvalidConfigError, OutcomeUnknownError, ReplogError
+from spark_replog.ids import LedgerId, new_id
+from spark_replog.log.commands import Append, BatchSequence, IdentityKind
+from spark_replog.producer.committer import Answer, Appender, StoredObject, results_of
+from spark_replog.producer.delivery import Delivered, DeliveryResult
+from spark_replog.producer.in_flight import DataRequest
+from spark_replog.producer.metrics import ProducerMetrics
+from spark_replog.producer.record_handle import BatchResult
+from spark_replog.storage.io_pool import io_pool
+
+
+class TransactionState(Enum):
+    """Where the producer is."""
+
+    READY = "ready"
+    OPEN = "open"
+    IN_DOUBT = "in doubt"
+    """A commit had no answer: commit again, or abort, which finds out."""
+    FATAL = "fatal"
+    """A newer program has the transactional.id."""
+
+
+class TransactionCoordinator:
+    """The delivery of a transactional producer, and its transactions' states.
+
+    The sender's thread calls ``begin``, ``deliver`` and ``poll``; the user's thread the rest.
+
+    Args:
+        transactional_id: of the program.
+        cluster: where ledgers are claimed.
+        appender: asks the ledgers.
+        counter: counts objects on their way.
+        clock: of the time-out.
+        metrics: counts.
+        delivery_timeout_ms: how long a commit is repeated.
+        transaction_timeout_ms: how long one may be open.
+        wake_up: wakes the sender's thread.
+    """
+
+    fails_as_one = False
+
+    def __init__(
+        self,
+        transactional_id: str,
+        cluster: Cluster,
+        appender: Appender,
+        counter: Callable[[DataRequest], None],
+        clock: Clock,
+        metrics: ProducerMetrics,
+        *,
+        delivery_timeout_ms: int,
+        transaction_timeout_ms: int,
+        wake_up: Callable[[], None],
+    ) -> None:
+        self.transactional_id = transactional_id
+        self.state = TransactionState.READY
+        self._cluster = cluster
+        self._appender = appender
+        self.begin = counter
+        self._clock = clock
+        self._metrics = metrics
+        self._delivery_timeout_ms = delivery_timeout_ms
+        self._timeout_ms = transaction_timeout_ms
+        self._wake_up = wake_up
+        self._lock = threading.Lock()
+        self._claims: dict[LedgerId, tuple[str, int]] = {}
+        """Ledger -> instance id and epoch, of this producer's last claim."""
+        self._fresh: set[LedgerId] = set()
+        """Claimed since the last abort: sequences begin anew behind one."""
+        self._parked: list[StoredObject] = []
+        self._results: list[DeliveryResult] = []
+        self._ledger_id: LedgerId | None = None
+        self._append: Append | None = None
+        self._began_ms = 0
+        self.batch_results: dict[BatchResult, None] = {}
+        """Of every batch that got a record of the open transaction."""
+        self.error: ReplogError | None = None
+        """Why the open transaction cannot be committed."""
+
+    # ----------------------------------------------------------------------------- the user's thread
+
+    def open(self) -> None:
+        """Begin a transaction.
+
+        Raises:
+            InvalidConfigError: INVALID_TXN_STATE: one is open already.
+            FencedError: PRODUCER_FENCED.
+        """
+        self._expect(TransactionState.READY, "begin_transaction()")
+        self.state = TransactionState.OPEN
+        self._began_ms = self._clock.monotonic_ms()
+        self._ledger_id, self._append, self.error = None, None, None
+        self.batch_results = {}
+
+    def add_ledger(self, topic: str, ledger_id: LedgerId) -> None:
+        """Make a topic's ledger that of the open transaction, and claim it where that was not done yet.
+
+        Raises:
+            InvalidConfigError: INVALID_TXN_STATE: none is open, or it belongs to another ledger.
+            FencedError: PRODUCER_FENCED.
+            RetriableError: REPLOG_NO_QUORUM.
+        """
+        self._expect(TransactionState.OPEN, "send()")
+        if self._ledger_id is None:
+            if ledger_id not in self._fresh:
+                self._claim(ledger_id)
+            self._ledger_id = ledger_id
+        elif self._ledger_id != ledger_id:
+            raise InvalidConfigError(
+                ErrorCode.INVALID_TXN_STATE,
+                f"topic '{topic}' is in another ledger than what this transaction wrote before, and a transaction is "
+                "one entry of one ledger. Make topics that belong together with one --ledger NAME, or use a "
+                "transaction for each.",
+                topic=topic,
+            )
+
+    def is_in(self, ledger_id: LedgerId) -> bool:
+        """Return whether the open transaction writes to this ledger."""
+        return self.state is TransactionState.OPEN and self._ledger_id == ledger_id
+
+    def check_commit(self) -> None:
+        """Refuse a commit that cannot be.
+
+        Raises:
+            InvalidConfigError: INVALID_TXN_STATE: none is open, or a part of it failed.
+        """
+        if self.state is TransactionState.IN_DOUBT:
+            return
+        self._expect(TransactionState.OPEN, "commit_transaction()")
+        open_ms = self._clock.monotonic_ms() - self._began_ms
+        if self.error is None and open_ms > self._timeout_ms:
+            self.error = ReplogError(
+                ErrorCode.INVALID_TXN_STATE,
+                f"the transaction was open for {open_ms} ms, longer than transaction.timeout.ms ({self._timeout_ms}). "
+                "Raise it, or make transactions shorter.",
+            )
+        self.error = self.error or next((each.error for each in self.batch_results if each.error is not None), None)
+        if self.error is not None:
+            raise InvalidConfigError(
+                ErrorCode.INVALID_TXN_STATE,
+                f"the transaction cannot be committed: {self.error} Call abort_transaction() and send it again.",
+            ) from self.error
+
+    def commit(self) -> Future[None]:
+        """Append all that is parked as one entry; everything must have been parked before."""
+        done: Future[None] = Future()
+        if not self._parked:
+            self.state = TransactionState.READY
+            done.set_result(None)
+            return done
+        assert self._ledger_id is not None
+        if self._append is None:
+            self._append = self._make_append(self._parked, self._ledger_id)
+        io_pool().submit_to(f"commit {self._ledger_id} {id(self)}", self._work, self._append, self._ledger_id, done)
+        return done
+
+    def abort(self, error: ReplogError) -> None:
+        """Forget the open transaction; its records fail with ``error``. All of them must be parked or failed.
+
+        An append whose answer was lost is fenced by a new claim first, and then looked up.
+
+        Raises:
+            InvalidConfigError: INVALID_TXN_STATE: none is open, or it was committed after all.
+            FencedError: PRODUCER_FENCED.
+        """
+        if self.state is TransactionState.READY:
+            self._expect(TransactionState.OPEN, "abort_transaction()")
+        parked, self._parked = self._parked, []
+        was_committed = False
+        if self.state is TransactionState.IN_DOUBT and self._append is not None and self._ledger_id is not None:
+            old = self._append
+            self._claim(self._ledger_id)
+            was_committed = self._is_decided(old, self._ledger_id)
+        self.state = TransactionState.READY if self.state is not TransactionState.FATAL else self.state
+        self._fresh.clear()
+        self._tell(results_of(parked, Answer({}, None if was_committed else error)))
+        if was_committed:
+            raise InvalidConfigError(
+                ErrorCode.INVALID_TXN_STATE,
+                "the transaction was committed, its answer had been lost. It cannot be aborted; go on with the next.",
+            )
+
+    # ----------------------------------------------------------------------------- the sender's thread
+
+    def deliver(self, request: DataRequest) -> Delivered:
+        """Let an object wait for the commit."""
+        self._metrics.observe("request-latency", max(0, (request.satisfied_ms or 0) - request.created_ms))
+        self._parked.append(StoredObject.of(request, self._delivery_timeout_ms))
+        return Delivered.PARKED
+
+    def poll(self) -> Sequence[DeliveryResult]:
+        """Return the answers since the last call."""
+        with self._lock:
+            found, self._results = self._results, []
+        return found
+
+    @property
+    def is_idle(self) -> bool:
+        """Return whether every answer was taken."""
+        with self._lock:
+            return not self._results
+
+    # ----------------------------------------------------------------------------- inside
+
+    def _expect(self, state: TransactionState, call: str) -> None:
+        if self.state is state:
+            return
+        if self.state is TransactionState.FATAL:
+            raise FencedError(
+                ErrorCode.PRODUCER_FENCED,
+                f"another program has the transactional.id '{self.transactional_id}'. Close this producer.",
+            )
+        remedy = {
+            TransactionState.READY: "Call begin_transaction() first.",
+            TransactionState.OPEN: "Commit or abort the open one first.",
+            TransactionState.IN_DOUBT: "Its commit had no answer: call commit_transaction() or abort_transaction().",
+        }[self.state]
+        raise InvalidConfigError(ErrorCode.INVALID_TXN_STATE, f"{call} does not fit the transaction's state. {remedy}")
+
+    def _claim(self, ledger_id: LedgerId) -> None:
+        instance_id = new_id()
+        ledger = self._cluster.topic_ledger(ledger_id)
+        before = self._claims.get(ledger_id)
+        try:
+            epoch = claim_producer(
+                ledger,
+                self.transactional_id,
+                instance_id,
+                previous_instance_id=None if before is None else before[0],
+                timeout_ms=self._delivery_timeout_ms,
+            )
+        except FencedError:
+            self.state = TransactionState.FATAL
+            raise
+        self._claims[ledger_id] = (instance_id, epoch)
+        self._fresh.add(ledger_id)
+
+    def _make_append(self, parked: Sequence[StoredObject], ledger_id: LedgerId) -> Append:
+        _, epoch = self._claims[ledger_id]
+        batches: list[BatchSequence] = [batch._replace(epoch=epoch) for item in parked for batch in item.batches]
+        objects = [item.data_object for item in parked]
+        return self._appender.make_append(objects, batches, self.transactional_id, IdentityKind.TRANSACTIONAL)
+
+    def _is_decided(self, append: Append, ledger_id: LedgerId) -> bool:
+        """Return whether the ledger holds the append: nobody can decide it any more."""
+        ledger = self._cluster.topic_ledger(ledger_id)
+        with ledger.lock:
+            return bool(ledger.state.judge(append).ranges)
+
+    def _work(self, append: Append, ledger_id: LedgerId, done: Future[None]) -> None:
+        """Commit on a thread of its own."""
+        began_ms = self._clock.monotonic_ms()
+        try:
+            deadline_ms = began_ms + self._delivery_timeout_ms
+            answer = self._appender.append(ledger_id, append, deadline_ms, is_atomic=True)
+            error = answer.error or next((each.error for each in answer.responses.values() if each.error), None)
+        except Exception as unexpected:  # the user waits for an answer, whatever happens
+            error = ReplogError(ErrorCode.UNKNOWN_SERVER_ERROR, f"the commit ended with {unexpected!r}. Report it.")
+        self._metrics.count("commit", 1)
+        self._metrics.observe("commit-latency", self._clock.monotonic_ms() - began_ms)
+        if error is None:
+            parked, self._parked = self._parked, []
+            self.state = TransactionState.READY
+            self._tell(results_of(parked, answer))
+            done.set_result(None)
+            return
+        if isinstance(error, FencedError):
+            self.state = TransactionState.FATAL
+        elif isinstance(error, OutcomeUnknownError):
+            self.state = TransactionState.IN_DOUBT
+        else:
+            self.error = error
+            self._append = None
+        done.set_exception(error)
+
+    def _tell(self, results: Sequence[DeliveryResult]) -> None:
+        with self._lock:
+            self._results.extend(results)
+        self._wake_up()
+
+
+__all__ = ["TransactionCoordinator", "TransactionState"]
