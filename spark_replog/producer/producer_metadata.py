@@ -65,7 +65,6 @@ class ProducerMetadata:
         settings: of the producer.
         clock: of ages and waits.
         random_source: of the sticky choice.
-        row_bytes_max: what one record may take of ``buffer.memory``.
         on_plan: told every new plan before a record of its topics is appended.
     """
 
@@ -77,7 +76,6 @@ class ProducerMetadata:
         clock: Clock,
         random_source: random.Random,
         *,
-        row_bytes_max: int,
         on_plan: Callable[[WritePlan], None],
     ) -> None:
         self._cluster = cluster
@@ -85,7 +83,6 @@ class ProducerMetadata:
         self._settings = settings
         self._clock = clock
         self._random = random_source
-        self._row_bytes_max = row_bytes_max
         self._on_plan = on_plan
         self._lock = threading.Lock()
         self.topics: dict[str, TopicEntry] = {}
@@ -198,7 +195,7 @@ class ProducerMetadata:
             self._random,
             is_adaptive=self._settings.client.adaptive_partitioning,
         )
-        limit = row_limit(plan, self._settings.producer, self._row_bytes_max)
+        limit = row_limit(plan, self._settings.producer, self._accumulator.pool.total_bytes)
         entry = self.topics[plan.name] = TopicEntry(plan, queues, sticky, limit)
         return entry
 

@@ -59,18 +59,7 @@ def build_parts(
     partitioner: UserPartitioner | None,
     client_id: str,
 ) -> ProducerParts:
-    """Return the parts of a producer.
-
-    Args:
-        cluster: the opened store.
-        settings: of the producer.
-        clock: of all parts.
-        metrics: counts.
-        interceptors: for Arrow batches.
-        serializers: of keys and values, for Arrow batches.
-        partitioner: the user's, if any.
-        client_id: its name in the log.
-    """
+    """Return the parts of a producer; interceptors, serializers and partitioner are those of Arrow batches."""
     random_source = random.Random()
     producer_id = settings.client.transactional_id or new_id()
     is_transactional = settings.client.transactional_id is not None
@@ -81,15 +70,7 @@ def build_parts(
     def on_plan(plan: WritePlan) -> None:
         builder.plan = plan
 
-    metadata = ProducerMetadata(
-        cluster,
-        accumulator,
-        settings,
-        clock,
-        random_source,
-        row_bytes_max=accumulator.pool.total_bytes,
-        on_plan=on_plan,
-    )
+    metadata = ProducerMetadata(cluster, accumulator, settings, clock, random_source, on_plan=on_plan)
     builder = ObjectBuilder(metadata.plan, accumulator.pool, query_id=new_id(), batch_id=0, task_id=0)
     appender = Appender(
         ReplicaManager(cluster, settings.coordinator),
@@ -100,19 +81,7 @@ def build_parts(
         random_source=random_source,
     )
     committer = Committer(appender, settings.producer, clock, metrics, transport.wake)
-    transactions = None
-    if is_transactional:
-        transactions = TransactionCoordinator(
-            producer_id,
-            cluster,
-            appender,
-            committer.begin,
-            clock,
-            metrics,
-            delivery_timeout_ms=settings.producer.delivery_timeout_ms,
-            transaction_timeout_ms=settings.client.transaction_timeout_ms,
-            wake_up=transport.wake,
-        )
+    transactions = _make_transactions(cluster, settings, clock, metrics, appender, committer, transport)
     delivery = transactions or committer
     sender = Sender(
         accumulator,
@@ -135,17 +104,36 @@ def build_parts(
         name=f"replog-producer {client_id}",
     )
     arrow = ArrowSender(
-        accumulator,
-        settings,
-        interceptors,
-        clock,
-        random_source,
-        metadata,
-        serializers=serializers,
-        partitioner=partitioner,
-    )
+        accumulator, settings, interceptors, clock, random_source, metadata,
+        serializers=serializers, partitioner=partitioner,
+    )  # fmt: skip
     return ProducerParts(
         accumulator.pool, accumulator, metadata, sequences, appender, transactions, sender, thread, arrow
+    )
+
+
+def _make_transactions(
+    cluster: Cluster,
+    settings: ProducerSettings,
+    clock: Clock,
+    metrics: ProducerMetrics,
+    appender: Appender,
+    committer: Committer,
+    transport: PutTransport,
+) -> TransactionCoordinator | None:
+    transactional_id = settings.client.transactional_id
+    if transactional_id is None:
+        return None
+    return TransactionCoordinator(
+        transactional_id,
+        cluster,
+        appender,
+        committer.begin,
+        clock,
+        metrics,
+        delivery_timeout_ms=settings.producer.delivery_timeout_ms,
+        transaction_timeout_ms=settings.client.transaction_timeout_ms,
+        wake_up=transport.wake,
     )
 
 

@@ -154,7 +154,7 @@ def load_class(setting: str, path: str) -> Any:
     except Exception as error:
         raise InvalidConfigError(
             ErrorCode.REPLOG_INVALID_OPTION,
-            f"{setting} '{path}' cannot be made: {error}. Give module.Class, importable and without arguments.",
+            f"{setting} '{path}' cannot be imported or made: {error}. Give module.Class, importable on the workers.",
         ) from error
 
 
