@@ -63,6 +63,7 @@ class ConsumerConfig:
     group_id: str | None = None
     group_instance_id: str | None = None
     client_id: str = "consumer"
+    principal: str | None = None
     auto_offset_reset: str = "latest"
     enable_auto_commit: bool = True
     auto_commit_interval_ms: int = 5_000
@@ -133,7 +134,13 @@ CONSUMER_KEYS = (
         "text",
         "A name that outlives the process: a static member comes back without a rebalance.",
     ),
-    _key("client.id", "", "text", "Begins the member's id; shown by 'replog group describe'."),
+    _key("client.id", "", "text", "Begins the member's id; shown by 'replog group describe'; quotas may name it."),
+    _key(
+        "principal",
+        None,
+        "text",
+        "Who reads; advisory. Not set means REPLOG_PRINCIPAL, else User: and the operating system's name.",
+    ),
     _key(
         "auto.offset.reset",
         "latest",

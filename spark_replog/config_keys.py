@@ -222,6 +222,14 @@ SOURCE_KEYS = (
         "one per topic-partition with data, as in Kafka.",
         minimum=1,
     ),
+    ConfigKey(
+        "principal",
+        "source",
+        None,
+        None,
+        "text",
+        "Who reads; advisory. Not set means REPLOG_PRINCIPAL, else User: and the operating system's name.",
+    ),
 )
 
 SINK_KEYS = (

@@ -67,7 +67,11 @@ class Consumer:
         self._counters = ConsumerMetrics()
         self._subscription = SubscriptionState()
         self._fetcher = RecordFetcher(self._cluster, self._config, self._counters)
-        self._coordinator = GroupCoordinator(self._cluster, retention_minutes=self._config.offsets_retention_minutes)
+        self._coordinator = GroupCoordinator(
+            self._cluster,
+            principal=self._config.principal,
+            retention_minutes=self._config.offsets_retention_minutes,
+        )
         self._membership = GroupMembership(
             self._cluster, self._coordinator, self._config, self._subscription, before_rebalance=self._before_rebalance
         )

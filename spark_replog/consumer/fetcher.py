@@ -13,11 +13,14 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from spark_replog.clock import SYSTEM_CLOCK, Clock
 from spark_replog.consumer.fetch_plan import FetchSlice
+from spark_replog.consumer.fetch_throttle import throttle
 from spark_replog.consumer.rows import Run, read_columns, read_schema, stored_columns
 from spark_replog.errors import CorruptDataError, ErrorCode, NotFoundError, ReplogError, RetriableError
 from spark_replog.ids import BrokerId
 from spark_replog.log.data_object import decode_section
+from spark_replog.log.quota_set import FetchQuota
 from spark_replog.storage.brokers import BrokerSet
 from spark_replog.storage.io_pool import io_pool
 from spark_replog.storage.object_store import Buffer
@@ -43,6 +46,7 @@ class FetchStats:
         copies_absent: copies that a root did not have.
         copies_corrupt: copies cut short, or with a wrong checksum or shape.
         copies_unreachable: copies whose root gave an error.
+        throttle_time_ms: waited because of the reader's quota.
     """
 
     reads: int = 0
@@ -50,6 +54,7 @@ class FetchStats:
     copies_absent: int = 0
     copies_corrupt: int = 0
     copies_unreachable: int = 0
+    throttle_time_ms: int = 0
 
 
 @dataclass(slots=True)
@@ -68,10 +73,17 @@ class Fetcher:
 
     Args:
         brokers: whose roots hold the objects.
+        quota: how fast this process may read for its client.
+        clock: waits for the quota.
+
+    Attributes:
+        quota: may be set anew between two fetches.
     """
 
-    def __init__(self, brokers: BrokerSet) -> None:
+    def __init__(self, brokers: BrokerSet, *, quota: FetchQuota | None = None, clock: Clock = SYSTEM_CLOCK) -> None:
         self._brokers = brokers
+        self._clock = clock
+        self.quota = quota
         self._suspects: set[BrokerId] = set()
         self.stats = FetchStats()
 
@@ -167,6 +179,7 @@ class Fetcher:
         if view is not None:
             self.stats.reads += 1
             self.stats.read_bytes += view.nbytes
+            self._throttle(view.nbytes)
         for piece in read.slices:
             if problem is not None:
                 yield piece, self._read_elsewhere(piece, read.broker_id, problem)
@@ -198,8 +211,13 @@ class Fetcher:
                 continue
             self.stats.reads += 1
             self.stats.read_bytes += piece.size_bytes
+            self._throttle(piece.size_bytes)
             return batches
         raise self._give_up(piece, problems)
+
+    def _throttle(self, size_bytes: int) -> None:
+        if self.quota is not None:
+            self.stats.throttle_time_ms += throttle(self.quota, size_bytes, self._clock)
 
     def _get(self, broker_id: BrokerId, key: str, start: int, size_bytes: int) -> Buffer | None:
         return self._brokers.store(broker_id).get(key, start=start, size_bytes=size_bytes)

@@ -14,11 +14,14 @@ import pyarrow as pa
 from spark_replog.config_consumer import ConsumerConfig
 from spark_replog.consumer.fetch_plan import FetchSlice, plan_fetch
 from spark_replog.consumer.fetcher import Fetcher
+from spark_replog.coordinator.authorizer import Authorizer
 from spark_replog.coordinator.cluster import Cluster, TopicHandle
 from spark_replog.coordinator.delayed_fetch import FetchPartition, fetch_messages, look
 from spark_replog.coordinator.delayed_operation import DelayedOperationPurgatory
+from spark_replog.coordinator.quota_manager import ClientQuotaManager
 from spark_replog.errors import ErrorCode
 from spark_replog.ids import TopicPartition
+from spark_replog.log.acl import AclOperation
 
 
 @dataclass(slots=True)
@@ -51,7 +54,9 @@ class RecordFetcher:
         self._cluster = cluster
         self._config = config
         self._metrics = metrics
-        self._fetcher = Fetcher(cluster.brokers)
+        self._fetcher = Fetcher(cluster.brokers, clock=cluster.clock)
+        self._authorizer = Authorizer(cluster, config.principal)
+        self._quotas = ClientQuotaManager(cluster)
         self._purgatory = DelayedOperationPurgatory(clock=cluster.clock)
         self._buffers: dict[TopicPartition, deque[pa.RecordBatch]] = {}
         self._last: TopicPartition | None = None
@@ -67,9 +72,11 @@ class RecordFetcher:
             The partitions that cannot be read from there: OFFSET_OUT_OF_RANGE, UNKNOWN_TOPIC_OR_PARTITION.
 
         Raises:
+            AuthorizationError: TOPIC_AUTHORIZATION_FAILED.
             NotFoundError: UNKNOWN_TOPIC_OR_PARTITION: no such topic.
             ReplogError: what ``Fetcher.fetch`` raises.
         """
+        self._require_read({key.topic for key in positions})
         handles = {name: self._cluster.lookup(name) for name in {key.topic for key in positions}}
         self.refresh(handles.values())
         asked = {key: self._ask(handles[key.topic], key, positions[key]) for key in self._in_turn(positions)}
@@ -147,6 +154,7 @@ class RecordFetcher:
         Raises:
             ReplogError: REPLOG_DATA_LOSS, and what ``Fetcher.fetch`` raises.
         """
+        self._require_read({key.topic for key in spans})
         for key, (start, end) in spans.items():
             handle = self._cluster.lookup(key.topic)
             ledger, _ = self._cluster.folded_topic(handle)
@@ -155,6 +163,16 @@ class RecordFetcher:
             for found, batch in self._read(slices):
                 self._metrics.records_consumed += batch.num_rows
                 yield found, batch
+
+    def _require_read(self, topics: Iterable[str]) -> None:
+        """Check the reader's right, and look up its quota.
+
+        Raises:
+            AuthorizationError: TOPIC_AUTHORIZATION_FAILED.
+        """
+        self._cluster.refresh_if_stale()
+        self._authorizer.require_topic(AclOperation.READ, *sorted(topics))
+        self._fetcher.quota = self._quotas.fetch_quota(self._authorizer.principal, self._config.client_id)
 
     def forget(self, keys: Sequence[TopicPartition]) -> None:
         """Drop what is buffered of these partitions."""

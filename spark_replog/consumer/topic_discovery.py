@@ -6,9 +6,11 @@ from collections.abc import Collection
 
 from spark_replog.config_consumer import ConsumerConfig
 from spark_replog.consumer.subscription_state import SubscriptionState
+from spark_replog.coordinator.authorizer import Authorizer
 from spark_replog.coordinator.cluster import Cluster
 from spark_replog.coordinator.topic_rules import INTERNAL_TOPICS
 from spark_replog.errors import NotFoundError
+from spark_replog.log.acl import AclOperation
 
 
 class TopicDiscovery:
@@ -82,7 +84,8 @@ class TopicDiscovery:
         pattern = self._subscription.pattern
         if pattern is None:
             return self._subscription.topics
-        names = self._cluster.topic_names()
+        authorizer = Authorizer(self._cluster, self._config.principal)
+        names = authorizer.allowed_topics(AclOperation.DESCRIBE, self._cluster.topic_names())
         if self._config.exclude_internal_topics:
             names = [name for name in names if name not in INTERNAL_TOPICS]
         return [name for name in names if pattern.fullmatch(name)]

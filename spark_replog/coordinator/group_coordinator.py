@@ -12,12 +12,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from spark_replog.coordinator import group_rebalance
+from spark_replog.coordinator.authorizer import Authorizer
 from spark_replog.coordinator.cluster import Cluster
 from spark_replog.coordinator.group_expiry import expired_records
 from spark_replog.coordinator.group_ledger import NO_MEMBER, GroupLedger, MemberIdentity
 from spark_replog.coordinator.group_subscription import subscribed_topics
 from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError, ReplogError
 from spark_replog.ids import TopicId, TopicPartition
+from spark_replog.log.acl import AclOperation, ResourceType
 from spark_replog.log.group_records import (
     GroupMember,
     GroupMetadata,
@@ -40,6 +42,7 @@ class GroupCoordinator:
 
     Args:
         cluster: the opened store.
+        principal: who asks; None: see ``principal.default_principal``.
         timeout_ms: for each decision (Kafka: ``offsets.commit.timeout.ms``).
         retention_minutes: ``offsets.retention.minutes``; looked at after a commit, at most every 10 minutes.
     """
@@ -48,10 +51,12 @@ class GroupCoordinator:
         self,
         cluster: Cluster,
         *,
+        principal: str | None = None,
         timeout_ms: int = OFFSETS_COMMIT_TIMEOUT_MS,
         retention_minutes: int = OFFSETS_RETENTION_MINUTES,
     ) -> None:
         self._cluster = cluster
+        self._authorizer = Authorizer(cluster, principal)
         self._ledger = GroupLedger(cluster, timeout_ms=timeout_ms)
         self._retention_ms = retention_minutes * 60_000
         self._expiry_lock = threading.Lock()
@@ -65,16 +70,17 @@ class GroupCoordinator:
         """Commit offsets, each the NEXT one to read; one ENTRY for all of them.
 
         Returns:
-            Per partition None, or its own refusal (OFFSET_METADATA_TOO_LARGE, UNKNOWN_TOPIC_OR_PARTITION,
-            INVALID_REQUEST); a refused one keeps no other from being committed.
+            Per partition None, or its own refusal (TOPIC_AUTHORIZATION_FAILED, OFFSET_METADATA_TOO_LARGE,
+            UNKNOWN_TOPIC_OR_PARTITION, INVALID_REQUEST); a refused one keeps no other from being committed.
 
         Raises:
+            AuthorizationError: GROUP_AUTHORIZATION_FAILED.
             InvalidConfigError: INVALID_GROUP_ID.
             FencedError: UNKNOWN_MEMBER_ID, ILLEGAL_GENERATION, FENCED_INSTANCE_ID: nothing was committed.
             RetriableError: REBALANCE_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE: nothing was committed.
             OutcomeUnknownError: REPLOG_COMMIT_OUTCOME_UNKNOWN: commit again.
         """
-        check_group_id(group)
+        self._require(AclOperation.READ, group)
         answers: dict[TopicPartition, ReplogError | None] = {}
         records: list[Record] = []
         now_ms = self._cluster.clock.now_ms()
@@ -105,7 +111,7 @@ class GroupCoordinator:
             InvalidConfigError: INVALID_GROUP_ID.
             RetriableError: REPLOG_NO_QUORUM.
         """
-        check_group_id(group)
+        self._require(AclOperation.DESCRIBE, group)
         wanted = None if partitions is None else list(partitions)
         state = self.group(group)
         found = {} if state is None else dict(state.offsets)
@@ -127,7 +133,7 @@ class GroupCoordinator:
             InvalidConfigError: INVALID_GROUP_ID.
             NotFoundError: GROUP_ID_NOT_FOUND.
         """
-        check_group_id(group)
+        self._require(AclOperation.DELETE, group)
         answers: dict[TopicPartition, ReplogError | None] = {}
         keys = list(partitions)
 
@@ -152,7 +158,7 @@ class GroupCoordinator:
             NotFoundError: GROUP_ID_NOT_FOUND.
             ReplogError: NON_EMPTY_GROUP.
         """
-        check_group_id(group)
+        self._require(AclOperation.DELETE, group)
 
         def tombstones(state: GroupState) -> tuple[Record, ...]:
             require_empty(state)
@@ -227,13 +233,16 @@ class GroupCoordinator:
             return None if state is None else _copy(state)
 
     def groups(self) -> list[GroupState]:
-        """Return all groups by name, as copies."""
-        found = self._ledger.find()
-        if found is None:
+        """Return all groups that may be described, by name, as copies."""
+        located = self._ledger.find()
+        if located is None:
             return []
-        _, ledger = found
+        _, ledger = located
         with ledger.lock:
-            return [_copy(ledger.state.groups.groups[name]) for name in sorted(ledger.state.groups.groups)]
+            found = [_copy(ledger.state.groups.groups[name]) for name in sorted(ledger.state.groups.groups)]
+        return [
+            each for each in found if self._authorizer.is_allowed(AclOperation.DESCRIBE, ResourceType.GROUP, each.group)
+        ]
 
     def topic_id(self, name: str) -> TopicId | None:
         """Return the id that a topic's name has now; None: there is no such topic."""
@@ -251,7 +260,7 @@ class GroupCoordinator:
             InvalidConfigError: INVALID_GROUP_ID, INVALID_SESSION_TIMEOUT, INCONSISTENT_GROUP_PROTOCOL.
             RetriableError: COORDINATOR_NOT_AVAILABLE.
         """
-        check_group_id(group)
+        self._require(AclOperation.READ, group)
         self._ledger.update(group, lambda at: group_rebalance.join(at, member, self._now_ms()), member.member_id)
 
     def sync_group(self, group: str, member: MemberIdentity, assignments: Mapping[str, bytes]) -> None:
@@ -299,6 +308,17 @@ class GroupCoordinator:
 
     # -------------------------------------------------------------------------------------- internal
 
+    def _require(self, operation: AclOperation, group: str) -> None:
+        """Check the name, and the caller's right to the group.
+
+        Raises:
+            InvalidConfigError: INVALID_GROUP_ID.
+            AuthorizationError: GROUP_AUTHORIZATION_FAILED.
+        """
+        check_group_id(group)
+        self._cluster.refresh_if_stale()
+        self._authorizer.require_group(operation, group)
+
     def _now_ms(self) -> int:
         return self._cluster.clock.now_ms()
 
@@ -314,6 +334,8 @@ class GroupCoordinator:
                 topic=key.topic,
                 partition=key.partition,
             )
+        if not self._authorizer.is_allowed(AclOperation.READ, ResourceType.TOPIC, key.topic):
+            return "", self._authorizer.refusal(AclOperation.READ, ResourceType.TOPIC, key.topic)
         try:
             handle = self._cluster.lookup(key.topic)
             ledger = self._cluster.topic_ledger(handle.ledger_id)

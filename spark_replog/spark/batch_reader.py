@@ -38,7 +38,7 @@ class BatchReader(DataSourceReader):
         """
         options = self._options
         cluster = shared_cluster(options.store)
-        view = view_topics(cluster, options.subscription).require_all()
+        view = view_topics(cluster, options.subscription, principal=options.principal).require_all()
         lookup, now_ms = offsets_for_times_of(cluster, view), cluster.clock.now_ms()
         starts = options.starting.resolve(view.bounds, lookup, now_ms)
         ends = options.ending.resolve(view.bounds, lookup, now_ms)

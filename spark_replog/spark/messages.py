@@ -10,6 +10,7 @@ from pyspark.sql.datasource import InputPartition, WriterCommitMessage
 from spark_replog.consumer.fetch_plan import FetchSlice
 from spark_replog.ids import LedgerId, TopicId
 from spark_replog.log.commands import DataObject
+from spark_replog.log.quota_set import FetchQuota
 from spark_replog.log.write_plan import MadeCopy
 from spark_replog.storage.brokers import BrokerSet
 
@@ -54,8 +55,10 @@ class ReadPartition(InputPartition):
         slices: the sections that hold them, in the order of the log: ascending within each partition, and
             those of one object together.
         brokers: whose roots hold the objects.
+        quota: how fast each process may read for this client.
     """
 
     ranges: tuple[ReadRange, ...]
     slices: tuple[FetchSlice, ...]
     brokers: BrokerSet
+    quota: FetchQuota | None = None

@@ -41,6 +41,7 @@ _ENGINE_KEYS = frozenset({"checkpointlocation", "queryname", "path", "paths"})
 """Put there by Spark itself, on sources and sinks."""
 _TABLE_KEY = "provider"
 """Present only when a catalog table asks for its schema; its properties are there as options too."""
+DEFAULT_CLIENT_ID = "spark-replog"
 _SUBSCRIPTIONS = ("assign", "subscribe", "subscribepattern")
 _STREAM_ONLY = ("minOffsetsPerTrigger", "maxOffsetsPerTrigger", "maxTriggerDelay", "maxBytesPerTrigger")
 _HOST_AND_PORT = re.compile(r"(?:\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}")
@@ -85,6 +86,8 @@ class SourceOptions:
     rows_per_partition_max: int | None
     push_down_filters: bool = False
     partitions_max: int | None = None
+    principal: str | None = None
+    client_id: str = DEFAULT_CLIENT_ID
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +138,8 @@ def parse_source_options(options: Mapping[str, str], *, streaming: bool) -> Sour
         rows_per_partition_max=rows_per_partition_max,
         partitions_max=partitions_max,
         push_down_filters=_typed(given, "pushDownFilters", False),
+        principal=given.get("principal") or None,
+        client_id=_client_id(lowered),
     )
 
 
@@ -158,7 +163,7 @@ def parse_sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOp
         producer=ProducerConfig.from_options(client),
         coordinator=CoordinatorConfig.from_options(client),
         principal=given.get("principal") or None,
-        client_id=lowered.get("kafka.client.id") or given.get("queryname") or "spark-replog",
+        client_id=_client_id(lowered),
         transactional_id=_get_prefixed(given, "transactional.id"),
         on_reset=_reset_policy(given, streaming=streaming),
         txn=_transaction(given, streaming=streaming),
@@ -186,6 +191,10 @@ def check_schema_options(options: Mapping[str, str]) -> bool:
         _store(given)
         _limits(given)
     return _typed(given, "includeHeaders", False)
+
+
+def _client_id(lowered: Mapping[str, str]) -> str:
+    return lowered.get("kafka.client.id") or lowered.get("queryname") or DEFAULT_CLIENT_ID
 
 
 def _lowered(options: Mapping[str, str]) -> dict[str, str]:

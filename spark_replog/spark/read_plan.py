@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from spark_replog.consumer.fetch_plan import in_log_order
+from spark_replog.coordinator.authorizer import Authorizer
 from spark_replog.coordinator.cluster import Cluster
+from spark_replog.coordinator.quota_manager import ClientQuotaManager
 from spark_replog.spark.data_loss import Loss, LossPolicy, offset_changed, removed_offsets
 from spark_replog.spark.messages import ReadPartition, ReadRange
 from spark_replog.spark.options import SourceOptions
@@ -50,6 +52,8 @@ def plan_partitions(
         partitions_min=options.partitions_min,
         rows_per_partition_max=options.rows_per_partition_max,
     )
+    principal = Authorizer(cluster, options.principal).principal
+    quota = ClientQuotaManager(cluster).fetch_quota(principal, options.client_id)
     partitions = []
     for group in coalesce(pieces, options.partitions_max):
         handles = [view.handles[piece.topic_partition.topic] for piece in group]
@@ -70,6 +74,7 @@ def plan_partitions(
                     [plan_range(cluster, handle, piece) for piece, handle in zip(group, handles, strict=True)]
                 ),
                 brokers=cluster.brokers,
+                quota=quota,
             )
         )
     return partitions

@@ -52,7 +52,7 @@ class _TaskRead:
     def __init__(self, partition: ReadPartition, options: SourceOptions) -> None:
         self._partition = partition
         self._options = options
-        self._fetcher = Fetcher(worker_brokers(partition.brokers))
+        self._fetcher = Fetcher(worker_brokers(partition.brokers), quota=partition.quota)
         self._done: dict[tuple[str, int], int] = {}
 
     def batches(self) -> Iterator[pa.RecordBatch]:

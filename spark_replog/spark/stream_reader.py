@@ -7,7 +7,7 @@ rule here that looks roundabout answers one of those facts, which is named besid
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -162,7 +162,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _initial_offset(self) -> LogOffset:
         if self._initial is None:
             cluster = shared_cluster(self._options.store)
-            view = view_topics(cluster, self._options.subscription).require_all()
+            view = self._look(cluster).require_all()
             lookup = offsets_for_times_of(cluster, view)
             ends = self._options.starting.resolve(view.bounds, lookup, cluster.clock.now_ms())
             self._initial = LogOffset(ends, view.topic_ids, origin=ends)
@@ -174,17 +174,20 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         A position that was given out is a floor: a process that reaches fewer roots than the one that
         gave it must not take the difference for data loss.
         """
-        view = view_topics(cluster, self._options.subscription, known.topic_ids)
+        view = self._look(cluster, known.topic_ids)
         for key, end in known.ends.items():
             handle = view.handles.get(key.topic)
             if handle is None or handle.topic_id != known.topic_ids.get(key.topic) or key not in view.bounds:
                 continue
             if view.bounds[key][1] < end:
                 cluster.topic_ledger(handle.ledger_id).refresh(_reaches(handle.topic_id, key, end))
-                view = view_topics(cluster, self._options.subscription, known.topic_ids)
+                view = self._look(cluster, known.topic_ids)
                 break
         self._handles.update((handle.topic_id, handle) for handle in view.handles.values())
         return view
+
+    def _look(self, cluster: Cluster, known: Iterable[str] = ()) -> LogView:
+        return view_topics(cluster, self._options.subscription, known, principal=self._options.principal)
 
     def _final_ends(self, cluster: Cluster, topic_id: TopicId) -> Mapping[int, int]:
         handle = self._handles.get(topic_id)

@@ -12,9 +12,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from spark_replog.consumer.fetch_plan import FetchSlice, plan_fetch
+from spark_replog.coordinator.authorizer import Authorizer
 from spark_replog.coordinator.cluster import Cluster, TopicHandle
 from spark_replog.errors import ErrorCode, NotFoundError
-from spark_replog.ids import TopicId, TopicPartition
+from spark_replog.ids import LedgerId, TopicId, TopicPartition
+from spark_replog.log.acl import AclOperation
 from spark_replog.log.model import LogStartReason
 from spark_replog.spark.options import StoreOptions, Subscription
 from spark_replog.spark.positions import OffsetsForTimes
@@ -72,24 +74,31 @@ def shared_cluster(store: StoreOptions) -> Cluster:
     return Cluster.shared(store.path, store.storage_options())
 
 
-def view_topics(cluster: Cluster, subscription: Subscription, known: Iterable[str] = ()) -> LogView:
+def view_topics(
+    cluster: Cluster, subscription: Subscription, known: Iterable[str] = (), *, principal: str | None = None
+) -> LogView:
     """Fold what is new of the ledgers of the subscribed topics and return what can be read.
 
-    Costs one fold per ledger, and one of the cluster ledger for a pattern.
+    Costs one fold per ledger, all of them in parallel, and one of the cluster ledger for a pattern.
 
     Args:
         cluster: the store.
         subscription: which topics.
         known: topics that were read before, to tell a deleted one from one that is not subscribed now.
+        principal: who reads; None: see ``default_principal``.
 
     Raises:
+        AuthorizationError: TOPIC_AUTHORIZATION_FAILED: the principal may not read a subscribed topic. A
+            pattern matches only what may be described.
         RetriableError: REPLOG_NO_QUORUM.
     """
     handles: dict[str, TopicHandle] = {}
     bounds: dict[TopicPartition, tuple[int, int]] = {}
     missing: dict[str, NotFoundError] = {}
-    fresh: set[str] = set()
-    for name in _subscribed_names(cluster, subscription):
+    cluster.refresh_if_stale()
+    names = _readable(cluster, subscription, principal)
+    fresh = _refresh_ledgers(cluster, names)
+    for name in names:
         try:
             handle, found = _bounds_of(cluster, name, fresh)
         except NotFoundError as error:
@@ -170,6 +179,27 @@ def _trimmed(
             if topic.partitions[key.partition].log_start_reason is LogStartReason.DELETE_RECORDS:
                 found.add(key)
     return frozenset(found)
+
+
+def _readable(cluster: Cluster, subscription: Subscription, principal: str | None) -> Sequence[str]:
+    names = _subscribed_names(cluster, subscription)
+    authorizer = Authorizer(cluster, principal)
+    if subscription.pattern is not None:
+        names = authorizer.allowed_topics(AclOperation.DESCRIBE, names)
+    authorizer.require_topic(AclOperation.READ, *names)
+    return names
+
+
+def _refresh_ledgers(cluster: Cluster, names: Iterable[str]) -> set[LedgerId]:
+    """Fold the topics' ledgers, each once, all at the same time; return which."""
+    handles = []
+    for name in names:
+        try:
+            handles.append(cluster.lookup(name))
+        except NotFoundError:
+            continue  # said by the caller's own look
+    cluster.refresh_topics(handles)
+    return {handle.ledger_id for handle in handles}
 
 
 def _subscribed_names(cluster: Cluster, subscription: Subscription) -> Sequence[str]:

@@ -1,0 +1,162 @@
+"""Readers under ACLs and quotas: Spark's source, the plain consumer, its group; and what a look costs."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from spark_replog.consumer.fetch_throttle import forget_rates
+from spark_replog.consumer.fetcher import Fetcher
+from spark_replog.coordinator.acl_admin import AclAdmin
+from spark_replog.coordinator.group_coordinator import GroupCoordinator
+from spark_replog.coordinator.quota_manager import QuotaAdmin
+from spark_replog.errors import AuthorizationError, ErrorCode
+from spark_replog.ids import TopicPartition
+from spark_replog.log.acl import AclBinding, AclOperation, PatternType, Permission, ResourceType
+from spark_replog.log.group_records import OffsetAndMetadata
+from spark_replog.log.quota_set import FetchQuota, QuotaEntity, QuotaScope
+
+READER = "User:reader"
+
+
+@pytest.fixture
+def secured(store):
+    """A store whose topics a, b and hidden are open to READER as far as `allow` says."""
+    for name in ("a", "b", "hidden"):
+        store.create(name)
+    admin = AclAdmin(store.cluster, "User:admin")
+    admin.configure({"super.users": "User:admin;User:test", "allow.everyone.if.no.acl.found": "false"})
+
+    def allow(operation, name, kind=ResourceType.TOPIC):
+        admin.add([AclBinding(kind, name, PatternType.LITERAL, READER, operation, Permission.ALLOW)])
+
+    store.allow = allow
+    return store
+
+
+def test_the_source_reads_what_it_may_and_a_pattern_matches_what_may_be_described(secured):
+    topics = pytest.importorskip("spark_replog.spark.topics")
+    options = pytest.importorskip("spark_replog.spark.options")
+
+    def view(**subscription):
+        return topics.view_topics(secured.cluster, options.Subscription(**subscription), principal="reader")
+
+    for name in ("a", "no-such-topic"):
+        with pytest.raises(AuthorizationError, match="may not read topic"):
+            view(topics=(name,))
+    with pytest.raises(AuthorizationError):
+        view(assignment={"a": (0,)})
+    assert view(pattern=".*").handles == {}
+    secured.allow(AclOperation.READ, "a")
+    secured.allow(AclOperation.READ, "b")
+    assert sorted(view(pattern=".*").handles) == ["a", "b"]
+    assert sorted(view(topics=("a",)).handles) == ["a"]
+    secured.allow(AclOperation.DESCRIBE, "hidden")
+    with pytest.raises(AuthorizationError, match="hidden"):
+        view(pattern=".*")
+
+
+def test_a_look_refreshes_every_ledger_once_and_all_at_the_same_time(store):
+    topics = pytest.importorskip("spark_replog.spark.topics")
+    options = pytest.importorskip("spark_replog.spark.options")
+    names = ("a", "b", "c")
+    for name in names:
+        store.create(name)
+    ledgers = [store.cluster.topic_ledger(store.cluster.lookup(name).ledger_id) for name in names]
+    topics.view_topics(store.cluster, options.Subscription(topics=names))
+    before = [ledger.stats.gets for ledger in ledgers]
+    meeting = threading.Barrier(len(names), timeout=20)
+    for ledger in ledgers:
+        refresh = ledger.refresh
+
+        def refresh_together(*arguments, refresh=refresh):
+            meeting.wait()  # breaks, and fails the test, unless all are refreshed at once
+            return refresh(*arguments)
+
+        ledger.refresh = refresh_together
+    view = topics.view_topics(store.cluster, options.Subscription(topics=names))
+    assert sorted(view.handles) == list(names)
+    roots = len(store.cluster.brokers.metadata_broker_ids)
+    assert [ledger.stats.gets - count for ledger, count in zip(ledgers, before, strict=True)] == [roots] * 3
+
+
+def test_a_group_commits_for_what_its_member_may_read(secured):
+    key = TopicPartition("a", 0)
+    coordinator = GroupCoordinator(secured.cluster, principal="reader")
+    offsets = {key: OffsetAndMetadata(1), TopicPartition("b", 0): OffsetAndMetadata(0)}
+    for call in (
+        lambda: coordinator.commit_offsets("g", offsets),
+        lambda: coordinator.fetch_offsets("g"),
+        lambda: coordinator.delete_group("g"),
+        lambda: coordinator.delete_offsets("g", [key]),
+    ):
+        with pytest.raises(AuthorizationError) as refused:
+            call()
+        assert refused.value.code is ErrorCode.GROUP_AUTHORIZATION_FAILED
+    secured.allow(AclOperation.READ, "g", ResourceType.GROUP)
+    secured.allow(AclOperation.READ, "a")
+    answers = coordinator.commit_offsets("g", offsets)
+    assert answers[key] is None
+    assert answers[TopicPartition("b", 0)].code is ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    assert coordinator.fetch_offsets("g")[key].offset == 1
+    assert [each.group for each in coordinator.groups()] == ["g"]
+    assert GroupCoordinator(secured.cluster, principal="other").groups() == []
+    with pytest.raises(AuthorizationError):
+        coordinator.delete_group("g")
+
+
+class CountingClock:
+    """A clock that only sleeping moves."""
+
+    def __init__(self):
+        self.now = 0
+        self.slept = []
+
+    def now_ms(self):
+        return self.now
+
+    def monotonic_ms(self):
+        return self.now
+
+    def sleep_ms(self, duration_ms):
+        self.slept.append(duration_ms)
+        self.now += duration_ms
+
+
+def test_reads_of_one_client_wait_together_and_no_row_is_dropped(store):
+    forget_rates()
+    clock = CountingClock()
+    quota = FetchQuota(100, (QuotaScope.USER, READER, ""))
+    fetchers = [Fetcher(store.cluster.brokers, quota=quota, clock=clock) for _ in range(2)]
+    other = Fetcher(store.cluster.brokers, quota=FetchQuota(100, (QuotaScope.USER, "User:b", "")), clock=clock)
+    fetchers[0]._throttle(1000)  # exactly ten seconds' worth
+    assert clock.slept == []
+    fetchers[1]._throttle(200)  # 1,200 bytes over 10 s: (120 - 100) / 100 * 10 s
+    assert clock.slept == [2000]
+    other._throttle(1000)
+    assert clock.slept == [2000]
+    assert [each.stats.throttle_time_ms for each in fetchers] == [0, 2000]
+    fetchers[0]._throttle(1_000_000)
+    assert clock.slept == [2000, 15_000]
+    forget_rates()
+
+
+def test_the_quota_of_the_reader_is_carried_to_its_tasks(store):
+    read_plan = pytest.importorskip("spark_replog.spark.read_plan")
+    options = pytest.importorskip("spark_replog.spark.options")
+    topics = pytest.importorskip("spark_replog.spark.topics")
+    splitting = pytest.importorskip("spark_replog.spark.splitting")
+    store.create("a")
+    store.append("a", {0: 3}, batch=0)
+    QuotaAdmin(store.cluster, "User:admin").alter(QuotaEntity("reader", None), {"consumer_byte_rate": 7})
+    view = topics.view_topics(store.cluster, options.Subscription(topics=("a",)))
+    ranges = [splitting.OffsetRange(TopicPartition("a", 0), 0, 3)]
+
+    def quota_of(**more):
+        given = options.parse_source_options({"path": "x", "subscribe": "a", **more}, streaming=True)
+        (partition,) = read_plan.plan_partitions(store.cluster, view, ranges, given)
+        return partition.quota
+
+    assert quota_of(principal="reader") == FetchQuota(7, (QuotaScope.USER, READER, ""))
+    assert quota_of(principal="User:else") is None

@@ -1,0 +1,55 @@
+"""A consumer reads what the ACLs let it, as fast as its quota lets it."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_replog import Consumer, TopicPartition
+from spark_replog.consumer.fetch_throttle import forget_rates
+from spark_replog.coordinator.acl_admin import AclAdmin
+from spark_replog.coordinator.quota_manager import QuotaAdmin
+from spark_replog.errors import AuthorizationError
+from spark_replog.log.acl import AclBinding, AclOperation, PatternType, Permission, ResourceType
+from spark_replog.log.quota_set import QuotaEntity
+from tests.unit.consumer.support import rows
+
+P0 = TopicPartition("orders", 0)
+
+
+def reader(store, **settings):
+    made = Consumer(store.cluster, config={"principal": "reader", "auto.offset.reset": "earliest"}, **settings)
+    made.assign([P0])
+    return made
+
+
+def test_rows_come_only_to_whom_the_topic_is_open(store):
+    store.create("orders")
+    store.write("orders", rows(5))
+    admin = AclAdmin(store.cluster, "User:admin")
+
+    def grant(principal):
+        topic, literal = ResourceType.TOPIC, PatternType.LITERAL
+        admin.add([AclBinding(topic, "orders", literal, principal, AclOperation.READ, Permission.ALLOW)])
+
+    grant("User:other")
+    with reader(store) as consumer:
+        with pytest.raises(AuthorizationError, match="User:reader may not read topic 'orders'"):
+            consumer.poll()
+        with pytest.raises(AuthorizationError):
+            consumer.to_arrow()
+        grant("User:reader")
+        assert [record.value for record in consumer.poll()] == rows(5)
+
+
+def test_a_poll_above_the_quota_waits_and_gives_every_row(store):
+    forget_rates()
+    store.create("orders")
+    store.write("orders", [bytes(1000)] * 40)
+    QuotaAdmin(store.cluster, "User:admin").alter(QuotaEntity(None, "slow"), {"consumer_byte_rate": 100})
+    with reader(store) as consumer:
+        assert len(list(consumer.poll())) == 40
+    assert store.clock.slept == []
+    with reader(store, client_id="slow") as consumer:
+        assert len(list(consumer.poll())) == 40
+    assert store.clock.slept == [15_000]
+    forget_rates()
