@@ -35,6 +35,7 @@ def test_version(version, request, make_store, work_folder):
         assert driver.call("about")["spark"].startswith(version)
         rules = driver.call("sink_rules", path=str(store.path), topic=store.topic("rules"))
         found = driver.call("everything", path=str(store.path), checkpoint_folder=str(store.folder), timeout_s=120)
+        contract = driver.call("source_contract", path=str(store.path), folder=str(store.folder), timeout_s=120)
     finally:
         if version != "4.3":
             driver.close()
@@ -53,3 +54,18 @@ def test_version(version, request, make_store, work_folder):
     assert found["idle"] == []
     assert found["schema"] == SCHEMA
     assert found["headers"] is None
+    holds_the_source_contract(contract)
+
+
+def holds_the_source_contract(found):
+    """The reading half of the contract in short; ``contract/`` has it in full for the newest Spark."""
+    both = {"short-0": list(range(10)), "short-1": [0]}
+    assert found["ends"] == {"short-0": [0, 1], "short-1": [0]}
+    assert found["by_time"] == both
+    assert found["split"] == 4
+    assert found["joined"] == {"tasks": 1, "rows": both}
+    words = ["one of the following options", "can't be latest for batch", "must be positive", "nowhere"]
+    assert all(word in text for word, text in zip(words, found["refused"], strict=True))
+    assert [batch["rows"] for batch in found["first"]] == [both]
+    assert "offsets 10 to 12 (exclusive) of short-0" in found["loss"]
+    assert [batch["rows"] for batch in found["rest"]] == [{"short-0": [12, 13], "short-2": [0, 1]}]

@@ -11,6 +11,8 @@ import sys
 import threading
 import time
 
+from source_jobs import *  # noqa: F403
+
 MARK = "@@replog "
 
 

@@ -217,8 +217,16 @@ def _refuse_unknown(given: Iterable[str], known: Mapping[str, str]) -> None:
     for name in given:
         if name == "storage.fsync":
             raise _invalid("storage.fsync is chosen once, by 'replog init'. Remove the option.")
-        if name in _ENGINE_KEYS or name == ADDRESS or name.startswith(_STORAGE_PREFIX) or normalise_key(name) in known:
+        if name in _ENGINE_KEYS or name == ADDRESS or name.startswith(_STORAGE_PREFIX) or name in known:
             continue
+        plain = normalise_key(name)
+        if plain in known and (plain in _client_names() or plain in PROTECTED or plain == "transactional.id"):
+            continue
+        if plain in known:
+            raise InvalidConfigError(
+                ErrorCode.REPLOG_UNKNOWN_OPTION,
+                f"option '{name}' is unknown: only settings of a client have that prefix. Write '{known[plain]}'.",
+            )
         other = (_source_names() | _sink_names()).get(normalise_key(name))
         if other is not None:
             side = "sink" if other in _sink_names().values() else "source"

@@ -62,6 +62,7 @@ def test_storage_options_lose_their_prefix():
         ({"kafka.enable.auto.commit": "true"}, r"kafka option 'enable.auto.commit' is not supported"),
         ({"kafka.value.deserializer": "x"}, r"kafka option 'value.deserializer' is not supported.*Cast"),
         ({"acks": "all"}, r"REPLOG_UNKNOWN_OPTION.*for the sink"),
+        ({"kafka.startingoffsets": "earliest"}, r"REPLOG_UNKNOWN_OPTION.*Write 'startingOffsets'"),
         ({"storage.fsync": "false"}, r"REPLOG_INVALID_OPTION.*replog init"),
         ({"assign": '{"a":[0]}'}, r"REPLOG_CONFLICTING_OPTIONS.*only one"),
         ({"subscribe": " , "}, r"REPLOG_INVALID_OPTION.*no topics"),
@@ -262,6 +263,7 @@ def test_batch_transaction():
     ("streaming", "options", "text"),
     [
         (True, {"ack": "1"}, "REPLOG_UNKNOWN_OPTION.*'acks'"),
+        (True, {"kafka.topic": "a"}, "REPLOG_UNKNOWN_OPTION.*Write 'topic'"),
         (True, {"subscribe": "a"}, "REPLOG_UNKNOWN_OPTION.*for the source"),
         (True, {"kafka.key.serializer": "x"}, "REPLOG_UNKNOWN_OPTION.*kafka option 'key.serializer' is not supp.*Cast"),
         (False, {"kafka.value.serializer": "x"}, "kafka option 'value.serializer' is not supported"),

@@ -351,13 +351,14 @@ def test_available_now_stops_at_the_end_that_its_first_call_saw(source, start_qu
     source.topic("t")
     source.write("t", {0: 25})
     given = {"maxOffsetsPerTrigger": "10", "minOffsetsPerTrigger": "8"}
-    query = start_query(subscribe="t", startingOffsets="earliest", **given)
+    query = start_query(subscribePattern="t.*", startingOffsets="earliest", **given)
     query.reader.prepareForTriggerAvailableNow()
     counts = []
-    while (rows := query.next()) is not None:
+    while (rows := query.next()) is not None and len(counts) < 5:
         counts.append(len(rows["t-0"]))
         source.write("t", {0: 5})
         source.controller.add_partitions("t", 1 + len(counts) + 1)
+        source.topic(f"t-{len(counts)}")
     assert counts == [10, 10, 5], "the rest below the minimum is taken too"
 
 
