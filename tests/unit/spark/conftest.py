@@ -39,7 +39,7 @@ class Source:
         self.controller.create_topic(name, partitions, 3, config, start_index=0)
         return name
 
-    def write(self, topic: str, rows: dict[int, int], *, times_ms: list[int] | None = None, size: int = 1) -> None:
+    def write(self, topic: str, rows: dict[int, int], *, times_ms: list[float] | None = None, size: int = 1) -> None:
         """Append so many rows per partition, as one batch write of one task; values are x or given times."""
         partitions = np.repeat(list(rows), list(rows.values())).astype(np.int32)
         times = np.full(len(partitions), 1000) if times_ms is None else np.asarray(times_ms)
@@ -48,7 +48,7 @@ class Source:
                 pa.nulls(len(partitions), pa.binary()),
                 pa.array([b"x" * size] * len(partitions), pa.binary()),
                 pa.array(partitions),
-                pa.array(times.astype(np.int64) * 1000).cast(pa.timestamp("us", tz="UTC")),
+                pa.array((times * 1000).astype(np.int64)).cast(pa.timestamp("us", tz="UTC")),
             ],
             names=["key", "value", "partition", "timestamp"],
         )

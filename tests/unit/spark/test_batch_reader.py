@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from spark_replog.consumer.fetcher import Fetcher
 from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError
 
 
@@ -75,22 +76,39 @@ def test_log_append_time_is_the_time_of_the_commit(source):
     assert offsets(source, endingTimestamp="-1 hour") == {}
 
 
-def test_only_the_section_in_question_is_looked_at(source, monkeypatch):
-    from spark_replog.consumer.fetcher import Fetcher
+@pytest.fixture
+def fetched(monkeypatch):
+    """What fetchers were asked for."""
+    seen = []
+    fetch = Fetcher.fetch
 
+    def counted(self, slices, **more):
+        seen.append(slices)
+        return fetch(self, slices, **more)
+
+    monkeypatch.setattr(Fetcher, "fetch", counted)
+    return seen
+
+
+def test_only_the_section_in_question_is_looked_at(source, fetched):
     source.topic("t")
     for at in range(6):
         source.write("t", {0: 2}, times_ms=[at * 100, at * 100 + 50])
-    fetched = []
-    fetch = Fetcher.fetch
-    monkeypatch.setattr(
-        Fetcher, "fetch", lambda self, slices, **more: fetch(self, fetched.append(slices) or slices, **more)
-    )
     assert len(source.batch(subscribe="t", startingTimestamp="330").partitions()) == 1
     assert [[piece.base_offset for piece in slices] for slices in fetched] == [[6]]
     fetched.clear()
     source.batch(subscribe="t", startingTimestamp="300").partitions()
     assert fetched == [], "the table of the fold says that the first row is late enough"
+
+
+def test_a_section_that_only_seems_late_enough_is_passed_over(source, fetched):
+    source.topic("t")
+    for time_ms in (999.5, 1, 2, 1000):
+        source.write("t", {0: 1}, times_ms=[time_ms])
+    assert offsets(source, startingTimestamp="1000") == {"t-0": [3]}
+    looked_at = [[piece.base_offset for piece in slices] for slices in fetched]
+    assert looked_at[0] == [0], "its last row is at 999.5, which the table rounds up"
+    assert len(looked_at) == 2, "then the row itself is read"
 
 
 def test_backwards_ends_are_refused(source):
