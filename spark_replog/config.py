@@ -92,6 +92,7 @@ class TopicConfig:
     max_message_bytes: int = 32 * _MIB
     message_timestamp_type: str = "CreateTime"
     cleanup_policy: str = "delete"
+    unclean_leader_election_enable: bool = False
 
     @classmethod
     def from_mapping(cls, config: Mapping[str, object]) -> TopicConfig:
@@ -367,6 +368,14 @@ _TOPIC_KEYS = (
         "choice",
         "CreateTime keeps the writer's time of each row; LogAppendTime shows the time of the commit.",
         choices={"CreateTime": "CreateTime", "LogAppendTime": "LogAppendTime"},
+    ),
+    _setting(
+        "topic",
+        "unclean.leader.election.enable",
+        "false",
+        "bool",
+        "Whether 'replog topic elect --unclean' may make an out-of-sync replica the leader. It loses rows, readable "
+        "ones too.",
     ),
     _setting(
         "topic",

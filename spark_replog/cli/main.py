@@ -29,6 +29,8 @@ _COMMANDS = {
     "consume": ("spark_replog.cli.consume", "consume", "Print the records of topics."),
     "group": ("spark_replog.cli.group", "group", "Consumer groups: lag, reset, delete."),
     "store": ("spark_replog.cli.store", "store", "Show the store and its roots."),
+    "broker": ("spark_replog.cli.broker", "broker", "List brokers, take one out of service, put it back."),
+    "coordinator": ("spark_replog.cli.coordinator", "coordinator", "Catch up and rebalance between commits."),
     "acl": ("spark_replog.cli.acl", "acl", "Say who may do what."),
     "quota": ("spark_replog.cli.quota", "quota", "Bound how fast clients write and read."),
     "doctor": (

@@ -1,4 +1,4 @@
-"""``replog topic``: create, list, describe, offsets, delete, trim, add-partitions."""
+"""``replog topic``: create, list, describe, offsets, delete, trim, add-partitions; the rest in ``topic_partitions``."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import click
 
 from spark_replog.cli.output import emit, error_item, table
 from spark_replog.cli.settings import Settings, current_settings, global_options
+from spark_replog.cli.topic_partitions import elect, reassign
 from spark_replog.errors import ReplogError, RetriableError
 
 if TYPE_CHECKING:
@@ -263,3 +264,7 @@ def _confirm(yes: bool, question: str) -> None:
     if not sys.stdin.isatty():
         raise click.UsageError("this cannot be undone: add -y to confirm")
     click.confirm(question, abort=True, err=True)
+
+
+topic.add_command(elect)
+topic.add_command(reassign)

@@ -193,7 +193,7 @@ def _out_of_sync(state: TopicLedgerState) -> set[BrokerId]:
         for partition in topic.partitions
         if len(partition.isr) < len(partition.replicas)
         for broker_id in partition.replicas
-        if broker_id not in partition.isr
+        if broker_id not in partition.isr and broker_id not in state.fenced
     }
 
 

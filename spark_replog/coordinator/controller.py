@@ -14,7 +14,9 @@ from spark_replog.config import TopicConfig
 from spark_replog.coordinator import topic_rules
 from spark_replog.coordinator.assignment import Assignment, assign_replicas
 from spark_replog.coordinator.authorizer import Authorizer
+from spark_replog.coordinator.broker_admin import fence_commands
 from spark_replog.coordinator.cluster import Cluster, TopicHandle, unknown_topic
+from spark_replog.coordinator.reassignment import is_reassigning
 from spark_replog.coordinator.root_check import is_root_there
 from spark_replog.coordinator.topic_description import TopicDescription, TopicListing, describe
 from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError
@@ -138,6 +140,7 @@ class Controller:
 
         Raises:
             InvalidConfigError: INVALID_PARTITIONS when it already has that many or more.
+            RetriableError: REASSIGNMENT_IN_PROGRESS.
             NotFoundError: UNKNOWN_TOPIC_OR_PARTITION.
         """
         self._require(AclOperation.ALTER, name)
@@ -158,6 +161,8 @@ class Controller:
             if current.closed:
                 raise unknown_topic(name, self._cluster.path)
             topic_rules.check_growth(name, len(current.partitions), total)
+            if any(is_reassigning(each) for each in current.partitions):
+                raise topic_rules.reassignment_in_progress(name)
             if len(current.partitions) != count:
                 raise topic_rules.changed_meanwhile(name)
             return encode_command(PartitionsAdd(handle.topic_id, total, added))
@@ -320,6 +325,8 @@ class Controller:
     ) -> TopicId:
         """Decide the topic in its ledger; brokers that are away start out of sync."""
         topic_id = new_id()
+        with self._cluster.cluster_ledger.lock:
+            fenced = frozenset(self._cluster.cluster_ledger.state.fenced)
         now_ms = self._cluster.clock.now_ms()
         commands = (
             encode_command(TopicInit(topic_id, name, assignment, config)),
@@ -327,7 +334,9 @@ class Controller:
         )
 
         def propose(state: TopicLedgerState) -> tuple[bytes, ...] | None:
-            return None if topic_id in state.topics else commands
+            if topic_id in state.topics:
+                return None
+            return (*(encode_command(each) for each in fence_commands(state, fenced)), *commands)
 
         self._cluster.topic_ledger(ledger_id).append(propose, timeout_ms=self._timeout_ms)
         return topic_id

@@ -17,8 +17,10 @@ from spark_replog.coordinator.cluster import Cluster
 from spark_replog.coordinator.delayed_operation import DelayedOperationPurgatory
 from spark_replog.coordinator.delayed_produce import PartitionKey
 from spark_replog.coordinator.ledger_append import AppendServices, LedgerAppend
+from spark_replog.coordinator.partition_admin import complete_reassignments
 from spark_replog.coordinator.produce_response import ProduceResponse, refuse_all, respond_to
 from spark_replog.coordinator.quota_manager import ClientQuotaManager
+from spark_replog.coordinator.reassignment import completions
 from spark_replog.coordinator.replica_fetcher import ObjectKey, ReplicaFetcher
 from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError
 from spark_replog.ids import BrokerId, LedgerId
@@ -173,5 +175,9 @@ class ReplicaManager:
             if required_acks != -1:
                 self._catch_up.copy_to_followers(ledger)
             self._catch_up.readmit(ledger)
+            with ledger.lock:
+                is_moved = bool(completions(ledger.state))
+            if is_moved:
+                complete_reassignments(ledger, self._services.config.delivery_timeout_ms)
         except ReplogError as error:
             _log.warning("catch-up of ledger %s is left to a later commit: %s", ledger_id, error)

@@ -125,6 +125,16 @@ def already_exists(name: str) -> ReplogError:
     )
 
 
+def reassignment_in_progress(name: str) -> RetriableError:
+    """Return the error of growth while partitions move."""
+    return RetriableError(
+        ErrorCode.REASSIGNMENT_IN_PROGRESS,
+        f"partitions of '{name}' are being moved. Let that end (replog coordinator run --once), or cancel it "
+        "(replog topic reassign NAME --cancel).",
+        topic=name,
+    )
+
+
 def changed_meanwhile(name: str) -> RetriableError:
     """Return the error of an admin command that another one overtook."""
     return RetriableError(

@@ -1,0 +1,84 @@
+"""``replog broker``: list, fence, unfence."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from spark_replog.cli.output import emit, table
+from spark_replog.cli.settings import Settings, current_settings, global_options
+
+if TYPE_CHECKING:
+    from spark_replog.coordinator.broker_admin import BrokerAdmin
+
+
+@click.group("broker")
+@global_options
+def broker() -> None:
+    """List brokers, take one out of service, put it back."""
+
+
+def _admin(settings: Settings) -> BrokerAdmin:
+    path = settings.required_store()
+    from spark_replog.coordinator.broker_admin import BrokerAdmin
+    from spark_replog.coordinator.cluster import Cluster
+
+    return BrokerAdmin(Cluster.open(path, settings.storage_options))
+
+
+def _show(command: str, admin: BrokerAdmin, settings: Settings, broker_ids: tuple[int, ...] = ()) -> int:
+    items: list[dict[str, Any]] = [
+        {
+            "broker": each.broker_id,
+            "url": each.url,
+            "rack": each.rack,
+            "state": "fenced" if each.is_fenced else "active",
+            "root": "ok" if each.is_there else "away",
+            "journal": each.has_journal,
+            "leaders": each.leader_count,
+            "inSync": each.in_sync_count,
+            "replicas": each.replica_count,
+            "ok": True,
+        }
+        for each in admin.list_brokers()
+        if not broker_ids or each.broker_id in broker_ids
+    ]
+    keys = ("broker", "state", "root", "journal", "leaders", "inSync", "replicas", "rack", "url")
+    headings = ["BROKER", "STATE", "ROOT", "JOURNAL", "LEADERS", "IN-SYNC", "REPLICAS", "RACK", "URL"]
+    rows = [tuple(str(item[key]) if key == "broker" else item[key] for key in keys) for item in items]
+    return emit(command, items, settings, text=table(headings, rows))
+
+
+@broker.command("list")
+@global_options
+def list_brokers() -> int:
+    """Show brokers, whether their roots answer, and what they lead."""
+    settings = current_settings()
+    return _show("broker list", _admin(settings), settings)
+
+
+@broker.command("fence")
+@global_options
+@click.argument("broker_ids", nargs=-1, required=True, type=int, metavar="BROKER...")
+def fence(broker_ids: tuple[int, ...]) -> int:
+    """Take brokers out of service: they leave every ISR and lead nothing. Rows that only they hold wait for them;
+    those of acks=1 that nobody has read are given up where the root does not answer.
+    """
+    settings = current_settings()
+    admin = _admin(settings)
+    for broker_id in broker_ids:
+        admin.fence(broker_id)
+    return _show("broker fence", admin, settings, broker_ids)
+
+
+@broker.command("unfence")
+@global_options
+@click.argument("broker_ids", nargs=-1, required=True, type=int, metavar="BROKER...")
+def unfence(broker_ids: tuple[int, ...]) -> int:
+    """Put brokers back: they join the ISRs once they hold what they missed."""
+    settings = current_settings()
+    admin = _admin(settings)
+    for broker_id in broker_ids:
+        admin.unfence(broker_id)
+    return _show("broker unfence", admin, settings, broker_ids)

@@ -1,0 +1,58 @@
+"""``replog coordinator``: run."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import asdict
+from types import FrameType
+
+import click
+
+from spark_replog.cli.output import EXIT_UNREACHABLE, emit, note
+from spark_replog.cli.settings import current_settings, global_options
+
+
+@click.group("coordinator")
+@global_options
+def coordinator() -> None:
+    """What commits do for replicas, between commits. Never required."""
+
+
+@coordinator.command("run")
+@global_options
+@click.option("--once", is_flag=True, help="Make one round and stop.")
+@click.option("--interval-ms", type=click.IntRange(min=1), default=1000, show_default=True, help="Between rounds.")
+def run(once: bool, interval_ms: int) -> int:
+    """Catch up followers, readmit roots that are back, move leaders, finish reassignments; until SIGTERM."""
+    settings = current_settings()
+    path = settings.required_store()
+    from spark_replog.coordinator.cluster import Cluster
+    from spark_replog.coordinator.coordinator_loop import CoordinatorLoop
+
+    loop = CoordinatorLoop(Cluster.open(path, settings.storage_options))
+    if once:
+        report = asdict(loop.run_once())
+        text = "  ".join(f"{key.removesuffix('_count')} {count}" for key, count in report.items())
+        items = [{**{_camel(key): count for key, count in report.items()}, "ok": not report["failed_count"]}]
+        return emit(
+            "coordinator run", items, settings, text=text, exit_code=EXIT_UNREACHABLE if report["failed_count"] else 0
+        )
+    stopped = False
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        nonlocal stopped
+        stopped = True
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        note(f"replog: coordinator runs on {path}; SIGTERM stops it")
+        rounds = loop.run(lambda: stopped, interval_ms=interval_ms)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    return emit("coordinator run", [{"rounds": rounds, "ok": True}], settings, text=f"stopped after {rounds} rounds")
+
+
+def _camel(name: str) -> str:
+    head, *rest = name.split("_")
+    return head + "".join(word.title() for word in rest)

@@ -1,0 +1,173 @@
+"""Brokers by command: list them, take one out of service, put it back. Runs driver-side.
+
+The wish stands in the cluster ledger, its effect in each topic ledger (a fold reads only its own ledger). A run
+that was interrupted half way is finished by the next one, and by ``replog coordinator run``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from spark_replog.coordinator.authorizer import Authorizer
+from spark_replog.coordinator.cluster import Cluster
+from spark_replog.coordinator.failover import failover_commands
+from spark_replog.coordinator.root_check import is_root_there
+from spark_replog.errors import ErrorCode, NotFoundError
+from spark_replog.ids import BrokerId, LedgerId
+from spark_replog.ledger.ledger import Ledger
+from spark_replog.log.acl import AclOperation
+from spark_replog.log.cluster_state import ClusterLedgerState
+from spark_replog.log.commands import BrokerFence, encode_command
+from spark_replog.log.topic_state import TopicLedgerState
+
+ROOT_TIMEOUT_MS = 5000
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerListing:
+    """One broker.
+
+    Attributes:
+        is_there: whether its root answers and is what it was.
+        has_journal: whether it is a metadata root.
+        leader_count: partitions that it leads; in_sync_count: of replica_count assigned to it.
+    """
+
+    broker_id: BrokerId
+    url: str
+    rack: str | None
+    is_fenced: bool
+    is_there: bool
+    has_journal: bool
+    leader_count: int
+    in_sync_count: int
+    replica_count: int
+
+
+class BrokerAdmin:
+    """Thread safe.
+
+    Args:
+        cluster: the opened store.
+        principal: who asks; None: see ``principal.default_principal``.
+        timeout_ms: for each ledger append.
+    """
+
+    def __init__(self, cluster: Cluster, *, principal: str | None = None, timeout_ms: int = 60_000) -> None:
+        self._cluster = cluster
+        self._authorizer = Authorizer(cluster, principal)
+        self._timeout_ms = timeout_ms
+
+    def list_brokers(self) -> list[BrokerListing]:
+        """Return the registered brokers, by id.
+
+        Raises:
+            AuthorizationError: CLUSTER_AUTHORIZATION_FAILED.
+            RetriableError: REPLOG_NO_QUORUM.
+        """
+        self._cluster.refresh()
+        self._authorizer.require_cluster(AclOperation.DESCRIBE)
+        leaders: dict[BrokerId, int] = {}
+        in_sync: dict[BrokerId, int] = {}
+        assigned: dict[BrokerId, int] = {}
+        for ledger in topic_ledgers(self._cluster):
+            ledger.refresh()
+            with ledger.lock:
+                live = [topic for topic in ledger.state.topics.values() if not topic.closed]
+                for partition in (each for topic in live for each in topic.partitions):
+                    leaders[partition.leader] = leaders.get(partition.leader, 0) + 1
+                    for broker_id in partition.isr:
+                        in_sync[broker_id] = in_sync.get(broker_id, 0) + 1
+                    for broker_id in partition.replicas:
+                        assigned[broker_id] = assigned.get(broker_id, 0) + 1
+        with self._cluster.cluster_ledger.lock:
+            state = self._cluster.cluster_ledger.state
+            brokers, fenced = sorted(state.brokers.items()), set(state.fenced)
+        return [
+            BrokerListing(
+                broker_id,
+                found.url,
+                found.rack,
+                broker_id in fenced,
+                is_root_there(self._cluster.brokers, broker_id, ROOT_TIMEOUT_MS),
+                broker_id in self._cluster.brokers.metadata_broker_ids,
+                leaders.get(broker_id, 0),
+                in_sync.get(broker_id, 0),
+                assigned.get(broker_id, 0),
+            )
+            for broker_id, found in brokers
+        ]
+
+    def fence(self, broker_id: BrokerId) -> None:
+        """Take a broker out of service: it leaves every ISR and leads nothing, until it is put back.
+
+        Where its root does not answer, what only it holds above the stable index is given up (a Truncate).
+        Its journal, if it has one, goes on: metadata roots are chosen by ``init``.
+
+        Raises:
+            AuthorizationError: CLUSTER_AUTHORIZATION_FAILED.
+            NotFoundError: BROKER_ID_NOT_REGISTERED.
+            RetriableError: REPLOG_NO_QUORUM.
+        """
+        self._set(broker_id, is_fenced=True)
+
+    def unfence(self, broker_id: BrokerId) -> None:
+        """Put a broker back: it joins the ISRs again once it holds what it missed. See ``fence``."""
+        self._set(broker_id, is_fenced=False)
+
+    def _set(self, broker_id: BrokerId, *, is_fenced: bool) -> None:
+        self._cluster.refresh()
+        self._authorizer.require_cluster(AclOperation.ALTER)
+
+        def propose(state: ClusterLedgerState) -> bytes | None:
+            if broker_id not in state.brokers:
+                raise NotFoundError(
+                    ErrorCode.BROKER_ID_NOT_REGISTERED,
+                    f"this store has no broker {broker_id}. Look at those that it has: replog broker list.",
+                    brokers=",".join(map(str, sorted(state.brokers))),
+                )
+            if (broker_id in state.fenced) == is_fenced:
+                return None
+            return encode_command(BrokerFence(broker_id, is_fenced))
+
+        self._cluster.cluster_ledger.append(propose, timeout_ms=self._timeout_ms)
+        for ledger in topic_ledgers(self._cluster):
+            settle_fences(self._cluster, ledger, self._timeout_ms)
+
+
+def topic_ledgers(cluster: Cluster) -> list[Ledger[TopicLedgerState]]:
+    """Return the ledgers of all published topics, as this process has folded the cluster ledger."""
+    with cluster.cluster_ledger.lock:
+        ledger_ids: dict[LedgerId, None] = {each[1]: None for each in cluster.cluster_ledger.state.topics.values()}
+    return [cluster.topic_ledger(each) for each in ledger_ids]
+
+
+def fence_commands(state: TopicLedgerState, wanted: frozenset[BrokerId]) -> list[BrokerFence]:
+    """Return what brings a topic ledger to the fences that the cluster ledger wants."""
+    known = state.fenced
+    return [
+        *(BrokerFence(each, True) for each in sorted(wanted - known)),
+        *(BrokerFence(each, False) for each in sorted(known - wanted)),
+    ]
+
+
+def settle_fences(cluster: Cluster, ledger: Ledger[TopicLedgerState], timeout_ms: int) -> bool:
+    """Bring one topic ledger to the fences that the cluster ledger wants; return whether it was not.
+
+    Raises:
+        RetriableError: REPLOG_NO_QUORUM.
+    """
+    with cluster.cluster_ledger.lock:
+        wanted = frozenset(cluster.cluster_ledger.state.fenced)
+    away = frozenset(each for each in wanted if not is_root_there(cluster.brokers, each, ROOT_TIMEOUT_MS))
+    now_ms = cluster.clock.now_ms()
+
+    def propose(state: TopicLedgerState) -> tuple[bytes, ...] | None:
+        fences = fence_commands(state, wanted)
+        if not fences:
+            return None
+        given_up = away.intersection(each.broker_id for each in fences if each.is_fenced)
+        lost = failover_commands(state, given_up, now_ms, is_forced=True)
+        return tuple(encode_command(each) for each in (*lost, *fences))
+
+    return ledger.append(propose, timeout_ms=timeout_ms).index >= 0

@@ -1,0 +1,176 @@
+"""What coordinators do between commits, in a process of its own: ``replog coordinator run``. Never required.
+
+Each round is made of steps that a commit or a command makes as well, each of them a ledger entry or a copy, so
+any number of these processes may run, stop or die at any moment. Source: the periodic tasks of Kafka's
+``ReplicaManager`` (isr-expiration) and ``KafkaController`` (auto-leader-rebalance).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from spark_replog.coordinator.broker_admin import settle_fences, topic_ledgers
+from spark_replog.coordinator.catch_up import CatchUp
+from spark_replog.coordinator.cluster import Cluster
+from spark_replog.coordinator.failover import LeaderFailover
+from spark_replog.coordinator.partition_admin import complete_reassignments
+from spark_replog.coordinator.replica_fetcher import ReplicaFetcher
+from spark_replog.coordinator.root_check import is_root_there
+from spark_replog.errors import ReplogError
+from spark_replog.ids import BrokerId
+from spark_replog.ledger.ledger import Ledger
+from spark_replog.log.commands import PartitionChange, encode_command
+from spark_replog.log.election import elect_preferred
+from spark_replog.log.topic_state import TopicLedgerState
+
+_log = logging.getLogger(__name__)
+
+IMBALANCE_PER_BROKER_PERCENTAGE = 10
+"""Kafka's ``leader.imbalance.per.broker.percentage``: below it preferred leaders are left away."""
+IMBALANCE_CHECK_INTERVAL_MS = 300_000
+"""Kafka's ``leader.imbalance.check.interval.seconds``."""
+ROUND_INTERVAL_MS = 1000
+_STOP_CHECK_MS = 100
+
+
+@dataclass(slots=True)
+class RoundReport:
+    """What one round did."""
+
+    ledger_count: int = 0
+    failover_count: int = 0
+    joined_count: int = 0
+    reassigned_count: int = 0
+    elected_count: int = 0
+    failed_count: int = 0
+
+
+class CoordinatorLoop:
+    """Used by one thread.
+
+    Args:
+        cluster: the opened store.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        fetcher = ReplicaFetcher(cluster.brokers, cluster.config, clock=cluster.clock)
+        self._catch_up = CatchUp(cluster.brokers, cluster.config, cluster.clock, fetcher)
+        self._next_balance_ms = 0
+
+    def run(self, is_stopped: Callable[[], bool], *, interval_ms: int = ROUND_INTERVAL_MS) -> int:
+        """Make rounds until told to stop; return how many. What fails is logged and tried again."""
+        rounds = 0
+        clock = self._cluster.clock
+        while not is_stopped():
+            self.run_once()
+            rounds += 1
+            end_ms = clock.monotonic_ms() + interval_ms
+            while not is_stopped() and clock.monotonic_ms() < end_ms:
+                clock.sleep_ms(min(_STOP_CHECK_MS, interval_ms))
+        return rounds
+
+    def run_once(self) -> RoundReport:
+        """Make one round over every ledger of the store; a ledger that fails does not stop the others."""
+        report = RoundReport()
+        now_ms = self._cluster.clock.monotonic_ms()
+        is_balancing = now_ms >= self._next_balance_ms
+        if is_balancing:
+            self._next_balance_ms = now_ms + IMBALANCE_CHECK_INTERVAL_MS
+        try:
+            self._cluster.refresh()
+        except ReplogError as error:
+            _log.warning("the cluster ledger does not answer: %s", error)
+            report.failed_count += 1
+            return report
+        present: dict[BrokerId, bool] = {}
+        for ledger in topic_ledgers(self._cluster):
+            report.ledger_count += 1
+            try:
+                self._look_after(ledger, report, present, is_balancing=is_balancing)
+            except ReplogError as error:
+                _log.warning("ledger %s is left to the next round: %s", ledger.ledger_id, error)
+                report.failed_count += 1
+        return report
+
+    def _look_after(
+        self,
+        ledger: Ledger[TopicLedgerState],
+        report: RoundReport,
+        present: dict[BrokerId, bool],
+        *,
+        is_balancing: bool,
+    ) -> None:
+        timeout_ms = self._cluster.config.delivery_timeout_ms
+        ledger.refresh()
+        settle_fences(self._cluster, ledger, timeout_ms)
+        with ledger.lock:
+            in_sync = _brokers_in_sync(ledger.state)
+        gone = {each for each in in_sync if not self._is_there(each, present)}
+        if gone:
+            report.failover_count += LeaderFailover(self._cluster).fail_over(ledger, gone)
+        self._catch_up.copy_to_followers(ledger)
+        self._catch_up.readmit(ledger)
+        with ledger.lock:
+            report.joined_count += len(_brokers_in_sync(ledger.state) - in_sync)
+        report.reassigned_count += complete_reassignments(ledger, timeout_ms)
+        if is_balancing:
+            report.elected_count += self._elect_preferred(ledger, present, timeout_ms)
+
+    def _is_there(self, broker_id: BrokerId, present: dict[BrokerId, bool]) -> bool:
+        """Ask each root once a round."""
+        if broker_id not in present:
+            timeout_ms = self._cluster.config.replica_lag_time_max_ms
+            present[broker_id] = is_root_there(self._cluster.brokers, broker_id, timeout_ms)
+        return present[broker_id]
+
+    def _elect_preferred(self, ledger: Ledger[TopicLedgerState], present: dict[BrokerId, bool], timeout_ms: int) -> int:
+        """Move leaders back to preferred replicas, where more than a tenth of a broker's are elsewhere."""
+        count = 0
+
+        def propose(state: TopicLedgerState) -> tuple[bytes, ...] | None:
+            nonlocal count
+            live = {each for each in _brokers_in_sync(state) - state.fenced if self._is_there(each, present)}
+            changes = preferred_elections(state, live)
+            count = len(changes)
+            return tuple(encode_command(each) for each in changes) or None
+
+        ledger.append(propose, timeout_ms=timeout_ms)
+        return count
+
+
+def preferred_elections(state: TopicLedgerState, live: set[BrokerId]) -> list[PartitionChange]:
+    """Return the elections that bring imbalanced brokers their preferred partitions back."""
+    preferred: dict[BrokerId, list[PartitionChange]] = {}
+    total: dict[BrokerId, int] = {}
+    for topic in state.topics.values():
+        for number, each in enumerate(topic.partitions):
+            first = each.replicas[0]
+            if topic.closed:
+                continue
+            total[first] = total.get(first, 0) + 1
+            found = elect_preferred(each.replicas, each.isr, live)
+            if each.leader != first and found is not None and not each.adding:
+                change = PartitionChange(
+                    topic.topic_id, number, each.leader_epoch, each.partition_epoch, first, each.isr, each.replicas,
+                    each.adding, each.removing,
+                )  # fmt: skip
+                preferred.setdefault(first, []).append(change)
+    return [
+        change
+        for broker_id, changes in preferred.items()
+        if len(changes) * 100 > IMBALANCE_PER_BROKER_PERCENTAGE * total[broker_id]
+        for change in changes
+    ]
+
+
+def _brokers_in_sync(state: TopicLedgerState) -> set[BrokerId]:
+    return {
+        broker_id
+        for topic in state.topics.values()
+        if not topic.closed
+        for partition in topic.partitions
+        for broker_id in partition.isr
+    }

@@ -1,0 +1,284 @@
+"""Elections and reassignments of a topic's partitions, by command. Runs driver-side.
+
+Source: Kafka's ``electLeaders`` and ``alterPartitionReassignments``. Each partition is answered for itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from spark_replog.coordinator import reassignment
+from spark_replog.coordinator.authorizer import Authorizer
+from spark_replog.coordinator.cluster import Cluster, TopicHandle
+from spark_replog.coordinator.failover import LeaderFailover
+from spark_replog.coordinator.root_check import is_root_there
+from spark_replog.coordinator.state_machines import PartitionPhase, check_partition_move, partition_phase
+from spark_replog.errors import ErrorCode, NotFoundError, ReplogError
+from spark_replog.ids import BrokerId
+from spark_replog.ledger.ledger import Ledger
+from spark_replog.log.acl import AclOperation
+from spark_replog.log.commands import PartitionChange, encode_command
+from spark_replog.log.election import NO_LEADER, Election, elect_offline, elect_preferred
+from spark_replog.log.leadership import UNCLEAN_KEY
+from spark_replog.log.partition_state import PartitionState
+from spark_replog.log.topic_state import TopicLedgerState
+from spark_replog.storage.paths import ledger_folders
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionOutcome:
+    """What became of one partition: its leader and replicas now, and the error if nothing was done."""
+
+    partition: int
+    leader: BrokerId
+    leader_epoch: int
+    isr: tuple[BrokerId, ...]
+    replicas: tuple[BrokerId, ...]
+    adding: tuple[BrokerId, ...]
+    removing: tuple[BrokerId, ...]
+    error: ReplogError | None = None
+
+
+_Decide = Callable[[int, PartitionState], PartitionChange]
+
+
+class PartitionAdmin:
+    """Thread safe.
+
+    Args:
+        cluster: the opened store.
+        principal: who asks; None: see ``principal.default_principal``.
+        timeout_ms: for each ledger append.
+    """
+
+    def __init__(self, cluster: Cluster, *, principal: str | None = None, timeout_ms: int = 60_000) -> None:
+        self._cluster = cluster
+        self._authorizer = Authorizer(cluster, principal)
+        self._timeout_ms = timeout_ms
+
+    def elect_leaders(
+        self, name: str, partitions: Iterable[int] | None = None, *, is_unclean: bool = False
+    ) -> list[PartitionOutcome]:
+        """Elect the preferred leaders, or, unclean, a leader wherever the present one is gone.
+
+        An unclean election first tries a clean one. It needs the topic's ``unclean.leader.election.enable``,
+        and it loses the rows that the new leader lacks, readable ones too.
+
+        Returns:
+            Per partition its state; errors ELECTION_NOT_NEEDED, PREFERRED_LEADER_NOT_AVAILABLE,
+            ELIGIBLE_LEADERS_NOT_AVAILABLE, UNKNOWN_TOPIC_OR_PARTITION.
+
+        Raises:
+            AuthorizationError: CLUSTER_AUTHORIZATION_FAILED.
+            NotFoundError: UNKNOWN_TOPIC_OR_PARTITION: no such topic.
+            RetriableError: REPLOG_NO_QUORUM.
+        """
+        self._cluster.refresh_if_stale()
+        self._authorizer.require_cluster(AclOperation.ALTER)
+        handle, ledger = self._open(name)
+        live = self._live_brokers(ledger, handle)
+        if is_unclean:
+            with ledger.lock:
+                leaders = {each.leader for each in ledger.state.topics[handle.topic_id].partitions}
+            LeaderFailover(self._cluster).fail_over(ledger, leaders - live - {NO_LEADER})
+
+        def decide(number: int, partition: PartitionState) -> PartitionChange:
+            topic = ledger.state.topics[handle.topic_id]
+            check_partition_move(partition_phase(topic, number), PartitionPhase.ONLINE, topic=name, partition=number)
+            if is_unclean:
+                allowed = topic.config.get(UNCLEAN_KEY, "").lower() == "true"
+                found = _unclean(partition, live, name, number, allowed)
+            else:
+                found = _preferred(partition, live, name, number)
+            isr = partition.isr if not found.is_unclean else found.isr
+            return PartitionChange(
+                handle.topic_id,
+                number,
+                partition.leader_epoch,
+                partition.partition_epoch,
+                found.leader,
+                isr,
+                partition.replicas,
+                partition.adding,
+                partition.removing,
+                found.is_unclean,
+            )
+
+        return self._change(handle, ledger, partitions, decide)
+
+    def reassign(self, name: str, targets: Mapping[int, Sequence[BrokerId]]) -> list[PartitionOutcome]:
+        """Begin to move partitions: their new replicas catch up with the next commits, the old ones then leave.
+
+        Raises:
+            AuthorizationError: CLUSTER_AUTHORIZATION_FAILED.
+            InvalidConfigError: INVALID_REPLICA_ASSIGNMENT: nothing was changed.
+            NotFoundError: UNKNOWN_TOPIC_OR_PARTITION.
+            RetriableError: REPLOG_NO_QUORUM.
+        """
+        self._cluster.refresh_if_stale()
+        self._authorizer.require_cluster(AclOperation.ALTER)
+        self._cluster.refresh()
+        with self._cluster.cluster_ledger.lock:
+            registered = set(self._cluster.cluster_ledger.state.brokers)
+        for target in targets.values():
+            reassignment.check_target(target, registered)
+        handle, ledger = self._open(name)
+        self._make_folders(handle, {broker_id for target in targets.values() for broker_id in target})
+        outcomes = self._change(
+            handle,
+            ledger,
+            sorted(targets),
+            lambda number, partition: reassignment.begin(handle.topic_id, number, partition, targets[number]),
+        )
+        complete_reassignments(ledger, self._timeout_ms)
+        return [each if each.error else self._outcome(ledger, handle, each.partition, None) for each in outcomes]
+
+    def cancel(self, name: str, partitions: Iterable[int] | None = None) -> list[PartitionOutcome]:
+        """Go back to the replicas of before, wherever a reassignment runs.
+
+        Returns:
+            Per partition its state; errors NO_REASSIGNMENT_IN_PROGRESS, INVALID_REPLICA_ASSIGNMENT.
+        """
+        self._cluster.refresh_if_stale()
+        self._authorizer.require_cluster(AclOperation.ALTER)
+        handle, ledger = self._open(name)
+        return self._change(
+            handle, ledger, partitions, lambda number, found: reassignment.cancel(handle.topic_id, number, found)
+        )
+
+    def list_reassignments(self, name: str) -> list[PartitionOutcome]:
+        """Return the partitions that are being moved."""
+        self._cluster.refresh_if_stale()
+        self._authorizer.require_topic(AclOperation.DESCRIBE, name)
+        handle, ledger = self._open(name)
+        with ledger.lock:
+            found = ledger.state.topics[handle.topic_id].partitions
+            moving = [number for number, each in enumerate(found) if reassignment.is_reassigning(each)]
+        return [self._outcome(ledger, handle, number, None) for number in moving]
+
+    def _open(self, name: str) -> tuple[TopicHandle, Ledger[TopicLedgerState]]:
+        self._cluster.refresh()
+        handle = self._cluster.lookup(name)
+        ledger, _ = self._cluster.topic_state(handle)
+        return handle, ledger
+
+    def _live_brokers(self, ledger: Ledger[TopicLedgerState], handle: TopicHandle) -> set[BrokerId]:
+        with ledger.lock:
+            assigned = {each for row in ledger.state.topics[handle.topic_id].partitions for each in row.replicas}
+            fenced = ledger.state.fenced
+        timeout_ms = self._cluster.config.replica_lag_time_max_ms
+        return {each for each in assigned - fenced if is_root_there(self._cluster.brokers, each, timeout_ms)}
+
+    def _make_folders(self, handle: TopicHandle, broker_ids: set[BrokerId]) -> None:
+        brokers = self._cluster.brokers
+        for broker_id in sorted(broker_ids):
+            brokers.check_root(broker_id)
+            for folder in ledger_folders(handle.ledger_id, metadata=False):
+                brokers.store(broker_id).make_folder(folder)
+
+    def _change(
+        self,
+        handle: TopicHandle,
+        ledger: Ledger[TopicLedgerState],
+        partitions: Iterable[int] | None,
+        decide: _Decide,
+    ) -> list[PartitionOutcome]:
+        """Decide the changes of all partitions in one ENTRY, each made from the newest fold."""
+        errors: dict[int, ReplogError] = {}
+        numbers: list[int] = []
+
+        def propose(state: TopicLedgerState) -> tuple[bytes, ...] | None:
+            errors.clear()
+            topic = state.topics[handle.topic_id]
+            numbers[:] = range(len(topic.partitions)) if partitions is None else partitions
+            commands = []
+            for number in numbers:
+                if not 0 <= number < len(topic.partitions):
+                    errors[number] = _no_partition(handle.name, number, len(topic.partitions))
+                    continue
+                try:
+                    commands.append(encode_command(decide(number, topic.partitions[number])))
+                except ReplogError as error:
+                    errors[number] = error
+            return tuple(commands) or None
+
+        ledger.append(propose, timeout_ms=self._timeout_ms)
+        return [self._outcome(ledger, handle, number, errors.get(number)) for number in numbers]
+
+    def _outcome(
+        self, ledger: Ledger[TopicLedgerState], handle: TopicHandle, number: int, error: ReplogError | None
+    ) -> PartitionOutcome:
+        with ledger.lock:
+            found = ledger.state.topics[handle.topic_id].partitions
+            if not 0 <= number < len(found):
+                return PartitionOutcome(number, NO_LEADER, 0, (), (), (), (), error)
+            at = found[number]
+            return PartitionOutcome(
+                number, at.leader, at.leader_epoch, at.isr, at.replicas, at.adding, at.removing, error
+            )
+
+
+def complete_reassignments(ledger: Ledger[TopicLedgerState], timeout_ms: int) -> int:
+    """End the reassignments whose targets are all in sync; return how many.
+
+    Raises:
+        RetriableError: REPLOG_NO_QUORUM.
+    """
+    count = 0
+
+    def propose(state: TopicLedgerState) -> tuple[bytes, ...] | None:
+        nonlocal count
+        changes = reassignment.completions(state)
+        count = len(changes)
+        return tuple(encode_command(each) for each in changes) or None
+
+    ledger.append(propose, timeout_ms=timeout_ms)
+    return count
+
+
+def _preferred(partition: PartitionState, live: set[BrokerId], name: str, number: int) -> Election:
+    if partition.leader == partition.replicas[0]:
+        raise _not_needed(name, number, partition.leader)
+    found = elect_preferred(partition.replicas, partition.isr, live)
+    if found is None:
+        raise ReplogError(
+            ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
+            f"broker {partition.replicas[0]} is out of sync, fenced or away, so it cannot lead. Bring its root back "
+            "and run replog coordinator run --once.",
+            topic=name,
+            partition=number,
+        )
+    return found
+
+
+def _unclean(partition: PartitionState, live: set[BrokerId], name: str, number: int, allowed: bool) -> Election:
+    if partition.leader in live:
+        raise _not_needed(name, number, partition.leader)
+    found = elect_offline(partition.replicas, partition.isr, live, is_unclean_allowed=allowed)
+    if found is None:
+        remedy = "Bring a root back." if allowed else f"Bring a root back, or set {UNCLEAN_KEY}=true on the topic."
+        raise ReplogError(
+            ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
+            f"no replica in sync answers{'' if allowed else ', and the topic allows no unclean leader'}. {remedy}",
+            topic=name,
+            partition=number,
+        )
+    return found
+
+
+def _not_needed(name: str, number: int, leader: BrokerId) -> ReplogError:
+    return ReplogError(
+        ErrorCode.ELECTION_NOT_NEEDED,
+        f"broker {leader} leads as the election would have it. Nothing is to be done.",
+        topic=name,
+        partition=number,
+    )
+
+
+def _no_partition(name: str, number: int, count: int) -> NotFoundError:
+    return NotFoundError(
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        f"topic '{name}' has partitions 0 to {count - 1}. Give one of them.",
+        partition=number,
+    )

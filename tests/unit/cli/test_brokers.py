@@ -1,0 +1,91 @@
+"""broker, coordinator, topic elect and reassign on a real store of four directories."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture
+def store(tmp_path, replog):
+    path = tmp_path / "store"
+    assert replog("-s", path, "init", "--brokers", 4, "--no-fsync").exit_code == 0
+    assert replog("-s", path, "topic", "create", "orders", "-p", 4, "--replicas", 3).exit_code == 0
+    return path
+
+
+def leaders(replog, store):
+    (found,) = replog("-s", store, "topic", "describe", "orders", "-f", "json").items
+    return [each["leader"] for each in found["partitions"]]
+
+
+def test_brokers_are_listed_with_what_they_lead(store, replog):
+    items = replog("-s", store, "broker", "list", "-f", "json").items
+    assert [(each["broker"], each["state"], each["root"], each["journal"]) for each in items] == [
+        (0, "active", "ok", True), (1, "active", "ok", True), (2, "active", "ok", True), (3, "active", "ok", False),
+    ]  # fmt: skip
+    assert [each["leaders"] for each in items] == [1, 1, 1, 1]
+    assert replog("-s", store, "broker", "list").out.startswith("BROKER  STATE   ROOT  JOURNAL  LEADERS  IN-SYNC")
+
+
+def test_a_fenced_broker_loses_its_leaders_and_elect_brings_them_back(store, replog):
+    before = leaders(replog, store)
+    (fenced,) = replog("-s", store, "broker", "fence", 1, "-f", "json").items
+    assert (fenced["state"], fenced["leaders"], fenced["inSync"]) == ("fenced", 0, 0)
+    assert 1 not in leaders(replog, store)
+    failed = replog("-s", store, "topic", "elect", "orders", "-f", "json")
+    assert failed.exit_code == 1
+    assert [each.get("error") for each in failed.items].count("PREFERRED_LEADER_NOT_AVAILABLE") == 1
+    assert [each.get("note") for each in failed.items].count("ELECTION_NOT_NEEDED") == 3
+    assert replog("-s", store, "broker", "unfence", 1).exit_code == 0
+    (report,) = replog("-s", store, "coordinator", "run", "--once", "-f", "json").items
+    assert (report["ledgerCount"], report["joinedCount"], report["failedCount"]) == (1, 1, 0)
+    assert leaders(replog, store) == before
+    unknown = replog("-s", store, "broker", "fence", 9, "-f", "json")
+    assert (unknown.exit_code, unknown.items[0]["error"]) == (1, "BROKER_ID_NOT_REGISTERED")
+
+
+def test_partitions_are_reassigned_shown_and_cancelled(store, replog):
+    (found,) = replog("-s", store, "topic", "describe", "orders", "-f", "json").items
+    replicas = found["partitions"][0]["replicas"]
+    (other,) = {0, 1, 2, 3} - set(replicas)
+    target = [other, *replicas[:2]]
+    answer = replog("-s", store, "topic", "reassign", "orders", f"0={','.join(map(str, target))}", "-f", "json")
+    (item,) = answer.items
+    assert (item["addingReplicas"], item["removingReplicas"]) == ([other], [replicas[2]])
+    assert "coordinator run --once" in answer.err
+    assert replog("-s", store, "topic", "reassign", "orders", "-f", "json").items[0]["partition"] == 0
+    cancelled = replog("-s", store, "topic", "reassign", "orders", "--cancel", "-p", 0, "-f", "json")
+    assert sorted(cancelled.items[0]["replicas"]) == sorted(replicas)
+    assert "nothing is being moved" in replog("-s", store, "topic", "reassign", "orders").out
+    assert replog("-s", store, "topic", "reassign", "orders", "0:1").exit_code == 2
+    refused = replog("-s", store, "topic", "reassign", "orders", "0=1,1", "-f", "json")
+    assert refused.items[0]["error"] == "INVALID_REPLICA_ASSIGNMENT"
+
+
+def test_unclean_elections_ask_first(store, replog):
+    assert replog("-s", store, "topic", "elect", "orders", "--unclean").exit_code == 2
+    answer = replog("-s", store, "topic", "elect", "orders", "--unclean", "-y", "-f", "json")
+    assert {each["note"] for each in answer.items} == {"ELECTION_NOT_NEEDED"}
+
+
+def test_the_coordinator_runs_until_sigterm(store):
+    root = Path(__file__).parents[3]
+    command = [sys.executable, "-m", "spark_replog", "-s", str(store), "coordinator", "run", "--interval-ms", "50"]
+    process = subprocess.Popen(
+        command, cwd=root, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env={**os.environ, "PYTHONPATH": str(root), "PYTHONUNBUFFERED": "1"},
+    )  # fmt: skip
+    assert process.stderr is not None
+    assert "SIGTERM stops it" in process.stderr.readline()
+    time.sleep(0.3)
+    process.send_signal(signal.SIGTERM)
+    out, _ = process.communicate(timeout=30)
+    assert process.returncode == 0
+    assert out.startswith("stopped after ")
