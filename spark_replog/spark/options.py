@@ -42,6 +42,7 @@ _ENGINE_KEYS = frozenset({"checkpointlocation", "queryname", "path", "paths"})
 _TABLE_KEY = "provider"
 """Present only when a catalog table asks for its schema; its properties are there as options too."""
 DEFAULT_CLIENT_ID = "spark-replog"
+_CLIENT_ID = "kafka.client.id"
 _SUBSCRIPTIONS = ("assign", "subscribe", "subscribepattern")
 _STREAM_ONLY = ("minOffsetsPerTrigger", "maxOffsetsPerTrigger", "maxTriggerDelay", "maxBytesPerTrigger")
 _HOST_AND_PORT = re.compile(r"(?:\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}")
@@ -150,7 +151,7 @@ def parse_sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOp
         InvalidConfigError: as ``parse_source_options``.
     """
     lowered = _lowered(options)
-    given = without_ignored(lowered, "sink")
+    given = without_ignored({name: value for name, value in lowered.items() if name != _CLIENT_ID}, "sink")
     _refuse_unknown(given, _sink_names())
     client = {
         normalise_key(name): value

@@ -319,3 +319,9 @@ def test_kafka_options_that_mean_nothing_here_are_named_once(caplog):
 def test_a_producer_setting_is_never_taken_for_a_harmless_one():
     assert write(**{"kafka.metadata.max.age.ms": "5"}).coordinator.metadata_max_age_ms == 5
     assert write(**{"kafka.linger.ms": "9"}).producer.linger_ms == 9
+
+
+def test_a_client_id_is_used_and_so_not_called_ignored(caplog):
+    kafka_options._logged.clear()
+    assert write(**{"kafka.client.id": "me"}).client_id == "me"
+    assert not caplog.records
