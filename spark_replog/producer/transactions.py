@@ -283,6 +283,8 @@ class TransactionCoordinator:
             return
         if isinstance(error, FencedError):
             self.state = TransactionState.FATAL
+            parked, self._parked = self._parked, []
+            self._tell(results_of(parked, Answer({}, error)))
         elif isinstance(error, OutcomeUnknownError):
             self.state = TransactionState.IN_DOUBT
         else:

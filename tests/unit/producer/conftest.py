@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from spark_replog.storage.object_store import ObjectStore
 from spark_replog.storage.retrying_store import RetryingStore
 from spark_replog.testing.counting_store import CountingStore
 from spark_replog.testing.faulty_store import FaultyStore
+from tests.unit.producer.producer_setup import Shop
 from tests.unit.producer.sender_setup import CONFIG, Setup
 from tests.unit.producer.support import QUICK, Task
 
@@ -132,3 +134,11 @@ def make(make_topic: Callable[..., TopicPlan], clock: ManualClock) -> Callable[.
         return Setup(WritePlan("memory://store", (), "c", (topic,), (), "User:t", 0), config, clock, idempotent, **more)
 
     return build
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Iterator[Shop]:
+    """One broker; its store can fail."""
+    made = Shop(tmp_path, FaultyBrokers)
+    yield made
+    made.close()

@@ -1,0 +1,74 @@
+"""A small store whose roots can fail, producers for it, and what a reader would see."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from spark_replog.config import CoordinatorConfig
+from spark_replog.coordinator.cluster import Cluster
+from spark_replog.coordinator.cluster_init import init_cluster
+from spark_replog.coordinator.controller import Controller
+from spark_replog.log.data_object import decode_section
+from spark_replog.producer.producer import Producer
+from spark_replog.storage.brokers import BrokerSet
+from spark_replog.storage.paths import data_key
+
+FAST = CoordinatorConfig(replica_rejoin_wait_ms=0, replica_lag_time_max_ms=300, commit_wait_ms=5)
+QUICK = {"linger.ms": 1, "retry.backoff.ms": 1, "retry.backoff.max.ms": 5, "replica.grace.ms": 20}
+
+
+class Shop:
+    """One store and everything that a test opens on it."""
+
+    def __init__(self, folder: Path, wrap: Any, brokers: int = 1) -> None:
+        self.path = str(folder / "store")
+        init_cluster(self.path, brokers, fsync=False)
+        self._wrap = wrap
+        self.producers: list[Producer] = []
+        self.cluster = self.open()
+        self.brokers = self.cluster.brokers
+        self.controller = Controller(self.cluster)
+
+    def open(self) -> Cluster:
+        """Return the store as another process would see it."""
+        return Cluster(self._wrap(BrokerSet.open(self.path, {})), path=self.path, storage_options={}, config=FAST)
+
+    def topic(self, name: str = "orders", partitions: int = 1, **more: Any) -> str:
+        self.controller.create_topic(name, partitions, **more)
+        return name
+
+    def producer(self, cluster: Cluster | None = None, **settings: Any) -> Producer:
+        given = QUICK | {name.replace("__", "."): value for name, value in settings.items()}
+        made = Producer(cluster or self.cluster, given)
+        self.producers.append(made)
+        return made
+
+    def close(self) -> None:
+        for producer in self.producers:
+            producer.close(5)
+
+    def rows(self, topic: str = "orders", partition: int = 0) -> list[dict[str, Any]]:
+        """Return what a reader sees of a partition, in order of offsets."""
+        reader = self.open()
+        handle = reader.lookup(topic)
+        ledger, state = reader.topic_state(handle)
+        with ledger.lock:
+            end = state.partitions[partition].high_watermark
+            sections = ledger.state.sections(handle.topic_id, partition, 0, end)
+        found: list[dict[str, Any]] = []
+        for section in sections:
+            assert section.base_offset == len(found)
+            item = section.object
+            broker_id = min(item.holders)
+            body = reader.brokers.store(broker_id).get(data_key(handle.ledger_id, item.generation, item.name))
+            part = bytes(body)[section.start_byte : section.start_byte + section.size_bytes]
+            batches = decode_section(part, section.crc32c, section.row_count, item.has_headers)
+            found += pa.Table.from_batches(batches).to_pylist()
+        assert len(found) == end
+        return found
+
+    def values(self, topic: str = "orders", partition: int = 0) -> list[bytes]:
+        return [row["value"] for row in self.rows(topic, partition)]

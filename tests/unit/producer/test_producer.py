@@ -1,0 +1,470 @@
+"""The plain producer from end to end: the order of its steps, and what it refuses."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+
+import pyarrow as pa
+import pytest
+
+from spark_replog.errors import ErrorCode, InvalidConfigError, OutcomeUnknownError, ReplogError, RetriableError
+from spark_replog.producer.murmur2 import partition_of
+from spark_replog.testing.faulty_store import Fault
+
+
+def code_of(handle):
+    error = handle.exception(10)
+    return None if error is None else error.code
+
+
+def test_a_record_comes_back_with_its_offset_and_all_its_fields(shop):
+    shop.topic()
+    producer = shop.producer()
+    handle = producer.send("orders", b"v", key=b"k", headers=[("h", b"1"), ("n", None)], timestamp_ms=1234)
+    assert handle.result(10) == ("orders", 0, 0, 1234)
+    assert producer.send("orders", None, key=b"").result(10).offset == 1
+    first, second = shop.rows()
+    assert (first["key"], first["value"]) == (b"k", b"v")
+    assert first["headers"] == [{"key": "h", "value": b"1"}, {"key": "n", "value": None}]
+    assert first["timestamp"].timestamp() == 1.234
+    assert (second["key"], second["value"]) == (b"", None)
+
+
+def test_records_of_one_thread_keep_their_order_and_offsets_are_dense(shop):
+    shop.topic()
+    producer = shop.producer(batch__size=300, max__request__size=2_000)
+    handles = [producer.send("orders", b"%d" % number) for number in range(500)]
+    producer.flush()
+    assert [handle.result(0).offset for handle in handles] == list(range(500))
+    assert shop.values() == [b"%d" % number for number in range(500)]
+
+
+def test_threads_share_a_producer(shop):
+    shop.topic(partitions=3)
+    producer = shop.producer(batch__size=500)
+    handles: list[list] = [[] for _ in range(4)]
+
+    def work(number):
+        for index in range(200):
+            handles[number].append(producer.send("orders", b"%d/%d" % (number, index), key=b"%d" % number))
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    producer.flush()
+    for number, mine in enumerate(handles):
+        partition = partition_of(b"%d" % number, 3)
+        values = shop.values(partition=partition)
+        assert [values[handle.result(0).offset] for handle in mine] == [b"%d/%d" % (number, i) for i in range(200)]
+
+
+def test_a_key_has_its_murmur2_partition_and_an_explicit_one_wins(shop):
+    """Reference case 2."""
+    shop.topic(partitions=10)
+
+    class Nine:
+        def partition(self, topic, key, key_bytes, value, value_bytes, count):
+            return 9
+
+    producer = shop.producer()
+    assert producer.send("orders", b"v", key=b"kafka").result(10).partition == 0
+    assert producer.send("orders", b"v", key=b"").result(10).partition == 1  # an empty key is hashed
+    custom = shop.producer(partitioner__class=Nine)
+    assert custom.send("orders", b"v", key=b"kafka", partition=4).result(10).partition == 4
+    assert custom.send("orders", b"v", key=b"kafka").result(10).partition == 9
+
+
+def test_ignored_keys_are_not_hashed(shop):
+    shop.topic(partitions=10)
+    producer = shop.producer(partitioner__ignore__keys="true", linger__ms=50)
+    handles = [producer.send("orders", b"v", key=b"%d" % number) for number in range(50)]
+    assert len({handle.result(10).partition for handle in handles}) == 1
+
+
+def test_round_robin_takes_turns(shop):
+    shop.topic(partitions=3)
+    producer = shop.producer(partitioner__class="RoundRobinPartitioner")
+    handles = [producer.send("orders", b"v", key=b"same") for _ in range(6)]
+    assert [handle.result(10).partition for handle in handles] == [0, 1, 2, 0, 1, 2]
+
+
+def test_arrow_rows_and_records_end_in_the_same_partitions(shop):
+    shop.topic(partitions=5)
+    producer = shop.producer()
+    keys = [b"key%d" % number for number in range(40)]
+    table = pa.table({"key": pa.array(keys, pa.binary()), "value": pa.array(keys, pa.binary())})
+    handle = producer.send_arrow("orders", table)
+    first_rows = handle.result(10)
+    assert sum(handle.row_counts) == 40 and len(first_rows) == len(handle.parts)
+    for key in keys:
+        producer.send("orders", key, key=key)
+    producer.flush()
+    for partition in range(5):
+        values = shop.values(partition=partition)
+        assert values == values[: len(values) // 2] * 2
+        assert all(partition_of(value, 5) == partition for value in values)
+
+
+def test_an_empty_table_is_done_at_once(shop):
+    shop.topic()
+    told = []
+    handle = shop.producer().send_arrow("orders", pa.table({"value": pa.array([], pa.binary())}))
+    handle.add_done_callback(told.append)
+    assert handle.done() and handle.result(0) == [] and told == [handle]
+
+
+class Doubling:
+    """Changes records, and hears of them."""
+
+    def __init__(self):
+        self.heard = []
+        self.is_closed = False
+
+    def on_send(self, record):
+        return record._replace(value=record.value * 2)
+
+    def on_send_batch(self, topic, batch):
+        return batch.slice(0, 1)
+
+    def on_acknowledgement(self, metadata, error):
+        self.heard.append((metadata.offset, error and error.code))
+
+    def close(self):
+        self.is_closed = True
+
+
+class Raising:
+    """A user's mistake in every hook."""
+
+    def on_send(self, record):
+        raise RuntimeError("on_send")
+
+    def on_send_batch(self, topic, batch):
+        raise RuntimeError("on_send_batch")
+
+    def on_acknowledgement(self, metadata, error):
+        raise RuntimeError("on_acknowledgement")
+
+    def close(self):
+        raise RuntimeError("close")
+
+
+def test_interceptors_run_in_order_before_serializers_and_one_that_raises_is_skipped(shop, caplog):
+    shop.topic()
+    doubling = Doubling()
+    producer = shop.producer(interceptor__classes=[Raising(), doubling, Doubling], value__serializer="string")
+    assert producer.send("orders", "ab").result(10).offset == 0
+    producer.close()
+    assert shop.values() == [b"abababab"]
+    assert doubling.heard == [(0, None)] and doubling.is_closed
+    assert "interceptor Raising raised in on_send and is skipped" in caplog.text
+
+
+def test_interceptors_see_arrow_batches_and_hear_of_failures(shop):
+    shop.topic()
+    doubling = Doubling()
+    producer = shop.producer(interceptor__classes=[doubling, Raising()], max__block__ms=0)
+    table = pa.table({"value": pa.array([b"a", b"b"], pa.binary())})
+    assert producer.send_arrow("orders", table).row_counts == (1,)
+    producer.flush()
+    producer.send("nothing", b"v")
+    assert doubling.heard == [(0, None), (-1, ErrorCode.REQUEST_TIMED_OUT)]
+
+
+def test_classes_without_their_arrow_form_are_refused_there_by_the_methods_name(shop):
+    shop.topic()
+    table = pa.table({"value": pa.array([b"a"], pa.binary())})
+
+    class RecordOnly:
+        def on_send(self, record):
+            return record
+
+        def partition(self, *_):
+            return 0
+
+        def serialize(self, topic, value):
+            return value
+
+    for setting, method in (
+        ("interceptor.classes", "on_send_batch"),
+        ("partitioner.class", "partition_array"),
+        ("value.serializer", "serialize_array"),
+    ):
+        found = [RecordOnly()] if setting == "interceptor.classes" else RecordOnly()
+        producer = shop.producer(**{setting: found})
+        with pytest.raises(InvalidConfigError, match=method) as refused:
+            producer.send_arrow("orders", table)
+        assert refused.value.code is ErrorCode.REPLOG_INVALID_OPTION
+        assert producer.send("orders", b"a").result(10).partition == 0
+
+
+def test_a_topic_that_comes_in_time_is_waited_for(shop):
+    producer = shop.producer(max__block__ms=10_000)
+    timer = threading.Timer(0.2, shop.topic)
+    timer.start()
+    assert producer.send("orders", b"v").result(10).offset == 0
+    timer.join()
+
+
+def test_a_partition_that_comes_in_time_is_waited_for(shop):
+    shop.topic()
+    producer = shop.producer(max__block__ms=10_000)
+    producer.send("orders", b"v").result(10)
+    timer = threading.Timer(0.2, shop.controller.add_partitions, ("orders", 3))
+    timer.start()
+    assert producer.send("orders", b"v", partition=2).result(10).partition == 2
+    timer.join()
+
+
+@pytest.mark.parametrize(
+    ("sent", "code"),
+    [
+        ({"topic": "nothing"}, ErrorCode.REQUEST_TIMED_OUT),
+        ({"partition": 7}, ErrorCode.REQUEST_TIMED_OUT),
+        ({"topic": "a/b"}, ErrorCode.INVALID_TOPIC_EXCEPTION),
+        ({"topic": "__consumer_offsets"}, ErrorCode.INVALID_TOPIC_EXCEPTION),
+        ({"value": b"x" * 3_000}, ErrorCode.MESSAGE_TOO_LARGE),
+        ({"key": b"x" * 3_000}, ErrorCode.MESSAGE_TOO_LARGE),
+    ],
+)
+def test_what_kafka_tells_through_the_future_fails_the_handle(shop, sent, code):
+    shop.topic()
+    producer = shop.producer(max__block__ms=20, max__request__size=2_000)
+    assert code_of(producer.send(**({"topic": "orders", "value": b"v"} | sent))) is code
+    assert producer.metrics()["record-error-total"] == 1
+    assert producer.send("orders", b"after").result(10).offset == 0
+    assert shop.values() == [b"after"]
+
+
+@pytest.mark.parametrize(
+    ("sent", "code"),
+    [
+        ({"value": "text"}, ErrorCode.INVALID_RECORD),
+        ({"key": 7}, ErrorCode.INVALID_RECORD),
+        ({"partition": -1}, ErrorCode.INVALID_PARTITIONS),
+        ({"partition": "0"}, ErrorCode.INVALID_PARTITIONS),
+        ({"timestamp_ms": -1}, ErrorCode.INVALID_TIMESTAMP),
+        ({"timestamp_ms": 1.5}, ErrorCode.INVALID_TIMESTAMP),
+        ({"timestamp_ms": True}, ErrorCode.INVALID_TIMESTAMP),
+        ({"headers": [("h", "text")]}, ErrorCode.INVALID_RECORD),
+        ({"headers": [(b"h", b"1")]}, ErrorCode.INVALID_RECORD),
+        ({"headers": [("h",)]}, ErrorCode.INVALID_RECORD),
+        ({"headers": {"h": b"1"}}, ErrorCode.INVALID_RECORD),
+        ({"headers": 7}, ErrorCode.INVALID_RECORD),
+    ],
+)
+def test_what_is_the_callers_mistake_is_raised_and_nothing_is_half_written(shop, sent, code):
+    shop.topic()
+    producer = shop.producer()
+    with pytest.raises(InvalidConfigError) as refused:
+        producer.send(**({"topic": "orders", "value": b"v"} | sent))
+    assert refused.value.code is code
+    assert producer.send("orders", b"after").result(10).offset == 0
+    assert shop.values() == [b"after"]
+
+
+def test_a_record_larger_than_the_pool_is_refused(shop):
+    shop.topic()
+    producer = shop.producer(buffer__memory=4_000, batch__size=500)
+    assert code_of(producer.send("orders", b"x" * 3_900)) is ErrorCode.MESSAGE_TOO_LARGE
+    assert producer.send("orders", b"x" * 2_000).result(10).offset == 0
+
+
+@pytest.mark.parametrize("answer", [-1, 3, None, "0", 1.0, True])
+def test_a_partitioner_that_answers_no_partition_is_told(shop, answer):
+    shop.topic(partitions=3)
+
+    class Wrong:
+        def partition(self, *_):
+            return answer
+
+    with pytest.raises(InvalidConfigError, match="the partitioner Wrong gave") as refused:
+        shop.producer(partitioner__class=Wrong).send("orders", b"v")
+    assert refused.value.code is ErrorCode.INVALID_PARTITIONS
+    assert [shop.values(partition=each) for each in range(3)] == [[], [], []]
+
+
+def test_a_null_that_the_serializer_refuses_is_told(shop):
+    shop.topic()
+
+    class NoNulls:
+        def serialize(self, topic, value):
+            if value is None:
+                raise ValueError("no nulls")
+            return value
+
+    producer = shop.producer(value__serializer=NoNulls)
+    with pytest.raises(InvalidConfigError, match=r"value serializer NoNulls .*no nulls") as refused:
+        producer.send("orders", None)
+    assert refused.value.code is ErrorCode.INVALID_RECORD
+
+
+def test_memory_that_stays_exhausted_fails_the_handle(shop):
+    shop.topic()
+
+    producer = shop.producer(buffer__memory=4_000, batch__size=1_500, max__block__ms=0, linger__ms=0)
+    producer.partitions_for("orders")
+    shop.brokers.faulty[0]._stall_ms = 400
+    shop.brokers.faulty[0].fail_next("create", Fault.STALL, times=20)
+    handles = [producer.send("orders", b"x" * 1_400) for _ in range(4)]
+    assert ErrorCode.REPLOG_BUFFER_EXHAUSTED in [code_of(handle) for handle in handles]
+    assert len(shop.values()) == sum(code_of(handle) is None for handle in handles)
+
+
+def test_nothing_goes_through_a_closed_producer(shop):
+    shop.topic()
+    producer = shop.producer()
+    handle = producer.send("orders", b"v")
+    producer.close()
+    assert handle.result(0).offset == 0
+    producer.close()
+    for call in (lambda: producer.send("orders", b"v"), lambda: producer.send_arrow("orders", pa.table({}))):
+        with pytest.raises(ReplogError) as refused:
+            call()
+        assert refused.value.code is ErrorCode.REPLOG_PRODUCER_CLOSED
+    assert shop.values() == [b"v"]
+
+
+def test_a_close_without_time_fails_what_is_left(shop):
+    shop.topic()
+    producer = shop.producer()
+    producer.partitions_for("orders")
+    shop.brokers.faulty[0]._stall_ms = 500
+    shop.brokers.faulty[0].fail_next("create", Fault.STALL, key_part="/data/", times=5)
+    handle = producer.send("orders", b"v")
+    producer.close(0)
+    assert code_of(handle) is ErrorCode.REPLOG_PRODUCER_CLOSED
+    assert "closed forcefully" in str(handle.exception(0))
+
+
+def test_close_and_flush_in_a_callback_do_not_wait_for_themselves(shop):
+    shop.topic()
+    producer = shop.producer()
+    raised = []
+
+    def callback(handle):
+        with pytest.raises(InvalidConfigError, match="callback"):
+            producer.flush()
+        producer.close()
+        raised.append(handle.result(0).offset)
+
+    handle = producer.send("orders", b"v")
+    handle.add_done_callback(callback)
+    handle.result(10)
+    assert producer._thread._ended.wait(10)
+    assert raised == [0]
+
+
+def test_a_forked_child_is_refused_and_the_parent_goes_on(shop):
+    shop.topic()
+    producer = shop.producer()
+    producer.send("orders", b"parent").result(10)
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:  # pragma: no cover
+        try:
+            producer.send("orders", b"child")
+            os.write(writing, b"sent")
+        except ReplogError as error:
+            os.write(writing, error.code.name.encode())
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    assert os.read(reading, 100) == b"REPLOG_NOT_FORK_SAFE"
+    os.close(reading)
+    os.close(writing)
+    assert producer.send("orders", b"again").result(10).offset == 1
+
+
+def test_spark_is_not_imported():
+    code = "import sys, spark_replog; spark_replog.Producer; assert 'pyspark' not in sys.modules"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("acks", ["all", "1", "0"])
+def test_acks_say_what_a_handle_knows(shop, acks):
+    shop.topic()
+    producer = shop.producer(acks=acks)
+    assert [producer.send("orders", b"v").result(10).offset for _ in range(2)] == ([-1, -1] if acks == "0" else [0, 1])
+    producer.close()
+    assert shop.values() == [b"v", b"v"]
+
+
+@pytest.mark.parametrize("compression", ["lz4", "zstd"])
+def test_compression(shop, compression):
+    shop.topic()
+    shop.producer(compression__type=compression).send("orders", b"v" * 1_000).result(10)
+    assert shop.values() == [b"v" * 1_000]
+
+
+@pytest.mark.parametrize("fault", [Fault.FAIL_BEFORE, Fault.LOSE_ANSWER])
+@pytest.mark.parametrize("where", ["/data/", "/journal/"])
+def test_one_lost_call_loses_and_repeats_nothing(shop, fault, where):
+    shop.topic()
+    producer = shop.producer()
+    producer.send("orders", b"0").result(10)
+    shop.brokers.faulty[0].fail_next("create", fault, key_part=where)
+    handles = [producer.send("orders", b"%d" % number) for number in range(1, 4)]
+    assert [handle.result(10).offset for handle in handles] == [1, 2, 3]
+    assert shop.values() == [b"0", b"1", b"2", b"3"]
+    assert shop.brokers.faulty[0].injected
+
+
+def test_a_commit_without_answer_for_too_long_is_told_as_unknown_and_the_next_record_goes_on(shop):
+    shop.topic()
+    producer = shop.producer(delivery__timeout__ms=400, request__timeout__ms=300, replica__lag__time__max__ms=100)
+    producer.send("orders", b"0").result(10)
+    faulty = shop.brokers.faulty[0]
+    faulty.fail_next("create", Fault.FAIL_BEFORE, key_part="/journal/", times=10_000)
+    error = producer.send("orders", b"lost").exception(10)
+    assert isinstance(error, (OutcomeUnknownError, RetriableError))
+    faulty._planned.clear()
+    assert producer.send("orders", b"after").result(20).offset >= 1
+    values = shop.values()
+    assert values[0] == b"0" and values[-1] == b"after" and values.count(b"lost") <= 1
+
+
+def test_metrics_have_kafkas_names(shop):
+    shop.topic()
+    producer = shop.producer()
+    for _ in range(10):
+        producer.send("orders", b"v" * 84)
+    producer.flush()
+    found = producer.metrics()
+    assert found["record-send-total"] == 10
+    assert found["outgoing-byte-total"] > 1_000
+    assert found["record-size-avg"] == found["record-size-max"] == 100
+    assert found["request-total"] >= 1 and found["commit-total"] >= 1
+    assert 0 < found["records-per-request-avg"] <= 10
+    for name in [
+        "record-send-rate",
+        "record-error-rate",
+        "record-retry-rate",
+        "batch-size-avg",
+        "record-queue-time-avg",
+        "request-latency-avg",
+        "buffer-available-bytes",
+        "buffer-total-bytes",
+        "requests-in-flight",
+    ]:
+        assert name in found
+
+
+def test_a_deleted_topic_fails_its_records_and_a_new_one_of_its_name_is_found(shop):
+    shop.topic()
+    producer = shop.producer(max__block__ms=5_000)
+    producer.send("orders", b"old").result(10)
+    shop.controller.delete_topic("orders")
+    assert code_of(producer.send("orders", b"between")) in (
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+    )
+    shop.topic()
+    producer._metadata.refresh()
+    assert producer.send("orders", b"new").result(10).offset == 0
+    assert shop.values() == [b"new"]
