@@ -230,6 +230,15 @@ SOURCE_KEYS = (
         "text",
         "Who reads; advisory. Not set means REPLOG_PRINCIPAL, else User: and the operating system's name.",
     ),
+    ConfigKey(
+        "group.id",
+        "source",
+        None,
+        "null",
+        "text",
+        "Streams only, also as kafka.group.id: the query shows its position as offsets of this group, every five "
+        "seconds at most, for 'replog group describe'. The checkpoint stays the truth.",
+    ),
 )
 
 SINK_KEYS = (

@@ -43,6 +43,7 @@ _TABLE_KEY = "provider"
 """Present only when a catalog table asks for its schema; its properties are there as options too."""
 DEFAULT_CLIENT_ID = "spark-replog"
 _CLIENT_ID = "kafka.client.id"
+_ALSO_PREFIXED = ("transactional.id", "group.id")
 _SUBSCRIPTIONS = ("assign", "subscribe", "subscribepattern")
 _STREAM_ONLY = ("minOffsetsPerTrigger", "maxOffsetsPerTrigger", "maxTriggerDelay", "maxBytesPerTrigger")
 _HOST_AND_PORT = re.compile(r"(?:\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}")
@@ -89,6 +90,8 @@ class SourceOptions:
     partitions_max: int | None = None
     principal: str | None = None
     client_id: str = DEFAULT_CLIENT_ID
+    group_id: str | None = None
+    """Where a stream shows its position; None: nowhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +144,7 @@ def parse_source_options(options: Mapping[str, str], *, streaming: bool) -> Sour
         push_down_filters=_typed(given, "pushDownFilters", False),
         principal=given.get("principal") or None,
         client_id=_client_id(lowered),
+        group_id=_get_prefixed(given, "group.id"),
     )
 
 
@@ -221,7 +225,7 @@ def _refuse_unknown(given: Iterable[str], known: Mapping[str, str]) -> None:
         if name in _ENGINE_KEYS or name == ADDRESS or name.startswith(_STORAGE_PREFIX) or name in known:
             continue
         plain = normalise_key(name)
-        if plain in known and (plain in _client_names() or plain in PROTECTED or plain == "transactional.id"):
+        if plain in known and (plain in _client_names() or plain in PROTECTED or plain in _ALSO_PREFIXED):
             continue
         if plain in known:
             raise InvalidConfigError(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
+from spark_replog.consumer.progress_publisher import ProgressPublisher
 from spark_replog.coordinator.cluster import Cluster, TopicHandle
 from spark_replog.ids import TopicId, TopicPartition
 from spark_replog.log.topic_state import TopicLedgerState
@@ -44,6 +45,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
+        self._publisher: ProgressPublisher | None = None
         self._losses = LossPolicy(fail=options.fail_on_data_loss)
         self._initial: LogOffset | None = None
         self._position: LogOffset | None = None
@@ -142,7 +144,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return plan_partitions(cluster, view, ranges, self._options)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Spark's checkpoint is the position: nothing to keep here."""
+        """Show the position under ``group.id``, if one is given; Spark's checkpoint is the truth."""
+        if self._options.group_id is None:
+            return
+        if self._publisher is None:
+            cluster = shared_cluster(self._options.store)
+            self._publisher = ProgressPublisher(cluster, self._options.group_id)
+        self._publisher.publish(LogOffset.from_json(end).ends)
 
     def stop(self) -> None:
         """Hold nothing that needs closing: Spark ends this process with a signal, without this call."""

@@ -309,7 +309,7 @@ def test_kafka_options_that_mean_nothing_here_are_named_once(caplog):
     kafka_options._logged.clear()
     assert write(**harmless) == write()
     assert write(**harmless, **{"kafka.client.id": "me"}).client_id == "me"
-    assert read(**{"kafka.bootstrap.servers": "h:1", "kafka.group.id": "g"}) == read()
+    assert read(**{"kafka.bootstrap.servers": "h:1", "kafka.fetch.max.wait.ms": "9"}) == read()
     assert check_schema_options({**READ, **harmless}) is True
     texts = [record.getMessage() for record in caplog.records]
     assert sum("kafka.bootstrap.servers" in text for text in texts) == 1
@@ -325,3 +325,9 @@ def test_a_client_id_is_used_and_so_not_called_ignored(caplog):
     kafka_options._logged.clear()
     assert write(**{"kafka.client.id": "me"}).client_id == "me"
     assert not caplog.records
+
+
+@pytest.mark.parametrize("name", ["group.id", "kafka.group.id"])
+def test_a_group_is_where_a_stream_shows_its_position(name):
+    assert read(**{name: "billing"}).group_id == "billing"
+    assert read().group_id is None

@@ -1,0 +1,77 @@
+"""A streaming query's position, shown as the offsets of a consumer group. Best effort: the checkpoint is the truth.
+
+Runs in the query's own Python process. A thread publishes the newest position, so that a micro-batch never
+waits for it, and what a slow store makes it miss is overtaken by what comes next.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Mapping
+
+from spark_replog.coordinator.cluster import Cluster
+from spark_replog.coordinator.group_coordinator import GroupCoordinator
+from spark_replog.ids import TopicPartition
+from spark_replog.log.group_records import OffsetAndMetadata
+
+_LOG = logging.getLogger(__name__)
+PUBLISH_INTERVAL_MS = 5_000
+"""As often as ``auto.commit.interval.ms`` says by default."""
+NOTE = "position of a Spark query"
+
+
+class ProgressPublisher:
+    """Publishes for one query. Thread safe.
+
+    Args:
+        cluster: the opened store.
+        group: `group.id`.
+        interval_ms: pause between two commits.
+    """
+
+    def __init__(self, cluster: Cluster, group: str, *, interval_ms: int = PUBLISH_INTERVAL_MS) -> None:
+        self._coordinator = GroupCoordinator(cluster)
+        self._group = group
+        self._interval_ms = interval_ms
+        self._wanted: dict[TopicPartition, int] = {}
+        self._done: dict[TopicPartition, int] = {}
+        self._lock = threading.Lock()
+        self._has_news = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def publish(self, positions: Mapping[TopicPartition, int]) -> None:
+        """Remember where the query stands; returns at once and raises nothing."""
+        with self._lock:
+            self._wanted = dict(positions)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="replog-progress", daemon=True)
+                self._thread.start()
+        self._has_news.set()
+
+    def flush(self) -> bool:
+        """Commit what is new; return whether nothing is left to say. A failure is logged."""
+        with self._lock:
+            moved = {key: at for key, at in self._wanted.items() if self._done.get(key) != at}
+        if not moved:
+            return True
+        values = {key: OffsetAndMetadata(at, -1, NOTE) for key, at in moved.items()}
+        try:
+            answers = self._coordinator.commit_offsets(self._group, values)
+        except Exception as error:  # whatever it is, it must not touch the query
+            _LOG.warning("progress of group %s is not published, the query goes on: %s", self._group, error)
+            return False
+        for key, refusal in answers.items():
+            if refusal is not None:
+                _LOG.warning("progress of %s-%s is not published: %s", key.topic, key.partition, refusal)
+        self._done.update(moved)
+        return True
+
+    def _run(self) -> None:
+        pause = threading.Event()
+        while True:
+            self._has_news.wait()
+            self._has_news.clear()
+            if not self.flush():
+                self._has_news.set()
+            pause.wait(self._interval_ms / 1000.0)

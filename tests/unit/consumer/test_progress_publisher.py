@@ -1,0 +1,69 @@
+"""A query's position as a group: best effort, never in the query's way."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from spark_replog import TopicPartition
+from spark_replog.consumer.progress_publisher import NOTE, ProgressPublisher
+from spark_replog.coordinator.group_coordinator import GroupCoordinator
+
+P0, P1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
+
+
+@pytest.fixture
+def filled(store):
+    store.create("orders", 2)
+    return store
+
+
+def committed(store, group="g"):
+    found = GroupCoordinator(store.another_process().cluster).fetch_offsets(group)
+    return {key: (value.offset, value.metadata) for key, value in found.items()}
+
+
+def wait_for(condition):
+    done = threading.Event()
+    for _ in range(500):
+        if condition():
+            return True
+        done.wait(0.01)
+    return False
+
+
+def test_a_position_is_shown_as_the_groups_offsets(filled):
+    publisher = ProgressPublisher(filled.cluster, "g", interval_ms=1)
+    publisher.publish({P0: 5, P1: 7})
+    assert wait_for(lambda: committed(filled) == {P0: (5, NOTE), P1: (7, NOTE)})
+    publisher.publish({P0: 6, P1: 7})
+    assert wait_for(lambda: committed(filled)[P0] == (6, NOTE))
+
+
+def test_what_did_not_move_is_not_written_again(filled):
+    filled.count_calls()
+    publisher = ProgressPublisher(filled.cluster, "g")
+    publisher._wanted = {P0: 5}
+    assert publisher.flush()
+    filled.forget_calls()
+    assert publisher.flush()
+    assert filled.calls() == {}
+
+
+def test_a_failure_is_logged_and_tried_again_and_nothing_is_raised(filled, monkeypatch, caplog):
+    publisher = ProgressPublisher(filled.cluster, "g")
+    real, broken = publisher._coordinator.commit_offsets, [OSError("the store is on fire")]
+
+    def commit(*arguments):
+        if broken:
+            raise broken.pop()
+        return real(*arguments)
+
+    monkeypatch.setattr(publisher._coordinator, "commit_offsets", commit)
+    publisher._wanted = {P0: 5, TopicPartition("nothing", 0): 1}
+    assert not publisher.flush()
+    assert "the query goes on" in caplog.text
+    assert publisher.flush()
+    assert committed(filled) == {P0: (5, NOTE)}
+    assert "nothing-0" in caplog.text
