@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 from spark_replog.clock import Clock
 from spark_replog.config import CoordinatorConfig
@@ -94,6 +95,8 @@ class LedgerAppend:
         self._answer: CommandResult | None = None
         self._round: ReplicationRound | None = None
         self._failover_count = 0
+        # Of the ledger alone: a parked operation must keep neither this append nor what it names.
+        self._lookup = partial(_leader_epoch, ledger)
 
     def run(self) -> CommandResult:
         """Decide the append and return what the fold answered.
@@ -184,7 +187,7 @@ class LedgerAppend:
         if this.missing:
             self._round = this
             return False
-        operation = DelayedProduce(0, this.partitions, this.statuses, self._leader_epoch)
+        operation = DelayedProduce(0, this.partitions, this.statuses, self._lookup)
         operation.safe_try_complete()
         errors = operation.errors()
         self._refuse(this, errors, is_decided=not append.objects)
@@ -198,7 +201,7 @@ class LedgerAppend:
             RoundServices(
                 services.purgatory, services.fetcher, services.clock, services.config.replica_lag_time_max_ms
             ),
-            self._leader_epoch,
+            self._lookup,
             max(0, self._deadline_ms - services.clock.monotonic_ms()),
         )
         if self._known.lost:
@@ -249,14 +252,6 @@ class LedgerAppend:
             ledger=self._ledger.ledger_id,
             brokers=",".join(map(str, sorted(suspects))),
         )
-
-    def _leader_epoch(self, key: PartitionKey) -> int | ErrorCode:
-        topic_id, number = key
-        with self._ledger.lock:
-            topic = self._ledger.state.topics.get(topic_id)
-            if topic is None or topic.closed:
-                return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            return topic.partitions[number].leader_epoch
 
     def _settle(self) -> None:
         """Wait until the decided append is stable.
@@ -406,6 +401,15 @@ class LedgerAppend:
             log_ends=" ".join(f"{broker}:{tail.replica_end_offset(broker)}" for broker in tail.replicas),
             away=departed or "none seen by this commit",
         )
+
+
+def _leader_epoch(ledger: Ledger[TopicLedgerState], key: PartitionKey) -> int | ErrorCode:
+    topic_id, number = key
+    with ledger.lock:
+        topic = ledger.state.topics.get(topic_id)
+        if topic is None or topic.closed:
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return topic.partitions[number].leader_epoch
 
 
 def _is_in_sync(state: TopicLedgerState, broker_id: BrokerId) -> bool:

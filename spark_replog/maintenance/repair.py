@@ -19,11 +19,12 @@ from typing import TypeVar
 from spark_replog.config import CoordinatorConfig
 from spark_replog.coordinator.catch_up import CatchUp
 from spark_replog.coordinator.cluster import Cluster
+from spark_replog.coordinator.failover import failover_commands
 from spark_replog.coordinator.replica_fetcher import CopyJob, ObjectKey, ReplicaFetcher
 from spark_replog.errors import ErrorCode, ReplogError, RetriableError
 from spark_replog.ids import BrokerId, LedgerId
 from spark_replog.ledger.journal_rebuild import REBUILD_ROUND_STEP, JournalRebuild
-from spark_replog.ledger.ledger import JournalRoot, Ledger, LedgerSettings
+from spark_replog.ledger.ledger import JournalRoot, Ledger, LedgerSettings, Proposal
 from spark_replog.log.cluster_state import ClusterLedgerState
 from spark_replog.log.commands import BrokerRegister, IsrChange, encode_command
 from spark_replog.log.topic_state import TopicLedgerState
@@ -197,23 +198,30 @@ class StoreRepair:
             for folder in ledger_folders(ledger_id, metadata=is_metadata):
                 store.make_folder(folder)
         now_ms = self._cluster.clock.now_ms()
-        leaves = encode_command(IsrChange(None, broker_id, False, now_ms))
+
+        def leave(state: TopicLedgerState) -> tuple[bytes, ...]:
+            # What only the lost root held is gone: the log goes back to what others hold (DESIGN 6.6).
+            commands = failover_commands(state, frozenset({broker_id}), now_ms, is_forced=True)
+            return tuple(map(encode_command, (*commands, IsrChange(None, broker_id, False, now_ms))))
+
         if not is_metadata:
             for ledger_id in ledger_ids:
-                self._cluster.topic_ledger(ledger_id).append(
-                    lambda _: leaves, timeout_ms=self._config.delivery_timeout_ms
-                )
+                self._cluster.topic_ledger(ledger_id).append(leave, timeout_ms=self._config.delivery_timeout_ms)
             return
         with self._cluster.cluster_ledger.lock:
             known = self._cluster.cluster_ledger.state.brokers.get(broker_id)
         probe = "{}" if known is None else known.probe
         again = encode_command(BrokerRegister(broker_id, brokers.url(broker_id), brokers.rack(broker_id), probe))
-        self._rebuild_journal(root, brokers.cluster_id, ClusterLedgerState, again)
+        self._rebuild_journal(root, brokers.cluster_id, ClusterLedgerState, lambda _: again)
         for ledger_id in ledger_ids:
-            self._rebuild_journal(root, ledger_id, partial(TopicLedgerState, ledger_id), leaves)
+            self._rebuild_journal(root, ledger_id, partial(TopicLedgerState, ledger_id), leave)
 
     def _rebuild_journal(
-        self, root: RootRepair, ledger_id: LedgerId, make_state: Callable[[], _State], command: bytes
+        self,
+        root: RootRepair,
+        ledger_id: LedgerId,
+        make_state: Callable[[], _State],
+        propose: Callable[[_State], Proposal],
     ) -> None:
         """Own the ledger without the lost root, then write that root's journal from what was decided.
 
@@ -223,7 +231,7 @@ class StoreRepair:
         broker_id = root.broker_id
         for _ in range(OWN_ATTEMPTS_MAX):
             ledger = self._ledger_without(broker_id, ledger_id, make_state())
-            ledger.append(lambda _: command, timeout_ms=self._config.delivery_timeout_ms)
+            ledger.append(propose, timeout_ms=self._config.delivery_timeout_ms)
             owned = ledger.owned_log(broker_id)
             if owned is not None:
                 rebuild = JournalRebuild(ledger_id, f"broker {broker_id}", self._brokers.store(broker_id), owned)

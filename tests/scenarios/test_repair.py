@@ -106,6 +106,24 @@ def test_after_a_repair_each_other_root_can_be_away(store, gone: int) -> None:
     assert scrub(store.cluster, deep=True).findings == []
 
 
+def test_rows_that_only_the_lost_root_held_hold_nothing_back(store) -> None:
+    # acks=1, and the leader's disk dies before a follower has the rows: nobody has read them.
+    store.config = CoordinatorConfig(replica_rejoin_wait_ms=0, replica_lag_time_max_ms=500, replica_catchup_budget_ms=0)
+    store.reopen()
+    store.create("orders", 2)
+    fill(store, 0, 2)
+    assert is_applied(store.append("orders", {0: 9}, batch=2, holders={1}, acks=1))
+    assert store.high_watermarks("orders") == [4, 6]
+    lose(store, 1)
+    assert repair(store).roots[1].is_repaired
+    store.reopen()
+    assert store.high_watermarks("orders") == [4, 6]
+    assert [each.log_end_offset for each in store.controller.describe_topic("orders").partitions] == [4, 6]
+    fill(store, 3, 1)
+    assert store.high_watermarks("orders") == [6, 9]
+    assert set(store.isr("orders")) == {0, 1, 2}
+
+
 def test_a_repair_of_a_whole_store_changes_nothing(store) -> None:
     store.create("orders", 2)
     fill(store, 0, 3)
