@@ -35,7 +35,12 @@ def test_version(version, request, make_store, work_folder):
         assert driver.call("about")["spark"].startswith(version)
         rules = driver.call("sink_rules", path=str(store.path), topic=store.topic("rules"))
         found = driver.call("everything", path=str(store.path), checkpoint_folder=str(store.folder), timeout_s=120)
-        contract = driver.call("source_contract", path=str(store.path), folder=str(store.folder), timeout_s=120)
+        if version != "4.3":  # there ``contract/`` shows it in full
+            holds_the_source_contract(
+                driver.call("source_contract", path=str(store.path), folder=str(store.folder), timeout_s=120)
+            )
+        if version in ("4.0", "4.1"):
+            assert "Spark before 4.2 does not tell a Python source its trigger" in driver.log_text()
     finally:
         if version != "4.3":
             driver.close()
@@ -54,11 +59,10 @@ def test_version(version, request, make_store, work_folder):
     assert found["idle"] == []
     assert found["schema"] == SCHEMA
     assert found["headers"] is None
-    holds_the_source_contract(contract)
 
 
 def holds_the_source_contract(found):
-    """The reading half of the contract in short; ``contract/`` has it in full for the newest Spark."""
+    """The reading half of the connector's contract in short."""
     both = {"short-0": list(range(10)), "short-1": [0]}
     assert found["ends"] == {"short-0": [0, 1], "short-1": [0]}
     assert found["by_time"] == both

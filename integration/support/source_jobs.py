@@ -6,6 +6,7 @@ Loaded by ``jobs.py`` inside the driver; what they return is plain.
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 
 COLUMNS = ("topic", "partition", "offset")
 STREAMS = {}
@@ -147,14 +148,16 @@ def batch_offsets(spark, path, options):
 
 def batch_refusals(spark, path, cases):
     """Return what each batch read is refused with, None where it is not."""
-    answers = []
-    for options in cases:
+
+    def answer_of(options):
         try:
             batch_frame(spark, options.pop("path", path), options).count()
-            answers.append(None)
         except Exception as error:
-            answers.append(str(error))
-    return answers
+            return str(error)
+        return None
+
+    with ThreadPoolExecutor(4) as pool:
+        return list(pool.map(answer_of, cases))
 
 
 def feed(spark, path, topic, rows, size=1):

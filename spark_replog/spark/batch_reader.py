@@ -46,7 +46,7 @@ class BatchReader(DataSourceReader):
         ranges = [OffsetRange(key, starts[key], ends[key]) for key in sorted(starts)]
         ranges = check_ranges(ranges, view, LossPolicy(fail=options.fail_on_data_loss))
         ranges = self.narrow(cluster, view, ranges)
-        return list(plan_partitions(cluster, view, ranges, options))
+        return list(plan_partitions(cluster, view, ranges, options, range_count=len(starts)))
 
     def narrow(self, cluster: Cluster, view: LogView, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
         """Return the ranges to read: all, where no filter was pushed down."""

@@ -44,13 +44,22 @@ def check_ranges(ranges: Iterable[OffsetRange], view: LogView, losses: LossPolic
 
 
 def plan_partitions(
-    cluster: Cluster, view: LogView, ranges: Sequence[OffsetRange], options: SourceOptions
+    cluster: Cluster, view: LogView, ranges: Sequence[OffsetRange], options: SourceOptions, *, range_count: int = 0
 ) -> list[ReadPartition]:
-    """Return one input partition per range, more or fewer where the options ask for them."""
+    """Return one input partition per range, more or fewer where the options ask for them.
+
+    Args:
+        cluster: the store.
+        view: has the topics of the ranges.
+        ranges: of the log as it is.
+        options: of the read.
+        range_count: see ``split_ranges``.
+    """
     pieces = split_ranges(
         ranges,
         partitions_min=options.partitions_min,
         rows_per_partition_max=options.rows_per_partition_max,
+        range_count=range_count,
     )
     principal = Authorizer(cluster, options.principal).principal
     quota = ClientQuotaManager(cluster).fetch_quota(principal, options.client_id)

@@ -29,7 +29,11 @@ class OffsetRange:
 
 
 def split_ranges(
-    ranges: Sequence[OffsetRange], *, partitions_min: int | None, rows_per_partition_max: int | None
+    ranges: Sequence[OffsetRange],
+    *,
+    partitions_min: int | None,
+    rows_per_partition_max: int | None,
+    range_count: int = 0,
 ) -> list[OffsetRange]:
     """Return one range per task, in the order given; empty ranges get none.
 
@@ -37,8 +41,12 @@ def split_ranges(
         ranges: one range per topic-partition.
         partitions_min: ``minPartitions``, a hint.
         rows_per_partition_max: ``maxRecordsPerPartition``.
+        range_count: the ranges that ``partitions_min`` must exceed before anything is cut. A batch of the
+            connector counts empty ones too, a stream does not.
     """
     pieces = [item for item in ranges if item.row_count > 0]
+    if rows_per_partition_max is None and partitions_min is not None and partitions_min <= range_count:
+        return pieces
     if rows_per_partition_max is not None:
         pieces = [piece for item in pieces for piece in _cut(item, -(-item.row_count // rows_per_partition_max))]
     if partitions_min is None or partitions_min <= len(pieces):

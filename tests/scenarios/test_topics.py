@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from spark_replog.coordinator.cluster import Cluster, TopicHandle
@@ -280,3 +282,25 @@ def test_shared_clusters(store) -> None:
     handle = Cluster.shared(str(store.path)).lookup("orders")
     assert isinstance(handle, TopicHandle)
     assert store.append("orders", {0: 1}, batch=0).result.outcome is Outcome.APPLIED
+
+
+def test_a_trim_can_be_repeated_and_the_furthest_of_several_holds(store):
+    """Whoever asks twice, loses the answer, or races with another trim: the log start only ever moves on."""
+    store.create("orders", 2)
+    store.append("orders", {0: 10, 1: 10}, batch=0)
+    store.controller.delete_records("orders", {0: 4, 1: -1})
+    before = store.controller.describe_topic("orders")
+    assert [part.log_start_offset for part in before.partitions] == [4, 10]
+    store.reopen()
+    entries = store.cluster.topic_state(store.cluster.lookup("orders"))[0].state.applied_index
+    store.controller.delete_records("orders", {0: 4, 1: 2})
+    ledger, _ = store.cluster.topic_state(store.cluster.lookup("orders"))
+    assert ledger.state.applied_index == entries, "a repeated trim writes nothing"
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda offset: store.controller.delete_records("orders", {0: offset}), (5, 9, 7, 6)))
+    after = store.controller.describe_topic("orders")
+    assert [part.log_start_offset for part in after.partitions] == [9, 10]
+    assert [part.high_watermark for part in after.partitions] == [10, 10]
+    with pytest.raises(ReplogError, match="OFFSET_OUT_OF_RANGE"):
+        store.controller.delete_records("orders", {0: 10, 1: 11})
+    assert store.controller.offsets("orders", "start") == {0: 9, 1: 10}

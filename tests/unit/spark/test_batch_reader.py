@@ -148,6 +148,16 @@ def test_every_action_on_one_reader_sees_the_same_rows(source):
     assert offsets(source) == {"t-0": [0, 1, 2, 3, 4, 5]}
 
 
+def test_empty_partitions_count_for_a_batch_and_not_for_a_stream(source):
+    source.topic("t", 2)
+    source.write("t", {0: 8})
+    assert len(source.batch(subscribe="t", minPartitions="2").partitions()) == 1
+    assert len(source.batch(subscribe="t", minPartitions="3").partitions()) == 3
+    reader = source.stream(subscribe="t", minPartitions="2", startingOffsets="earliest")
+    start = reader.initialOffset()
+    assert len(reader.partitions(start, reader.latestOffset(start, None))) == 2
+
+
 def test_tasks_are_cut_to_the_row(source):
     source.topic("t", 2)
     source.write("t", {0: 10, 1: 1})
