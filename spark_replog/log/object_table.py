@@ -182,7 +182,12 @@ class ObjectTable:
                 for number in range(gone.first_object, len(self._objects)):
                     numbers.pop(number, None)
             del self._objects[gone.first_object :]
-        return sum(partition.truncate(end_offset) for partition, end_offset in ends.items())
+        cut_count = 0
+        for partition, end_offset in ends.items():
+            cut_count += partition.truncate(end_offset)
+            partition.partition_epoch += 1
+            partition.elect(partition.leader)
+        return cut_count
 
     def has_append(self, index: int) -> bool:
         """Return whether an unstable append belongs to the entry."""

@@ -279,7 +279,7 @@ class PartitionState:
         return True
 
     def truncate(self, end_offset: int) -> int:
-        """Cut the log at the base of a section and begin a leader epoch there, so that offsets given again differ.
+        """Cut the log at the base of a section. The caller elects, so that offsets given again differ in their epoch.
 
         Args:
             end_offset: base offset of a section; at or behind the log end nothing happens.
@@ -303,8 +303,6 @@ class PartitionState:
         self.high_watermark = min(self.high_watermark, end_offset)
         self.log_start_offset = min(self.log_start_offset, end_offset)
         self.leader_epochs.truncate_from_end(end_offset)
-        self.partition_epoch += 1
-        self.elect(self.leader)
         return cut_count
 
     def object_numbers(self, start_offset: int) -> list[int]:

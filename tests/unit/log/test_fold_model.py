@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_replog.log.commands import (
     Append,
+    BrokerFence,
     DataObject,
     HoldersAdd,
     IdentityKind,
@@ -17,8 +19,10 @@ from spark_replog.log.commands import (
     Section,
     TopicClose,
     TopicInit,
+    Truncate,
     encode_command,
 )
+from spark_replog.log.election import NO_LEADER
 from spark_replog.log.entry import encode_entry
 from spark_replog.log.topic_state import Outcome, TopicLedgerState
 
@@ -41,6 +45,9 @@ class Model:
     objects: dict = field(default_factory=dict)
     entries: list = field(default_factory=list)
     stable: int = -1
+    applied: list = field(default_factory=list)
+    fenced: set = field(default_factory=set)
+    headless: set = field(default_factory=set)
 
     def outcome(self, append):
         touched = {s.topic_id for o in append.objects for s in o.sections}
@@ -66,10 +73,8 @@ class Model:
             outcome = self.outcome(command)
             if outcome is Outcome.APPLIED:
                 who = command.identity
-                self.seen[who.producer_id] = who.sequence
-                runs = self.runs.setdefault(who.producer_id, [])
-                if who.run_id not in runs:
-                    runs.append(who.run_id)
+                self.applied.append((index, who))
+                self.learn(who)
                 for object_no, item in enumerate(command.objects):
                     keys = [(s.topic_id, s.partition) for s in item.sections]
                     self.objects[index, number, object_no] = [set(item.holders), keys]
@@ -90,10 +95,54 @@ class Model:
                 return Outcome.EXISTS
             found[0] |= set(command.broker_ids)
             return Outcome.APPLIED
+        if isinstance(command, Truncate):
+            return self.truncate(index, command.after_index)
+        if isinstance(command, BrokerFence):
+            return self.fence(command)
+        if command.in_sync and command.broker_id in self.fenced:
+            return Outcome.REFUSED
         changed = False
         for key in KEYS:
             changed |= self.change_isr(key, command)
         return Outcome.APPLIED if changed else Outcome.SKIPPED
+
+    def learn(self, who):
+        self.seen[who.producer_id] = who.sequence
+        runs = self.runs.setdefault(who.producer_id, [])
+        if who.run_id not in runs:
+            runs.append(who.run_id)
+
+    def truncate(self, index, after):
+        """Forget all rows behind an entry, and learn the producers again from what is left."""
+        stable = index if self.stable == index - 1 else self.stable
+        if after < stable or any(at == index for at, _ in self.applied):
+            return Outcome.INVALID
+        if all(row[0] <= after for rows in self.rows.values() for row in rows):
+            return Outcome.EXISTS
+        self.rows = {key: [row for row in rows if row[0] <= after] for key, rows in self.rows.items()}
+        self.objects = {where: value for where, value in self.objects.items() if where[0] <= after}
+        self.applied = [each for each in self.applied if each[0] <= after]
+        self.seen.clear()
+        self.runs.clear()
+        for _, who in self.applied:
+            self.learn(who)
+        return Outcome.APPLIED
+
+    def fence(self, command):
+        if (command.broker_id in self.fenced) == command.is_fenced:
+            return Outcome.EXISTS
+        self.fenced ^= {command.broker_id}
+        for key in KEYS:
+            live = [broker for broker in self.isr[key] if broker not in self.fenced]
+            if command.is_fenced and command.broker_id in self.isr[key]:
+                if live:
+                    self.isr[key] = live
+                else:
+                    self.headless.add(key)
+            elif not command.is_fenced and key in self.headless and live:
+                self.isr[key] = live
+                self.headless.discard(key)
+        return Outcome.APPLIED
 
     def change_isr(self, key, command):
         isr, broker = self.isr[key], command.broker_id
@@ -142,7 +191,7 @@ def histories(draw):
     for index in range(1, draw(st.integers(2, 25))):
         commands = []
         for number in range(draw(st.integers(1, 2))):
-            kind = draw(st.sampled_from(["append"] * 4 + ["isr", "isr", "holders", "holders", "close"]))
+            kind = draw(st.sampled_from(["append"] * 4 + ["isr", "isr", "holders", "holders", "close", "cut", "fence"]))
             if kind == "append":
                 who = ProducerIdentity(
                     draw(st.sampled_from("xy")),
@@ -155,6 +204,10 @@ def histories(draw):
                 commands.append(Append(who, "", "", 0, tuple(objects)))
             elif kind == "isr":
                 commands.append(IsrChange(None, draw(st.integers(0, 2)), draw(st.booleans()), 0))
+            elif kind == "cut":
+                commands.append(Truncate(draw(st.integers(0, index))))
+            elif kind == "fence":
+                commands.append(BrokerFence(draw(st.integers(0, 2)), draw(st.booleans())))
             elif kind == "holders":
                 commands.append(HoldersAdd(draw(st.integers(1, index)), 0, 0, tuple(draw(holder_sets))))
             elif draw(st.integers(0, 9)) == 0:
@@ -178,7 +231,10 @@ def test_the_fold_is_the_slow_model(history):
             partition = state.topics[key[0]].partitions[key[1]]
             assert partition.log_end_offset == len(model.rows[key])
             assert set(partition.isr) == set(model.isr[key])
-            assert partition.leader in partition.isr
+            assert partition.leader == NO_LEADER if key in model.headless else partition.leader in partition.isr
+            epochs = partition.leader_epochs.entries
+            assert all(a.epoch < b.epoch and a.start_offset < b.start_offset for a, b in pairwise(epochs))
+            assert all(each.epoch <= partition.leader_epoch for each in epochs)
             assert partition.high_watermark == model.marks[key]
     check_rows(state, model)
 

@@ -141,6 +141,7 @@ def test_an_unclean_leader_is_alone_in_sync_and_its_log_end_is_the_truth(kit):
     assert (result.outcome, result.detail) == (Outcome.APPLIED, "3 rows are lost")
     now = partition(log, kit)
     assert (now.leader, now.isr, log.ends(), log.marks()) == (1, (1,), [2], [2])
+    assert now.leader_epoch == 1
     log.entry(kit.append({0: 1}, 2, holders=(1,)))
     assert (log.ends(), log.marks()) == ([3], [3])
     # Offsets 2 is given again: only its epoch tells.
