@@ -249,6 +249,8 @@ class RecordAccumulator:
         """
         with self._lock:
             node = self._nodes.get(destination)
+            if self._sequences is not None:
+                self._sequences.begin_drain()
             taken: list[ProducerBatch] = []
             taken_bytes = 0
             idle_count = 0

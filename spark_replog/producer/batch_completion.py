@@ -56,13 +56,16 @@ class BatchCompletion:
             if batch.state is BatchState.INCOMPLETE and batch.has_expired(now_ms, self._config.delivery_timeout_ms):
                 self._accumulator.fail(batch, batch_expired(batch, self._config.delivery_timeout_ms))
 
-    def is_unknown(self, result: DeliveryResult) -> bool:
+    def is_doubtful(self, request: DataRequest, result: DeliveryResult) -> bool:
         """Return whether an object may have been appended or not.
 
         Then the very same object must be handed over again: its batches, in other company, would not
         be known again as the ones that may be in the log.
         """
-        return any(isinstance(response.error, OutcomeUnknownError) for response in result.responses.values())
+        errors = [response.error for response in result.responses.values()]
+        if any(isinstance(error, OutcomeUnknownError) for error in errors):
+            return True
+        return request.is_doubtful and any(isinstance(error, RetriableError) for error in errors)
 
     def give_up(self, request: DataRequest) -> None:
         """Fail what is over its ``delivery.timeout.ms`` while nobody knows whether it was appended."""
@@ -95,6 +98,9 @@ class BatchCompletion:
                 split.append(batch)
             elif self._can_retry(request, batch, response, now_ms):
                 retried.append(batch)
+            elif request.is_doubtful:
+                self._leave_unresolved(batch)
+                self._accumulator.fail(batch, response.error)
             else:
                 self._refuse(batch, response, first_row)
         self._put_back(request, retried, split, now_ms)
@@ -116,6 +122,8 @@ class BatchCompletion:
         """Return whether a batch gets another attempt; asks for a new epoch where that needs one."""
         assert response.error is not None
         if batch.state is not BatchState.INCOMPLETE or batch.attempts >= self._config.retries or not request.has_body:
+            return False
+        if request.is_doubtful and isinstance(response.error, (RetriableError, OutcomeUnknownError)):
             return False
         if batch.has_expired(now_ms, self._config.delivery_timeout_ms):
             return False
@@ -160,10 +168,6 @@ class BatchCompletion:
             for row, text in response.record_errors.items()
             if first_row <= row < first_row + batch.row_count
         }
-        if isinstance(response.error, OutcomeUnknownError):
-            self._leave_unresolved(batch)
-            self._accumulator.fail(batch, response.error)
-            return
         leaves_hole = batch.attempts < self._config.retries
         if not response.record_errors or batch.row_count == 1:
             self._fail(batch, response.error, leaves_hole=leaves_hole)

@@ -71,7 +71,11 @@ class Delivery(Protocol):
         ...
 
     def poll(self) -> Sequence[DeliveryResult]:
-        """Return the results since the last call, each once, without waiting."""
+        """Return the results since the last call, each once, without waiting.
+
+        For each partition in the order in which the objects were handed over, as on one connection:
+        a refusal that comes behind the success of a later attempt would look like a gap in the log.
+        """
         ...
 
 

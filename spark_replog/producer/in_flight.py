@@ -83,6 +83,9 @@ class DataRequest:
     """When it was handed over to be committed."""
     deliveries: int = 0
     """How often it was handed over."""
+    is_doubtful: bool = False
+    """An attempt ended without saying whether it was appended. A later attempt that did not reach the log
+    says nothing about that one, so only the log's own word on the very same object ends the doubt."""
     redeliver_ms: int | None = None
     """When it is handed over again, since nobody knows whether it was appended."""
     is_parked: bool = False

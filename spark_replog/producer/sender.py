@@ -249,8 +249,9 @@ class Sender:
         request = self._requests.get(result.sequence)
         if request is None or not (request.is_parked or request.completed_ms is None):
             return  # told already, as acks=0 does
+        request.is_doubtful = self._completion.is_doubtful(request, result)
         is_in_time = request.deliveries <= self._config.retries and now_ms < request.expires_ms
-        if is_in_time and not request.is_parked and self._completion.is_unknown(result):
+        if request.is_doubtful and is_in_time and not request.is_parked:
             request.redeliver_ms = now_ms + self._backoff.of(request.deliveries - 1)
             return
         self._completion.complete(request, result, self._now_ms)

@@ -15,6 +15,8 @@ from spark_replog.producer.delivery import PartitionResponse
 from spark_replog.producer.producer_batch import NO_SEQUENCE, ProducerBatch, increment_sequence
 
 EPOCH_MAX = 2**15 - 1
+WINDOW_APPENDS = 5
+"""So many appends to a partition the log knows again (``log.sequence_state.BATCHES_KEPT``)."""
 _UNKNOWN = -1
 
 
@@ -32,6 +34,12 @@ class _Partition:
     unresolved: int | None = None
     """The sequence behind a sent batch that expired without an answer: it landed, or it did not."""
     renumbered: set[ProducerBatch] = field(default_factory=set)
+    drain_count: int = 0
+    last_drain: int = 0
+    drained_sequence: int = 0
+    """The sequence behind what the last drain took."""
+    first_drains: dict[ProducerBatch, int] = field(default_factory=dict)
+    """At which of the partition's drains each batch in flight went first."""
 
 
 class ProducerSequences:
@@ -52,8 +60,13 @@ class ProducerSequences:
         self._partitions: dict[TopicPartition, _Partition] = {}
         self._to_renumber: dict[TopicPartition, None] = {}
         self._left_behind: dict[TopicPartition, None] = {}
+        self._drain = 0
 
     # ------------------------------------------------------------------------------------ draining
+
+    def begin_drain(self) -> None:
+        """Begin another object: what one drain takes of a partition is one append of it."""
+        self._drain += 1
 
     def may_drain(self, batch: ProducerBatch) -> bool:
         """Return whether the first batch of a partition's queue may go now."""
@@ -65,18 +78,24 @@ class ProducerSequences:
             return not entry.in_flight or entry.in_flight[0] is batch
         if entry.unresolved is not None:
             return False
-        return not (entry.in_flight and self._is_stale(entry))
+        if entry.last_drain == self._drain and entry.drained_sequence != entry.next_sequence:
+            return False  # a retry was taken: what has numbers between it and this one is elsewhere
+        return not entry.in_flight or not (self._is_stale(entry) or self._would_leave_window(entry))
 
     def assign(self, batch: ProducerBatch) -> None:
         """Number a drained batch, once; a retry keeps its number."""
-        if batch.has_sequence:
-            return
         entry = self._entry(batch.topic_partition)
-        if self._is_stale(entry) and not entry.in_flight:
-            self._restart(entry)
-        batch.number(entry.producer_id, entry.producer_epoch, entry.next_sequence)
-        entry.next_sequence = increment_sequence(entry.next_sequence, batch.row_count)
-        self._track(entry, batch)
+        if entry.last_drain != self._drain:
+            entry.last_drain = self._drain
+            entry.drain_count += 1
+        entry.first_drains.setdefault(batch, entry.drain_count)
+        if not batch.has_sequence:
+            if self._is_stale(entry) and not entry.in_flight:
+                self._restart(entry)
+            batch.number(entry.producer_id, entry.producer_epoch, entry.next_sequence)
+            entry.next_sequence = increment_sequence(entry.next_sequence, batch.row_count)
+            self._track(entry, batch)
+        entry.drained_sequence = increment_sequence(batch.base_sequence, batch.row_count)
 
     # ------------------------------------------------------------------------------------ outcomes
 
@@ -161,16 +180,19 @@ class ProducerSequences:
 
     def split(self, batch: ProducerBatch, parts: Iterable[ProducerBatch]) -> None:
         """Put the parts of a numbered batch, numbered alike, in its place."""
-        self.forget(batch)
         entry = self._entry(batch.topic_partition)
+        first_drain = entry.first_drains.get(batch, entry.drain_count)
+        self.forget(batch)
         for part in parts:
             if part.has_sequence:
+                entry.first_drains[part] = first_drain
                 self._track(entry, part)
 
     def forget(self, batch: ProducerBatch) -> None:
         """Take a batch off what is in flight."""
         entry = self._entry(batch.topic_partition)
         entry.renumbered.discard(batch)
+        entry.first_drains.pop(batch, None)
         if batch in entry.in_flight:
             entry.in_flight.remove(batch)
 
@@ -222,6 +244,15 @@ class ProducerSequences:
         if entry.unresolved is not None:
             return batch.base_sequence != entry.unresolved
         return batch in entry.renumbered or batch.base_sequence != increment_sequence(entry.last_acked_sequence, 1)
+
+    def _would_leave_window(self, entry: _Partition) -> bool:
+        """Return whether one append more could push the oldest in flight out of what the log knows again.
+
+        Its answer may be missing though it landed, and then it must be found there.
+        """
+        if entry.last_drain == self._drain:
+            return False
+        return entry.drain_count - entry.first_drains[entry.in_flight[0]] + 1 >= WINDOW_APPENDS
 
     def _raise_epoch(self) -> None:
         if self.producer_epoch >= EPOCH_MAX:

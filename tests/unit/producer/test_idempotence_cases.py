@@ -359,6 +359,43 @@ class TestIdempotence:
         assert handle.result(0).offset == 0
         assert not behind.done()
 
+    def test_a_retry_and_a_new_batch_share_no_object_while_others_are_between_them(
+        self, make: Callable[..., Setup]
+    ) -> None:
+        setup = make()
+        for _ in range(3):
+            setup.send_and_run()
+        setup.answer(setup.open[0], NOT_LEADER)
+        setup.send()
+        setup.run(after_ms=20)
+        assert setup.numbers() == [(0, 1), (0, 2), (0, 0), (0, 3)]
+        assert [len(request.batches) for request in setup.open] == [1, 1, 1, 1]
+
+    def test_a_later_attempt_that_did_not_reach_the_log_does_not_end_a_doubt(self, make: Callable[..., Setup]) -> None:
+        setup = make()
+        setup.send_and_run()
+        (request,) = setup.open
+        setup.answer(request, UNKNOWN)
+        setup.run(after_ms=20)
+        setup.answer(request, DISCONNECT)
+        setup.run(after_ms=20)
+        assert setup.delivery.delivered == [request] * 3
+        setup.answer(request, OUT_OF_ORDER)
+        setup.run(after_ms=20)
+        assert setup.delivery.delivered[-1] is not request
+
+    def test_no_more_appends_than_the_log_knows_again(self, make: Callable[..., Setup]) -> None:
+        setup = make(replace(CONFIG, max_in_flight=9))
+        for _ in range(8):
+            setup.send_and_run()
+        assert setup.numbers() == [(0, number) for number in range(5)]
+        for request in setup.open[1:]:
+            setup.answer(request, offset=1)
+        assert setup.numbers() == [(0, 0)]
+        setup.answer(setup.open[0], offset=0)
+        (request,) = setup.open
+        assert [(batch.base_sequence, batch.row_count) for batch in request.batches] == [(5, 3)]
+
 
 class TestParked:
     def test_memory_goes_and_the_outcome_comes_with_the_end_of_the_transaction(
