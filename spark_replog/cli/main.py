@@ -26,6 +26,7 @@ from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError
 _COMMANDS = {
     "init": ("spark_replog.cli.init", "init", "Make a new, empty store."),
     "topic": ("spark_replog.cli.topic", "topic", "Create, list, describe, grow and delete topics."),
+    "produce": ("spark_replog.cli.produce", "produce", "Append lines, JSON, CSV, Parquet or Arrow to a topic."),
     "consume": ("spark_replog.cli.consume", "consume", "Print the records of topics."),
     "group": ("spark_replog.cli.group", "group", "Consumer groups: lag, reset, delete."),
     "store": ("spark_replog.cli.store", "store", "Show the store and its roots."),

@@ -1,0 +1,168 @@
+"""``replog produce``: lines, JSON lines, CSV, Parquet and Arrow into a topic."""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import IO, TYPE_CHECKING, Any
+
+import click
+
+from spark_replog.cli.output import emit, error_item, exit_code_of, table
+from spark_replog.cli.produce_input import FORMATS, format_of, read_batches
+from spark_replog.cli.progress import ProgressLine
+from spark_replog.cli.settings import current_settings, global_options
+from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from spark_replog.producer.arrow_sender import TableHandle
+    from spark_replog.producer.producer import Producer
+
+HANDLES_OPEN_MAX = 64
+"""So many batches may wait for their acknowledgement before the next one is read."""
+
+
+@click.command("produce")
+@global_options
+@click.argument("topic")
+@click.argument("files", nargs=-1, type=click.Path(dir_okay=False))
+@click.option("-i", "--input", "kind", type=click.Choice(FORMATS), help="Format. [by the file's name, else lines]")
+@click.option("-k", "--key", metavar="KEY", help="Lines: what stands between key and value. Else: the key's field.")
+@click.option("--value", metavar="FIELD", help="The value's field. [the whole line or row]")
+@click.option("-H", "--header", "headers", multiple=True, metavar="NAME=VALUE", help="On every record. Repeatable.")
+@click.option("-p", "--partition", type=click.IntRange(min=0), help="Where all records go. [by key]")
+@click.option("--acks", type=click.Choice(["all", "1", "0"]), default="all", show_default=True)
+@click.option("-c", "--config", multiple=True, metavar="KEY=VALUE", help="A producer setting. Repeatable.")
+def produce(topic: str, files: tuple[str, ...], **given: Any) -> int:
+    """Append to TOPIC what FILES, or standard input, hold; one record a line or row.
+
+    A table with a column 'value' gives its columns key, value, headers, partition and timestamp as they
+    are; of any other table a row becomes a JSON object.
+    """
+    settings = current_settings()
+    path = settings.required_store()
+    from spark_replog.coordinator.cluster import Cluster
+    from spark_replog.producer.producer import Producer
+
+    config: dict[str, object] = {"client.id": "replog-produce", "acks": given["acks"], **_pairs("-c", given["config"])}
+    headers = list(_pairs("-H", given["headers"]).items())
+    written = _Written(topic)
+    failure: ReplogError | None = None
+    progress = ProgressLine(quiet=settings.quiet)
+    try:
+        with Producer(Cluster.open(path, settings.storage_options), config) as producer:
+            for batch in _batches(files, given):
+                changed = _with_constants(batch, headers, given["partition"])
+                _send(producer, topic, changed, written)
+                progress.update(f"{written.row_count:,} records acknowledged")
+            written.settle(0)
+    except ReplogError as error:
+        failure = error
+    progress.close()
+    item = written.item() if failure is None else error_item(failure, **written.item())
+    text = table(["partition", "first offset", "records"], written.rows()) if failure is None else ""
+    code = None if failure is None else exit_code_of(failure)
+    return emit("produce", [item], settings, text=text, exit_code=code)
+
+
+class _Written:
+    """What was acknowledged so far."""
+
+    def __init__(self, topic: str) -> None:
+        self.row_count = 0
+        self._topic = topic
+        self._open: deque[TableHandle] = deque()
+        self._counts: dict[int, int] = {}
+        self._firsts: dict[int, int] = {}
+
+    def add(self, handle: TableHandle) -> None:
+        """Wait for an older batch where too many are open."""
+        self._open.append(handle)
+        self.settle(HANDLES_OPEN_MAX)
+
+    def settle(self, left_count: int) -> None:
+        """Wait until no more than so many batches are open.
+
+        Raises:
+            ReplogError: why one was refused.
+        """
+        while len(self._open) > left_count or (self._open and self._open[0].done()):
+            handle = self._open.popleft()
+            for found, row_count in zip(handle.result(), handle.row_counts, strict=True):
+                self.row_count += row_count
+                self._counts[found.partition] = self._counts.get(found.partition, 0) + row_count
+                self._firsts.setdefault(found.partition, found.offset)
+
+    def item(self) -> dict[str, Any]:
+        """Return the result for scripts."""
+        partitions = [
+            {"partition": number, "firstOffset": first, "records": count} for number, first, count in self.rows()
+        ]
+        return {"topic": self._topic, "records": self.row_count, "partitions": partitions, "ok": True}
+
+    def rows(self) -> list[tuple[int, int, int]]:
+        """Return partition, first offset and number of records."""
+        return [(number, self._firsts[number], self._counts[number]) for number in sorted(self._counts)]
+
+
+def _send(producer: Producer, topic: str, batch: pa.RecordBatch, written: _Written) -> None:
+    if batch.num_rows:
+        written.add(producer.send_arrow(topic, batch))
+
+
+def _batches(files: tuple[str, ...], given: dict[str, Any]) -> Iterator[pa.RecordBatch]:
+    for name in files or ("-",):
+        kind = given["kind"] or format_of(name)
+        if kind == "lines" and given["value"] is not None:
+            raise click.UsageError("--value names a field, and lines have none: add --input jsonl, csv, parquet")
+        with _opened(name, kind) as stream:
+            yield from read_batches(stream, name, kind, given["key"], given["value"])
+
+
+@contextmanager
+def _opened(name: str, kind: str) -> Iterator[IO[bytes]]:
+    if name != "-":
+        try:
+            stream = open(name, "rb")  # noqa: SIM115
+        except OSError as error:
+            raise InvalidConfigError(
+                ErrorCode.REPLOG_INPUT, f"{name} cannot be opened: {error.strerror}. Correct the path."
+            ) from error
+        with stream:
+            yield stream
+        return
+    if kind == "parquet":
+        raise click.UsageError("a Parquet file is read from its end: give it as a file, not through a pipe")
+    yield sys.stdin.buffer
+
+
+def _with_constants(batch: pa.RecordBatch, headers: list[tuple[str, str]], partition: int | None) -> pa.RecordBatch:
+    """Return the batch with the headers and the partition that every record gets."""
+    import pyarrow as pa
+
+    if headers:
+        kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+        row = [{"key": name, "value": value.encode()} for name, value in headers]
+        batch = _with_column(batch, "headers", pa.array([row] * batch.num_rows, kind))
+    if partition is not None:
+        batch = _with_column(batch, "partition", pa.array([partition] * batch.num_rows, pa.int32()))
+    return batch
+
+
+def _with_column(batch: pa.RecordBatch, name: str, column: pa.Array) -> pa.RecordBatch:
+    place = batch.schema.get_field_index(name)
+    return batch.append_column(name, column) if place < 0 else batch.set_column(place, name, column)
+
+
+def _pairs(flag: str, given: tuple[str, ...]) -> dict[str, str]:
+    found = {}
+    for pair in given:
+        name, separator, value = pair.partition("=")
+        if not separator or not name:
+            raise click.UsageError(f"{flag} wants NAME=VALUE, not '{pair}'")
+        found[name] = value
+    return found

@@ -1,0 +1,167 @@
+"""``replog produce``: every format, keys, headers, what it prints, how it fails."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+
+import pyarrow as pa
+import pytest
+from pyarrow import csv, parquet
+
+from spark_replog.cli import produce_input
+from spark_replog.consumer.consumer import Consumer
+from spark_replog.ids import TopicPartition
+
+
+@pytest.fixture
+def store(tmp_path, replog, monkeypatch):
+    path = str(tmp_path / "store")
+    assert replog("-s", path, "init", "--brokers", "1", "--no-fsync").exit_code == 0
+    assert replog("-s", path, "topic", "create", "t", "-p", "2", "--replicas", "1").exit_code == 0
+    monkeypatch.setenv("REPLOG_STORE", path)
+    return path
+
+
+def records(store, partitions=2):
+    with Consumer(store, auto_offset_reset="earliest", enable_auto_commit=False) as consumer:
+        keys = [TopicPartition("t", number) for number in range(partitions)]
+        consumer.assign(keys)
+        ends = consumer.end_offsets(keys)
+        found = []
+        while len(found) < sum(ends.values()):
+            found += consumer.poll(timeout_ms=100)
+    return found
+
+
+def pairs(store):
+    found = [(record.key or b"", record.value) for record in records(store)]
+    return sorted(found, key=lambda pair: (pair[0], pair[1] or b""))
+
+
+def pipe(monkeypatch, data: bytes):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
+
+
+def test_lines_of_standard_input(store, replog, monkeypatch):
+    pipe(monkeypatch, b"one\ntwo\r\n\nlast without end")
+    answer = replog("produce", "t", "-p", "1", "-f", "json")
+    assert answer.exit_code == 0
+    assert answer.items == [
+        {
+            "topic": "t",
+            "records": 4,
+            "partitions": [{"partition": 1, "firstOffset": 0, "records": 4}],
+            "ok": True,
+        }
+    ]
+    assert [record.value for record in records(store)] == [b"one", b"two", b"", b"last without end"]
+
+
+def test_a_separator_makes_keys_and_headers_go_on_every_record(store, replog, monkeypatch):
+    pipe(monkeypatch, b"a:1\nb:2:3\nno key\n")
+    assert replog("produce", "t", "-k", ":", "-H", "from=test", "-H", "empty=").exit_code == 0
+    assert pairs(store) == [(b"", b"no key"), (b"a", b"1"), (b"b", b"2:3")]
+    assert all(list(record.headers) == [("from", b"test"), ("empty", b"")] for record in records(store))
+
+
+def test_json_lines(store, replog, tmp_path):
+    file = tmp_path / "in.jsonl"
+    file.write_text('{"id":7,"name":"x"}\n\n{"name":"y"}\n')
+    assert replog("produce", "t", file, "-k", "id").exit_code == 0
+    assert replog("produce", "t", file, "-k", "name", "--value", "id").exit_code == 0
+    assert replog("produce", "t", file).exit_code == 0
+    whole = [b'{"id":7,"name":"x"}', b'{"name":"y"}']
+    assert pairs(store) == [
+        (b"", whole[0]),
+        (b"", whole[1]),
+        (b"", whole[1]),
+        (b"7", whole[0]),
+        (b"x", b"7"),
+        (b"y", None),
+    ]
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet", "arrow", "stream"])
+def test_tables(store, replog, tmp_path, kind):
+    table = pa.table({"id": [1, 2], "name": ["x", "y"]})
+    file = tmp_path / f"in.{'arrow' if kind == 'stream' else kind}"
+    if kind == "csv":
+        csv.write_csv(table, file)
+    elif kind == "parquet":
+        parquet.write_table(table, file)
+    else:
+        make = pa.ipc.new_stream if kind == "stream" else pa.ipc.new_file
+        with make(str(file), table.schema) as writer:
+            writer.write_table(table)
+    assert replog("produce", "t", file, "-k", "id").exit_code == 0
+    assert replog("produce", "t", file, "-k", "id", "--value", "name").exit_code == 0
+    assert pairs(store) == [(b"1", b"x"), (b"1", b'{"id":1,"name":"x"}'), (b"2", b"y"), (b"2", b'{"id":2,"name":"y"}')]
+
+
+def test_a_table_with_the_logs_columns_goes_as_it_is(store, replog, tmp_path):
+    columns = {
+        "value": pa.array([b"v"]),
+        "key": pa.array(["k"]),
+        "partition": pa.array([1], pa.int32()),
+        "timestamp": pa.array([5_000], pa.timestamp("ms")),
+        "other": pa.array([1]),
+    }
+    parquet.write_table(pa.table(columns), tmp_path / "in.parquet")
+    assert replog("produce", "t", tmp_path / "in.parquet").exit_code == 0
+    (record,) = records(store)
+    assert (record.partition, record.key, record.value, record.timestamp_ms) == (1, b"k", b"v", 5_000)
+
+
+def test_several_files_and_settings(store, replog, tmp_path):
+    for name in ("a.txt", "b.txt"):
+        (tmp_path / name).write_text(name)
+    answer = replog("produce", "t", tmp_path / "a.txt", tmp_path / "b.txt", "--acks", "1", "-c", "linger.ms=0")
+    assert answer.exit_code == 0
+    assert "first offset" in answer.out
+    assert pairs(store) == [(b"", b"a.txt"), (b"", b"b.txt")]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said", "code"),
+    [
+        (["nothing", "FILE", "-c", "max.block.ms=0"], "REQUEST_TIMED_OUT", 5),
+        (["t", "no/such/file"], "REPLOG_INPUT", 2),
+        (["t", "FILE", "-i", "parquet"], "REPLOG_INPUT", 2),
+        (["t", "FILE", "-i", "jsonl", "-k", "id"], "line 1 of", 2),
+        (["t", "FILE", "-p", "9"], "UNKNOWN_TOPIC_OR_PARTITION", 2),
+        (["t", "FILE", "-H", "x"], "-H wants NAME=VALUE", 2),
+        (["t", "FILE", "--value", "id"], "names a field", 2),
+        (["t", "-i", "parquet"], "not through a pipe", 2),
+        (["t", "FILE", "-c", "batch.sise=1"], "Did you mean", 2),
+        (["t", "FILE", "-c", "bootstrap.servers=a"], "has no meaning here", 2),
+    ],
+)
+def test_failures(store, replog, tmp_path, monkeypatch, arguments, said, code):
+    pipe(monkeypatch, b"")
+    (tmp_path / "in.txt").write_text("text\n")
+    answer = replog("produce", *[str(tmp_path / "in.txt") if word == "FILE" else word for word in arguments])
+    assert (answer.exit_code, said in answer.err) == (code, True), answer
+    assert answer.out == ""
+    assert records(store) == []
+
+
+def test_a_failure_says_what_was_acknowledged_before(store, replog, tmp_path, monkeypatch):
+    monkeypatch.setattr(produce_input, "_READ_BYTES", 4)
+    (tmp_path / "in.jsonl").write_text('{"a":1}\n{"a":2}\nno json\n')
+    answer = replog("produce", "t", tmp_path / "in.jsonl", "-k", "a", "-f", "json")
+    (item,) = answer.items
+    assert (answer.exit_code, item["ok"], item["error"]) == (2, False, "REPLOG_INPUT")
+    assert "line 3" in item["message"]
+    assert item["records"] <= 2 == len(records(store))
+
+
+def test_a_large_input_is_read_in_pieces(store, replog, tmp_path, monkeypatch):
+    monkeypatch.setattr(produce_input, "_READ_BYTES", 100)
+    (tmp_path / "in.txt").write_text("\n".join(str(number) for number in range(3_000)))
+    assert (
+        json.loads(replog("produce", "t", tmp_path / "in.txt", "-p", "0", "-f", "json").out)["items"][0]["records"]
+        == 3_000
+    )
+    assert [record.value for record in records(store)] == [b"%d" % number for number in range(3_000)]
