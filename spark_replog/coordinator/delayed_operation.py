@@ -111,6 +111,10 @@ class DelayedOperation(TimerTask):
             timer.cancel(self)
 
 
+_Watchers = DelayedOperation | dict[DelayedOperation, None]
+"""A watch list: most keys have one operation, which then needs no dictionary of its own."""
+
+
 class _WatcherShard:
     """Some of the watch lists, behind one lock."""
 
@@ -119,43 +123,48 @@ class _WatcherShard:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.registered_count = 0
-        self.watchers: dict[Hashable, dict[DelayedOperation, None]] = {}
+        self.watchers: dict[Hashable, _Watchers] = {}
 
     def watch(self, key: Hashable, operation: DelayedOperation, count: int) -> None:
         with self.lock:
             self.registered_count += count
-            found = self.watchers.get(key)
-            if found is None:
-                self.watchers[key] = {operation: None}
-            else:
+            found = self.watchers.setdefault(key, operation)
+            if isinstance(found, dict):
                 found[operation] = None
+            elif found is not operation:
+                self.watchers[key] = {found: None, operation: None}
 
     def watched(self, key: Hashable) -> list[DelayedOperation]:
         with self.lock:
-            return list(self.watchers.get(key, ()))
+            found = self.watchers.get(key, ())
+            return [found] if isinstance(found, DelayedOperation) else list(found)
 
     def drop(self, key: Hashable, operations: Sequence[DelayedOperation]) -> None:
         with self.lock:
             found = self.watchers.get(key)
-            if found is None:
-                return
-            for operation in operations:
-                found.pop(operation, None)
-            if not found:
-                del self.watchers[key]
+            if isinstance(found, dict):
+                for operation in operations:
+                    found.pop(operation, None)
+            if not found or (isinstance(found, DelayedOperation) and found in operations):
+                self.watchers.pop(key, None)
+
+    def watched_count(self) -> int:
+        with self.lock:
+            return sum(len(each) if isinstance(each, dict) else 1 for each in self.watchers.values())
 
     def purge(self) -> int:
         purged_count = 0
         with self.lock:
-            for key in list(self.watchers):
-                found = self.watchers[key]
-                finished = [operation for operation in found if operation.is_completed]
+            for key, found in list(self.watchers.items()):
+                if isinstance(found, DelayedOperation):
+                    finished = [found] if found.is_completed else []
+                else:
+                    finished = [operation for operation in found if operation.is_completed]
+                    for operation in finished:
+                        del found[operation]
                 purged_count += len(finished)
-                if len(finished) == len(found):
+                if not found or (isinstance(found, DelayedOperation) and finished):
                     del self.watchers[key]
-                    continue
-                for operation in finished:
-                    del found[operation]
         return purged_count
 
 
@@ -180,11 +189,7 @@ class DelayedOperationPurgatory:
     @property
     def watched_count(self) -> int:
         """Return how many (operation, key) pairs are listed, completed ones not yet purged included."""
-        count = 0
-        for shard in self._shards:
-            with shard.lock:
-                count += sum(map(len, shard.watchers.values()))
-        return count
+        return sum(shard.watched_count() for shard in self._shards)
 
     def try_complete_else_watch(self, operation: DelayedOperation, keys: Sequence[Hashable]) -> bool:
         """Complete the operation, or watch it under every key.
