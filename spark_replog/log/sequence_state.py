@@ -15,7 +15,7 @@ from spark_replog.log.model import BatchSequence, IdentityKind, ProducerInit, Se
 from spark_replog.log.results import CommandResult, OffsetRanges, Outcome
 
 BATCHES_KEPT = 5
-"""Per partition, for the duplicate check: as many as may be in flight."""
+"""Per partition, for the duplicate check: as many as may be in flight; more where one append brought more."""
 SEQUENCE_COUNT = 2**31
 """After the sequence 2**31 - 1 comes 0."""
 
@@ -156,12 +156,14 @@ class SequenceTable:
             known.is_forgettable = identity.kind is IdentityKind.ONE_SHOT
         before = {place: known.partitions.get(place) for place in append.batches_by_place()}
         for place, batches in append.batches_by_place().items():
+            # An append is repeated as a whole, so all of the newest one must be found again.
+            kept_count = max(BATCHES_KEPT, len(batches))
             offset = ranges[place][0]
             sequences = known.partitions.get(place)
             for batch in batches:
                 kept = sequences.batches if sequences is not None and sequences.epoch == batch.epoch else ()
                 added = SequencedBatch(batch.first_sequence, batch.last_sequence, offset, offset + batch.row_count)
-                sequences = PartitionSequences(batch.epoch, (*kept, added)[-BATCHES_KEPT:])
+                sequences = PartitionSequences(batch.epoch, (*kept, added)[-kept_count:])
                 offset += batch.row_count
             assert sequences is not None
             known.partitions[place] = sequences

@@ -109,6 +109,19 @@ def test_the_last_five_batches_are_duplicates_with_their_offsets_and_older_ones_
     assert log.ends() == [12, 0]
 
 
+def test_an_append_of_more_batches_than_the_window_is_found_again_as_a_whole(kit):
+    log = kit.Log()
+    count = BATCHES_KEPT + 3
+    batches = [BatchSequence(kit.TOPIC, 0, 0, 2 * number, 2) for number in range(count)]
+    append = append_of(kit, {0: 2 * count}, *batches)
+    assert outcome(log, append) is Outcome.APPLIED
+    again = log.one(append)
+    assert again.outcome is Outcome.DUPLICATE
+    assert again.base_offsets == {(kit.TOPIC, 0): (0, 2 * count)}
+    assert outcome(log, sequenced(kit, {0: 2}, 2 * count)) is Outcome.APPLIED
+    assert log.ends() == [2 * count + 2, 0]
+
+
 def test_a_partial_overlap_is_out_of_order(kit):
     log = kit.Log()
     log.one(sequenced(kit, {0: 4}, 0))
