@@ -48,7 +48,9 @@ class Process:
         self.faulty = faulty
         self.counting = counting
 
-    def append(self, command: bytes, timeout_ms: int = 5000) -> Any:
+    def append(self, command: bytes, timeout_ms: int = 60_000) -> Any:
+        # Long: where one root is out, each of the other two is needed, and a busy machine may keep one call for
+        # seconds. The caller's time-out then rightly answers COMMIT_OUTCOME_UNKNOWN.
         return self.ledger.append(lambda state: None if command in state.commands else command, timeout_ms=timeout_ms)
 
     def commands(self) -> list[bytes]:

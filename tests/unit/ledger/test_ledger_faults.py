@@ -128,6 +128,22 @@ def test_emptied_root_is_out(make_store):
         store.process().append(b"never sent", timeout_ms=200)
 
 
+def test_with_one_root_out_a_slow_one_makes_the_outcome_unknown_and_a_repeated_call_finds_it(make_store):
+    store = make_store(3)
+    process = store.process()
+    process.append(b"before")
+    store.empty(0)
+    process.append(b"after")
+    slow, released = process.faulty[1], threading.Event()
+    create = slow.create
+    slow.create = lambda *arguments, **more: released.wait(60) and create(*arguments, **more)
+    with pytest.raises(OutcomeUnknownError):
+        process.append(b"slow", timeout_ms=200)
+    released.set()
+    process.append(b"slow")
+    assert store.process().commands() == [b"before", b"after", b"slow"]
+
+
 def test_no_quorum_names_the_roots(make_store):
     store = make_store(3)
     process = store.process()
