@@ -18,7 +18,7 @@ from spark_replog.errors import (
     RetriableError,
     UnsupportedFormatError,
 )
-from spark_replog.ledger.operations import Check, Completion, Create, Operation, Read, Status
+from spark_replog.ledger.operations import Check, Completion, Create, Operation, PutOut, Read, Status
 from spark_replog.ledger.proposer import Proposal, Proposer
 from spark_replog.ledger.reader import DecidedPrefix
 from spark_replog.ledger.record import (
@@ -199,19 +199,22 @@ class LedgerCore:
         return found
 
     def _next_operation(self, root: int, state: RootState, now_ms: float) -> Operation | None:
-        if state.is_out:
+        if state.is_out and (state.is_out_told or self._settings.read_only):
             return None
         if state.retry_at_ms > now_ms:
             self._wake(state.retry_at_ms)
             return None
         if not state.is_verified or state.must_check:
             return Check(root, state.failures > 0)
+        if state.is_out:
+            return PutOut(root, self.prefix.named[root])
         position = self.prefix.views[root].next_position
         if self.phase is Phase.SYNC:
             return None if state.is_fresh else Read(root, position, READ_LIMIT)
         if self.proposer.epoch is None:
             return None
-        if state.must_read:
+        if state.must_read or position <= self.prefix.named[root]:
+            # Others name what lies there: a create would be lost, or land behind a gap.
             return Read(root, position, READ_LIMIT)
         nonce = self._rng.randbytes(NONCE_SIZE_BYTES)
         if self.phase is Phase.CLAIM:
@@ -248,6 +251,8 @@ class LedgerCore:
             state.is_verified = True
             state.must_check = False
             state.checked_goal = state.busy_goal
+        elif isinstance(operation, PutOut):
+            state.is_out_told = True
         elif isinstance(operation, Read):
             self._learn_all(operation, completion, state, now_ms)
         elif completion.status is Status.EXISTS:
@@ -273,7 +278,7 @@ class LedgerCore:
         return RetriableError(
             ErrorCode.REPLOG_ROOT_STALE,
             f"The journal on {self._root_names[root]} misses position {self.prefix.named[root]}, which records on "
-            "other roots name. It went back in time: put back what it lost, or leave it out.",
+            "other roots name. It went back in time: run 'replog store repair' to give it a new journal.",
             root=self._root_names[root],
         )
 
@@ -288,8 +293,12 @@ class LedgerCore:
                 self._fail(state, error, now_ms)
                 return
         if completion.ended and self.prefix.views[operation.root].next_position <= state.busy_named:
+            # Read again behind a look at replog.json: an emptied root is none that is to be told anything.
+            state.is_out = state.is_out or state.has_missed
+            state.has_missed = True
             self._fail(state, self._forgot(operation.root), now_ms)
             return
+        state.has_missed = False
         state.answered()
         if completion.ended:
             state.must_read = False

@@ -32,7 +32,15 @@ class Check:
     repair: bool
 
 
-Operation = Read | Create | Check
+@dataclass(frozen=True, slots=True)
+class PutOut:
+    """Say on the root itself that its journal misses a position that records elsewhere name."""
+
+    root: int
+    position: int
+
+
+Operation = Read | Create | Check | PutOut
 
 
 class Status(Enum):

@@ -29,7 +29,10 @@ class RootState:
         busy: the operation that is out.
         is_verified: ``replog.json`` was read since the last error.
         is_fresh: read to its end by a read of this goal.
-        is_out: it gave a position away again that others know to be taken; never used again.
+        is_out: it gave a position away again that others know to be taken, or misses one although it is
+            itself; never used again by this process.
+        is_out_told: the root itself says so, or cannot be told.
+        has_missed: it missed a named position when it was read last; once more, and it is out.
         busy_named: highest position named for it elsewhere when `busy` was given out.
         error: why it does not answer, None when it does.
     """
@@ -41,8 +44,10 @@ class RootState:
         "checked_goal",
         "error",
         "failures",
+        "has_missed",
         "is_fresh",
         "is_out",
+        "is_out_told",
         "is_verified",
         "must_check",
         "must_read",
@@ -59,6 +64,8 @@ class RootState:
         self.failures = 0
         self.is_fresh = False
         self.is_out = False
+        self.is_out_told = False
+        self.has_missed = False
         self.is_verified = False
         self.must_check = False
         self.must_read = False

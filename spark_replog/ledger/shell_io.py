@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import logging
 import threading
 from collections import deque
 from collections.abc import Sequence
 
 from spark_replog.clock import Clock
-from spark_replog.errors import OutcomeUnknownError, ReplogError
-from spark_replog.ledger.operations import Check, Completion, Create, Operation, Read, Status
+from spark_replog.errors import ErrorCode, OutcomeUnknownError, ReplogError, RetriableError
+from spark_replog.ledger.operations import Check, Completion, Create, Operation, PutOut, Read, Status
 from spark_replog.ledger.types import JournalRoot, LedgerStats
 from spark_replog.storage.io_pool import io_pool
 from spark_replog.storage.object_store import Buffer, CreateOutcome
-from spark_replog.storage.paths import journal_folder, journal_key
+from spark_replog.storage.paths import journal_folder, journal_key, out_key
 
+_log = logging.getLogger(__name__)
 SLOW_GET_MS = 3
 """From here on a get is a network's, and a cold start must not pay one round trip per entry."""
 WINDOW_MAX = 8
@@ -70,10 +73,22 @@ class RootIo:
             return self._read(root, operation)
         if isinstance(operation, Check):
             self._stats.checks += 1
-            root.check()
+            self._check(root)
             if operation.repair:
                 # Away while the ledger was made: the root is proven to be itself, so its folder may be made.
                 root.store.make_folder(journal_folder(self._ledger_id))
+            return Completion(operation, Status.DONE)
+        if isinstance(operation, PutOut):
+            root.store.create(out_key(self._ledger_id), _out_body(self._ledger_id, root, operation.position))
+            _log.error(
+                "[%s] the journal of ledger %s on broker %d (%s) misses position %d, which other roots name. It is"
+                " out for everybody until 'replog store repair' has made it anew.",
+                ErrorCode.REPLOG_ROOT_STALE.name,
+                self._ledger_id,
+                root.broker_id,
+                root.store.url,
+                operation.position,
+            )
             return Completion(operation, Status.DONE)
         self._stats.creates += 1
         try:
@@ -82,6 +97,25 @@ class RootIo:
             return Completion(operation, Status.UNKNOWN, error=error)
         status = Status.DONE if outcome is CreateOutcome.CREATED else Status.EXISTS
         return Completion(operation, status)
+
+    def _check(self, root: JournalRoot) -> None:
+        """Read what the root says it is and, at the same time, whether it is out.
+
+        Raises:
+            RetriableError: REPLOG_ROOT_STALE; what the store raises.
+        """
+        if len(self._roots) == 1:
+            root.check()  # nobody else could have named what it forgot
+            return
+        said = io_pool().submit_to(f"{root.store.url}#window", root.store.get, out_key(self._ledger_id))
+        root.check()
+        if said.result() is not None:
+            raise RetriableError(
+                ErrorCode.REPLOG_ROOT_STALE,
+                "this root went back in time, says the object 'out' beside its journal. Run 'replog store repair'.",
+                broker=root.broker_id,
+                ledger=self._ledger_id,
+            )
 
     def _read(self, root: JournalRoot, operation: Read) -> Completion:
         """Read on until a position is empty: one by one where gets are quick, else several at a time."""
@@ -106,3 +140,15 @@ class RootIo:
         lane = f"{root.store.url}#window"
         futures = [io_pool().submit_to(lane, root.store.get, key) for key in keys]
         return [future.result() for future in futures]
+
+
+def _out_body(ledger_id: str, root: JournalRoot, position: int) -> bytes:
+    return json.dumps(
+        {
+            "format": "replog-out",
+            "version": 1,
+            "ledgerId": ledger_id,
+            "brokerId": root.broker_id,
+            "missingPosition": position,
+        }
+    ).encode()

@@ -29,7 +29,7 @@ from spark_replog.log.cluster_state import ClusterLedgerState
 from spark_replog.log.commands import BrokerRegister, IsrChange, encode_command
 from spark_replog.log.topic_state import TopicLedgerState
 from spark_replog.storage.object_store import CreateOutcome
-from spark_replog.storage.paths import ROOT_FILE_KEY, data_folder, ledger_folders
+from spark_replog.storage.paths import ROOT_FILE_KEY, data_folder, ledger_folders, out_key
 from spark_replog.storage.posix_store import sweep_temp_files
 from spark_replog.storage.root_file import encode_root_file
 from spark_replog.storage.root_reading import read_root
@@ -107,7 +107,8 @@ class StoreRepair:
         config: ``num.replica.fetchers``, ``follower.replication.throttled.rate``.
         deep: read every copy whole; else only those that are missing or of a wrong size are mended.
         rebuild: brokers to treat as lost although their root file is there: roots that were put back
-            from a backup and so forgot what they had promised.
+            from a backup and so forgot what they had promised. Those that a process caught at it say so
+            themselves, by the object `out`, and need not be named.
         on_progress: see ``Progress``.
     """
 
@@ -158,12 +159,20 @@ class StoreRepair:
             if found is not None and (found.cluster_id, found.broker_id) != (self._brokers.cluster_id, broker_id):
                 detail = f"its replog.json is that of broker {found.broker_id} of cluster {found.cluster_id}"
                 return RootRepair(broker_id, RootCondition.FOREIGN, detail=detail)
-            if found is not None and broker_id in self._rebuild:
+            if found is not None and (broker_id in self._rebuild or self._is_out(broker_id)):
                 store.delete(ROOT_FILE_KEY)
                 found = None
         except ReplogError as error:
             return RootRepair(broker_id, RootCondition.UNREACHABLE, detail=str(error))
         return RootRepair(broker_id, RootCondition.OK if found is not None else RootCondition.LOST)
+
+    def _is_out(self, broker_id: BrokerId) -> bool:
+        """Return whether the root itself says that one of its journals went back in time."""
+        if broker_id not in self._brokers.metadata_broker_ids:
+            return False
+        store = self._brokers.store(broker_id)
+        ledger_ids = (self._brokers.cluster_id, *self._ledger_ids())
+        return any(store.get(out_key(ledger_id)) is not None for ledger_id in ledger_ids)
 
     def _attempt(self, root: RootRepair, step: Callable[[], None]) -> None:
         """Run a step; one root's failure leaves the others' repair alone."""
@@ -238,6 +247,8 @@ class StoreRepair:
                 is_done = rebuild.run(lambda done, total: self._on_progress(broker_id, "journal", done, total))
                 root.journal_records += rebuild.written_count
                 if is_done:
+                    # Before the root file comes back: from then on the new journal counts.
+                    self._brokers.store(broker_id).delete(out_key(ledger_id))
                     return
         raise RetriableError(
             ErrorCode.REQUEST_TIMED_OUT,

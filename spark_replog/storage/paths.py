@@ -19,6 +19,11 @@ def journal_key(ledger_id: LedgerId, position: int) -> str:
     return f"ledgers/{ledger_id}/journal/{position:020d}"
 
 
+def out_key(ledger_id: LedgerId) -> str:
+    """Return the key of what says that this root's journal of the ledger forgot records."""
+    return f"{LEDGERS_PREFIX}{ledger_id}/out"
+
+
 def data_folder(ledger_id: LedgerId, generation: int) -> str:
     """Return the folder of the data objects of one generation, with its trailing slash."""
     return f"ledgers/{ledger_id}/data/{generation:06d}/"
@@ -63,4 +68,5 @@ __all__ = [
     "journal_key",
     "ledger_folders",
     "object_name",
+    "out_key",
 ]

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from spark_replog.errors import ErrorCode, RetriableError
 from spark_replog.ledger.core import LedgerCore, Phase
-from spark_replog.ledger.operations import Check, Completion, Create, Operation, Read, Status
+from spark_replog.ledger.operations import Check, Completion, Create, Operation, PutOut, Read, Status
 from spark_replog.ledger.record import TAG_SIZE_BYTES, genesis_hash
 from spark_replog.ledger.types import LedgerSettings
 from spark_replog.testing.simulation_invariants import COMMAND_SIZE_BYTES, Truth, Violation, commands_of
@@ -334,6 +334,8 @@ class Simulation:
             return self._read(root, operation)
         if root.is_empty:
             return Completion(operation, Status.FAILED, error=_STALE)
+        if isinstance(operation, PutOut):
+            raise Violation(f"root {operation.root} is put out, and it forgot nothing")
         if operation.position in root.records and not self._parts.overwrites:
             self.report.trace.append((self._now_ms, "exists", operation.root, operation.position))
             return Completion(operation, Status.EXISTS)

@@ -20,7 +20,7 @@ from spark_replog.ledger.journal_rebuild import REBUILD_ROUND_STEP
 from spark_replog.log.results import Outcome
 from spark_replog.maintenance.repair import RepairReport, RootCondition, StoreRepair
 from spark_replog.maintenance.scrub import scrub
-from spark_replog.storage.paths import data_key, journal_folder
+from spark_replog.storage.paths import data_key, journal_folder, out_key
 
 
 def is_applied(response) -> bool:
@@ -203,6 +203,30 @@ def test_a_root_put_back_from_a_backup_is_rebuilt_when_asked(store) -> None:
     store.reopen()
     assert read_all(store) == 25
     fill(store, 5, 1, holders={0, 1})
+
+
+def test_a_root_caught_going_back_in_time_says_so_and_is_rebuilt_without_being_named(store) -> None:
+    store.create("orders", 2)
+    fill(store, 0, 2)
+    shutil.copytree(store.path / "broker-1", store.path / "backup")
+    fill(store, 2, 3)
+    lose(store, 1)
+    os.rename(store.path / "backup", store.path / "broker-1")
+    store.reopen()
+    out = store.path / "broker-1" / out_key(store.cluster.lookup("orders").ledger_id)
+    count = 5
+    while not out.exists() and count < 500:
+        fill(store, count, 1)
+        count += 1
+    assert out.exists()
+    report = repair(store)
+    assert report.roots[1].condition is RootCondition.LOST
+    assert report.roots[1].is_repaired, report.roots[1].detail
+    assert not out.exists()
+    lose(store, 2)
+    store.reopen()
+    assert read_all(store) == count * 5
+    fill(store, count, 1, holders={0, 1})
 
 
 def test_damaged_short_and_missing_copies_are_mended(store) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import threading
@@ -17,7 +18,7 @@ from spark_replog.errors import (
 )
 from spark_replog.ledger.ledger import LedgerSettings
 from spark_replog.ledger.record import decode_record, encode_record
-from spark_replog.storage.paths import journal_folder
+from spark_replog.storage.paths import journal_folder, out_key
 from spark_replog.testing.faulty_store import Fault
 
 LEDGER_ID = "0123456789abcdef0123456789abcdef"
@@ -378,3 +379,60 @@ def test_values_that_every_root_holds_are_not_kept(make_store):
     for number in range(5):
         process.append(b"away %d" % number)
     assert len(process.ledger._core.prefix.payloads) >= 5
+
+
+def take_back_in_time(store, root, record_count):
+    """Leave only the first records of a root's journal, as a restored backup would."""
+    for path in store.journal(root)[record_count:]:
+        path.unlink()
+
+
+def test_a_root_that_went_back_in_time_is_out_for_everybody(make_store, caplog):
+    store = make_store(3)
+    process = store.process()
+    for number in range(4):
+        process.append(b"before %d" % number)
+    take_back_in_time(store, 0, 2)
+    noticing = store.process()
+    out = store.root_path(0) / out_key(LEDGER_ID)
+    number = 0
+    while not out.exists() and number < 1000:  # a commit waits for no root that is in doubt
+        noticing.append(b"after %d" % number)
+        number += 1
+    said = json.loads(out.read_bytes())
+    assert (said["format"], said["version"], said["ledgerId"], said["brokerId"]) == ("replog-out", 1, LEDGER_ID, 0)
+    assert said["missingPosition"] >= 2
+    assert "REPLOG_ROOT_STALE" in caplog.text
+    assert len(store.journal(0)) == 2  # nothing was written behind the gap
+    # One that never saw what the root had would count it, were it not told.
+    store.take_away(1)
+    with pytest.raises(RetriableError, match="went back in time"):
+        store.process().ledger.refresh()
+    store.bring_back(1)
+    assert len(store.process().commands()) == 4 + number
+
+
+def test_an_emptied_root_and_one_that_only_lags_are_not_put_out(make_store):
+    store = make_store(3)
+    process = store.process()
+    process.append(b"before")
+    store.take_away(2)
+    for number in range(3):
+        process.append(b"meanwhile %d" % number)
+    store.bring_back(2)
+    store.empty(0)
+    assert store.process().append(b"after").result == "applied"
+    assert list(store.root_path(0).iterdir()) == []
+    assert not (store.root_path(2) / out_key(LEDGER_ID)).exists()
+    assert len(store.process().commands()) == 5
+
+
+def test_a_read_only_process_leaves_the_root_as_it_is(make_store):
+    store = make_store(3)
+    process = store.process()
+    for number in range(4):
+        process.append(b"before %d" % number)
+    take_back_in_time(store, 0, 2)
+    reader = store.process(LedgerSettings(quorum_timeout_ms=5000, read_only=True))
+    assert len(reader.commands()) == 4
+    assert not (store.root_path(0) / out_key(LEDGER_ID)).exists()
