@@ -120,7 +120,7 @@ class LedgerAppend:
             result: CommandResult = outcome.result if self._answer is None else self._answer
             self._complete_parked()
             if self._required_acks == -1 and result.outcome in _SUCCESSES:
-                self._settle()
+                self._settle(outcome.index)
             return result
 
     def _propose(self, state: TopicLedgerState) -> tuple[bytes, ...] | None:
@@ -253,7 +253,7 @@ class LedgerAppend:
             brokers=",".join(map(str, sorted(suspects))),
         )
 
-    def _settle(self) -> None:
+    def _settle(self, decided_index: int) -> None:
         """Wait until the decided append is stable.
 
         It is at once, unless an entry that another writer of this process made with acks=1 shares
@@ -264,6 +264,8 @@ class LedgerAppend:
             index = ledger.state.applied_index
         while True:
             with ledger.lock:
+                if ledger.state.applied_index != decided_index:  # what others decided since may have cut it off
+                    self._check_not_cut(ledger.state)
                 if ledger.state.stable_index >= index:
                     return
             ledger.append(self._propose_settling, timeout_ms=self._services.config.delivery_timeout_ms)
@@ -272,6 +274,16 @@ class LedgerAppend:
 
     def _propose_settling(self, state: TopicLedgerState) -> tuple[bytes, ...] | None:
         self._round = None
+        self._check_not_cut(state)
+        nothing = replace(self._append, objects=())
+        return (self._side_commands(state) or None) if self._is_ready(state, nothing) else None
+
+    def _check_not_cut(self, state: TopicLedgerState) -> None:
+        """Look whether the fold still knows the append, which a newer leader may have cut off.
+
+        Raises:
+            RetriableError: NOT_LEADER_OR_FOLLOWER.
+        """
         if self._judged.objects and state.judge(self._judged).outcome is Outcome.APPLIED:
             raise RetriableError(
                 ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -279,8 +291,6 @@ class LedgerAppend:
                 "is in the log and nobody has read it: repeat the batch.",
                 ledger=self._ledger.ledger_id,
             )
-        nothing = replace(self._append, objects=())
-        return (self._side_commands(state) or None) if self._is_ready(state, nothing) else None
 
     def _side_commands(self, state: TopicLedgerState) -> tuple[bytes, ...]:
         """Return what must be folded before the append: who left the ISR, who got which older object."""

@@ -20,6 +20,7 @@ from spark_replog.log.commands import (
     IdentityKind,
     IsrChange,
     ProducerIdentity,
+    Truncate,
     encode_command,
 )
 from spark_replog.log.results import Outcome
@@ -289,6 +290,41 @@ def test_an_election_answers_a_parked_append_at_once(store, faults) -> None:
         assert not is_alive  # long before the lag time
         # One replica is left, and the topic wants two.
         assert codes(answers[0]) == ["NOT_ENOUGH_REPLICAS"]
+
+
+def test_an_append_that_is_cut_off_while_it_waits_is_not_acknowledged(store, faults) -> None:
+    # Decided by acks=1, repeated with acks=all; while that waits for copies a newer leader cuts the log back.
+    store.create("orders")
+    config = CoordinatorConfig(replica_lag_time_max_ms=10_000, replica_catchup_budget_ms=0)
+    with faults(store, config) as broken:
+        assert store.append("orders", {0: 1}, batch=0).error is None
+        handle = store.cluster.lookup("orders")
+        ledger = store.cluster.topic_ledger(handle.ledger_id)
+        stable = ledger.state.stable_index
+        objects = (store.put("orders", {0: 5}, {0}),)
+        assert store.append("orders", {}, batch=1, objects=objects, acks=1).error is None
+        broken.stores[2].data_gate.clear()
+        answers: list = []
+        waiting = threading.Thread(target=lambda: answers.append(store.append("orders", {}, batch=1, objects=objects)))
+        waiting.start()
+        purgatory = store.manager._services.purgatory
+        while not purgatory.delayed_count:
+            threading.Event().wait(0.005)
+        cut = (
+            encode_command(Truncate(stable)),
+            encode_command(IsrChange(None, 0, False, store.cluster.clock.now_ms())),
+        )
+        ledger.append(lambda _: cut, timeout_ms=10_000)
+        assert ends(store) == [1]
+        purgatory.check_and_complete((handle.topic_id, 0))
+        waiting.join(5)
+        is_alive = waiting.is_alive()
+        broken.stores[2].data_gate.set()
+        assert not is_alive
+        assert codes(answers[0]) == ["NOT_LEADER_OR_FOLLOWER"]
+        # The replay writes it again, and at the offsets that were given up.
+        again = store.append("orders", {}, batch=1, objects=objects)
+        assert again.error is None and bases(again) == [1]
 
 
 def test_what_was_appended_is_let_go_while_its_operation_is_still_listed(store, faults) -> None:

@@ -39,6 +39,29 @@ def test_still_pending() -> None:
     assert partition.check_enough_replicas_reach_offset(1) == (False, None)
 
 
+def test_high_watermark_maintenance() -> None:
+    # Cases 59 and 60: it moves up to what is held and never beyond the log end.
+    partition = Partition((0, 1), (0, 1), 2, 0)
+    rows = [ObjectCopies({0}) for _ in range(3)]
+    for each in rows:
+        partition.append(1, each)
+    assert partition.high_watermark() == 0
+    rows[0].holders.add(1)
+    assert partition.high_watermark() == 1
+    for each in rows:
+        each.holders.add(1)
+    assert (partition.high_watermark(), partition.log_end_offset) == (3, 3)
+    partition.append(3, ObjectCopies({0, 1}))
+    assert partition.high_watermark() == 6
+    hundred = Partition((0, 1), (0, 1), 2, 0)
+    most, last = ObjectCopies({0}), ObjectCopies({0})
+    hundred.append(99, most), hundred.append(1, last)
+    most.holders.add(1)
+    assert [hundred.high_watermark(), hundred.high_watermark()] == [99, 99]
+    last.holders |= {1, 2, 3}
+    assert hundred.high_watermark() == hundred.log_end_offset == 100
+
+
 def test_a_follower_ends_before_the_first_object_it_lacks() -> None:
     # testUpdateFollowerFetchState: log of 6; the follower has 3 of it, then all.
     partition = Partition((0, 1), (0, 1), 1, 0)
