@@ -10,7 +10,7 @@ import click
 
 from spark_replog.cli.output import emit, error_item, table
 from spark_replog.cli.settings import Settings, current_settings, global_options
-from spark_replog.cli.topic_partitions import elect, reassign
+from spark_replog.cli.topic_partitions import elect, parse_assignment, reassign
 from spark_replog.errors import ReplogError, RetriableError
 
 if TYPE_CHECKING:
@@ -86,15 +86,21 @@ def _configs(pairs: tuple[str, ...]) -> Mapping[str, str]:
 @topic.command("create")
 @global_options
 @click.argument("name")
-@click.option("-p", "--partitions", type=int, default=1, show_default=True)
+@click.option("-p", "--partitions", type=int, help="How many. [1]")
 @click.option("--replicas", type=int, help="Copies of each partition. [min(3, brokers)]")
+@click.option(
+    "--replica-assignment", metavar="B:B,B:B...", help="Per partition its brokers, preferred leader first; no counts."
+)
+@click.option("--validate-only", is_flag=True, help="Check everything and make nothing.")
 @click.option("--ledger", metavar="NAME", help="Topics of one ledger commit atomically together. [its own]")
 @click.option("-c", "--config", "configs", multiple=True, metavar="KEY=VALUE", help="Topic setting. Repeatable.")
 @click.option("--if-not-exists", is_flag=True, help="An existing topic is fine, left as it is.")
 def create(
     name: str,
-    partitions: int,
+    partitions: int | None,
     replicas: int | None,
+    replica_assignment: str | None,
+    validate_only: bool,
     ledger: str | None,
     configs: tuple[str, ...],
     if_not_exists: bool,
@@ -102,12 +108,20 @@ def create(
     """Create a topic."""
     settings = current_settings()
     config = _configs(configs)
+    assignment = parse_assignment(replica_assignment)
     controller = _controller(settings)
 
     def act(topic_name: str) -> dict[str, Any]:
         return _item(
             controller.create_topic(
-                topic_name, partitions, replicas, config, ledger_name=ledger, if_not_exists=if_not_exists
+                topic_name,
+                partitions,
+                replicas,
+                config,
+                ledger_name=ledger,
+                if_not_exists=if_not_exists,
+                assignment=assignment,
+                validate_only=validate_only,
             )
         )
 
@@ -116,7 +130,8 @@ def create(
     text = ""
     if made["ok"]:
         copies = len(made["partitions"][0]["replicas"])
-        text = f"topic {name}: {len(made['partitions'])} partitions, {copies} replicas, id {made['topicId']}"
+        made_id = made["topicId"] or "none: it was only checked"
+        text = f"topic {name}: {len(made['partitions'])} partitions, {copies} replicas, id {made_id}"
     return emit("topic create", items, settings, text=text)
 
 

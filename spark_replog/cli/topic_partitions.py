@@ -81,6 +81,16 @@ def _confirm(yes: bool, question: str) -> None:
     click.confirm(question, abort=True, err=True)
 
 
+def parse_assignment(text: str | None) -> list[list[int]] | None:
+    """Return the brokers of each partition from Kafka's form, ``0:1:2,1:2:0``."""
+    if text is None:
+        return None
+    try:
+        return [[int(broker) for broker in row.split(":")] for row in text.split(",")]
+    except ValueError:
+        raise click.UsageError(f"--replica-assignment wants brokers such as 0:1:2,1:2:0, not '{text}'") from None
+
+
 @click.command("elect")
 @global_options
 @click.argument("name")

@@ -6,7 +6,7 @@ Source: Kafka's ``AdminUtils.assignReplicasToBrokers``, rack-unaware and rack-aw
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from spark_replog.errors import ErrorCode, InvalidConfigError
 from spark_replog.ids import BrokerId
@@ -60,6 +60,44 @@ def assign_replicas(
     if racks:
         return _assign_rack_aware(racks, partition_count, replication_factor, start, first_partition)
     return _assign_rack_unaware(sorted(brokers), partition_count, replication_factor, start, first_partition)
+
+
+def check_explicit(
+    assignment: Assignment,
+    registered: Collection[BrokerId],
+    fenced: Collection[BrokerId] = (),
+    *,
+    replication_factor: int | None = None,
+) -> None:
+    """Refuse an assignment that a user gave and no topic can have. Source: ``ReplicationControlManager``.
+
+    Args:
+        assignment: per partition the replicas, preferred leader first.
+        registered: the store's brokers.
+        fenced: those of them that are out of service.
+        replication_factor: that every partition must have; None: that of the first.
+
+    Raises:
+        InvalidConfigError: INVALID_REPLICA_ASSIGNMENT.
+    """
+    factor = len(assignment[0]) if assignment and replication_factor is None else replication_factor
+    for partition, replicas in enumerate(assignment):
+        unknown = sorted(set(replicas).difference(registered))
+        problem = ""
+        if not replicas or len(set(replicas)) != len(replicas):
+            problem = "each broker stands once in a list, and one at least"
+        elif len(replicas) != factor:
+            problem = f"it has {len(replicas)} replicas where {factor} are due"
+        elif unknown:
+            problem = f"brokers {unknown} are not registered"
+        elif set(replicas) <= set(fenced):
+            problem = "all of its brokers are fenced"
+        if problem:
+            raise InvalidConfigError(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"{list(replicas)} cannot hold a partition: {problem}. Correct the assignment.",
+                partition=partition,
+            )
 
 
 def _assign_rack_unaware(

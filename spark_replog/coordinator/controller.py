@@ -8,17 +8,17 @@ Source of the order of checks and of the codes: Kafka's ``ReplicationControlMana
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from spark_replog.config import TopicConfig
 from spark_replog.coordinator import topic_rules
-from spark_replog.coordinator.assignment import Assignment, assign_replicas
+from spark_replog.coordinator.assignment import Assignment, assign_replicas, check_explicit
 from spark_replog.coordinator.authorizer import Authorizer
 from spark_replog.coordinator.broker_admin import fence_commands
 from spark_replog.coordinator.cluster import Cluster, TopicHandle, unknown_topic
 from spark_replog.coordinator.reassignment import is_reassigning
 from spark_replog.coordinator.root_check import is_root_there
-from spark_replog.coordinator.topic_description import TopicDescription, TopicListing, describe
+from spark_replog.coordinator.topic_description import TopicDescription, TopicListing, describe, would_be
 from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError
 from spark_replog.ids import BrokerId, LedgerId, TopicId, new_id
 from spark_replog.ledger.ledger import Ledger
@@ -70,29 +70,33 @@ class Controller:
     def create_topic(
         self,
         name: str,
-        partitions: int = 1,
+        partitions: int | None = None,
         replicas: int | None = None,
         config: Mapping[str, str] | None = None,
         ledger_name: str | None = None,
         if_not_exists: bool = False,
         *,
         start_index: int | None = None,
+        assignment: Sequence[Sequence[BrokerId]] | None = None,
+        validate_only: bool = False,
     ) -> TopicDescription:
-        """Create a topic.
+        """Create a topic. What is wrong is found in Kafka's order, before anything is changed.
 
         Args:
             name: 1 to 249 characters of a-z A-Z 0-9 . _ -.
-            partitions: at least 1.
+            partitions: at least 1; None: 1.
             replicas: copies; None: min(3, brokers).
             config: topic settings by Kafka's dotted names.
             ledger_name: topics of one ledger commit atomically together; None: its own.
             if_not_exists: return the existing topic as it is.
             start_index: where the first leader goes; None: random.
+            assignment: per partition the replicas, preferred leader first, instead of counts.
+            validate_only: check all and change nothing; the answer is the topic as it would be.
 
         Raises:
             AuthorizationError: TOPIC_AUTHORIZATION_FAILED.
-            InvalidConfigError: INVALID_TOPIC_EXCEPTION, INVALID_CONFIG, INVALID_REPLICATION_FACTOR,
-                INVALID_PARTITIONS.
+            InvalidConfigError: INVALID_TOPIC_EXCEPTION, INVALID_CONFIG, INVALID_REQUEST,
+                INVALID_REPLICA_ASSIGNMENT, INVALID_REPLICATION_FACTOR, INVALID_PARTITIONS.
             ReplogError: TOPIC_ALREADY_EXISTS.
             RetriableError: REPLOG_NO_QUORUM.
         """
@@ -109,13 +113,12 @@ class Controller:
         with self._cluster.cluster_ledger.lock:
             topic_rules.check_collision(name, self._cluster.cluster_ledger.state.topics)
         settings = _validated_config(config or {})
-        racks = self._racks()
-        factor = min(DEFAULT_REPLICATION_FACTOR_MAX, len(racks)) if replicas is None else replicas
-        topic_rules.check_replication_factor(factor, len(racks))
-        assignment = assign_replicas(racks, partitions, factor, start_index=start_index)
+        placed = self._place(partitions, replicas, assignment, start_index)
+        if validate_only:
+            return would_be(name, placed, settings)
         ledger_id = self._register_ledger(ledger_name)
-        away = self._make_folders(ledger_id, {broker for row in assignment for broker in row})
-        topic_id = self._init_topic(ledger_id, name, assignment, settings, away)
+        away = self._make_folders(ledger_id, {broker for row in placed for broker in row})
+        topic_id = self._init_topic(ledger_id, name, placed, settings, away)
         winner = self._publish(TopicHandle(name, topic_id, ledger_id))
         if winner != topic_id:
             self._close(self._cluster.topic_ledger(ledger_id), topic_id)
@@ -135,11 +138,19 @@ class Controller:
         self._cluster.refresh()
         self._finish_delete(self._cluster.lookup(name))
 
-    def add_partitions(self, name: str, total: int) -> TopicDescription:
+    def add_partitions(
+        self, name: str, total: int, assignment: Sequence[Sequence[BrokerId]] | None = None
+    ) -> TopicDescription:
         """Grow a topic to ``total`` partitions; existing ones never move.
 
+        Args:
+            name: of the topic.
+            total: partitions afterwards.
+            assignment: replicas of each new partition, as many as the others have; None: spread.
+
         Raises:
-            InvalidConfigError: INVALID_PARTITIONS when it already has that many or more.
+            InvalidConfigError: INVALID_PARTITIONS when it already has that many or more;
+                INVALID_REPLICA_ASSIGNMENT.
             RetriableError: REASSIGNMENT_IN_PROGRESS.
             NotFoundError: UNKNOWN_TOPIC_OR_PARTITION.
         """
@@ -154,6 +165,10 @@ class Controller:
         brokers = sorted(racks)
         start = next((number for number, broker in enumerate(brokers) if broker >= first_row[0]), 0)
         added = assign_replicas(racks, total - count, len(first_row), start_index=start, first_partition=count)
+        if assignment is not None:
+            added = tuple(tuple(row) for row in assignment)
+            topic_rules.check_assignment_count(total - count, len(added))
+            check_explicit(added, racks, replication_factor=len(first_row))
         self._make_folders(handle.ledger_id, {broker for row in added for broker in row})
 
         def propose(state: TopicLedgerState) -> bytes | None:
@@ -260,6 +275,34 @@ class Controller:
         return {
             each.partition: each.log_start_offset if at == "start" else each.high_watermark for each in found.partitions
         }
+
+    def _place(
+        self,
+        partitions: int | None,
+        replicas: int | None,
+        assignment: Sequence[Sequence[BrokerId]] | None,
+        start_index: int | None,
+    ) -> Assignment:
+        """Return a new topic's assignment: the one given, or one that spreads leaders and copies.
+
+        Raises:
+            InvalidConfigError: see ``create_topic``.
+        """
+        racks = self._racks()
+        with self._cluster.cluster_ledger.lock:
+            fenced = set(self._cluster.cluster_ledger.state.fenced)
+        if assignment is not None:
+            if partitions is not None or replicas is not None:
+                raise InvalidConfigError(
+                    ErrorCode.INVALID_REQUEST, "an assignment says how many partitions and replicas. Give only that."
+                )
+            given = tuple(tuple(row) for row in assignment)
+            check_explicit(given, racks, fenced)
+            return given
+        factor = min(DEFAULT_REPLICATION_FACTOR_MAX, len(racks)) if replicas is None else replicas
+        topic_rules.check_replication_factor(factor, len(racks))
+        topic_rules.check_somebody_leads(set(racks), fenced)
+        return assign_replicas(racks, 1 if partitions is None else partitions, factor, start_index=start_index)
 
     def _live_handle(self, name: str) -> TopicHandle | None:
         """Return the published topic; one whose deletion stopped half way is unpublished first."""

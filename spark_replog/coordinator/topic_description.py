@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from spark_replog.coordinator.assignment import Assignment
 from spark_replog.coordinator.cluster import TopicHandle
 from spark_replog.ids import BrokerId, LedgerId, TopicId
 from spark_replog.log.topic_state import TopicState
@@ -63,3 +64,11 @@ def describe(handle: TopicHandle, topic: TopicState) -> TopicDescription:
         for number, state in enumerate(topic.partitions)
     )
     return TopicDescription(handle.name, handle.topic_id, handle.ledger_id, partitions, dict(topic.config))
+
+
+def would_be(name: str, assignment: Assignment, config: tuple[tuple[str, str], ...]) -> TopicDescription:
+    """Return a topic as creating it would make it; it has no ids yet."""
+    partitions = tuple(
+        PartitionDescription(number, row[0], 0, row, row, 0, 0, 0) for number, row in enumerate(assignment)
+    )
+    return TopicDescription(name, "", "", partitions, dict(config))

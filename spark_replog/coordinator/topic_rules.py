@@ -5,10 +5,10 @@ Source: ``Topic.validate``, ``Topic.hasCollision``, ``ReplicationControlManager`
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError, ReplogError, RetriableError
-from spark_replog.ids import TOPIC_NAME_LENGTH_MAX, is_valid_topic_name
+from spark_replog.ids import TOPIC_NAME_LENGTH_MAX, BrokerId, is_valid_topic_name
 
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 """Names that only coordinators write to."""
@@ -67,6 +67,32 @@ def check_replication_factor(replication_factor: int, broker_count: int) -> None
             f"this store has {broker_count} broker(s), so a topic can have 1 to {broker_count} replicas. "
             "Give --replicas in that range.",
             replicas=replication_factor,
+        )
+
+
+def check_somebody_leads(brokers: Collection[BrokerId], fenced: Collection[BrokerId]) -> None:
+    """Refuse to place a topic where every broker is out of service.
+
+    Raises:
+        InvalidConfigError: INVALID_REPLICATION_FACTOR.
+    """
+    if set(brokers) <= set(fenced):
+        raise InvalidConfigError(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            "all brokers of this store are fenced, so nobody could lead. Put one back: replog broker unfence.",
+        )
+
+
+def check_assignment_count(new_count: int, given_count: int) -> None:
+    """Refuse an assignment that does not say where each new partition goes.
+
+    Raises:
+        InvalidConfigError: INVALID_REPLICA_ASSIGNMENT.
+    """
+    if new_count != given_count:
+        raise InvalidConfigError(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            f"{given_count} lists of replicas are given for {new_count} new partitions. Give one for each.",
         )
 
 

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 import pytest
 
-from spark_replog.config import CoordinatorConfig
+from spark_replog.config import CoordinatorConfig, ProducerConfig
+from spark_replog.consumer.fetch_plan import plan_fetch
+from spark_replog.consumer.fetcher import Fetcher
 from spark_replog.coordinator.catch_up import CatchUp
+from spark_replog.coordinator.write_plan import make_write_plan
+from spark_replog.errors import ErrorCode, RetriableError
+from spark_replog.log.commands import Append, IdentityKind, ProducerIdentity
 from spark_replog.log.results import Outcome
+from spark_replog.producer.task_writer import TaskWriter
+from spark_replog.storage.brokers import BrokerSet
 
 FAST = CoordinatorConfig(replica_rejoin_wait_ms=0, replica_lag_time_max_ms=500)
 
@@ -59,6 +67,79 @@ def test_rows_that_only_the_lost_leader_has_are_cut_and_their_offsets_given_agai
     assert named.isdisjoint(lost)
     on_disk = orders.held_by("orders", leader)
     assert lost & on_disk and named <= on_disk
+
+
+class Refusing:
+    """A root that takes no data objects."""
+
+    def __init__(self, store) -> None:
+        self._store = store
+
+    def __getattr__(self, name):
+        return getattr(self._store, name)
+
+    def create(self, key, data, *, make_parent=False):
+        if "/data/" in key:
+            raise RetriableError(ErrorCode.REPLOG_STORE_UNAVAILABLE, "it takes nothing.")
+        return self._store.create(key, data, make_parent=make_parent)
+
+
+def write_by_task(store, values, *, batch, acks, refusing=()):
+    """One micro-batch as the sink makes it: plan, task, message, commit."""
+    plan = make_write_plan(store.cluster, ["orders"])
+    brokers = BrokerSet.open(str(store.path))
+    brokers._stores.update({each: Refusing(brokers.store(each)) for each in refusing})
+    config = ProducerConfig(
+        acks=acks, replica_grace_ms=30, request_timeout_ms=500, delivery_timeout_ms=1000, retry_backoff_ms=1
+    )
+    task = TaskWriter(plan, config, brokers, query_id="query", batch_id=batch, task_id=0, default_topic="orders")
+    rows = {"partition": pa.array([0] * len(values), pa.int32()), "value": pa.array(values, pa.binary())}
+    task.append(pa.RecordBatch.from_pydict(rows))
+    objects: dict[str, list] = {}
+    for ledger_id, item in task.close().objects:
+        objects.setdefault(ledger_id, []).append(item)
+    identity = ProducerIdentity("query", "query", batch, "run", IdentityKind.STREAM)
+    entries = {ledger: Append(identity, "User:t", "", 0, tuple(items)) for ledger, items in objects.items()}
+    (answer,) = store.commit(entries, acks).values()
+    return objects, answer
+
+
+def read(store, partition=0):
+    """What a reader gets: (offset, value)."""
+    handle = store.cluster.lookup("orders")
+    ledger, topic = store.cluster.topic_state(handle)
+    with ledger.lock:
+        end = topic.partitions[partition].high_watermark
+        plan = plan_fetch(ledger.state, "orders", handle.topic_id, partition, 0, end)
+    rows = pa.Table.from_batches(list(Fetcher(store.cluster.brokers).fetch(plan))).to_pylist() if plan else []
+    return [(row["offset"], row["value"]) for row in rows]
+
+
+def test_rows_written_read_and_cut_through_the_classes_of_sink_and_source(orders) -> None:
+    _, answer = write_by_task(orders, [b"a", b"b"], batch=0, acks=-1)
+    assert offsets(answer) == {0: (0, 2)}
+    leader = described(orders).leader
+    others = {0, 1, 2} - {leader}
+    made, answer = write_by_task(orders, [b"lost"], batch=1, acks=1, refusing=others)
+    (lost,) = [item for items in made.values() for item in items]
+    assert (offsets(answer), lost.holders) == ({0: (2, 3)}, {leader})
+    assert read(orders) == [(0, b"a"), (1, b"b")]  # the row is in the log, and nobody can see it
+    orders.away(leader)
+    _, answer = write_by_task(orders, [b"new", b"er"], batch=2, acks=-1)
+    assert offsets(answer) == {0: (2, 4)}
+    expected = [(0, b"a"), (1, b"b"), (2, b"new"), (3, b"er")]
+    assert read(orders) == expected
+    orders.back(leader)
+    orders.reopen()
+    _, answer = write_by_task(orders, [b"end"], batch=3, acks=-1)
+    assert offsets(answer) == {0: (4, 5)}
+    orders.append("orders", {1: 1}, batch=0, query="other")
+    orders.reopen()
+    assert read(orders) == [*expected, (4, b"end")]
+    assert described(orders).leader_epoch == 2 and set(described(orders).isr) == {0, 1, 2}
+    assert lost.name in orders.held_by("orders", leader)  # garbage: named by nothing
+    for each in others:
+        assert lost.name not in orders.held_by("orders", each)
 
 
 def unread(store) -> list:
