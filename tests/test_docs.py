@@ -43,3 +43,15 @@ def test_architecture_names_files_that_exist() -> None:
 
     assert named
     assert sorted(name for name in named if not (ROOT / "spark_replog" / name).exists()) == []
+
+
+def test_kafkas_server_cases_have_tests_that_exist() -> None:
+    text = (ROOT / "tests" / "unit" / "coordinator" / "README.md").read_text()
+    named = re.findall(r"`([\w/]+\.py)::(\w+)`", text)
+
+    assert len(named) > 50
+    assert [
+        f"{file}::{test}"
+        for file, test in named
+        if not (ROOT / "tests" / file).exists() or not re.search(rf"def {test}\(", (ROOT / "tests" / file).read_text())
+    ] == []
