@@ -92,10 +92,21 @@ def batch_start(start: LogOffset, end: LogOffset) -> Ends:
 
 
 def advance(start: LogOffset, ends: Ends, topic_ids: Mapping[str, TopicId]) -> LogOffset:
-    """Return the end of the batch after ``start``; ``start`` itself where nothing is new."""
+    """Return the end of the batch after ``start``; ``start`` itself where nothing is new.
+
+    What is carried of the first positions are those of topics that still are the same: one that was created
+    again before batch 0 begins at 0.
+    """
     if ends == start.ends and dict(topic_ids) == dict(start.topic_ids):
         return start
-    return LogOffset(ends=ends, topic_ids=topic_ids, origin=start.origin if start.is_initial else None)
+    origin = None
+    if start.is_initial and start.origin is not None:
+        origin = {
+            key: offset
+            for key, offset in start.origin.items()
+            if topic_ids.get(key.topic) == start.topic_ids.get(key.topic)
+        }
+    return LogOffset(ends=ends, topic_ids=topic_ids, origin=origin)
 
 
 def _topics_json(ends: Ends) -> dict[str, Any]:

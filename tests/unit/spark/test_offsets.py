@@ -84,3 +84,11 @@ def test_foreign_checkpoint_is_refused():
 def test_checkpoint_of_a_newer_release_is_refused():
     with pytest.raises(UnsupportedFormatError, match=r"^\[UNSUPPORTED_VERSION\].*Upgrade"):
         LogOffset.from_json({"orders": {"0": 1}, "@": {"v": 2, "ids": {}}})
+
+
+def test_a_topic_created_again_before_batch_0_does_not_keep_its_old_start():
+    start = LogOffset({**ends(orders={0: 7}), **ends(clicks={0: 2})}, {"orders": "a1", "clicks": "c1"}, origin=None)
+    start = LogOffset(start.ends, start.topic_ids, origin=start.ends)
+    end = advance(start, {**ends(orders={0: 3}), **ends(clicks={0: 5})}, {"orders": "a2", "clicks": "c1"})
+    assert end.origin == ends(clicks={0: 2})
+    assert batch_start(start, end) == ends(clicks={0: 2})
