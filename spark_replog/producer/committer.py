@@ -108,6 +108,7 @@ class Appender:
         principal: who writes.
         client_id: the producer's name in the log.
         random_source: spreads retries.
+        on_throttle: told of each answer how long a quota held it back, ms.
     """
 
     def __init__(
@@ -119,11 +120,13 @@ class Appender:
         principal: str,
         client_id: str,
         random_source: random.Random,
+        on_throttle: Callable[[int], None] = lambda _: None,
     ) -> None:
+        self._on_throttle = on_throttle
         self._manager = manager
         self._config = config
         self._clock = clock
-        self._principal = principal
+        self.principal = principal
         self._client_id = client_id
         self._backoff = ExponentialBackoff(config.retry_backoff_ms, config.retry_backoff_max_ms, random_source)
         self._stopped = threading.Event()
@@ -143,8 +146,8 @@ class Appender:
             producer_id = new_id()
         identity = ProducerIdentity(producer_id, producer_id, self._count if batches else 0, "", kind)
         if not batches:
-            return Append(identity, self._principal, self._client_id, now_ms, tuple(objects))
-        return SequencedAppend(identity, self._principal, self._client_id, now_ms, tuple(objects), tuple(batches))
+            return Append(identity, self.principal, self._client_id, now_ms, tuple(objects))
+        return SequencedAppend(identity, self.principal, self._client_id, now_ms, tuple(objects), tuple(batches))
 
     def append(self, ledger_id: LedgerId, append: Append, deadline_ms: int, *, is_atomic: bool) -> Answer:
         """Append until it is decided or refused for good.
@@ -194,6 +197,7 @@ class Appender:
             answers.update,
             is_atomic=is_atomic,
         )
+        self._on_throttle(answers[ledger_id].throttle_time_ms)
         return answers[ledger_id]
 
 

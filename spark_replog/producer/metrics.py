@@ -79,6 +79,7 @@ _AVERAGES = (
     "commit-latency",
     "record-size",
     "requests-per-commit",
+    "produce-throttle-time",
 )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import random
 from dataclasses import dataclass
+from functools import partial
 
 from spark_replog.clock import Clock
 from spark_replog.coordinator.cluster import Cluster
@@ -79,6 +80,7 @@ def build_parts(
         principal=metadata.plan.principal,
         client_id=client_id,
         random_source=random_source,
+        on_throttle=partial(metrics.observe, "produce-throttle-time"),
     )
     committer = Committer(appender, settings.producer, clock, metrics, transport.wake)
     transactions = _make_transactions(cluster, settings, clock, metrics, appender, committer, transport)

@@ -13,10 +13,12 @@ from concurrent.futures import Future
 from enum import Enum
 
 from spark_replog.clock import Clock
+from spark_replog.coordinator.authorizer import Authorizer
 from spark_replog.coordinator.cluster import Cluster
 from spark_replog.coordinator.producer_claim import claim_producer
 from spark_replog.errors import ErrorCode, FencedError, InvalidConfigError, OutcomeUnknownError, ReplogError
 from spark_replog.ids import LedgerId, new_id
+from spark_replog.log.acl import AclOperation
 from spark_replog.log.commands import Append, BatchSequence, IdentityKind
 from spark_replog.producer.committer import Answer, Appender, StoredObject, results_of
 from spark_replog.producer.delivery import Delivered, DeliveryResult
@@ -235,6 +237,9 @@ class TransactionCoordinator:
         raise InvalidConfigError(ErrorCode.INVALID_TXN_STATE, f"{call} does not fit the transaction's state. {remedy}")
 
     def _claim(self, ledger_id: LedgerId) -> None:
+        self._cluster.refresh_if_stale()
+        authorizer = Authorizer(self._cluster, self._appender.principal)
+        authorizer.require_transactional_id(AclOperation.WRITE, self.transactional_id)
         instance_id = new_id()
         ledger = self._cluster.topic_ledger(ledger_id)
         before = self._claims.get(ledger_id)

@@ -1,0 +1,55 @@
+"""A plain producer under ACLs and quotas."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_replog.coordinator.acl_admin import AclAdmin
+from spark_replog.coordinator.quota_manager import QuotaAdmin
+from spark_replog.errors import AuthorizationError, ErrorCode, ReplogError
+from spark_replog.log.acl import AclBinding, AclOperation, PatternType, Permission, ResourceType
+from spark_replog.log.quota_set import QuotaEntity
+
+
+def deny_all_but(shop, kind, name, principal):
+    binding = AclBinding(kind, name, PatternType.LITERAL, principal, AclOperation.WRITE, Permission.ALLOW)
+    AclAdmin(shop.cluster, "User:admin").add([binding])
+
+
+def test_an_unauthorised_topic_fails_its_own_records_and_the_others_are_written(shop):
+    shop.topic("open", ledger_name="l")
+    shop.topic("closed", ledger_name="l")
+    producer = shop.producer(principal="till", linger__ms=50)
+    allowed_at_first = producer.send("closed", b"before")
+    assert allowed_at_first.exception(10) is None
+    deny_all_but(shop, ResourceType.TOPIC, "closed", "User:other")
+    handles = [producer.send("closed", b"x"), producer.send("open", b"y")]
+    producer.flush()
+    refused = handles[0].exception(10)
+    assert isinstance(refused, AuthorizationError)
+    assert refused.code is ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    assert handles[1].result(10).offset == 0
+    assert (shop.values("open"), shop.values("closed")) == ([b"y"], [b"before"])
+
+
+def test_a_transactional_id_that_is_anothers_is_refused(shop):
+    shop.topic("orders")
+    deny_all_but(shop, ResourceType.TRANSACTIONAL_ID, "till", "User:other")
+    producer = shop.producer(**{"transactional.id": "till", "principal": "me"})
+    producer.begin_transaction()
+    producer.send("orders", b"a")
+    with pytest.raises(ReplogError, match="TRANSACTIONAL_ID_AUTHORIZATION_FAILED"):
+        producer.commit_transaction()
+    assert shop.values("orders") == []
+
+
+def test_the_wait_for_a_quota_shows_in_the_metrics(shop):
+    shop.topic("orders")
+    QuotaAdmin(shop.cluster, "User:admin").alter(QuotaEntity(None, "fast"), {"producer_byte_rate": 1})
+    producer = shop.producer(**{"client.id": "fast", "request.timeout.ms": 300, "replica.lag.time.max.ms": 100})
+    assert producer.send("orders", bytes(1000)).result(10).offset == 0
+    metrics = producer.metrics()
+    assert metrics["produce-throttle-time-max"] == 150  # half the request time-out
+    other = shop.producer()
+    assert other.send("orders", bytes(1000)).result(10).offset == 1
+    assert other.metrics()["produce-throttle-time-max"] == 0
