@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from spark_replog.ids import TopicPartition
     from spark_replog.log.group_records import OffsetAndMetadata
     from spark_replog.producer.producer import Producer
+    from spark_replog.store import Store
 
     __version__: str
 
@@ -24,6 +26,13 @@ def register(spark: SparkSession) -> None:
     from spark_replog.spark.registration import register as register_source
 
     register_source(spark)
+
+
+def open(path: str, storage_options: Mapping[str, str] | None = None) -> Store:
+    """Open a store for plain Python: ``open(path).consumer("orders")`` and so on. See ``spark_replog.store``."""
+    from spark_replog.store import open_store
+
+    return open_store(path, storage_options)
 
 
 _EXPORTS = {
@@ -48,4 +57,4 @@ def __getattr__(name: str) -> Any:
         return "0+unknown"
 
 
-__all__ = ["Consumer", "OffsetAndMetadata", "Producer", "TopicPartition", "__version__", "register"]
+__all__ = ["Consumer", "OffsetAndMetadata", "Producer", "TopicPartition", "__version__", "open", "register"]

@@ -16,7 +16,7 @@ def test_the_blocks_of_the_page_run_in_order(tmp_path, monkeypatch, capsys):
     assert run(["-s", "data/store", "init", "--brokers", "3", "--no-fsync"]) == 0
     assert run(["-s", "data/store", "topic", "create", "orders", "-p", "3"]) == 0
     blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    assert len(blocks) == 5
+    assert len(blocks) == 6
     names: dict[str, object] = {}
     for number, block in enumerate(blocks):
         exec(compile(block, f"{PAGE.name}, block {number + 1}", "exec"), names)

@@ -1,0 +1,91 @@
+"""A store in plain Python: ``spark_replog.open(path)``, and from there administration, producer, consumer, scan."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from spark_replog.consumer.consumer import Consumer
+from spark_replog.consumer.topic_scan import Bound, TopicScan
+from spark_replog.coordinator.cluster import Cluster
+from spark_replog.coordinator.controller import Controller
+from spark_replog.producer.producer import Producer
+
+
+class Store:
+    """An opened store. Thread safe; holds nothing that needs closing.
+
+    Args:
+        cluster: what producers and consumers of this store share.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+
+    @property
+    def path(self) -> str:
+        """Return the path that it was opened by."""
+        return self.cluster.path
+
+    def admin(self) -> Controller:
+        """Return what makes, describes, grows and deletes topics."""
+        return Controller(self.cluster)
+
+    def producer(self, config: Mapping[str, object] | None = None, **settings: Any) -> Producer:
+        """Return a producer; see ``Producer``.
+
+        Args:
+            config: dotted names.
+            settings: the same as keywords, dots as underscores.
+        """
+        return Producer(self.cluster, config, **settings)
+
+    def consumer(
+        self,
+        *topics: str,
+        config: Mapping[str, object] | None = None,
+        group: str | None = None,
+        **settings: object,
+    ) -> Consumer:
+        """Return a consumer; see ``Consumer``."""
+        return Consumer(self.cluster, *topics, config=config, group=group, **settings)
+
+    def topic(self, name: str) -> Topic:
+        """Return a topic to scan; nothing is looked up yet."""
+        return Topic(self.cluster, name)
+
+
+class Topic:
+    """One topic of a store, by name."""
+
+    def __init__(self, cluster: Cluster, name: str) -> None:
+        self._cluster = cluster
+        self.name = name
+
+    def scan(
+        self, start: Bound = "earliest", end: Bound = "latest", partitions: Collection[int] | None = None
+    ) -> TopicScan:
+        """Return a snapshot of its rows; see ``TopicScan``.
+
+        Raises:
+            NotFoundError: UNKNOWN_TOPIC_OR_PARTITION.
+            InvalidConfigError: REPLOG_INVALID_OPTION.
+        """
+        return TopicScan(self._cluster, self.name, start, end, partitions)
+
+
+def open_store(path: str, storage_options: Mapping[str, str] | None = None) -> Store:
+    """Open a store; this process shares what it has folded of it.
+
+    Args:
+        path: a parent directory of roots, or the roots, comma separated.
+        storage_options: of the file system, without the ``storage.`` prefix.
+
+    Raises:
+        NotFoundError: REPLOG_STORE_NOT_INITIALISED.
+        InvalidConfigError: REPLOG_CLUSTER_MISMATCH.
+    """
+    return Store(Cluster.shared(path, storage_options))
+
+
+__all__ = ["Store", "Topic", "open_store"]

@@ -1,0 +1,89 @@
+"""``spark_replog.open``: the forms that the design promises to scripts."""
+
+from __future__ import annotations
+
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+import spark_replog
+from spark_replog.cli.main import run
+from spark_replog.errors import InvalidConfigError, NotFoundError
+
+
+@pytest.fixture
+def store(tmp_path):
+    path = str(tmp_path / "store")
+    assert run(["-s", path, "init", "--brokers", "3", "--no-fsync"]) == 0
+    return spark_replog.open(path)
+
+
+@pytest.fixture
+def filled(store):
+    store.admin().create_topic(
+        "orders", partitions=2, replicas=3, config={"retention.ms": "604800000"}, if_not_exists=True
+    )
+    with store.producer({"linger.ms": 5}, acks="all") as producer:
+        for number in range(10):
+            producer.send("orders", value=b"v%d" % number, partition=number % 2)
+    return store
+
+
+def test_from_an_empty_store_to_a_commit(filled):
+    with filled.producer() as producer:
+        metadata = producer.send("orders", value=b"v", key=b"k", headers=[("h", b"1")], partition=0).result(timeout=10)
+    assert (metadata.topic, metadata.partition, metadata.offset) == ("orders", 0, 5)
+    with filled.consumer("orders", group="billing", auto_offset_reset="earliest") as consumer:
+        records = consumer.poll(timeout_ms=10_000, max_records=500)
+        consumer.commit()
+    assert len(records) == 11
+    last = next(record for record in records if record.key == b"k")
+    assert (last.offset, last.value, last.headers) == (5, b"v", (("h", b"1"),))
+
+
+def test_a_scan_is_a_snapshot(filled):
+    scan = filled.topic("orders").scan(start="earliest", end="latest", partitions=[0, 1])
+    with filled.producer() as producer:
+        producer.send("orders", value=b"later", partition=0)
+    assert scan.to_arrow().num_rows == 10
+    assert scan.to_arrow()["value"].to_pylist()[:5] == [b"v0", b"v2", b"v4", b"v6", b"v8"]
+    assert filled.topic("orders").scan().to_arrow().num_rows == 11
+    assert filled.topic("orders").scan("latest").to_arrow().num_rows == 0
+
+
+def test_a_scan_takes_offsets_and_stays_inside_of_the_log(filled):
+    topic = filled.topic("orders")
+    assert topic.scan(1, 3).to_arrow()["offset"].to_pylist() == [1, 2, 1, 2]
+    assert topic.scan({0: 4, 1: 0}, {0: 99, 1: 1}).to_arrow()["offset"].to_pylist() == [4, 0]
+    assert topic.scan(3, 1, [0]).to_arrow().num_rows == 0
+    assert sum(batch.num_rows for batch in topic.scan(partitions=[1]).to_batches()) == 5
+
+
+@pytest.mark.parametrize(
+    ("scan", "error"),
+    [
+        (lambda topic: topic.scan("soon"), InvalidConfigError),
+        (lambda topic: topic.scan({0: 1}), InvalidConfigError),
+        (lambda topic: topic.scan(partitions=[2]), NotFoundError),
+    ],
+)
+def test_a_scan_that_cannot_be_meant_is_refused(filled, scan, error):
+    with pytest.raises(error):
+        scan(filled.topic("orders"))
+
+
+def test_a_scan_becomes_a_data_frame(filled):
+    pytest.importorskip("pandas")
+    assert list(filled.topic("orders").scan(partitions=[0]).to_pandas()["offset"]) == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(("module", "method"), [("polars", "to_polars"), ("duckdb", "to_duckdb")])
+def test_a_scan_is_handed_to_others_as_one_arrow_table(filled, monkeypatch, module, method):
+    monkeypatch.setitem(sys.modules, module, SimpleNamespace(from_arrow=lambda table: table.num_rows))
+    assert getattr(filled.topic("orders").scan(), method)() == 10
+
+
+def test_no_store_is_said(tmp_path):
+    with pytest.raises(NotFoundError):
+        spark_replog.open(str(tmp_path / "nothing"))
