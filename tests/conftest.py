@@ -1,8 +1,13 @@
-"""Options that belong to the whole test command."""
+"""Options and settings that belong to the whole test command."""
 
 from __future__ import annotations
 
 import pytest
+
+from spark_replog.storage import io_pool
+
+# Thousands of stores are opened in one process here: their threads must not wait a minute for more work.
+io_pool.THREAD_IDLE_SECONDS_MAX = 0.5
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
