@@ -406,3 +406,71 @@ def test_the_topic_is_as_it_was_for_a_new_process(store) -> None:
     assert [(p.replicas, set(p.isr), p.high_watermark) for p in after.partitions] == [
         (p.replicas, set(p.isr), p.high_watermark) for p in before.partitions
     ]
+
+
+class GatedStore:
+    """A root whose journal creates wait at a gate."""
+
+    def __init__(self, store) -> None:
+        self.store, self.url = store, store.url
+        self.gate, self.waiting = threading.Event(), threading.Event()
+
+    def __getattr__(self, name: str):
+        return getattr(self.store, name)
+
+    def create(self, key, data, *, make_parent: bool = False):
+        if "/journal/" in key:
+            self.waiting.set()
+            assert self.gate.wait(20)
+        return self.store.create(key, data, make_parent=make_parent)
+
+
+@pytest.mark.parametrize("entries_between", [0, 2])
+def test_a_claim_that_only_the_lost_root_had_taken_decides_nothing_old(store, entries_between: int) -> None:
+    # A process has the lost root's promise and is about to ask the others. The rebuilt root knows nothing of that
+    # promise; if it voted for a lower epoch, two values could be decided for one index. It votes far above.
+    store.create("orders", 2)
+    fill(store, 0, 3)
+    slow = type(store)(store.path, store.config)
+    gated = {broker: GatedStore(slow.cluster.brokers.store(broker)) for broker in (0, 2)}
+    slow.cluster.brokers._stores.update(gated)  # type: ignore[arg-type]
+    slow.cluster.lookup("orders")
+    slow.cluster.topic_ledger(slow.cluster.lookup("orders").ledger_id).refresh()
+    objects = (slow.put("orders", {0: 2, 1: 3}, {0, 2}),)
+    answers: list = []
+    claiming = threading.Thread(
+        target=lambda: answers.append(slow.append("orders", {}, batch=0, objects=objects, query="slow"))
+    )
+    claiming.start()
+    assert all(each.waiting.wait(10) for each in gated.values())
+    folder = store.path / "broker-1" / journal_folder(store.cluster.lookup("orders").ledger_id)
+    before = len(list(folder.iterdir()))
+    deadline = 200
+    while len(list(folder.iterdir())) == before and deadline:
+        threading.Event().wait(0.01)
+        deadline -= 1
+    assert deadline, "the claim is on the root that goes"
+    lose(store, 1)
+    assert repair(store).roots[1].is_repaired
+    fill(store, 3, entries_between)
+    for each in gated.values():
+        each.gate.set()
+    claiming.join(30)
+    assert not claiming.is_alive()
+    response = answers[0]
+    if response.error is not None:  # whatever it was told, its replay settles it
+        slow.reopen()
+        response = slow.append("orders", {}, batch=0, objects=objects, query="slow")
+        assert response.error is None, response.error
+    rows = 5 * (4 + entries_between)
+    folds = []
+    for gone in range(3):
+        store.away(gone)
+        store.reopen()
+        ledger = store.cluster.topic_ledger(store.cluster.lookup("orders").ledger_id)
+        ledger.refresh()
+        folds.append(list(ledger._core.prefix.hashes))
+        assert read_all(store) == rows
+        store.back(gone)
+    shortest = min(map(len, folds))
+    assert folds[0][:shortest] == folds[1][:shortest] == folds[2][:shortest]
