@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import pickle
+from itertools import pairwise
 from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_replog.consumer.fetch_plan import plan_fetch
+from spark_replog.consumer.fetch_plan import FetchSlice, in_log_order, plan_fetch
 from spark_replog.errors import ErrorCode, ReplogError
 from spark_replog.log.partition_state import ObjectRef, SectionRef
 
@@ -85,3 +86,33 @@ def test_plans_travel_and_stay_small():
     data = pickle.dumps(slices)
     assert pickle.loads(data) == slices
     assert len(data) / len(slices) < 130
+
+
+def slices_of(ledger, partition, sections):
+    """sections: (object, start byte), in offset order; one row each."""
+    return [
+        FetchSlice("t", TOPIC, partition, at, at + 1, at, 1, ObjectRef(ledger, 0, name, 9, False, frozenset((0,))),
+                   start, 8, 1, 0, 0)
+        for at, (name, start) in enumerate(sections)
+    ]  # fmt: skip
+
+
+@given(st.data())
+def test_several_partitions_are_read_in_the_order_of_their_log(data):
+    """Each object once, each partition in its order, whatever objects it has rows in."""
+    plans = []
+    for ledger in ("L", "M"):
+        for partition in range(data.draw(st.integers(1, 4))):
+            numbers = sorted(data.draw(st.sets(st.integers(0, 6), min_size=1)))
+            plans.append(slices_of(ledger, partition, [(f"o{99 - number}", 100 * partition) for number in numbers]))
+    merged = in_log_order(plans)
+    assert len(merged) == sum(map(len, plans))
+    for plan in plans:
+        key = plan[0].object.ledger_id, plan[0].partition
+        assert [piece for piece in merged if (piece.object.ledger_id, piece.partition) == key] == plan
+    objects = [(piece.object.ledger_id, piece.object.name) for piece in merged]
+    runs = [each for at, each in enumerate(objects) if at == 0 or objects[at - 1] != each]
+    assert len(runs) == len(set(runs)), "an object is left and taken up again"
+    for before, after in pairwise(merged):
+        if before.object == after.object:
+            assert before.start_byte < after.start_byte

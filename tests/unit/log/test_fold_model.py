@@ -15,6 +15,8 @@ from spark_replog.log.commands import (
     HoldersAdd,
     IdentityKind,
     IsrChange,
+    LogStartAdvance,
+    LogStartReason,
     ProducerIdentity,
     Section,
     TopicClose,
@@ -48,6 +50,7 @@ class Model:
     applied: list = field(default_factory=list)
     fenced: set = field(default_factory=set)
     headless: set = field(default_factory=set)
+    starts: dict = field(default_factory=lambda: dict.fromkeys(KEYS, 0))
 
     def outcome(self, append):
         touched = {s.topic_id for o in append.objects for s in o.sections}
@@ -95,6 +98,8 @@ class Model:
                 return Outcome.EXISTS
             found[0] |= set(command.broker_ids)
             return Outcome.APPLIED
+        if isinstance(command, LogStartAdvance):
+            return self.trim(command)
         if isinstance(command, Truncate):
             return self.truncate(index, command.after_index)
         if isinstance(command, BrokerFence):
@@ -105,6 +110,17 @@ class Model:
         for key in KEYS:
             changed |= self.change_isr(key, command)
         return Outcome.APPLIED if changed else Outcome.SKIPPED
+
+    def trim(self, command):
+        if command.topic_id in self.closed:
+            return Outcome.TOPIC_CLOSED
+        moves = {(command.topic_id, partition): offset for partition, offset in command.offsets}
+        if any(offset > self.marks[key] for key, offset in moves.items()):
+            return Outcome.INVALID
+        if all(offset <= self.starts[key] for key, offset in moves.items()):
+            return Outcome.EXISTS
+        self.starts.update({key: max(offset, self.starts[key]) for key, offset in moves.items()})
+        return Outcome.APPLIED
 
     def learn(self, who):
         self.seen[who.producer_id] = who.sequence
@@ -191,7 +207,9 @@ def histories(draw):
     for index in range(1, draw(st.integers(2, 25))):
         commands = []
         for number in range(draw(st.integers(1, 2))):
-            kind = draw(st.sampled_from(["append"] * 4 + ["isr", "isr", "holders", "holders", "close", "cut", "fence"]))
+            kind = draw(
+                st.sampled_from(["append"] * 4 + ["isr", "isr", "holders", "holders", "close", "cut", "fence", "trim"])
+            )
             if kind == "append":
                 who = ProducerIdentity(
                     draw(st.sampled_from("xy")),
@@ -204,6 +222,10 @@ def histories(draw):
                 commands.append(Append(who, "", "", 0, tuple(objects)))
             elif kind == "isr":
                 commands.append(IsrChange(None, draw(st.integers(0, 2)), draw(st.booleans()), 0))
+            elif kind == "trim":
+                offsets = draw(st.dictionaries(st.integers(0, PARTITIONS - 1), st.integers(0, 12), max_size=2))
+                topic, reason = draw(st.sampled_from(TOPICS)), draw(st.sampled_from(LogStartReason))
+                commands.append(LogStartAdvance(topic, reason, tuple(offsets.items())))
             elif kind == "cut":
                 commands.append(Truncate(draw(st.integers(0, index))))
             elif kind == "fence":
@@ -236,6 +258,7 @@ def test_the_fold_is_the_slow_model(history):
             assert all(a.epoch < b.epoch and a.start_offset < b.start_offset for a, b in pairwise(epochs))
             assert all(each.epoch <= partition.leader_epoch for each in epochs)
             assert partition.high_watermark == model.marks[key]
+            assert partition.log_start_offset == model.starts[key] <= partition.high_watermark
     check_rows(state, model)
 
 

@@ -299,3 +299,25 @@ def test_a_trim_moves_the_log_start_and_never_past_what_can_be_read(kit):
     assert log.one(LogStartAdvance(kit.OTHER, LogStartReason.RETENTION, ((0, 1),))).outcome is Outcome.UNKNOWN_TOPIC
     log.one(TopicClose(kit.TOPIC))
     assert trim((0, 5)) is Outcome.TOPIC_CLOSED
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "size", "expected"),
+    [
+        (0, 20, 1000, (20, 160)),
+        (0, 20, 160, (20, 160)),
+        (0, 20, 159, (19, 159)),
+        (0, 20, 40, (5, 40)),
+        (3, 20, 40, (8, 40)),
+        (3, 12, 1000, (12, 72)),
+        (12, 20, 8, (13, 8)),
+        (4, 20, 7, (4, 7)),
+        (20, 20, 5, (20, 0)),
+    ],
+)
+def test_how_far_bytes_reach(kit, start, end, size, expected):
+    """Two sections of ten rows of eight bytes."""
+    log = kit.Log(partitions=1)
+    log.one(kit.append({0: 10}))
+    log.one(kit.append({0: 10}, 1))
+    assert log.state.topics[kit.TOPIC].partitions[0].end_within_bytes(start, end, size) == expected

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError, ReplogError
+from spark_replog.ledger.ledger import Ledger
 from spark_replog.spark.compat import ReadAllAvailable
 
 
@@ -222,6 +223,19 @@ def test_a_start_past_the_end_is_reported(source, start_query):
     assert query.position("t") == {"0": 40}
     source.write("t", {0: 2})
     assert query.next() == {"t-0": [40, 41]}
+
+
+def test_a_position_past_the_end_waits_while_too_few_roots_answer(source, start_query, monkeypatch):
+    """A majority that is back may know more: neither loss, nor rows again, until it is known."""
+    source.topic("t")
+    source.write("t", {0: 4})
+    query = start_query(subscribe="t", startingOffsets='{"t":{"0":6}}')
+    with monkeypatch.context() as patch:
+        patch.setattr(Ledger, "is_tail_unclear", property(lambda self: True))
+        assert query.next() == {}
+        assert query.position("t") == {"0": 6}
+    source.write("t", {0: 4})
+    assert query.next() == {"t-0": [6, 7]}
 
 
 def test_json_must_name_every_partition(source, start_query):
