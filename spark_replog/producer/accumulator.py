@@ -85,7 +85,6 @@ class RecordAccumulator:
         self._lock = threading.Lock()
         self._queues: dict[TopicPartition, PartitionQueue] = {}
         self._nodes: dict[Destination, Node] = {}
-        self._homeless: dict[TopicPartition, PartitionQueue] = {}
         self._incomplete: dict[ProducerBatch, None] = {}
         self._flush_count = 0
         self._is_closed = False
@@ -96,14 +95,12 @@ class RecordAccumulator:
         if found is None:
             with self._lock:
                 found = self._queues.setdefault(topic_partition, PartitionQueue(topic_partition))
-                if found.destination is None:
-                    self._homeless[topic_partition] = found
         return found
 
-    def assign(self, queue: PartitionQueue, destination: Destination | None, leader_epoch: int | None = None) -> None:
-        """Say where a partition's objects go from now on; None: nobody leads it, so its batches wait."""
+    def assign(self, queue: PartitionQueue, destination: Destination) -> None:
+        """Say where a partition's objects go from now on. A change ends the pauses of its retries."""
         with self._lock:
-            self._assign(queue, destination, leader_epoch)
+            self._assign(queue, destination)
 
     def append_record(
         self,
@@ -201,7 +198,7 @@ class RecordAccumulator:
         with self._lock:
             self._check_open()
             if queue.destination is None:
-                self._assign(queue, destination, None)
+                self._assign(queue, destination)
             batch = queue.batches[-1] if queue.batches else None
             index = 0 if batch is None else batch.row_count
             is_new = batch is None or not batch.try_append(records, size_bytes, pinned)
@@ -234,8 +231,7 @@ class RecordAccumulator:
                 is_exhausted=self.pool.queued_count > 0,
                 in_flight_count=in_flight_count,
             )
-            homeless = frozenset(name.topic for name, queue in self._homeless.items() if queue.batches)
-            return ReadyCheck(tuple(found), waits.least_ms, homeless)
+            return ReadyCheck(tuple(found), waits.least_ms)
 
     def drain(self, destination: Destination, now_ms: int) -> list[ProducerBatch]:
         """Take the batches of one object and close them.
@@ -417,30 +413,22 @@ class RecordAccumulator:
         with self._lock:
             return bool(self._incomplete)
 
-    @property
-    def is_flushing(self) -> bool:
-        """Return whether a flush is waiting."""
-        return self._flush_count > 0
-
     def _check_open(self) -> None:
         if self._is_closed:
             raise ReplogError(
                 ErrorCode.INVALID_REQUEST, "the producer was closed while a record was sent. Open a new one."
             )
 
-    def _assign(self, queue: PartitionQueue, destination: Destination | None, leader_epoch: int | None) -> None:
-        if destination != queue.destination:
-            if queue.destination is not None:
-                self._nodes[queue.destination].queues.remove(queue)
-                if not self._nodes[queue.destination].queues:
-                    del self._nodes[queue.destination]
-            self._homeless.pop(queue.topic_partition, None)
-            if destination is None:
-                self._homeless[queue.topic_partition] = queue
-            else:
-                self._nodes.setdefault(destination, Node()).queues.append(queue)
-            queue.destination = destination
-        queue.leader_epoch = leader_epoch
+    def _assign(self, queue: PartitionQueue, destination: Destination) -> None:
+        if destination == queue.destination:
+            return
+        if queue.destination is not None:
+            self._nodes[queue.destination].queues.remove(queue)
+            if not self._nodes[queue.destination].queues:
+                del self._nodes[queue.destination]
+        self._nodes.setdefault(destination, Node()).queues.append(queue)
+        queue.destination = destination
+        queue.leader_epoch += 1
 
     def _open_batch(self, queue: PartitionQueue, buffer: bytearray) -> RecordColumns:
         now_ms = self._clock.monotonic_ms()

@@ -30,8 +30,6 @@ class ReadyCheck:
     destinations: tuple[Destination, ...]
     next_check_ms: int | None
     """When a batch's wait ends next, from now; None where time alone changes nothing."""
-    unknown_leader_topics: frozenset[str] = frozenset()
-    """Topics with batches that have nowhere to go: their metadata must be fetched."""
 
 
 class PartitionQueue:
@@ -49,7 +47,9 @@ class PartitionQueue:
         self.columns: RecordColumns | None = None
         """The open end for single records; None where the last batch takes none."""
         self.destination: Destination | None = None
-        self.leader_epoch: int | None = None
+        """Where its objects go; None until it is assigned, and nothing is drained before."""
+        self.leader_epoch = 0
+        """How often that changed."""
         self.is_muted = False
 
     @property

@@ -110,7 +110,7 @@ class ProducerBatch:
         self.last_attempt_ms = created_ms
         self.backoff_ms = 0
         """How long after ``last_attempt_ms`` it may be tried again."""
-        self.leader_epoch: int | None = None
+        self.leader_epoch = 0
         self.attempts_at_leader_change = 0
         self.drained_ms: int | None = None
         self.producer_id: str | None = None
@@ -196,9 +196,9 @@ class ProducerBatch:
             and self.attempts_at_leader_change != self.attempts
         )
 
-    def note_leader_epoch(self, leader_epoch: int | None) -> None:
+    def note_leader_epoch(self, leader_epoch: int) -> None:
         """Remember at which attempt the leader changed."""
-        if self.attempts and leader_epoch is not None and leader_epoch != self.leader_epoch:
+        if self.attempts and leader_epoch != self.leader_epoch:
             self.attempts_at_leader_change = self.attempts
         self.leader_epoch = leader_epoch
 

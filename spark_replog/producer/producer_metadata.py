@@ -127,9 +127,16 @@ class ProducerMetadata:
         """Return the ledger of a topic that is known."""
         return self.topics[topic].plan.ledger_id
 
-    def is_due(self, now_ms: int) -> bool:
-        """Return whether what is known is older than ``metadata.max.age.ms``."""
-        return bool(self.topics) and now_ms - self._refreshed_ms >= self._settings.coordinator.metadata_max_age_ms
+    def is_due(self, now_ms: int, *, is_suspect: bool = False) -> bool:
+        """Return whether what is known is older than ``metadata.max.age.ms``, or than ``retry.backoff.ms``.
+
+        Args:
+            now_ms: monotonic.
+            is_suspect: whether an append failed as it does where a leader, an ISR or the generation changed.
+        """
+        producer, coordinator = self._settings.producer, self._settings.coordinator
+        age_ms = producer.retry_backoff_ms if is_suspect else coordinator.metadata_max_age_ms
+        return bool(self.topics) and now_ms - self._refreshed_ms >= age_ms
 
     def refresh(self) -> None:
         """Fold the topics anew and move their partitions to where their objects go now. Never raises.

@@ -97,6 +97,8 @@ class Sender:
         self.dropped_row_count = 0
         self.failure: ReplogError | None = None
         """Why nothing is drained any more: a write task's first failed request, or a newer owner."""
+        self.wants_metadata = False
+        """Whether a failure may come from old metadata. Who fetches it anew says so by setting it back."""
 
     @property
     def in_flight_count(self) -> int:
@@ -254,6 +256,8 @@ class Sender:
         if request.is_doubtful and is_in_time and not request.is_parked:
             request.redeliver_ms = now_ms + self._backoff.of(request.deliveries - 1)
             return
+        if any(isinstance(response.error, RetriableError) for response in result.responses.values()):
+            self.wants_metadata = True
         self._completion.complete(request, result, self._now_ms)
         if request.is_parked:
             request.is_parked = False
@@ -394,6 +398,7 @@ class Sender:
             self._completion.drop(request, error)
             self.failure = self.failure or error
         else:
+            self.wants_metadata = True
             self._completion.fail(request, error, self._now_ms)
         self._complete(request, now_ms)
 

@@ -125,7 +125,8 @@ class SenderThread:
                 done.set_exception(error)
 
     def _look_after_topics(self, now_ms: int) -> None:
-        if self._metadata.is_due(now_ms):
+        if self._metadata.is_due(now_ms, is_suspect=self._sender.wants_metadata):
+            self._sender.wants_metadata = False
             self._metadata.refresh()
         entries = list(self._metadata.topics.values())
         if not any(entry.sticky.is_adaptive and len(entry.queues) > 1 for entry in entries):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from spark_replog.errors import ErrorCode, ReplogError, RetriableError
+from spark_replog.errors import ErrorCode, RetriableError
 from spark_replog.ids import TopicPartition, new_id
 from spark_replog.producer.delivery import PartitionResponse
 from spark_replog.producer.producer_batch import NO_SEQUENCE, ProducerBatch, increment_sequence
@@ -54,8 +54,6 @@ class ProducerSequences:
     def __init__(self, producer_id: str, producer_epoch: int = 0, *, is_transactional: bool = False) -> None:
         self.producer_id = producer_id
         self.producer_epoch = producer_epoch
-        self.abortable_error: ReplogError | None = None
-        """Why a transaction cannot be committed any more."""
         self._is_transactional = is_transactional
         self._partitions: dict[TopicPartition, _Partition] = {}
         self._to_renumber: dict[TopicPartition, None] = {}
@@ -161,12 +159,7 @@ class ProducerSequences:
             if entry.next_sequence == increment_sequence(entry.last_acked_sequence, 1):
                 entry.unresolved = None  # all behind it was acknowledged, so it landed
             elif self._is_transactional:
-                entry.unresolved = None
-                self.abortable_error = ReplogError(
-                    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-                    f"records for {name.topic}-{name.partition} expired without an answer, so the transaction may miss "
-                    "them. Abort it and send again.",
-                )
+                entry.unresolved = None  # its failed handle keeps the transaction from being committed
             else:
                 self._to_renumber[name] = None
         if self._to_renumber:
@@ -200,31 +193,6 @@ class ProducerSequences:
         """Begin anew with sequence 0 everywhere: behind an aborted transaction, under another epoch."""
         self._partitions.clear()
         self._to_renumber.clear()
-        self.abortable_error = None
-
-    # ------------------------------------------------------------------------------------ looking
-
-    def next_sequence(self, name: TopicPartition) -> int:
-        """Return the sequence that the next new batch of a partition gets."""
-        return self._entry(name).next_sequence
-
-    def last_acked_sequence(self, name: TopicPartition) -> int | None:
-        """Return the last acknowledged sequence, None where there is none under this epoch."""
-        last = self._entry(name).last_acked_sequence
-        return None if last == NO_SEQUENCE else last
-
-    def last_acked_offset(self, name: TopicPartition) -> int | None:
-        """Return the largest acknowledged offset, None where none is known."""
-        last = self._entry(name).last_acked_offset
-        return None if last == _UNKNOWN else last
-
-    def has_unresolved(self, name: TopicPartition) -> bool:
-        """Return whether a partition waits to know what became of an expired batch."""
-        return self._entry(name).unresolved is not None
-
-    def in_flight_sequences(self, name: TopicPartition) -> list[int]:
-        """Return the base sequences of a partition's batches without outcome, in order."""
-        return [batch.base_sequence for batch in self._entry(name).in_flight]
 
     # ------------------------------------------------------------------------------------ rules
 

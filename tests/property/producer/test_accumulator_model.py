@@ -75,7 +75,7 @@ class AccumulatorMachine(RuleBasedStateMachine):
         )
         self.queues = [self.it.queue(name) for name in TP]
         for number, queue in enumerate(self.queues):
-            self.it.assign(queue, NODES[number % 2], 0)
+            self.it.assign(queue, NODES[number % 2])
         self.waiting: dict[TopicPartition, list[int]] = {name: [] for name in TP}
         self.drained: list[tuple[ProducerBatch, list[int]]] = []
         self.handles: dict[int, RecordHandle] = {}
@@ -168,9 +168,9 @@ class AccumulatorMachine(RuleBasedStateMachine):
     def mute(self, partition: int, mutes: bool) -> None:
         (self.it.mute if mutes else self.it.unmute)([TP[partition]])
 
-    @rule(partition=partitions, node=st.sampled_from([None, *NODES]), epoch=st.integers(0, 3))
-    def move(self, partition: int, node: Destination | None, epoch: int) -> None:
-        self.it.assign(self.queues[partition], node, epoch)
+    @rule(partition=partitions, node=st.sampled_from(NODES))
+    def move(self, partition: int, node: Destination) -> None:
+        self.it.assign(self.queues[partition], node)
 
     @rule(after_ms=st.integers(1, 30))
     def pass_time(self, after_ms: int) -> None:
@@ -211,8 +211,7 @@ class AccumulatorMachine(RuleBasedStateMachine):
             head = queue.batches[0]
             waited = self.clock.time_ms - head.last_attempt_ms
             has_new_leader = head.attempts > 0 and (
-                head.attempts_at_leader_change == head.attempts
-                or (queue.leader_epoch is not None and queue.leader_epoch != head.leader_epoch)
+                head.attempts_at_leader_change == head.attempts or queue.leader_epoch != head.leader_epoch
             )
             if head.attempts == 0 or waited >= head.backoff_ms or has_new_leader:
                 found.append(queue)

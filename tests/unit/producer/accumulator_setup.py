@@ -49,7 +49,7 @@ class Setup:
         )
         self.queues = [self.it.queue(name) for name in TP[: len(nodes)]]
         for queue, node in zip(self.queues, nodes, strict=True):
-            self.it.assign(queue, node, 0)
+            self.it.assign(queue, node)
         self.woken = 0
 
     def add(self, partition: int, size: int = 100, value: bytes | None = None, time_ms: int = 0) -> RecordHandle:

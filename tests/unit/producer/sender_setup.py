@@ -114,7 +114,7 @@ class Setup:
         )
         self.queues = [self.accumulator.queue(name) for name in TP]
         for queue, node in zip(self.queues, NODES, strict=True):
-            self.accumulator.assign(queue, node, 0)
+            self.accumulator.assign(queue, node)
         self.transport = FakeTransport()
         self.delivery = FakeDelivery()
         self.reported: list[ReplogError] = []
@@ -166,6 +166,23 @@ class Setup:
     def numbers(self) -> list[tuple[int, int]]:
         """Return (epoch, base sequence) of the requests that wait for an answer."""
         return [(batch.producer_epoch, batch.base_sequence) for item in self.open for batch in item.batches]
+
+    def last_acked_sequence(self, partition: int = 0) -> int | None:
+        assert self.sequences is not None
+        found = self.sequences._entry(TP[partition]).last_acked_sequence
+        return None if found < 0 else found
+
+    def next_sequence(self, partition: int = 0) -> int:
+        assert self.sequences is not None
+        return self.sequences._entry(TP[partition]).next_sequence
+
+    def last_acked_offset(self, partition: int = 0) -> int:
+        assert self.sequences is not None
+        return self.sequences._entry(TP[partition]).last_acked_offset
+
+    def has_unresolved(self, partition: int = 0) -> bool:
+        assert self.sequences is not None
+        return self.sequences._entry(TP[partition]).unresolved is not None
 
     def check_clean(self) -> None:
         assert self.sender.in_flight_count == 0

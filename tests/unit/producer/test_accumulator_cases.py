@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -145,18 +146,20 @@ def test_cases_16_and_17_exponential_retry_backoff_and_leader_change(clock: Any,
     setup = Setup(clock, linger_ms=0, retry_backoff_ms=100, retry_backoff_max_ms=1_000)
     setup.add(0)
     (batch,) = setup.drain()
+    node = NODE_1
     for attempt in range(6):
         put_back(setup, batch)
         failed_ms = clock.time_ms
         pause_ms = min(1000, 100 * 2**attempt)
         clock.time_ms = int(failed_ms + pause_ms * 0.8 - 1)
-        assert (setup.ready(), setup.drain()) == (set(), [])
+        assert (setup.ready(), setup.drain(node)) == (set(), [])
         if has_leader_change:
-            setup.it.assign(setup.queues[0], NODE_1, attempt + 1)
+            node = replace(NODE_1, leader=attempt)
+            setup.it.assign(setup.queues[0], node)
         else:
             clock.time_ms = int(failed_ms + pause_ms * 1.2 + 1)
-        assert setup.ready() == {NODE_1}
-        assert setup.drain() == [batch]
+        assert setup.ready() == {node}
+        assert setup.drain(node) == [batch]
 
 
 def test_case_18_flush(clock: Any) -> None:
@@ -165,7 +168,7 @@ def test_case_18_flush(clock: Any) -> None:
         setup.add(number % 3)
     assert setup.ready() == set()
     results = setup.it.begin_flush()
-    assert setup.it.is_flushing
+    assert setup.it._flush_count
     assert setup.ready() == {NODE_1, NODE_2}
     drained = setup.drain(NODE_1, NODE_2)
     later = setup.add(0)
@@ -174,7 +177,7 @@ def test_case_18_flush(clock: Any) -> None:
     assert all(result.is_decided for result in results)
     assert not later.done()
     setup.it.end_flush()
-    assert not setup.it.is_flushing
+    assert not setup.it._flush_count
     assert setup.ready() == set()
 
 
@@ -192,7 +195,7 @@ def test_case_18_flush_waits_for_what_was_incomplete_and_its_parts(clock: Any) -
 
     thread = threading.Thread(target=flush, daemon=True)
     thread.start()
-    while not setup.it.is_flushing:
+    while not setup.it._flush_count:
         woken.wait(0.001)
     setup.it._batch_size_bytes = 100
     first, second = setup.it.split_and_reenqueue(batch)
@@ -202,7 +205,7 @@ def test_case_18_flush_waits_for_what_was_incomplete_and_its_parts(clock: Any) -
     setup.it.succeed(second, 1, None)
     assert woken.wait(10)
     assert flushed == [True]
-    assert not setup.it.is_flushing
+    assert not setup.it._flush_count
 
 
 def test_case_18_an_interrupted_flush_ends(clock: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,13 +213,13 @@ def test_case_18_an_interrupted_flush_ends(clock: Any, monkeypatch: pytest.Monke
     setup.add(0)
 
     def interrupt(_result: BatchResult, _timeout: float | None) -> bool:
-        assert setup.it.is_flushing
+        assert setup.it._flush_count
         raise KeyboardInterrupt
 
     monkeypatch.setattr(BatchResult, "wait_until_settled", interrupt)
     with pytest.raises(KeyboardInterrupt):
         setup.it.flush()
-    assert not setup.it.is_flushing
+    assert not setup.it._flush_count
 
 
 def fill(setup: Setup) -> tuple[list[RecordHandle], list[ProducerBatch]]:
@@ -357,28 +360,28 @@ def test_case_26_a_round_of_small_records_makes_one_fractional_batch(clock: Any)
 
 def test_case_27_ready_and_drain_while_a_batch_is_retried(clock: Any) -> None:
     setup = Setup(clock, linger_ms=0, retry_backoff_ms=1_000, retry_backoff_max_ms=1_000)
-    setup.it.assign(setup.queues[0], NODE_1, 100)
+    node_100, node_101, node_102 = (replace(NODE_1, leader=number) for number in (100, 101, 102))
+    setup.it.assign(setup.queues[0], node_100)
     setup.add(0)
-    (batch,) = setup.drain()
-    assert batch.leader_epoch == 100
+    (batch,) = setup.drain(node_100)
     put_back(setup, batch)
     clock.time_ms = 1
-    assert (setup.ready(), setup.drain()) == (set(), [])
-    setup.it.assign(setup.queues[0], NODE_1, 101)
+    assert (setup.ready(), setup.drain(node_100)) == (set(), [])
+    setup.it.assign(setup.queues[0], node_101)
     clock.time_ms = 2
-    assert setup.ready() == {NODE_1}
-    assert setup.drain() == [batch]
+    assert setup.ready() == {node_101}
+    assert setup.drain(node_101) == [batch]
     assert batch.attempts_at_leader_change == 1
     put_back(setup, batch)
     clock.time_ms = 2 + 2_000
-    assert setup.ready() == {NODE_1}
-    assert setup.drain() == [batch]
+    assert setup.ready() == {node_101}
+    assert setup.drain(node_101) == [batch]
     assert batch.attempts_at_leader_change == 1
     put_back(setup, batch)
-    setup.it.assign(setup.queues[0], NODE_1, 102)
+    setup.it.assign(setup.queues[0], node_102)
     clock.time_ms += 2_000
-    assert setup.ready() == {NODE_1}
-    assert setup.drain() == [batch]
+    assert setup.ready() == {node_102}
+    assert setup.drain(node_102) == [batch]
 
 
 def test_case_28_a_node_without_partitions(clock: Any) -> None:

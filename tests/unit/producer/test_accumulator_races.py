@@ -168,16 +168,15 @@ def test_close_makes_all_ready_and_refuses(clock: Any) -> None:
         setup.add(0)
 
 
-def test_batches_without_a_leader_wait_and_their_topic_is_named(clock: Any) -> None:
+def test_a_partition_that_nobody_assigned_yet_waits(clock: Any) -> None:
     setup = Setup(clock, linger_ms=0)
-    setup.it.assign(setup.queues[0], None)
-    setup.add(0)
-    check = setup.it.ready(0, in_flight_count=0)
-    assert (check.destinations, check.unknown_leader_topics) == ((), {"orders"})
-    setup.it.assign(setup.queues[0], NODE_2, 1)
-    check = setup.it.ready(0, in_flight_count=0)
-    assert (check.destinations, check.unknown_leader_topics) == ((NODE_2,), frozenset())
-    assert [batch.topic_partition for batch in setup.drain(NODE_2)] == [TP[0]]
+    queue = setup.it.queue(TP[4])
+    setup.queues.append(queue)
+    setup.add(3)
+    assert setup.ready() == set()
+    setup.it.assign(queue, NODE_2)
+    assert setup.ready() == {NODE_2}
+    assert [batch.topic_partition for batch in setup.drain(NODE_2)] == [TP[4]]
 
 
 def test_a_new_batch_wakes_the_sender_and_a_small_record_does_not(clock: Any) -> None:

@@ -31,12 +31,12 @@ class TestIdempotence:
         assert setup.sequences is not None
         first, second = setup.send_and_run(), setup.send_and_run()
         assert setup.numbers() == [(0, 0), (0, 1)]
-        assert setup.sequences.next_sequence(TP[0]) == 2
-        assert setup.sequences.last_acked_sequence(TP[0]) is None
+        assert setup.next_sequence() == 2
+        assert setup.last_acked_sequence() is None
         setup.answer(setup.open[0], offset=0)
-        assert setup.sequences.last_acked_sequence(TP[0]) == 0
+        assert setup.last_acked_sequence() == 0
         setup.answer(setup.open[0], offset=1)
-        assert setup.sequences.last_acked_sequence(TP[0]) == 1
+        assert setup.last_acked_sequence() == 1
         assert (first.result(0).offset, second.result(0).offset) == (0, 1)
         setup.check_clean()
 
@@ -46,16 +46,16 @@ class TestIdempotence:
         handles = [setup.send_and_run() for _ in range(3)]
         handles.append(setup.send_and_run())
         assert setup.numbers() == [(0, 0), (0, 1), (0, 2)]
-        assert setup.sequences.next_sequence(TP[0]) == 3
+        assert setup.next_sequence() == 3
         for request, error in zip(list(setup.open), (NOT_LEADER, OUT_OF_ORDER, OUT_OF_ORDER), strict=True):
             setup.answer(request, error)
         for number in range(3):
             setup.run(after_ms=20)
             # The fourth never had a number: it goes with the last of the others, in one object.
             assert setup.numbers() == ([(0, number)] if number < 2 else [(0, 2), (0, 3)])
-            assert setup.sequences.next_sequence(TP[0]) == (3 if number < 2 else 4)
+            assert setup.next_sequence() == (3 if number < 2 else 4)
             setup.answer(setup.open[0], offset=number)
-            assert setup.sequences.last_acked_sequence(TP[0]) == (number if number < 2 else 3)
+            assert setup.last_acked_sequence() == (number if number < 2 else 3)
         assert [handle.result(0).offset for handle in handles] == [0, 1, 2, 3]
 
     def test_case_45_first_fails_fatally(self, make: Callable[..., Setup]) -> None:
@@ -70,7 +70,7 @@ class TestIdempotence:
         assert setup.numbers() == [(1, 0)]
         setup.answer(setup.open[0], offset=0)
         assert second.result(0).offset == 0
-        assert setup.sequences.last_acked_sequence(TP[0]) == 0
+        assert setup.last_acked_sequence() == 0
 
     def test_case_46_out_of_order_for_the_next_batch_raises_the_epoch(self, make: Callable[..., Setup]) -> None:
         setup = make()
@@ -106,7 +106,7 @@ class TestIdempotence:
         handles = [setup.send_and_run(), setup.send_and_run()]
         one, two = setup.open
         setup.answer(two, offset=1)
-        assert setup.sequences.last_acked_sequence(TP[0]) == 1
+        assert setup.last_acked_sequence() == 1
         setup.answer(one, UNKNOWN)
         setup.run(after_ms=20)
         # The same object again, so that its batch is known again where it did land.
@@ -114,17 +114,17 @@ class TestIdempotence:
         assert setup.numbers() == [(0, 0), (0, 0)]
         setup.answer(one, offset=0)
         assert [handle.result(0).offset for handle in handles] == [0, 1]
-        assert setup.sequences.last_acked_sequence(TP[0]) == 1
+        assert setup.last_acked_sequence() == 1
 
     def test_case_49_expiry_of_an_unsent_batch(self, make: Callable[..., Setup]) -> None:
         setup = make()
         assert setup.sequences is not None
-        setup.accumulator.assign(setup.queues[0], None)
+        setup.accumulator.mute([TP[0]])
         handle = setup.send_and_run()
         setup.run(after_ms=2_000)
         error = handle.exception(0)
         assert error is not None and error.code is ErrorCode.REQUEST_TIMED_OUT
-        assert not setup.sequences.has_unresolved(TP[0])
+        assert not setup.has_unresolved()
         assert (setup.sequences.producer_id, setup.sequences.producer_epoch) == ("me", 0)
 
     def test_case_50_expired_first_batch_and_those_behind_it_succeed(self, make: Callable[..., Setup]) -> None:
@@ -138,13 +138,13 @@ class TestIdempotence:
         setup.answer(one, UNKNOWN)
         setup.run(after_ms=5)
         assert first.exception(0) is not None
-        assert setup.sequences.has_unresolved(TP[0])
+        assert setup.has_unresolved()
         third = setup.send_and_run()
         assert setup.open == [two]
         setup.answer(two, offset=1)
         assert second.result(0).offset == 1
         setup.run()
-        assert not setup.sequences.has_unresolved(TP[0])
+        assert not setup.has_unresolved()
         assert setup.numbers() == [(0, 2)]
         setup.answer(setup.open[0], offset=2)
         assert third.result(0).offset == 2
@@ -160,11 +160,11 @@ class TestIdempotence:
         setup.sender._completion.run_once = lambda _now_ms: None  # type: ignore[method-assign]
         setup.sender.run_once(1_500)
         assert handle.exception(0) is not None
-        assert setup.sequences.has_unresolved(TP[0])
+        assert setup.has_unresolved()
         setup.sequences.resolve()
-        assert not setup.sequences.has_unresolved(TP[0])
+        assert not setup.has_unresolved()
         assert setup.sequences.producer_epoch == 1
-        assert setup.sequences.next_sequence(TP[0]) == 0
+        assert setup.next_sequence() == 0
 
     def test_case_52_duplicate_sequence_is_success(self, make: Callable[..., Setup]) -> None:
         setup = make()
@@ -172,13 +172,13 @@ class TestIdempotence:
         first, second = setup.send_and_run(), setup.send_and_run()
         one, two = setup.open
         setup.answer(two, offset=1_000)
-        assert setup.sequences.last_acked_sequence(TP[0]) == 1
-        assert setup.sequences.last_acked_offset(TP[0]) == 1_000
+        assert setup.last_acked_sequence() == 1
+        assert setup.last_acked_offset() == 1_000
         setup.answer(one, DUPLICATE)
         assert first.result(0).offset == -1
         assert second.result(0).offset == 1_000
-        assert setup.sequences.last_acked_sequence(TP[0]) == 1
-        assert setup.sequences.last_acked_offset(TP[0]) == 1_000
+        assert setup.last_acked_sequence() == 1
+        assert setup.last_acked_offset() == 1_000
 
     def test_case_57_sequences_wrap(self) -> None:
         assert increment_sequence(SEQUENCE_MAX, 1) == 0
@@ -199,7 +199,7 @@ class TestIdempotence:
             setup.run(after_ms=20)
             setup.answer(setup.open[0], offset=offset)
         assert [handle.result(0).offset for handle in handles] == [0, 2]
-        assert setup.sequences.last_acked_sequence(TP[0]) == 0
+        assert setup.last_acked_sequence() == 0
 
     def test_case_58_unknown_producer_behind_retention(self, make: Callable[..., Setup]) -> None:
         setup = make()

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import pytest
 
 from spark_replog.storage.brokers import BrokerSet
-from spark_replog.testing.faulty_store import FaultRates, FaultyStore
+from spark_replog.testing.faulty_store import Fault, FaultRates, FaultyStore
 from tests.unit.producer.conftest import FaultyBrokers
 from tests.unit.producer.producer_setup import Shop
 
@@ -94,3 +94,17 @@ def test_every_future_once_and_all_that_is_acknowledged_is_read(failing_shop: Sh
     assert max(rows.values()) == 1
     assert len(acknowledged) >= THREADS * RECORDS * 0.9
     assert sum(len(store.injected) for store in RandomBrokers.all_faulty) > 10
+
+
+def test_a_failure_that_old_metadata_may_cause_fetches_it_anew(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    shop.topic()
+    producer = shop.producer()
+    assert producer.send("orders", b"first").result(10).offset == 0
+    calls: list[int] = []
+    refresh = producer._metadata.refresh
+    monkeypatch.setattr(producer._metadata, "refresh", lambda: (calls.append(1), refresh()))
+    assert producer.send("orders", b"second").result(10).offset == 1
+    assert calls == []
+    shop.brokers.faulty[0].fail_next("create", Fault.REFUSE, key_part="/data/")
+    assert producer.send("orders", b"third").result(10).offset == 2
+    assert calls

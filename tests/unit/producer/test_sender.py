@@ -21,6 +21,7 @@ from spark_replog.producer.buffer_pool import BufferPool, PinnedBytes
 from spark_replog.producer.in_flight import DataRequest
 from spark_replog.producer.object_builder import ObjectBuilder
 from spark_replog.producer.partition_queue import Destination
+from spark_replog.producer.root_health import AWAY_MS
 from spark_replog.producer.sender import Sender
 from spark_replog.producer.task_writer import TaskReport
 from tests.unit.producer.sender_setup import FakeTransport
@@ -473,3 +474,20 @@ def test_says_when_it_must_run_again(make: Callable[..., Setup]) -> None:
     setup.add()
     assert setup.run(0) == 1_000
     assert setup.run(2_700) == 300
+
+
+def test_a_root_that_was_gone_is_checked_and_used_again_after_a_while(make: Callable[..., Setup]) -> None:
+    setup = make()
+    setup.add()
+    setup.run(0)
+    for broker_id, error in ((1, STALE), (0, None), (2, None)):
+        setup.transport.answer(broker_id, error)
+    setup.run(1)
+    for now_ms, put_count in ((AWAY_MS, 1), (AWAY_MS + 1, 2)):
+        setup.add()
+        setup.run(now_ms)
+        assert len(setup.transport.on(1)) == put_count
+    assert setup.transport.on(1)[-1]["check_root"]
+    setup.transport.answer(1)
+    setup.run(AWAY_MS + 2)
+    assert setup.report.requests[-1].puts[1].is_held

@@ -46,7 +46,7 @@ class TestWithoutIdempotence:
         setup.send_and_run()
         setup.clock.time_ms += 900
         setup.send()
-        setup.accumulator.assign(setup.queues[0], NODES[1], 1)
+        setup.accumulator.assign(setup.queues[0], NODES[1])
         setup.run()
         assert len(setup.open) == 1
         setup.answer(setup.open[0], offset=0)
@@ -92,7 +92,7 @@ class TestWithoutIdempotence:
         first = setup.send_and_run()
         setup.clock.time_ms = 750
         second = setup.send()
-        setup.accumulator.assign(setup.queues[0], NODES[1], 1)
+        setup.accumulator.assign(setup.queues[0], NODES[1])
         setup.run()
         assert len(setup.delivery.delivered) == 1
         setup.clock.time_ms = 1_500
@@ -132,8 +132,7 @@ class TestWithoutIdempotence:
 
     def test_case_56_append_from_an_expiry_callback(self, make: Callable[..., Setup]) -> None:
         setup = make(idempotent=False)
-        for queue in setup.queues[:1]:
-            setup.accumulator.assign(queue, None)
+        setup.accumulator.mute([TP[0]])
         setup.send(count=10)
         result = setup.queues[0].batches[0].result
         seen: list[ErrorCode] = []
