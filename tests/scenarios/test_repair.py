@@ -437,14 +437,14 @@ def test_a_claim_that_only_the_lost_root_had_taken_decides_nothing_old(store, en
     slow.cluster.lookup("orders")
     slow.cluster.topic_ledger(slow.cluster.lookup("orders").ledger_id).refresh()
     objects = (slow.put("orders", {0: 2, 1: 3}, {0, 2}),)
+    folder = store.path / "broker-1" / journal_folder(store.cluster.lookup("orders").ledger_id)
+    before = len(list(folder.iterdir()))
     answers: list = []
     claiming = threading.Thread(
         target=lambda: answers.append(slow.append("orders", {}, batch=0, objects=objects, query="slow"))
     )
     claiming.start()
     assert all(each.waiting.wait(10) for each in gated.values())
-    folder = store.path / "broker-1" / journal_folder(store.cluster.lookup("orders").ledger_id)
-    before = len(list(folder.iterdir()))
     deadline = 200
     while len(list(folder.iterdir())) == before and deadline:
         threading.Event().wait(0.01)
