@@ -15,6 +15,7 @@ from spark_replog.coordinator.broker_admin import settle_fences, topic_ledgers
 from spark_replog.coordinator.catch_up import CatchUp
 from spark_replog.coordinator.cluster import Cluster
 from spark_replog.coordinator.failover import LeaderFailover
+from spark_replog.coordinator.generations import advance_generation
 from spark_replog.coordinator.partition_admin import complete_reassignments
 from spark_replog.coordinator.replica_fetcher import ReplicaFetcher
 from spark_replog.coordinator.root_check import is_root_there
@@ -116,6 +117,7 @@ class CoordinatorLoop:
         with ledger.lock:
             report.joined_count += len(_brokers_in_sync(ledger.state) - in_sync)
         report.reassigned_count += complete_reassignments(ledger, timeout_ms)
+        advance_generation(ledger, self._cluster.clock.now_ms(), self._cluster.config.gc_floor_lag_ms, timeout_ms)
         if is_balancing:
             report.elected_count += self._elect_preferred(ledger, present, timeout_ms)
 

@@ -16,6 +16,7 @@ from spark_replog.coordinator.catch_up import CatchUp
 from spark_replog.coordinator.cluster import Cluster
 from spark_replog.coordinator.delayed_operation import DelayedOperationPurgatory
 from spark_replog.coordinator.delayed_produce import PartitionKey
+from spark_replog.coordinator.generations import advance_generation
 from spark_replog.coordinator.ledger_append import AppendServices, LedgerAppend
 from spark_replog.coordinator.partition_admin import complete_reassignments
 from spark_replog.coordinator.produce_response import ProduceResponse, refuse_all, respond_to
@@ -179,5 +180,7 @@ class ReplicaManager:
                 is_moved = bool(completions(ledger.state))
             if is_moved:
                 complete_reassignments(ledger, self._services.config.delivery_timeout_ms)
+            config, now_ms = self._services.config, self._services.clock.now_ms()
+            advance_generation(ledger, now_ms, config.gc_floor_lag_ms, config.delivery_timeout_ms)
         except ReplogError as error:
             _log.warning("catch-up of ledger %s is left to a later commit: %s", ledger_id, error)

@@ -262,9 +262,9 @@ class HoldersAdd:
 
 @dataclass(frozen=True, slots=True)
 class GenerationAdvance:
-    """New objects go to `generation`; objects below `floor` are refused from now on (garbage collection).
+    """New objects go to `generation`; objects below `floor` are refused from now on.
 
-    Garbage collection itself may come with a later release; every release must obey its floor.
+    What no entry names below the floor is garbage for good; a later release may collect it.
     """
 
     generation: int

@@ -55,6 +55,7 @@ class TopicLedgerState:
         topics: by id, closed ones included.
         generation: data folder for new objects.
         gc_floor: objects of lower generations are refused.
+        generation_began_ms: per generation not below the floor: the append time when it began.
         append_time_ms: of the last append; never falls.
         produce_rates: bytes per second of each client, by the appends' times.
         last_shrink_ms: broker -> time of the last change that took it out of an ISR.
@@ -67,6 +68,7 @@ class TopicLedgerState:
         self.topics: dict[TopicId, TopicState] = self._topics.topics
         self.generation = 0
         self.gc_floor = 0
+        self.generation_began_ms: dict[int, int] = {}
         self.append_time_ms = 0
         self.produce_rates = ProduceRates()
         self.producers = ProducerTable()
@@ -228,6 +230,8 @@ class TopicLedgerState:
         if judgement.outcome is not Outcome.APPLIED:
             return CommandResult(judgement.outcome, judgement.ranges, judgement.detail)
         self.append_time_ms = max(self.append_time_ms, append.append_time_ms)
+        if not self.generation_began_ms:
+            self.generation_began_ms[self.generation] = self.append_time_ms
         self._objects.begin_append(index, number, len(append.objects))
         log_times = {
             topic_id: self.append_time_ms if self.topics[topic_id].log_append_time else None
@@ -270,6 +274,9 @@ class TopicLedgerState:
             return CommandResult(Outcome.EXISTS, {}, f"generation {self.generation}, floor {self.gc_floor}")
         self.generation = max(self.generation, command.generation)
         self.gc_floor = max(self.gc_floor, command.floor)
+        self.generation_began_ms.setdefault(self.generation, self.append_time_ms)
+        for each in [each for each in self.generation_began_ms if each < self.gc_floor]:
+            del self.generation_began_ms[each]
         self.producers.forget_one_shots(self.gc_floor)
         return OK
 

@@ -22,6 +22,7 @@ from spark_replog.coordinator.controller import Controller
 from spark_replog.coordinator.coordinator_loop import CoordinatorLoop
 from spark_replog.coordinator.partition_admin import PartitionAdmin
 from spark_replog.coordinator.replica_manager import ReplicaManager
+from spark_replog.coordinator.write_plan import make_write_plan
 from spark_replog.errors import ReplogError
 
 HERE = Path(__file__).parent
@@ -210,3 +211,18 @@ def test_there_is_a_transcript_of_each_story() -> None:
         "high_watermark", "isr_shrink_and_expand", "leader_loss", "reassignment", "truncation",
         "two_coordinators", "unclean_election",
     }  # fmt: skip
+
+
+def test_commits_move_the_data_generation_on_once_a_day(tmp_path: Path) -> None:
+    stage = Stage(tmp_path / "store")
+    for line in ("brokers 1", "create orders 1 1", "write orders 0=1 acks=all on=0"):
+        stage.run(line)
+    one = stage.actors["one"]
+    assert make_write_plan(one.cluster, ["orders"]).topics[0].generation == 0
+    for day in (1, 2):
+        stage.run("wait 86401 seconds")
+        stage.run("write orders 0=1 acks=all on=0")
+        one.reopen()
+        assert make_write_plan(one.cluster, ["orders"]).topics[0].generation == day
+    stage.run("write orders 0=1 acks=all on=0")
+    assert make_write_plan(one.cluster, ["orders"]).topics[0].generation == 2

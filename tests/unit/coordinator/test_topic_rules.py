@@ -7,7 +7,7 @@ import pytest
 from spark_replog.coordinator import topic_rules
 from spark_replog.errors import InvalidConfigError
 
-FORBIDDEN = '/\\,\0:"\';*? \t\r\n='
+FORBIDDEN = "/\\,\0:\"';*? \t\r\n="
 
 
 @pytest.mark.parametrize("name", ["valid", "TOPIC", "nAmEs", "ar6", "VaL1d", "_0-9_.", "...", "a" * 249])

@@ -1,0 +1,71 @@
+"""When a ledger's data generation moves on, and what the floor behind it refuses."""
+
+from __future__ import annotations
+
+from spark_replog.coordinator.generations import next_generation
+from spark_replog.log.commands import (
+    Append,
+    DataObject,
+    GenerationAdvance,
+    IdentityKind,
+    ProducerIdentity,
+    Section,
+    TopicInit,
+    encode_command,
+)
+from spark_replog.log.entry import encode_entry
+from spark_replog.log.results import Outcome
+from spark_replog.log.topic_state import TopicLedgerState
+
+TOPIC = "a" * 32
+DAY_MS = 86_400_000
+LAG_MS = 7 * DAY_MS
+
+
+class Life:
+    """A ledger that is written to once a day."""
+
+    def __init__(self):
+        self.state = TopicLedgerState("L")
+        self.entry(TopicInit(TOPIC, "orders", ((0,),), ()))
+
+    def entry(self, command):
+        (result,) = self.state.apply(self.state.applied_index + 1, encode_entry([encode_command(command)]))
+        return result
+
+    def append(self, day, generation, producer):
+        identity = ProducerIdentity(producer, producer, 0, "", IdentityKind.ONE_SHOT)
+        section = Section(TOPIC, 0, 1, 0, 8, 0, 0, 0)
+        item = DataObject(generation, f"{producer}.arrow", 8, False, frozenset({0}), (section,))
+        return self.entry(Append(identity, "", "", day * DAY_MS, (item,))).outcome
+
+    def round(self, day):
+        advance = next_generation(self.state, day * DAY_MS, LAG_MS)
+        if advance is not None:
+            assert self.entry(advance).outcome is Outcome.APPLIED
+        return advance
+
+
+def test_a_generation_lasts_a_seventh_of_the_lag_and_the_floor_follows_a_lag_behind():
+    life = Life()
+    assert life.round(0) is None  # nobody has written
+    advances = []
+    for day in range(12):
+        assert life.append(day, life.state.generation, f"p{day}") is Outcome.APPLIED
+        advances.append(life.round(day))
+        assert life.round(day) is None  # once is enough, whoever asks again
+    assert advances[:9] == [None, *(GenerationAdvance(number, max(0, number - 7)) for number in range(1, 9))]
+    assert (life.state.generation, life.state.gc_floor) == (11, 4)
+    assert min(life.state.generation_began_ms) == 4
+    # A writer of a generation below the floor is refused, as is a repeat of one that was forgotten.
+    assert life.append(12, 3, "late") is Outcome.BELOW_FLOOR
+    assert life.append(12, 0, "p0") is Outcome.BELOW_FLOOR
+    assert life.append(12, 4, "slow") is Outcome.APPLIED
+
+
+def test_a_ledger_that_nobody_writes_to_stays_as_it_is():
+    life = Life()
+    life.append(0, 0, "p")
+    assert life.round(30) is None
+    life.append(30, 0, "q")
+    assert life.round(30) == GenerationAdvance(1, 0)
