@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from spark_replog.config import CoordinatorConfig, keys_of, normalise_key, storage_options
 from spark_replog.config_consumer import ConsumerConfig
 from spark_replog.consumer.committing import OffsetCommitter
 from spark_replog.consumer.consumer_record import ConsumerRecord, ConsumerRecords, RecordMaker
@@ -60,7 +61,7 @@ class Consumer:
             if isinstance(given, str):
                 options[name] = given
         self._config = ConsumerConfig.from_options(options)
-        self._cluster = Cluster.shared(store, _storage(options)) if isinstance(store, str) else store
+        self._cluster = _open(store, options) if isinstance(store, str) else store
         self._maker = RecordMaker(*(make_deserializer(name, given) for name, given in hooks.items()))
         names = [name for name in (self._config.interceptor_classes or "").split(",") if name.strip()]
         self._interceptors: list[Any] = [load_class("interceptor.classes", name) for name in names]
@@ -397,7 +398,11 @@ class Consumer:
             raise ReplogError(ErrorCode.INVALID_REQUEST, "this consumer is closed. Make a new one.")
 
 
-def _storage(options: Mapping[str, object]) -> dict[str, str]:
-    from spark_replog.config import storage_options
-
-    return storage_options(options)
+def _open(path: str, options: Mapping[str, object]) -> Cluster:
+    """Return this process's cluster of the store; one of its own where settings of the coordinator are given."""
+    own = {key.name for key in keys_of("coordinator")}
+    given = {name: value for name, value in options.items() if normalise_key(name) in own}
+    storage = storage_options(options)
+    if not given:
+        return Cluster.shared(path, storage)
+    return Cluster.open(path, storage, config=CoordinatorConfig.from_options(given))

@@ -476,6 +476,14 @@ def test_a_topic_that_does_not_exist_or_is_deleted_is_an_error(filled):
     assert refused.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
+def test_settings_of_the_coordinator_hold_for_this_consumer_alone(filled):
+    own = Consumer(filled.path, "orders", config={"metadata.max.age.ms": "5"})
+    other = Consumer(filled.path, "orders")
+    assert own._cluster.config.metadata_max_age_ms == 5
+    assert other._cluster.config.metadata_max_age_ms == 300_000
+    assert other._cluster is Consumer(filled.path)._cluster
+
+
 def test_both_isolation_levels_read_the_same(filled):
     for level in ("read_committed", "read_uncommitted"):
         assert len(assigned(filled, P0, isolation_level=level).poll()) == 10
