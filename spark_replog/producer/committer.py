@@ -57,6 +57,9 @@ class StoredObject:
     row_counts: Mapping[Place, int]
     expires_ms: int
     """When the youngest of its batches does, on the monotonic clock."""
+    is_doubtful: bool = False
+    """Whether it may be in the log already. Then it is appended alone: together with others that are not,
+    the fold would find it half known and refuse it."""
 
     @classmethod
     def of(cls, request: DataRequest, delivery_timeout_ms: int) -> StoredObject:
@@ -79,6 +82,7 @@ class StoredObject:
             batches=tuple(batches),
             row_counts=counts,
             expires_ms=max(batch.created_ms for batch in request.batches) + delivery_timeout_ms,
+            is_doubtful=request.is_doubtful,
         )
 
 
@@ -351,6 +355,8 @@ def _next_group(waiting: deque[StoredObject]) -> list[StoredObject]:
 
 
 def _go_together(first: StoredObject, other: StoredObject) -> bool:
+    if first.is_doubtful or other.is_doubtful:
+        return False
     return first.producer_id == other.producer_id and bool(first.batches) == bool(other.batches)
 
 

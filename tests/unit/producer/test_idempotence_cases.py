@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 
 from spark_replog.errors import ErrorCode, ReplogError
+from spark_replog.producer.committer import StoredObject, _next_group
 from spark_replog.producer.delivery import Delivered, DeliveryResult, PartitionResponse
 from spark_replog.producer.producer_batch import SEQUENCE_MAX, increment_sequence
 from spark_replog.producer.record_handle import RecordHandle
@@ -383,6 +385,17 @@ class TestIdempotence:
         setup.answer(request, OUT_OF_ORDER)
         setup.run(after_ms=20)
         assert setup.delivery.delivered[-1] is not request
+
+    def test_what_may_have_landed_is_not_appended_together_with_what_did_not(self, make: Callable[..., Setup]) -> None:
+        setup = make()
+        for partition in (0, 1, 2):
+            setup.send_and_run(partition)
+        one, two, three = setup.open
+        setup.answer(two, UNKNOWN)
+        assert [request.is_doubtful for request in (one, two, three)] == [False, True, False]
+        waiting = deque(StoredObject.of(request, 1_000) for request in (one, two, three, one))
+        groups = [[item.sequence for item in _next_group(waiting)] for _ in range(3)]
+        assert groups == [[0], [1], [2, 0]]
 
     def test_no_more_appends_than_the_log_knows_again(self, make: Callable[..., Setup]) -> None:
         setup = make(replace(CONFIG, max_in_flight=9))
