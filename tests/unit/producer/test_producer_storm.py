@@ -1,0 +1,94 @@
+"""Eight threads, a random failing store: every future completes once, and what was acknowledged is what is read."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from spark_replog.testing.faulty_store import FaultRates, FaultyStore
+from tests.unit.producer.conftest import FaultyBrokers
+from tests.unit.producer.producer_setup import Shop
+
+THREADS = 8
+RECORDS = 80
+GENTLE = {"delivery.timeout.ms": 30_000, "request.timeout.ms": 3_000, "replica.lag.time.max.ms": 1_000}
+ROUGH = {"delivery.timeout.ms": 300, "request.timeout.ms": 250, "replica.lag.time.max.ms": 100}
+
+
+def storm(shop, seed, rates):
+    for number, store in shop.brokers.faulty.items():
+        made = FaultyStore(store.store, seed=seed * 10 + number, rates=rates)
+        store._random, store._rates, store._stall_ms = made._random, made._rates, 5
+
+
+def send_all(producer, completed):
+    """Send from eight threads, with a flush now and then so that there are many requests."""
+    handles = {}
+
+    def work(thread):
+        for index in range(RECORDS):
+            number = thread * RECORDS + index
+            key = b"%d" % thread if thread % 2 else None
+            handle = handles[number] = producer.send("orders", b"%d" % number, key=key)
+            handle.add_done_callback(lambda _, number=number: completed.append(number))
+            if index % 10 == 9:
+                producer.flush()
+
+    threads = [threading.Thread(target=work, args=(each,)) for each in range(THREADS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return handles
+
+
+@pytest.mark.parametrize(
+    ("settings", "rates"),
+    [
+        (GENTLE, FaultRates(fail_before=0.1, lose_answer=0.1, stall=0.05)),
+        (ROUGH, FaultRates(fail_before=0.15, lose_answer=0.15, stall=0.05)),
+    ],
+    ids=["gentle", "rough"],
+)
+@pytest.mark.parametrize("seed", range(2))
+def test_each_future_completes_once_and_what_was_acknowledged_is_what_is_read(tmp_path, seed, settings, rates):
+    shop = Shop(tmp_path, FaultyBrokers, brokers=3)
+    shop.topic(partitions=3)
+    producer = shop.producer(**{"batch.size": 400, "max.request.size": 4_000, **settings})
+    producer.partitions_for("orders")
+    storm(shop, seed, rates)
+    completed: list[int] = []
+    handles = send_all(producer, completed)
+    storm(shop, seed, FaultRates())
+    final = [producer.send("orders", b"-%d" % (each + 1), partition=each) for each in range(3)]
+    producer.flush()
+    after = producer.send("orders", b"-9", partition=0)
+    assert after.result(20).offset >= 0, "it goes on behind the storm"
+    producer.close()
+    assert sorted(completed) == list(range(THREADS * RECORDS))
+    read = {partition: shop.values(partition=partition) for partition in range(3)}
+    everything = [value for values in read.values() for value in values]
+    assert len(set(everything)) == len(everything), "a record is there twice"
+    for value, handle in [*((b"%d" % number, handle) for number, handle in handles.items()), (b"-9", after)]:
+        if handle.exception(0) is None:
+            where = handle.result(0)
+            assert read[where.partition][where.offset] == value
+    if settings is GENTLE:
+        assert all(handle.exception(0) is None for handle in [*handles.values(), *final])
+        for thread in range(1, THREADS, 2):
+            mine = [int(value) for value in everything if int(value) // RECORDS == thread]
+            assert mine == sorted(mine)
+    assert sum(len(store.injected) for store in shop.brokers.faulty.values()) > 20
+
+
+def test_a_lost_root_stops_nobody(tmp_path):
+    shop = Shop(tmp_path, FaultyBrokers, brokers=3)
+    shop.topic()
+    producer = shop.producer(**GENTLE)
+    assert producer.send("orders", b"0").result(20).offset == 0
+    shop.brokers.faulty[0].is_down = True
+    assert [producer.send("orders", b"%d" % number).result(20).offset for number in (1, 2)] == [1, 2]
+    shop.brokers.faulty[0].is_down = False
+    assert producer.send("orders", b"3").result(20).offset == 3
+    assert shop.values() == [b"0", b"1", b"2", b"3"]
