@@ -52,6 +52,7 @@ class RecordAccumulator:
         retry_backoff_ms: pause before the second attempt of a batch.
         retry_backoff_max_ms: longest such pause.
         wake_up: called, outside of the lock, when a sender that waits might have something to do.
+        on_failed: told how many records of a batch failed, before their handles are.
         clock: ages of batches.
         random_source: spreads retries.
         sequences: numbers the batches of an idempotent producer when they are drained.
@@ -69,6 +70,7 @@ class RecordAccumulator:
         retry_backoff_ms: int = 100,
         retry_backoff_max_ms: int = 1_000,
         wake_up: Callable[[], None] | None = None,
+        on_failed: Callable[[int], None] | None = None,
         clock: Clock = SYSTEM_CLOCK,
         random_source: random.Random | None = None,
         sequences: ProducerSequences | None = None,
@@ -79,7 +81,8 @@ class RecordAccumulator:
         self._readiness = Readiness(linger_ms, max_request_size_bytes, fills_requests=fills_requests)
         self._delivery_timeout_ms = _NEVER_MS if delivery_timeout_ms is None else delivery_timeout_ms
         self._backoff = ExponentialBackoff(retry_backoff_ms, retry_backoff_max_ms, random_source or random.Random())
-        self._wake_up = wake_up or _nobody
+        self._wake_up = wake_up or (lambda: None)
+        self._on_failed = on_failed or (lambda _: None)
         self._clock = clock
         self._sequences = sequences
         self._lock = threading.Lock()
@@ -337,6 +340,7 @@ class RecordAccumulator:
         """Fail a drained batch and give its memory back; returns False where it had ended before."""
         if not self._end(batch, BatchState.FAILED):
             return False
+        self._on_failed(batch.row_count)
         batch.tell_failure(error, record_errors)
         return True
 
@@ -478,11 +482,8 @@ class RecordAccumulator:
     def _abort(self, batches: Iterable[ProducerBatch], error: ReplogError) -> None:
         for batch in batches:
             if self._end(batch, BatchState.ABORTED):
+                self._on_failed(batch.row_count)
                 batch.tell_failure(error)
-
-
-def _nobody() -> None:
-    """Wake nobody: the owner of the accumulator runs the sender."""
 
 
 __all__ = ["RecordAccumulator"]

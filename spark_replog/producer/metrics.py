@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
 
 from spark_replog.clock import Clock
 
@@ -66,7 +65,6 @@ _TOTALS = (
     ("record-send", "records"),
     ("record-error", "records that failed"),
     ("record-retry", "records put again"),
-    ("batch-split", "batches split"),
     ("byte", "bytes put"),
     ("request", "data objects"),
     ("commit", "entries of ledgers"),
@@ -98,11 +96,6 @@ class ProducerMetrics:
         self._totals = {name: 0 for name, _ in _TOTALS}
         self._rates = {name: Sampled(sample_count, window_ms) for name, _ in _TOTALS}
         self._averages = {name: Sampled(sample_count, window_ms) for name in _AVERAGES}
-        self._gauges: dict[str, Callable[[], float]] = {}
-
-    def gauge(self, name: str, read: Callable[[], float]) -> None:
-        """Show a number that is read when it is asked for."""
-        self._gauges[name] = read
 
     def count(self, name: str, value: int) -> None:
         """Count events of one of the totals."""
@@ -129,8 +122,6 @@ class ProducerMetrics:
             for name, sampled in self._averages.items():
                 found[f"{name}-avg"] = sampled.average(now_ms)
                 found[f"{name}-max"] = sampled.maximum(now_ms)
-        for name, read in self._gauges.items():
-            found[name] = read()
         return found
 
 

@@ -66,7 +66,7 @@ def build_parts(
     is_transactional = settings.client.transactional_id is not None
     sequences = ProducerSequences(producer_id, is_transactional=is_transactional) if settings.is_idempotent else None
     transport = PutTransport(cluster.brokers)
-    accumulator = _make_accumulator(settings, clock, random_source, transport, sequences)
+    accumulator = _make_accumulator(settings, clock, random_source, transport, sequences, metrics)
 
     def on_plan(plan: WritePlan) -> None:
         builder.plan = plan
@@ -145,6 +145,7 @@ def _make_accumulator(
     random_source: random.Random,
     transport: PutTransport,
     sequences: ProducerSequences | None,
+    metrics: ProducerMetrics,
 ) -> RecordAccumulator:
     config = settings.producer
     return RecordAccumulator(
@@ -160,6 +161,7 @@ def _make_accumulator(
         retry_backoff_ms=config.retry_backoff_ms,
         retry_backoff_max_ms=config.retry_backoff_max_ms,
         wake_up=transport.wake,
+        on_failed=lambda count: metrics.count("record-error", count),
         clock=clock,
         random_source=random_source,
         sequences=sequences,
