@@ -97,6 +97,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             ReplogError: UNKNOWN_TOPIC_OR_PARTITION, REPLOG_DATA_LOSS, REPLOG_NO_QUORUM.
         """
         at = self._position or self._initial_offset() if start is None else LogOffset.from_json(start)
+        self._show(at)
         cluster = shared_cluster(self._options.store)
         view = self._view(cluster, at)
         self._head = LogOffset(view.high_watermarks, view.topic_ids)
@@ -144,13 +145,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return plan_partitions(cluster, view, ranges, self._options)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Show the position under ``group.id``, if one is given; Spark's checkpoint is the truth."""
-        if self._options.group_id is None:
-            return
-        if self._publisher is None:
-            cluster = shared_cluster(self._options.store)
-            self._publisher = ProgressPublisher(cluster, self._options.group_id)
-        self._publisher.publish(LogOffset.from_json(end).ends)
+        """Show the position under ``group.id``; Spark calls this for a batch when the next one has data."""
+        self._show(LogOffset.from_json(end))
 
     def stop(self) -> None:
         """Hold nothing that needs closing: Spark ends this process with a signal, without this call."""
@@ -166,6 +162,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_partition(partition, self._options)
 
     # ---------------------------------------------------------------------------------- internal
+
+    def _show(self, at: LogOffset) -> None:
+        """Publish a position up to which all is processed, if ``group.id`` is given; costs the query nothing."""
+        if self._options.group_id is None:
+            return
+        if self._publisher is None:
+            cluster = shared_cluster(self._options.store)
+            self._publisher = ProgressPublisher(cluster, self._options.group_id)
+        self._publisher.publish(at.ends)
 
     def _initial_offset(self) -> LogOffset:
         if self._initial is None:

@@ -1,0 +1,29 @@
+"""A query with ``group.id`` is seen by the tools for consumer groups; its checkpoint stays the truth."""
+
+from __future__ import annotations
+
+import threading
+
+
+def committed(store, group):
+    (found,) = store.cli("group", "describe", group)
+    return {part["partition"]: (part["committed"], part["lag"]) for part in found["partitions"]}
+
+
+def test_a_query_shows_its_position_as_a_group(spark, store):
+    path, topic = str(store.path), store.topic("shown", 2)
+    spark.call("feed", path=path, topic=topic, rows={0: 10, 1: 4})
+    options = {"subscribe": topic, "startingOffsets": "earliest", "group.id": "billing"}
+    spark.call("stream_start", name="shown", path=path, checkpoint=store.checkpoint("shown"), options=options)
+    try:
+        spark.call("stream_take", name="shown")
+        pause, seen = threading.Event(), {}
+        for _ in range(40):
+            if any(item["group"] == "billing" for item in store.cli("group", "list")):
+                seen = committed(store, "billing")
+            if seen == {0: (10, 0), 1: (4, 0)}:
+                break
+            pause.wait(0.5)
+        assert seen == {0: (10, 0), 1: (4, 0)}
+    finally:
+        spark.call("stream_stop", name="shown")
