@@ -87,9 +87,9 @@ class FilteringBatchReader(BatchReader):
 
     def _section_may_match(self, section: SectionRef) -> bool:
         last = section.base_offset + section.row_count - 1
-        # Rows keep microseconds, the ledger milliseconds rounded down.
+        # Rows keep microseconds, the ledger milliseconds rounded outwards (ADR 2).
         return self._may_hold("offset", section.base_offset, last) and self._may_hold(
-            "timestamp", section.min_timestamp_ms * 1000, section.max_timestamp_ms * 1000 + 999
+            "timestamp", section.min_timestamp_ms * 1000, section.max_timestamp_ms * 1000
         )
 
     def _may_hold(self, column: str, low: Any, high: Any) -> bool:

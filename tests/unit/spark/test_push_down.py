@@ -191,3 +191,19 @@ def test_only_the_reader_of_the_push_down_worker_has_the_method():
 
     assert BatchReader.pushFilters is DataSourceReader.pushFilters
     assert FilteringBatchReader.pushFilters is not DataSourceReader.pushFilters
+
+
+def test_microseconds_of_a_row_are_not_lost_in_the_ledgers_milliseconds(store):
+    from spark_replog.coordinator.cluster import Cluster
+
+    Controller(Cluster.open(store)).create_topic("micro", partitions=1, replicas=1, config={})
+    time = datetime(2024, 1, 1, 12, 0, 0, 500, tzinfo=UTC)
+    columns = {"value": ["x"], "timestamp": pa.array([time], pa.timestamp("us", tz="UTC"))}
+    writer = BatchWriter(parse_sink_options({"path": store, "topic": "micro"}, streaming=False), overwrite=False)
+    writer.commit([writer.write(iter([pa.record_batch(columns)]))])
+    reader = FilteringBatchReader(parse_source_options({"path": store, "subscribe": "micro"}, streaming=False))
+    reader.pushFilters([GreaterThan(("timestamp",), time.replace(microsecond=400))])
+    assert len(reader.partitions()) == 1
+    reader = FilteringBatchReader(parse_source_options({"path": store, "subscribe": "micro"}, streaming=False))
+    reader.pushFilters([GreaterThan(("timestamp",), time.replace(microsecond=1000))])
+    assert reader.partitions() == []
