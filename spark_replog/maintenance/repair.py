@@ -28,6 +28,7 @@ from spark_replog.ledger.ledger import JournalRoot, Ledger, LedgerSettings, Prop
 from spark_replog.log.cluster_state import ClusterLedgerState
 from spark_replog.log.commands import BrokerRegister, IsrChange, encode_command
 from spark_replog.log.topic_state import TopicLedgerState
+from spark_replog.maintenance.pair_repair import find_lost_of_pair, rebuild_one_of_pair
 from spark_replog.storage.object_store import CreateOutcome
 from spark_replog.storage.paths import ROOT_FILE_KEY, data_folder, ledger_folders, out_key
 from spark_replog.storage.posix_store import sweep_temp_files
@@ -139,11 +140,17 @@ class StoreRepair:
             RetriableError: REPLOG_NO_QUORUM: too few metadata roots are left to know what was decided.
                 Nothing was changed.
         """
+        pair = find_lost_of_pair(self._brokers)
+        records = 0
+        if pair is not None:
+            records = rebuild_one_of_pair(self._brokers, *pair, partial(self._on_progress, pair[0], "journal"))
         self._cluster.refresh()
         roots = {broker_id: self._look(broker_id) for broker_id in self._brokers.broker_ids}
         self._report.roots = roots
         ledger_ids = self._ledger_ids()
         lost = [each for each in roots.values() if each.condition is RootCondition.LOST]
+        if pair is not None:
+            roots[pair[0]].condition, roots[pair[0]].journal_records = RootCondition.LOST, records
         for root in lost:
             self._attempt(root, partial(self._rebuild_journals, root, ledger_ids))
         usable = [each for each in roots.values() if each.condition in _USABLE and not each.detail]
@@ -197,8 +204,8 @@ class StoreRepair:
         if is_metadata and len(brokers.metadata_broker_ids) < 3:
             raise RetriableError(
                 ErrorCode.REPLOG_NO_QUORUM,
-                "a store with fewer than three metadata roots cannot tell what the lost one had decided. "
-                "Put the root back as it was.",
+                "with one or two metadata roots only an emptied one of two can be rebuilt, since nothing else knows "
+                "what this one had decided. Put the root back as it was.",
                 broker=broker_id,
             )
         store = brokers.store(broker_id)

@@ -1,0 +1,112 @@
+"""Gives one of two metadata roots its journals back.
+
+With two metadata roots nothing is decided, claimed or even known without both, so the lost one cannot be rebuilt by
+an owner (``maintenance.repair``). It need not be: every majority holds the root that is left, whose journal therefore
+has every promise and every accepted value that ever counted. Its records are copied as they are, then padded.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from spark_replog.errors import CorruptDataError, ErrorCode
+from spark_replog.ids import BrokerId, LedgerId
+from spark_replog.ledger.journal_rebuild import POSITION_MARGIN
+from spark_replog.ledger.record import (
+    NO_HASH,
+    NO_INDEX,
+    NONCE_SIZE_BYTES,
+    ZERO_EPOCH,
+    JournalRecord,
+    RecordKind,
+    decode_record,
+    encode_record,
+)
+from spark_replog.storage.brokers import BrokerSet
+from spark_replog.storage.object_store import CreateOutcome, ObjectStore
+from spark_replog.storage.paths import LEDGERS_PREFIX, ROOT_FILE_KEY, journal_key, ledger_folders
+from spark_replog.storage.root_file import encode_root_file
+from spark_replog.storage.root_reading import read_root
+
+
+def find_lost_of_pair(brokers: BrokerSet) -> tuple[BrokerId, BrokerId] | None:
+    """Return (the lost, the other) where exactly one of two metadata roots has no root file.
+
+    Raises:
+        ReplogError: a root does not answer.
+    """
+    if len(brokers.metadata_broker_ids) != 2:
+        return None
+    first, second = brokers.metadata_broker_ids
+    has_first, has_second = (read_root(brokers.store(each)) is not None for each in (first, second))
+    if has_first == has_second:
+        return None
+    return (second, first) if has_first else (first, second)
+
+
+def rebuild_one_of_pair(
+    brokers: BrokerSet, lost: BrokerId, other: BrokerId, on_record: Callable[[int, int], None]
+) -> int:
+    """Copy the other root's journals and write the root file last; return the number of records written.
+
+    Raises:
+        CorruptDataError: CORRUPT_MESSAGE: the lost root holds records of its own: empty it first.
+    """
+    source, target = brokers.store(other), brokers.store(lost)
+    root_file = read_root(source)
+    assert root_file is not None
+    target.make_folder("")
+    number = brokers.metadata_broker_ids.index(lost)
+    written = 0
+    ledger_ids = sorted(_ledgers_on(source))
+    for done, ledger_id in enumerate(ledger_ids):
+        for folder in ledger_folders(ledger_id):
+            target.make_folder(folder)
+        written += _copy_journal(ledger_id, source, target, number)
+        on_record(done + 1, len(ledger_ids))
+    target.create(ROOT_FILE_KEY, encode_root_file(replace(root_file, broker_id=lost)))
+    return written
+
+
+def _ledgers_on(store: ObjectStore) -> Iterator[LedgerId]:
+    """Yield every ledger that has a first journal record there, found by a listing of names."""
+    seen: set[str] = set()
+    for info in store.list_keys(LEDGERS_PREFIX):
+        ledger_id = info.key.split("/")[1]
+        if ledger_id not in seen:
+            seen.add(ledger_id)
+            if store.get(journal_key(ledger_id, 0)) is not None:
+                yield ledger_id
+
+
+def _copy_journal(ledger_id: LedgerId, source: ObjectStore, target: ObjectStore, number: int) -> int:
+    position = written = 0
+    named = NO_INDEX
+    promised = ZERO_EPOCH
+    while (data := source.get(journal_key(ledger_id, position))) is not None:
+        record = decode_record(data, root=source.url, position=position)
+        promised = max(promised, record.epoch)
+        if number < len(record.known):
+            named = max(named, record.known[number].position)
+        key = journal_key(ledger_id, position)
+        if target.create(key, data) is not CreateOutcome.CREATED:
+            raise CorruptDataError(
+                ErrorCode.CORRUPT_MESSAGE,
+                "the root holds a journal of its own. Empty it, or put the right one back, and repeat the repair.",
+                url=target.url,
+                key=key,
+            )
+        position += 1
+        written += 1
+    while position <= named + POSITION_MARGIN:
+        nonce = os.urandom(NONCE_SIZE_BYTES)
+        pad = JournalRecord(RecordKind.CLAIM, promised, nonce, NO_INDEX, NO_INDEX, NO_HASH, (), b"")
+        # EXISTS: the padding of an earlier attempt.
+        written += target.create(journal_key(ledger_id, position), encode_record(pad)) is CreateOutcome.CREATED
+        position += 1
+    return written
+
+
+__all__ = ["find_lost_of_pair", "rebuild_one_of_pair"]
