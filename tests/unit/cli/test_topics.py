@@ -204,9 +204,3 @@ def test_doctor_probes_each_root(store, replog, monkeypatch):
     text = replog("-s", store, "doctor")
     assert "CRITICAL  root 0" in text.out
     assert "->" in text.out
-
-
-def test_store_repair_is_not_there_yet_and_says_what_to_do(replog):
-    answer = replog("-s", "x", "store", "repair")
-    assert answer.exit_code == 2
-    assert "Put a lost or damaged root back" in answer.err
