@@ -8,8 +8,7 @@ import zipimport
 import pytest
 
 import spark_replog
-from spark_replog.spark import registration
-from spark_replog.spark.data_source import ReplogDataSource
+from spark_replog.spark import data_source, registration
 
 
 class Context:
@@ -57,7 +56,7 @@ def test_an_installed_package_ships_nothing():
     session = Session(context)
     spark_replog.register(session)
     spark_replog.register(session)
-    assert session.registered == [ReplogDataSource, ReplogDataSource]
+    assert session.registered == [data_source.ReplogDataSource, data_source.ReplogDataSource]
     assert context.shipped == []
 
 
@@ -74,7 +73,7 @@ def test_a_carried_wheel_is_shipped_once_as_a_zip(carried):
 def test_on_connect_the_class_is_registered_and_nothing_is_shipped(carried):
     session = Session()
     spark_replog.register(session)
-    assert session.registered == [ReplogDataSource]
+    assert session.registered == [data_source.ReplogDataSource]
 
 
 def test_a_name_that_the_look_up_has_found_is_no_error():
