@@ -224,6 +224,7 @@ class Ledger(Generic[S]):
             OutcomeUnknownError: REPLOG_COMMIT_OUTCOME_UNKNOWN: sent, and no majority answered; it may
                 still be decided. A replay finds it by its identity.
             RetriableError: REPLOG_NO_QUORUM: no majority, and the command was never sent.
+            ReplogError: RECORD_LIST_TOO_LARGE: the command is above `command_size_bytes_max`; nothing was decided.
             ReplogError: what `refresh` raises.
         """
         self._check_process()
@@ -331,7 +332,17 @@ class Ledger(Generic[S]):
         if not proposed:
             request.outcome = AppendOutcome(-1, None)
             return ()
-        return (proposed,) if isinstance(proposed, bytes) else proposed
+        commands = (proposed,) if isinstance(proposed, bytes) else proposed
+        size_bytes = sum(map(len, commands))
+        if size_bytes > self._settings.command_size_bytes_max:
+            request.error = ReplogError(
+                ErrorCode.RECORD_LIST_TOO_LARGE,
+                f"the entry would have {size_bytes} bytes, and {self._settings.command_size_bytes_max} is the most. "
+                "Nothing was decided. Write with fewer tasks or smaller batches, so that sections have more rows.",
+                ledger_id=self.ledger_id,
+            )
+            return ()
+        return commands
 
     def _expire(self, request: _Request, *, is_driver: bool) -> None:
         """Answer a request whose time is over."""

@@ -20,6 +20,8 @@ _log = logging.getLogger(__name__)
 SLOW_GET_MS = 3
 """From here on a get is a network's, and a cold start must not pay one round trip per entry."""
 WINDOW_MAX = 8
+READ_SIZE_BYTES_MAX = 8 * 1024 * 1024
+"""A read ends behind the record that reaches this, so that large entries are folded before more are fetched."""
 
 
 class RootIo:
@@ -120,13 +122,14 @@ class RootIo:
     def _read(self, root: JournalRoot, operation: Read) -> Completion:
         """Read on until a position is empty: one by one where gets are quick, else several at a time."""
         records: list[bytes] = []
-        window = 1
-        while len(records) < operation.limit:
+        window, size_bytes = 1, 0
+        while len(records) < operation.limit and size_bytes < READ_SIZE_BYTES_MAX:
             start_ms = self._clock.monotonic_ms()
             for found in self._get(root, operation.position + len(records), window):
                 if found is None:
                     return Completion(operation, Status.DONE, tuple(records), ended=True)
                 records.append(bytes(found))
+                size_bytes += len(records[-1])
             is_slow = self._clock.monotonic_ms() - start_ms >= SLOW_GET_MS
             window = min(2 * window, WINDOW_MAX, operation.limit - len(records)) if is_slow else 1
         return Completion(operation, Status.DONE, tuple(records))

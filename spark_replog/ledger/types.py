@@ -50,6 +50,7 @@ class LedgerSettings:
         root_retry_ms: first wait before a root that failed is tried again.
         root_retry_max_ms: its largest.
         entry_size_bytes_max: group commit stops adding commands here.
+        command_size_bytes_max: what one caller proposes may be larger than that, up to here (ADR 41).
         read_only: never claims, never appends.
         claim_round_step: how far above every seen round a claim goes; more than 1 only to rebuild a journal.
     """
@@ -62,6 +63,7 @@ class LedgerSettings:
     root_retry_ms: int = 20
     root_retry_max_ms: int = 250
     entry_size_bytes_max: int = 256 * 1024
+    command_size_bytes_max: int = 32 * 1024 * 1024
     read_only: bool = False
     claim_round_step: int = 1
 

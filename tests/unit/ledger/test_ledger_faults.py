@@ -13,6 +13,7 @@ from spark_replog.errors import (
     CorruptDataError,
     ErrorCode,
     OutcomeUnknownError,
+    ReplogError,
     RetriableError,
     UnsupportedFormatError,
 )
@@ -436,3 +437,36 @@ def test_a_read_only_process_leaves_the_root_as_it_is(make_store):
     reader = store.process(LedgerSettings(quorum_timeout_ms=5000, read_only=True))
     assert len(reader.commands()) == 4
     assert not (store.root_path(0) / out_key(LEDGER_ID)).exists()
+
+
+def test_an_entry_far_above_the_group_commit_size_is_one_record_and_above_the_bound_it_is_refused(make_store):
+    store = make_store(3)
+    settings = LedgerSettings(command_size_bytes_max=3_000_000)
+    process = store.process(settings)
+    process.append(b"x" * 3_000_000)
+    records = len(store.journal(1))
+    with pytest.raises(ReplogError) as refused:
+        process.append(b"y" * 3_000_001)
+    assert refused.value.code is ErrorCode.RECORD_LIST_TOO_LARGE
+    assert len(store.journal(1)) == records
+    process.append(b"z")
+    assert [len(command) for command in store.process().commands()] == [3_000_000, 1]
+
+
+def test_large_entries_are_read_and_folded_a_few_at_a_time(make_store):
+    store = make_store(1)
+    process = store.process()
+    for number in range(5):
+        process.append(b"%d" % number * 3_000_000)
+    reader = store.process()
+    sizes = []
+    execute = reader.ledger._io._read
+
+    def counted(*arguments):
+        completion = execute(*arguments)
+        sizes.append(len(completion.records))
+        return completion
+
+    reader.ledger._io._read = counted
+    assert len(reader.commands()) == 5
+    assert sizes == [3, 2]
