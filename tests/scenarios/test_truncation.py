@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pyarrow as pa
 import pytest
 
@@ -187,3 +189,45 @@ def test_an_append_whose_own_rows_are_gone_is_refused_and_decides_nothing(orders
     refused = orders.append("orders", {}, batch=0, objects=(made,))
     assert refused.error is not None and refused.error.code.name == "NOT_ENOUGH_REPLICAS"
     assert described(orders).log_end_offset == 0
+
+
+def test_a_cut_whose_answer_is_lost_is_made_once(orders, faults) -> None:
+    leader = described(orders).leader
+    others = {0, 1, 2} - {leader}
+    offsets(orders.append("orders", {0: 3}, batch=0, holders={leader}, acks=1))
+    made = orders.put("orders", {0: 1}, others)
+    orders.away(leader)
+    with faults(orders) as broken:
+        broken.lose_answers = True
+        unknown = orders.append("orders", {}, batch=0, query="other", objects=(made,))
+        assert unknown.error is not None
+    orders.reopen()
+    # Whatever of it was decided: the repetition finds it, and the rows that are lost are gone once.
+    again = orders.append("orders", {}, batch=0, query="other", objects=(made,))
+    assert again.error is None, again.error
+    assert orders.high_watermarks("orders") == [1, 0]
+    assert sum(each.row_count for each in orders.sections("orders")) == 1
+
+
+def test_two_coordinators_that_lose_the_leader_at_once_cut_once_and_both_are_written(orders) -> None:
+    leader = described(orders).leader
+    others = {0, 1, 2} - {leader}
+    offsets(orders.append("orders", {0: 3}, batch=0, holders={leader}, acks=1))
+    second = type(orders)(orders.path, orders.config)
+    batches = {"a": orders.put("orders", {0: 2}, others), "b": orders.put("orders", {0: 4}, others)}
+    orders.away(leader)
+    answers = {}
+
+    def commit(store, query) -> None:
+        answers[query] = store.append("orders", {}, batch=0, query=query, objects=(batches[query],))
+
+    threads = [threading.Thread(target=commit, args=each) for each in ((orders, "a"), (second, "b"))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    ranges = sorted(bounds for answer in answers.values() for bounds in offsets(answer).values())
+    assert ranges in ([(0, 2), (2, 6)], [(0, 4), (4, 6)])
+    orders.reopen()
+    assert orders.high_watermarks("orders") == [6, 0]
+    assert described(orders).leader_epoch == 2
