@@ -109,6 +109,15 @@ class ClientConfig:
         return self.enable_idempotence is not False
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskHooks:
+    """Classes of the user that a write task makes: names only, carried from the driver."""
+
+    interceptor_classes: str = ""
+    key_serializer: str = "bytes"
+    value_serializer: str = "bytes"
+
+
 def _conflict(message: str) -> InvalidConfigError:
     return InvalidConfigError(ErrorCode.REPLOG_CONFLICTING_OPTIONS, message)
 
@@ -209,5 +218,6 @@ __all__ = [
     "REFUSED_PRODUCER_PREFIXES",
     "REFUSED_PRODUCER_SETTINGS",
     "ClientConfig",
+    "TaskHooks",
     "refusal_of",
 ]

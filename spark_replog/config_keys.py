@@ -286,6 +286,24 @@ SINK_KEYS = (
         "Batch writes: a growing number; a write at or below the last one is skipped.",
     ),
     ConfigKey(
+        "interceptor.classes",
+        "sink",
+        None,
+        "",
+        "text",
+        "Classes of yours, comma separated, whose on_send_batch(topic, batch) sees every Arrow batch in the tasks. "
+        "Without the kafka. prefix, under which Kafka's connector refuses it; so are the next two.",
+    ),
+    ConfigKey(
+        "key.serializer",
+        "sink",
+        None,
+        "required",
+        "text",
+        "A class of yours, as module.Class, whose serialize_array(topic, array) makes the key column's bytes.",
+    ),
+    ConfigKey("value.serializer", "sink", None, "required", "text", "As key.serializer, for values."),
+    ConfigKey(
         "principal",
         "sink",
         None,

@@ -18,7 +18,7 @@ from spark_replog.producer.partitioner import UserPartitioner, check_arrow_parti
 from spark_replog.producer.producer_metadata import ProducerMetadata, TopicEntry
 from spark_replog.producer.record_handle import RecordHandle, RecordMetadata
 from spark_replog.producer.row_router import RowRouter
-from spark_replog.producer.serializers import BytesSerializer, Serializer, serialize_column
+from spark_replog.producer.serializers import Serializer, serialize_columns
 from spark_replog.producer.settings import ProducerSettings
 
 
@@ -176,19 +176,6 @@ class ArrowSender:
         return appender
 
 
-def serialize_columns(
-    batch: pa.RecordBatch, topic: str, key_serializer: Serializer, value_serializer: Serializer
-) -> pa.RecordBatch:
-    """Return the batch with key and value as bytes; a column that is missing, or bytes already, stays."""
-    for name, serializer in (("key", key_serializer), ("value", value_serializer)):
-        places = batch.schema.get_all_field_indices(name)
-        if len(places) != 1 or type(serializer) is BytesSerializer:
-            continue  # InputColumns refuses what is no bytes, with the words of the sink
-        column = serialize_column(serializer, name, topic, batch.column(places[0]))
-        batch = batch.set_column(places[0], name, column)
-    return batch
-
-
 def _batches(data: pa.Table | pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     if isinstance(data, pa.RecordBatch):
         yield data
@@ -201,4 +188,4 @@ def _batches(data: pa.Table | pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         )
 
 
-__all__ = ["ArrowSender", "TableHandle", "serialize_columns"]
+__all__ = ["ArrowSender", "TableHandle"]

@@ -219,6 +219,19 @@ def serialize_column(serializer: Serializer, side: str, topic: str, array: pa.Ar
     return data
 
 
+def serialize_columns(
+    batch: pa.RecordBatch, topic: str, key_serializer: Serializer, value_serializer: Serializer
+) -> pa.RecordBatch:
+    """Return the batch with key and value as bytes; a column that is missing, or bytes already, stays."""
+    for name, serializer in (("key", key_serializer), ("value", value_serializer)):
+        places = batch.schema.get_all_field_indices(name)
+        if len(places) != 1 or type(serializer) is BytesSerializer:
+            continue  # InputColumns refuses what is no bytes, with the words of the sink
+        column = serialize_column(serializer, name, topic, batch.column(places[0]))
+        batch = batch.set_column(places[0], name, column)
+    return batch
+
+
 def check_arrow_form(found: object, setting: str, method: str) -> None:
     """Refuse a class that works record by record only.
 
@@ -261,4 +274,5 @@ __all__ = [
     "make_serializer",
     "serialize",
     "serialize_column",
+    "serialize_columns",
 ]

@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from spark_replog.clock import SYSTEM_CLOCK, Clock
 from spark_replog.config import ProducerConfig
+from spark_replog.config_client import TaskHooks
 from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError
 from spark_replog.ids import LedgerId
 from spark_replog.log.model import DataObject
@@ -28,10 +29,12 @@ from spark_replog.producer.buffer_pool import BufferPool
 from spark_replog.producer.columns import InputColumns
 from spark_replog.producer.delivery import Delivered, DeliveryResult
 from spark_replog.producer.in_flight import DataRequest
+from spark_replog.producer.interceptors import Interceptors
 from spark_replog.producer.object_builder import ObjectBuilder
 from spark_replog.producer.partitioner import load_partitioner
 from spark_replog.producer.row_router import RowRouter
 from spark_replog.producer.sender import Sender
+from spark_replog.producer.serializers import check_arrow_form, make_serializer, serialize_columns
 from spark_replog.producer.transport import PutTransport
 from spark_replog.storage.brokers import BrokerSet
 
@@ -89,6 +92,7 @@ class TaskWriter:
         batch_id: micro-batch, or sequence of the producer.
         task_id: Spark partition id of the task.
         default_topic: the topic option; None: rows name their topic.
+        hooks: interceptors and serializers of the user, in their Arrow form.
         clock: time of rows without one, time-outs.
     """
 
@@ -102,6 +106,7 @@ class TaskWriter:
         batch_id: int,
         task_id: int,
         default_topic: str | None,
+        hooks: TaskHooks | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         # Seeded by the task: a retry chooses the same partitions, and nothing else depends on it.
@@ -109,6 +114,7 @@ class TaskWriter:
         self._config = config
         self._clock = clock
         self._default_topic = default_topic
+        self._hooks = None if hooks is None or hooks == TaskHooks() else _Hooks(hooks)
         self._columns: InputColumns | None = None
         custom = load_partitioner(config.partitioner_class) if config.partitioner_class else None
         pool_bytes = config.buffer_memory_bytes - config.buffer_memory_bytes // SLACK_DIVISOR
@@ -157,6 +163,8 @@ class TaskWriter:
             RetriableError: a request failed, or memory stayed exhausted; nothing was committed.
         """
         self._check_open()
+        if self._hooks is not None:
+            batch = self._hooks.apply(self._default_topic, batch)
         if self._columns is None or not self._columns.schema.equals(batch.schema):
             self._columns = InputColumns(batch.schema, self._default_topic)
         if batch.num_rows:
@@ -231,6 +239,27 @@ class TaskWriter:
     def _check_open(self) -> None:
         if self._is_closed:
             raise InvalidConfigError(ErrorCode.INVALID_REQUEST, "this writer is closed. Open a new one.")
+
+
+class _Hooks:
+    """Interceptors and serializers of one task. Nobody is told of acknowledgements: the driver commits.
+
+    Args:
+        names: of the classes; each must have its Arrow form.
+    """
+
+    def __init__(self, names: TaskHooks) -> None:
+        self._interceptors = Interceptors.of(names.interceptor_classes)
+        self._interceptors.check_arrow_forms()
+        self._key_serializer = make_serializer("key.serializer", names.key_serializer)
+        self._value_serializer = make_serializer("value.serializer", names.value_serializer)
+        check_arrow_form(self._key_serializer, "key.serializer", "serialize_array(topic, array)")
+        check_arrow_form(self._value_serializer, "value.serializer", "serialize_array(topic, array)")
+
+    def apply(self, topic: str | None, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the batch as interceptors leave it, with keys and values as bytes."""
+        changed = self._interceptors.on_send_batch(topic, batch)
+        return serialize_columns(changed, topic or "", self._key_serializer, self._value_serializer)
 
 
 def _log(error: ReplogError) -> None:

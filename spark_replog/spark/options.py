@@ -22,6 +22,7 @@ from spark_replog.config import (
     parse_value,
     unknown_option_error,
 )
+from spark_replog.config_client import TaskHooks
 from spark_replog.errors import ErrorCode, InvalidConfigError
 from spark_replog.log.model import ResetPolicy
 from spark_replog.spark.kafka_options import (
@@ -37,6 +38,7 @@ from spark_replog.spark.read_bounds import check_bounds, parse_bounds
 from spark_replog.spark.times import parse_duration_ms
 
 _STORAGE_PREFIX = "storage."
+_HOOKS = frozenset({"interceptor.classes", "key.serializer", "value.serializer"})
 _ENGINE_KEYS = frozenset({"checkpointlocation", "queryname", "path", "paths"})
 """Put there by Spark itself, on sources and sinks."""
 _TABLE_KEY = "provider"
@@ -102,6 +104,7 @@ class SinkOptions:
     topic: str | None
     producer: ProducerConfig
     coordinator: CoordinatorConfig
+    hooks: TaskHooks
     principal: str | None
     client_id: str
     transactional_id: str | None
@@ -156,6 +159,9 @@ def parse_sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOp
     """
     lowered = _lowered(options)
     given = without_ignored({name: value for name, value in lowered.items() if name != _CLIENT_ID}, "sink")
+    for name in given:
+        if name not in _HOOKS and normalise_key(name) in _HOOKS:
+            raise unknown_option_error(name, ())  # as Kafka's connector does; the plain name is this project's own
     _refuse_unknown(given, _sink_names())
     client = {
         normalise_key(name): value
@@ -168,6 +174,11 @@ def parse_sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOp
         producer=ProducerConfig.from_options(client),
         coordinator=CoordinatorConfig.from_options(client),
         principal=given.get("principal") or None,
+        hooks=TaskHooks(
+            interceptor_classes=given.get("interceptor.classes", ""),
+            key_serializer=given.get("key.serializer", "bytes"),
+            value_serializer=given.get("value.serializer", "bytes"),
+        ),
         client_id=_client_id(lowered),
         transactional_id=_get_prefixed(given, "transactional.id"),
         on_reset=_reset_policy(given, streaming=streaming),

@@ -214,6 +214,7 @@ def _write_task(
         batch_id=task.batch_id,
         task_id=task_id,
         default_topic=options.topic,
+        hooks=options.hooks,
     )
     try:
         writer.append(first)

@@ -11,9 +11,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from spark_replog.config_client import TaskHooks
 from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError, ReplogError, RetriableError
 from spark_replog.log.write_plan import TopicPlan
-from spark_replog.producer.task_writer import TaskResult
+from spark_replog.producer.task_writer import TaskResult, TaskWriter
 from spark_replog.storage.paths import data_key
 from spark_replog.testing.faulty_store import FaultRates, FaultyStore
 from tests.unit.producer.support import HEADERS, QUICK, Task, batch, written
@@ -265,3 +266,63 @@ class TestRefusals:
         task = make_task()
         task.write()
         assert self.refused(task, batch(1)).code is ErrorCode.INVALID_REQUEST
+
+
+class Doubled:
+    """An interceptor of a write task."""
+
+    def on_send_batch(self, topic, batch):
+        return pa.concat_tables([pa.table(batch)] * 2).combine_chunks().to_batches()[0]
+
+
+class Exclaimed:
+    """A serializer with both forms."""
+
+    def serialize(self, topic, value):
+        return value + b"!"
+
+    def serialize_array(self, topic, array):
+        return pa.array([value.as_py() + b"!" for value in array], pa.binary())
+
+
+class OneByOne:
+    """Works record by record only."""
+
+    def on_send(self, record):
+        return record
+
+    def serialize(self, topic, value):
+        return value
+
+
+def hooked(task, **names):
+    """The task's writer, with classes of this module."""
+    paths = {name: f"{__name__}.{kind.__name__}" for name, kind in names.items()}
+    return TaskWriter(
+        task.plan,
+        QUICK,
+        task.brokers,
+        query_id="q" * 32,
+        batch_id=1,
+        task_id=0,
+        default_topic="orders",
+        hooks=TaskHooks(**paths),
+    )
+
+
+def test_interceptors_and_serializers_of_the_user_run_in_the_task(make_task):
+    task = make_task()
+    writer = hooked(task, interceptor_classes=Doubled, value_serializer=Exclaimed)
+    writer.append(batch(2, size_bytes=1))
+    assert task.values(writer.close()) == {("orders", 0): [b"0!", b"1!", b"0!", b"1!"]}
+
+
+@pytest.mark.parametrize(
+    ("name", "method"),
+    [("interceptor_classes", "on_send_batch"), ("value_serializer", "serialize_array")],
+)
+def test_a_class_without_its_arrow_form_is_refused_before_any_row(make_task, name, method):
+    task = make_task()
+    with pytest.raises(InvalidConfigError, match=method):
+        hooked(task, **{name: OneByOne})
+    assert task.brokers.put_count() == 0

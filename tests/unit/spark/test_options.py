@@ -331,3 +331,11 @@ def test_a_client_id_is_used_and_so_not_called_ignored(caplog):
 def test_a_group_is_where_a_stream_shows_its_position(name):
     assert read(**{name: "billing"}).group_id == "billing"
     assert read().group_id is None
+
+
+def test_sink_carries_the_users_classes_under_their_plain_names_only():
+    options = write(**{"interceptor.classes": "a.B", "value.serializer": "c.D"})
+    assert (options.hooks.interceptor_classes, options.hooks.value_serializer) == ("a.B", "c.D")
+    assert options.hooks.key_serializer == "bytes"
+    with pytest.raises(InvalidConfigError, match=r"kafka option 'interceptor\.classes' is not supported"):
+        write(**{"kafka.interceptor.classes": "a.B"})
