@@ -150,7 +150,7 @@ def _damaged(root: str, position: int, why: str) -> CorruptDataError:
     return CorruptDataError(
         ErrorCode.CORRUPT_MESSAGE,
         f"The journal record at position {position} of {root} is damaged: {why}. "
-        "Put this root's journal back as it was; the other roots serve meanwhile.",
+        "Move this journal's folder away and run `replog store repair --rebuild BROKER`; the other roots serve on.",
         root=root,
         position=position,
     )

@@ -229,6 +229,24 @@ def test_a_root_caught_going_back_in_time_says_so_and_is_rebuilt_without_being_n
     fill(store, count, 1, holders={0, 1})
 
 
+def test_a_damaged_journal_is_moved_away_and_written_anew(store) -> None:
+    store.create("orders", 2)
+    fill(store, 0, 3)
+    folder = store.path / "broker-1" / journal_folder(store.cluster.lookup("orders").ledger_id)
+    record = sorted(folder.iterdir())[1]
+    record.chmod(0o644)
+    record.write_bytes(b"?" * 80)
+    report = repair(store, rebuild=frozenset({1}))
+    assert not report.roots[1].is_repaired
+    assert "store repair --rebuild" in report.roots[1].detail
+    os.rename(folder, store.path / "moved-away")
+    assert repair(store, rebuild=frozenset({1})).roots[1].is_repaired
+    lose(store, 2)
+    store.reopen()
+    assert read_all(store) == 15
+    fill(store, 3, 1, holders={0, 1})
+
+
 def test_damaged_short_and_missing_copies_are_mended(store) -> None:
     store.create("orders", 2)
     fill(store, 0, 4)
