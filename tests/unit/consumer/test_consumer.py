@@ -272,6 +272,21 @@ def test_auto_commit_is_paced_and_done_at_the_end(filled):
     assert assigned(filled, P0, group="g").committed([P0])[P0].offset == 6
 
 
+def test_an_idle_consumer_commits_nothing_again(filled):
+    again = filled.another_process()
+    again.count_calls()
+    reader = assigned(again, P0, group="g")
+    reader.poll()
+    again.clock.advance(5_000)
+    reader.poll()
+    assert again.calls()["create"] > 0
+    again.forget_calls()
+    for _ in range(3):
+        again.clock.advance(5_000)
+        reader.poll()
+    assert "create" not in again.calls()
+
+
 def test_an_auto_commit_that_fails_is_logged_and_tried_again(filled, caplog, monkeypatch):
     reader = assigned(filled, P0, group="g")
     reader.poll(max_records=2)
