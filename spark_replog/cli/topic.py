@@ -10,6 +10,7 @@ import click
 
 from spark_replog.cli.output import emit, error_item, table
 from spark_replog.cli.settings import Settings, current_settings, global_options
+from spark_replog.cli.topic_config import config as topic_config
 from spark_replog.cli.topic_partitions import elect, parse_assignment, reassign
 from spark_replog.errors import ReplogError, RetriableError
 
@@ -283,3 +284,4 @@ def _confirm(yes: bool, question: str) -> None:
 
 topic.add_command(elect)
 topic.add_command(reassign)
+topic.add_command(topic_config)

@@ -25,6 +25,7 @@ from spark_replog.ledger.ledger import Ledger
 from spark_replog.log.acl import AclOperation
 from spark_replog.log.cluster_state import ClusterLedgerState
 from spark_replog.log.commands import (
+    ConfigSet,
     IsrChange,
     LedgerRegister,
     LogStartAdvance,
@@ -181,6 +182,37 @@ class Controller:
             if len(current.partitions) != count:
                 raise topic_rules.changed_meanwhile(name)
             return encode_command(PartitionsAdd(handle.topic_id, total, added))
+
+        ledger.append(propose, timeout_ms=self._timeout_ms)
+        return self._describe(name)
+
+    def alter_config(self, name: str, changes: Mapping[str, str | None]) -> TopicDescription:
+        """Change settings of a topic; None takes one away, so that its default holds.
+
+        They hold for what is written and read from now on; ``min.insync.replicas`` for what waits, too.
+
+        Raises:
+            AuthorizationError: TOPIC_AUTHORIZATION_FAILED.
+            InvalidConfigError: INVALID_CONFIG: nothing was changed.
+            NotFoundError: UNKNOWN_TOPIC_OR_PARTITION.
+            RetriableError: REPLOG_NO_QUORUM.
+        """
+        self._require(AclOperation.ALTER_CONFIGS, name)
+        self._cluster.refresh()
+        handle = self._cluster.lookup(name)
+        ledger, _ = self._cluster.topic_state(handle)
+
+        def propose(state: TopicLedgerState) -> bytes | None:
+            topic = state.topics[handle.topic_id]
+            if topic.closed:
+                raise unknown_topic(name, self._cluster.path)
+            wanted = {**topic.config, **{key: value for key, value in changes.items() if value is not None}}
+            for key in [key for key, value in changes.items() if value is None]:
+                wanted.pop(key, None)
+            _validated_config(wanted)
+            if wanted == topic.config:
+                return None
+            return encode_command(ConfigSet(handle.topic_id, tuple(sorted(changes.items()))))
 
         ledger.append(propose, timeout_ms=self._timeout_ms)
         return self._describe(name)

@@ -115,7 +115,7 @@ class TopicTable:
             else:
                 topic.config[key] = value
         for partition in topic.partitions:
-            partition.min_insync = min_insync_replicas(topic.config, len(partition.replicas))
+            partition.min_insync = min_insync_replicas(topic.config, len(partition.replicas) - len(partition.adding))
         return OK
 
     def _add_partitions(self, topic: TopicState, assignments: _Assignments) -> None:

@@ -81,21 +81,12 @@ def test_an_unclean_election_needs_the_setting_and_cuts_where_the_new_leader_end
     refused = store.append("orders", {0: 1}, batch=2, holders={1, 2})
     assert refused.error is not None and refused.error.code.name == "LEADER_NOT_AVAILABLE"
     assert codes(admin.elect_leaders("orders", is_unclean=True)) == ["ELIGIBLE_LEADERS_NOT_AVAILABLE"]
-    store.create("allowed", config=UNCLEAN)
-    allow(store, "orders")
+    store.controller.alter_config("orders", {"unclean.leader.election.enable": "true"})
     (won,) = admin.elect_leaders("orders", is_unclean=True)
     assert (won.error, won.leader, won.isr) == (None, 1, (1,))
     assert (at(store).high_watermark, at(store).log_end_offset) == (2, 2)
     assert is_applied(store.append("orders", {0: 1}, batch=2, holders={1}))
     assert at(store).high_watermark == 3
-
-
-def allow(store, topic) -> None:
-    from spark_replog.log.commands import ConfigSet, encode_command
-
-    handle = store.cluster.lookup(topic)
-    change = encode_command(ConfigSet(handle.topic_id, (("unclean.leader.election.enable", "true"),)))
-    store.cluster.topic_ledger(handle.ledger_id).append(lambda _: change, timeout_ms=5000)
 
 
 # -- fencing ------------------------------------------------------------------------------------------

@@ -89,3 +89,22 @@ def test_the_coordinator_runs_until_sigterm(store):
     out, _ = process.communicate(timeout=30)
     assert process.returncode == 0
     assert out.startswith("stopped after ")
+
+
+def test_settings_are_shown_set_and_unset(store, replog):
+    def settings(*arguments):
+        answer = replog("-s", store, "topic", "config", "orders", *arguments, "-f", "json")
+        return {each["key"]: (each["value"], each["source"]) for each in answer.items[0].get("settings", [])}, answer
+
+    found, _ = settings("get")
+    assert found["retention.ms"] == ("604800000", "default")
+    found, _ = settings("set", "retention.ms=1000", "unclean.leader.election.enable=true")
+    assert found["retention.ms"] == ("1000", "topic")
+    assert found["unclean.leader.election.enable"] == ("true", "topic")
+    found, _ = settings("unset", "retention.ms")
+    assert found["retention.ms"] == ("604800000", "default")
+    _, answer = settings("set", "retention.ms=soon")
+    assert (answer.exit_code, answer.items[0]["error"]) == (2, "INVALID_CONFIG")
+    for wrong in (("get", "a"), ("set",), ("set", "a"), ("unset", "a=b")):
+        assert settings(*wrong)[1].exit_code == 2
+    assert settings("get")[0]["unclean.leader.election.enable"] == ("true", "topic")

@@ -15,6 +15,7 @@ from spark_replog.log.commands import (
     AclsAdd,
     AclsRemove,
     Append,
+    BrokerFence,
     BrokerRegister,
     ClusterConfigSet,
     ConfigSet,
@@ -27,6 +28,7 @@ from spark_replog.log.commands import (
     LedgerRegister,
     LogStartAdvance,
     LogStartReason,
+    PartitionChange,
     PartitionsAdd,
     ProducerIdentity,
     QuotaAlter,
@@ -36,6 +38,7 @@ from spark_replog.log.commands import (
     TopicInit,
     TopicPublish,
     TopicUnpublish,
+    Truncate,
     decode_command,
     encode_command,
 )
@@ -96,6 +99,7 @@ bindings = st.lists(
     max_size=3,
 ).map(tuple)
 quota_changes = st.lists(st.tuples(text, st.none() | uint), max_size=3).map(tuple)
+id_lists = st.lists(uint, max_size=4).map(tuple)
 commands = st.one_of(
     st.builds(AclsAdd, bindings),
     st.builds(AclsRemove, bindings),
@@ -104,6 +108,21 @@ commands = st.one_of(
     st.builds(Append, identities, text, text, time_ms, st.lists(objects, max_size=4).map(tuple)),
     st.builds(TopicInit, topic_ids, text, replica_lists, st.lists(st.tuples(text, text), max_size=3).map(tuple)),
     st.builds(TopicClose, topic_ids),
+    st.builds(
+        PartitionChange,
+        topic_ids,
+        uint,
+        uint,
+        uint,
+        st.integers(-1, 2**31),
+        id_lists,
+        id_lists,
+        id_lists,
+        id_lists,
+        st.booleans(),
+    ),
+    st.builds(BrokerFence, uint, st.booleans()),
+    st.builds(Truncate, uint),
     st.builds(
         LogStartAdvance,
         topic_ids,
