@@ -47,6 +47,7 @@ def test_throttle_times_of_quota_utils(quota, samples, amount, throttle_ms):
 def test_throttle_times_are_bounded_and_none_is_due_at_or_below_the_quota():
     assert bounded_throttle_time_ms(100, 50, 2000, 500) == 500
     assert bounded_throttle_time_ms(100, 50, 2000, 10_000) == 2000
+    assert bounded_throttle_time_ms(55, 50, 1000, 500) == 100
     assert bounded_throttle_time_ms(50, 50, 2000, 500) == 0
     assert throttle_time_ms(40, 50, 2000) < 0
     assert bounded_throttle_time_ms(40, 50, 2000, 500) == 0
