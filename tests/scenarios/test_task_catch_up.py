@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pickle
 from dataclasses import replace
 
+import pyarrow as pa
 import pytest
 
 from spark_replog.config import CoordinatorConfig
@@ -176,3 +178,21 @@ def test_a_task_older_than_half_of_the_floors_lag_fails_early(store) -> None:
     with pytest.raises(ReplogError, match=r"gc\.floor\.lag\.ms") as raised:
         check_task_age(plan, config, clock=At(6_001))
     assert raised.value.code is ErrorCode.REPLOG_JOB_TOO_LONG
+
+
+def test_the_sinks_tasks_catch_up_and_its_commit_records_it(behind) -> None:
+    pytest.importorskip("pyspark")
+    from spark_replog.spark.options import parse_sink_options
+    from spark_replog.spark.sink import BatchWriter
+
+    options = {"path": str(behind.path), "topic": "orders", "replica.rejoin.wait.ms": "3600000"}
+    writer = BatchWriter(parse_sink_options(options, streaming=False), overwrite=False)
+    rows = pa.record_batch({"value": pa.array([b"a", b"b"], pa.binary())})
+    message = pickle.loads(pickle.dumps(pickle.loads(pickle.dumps(writer)).write(iter([rows]))))
+    assert len(message.copies) == 5
+    assert message.row_count == 2
+    writer.commit([message])
+    behind.reopen()
+    assert behind.high_watermarks("orders") == [7]
+    holders = [section.object.holders for section in behind.sections("orders")]
+    assert holders[:5] == [{0, 1, 2}] * 5
