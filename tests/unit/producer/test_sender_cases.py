@@ -194,6 +194,8 @@ class TestWithoutIdempotence:
         setup.run(after_ms=20)
         again = next(request for request in setup.open if request is not others)
         assert [batch.row_count for batch in again.batches] == [1, 1]
+        body = next(put["body"] for put in setup.transport.sent if put["key"] == again.key)
+        assert 0 < body.index(b"a" * 900) < body.index(b"b" * 900)
         setup.answer(again, offset=70)
         setup.answer(others, offset=5)
         assert [handle.result(0).offset for handle in (first, second, other)] == [70, 71, 5]
