@@ -108,22 +108,15 @@ def stream_run(spark, path, checkpoint, options, trigger="now", **more):
 
 
 def stream_refusals(spark, path, checkpoint_folder, cases):
-    """Start a query per case, all at once; return what each is refused with, None where it is not."""
+    """Start a query per case; return what each is refused with, None where it is not.
+
+    One after the other: each starts a process, and Spark waits for few seconds only until it connects.
+    """
     answers = []
-    started = []
     for number, options in enumerate(cases):
         try:
             where = options.pop("path", path)
             stream = Watched(spark, where, f"{checkpoint_folder}/{number}", options, "now")
-        except Exception as error:
-            started.append(str(error))
-        else:
-            started.append(stream)
-    for stream in started:
-        if isinstance(stream, str):
-            answers.append(stream)
-            continue
-        try:
             stream.query.awaitTermination(90)
             answers.append(None)
         except Exception as error:
@@ -156,7 +149,7 @@ def batch_refusals(spark, path, cases):
             return str(error)
         return None
 
-    with ThreadPoolExecutor(4) as pool:
+    with ThreadPoolExecutor(2) as pool:
         return list(pool.map(answer_of, cases))
 
 
