@@ -9,6 +9,7 @@ import pytest
 
 from spark_replog.coordinator.producer_claim import claim_producer
 from spark_replog.errors import ErrorCode, FencedError, InvalidConfigError, OutcomeUnknownError, ReplogError
+from spark_replog.producer.committer import Answer
 from spark_replog.testing.faulty_store import Fault
 
 TILL = {
@@ -286,6 +287,28 @@ def test_a_commit_without_answer_can_be_aborted_and_is_then_either_in_or_never(s
     with producer.transaction():
         producer.send("orders", b"after")
     assert shop.values() == [*expected, b"after"]
+
+
+def test_what_an_abort_found_undecided_can_never_be_decided(shop, monkeypatch):
+    shop.topic()
+    producer = shop.producer(**TILL)
+    with producer.transaction():
+        producer.send("orders", b"before")
+    producer.begin_transaction()
+    handle = producer.send("orders", b"lost")
+    unknown = OutcomeUnknownError(ErrorCode.REPLOG_COMMIT_OUTCOME_UNKNOWN, "no answer.")
+    with monkeypatch.context() as patch:
+        patch.setattr(producer._appender, "append", lambda *_, **__: Answer({}, unknown))
+        with pytest.raises(OutcomeUnknownError):
+            producer.commit_transaction()
+    late = producer._transactions._append
+    producer.abort_transaction()
+    assert handle.exception(5).code is ErrorCode.REPLOG_TRANSACTION_ABORTED
+    again = producer._appender.append(shop.cluster.lookup("orders").ledger_id, late, 0, is_atomic=True)
+    assert again.error.code is ErrorCode.PRODUCER_FENCED
+    with producer.transaction():
+        producer.send("orders", b"after")
+    assert shop.values() == [b"before", b"after"]
 
 
 def test_two_programs_that_start_together_take_turns(shop):
