@@ -231,3 +231,17 @@ def test_two_coordinators_that_lose_the_leader_at_once_cut_once_and_both_are_wri
     orders.reopen()
     assert orders.high_watermarks("orders") == [6, 0]
     assert described(orders).leader_epoch == 2
+
+
+def test_a_leader_whose_root_hangs_is_lost_too_and_its_followers_are_not_blamed(orders, faults) -> None:
+    leader = described(orders).leader
+    others = {0, 1, 2} - {leader}
+    offsets(orders.append("orders", {0: 3}, batch=0, holders={leader}, acks=1))
+    made = orders.put("orders", {0: 1}, others)
+    with faults(orders, CoordinatorConfig(replica_lag_time_max_ms=300)) as broken:
+        broken.stores[leader].hung.clear()  # every call to this root blocks, as on a dead NFS mount
+        answer = orders.append("orders", {}, batch=0, query="other", objects=(made,))
+        broken.stores[leader].hung.set()
+        assert offsets(answer) == {0: (0, 1)}
+    orders.reopen()
+    assert (set(described(orders).isr), described(orders).high_watermark) == (others, 1)
