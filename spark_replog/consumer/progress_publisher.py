@@ -27,11 +27,19 @@ class ProgressPublisher:
     Args:
         cluster: the opened store.
         group: `group.id`.
+        principal: of the query; None: see ``principal.default_principal``.
         interval_ms: pause between two commits.
     """
 
-    def __init__(self, cluster: Cluster, group: str, *, interval_ms: int = PUBLISH_INTERVAL_MS) -> None:
-        self._coordinator = GroupCoordinator(cluster)
+    def __init__(
+        self,
+        cluster: Cluster,
+        group: str,
+        *,
+        principal: str | None = None,
+        interval_ms: int = PUBLISH_INTERVAL_MS,
+    ) -> None:
+        self._coordinator = GroupCoordinator(cluster, principal=principal)
         self._group = group
         self._interval_ms = interval_ms
         self._wanted: dict[TopicPartition, int] = {}

@@ -222,8 +222,10 @@ class GroupCoordinator:
         """Return the group on the newest fold, as a copy to keep; None: there is no such group.
 
         Raises:
+            AuthorizationError: GROUP_AUTHORIZATION_FAILED.
             RetriableError: REPLOG_NO_QUORUM.
         """
+        self._require(AclOperation.DESCRIBE, group)
         found = self._ledger.find()
         if found is None:
             return None

@@ -169,7 +169,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return
         if self._publisher is None:
             cluster = shared_cluster(self._options.store)
-            self._publisher = ProgressPublisher(cluster, self._options.group_id)
+            self._publisher = ProgressPublisher(cluster, self._options.group_id, principal=self._options.principal)
         self._publisher.publish(at.ends)
 
     def _initial_offset(self) -> LogOffset:

@@ -88,6 +88,7 @@ def test_a_group_commits_for_what_its_member_may_read(secured):
     for call in (
         lambda: coordinator.commit_offsets("g", offsets),
         lambda: coordinator.fetch_offsets("g"),
+        lambda: coordinator.group("g"),
         lambda: coordinator.delete_group("g"),
         lambda: coordinator.delete_offsets("g", [key]),
     ):
