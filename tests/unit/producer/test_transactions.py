@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from spark_replog.coordinator.producer_claim import claim_producer
+from spark_replog.clock import SYSTEM_CLOCK
 from spark_replog.errors import ErrorCode, FencedError, InvalidConfigError, OutcomeUnknownError, ReplogError
 from spark_replog.producer.committer import Answer
 from spark_replog.testing.faulty_store import Fault
@@ -169,6 +170,7 @@ def test_a_transaction_that_is_open_too_long_is_not_committed(shop):
     producer.begin_transaction()
     producer.send("orders", b"v")
     producer.flush()
+    SYSTEM_CLOCK.sleep_ms(5)  # the flush alone may take less than the time-out
     with pytest.raises(InvalidConfigError, match=r"transaction\.timeout\.ms"):
         producer.commit_transaction()
     producer.abort_transaction()
