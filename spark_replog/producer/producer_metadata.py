@@ -16,7 +16,7 @@ from spark_replog.coordinator.cluster import Cluster
 from spark_replog.coordinator.topic_rules import INTERNAL_TOPICS
 from spark_replog.coordinator.write_plan import make_write_plan
 from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError, ReplogError, RetriableError
-from spark_replog.ids import LedgerId, TopicPartition, is_valid_topic_name
+from spark_replog.ids import TopicPartition, is_valid_topic_name
 from spark_replog.log.write_plan import TopicPlan, WritePlan
 from spark_replog.producer.accumulator import RecordAccumulator
 from spark_replog.producer.murmur2 import partition_of
@@ -101,7 +101,6 @@ class ProducerMetadata:
         Raises:
             InvalidConfigError: INVALID_TOPIC_EXCEPTION.
             RetriableError: REQUEST_TIMED_OUT: it does not exist, or no majority answered.
-            AuthorizationError: what the ledger's folding may raise.
         """
         if not is_valid_topic_name(topic) or topic in INTERNAL_TOPICS:
             raise InvalidConfigError(
@@ -122,10 +121,6 @@ class ProducerMetadata:
                     topic=topic,
                 )
             self._clock.sleep_ms(min(left_ms, self._settings.producer.retry_backoff_ms))
-
-    def ledger_of(self, topic: str) -> LedgerId:
-        """Return the ledger of a topic that is known."""
-        return self.topics[topic].plan.ledger_id
 
     def is_due(self, now_ms: int, *, is_suspect: bool = False) -> bool:
         """Return whether what is known is older than ``metadata.max.age.ms``, or than ``retry.backoff.ms``.

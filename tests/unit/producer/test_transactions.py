@@ -228,6 +228,20 @@ def test_a_crash_before_the_commit_leaves_nothing_and_the_next_start_goes_on(sho
     assert shop.values() == [b"kept"]
 
 
+def test_a_crash_after_the_commit_keeps_it_and_the_next_start_goes_on(shop):
+    shop.topic()
+    crashed = shop.producer(**TILL)
+    with crashed.transaction():
+        crashed.send("orders", b"committed")
+    crashed.begin_transaction()
+    crashed.send("orders", b"lost")
+    crashed.flush()  # then the process is gone
+    restarted = shop.producer(shop.open(), **TILL)
+    with restarted.transaction():
+        restarted.send("orders", b"next")
+    assert shop.values() == [b"committed", b"next"]
+
+
 @pytest.mark.parametrize("fault", [Fault.FAIL_BEFORE, Fault.LOSE_ANSWER])
 @pytest.mark.parametrize("where", ["/data/", "/journal/"])
 def test_a_lost_call_commits_once(shop, fault, where):
