@@ -369,7 +369,7 @@ class Consumer:
             if positions:
                 errors = self._fetcher.fetch(positions, max(0, rest_ms))
                 if errors:
-                    self._keeper.recover(errors)
+                    self._keeper.recover(errors, self._fetcher.diverged)
                 taken = list(self._fetcher.take(self._positions(), limit))
                 if taken:
                     yield from taken

@@ -62,8 +62,15 @@ class PositionKeeper:
                 raise _no_offset(missing, self._config.group_id)
         self._reset([key for key, at in positions.items() if at.offset is None])
 
-    def recover(self, errors: Mapping[TopicPartition, ErrorCode]) -> None:
+    def recover(self, errors: Mapping[TopicPartition, ErrorCode], diverged: Mapping[TopicPartition, int]) -> None:
         """Reset positions that are out of range, by ``auto.offset.reset``; each is logged.
+
+        Where an unclean election cut rows that were read already, the position goes back to the cut: the
+        offsets from there on have been given to other rows.
+
+        Args:
+            errors: what the fetch found.
+            diverged: of these, where the log was cut.
 
         Raises:
             ReplogError: OFFSET_OUT_OF_RANGE: the policy is none.
@@ -82,6 +89,7 @@ class PositionKeeper:
         if self._policy() == "none":
             said = ", ".join(
                 f"{key.topic}-{key.partition} at {self._subscription.positions[key].offset}, which has {start} to {end}"
+                + (f" and was cut back to {diverged[key]} by an unclean election" if key in diverged else "")
                 for key, (start, end) in bounds.items()
             )
             raise ReplogError(
@@ -90,6 +98,18 @@ class PositionKeeper:
             )
         for key in errors:
             at = self._subscription.positions[key]
+            if key in diverged:
+                _LOG.warning(
+                    "[%s] %s-%s was cut back to offset %s by an unclean election, and this reader was at %s: going on"
+                    " from the cut. Rows behind it that were read are not in the log any more.",
+                    ErrorCode.OFFSET_OUT_OF_RANGE.name,
+                    key.topic,
+                    key.partition,
+                    diverged[key],
+                    at.offset,
+                )
+                at.offset = diverged[key]
+                continue
             _LOG.warning(
                 "[%s] %s-%s has offsets %s to %s, not %s: going on from its %s, as auto.offset.reset says.",
                 ErrorCode.OFFSET_OUT_OF_RANGE.name,
@@ -100,7 +120,7 @@ class PositionKeeper:
                 "start" if self._policy() == "earliest" else "end",
             )
             at.offset, at.reset = None, self._policy()
-        self._reset(list(errors))
+        self._reset([key for key in errors if key not in diverged])
 
     def beginnings(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the log start offsets on the newest fold."""

@@ -22,6 +22,7 @@ from spark_replog.coordinator.quota_manager import ClientQuotaManager
 from spark_replog.errors import ErrorCode
 from spark_replog.ids import TopicPartition
 from spark_replog.log.acl import AclOperation
+from spark_replog.log.leader_epochs import UNDEFINED_EPOCH
 
 
 @dataclass(slots=True)
@@ -60,6 +61,10 @@ class RecordFetcher:
         self._purgatory = DelayedOperationPurgatory(clock=cluster.clock)
         self._buffers: dict[TopicPartition, deque[pa.RecordBatch]] = {}
         self._last: TopicPartition | None = None
+        self._fetched: dict[TopicPartition, tuple[int, int]] = {}
+        """How far each partition was planned, and its leader epoch then."""
+        self.diverged: dict[TopicPartition, int] = {}
+        """Of the last plan: where the log parted from what was read."""
 
     def fetch(self, positions: Mapping[TopicPartition, int], max_wait_ms: int) -> dict[TopicPartition, ErrorCode]:
         """Bring more rows into the buffers, waiting as ``fetch.min.bytes`` and ``fetch.max.wait.ms`` say.
@@ -105,6 +110,7 @@ class RecordFetcher:
         The first partition that has rows gives its first section whatever its size, so that a fetch always
         moves; the others only what fits.
         """
+        self.diverged = {}
         slices: list[FetchSlice] = []
         errors: dict[TopicPartition, ErrorCode] = {}
         rest_bytes = self._config.fetch_max_bytes
@@ -112,6 +118,10 @@ class RecordFetcher:
             found = look(item, rest_bytes, one_section_min=not slices)
             if found.error is not None:
                 errors[key] = found.error
+                if found.diverging_offset is not None:
+                    self.diverged[key] = found.diverging_offset
+            else:
+                self._fetched[key] = (found.end_offset, found.leader_epoch)
             if found.end_offset == item.fetch_offset:
                 continue
             rest_bytes = max(0, rest_bytes - found.available_bytes)
@@ -186,7 +196,11 @@ class RecordFetcher:
 
     def _ask(self, handle: TopicHandle, key: TopicPartition, offset: int) -> FetchPartition:
         ledger = self._cluster.topic_ledger(handle.ledger_id)
-        return FetchPartition(ledger, handle.topic_id, key.partition, offset, self._config.max_partition_fetch_bytes)
+        planned_to, epoch = self._fetched.get(key, (-1, UNDEFINED_EPOCH))
+        # A position that was sought instead of read says nothing of what its reader has seen.
+        known_epoch = epoch if planned_to == offset else UNDEFINED_EPOCH
+        max_bytes = self._config.max_partition_fetch_bytes
+        return FetchPartition(ledger, handle.topic_id, key.partition, offset, max_bytes, known_epoch)
 
     def _in_turn(self, positions: Mapping[TopicPartition, int]) -> list[TopicPartition]:
         """Return the partitions, those behind the last one read first: none starves."""

@@ -14,6 +14,8 @@ from spark_replog.coordinator.delayed_operation import DelayedOperation, Delayed
 from spark_replog.errors import ErrorCode
 from spark_replog.ids import TopicId
 from spark_replog.ledger.ledger import Ledger
+from spark_replog.log.leader_epochs import UNDEFINED_EPOCH, UNDEFINED_OFFSET
+from spark_replog.log.partition_state import PartitionState
 from spark_replog.log.topic_state import TopicLedgerState
 
 FetchKey = tuple[TopicId, int]
@@ -21,13 +23,18 @@ FetchKey = tuple[TopicId, int]
 
 @dataclass(frozen=True, slots=True)
 class FetchPartition:
-    """From where one partition is to be read, and how much at most."""
+    """From where one partition is to be read, and how much at most.
+
+    Attributes:
+        last_fetched_epoch: leader epoch under which the rows before the fetch offset were read; -1: not known.
+    """
 
     ledger: Ledger[TopicLedgerState]
     topic_id: TopicId
     partition: int
     fetch_offset: int
     max_bytes: int
+    last_fetched_epoch: int = UNDEFINED_EPOCH
 
     @property
     def key(self) -> FetchKey:
@@ -43,11 +50,16 @@ class FetchState:
         error: why it cannot be read: UNKNOWN_TOPIC_OR_PARTITION (deleted), OFFSET_OUT_OF_RANGE. None else.
         end_offset: how far a read within its bytes reaches; the fetch offset where there is nothing.
         available_bytes: of the sections up to there, at most one section more than ``max_bytes``.
+        leader_epoch: the partition's now.
+        diverging_offset: with OFFSET_OUT_OF_RANGE, where the rows that the reader has end to be those of the log:
+            an unclean election cut the log there. None else.
     """
 
     error: ErrorCode | None
     end_offset: int
     available_bytes: int
+    leader_epoch: int = UNDEFINED_EPOCH
+    diverging_offset: int | None = None
 
 
 def look(item: FetchPartition, max_bytes: int | None = None, *, one_section_min: bool = True) -> FetchState:
@@ -68,6 +80,11 @@ def look(item: FetchPartition, max_bytes: int | None = None, *, one_section_min:
         if topic is None or topic.closed or item.partition >= len(topic.partitions):
             return FetchState(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, item.fetch_offset, 0)
         found = topic.partitions[item.partition]
+        diverging_offset = _diverging_offset(item, found)
+        if diverging_offset is not None:
+            return FetchState(
+                ErrorCode.OFFSET_OUT_OF_RANGE, item.fetch_offset, 0, found.leader_epoch, diverging_offset
+            )
         if not found.log_start_offset <= item.fetch_offset <= found.log_end_offset:
             return FetchState(ErrorCode.OFFSET_OUT_OF_RANGE, item.fetch_offset, 0)
         end, size_bytes = item.fetch_offset, 0
@@ -77,7 +94,15 @@ def look(item: FetchPartition, max_bytes: int | None = None, *, one_section_min:
                     break
                 size_bytes += row.size_bytes
                 end = min(row.base_offset + row.row_count, found.high_watermark)
-        return FetchState(None, end, size_bytes)
+        return FetchState(None, end, size_bytes, found.leader_epoch)
+
+
+def _diverging_offset(item: FetchPartition, found: PartitionState) -> int | None:
+    """Return where the log parted from what the reader has, None where it did not. Source: KIP-320."""
+    if item.last_fetched_epoch in (UNDEFINED_EPOCH, found.leader_epoch):
+        return None
+    ended = found.leader_epochs.end_offset_for(item.last_fetched_epoch, found.log_end_offset)
+    return ended.start_offset if UNDEFINED_OFFSET < ended.start_offset < item.fetch_offset else None
 
 
 class DelayedFetch(DelayedOperation):

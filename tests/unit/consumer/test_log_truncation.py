@@ -1,0 +1,93 @@
+"""An unclean election cuts rows that a consumer has read, and their offsets are given again (KIP-320)."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from spark_replog import Consumer
+from spark_replog.coordinator.broker_admin import BrokerAdmin
+from spark_replog.coordinator.partition_admin import PartitionAdmin
+from spark_replog.errors import ErrorCode, ReplogError
+from spark_replog.ids import TopicPartition
+from tests.unit.consumer.support import rows
+
+P0 = TopicPartition("orders", 0)
+UNCLEAN = {"unclean.leader.election.enable": "true", "min.insync.replicas": "1"}
+
+
+def values(records):
+    return [record.value for record in records]
+
+
+@pytest.fixture
+def lonely(store3):
+    """Two rows that all replicas hold, and three that only broker 0 does."""
+    store3.create("orders", 1, **UNCLEAN)
+    store3.write("orders", rows(2, 0), partition=0)
+    brokers = BrokerAdmin(store3.cluster)
+    for broker_id in (1, 2):
+        brokers.fence(broker_id)
+    store3.write("orders", rows(3, 2), partition=0)
+    return store3
+
+
+def elect_another(store):
+    """Broker 0 is gone for good; 1 leads, with the first two rows."""
+    brokers = BrokerAdmin(store.cluster)
+    brokers.fence(0)
+    for broker_id in (1, 2):
+        brokers.unfence(broker_id)
+    (won,) = PartitionAdmin(store.cluster).elect_leaders("orders", is_unclean=True)
+    assert won.error is None, won.error
+
+
+def reader(store, policy):
+    made = Consumer(store.cluster, auto_offset_reset=policy)
+    made.assign([P0])
+    made.seek(P0, 0)
+    return made
+
+
+@pytest.mark.parametrize("policy", ["earliest", "latest"])
+def test_a_reader_goes_on_where_the_log_was_cut_and_misses_no_row_of_the_new_leader(lonely, policy, caplog):
+    with reader(lonely, policy) as consumer:
+        assert len(consumer.poll(100)) == 5
+        elect_another(lonely)
+        lonely.write("orders", rows(6, 100), partition=0)
+        with caplog.at_level(logging.WARNING):
+            found = consumer.poll(100)
+        assert values(found) == rows(6, 100)
+        assert [record.offset for record in found] == [2, 3, 4, 5, 6, 7]
+        assert "was cut back to offset 2" in caplog.text
+
+
+def test_without_a_policy_it_is_an_error_that_names_the_cut(lonely):
+    with reader(lonely, "none") as consumer:
+        consumer.poll(100)
+        elect_another(lonely)
+        lonely.write("orders", rows(6, 100), partition=0)
+        with pytest.raises(ReplogError, match="cut back to 2 by an unclean election") as raised:
+            consumer.poll(100)
+        assert raised.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+def test_a_position_that_was_sought_is_taken_as_it_is(lonely, caplog):
+    with reader(lonely, "earliest") as consumer:
+        consumer.poll(100)
+        elect_another(lonely)
+        lonely.write("orders", rows(6, 100), partition=0)
+        consumer.seek(P0, 4)
+        assert [record.offset for record in consumer.poll(100)] == [4, 5, 6, 7]
+        assert "cut back" not in caplog.text
+
+
+def test_a_leader_change_that_cut_nothing_is_not_noticed(store3, caplog):
+    store3.create("orders", 1, **UNCLEAN)
+    store3.write("orders", rows(2, 0), partition=0)
+    with reader(store3, "none") as consumer:
+        assert len(consumer.poll(100)) == 2
+        BrokerAdmin(store3.cluster).fence(0)
+        store3.write("orders", rows(2, 2), partition=0)
+        assert [record.offset for record in consumer.poll(100)] == [2, 3]
