@@ -50,7 +50,7 @@ class LedgerSettings:
         root_retry_ms: first wait before a root that failed is tried again.
         root_retry_max_ms: its largest.
         entry_size_bytes_max: group commit stops adding commands here.
-        command_size_bytes_max: what one caller proposes may be larger than that, up to here (ADR 41).
+        command_size_bytes_max: what one caller proposes may be larger than that, up to here (ADR 11).
         read_only: never claims, never appends.
         claim_round_step: how far above every seen round a claim goes; more than 1 only to rebuild a journal.
     """

@@ -273,7 +273,7 @@ class GenerationAdvance:
 
 @dataclass(frozen=True, slots=True)
 class GroupRecords:
-    """Records of one consumer group, inline in the ledger of `__consumer_offsets` (ADR 0020)."""
+    """Records of one consumer group, inline in the ledger of `__consumer_offsets` (ADR 7)."""
 
     topic_id: str
     group: str
