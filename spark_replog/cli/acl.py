@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from spark_replog.cli.confirmation import confirm
 from spark_replog.cli.output import emit, table
 from spark_replog.cli.settings import Settings, current_settings, global_options
 
@@ -167,10 +167,7 @@ def remove(
     settings = current_settings()
     if not any(names.values()) and not cluster and not principals:
         raise click.UsageError("say which: --topic, --group, --transactional-id, --cluster or --principal")
-    if not yes:
-        if not sys.stdin.isatty():
-            raise click.UsageError("this cannot be undone: add -y to confirm")
-        click.confirm("Remove these ACLs?", abort=True, err=True)
+    confirm(yes, "Remove these ACLs?")
     admin = _admin(settings)
     removed = [each for one in _filters(names, cluster, pattern, principals, operations) for each in admin.remove(one)]
     return _show("acl remove", removed, settings, "removed")

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import csv
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from spark_replog.cli.confirmation import confirm
 from spark_replog.cli.moments import parse_duration_ms, parse_time_ms
-from spark_replog.cli.output import emit, error_item, table
+from spark_replog.cli.output import act_on_each, emit, error_item, table
 from spark_replog.cli.settings import current_settings, global_options
-from spark_replog.errors import ReplogError, RetriableError
 
 if TYPE_CHECKING:
     from spark_replog.coordinator.cluster import Cluster
@@ -68,7 +67,7 @@ def describe(names: tuple[str, ...], all_groups: bool, members: bool) -> int:
     from spark_replog.coordinator.group_description import describe_group
 
     wanted = [state.group for state in coordinator.groups()] if all_groups else list(names)
-    items = _each(tuple(wanted), lambda name: _described(describe_group(cluster, coordinator, name)))
+    items = act_on_each("group", tuple(wanted), lambda name: _described(describe_group(cluster, coordinator, name)))
     found = [item for item in items if item["ok"]]
     return emit("group describe", items, settings, text=_member_table(found) if members else _lag_table(found))
 
@@ -80,14 +79,14 @@ def describe(names: tuple[str, ...], all_groups: bool, members: bool) -> int:
 def delete(names: tuple[str, ...], yes: bool) -> int:
     """Delete groups without members, with their offsets."""
     settings = current_settings()
-    _confirm(yes, f"delete group(s) {', '.join(names)} with their offsets?")
+    confirm(yes, f"delete group(s) {', '.join(names)} with their offsets?")
     _, coordinator = _open()
 
     def act(name: str) -> dict[str, Any]:
         coordinator.delete_group(name)
         return {"group": name, "ok": True}
 
-    items = _each(names, act)
+    items = act_on_each("group", names, act)
     return emit("group delete", items, settings, text="\n".join(f"deleted {i['group']}" for i in items if i["ok"]))
 
 
@@ -99,7 +98,7 @@ def delete(names: tuple[str, ...], yes: bool) -> int:
 def delete_offsets(name: str, topics: tuple[str, ...], yes: bool) -> int:
     """Delete a group's offsets of some topics."""
     settings = current_settings()
-    _confirm(yes, f"delete offsets of group {name} for {', '.join(topics)}?")
+    confirm(yes, f"delete offsets of group {name} for {', '.join(topics)}?")
     cluster, coordinator = _open()
     answers = coordinator.delete_offsets(name, _partitions(cluster, coordinator, name, topics, all_topics=False))
     items = [
@@ -184,18 +183,6 @@ def _open() -> tuple[Cluster, GroupCoordinator]:
 
     cluster = Cluster.open(path, settings.storage_options)
     return cluster, GroupCoordinator(cluster)
-
-
-def _each(names: tuple[str, ...], act: Callable[[str], dict[str, Any]]) -> list[dict[str, Any]]:
-    items = []
-    for name in names:
-        try:
-            items.append(act(name))
-        except RetriableError:
-            raise
-        except ReplogError as error:
-            items.append(error_item(error, group=name))
-    return items
 
 
 def _partitions(
@@ -295,11 +282,3 @@ def _member_table(items: list[dict[str, Any]]) -> str:
             for each in item["members"]
         ],
     )
-
-
-def _confirm(yes: bool, question: str) -> None:
-    if yes:
-        return
-    if not sys.stdin.isatty():
-        raise click.UsageError("this cannot be undone: add -y to confirm")
-    click.confirm(question, abort=True, err=True)

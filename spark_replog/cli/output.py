@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import click
 
 from spark_replog.cli.settings import Settings
-from spark_replog.errors import ErrorCode, InvalidConfigError, OutcomeUnknownError, ReplogError
+from spark_replog.errors import ErrorCode, InvalidConfigError, OutcomeUnknownError, ReplogError, RetriableError
 
 SCHEMA = "replog.cli/1"
 
@@ -80,6 +80,23 @@ def error_item(error: ReplogError, **fields: object) -> dict[str, Any]:
     if error.context:
         item["context"] = {key: str(value) for key, value in error.context.items()}
     return item
+
+
+def act_on_each(noun: str, names: Iterable[str], act: Callable[[str], dict[str, Any]]) -> list[dict[str, Any]]:
+    """Act on each name; a failed one becomes an item.
+
+    Raises:
+        RetriableError: the store is away, which ends the command.
+    """
+    items = []
+    for name in names:
+        try:
+            items.append(act(name))
+        except RetriableError:
+            raise
+        except ReplogError as error:
+            items.append(error_item(error, **{noun: name}))
+    return items
 
 
 def exit_code_of(error: ReplogError) -> int:

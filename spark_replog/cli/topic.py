@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from spark_replog.cli.output import emit, error_item, table
+from spark_replog.cli.confirmation import confirm
+from spark_replog.cli.output import act_on_each, emit, table
 from spark_replog.cli.settings import Settings, current_settings, global_options
 from spark_replog.cli.topic_config import config as topic_config
 from spark_replog.cli.topic_partitions import elect, parse_assignment, reassign
-from spark_replog.errors import ReplogError, RetriableError
 
 if TYPE_CHECKING:
     from spark_replog.coordinator.controller import Controller
@@ -31,19 +30,6 @@ def _controller(settings: Settings) -> Controller:
     from spark_replog.coordinator.controller import Controller
 
     return Controller(Cluster.open(path, settings.storage_options))
-
-
-def _each(names: tuple[str, ...], act: Callable[[str], dict[str, Any]]) -> list[dict[str, Any]]:
-    """Act on each name; a failed one becomes an item, a store that is away ends the command."""
-    items = []
-    for name in names:
-        try:
-            items.append(act(name))
-        except RetriableError:
-            raise
-        except ReplogError as error:
-            items.append(error_item(error, topic=name))
-    return items
 
 
 def _item(found: TopicDescription) -> dict[str, Any]:
@@ -126,7 +112,7 @@ def create(
             )
         )
 
-    items = _each((name,), act)
+    items = act_on_each("topic", (name,), act)
     made = items[0]
     text = ""
     if made["ok"]:
@@ -168,7 +154,7 @@ def describe(names: tuple[str, ...]) -> int:
         texts.append(_description(found))
         return _item(found)
 
-    items = _each(names, act)
+    items = act_on_each("topic", names, act)
     return emit("topic describe", items, settings, text="\n\n".join(texts))
 
 
@@ -224,14 +210,14 @@ def offsets(name: str, at: str, partitions: str | None) -> int:
 def delete(names: tuple[str, ...], yes: bool) -> int:
     """Delete topics. Writers are fenced first; the names are free at once."""
     settings = current_settings()
-    _confirm(yes, f"Delete {', '.join(names)} for good?")
+    confirm(yes, f"Delete {', '.join(names)} for good?")
     controller = _controller(settings)
 
     def act(name: str) -> dict[str, Any]:
         controller.delete_topic(name)
         return {"topic": name, "ok": True}
 
-    items = _each(names, act)
+    items = act_on_each("topic", names, act)
     text = "\n".join(f"topic {item['topic']}: deleted" for item in items if item["ok"])
     return emit("topic delete", items, settings, text=text)
 
@@ -246,7 +232,7 @@ def trim(name: str, partition: int, offset: int, yes: bool) -> int:
     """Delete the rows of a partition below an offset (Kafka's delete-records)."""
     settings = current_settings()
     where = "its end" if offset == -1 else f"offset {offset}"
-    _confirm(yes, f"Delete the rows of {name}-{partition} below {where} for good?")
+    confirm(yes, f"Delete the rows of {name}-{partition} below {where} for good?")
     controller = _controller(settings)
 
     def act(topic_name: str) -> dict[str, Any]:
@@ -254,7 +240,7 @@ def trim(name: str, partition: int, offset: int, yes: bool) -> int:
         start = found.partitions[partition].log_start_offset
         return {"topic": topic_name, "partition": partition, "logStartOffset": start, "ok": True}
 
-    items = _each((name,), act)
+    items = act_on_each("topic", (name,), act)
     text = f"topic {name}, partition {partition}: starts at {items[0]['logStartOffset']}" if items[0]["ok"] else ""
     return emit("topic trim", items, settings, text=text)
 
@@ -267,19 +253,11 @@ def trim(name: str, partition: int, offset: int, yes: bool) -> int:
 def add_partitions(name: str, total: int, yes: bool) -> int:
     """Grow a topic to TOTAL partitions. Keys may go to another partition from then on."""
     settings = current_settings()
-    _confirm(yes, f"Grow {name} to {total} partitions? A key's new rows may land in another partition.")
+    confirm(yes, f"Grow {name} to {total} partitions? A key's new rows may land in another partition.")
     controller = _controller(settings)
-    items = _each((name,), lambda topic_name: _item(controller.add_partitions(topic_name, total)))
+    items = act_on_each("topic", (name,), lambda topic_name: _item(controller.add_partitions(topic_name, total)))
     text = f"topic {name}: {len(items[0]['partitions'])} partitions" if items[0]["ok"] else ""
     return emit("topic add-partitions", items, settings, text=text)
-
-
-def _confirm(yes: bool, question: str) -> None:
-    if yes:
-        return
-    if not sys.stdin.isatty():
-        raise click.UsageError("this cannot be undone: add -y to confirm")
-    click.confirm(question, abort=True, err=True)
 
 
 topic.add_command(elect)

@@ -4,12 +4,12 @@ kafka-reassign-partitions.sh do.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from spark_replog.cli.confirmation import confirm
 from spark_replog.cli.output import emit, error_item, note, table
 from spark_replog.cli.settings import Settings, current_settings, global_options
 from spark_replog.errors import ErrorCode
@@ -73,14 +73,6 @@ def _show(command: str, name: str, outcomes: Sequence[PartitionOutcome], setting
     return emit(command, items, settings, text=text)
 
 
-def _confirm(yes: bool, question: str) -> None:
-    if yes:
-        return
-    if not sys.stdin.isatty():
-        raise click.UsageError("this cannot be undone: add -y to confirm")
-    click.confirm(question, abort=True, err=True)
-
-
 def parse_assignment(text: str | None) -> list[list[int]] | None:
     """Return the brokers of each partition from Kafka's form, ``0:1:2,1:2:0``."""
     if text is None:
@@ -102,7 +94,7 @@ def elect(name: str, partitions: str | None, unclean: bool, yes: bool) -> int:
     settings = current_settings()
     numbers = _numbers(partitions)
     if unclean:
-        _confirm(yes, f"Elect out-of-sync leaders of {name}? Rows that they lack are lost, readable ones too.")
+        confirm(yes, f"Elect out-of-sync leaders of {name}? Rows that they lack are lost, readable ones too.")
     outcomes = _admin(settings).elect_leaders(name, numbers, is_unclean=unclean)
     return _show("topic elect", name, outcomes, settings)
 
