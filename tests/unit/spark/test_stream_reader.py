@@ -458,3 +458,16 @@ def test_tasks_of_several_partitions_go_on_where_one_object_was_lost(source, sta
         file.unlink()
     assert source.rows(query.reader, [task]) == {f"t-{number}": [0, 1, 4, 5] for number in range(4)}
     loses(lambda: source.rows(start_query(**given).reader, [task]), "offsets 2 to 4")
+
+
+def test_a_new_topic_that_is_gone_before_its_first_batch_is_planned_is_named_by_its_own_condition(source, start_query):
+    source.topic("a")
+    source.write("a", {0: 1})
+    query = start_query(subscribePattern="[ab]", startingOffsets="earliest")
+    query.next()
+    source.topic("b")
+    source.write("b", {0: 3})
+    logged = query.reader.latestOffset(query.committed, query.limit)
+    source.controller.delete_topic("b")
+    loses(lambda: query.reader.partitions(query.committed, logged),
+          "b-0 was deleted or re-created while offsets 0 to 3", "INITIAL_OFFSET_NOT_FOUND_FOR_PARTITIONS")  # fmt: skip
