@@ -17,7 +17,7 @@ from pathlib import Path
 
 from benchmarks.bench_session import scratch
 from benchmarks.floors import prebuilt_batch
-from spark_replog.config_consumer import ConsumerConfig
+from spark_replog.config import ConsumerConfig
 from spark_replog.consumer.consumer import Consumer
 from spark_replog.consumer.record_fetcher import ConsumerMetrics, RecordFetcher
 from spark_replog.coordinator.cluster import Cluster

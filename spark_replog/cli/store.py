@@ -164,7 +164,7 @@ def repair(deep: bool, rebuild: tuple[int, ...], throttle: int | None) -> int:
     """
     settings = current_settings()
     path = settings.required_store()
-    from spark_replog.config import CoordinatorConfig
+    from spark_replog.config import read_coordinator_config
     from spark_replog.coordinator.cluster import Cluster
     from spark_replog.maintenance.repair import StoreRepair
 
@@ -180,7 +180,7 @@ def repair(deep: bool, rebuild: tuple[int, ...], throttle: int | None) -> int:
         raise click.UsageError(f"this store has no broker {unknown[0]}: see replog -s {path} store info")
     report = StoreRepair(
         cluster,
-        CoordinatorConfig.from_options(options),
+        read_coordinator_config(options),
         deep=deep,
         rebuild=frozenset(rebuild),
         on_progress=progress,

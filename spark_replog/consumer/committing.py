@@ -6,7 +6,7 @@ import logging
 from collections.abc import Collection, Mapping
 
 from spark_replog.clock import Clock
-from spark_replog.config_consumer import ConsumerConfig
+from spark_replog.config import ConsumerConfig
 from spark_replog.consumer.group_membership import GroupMembership
 from spark_replog.consumer.subscription_state import SubscriptionState
 from spark_replog.coordinator.group_coordinator import GroupCoordinator, check_group_id

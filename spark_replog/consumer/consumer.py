@@ -11,8 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark_replog.config import CoordinatorConfig, keys_of, normalise_key, storage_options
-from spark_replog.config_consumer import ConsumerConfig
+from spark_replog.config import keys_of, normalise_key, read_consumer_config, read_coordinator_config, storage_options
 from spark_replog.consumer.committing import OffsetCommitter
 from spark_replog.consumer.consumer_record import ConsumerRecord, ConsumerRecords, RecordMaker
 from spark_replog.consumer.deserializers import load_class, make_deserializer
@@ -60,7 +59,7 @@ class Consumer:
         for name, given in hooks.items():
             if isinstance(given, str):
                 options[name] = given
-        self._config = ConsumerConfig.from_options(options)
+        self._config = read_consumer_config(options)
         self._cluster = _open(store, options) if isinstance(store, str) else store
         self._maker = RecordMaker(*(make_deserializer(name, given) for name, given in hooks.items()))
         names = [name for name in (self._config.interceptor_classes or "").split(",") if name.strip()]
@@ -405,4 +404,4 @@ def _open(path: str, options: Mapping[str, object]) -> Cluster:
     storage = storage_options(options)
     if not given:
         return Cluster.shared(path, storage)
-    return Cluster.open(path, storage, config=CoordinatorConfig.from_options(given))
+    return Cluster.open(path, storage, config=read_coordinator_config(given))

@@ -11,7 +11,7 @@ import logging
 import threading
 from collections.abc import Callable
 
-from spark_replog.config_consumer import ConsumerConfig
+from spark_replog.config import ConsumerConfig
 from spark_replog.consumer.assignors import make_assignors
 from spark_replog.consumer.subscription_state import SubscriptionState
 from spark_replog.consumer.topic_discovery import TopicDiscovery

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterable, Mapping
 
-from spark_replog.config_consumer import ConsumerConfig
+from spark_replog.config import ConsumerConfig
 from spark_replog.consumer.committing import OffsetCommitter
 from spark_replog.consumer.offsets_for_times import offsets_for_times
 from spark_replog.consumer.subscription_state import SubscriptionState

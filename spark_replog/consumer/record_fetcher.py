@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from spark_replog.config_consumer import ConsumerConfig
+from spark_replog.config import ConsumerConfig
 from spark_replog.consumer.fetch_plan import FetchSlice, plan_fetch
 from spark_replog.consumer.fetcher import Fetcher
 from spark_replog.coordinator.authorizer import Authorizer

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark_replog.config_consumer import ConsumerConfig
+from spark_replog.config import ConsumerConfig
 from spark_replog.consumer.record_fetcher import ConsumerMetrics, RecordFetcher
 from spark_replog.consumer.rows import read_schema
 from spark_replog.coordinator.cluster import Cluster

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from spark_replog.config import parse_value, unknown_option_error
-from spark_replog.config_keys import CLUSTER_KEYS
+from spark_replog.config.store import CLUSTER_KEYS
 from spark_replog.coordinator.authorizer import Authorizer, is_allowed
 from spark_replog.coordinator.cluster import Cluster
 from spark_replog.errors import ErrorCode, InvalidConfigError

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from spark_replog.config_keys import ALLOW_EVERYONE_KEY, SUPER_USERS_KEY
+from spark_replog.config import ALLOW_EVERYONE_KEY, SUPER_USERS_KEY
 from spark_replog.coordinator.cluster import Cluster
 from spark_replog.coordinator.delayed_produce import PartitionKey
 from spark_replog.coordinator.local_log import partitions_of

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from spark_replog.config import TopicConfig
+from spark_replog.config import read_topic_config
 from spark_replog.coordinator import topic_rules
 from spark_replog.coordinator.assignment import Assignment, assign_replicas, check_explicit
 from spark_replog.coordinator.authorizer import Authorizer
@@ -458,7 +458,7 @@ def _validated_config(config: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
         if value is None:
             raise InvalidConfigError(ErrorCode.INVALID_CONFIG, f"'{key}' has no value. Give one or leave it out.")
     try:
-        TopicConfig.from_mapping(config)
+        read_topic_config(config)
     except InvalidConfigError as error:
         raise InvalidConfigError(ErrorCode.INVALID_CONFIG, str(error.args[0]), **error.context) from error
     return tuple(sorted(config.items()))

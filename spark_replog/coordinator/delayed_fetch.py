@@ -82,9 +82,7 @@ def look(item: FetchPartition, max_bytes: int | None = None, *, one_section_min:
         found = topic.partitions[item.partition]
         diverging_offset = _diverging_offset(item, found)
         if diverging_offset is not None:
-            return FetchState(
-                ErrorCode.OFFSET_OUT_OF_RANGE, item.fetch_offset, 0, found.leader_epoch, diverging_offset
-            )
+            return FetchState(ErrorCode.OFFSET_OUT_OF_RANGE, item.fetch_offset, 0, found.leader_epoch, diverging_offset)
         if not found.log_start_offset <= item.fetch_offset <= found.log_end_offset:
             return FetchState(ErrorCode.OFFSET_OUT_OF_RANGE, item.fetch_offset, 0)
         end, size_bytes = item.fetch_offset, 0

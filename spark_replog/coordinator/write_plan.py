@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from spark_replog.config import CoordinatorConfig, TopicConfig
+from spark_replog.config import CoordinatorConfig, read_topic_config
 from spark_replog.coordinator.authorizer import Authorizer
 from spark_replog.coordinator.cluster import Cluster, TopicHandle
 from spark_replog.coordinator.task_catch_up import plan_copies
@@ -81,7 +81,7 @@ def _plan_topic(cluster: Cluster, handle: TopicHandle) -> TopicPlan:
 
 
 def _topic_plan(handle: TopicHandle, state: TopicLedgerState, topic: TopicState) -> TopicPlan:
-    config = TopicConfig.from_mapping(topic.config)
+    config = read_topic_config(topic.config)
     return TopicPlan(
         name=handle.name,
         topic_id=handle.topic_id,

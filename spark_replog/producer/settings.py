@@ -16,8 +16,8 @@ from spark_replog.config import (
     storage_options,
     unknown_option_error,
 )
-from spark_replog.config_client import ClientConfig, refusal_of
-from spark_replog.config_keys import ConfigGroup
+from spark_replog.config.client import ClientConfig, refusal_of
+from spark_replog.config.key import ConfigGroup
 from spark_replog.errors import ErrorCode, InvalidConfigError
 
 logger = logging.getLogger(__name__)

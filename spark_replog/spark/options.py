@@ -17,12 +17,14 @@ from typing import TypeVar, cast
 from spark_replog.config import (
     CoordinatorConfig,
     ProducerConfig,
+    TaskHooks,
     keys_of,
     normalise_key,
     parse_value,
+    read_coordinator_config,
+    read_producer_config,
     unknown_option_error,
 )
-from spark_replog.config_client import TaskHooks
 from spark_replog.errors import ErrorCode, InvalidConfigError
 from spark_replog.log.model import ResetPolicy
 from spark_replog.spark.kafka_options import (
@@ -171,8 +173,8 @@ def parse_sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOp
     return SinkOptions(
         store=_store(given),
         topic=given.get("topic", "").strip() or None,
-        producer=ProducerConfig.from_options(client),
-        coordinator=CoordinatorConfig.from_options(client),
+        producer=read_producer_config(client),
+        coordinator=read_coordinator_config(client),
         principal=given.get("principal") or None,
         hooks=TaskHooks(
             interceptor_classes=given.get("interceptor.classes", ""),

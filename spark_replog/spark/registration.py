@@ -39,9 +39,7 @@ def register(spark: SparkSession) -> None:
 
 def _ship_wheel(spark: SparkSession) -> None:
     """Give workers the package under a name that Spark puts on their path."""
-    import spark_replog
-
-    loader = getattr(spark_replog, "__loader__", None)
+    loader = globals().get("__loader__")
     if not isinstance(loader, zipimport.zipimporter) or not loader.archive.endswith(".whl"):
         return
     context = _spark_context(spark)

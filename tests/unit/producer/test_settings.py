@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from spark_replog.config import keys_of
-from spark_replog.config_client import REFUSED_PRODUCER_PREFIXES, REFUSED_PRODUCER_SETTINGS, refusal_of
+from spark_replog.config.client import REFUSED_PRODUCER_PREFIXES, REFUSED_PRODUCER_SETTINGS, refusal_of
 from spark_replog.errors import ErrorCode, InvalidConfigError
 from spark_replog.producer.settings import LINGER_MS, ProducerSettings
 

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_replog.config_client import TaskHooks
+from spark_replog.config import TaskHooks
 from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError, ReplogError, RetriableError
 from spark_replog.log.write_plan import TopicPlan
 from spark_replog.producer.task_writer import TaskResult, TaskWriter

@@ -46,7 +46,7 @@ def carried(tmp_path, monkeypatch):
     wheel = tmp_path / "spark_replog-0.1.0-py3-none-any.whl"
     with zipfile.ZipFile(wheel, "w") as file:
         file.writestr("spark_replog/__init__.py", "")
-    monkeypatch.setattr(spark_replog, "__loader__", zipimport.zipimporter(str(wheel)))
+    monkeypatch.setattr(registration, "__loader__", zipimport.zipimporter(str(wheel)))
     monkeypatch.setattr(registration, "_shipped", set())
     return wheel
 

@@ -1,15 +1,14 @@
 """Settings of who commits: how long replicas may take, what catching up may cost.
 
-Part of the registry ``spark_replog.config.CONFIG_KEYS``.
+Part of the registry ``CONFIG_KEYS``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from spark_replog.config_keys import ConfigKey
+from spark_replog.config.key import ConfigKey
 from spark_replog.errors import ErrorCode, InvalidConfigError
 
 _MIB = 1024 * 1024
@@ -43,17 +42,6 @@ class CoordinatorConfig:
                 replica_lag_time_max_ms=self.replica_lag_time_max_ms,
                 request_timeout_ms=self.request_timeout_ms,
             )
-
-    @classmethod
-    def from_options(cls, options: Mapping[str, object]) -> CoordinatorConfig:
-        """Read the coordinator's keys of a client mapping; a producer's keys may stand beside them.
-
-        Raises:
-            InvalidConfigError: REPLOG_UNKNOWN_OPTION or REPLOG_INVALID_OPTION.
-        """
-        from spark_replog.config import read_group
-
-        return cls(**read_group("coordinator", options, beside=("producer", "storage")))
 
 
 _DEFAULTS = {field.name: field.default for field in fields(CoordinatorConfig)}

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from spark_replog.config_keys import ConfigKey
+from spark_replog.config.key import ConfigKey
 from spark_replog.errors import ErrorCode, InvalidConfigError
 
 IDEMPOTENT_IN_FLIGHT_MAX = 5

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from spark_replog.config_keys import ConfigKey
+from spark_replog.config.key import ConfigKey
 from spark_replog.errors import ErrorCode, InvalidConfigError
 
 _MIB = 1024 * 1024
@@ -56,6 +56,11 @@ REFUSED: Mapping[str, str] = {
 _REFUSED_PREFIXES = ("sasl.", "ssl.", "security.")
 
 
+def refusal_of(name: str) -> str | None:
+    """Return why this setting of Kafka's consumer has no meaning here, None where it has one or is not known."""
+    return REFUSED.get(name, _CONNECTION if name.startswith(_REFUSED_PREFIXES) else None)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerConfig:
     """How a consumer reads, commits and takes part in its group."""
@@ -97,25 +102,6 @@ class ConsumerConfig:
                 heartbeat_interval_ms=self.heartbeat_interval_ms,
                 session_timeout_ms=self.session_timeout_ms,
             )
-
-    @classmethod
-    def from_options(cls, options: Mapping[str, object]) -> ConsumerConfig:
-        """Read the consumer's keys; the coordinator's and storage options may stand beside them.
-
-        Raises:
-            InvalidConfigError: REPLOG_UNKNOWN_OPTION (with the reason where Kafka has the name) or
-                REPLOG_INVALID_OPTION.
-        """
-        from spark_replog.config import normalise_key, read_group
-
-        for given in options:
-            name = normalise_key(given)
-            reason = REFUSED.get(name, _CONNECTION if name.startswith(_REFUSED_PREFIXES) else None)
-            if reason is not None:
-                raise InvalidConfigError(
-                    ErrorCode.REPLOG_UNKNOWN_OPTION, f"option '{given}' has no meaning here. {reason}"
-                )
-        return cls(**read_group("consumer", options, beside=("coordinator", "storage")))
 
 
 _DEFAULTS = {field.name: field.default for field in fields(ConsumerConfig)}

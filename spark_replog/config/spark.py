@@ -1,70 +1,8 @@
-"""What one key of the registry is, and the keys that no settings class of ``config`` reads.
-
-``config.CONFIG_KEYS`` is the whole registry; import that.
-"""
+"""Options of the Spark source and sink that no settings class reads: ``spark_replog.spark.options`` does."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal
-
-_INT64_MAX = 2**63 - 1
-SUPER_USERS_KEY = "super.users"
-ALLOW_EVERYONE_KEY = "allow.everyone.if.no.acl.found"
-
-ConfigGroup = Literal["producer", "client", "consumer", "topic", "coordinator", "storage", "source", "sink", "cluster"]
-
-
-@dataclass(frozen=True, slots=True)
-class ConfigKey:
-    """One key that a user can set.
-
-    Attributes:
-        name: as the user writes it: dotted Kafka names, or Spark's camelCase for source and sink.
-        group: who reads it.
-        default: what holds when it is not given, None where it is derived (the doc says from what).
-        kafka_default: Kafka's own default as Kafka prints it, None where Kafka has no such key.
-        unit: ``ms``, ``bytes``, ``count``, ``choice``, ``bool``, ``text``, ``json``.
-        doc: what it does, one or two sentences.
-        field: the attribute of the group's settings class, empty where Spark's side reads it.
-        minimum: smallest allowed number.
-        maximum: largest allowed number.
-        choices: allowed words, mapped to their value.
-    """
-
-    name: str
-    group: ConfigGroup
-    default: object
-    kafka_default: str | None
-    unit: str
-    doc: str
-    field: str = ""
-    minimum: int = 0
-    maximum: int = _INT64_MAX
-    choices: Mapping[str, object] | None = None
-
-
-STORAGE_KEYS = (
-    ConfigKey(
-        "storage.fsync",
-        "storage",
-        True,
-        None,
-        "bool",
-        "False makes a store that may lose acknowledged rows at a power cut. Chosen once, by "
-        "'replog init --no-fsync', and recorded in every root.",
-    ),
-    ConfigKey(
-        "storage.*",
-        "storage",
-        None,
-        None,
-        "text",
-        "Anything else after 'storage.' goes to the file system as it is (fsspec's own names, such as "
-        "storage.endpoint_url for S3).",
-    ),
-)
+from spark_replog.config.key import ConfigKey
 
 SOURCE_KEYS = (
     ConfigKey(
@@ -313,33 +251,4 @@ SINK_KEYS = (
     ),
 )
 
-CLUSTER_KEYS = (
-    ConfigKey(
-        SUPER_USERS_KEY,
-        "cluster",
-        None,
-        None,
-        "text",
-        "Principals that may do everything, separated by semicolons: User:admin;User:ops.",
-    ),
-    ConfigKey(
-        ALLOW_EVERYONE_KEY,
-        "cluster",
-        True,
-        "false",
-        "bool",
-        "Whether a topic, group, transactional.id or the store itself is open to all as long as no ACL names it. "
-        "Kafka's default counts only once an authorizer is configured; a store is born with one and without ACLs.",
-    ),
-)
-
-__all__ = [
-    "ALLOW_EVERYONE_KEY",
-    "CLUSTER_KEYS",
-    "SINK_KEYS",
-    "SOURCE_KEYS",
-    "STORAGE_KEYS",
-    "SUPER_USERS_KEY",
-    "ConfigGroup",
-    "ConfigKey",
-]
+__all__ = ["SINK_KEYS", "SOURCE_KEYS"]
