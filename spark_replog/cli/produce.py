@@ -58,7 +58,8 @@ def produce(topic: str, files: tuple[str, ...], **given: Any) -> int:
             for batch in _batches(files, given):
                 changed = _with_constants(batch, headers, given["partition"])
                 _send(producer, topic, changed, written)
-                progress.update(f"{written.row_count:,} records acknowledged")
+                if written.row_count:
+                    progress.update(f"{written.row_count:,} records acknowledged")
             written.settle(0)
     except ReplogError as error:
         failure = error
