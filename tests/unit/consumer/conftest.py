@@ -14,7 +14,7 @@ from spark_replog.log.entry import encode_entry
 from spark_replog.log.topic_state import TopicLedgerState
 from spark_replog.storage.open_store import open_store
 from spark_replog.storage.paths import data_key
-from tests.unit.consumer.support import Store
+from tests.unit.consumer.support import Store, rows
 
 TOPIC = "ab" * 16
 
@@ -128,3 +128,13 @@ def store():
 def store3():
     """A store of three roots in memory."""
     return Store.init(f"memory://{new_id()}", 3)
+
+
+@pytest.fixture
+def filled(store):
+    """Two partitions of ten rows each, in two sections."""
+    store.create("orders", 2)
+    for first in (0, 5):
+        store.write("orders", rows(5, first), partition=0, times_ms=[1000 * (first + n) for n in range(5)])
+        store.write("orders", rows(5, 100 + first), partition=1, times_ms=[1000] * 5)
+    return store

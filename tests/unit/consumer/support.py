@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 
 import pyarrow as pa
 
+from spark_replog import Consumer, TopicPartition
 from spark_replog.clock import SYSTEM_CLOCK
 from spark_replog.config import ProducerConfig
 from spark_replog.coordinator.cluster import Cluster
@@ -137,3 +138,24 @@ class Store:
 def rows(count: int, first: int = 0) -> list[bytes]:
     """count values that tell their number."""
     return [b"v%d" % (first + number) for number in range(count)]
+
+
+P0, P1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
+
+
+def consumer(store, *topics, **settings):
+    """A consumer of a store that reads from the beginning."""
+    settings.setdefault("auto_offset_reset", "earliest")
+    return Consumer(store.cluster, *topics, **settings)
+
+
+def assigned(store, *keys, **settings):
+    """A consumer with these partitions, else with both of ``filled``."""
+    made = consumer(store, **settings)
+    made.assign(keys or (P0, P1))
+    return made
+
+
+def values(records):
+    """The records' values."""
+    return [record.value for record in records]

@@ -1,0 +1,92 @@
+"""What is committed, when, and where the next consumer begins."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_replog import OffsetAndMetadata
+from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError
+from tests.unit.consumer.support import P0, P1, assigned, rows, values
+
+
+def test_commits_are_where_the_next_consumer_begins(filled):
+    with assigned(filled, P0, group="g", enable_auto_commit=False) as reader:
+        reader.poll(max_records=4)
+        reader.commit()
+        reader.poll(max_records=4)
+    again = assigned(filled.another_process(), P0, group="g")
+    assert again.committed([P0, P1]) == {P0: again.committed([P0])[P0], P1: None}
+    assert values(again.poll(max_records=1)) == rows(1, 4)
+
+
+def test_offsets_can_be_committed_with_a_text(filled):
+    reader = assigned(filled, P0, group="g")
+    reader.commit({P0: OffsetAndMetadata(3, -1, "run 7"), P1: 5})
+    found = reader.committed([P0, P1])
+    assert (found[P0].offset, found[P0].metadata, found[P1].offset) == (3, "run 7", 5)
+    with pytest.raises(InvalidConfigError) as refused:
+        reader.commit({P0: OffsetAndMetadata(3, -1, "x" * 4097)})
+    assert refused.value.code is ErrorCode.OFFSET_METADATA_TOO_LARGE
+
+
+@pytest.mark.parametrize("act", [lambda c: c.commit(), lambda c: c.committed([P0])])
+def test_without_a_group_there_are_no_commits(filled, act):
+    with pytest.raises(InvalidConfigError) as refused:
+        act(assigned(filled, P0))
+    assert refused.value.code is ErrorCode.INVALID_GROUP_ID
+
+
+def test_auto_commit_is_paced_and_done_at_the_end(filled):
+    reader = assigned(filled, P0, group="g")
+    reader.poll(max_records=2)
+    reader.poll(max_records=2)
+    assert reader.committed([P0]) == {P0: None}
+    filled.clock.advance(5_000)
+    reader.poll(max_records=2)
+    assert reader.committed([P0])[P0].offset == 4
+    reader.close()
+    reader.close()
+    assert assigned(filled, P0, group="g").committed([P0])[P0].offset == 6
+
+
+def test_an_idle_consumer_commits_nothing_again(filled):
+    again = filled.another_process()
+    again.count_calls()
+    reader = assigned(again, P0, group="g")
+    reader.poll()
+    again.clock.advance(5_000)
+    reader.poll()
+    assert again.calls()["create"] > 0
+    again.forget_calls()
+    for _ in range(3):
+        again.clock.advance(5_000)
+        reader.poll()
+    assert "create" not in again.calls()
+
+
+def test_an_auto_commit_that_fails_is_logged_and_tried_again(filled, caplog, monkeypatch):
+    reader = assigned(filled, P0, group="g")
+    reader.poll(max_records=2)
+    real = reader._coordinator.commit_offsets
+    answers = [ReplogError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "not now.")]
+    monkeypatch.setattr(
+        reader._coordinator,
+        "commit_offsets",
+        lambda *args: (_ for _ in ()).throw(answers.pop()) if answers else real(*args),
+    )
+    filled.clock.advance(5_000)
+    assert len(reader.poll(max_records=2)) == 2
+    assert "COORDINATOR_NOT_AVAILABLE" in caplog.text
+    filled.clock.advance(200)
+    reader.poll(max_records=2)
+    assert reader.committed([P0])[P0].offset == 4
+
+
+def test_a_process_that_dies_between_poll_and_commit_gives_the_records_again(filled):
+    first = assigned(filled, P0, group="g", enable_auto_commit=False)
+    first.poll(max_records=3)
+    first.commit()
+    first.poll(max_records=3)
+    del first  # no close, no commit
+    again = assigned(filled.another_process(), P0, group="g")
+    assert values(again.poll(max_records=3)) == rows(3, 3)

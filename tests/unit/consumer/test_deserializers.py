@@ -1,0 +1,64 @@
+"""Classes of the user between the log and the application: deserializers and interceptors."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_replog.errors import CorruptDataError, ErrorCode
+from tests.unit.consumer.support import P0, assigned, values
+
+
+@pytest.mark.parametrize(
+    ("deserializer", "data", "made"),
+    [
+        ("string", "né".encode(), "né"),
+        ("json", b'{"a": 1}', {"a": 1}),
+        ("long", (7).to_bytes(8, "big"), 7),
+        ("bytes", b"x", b"x"),
+        (int, b"12", 12),
+        ("tests.unit.consumer.test_deserializers.Shouting", b"a", "orders:A"),
+    ],
+)
+def test_deserializers(store, deserializer, data, made):
+    store.create("orders")
+    store.write("orders", [data, None])
+    reader = assigned(store, P0, value_deserializer=deserializer)
+    assert values(reader.poll()) == [made, None]
+
+
+class Shouting:
+    """A deserializer of a user's."""
+
+    def deserialize(self, topic, data):
+        return f"{topic}:{data.decode().upper()}"
+
+
+def test_a_record_that_cannot_be_deserialised_stops_there_and_can_be_passed_over(store):
+    store.create("orders")
+    store.write("orders", [b"1", b"2", b"x", b"4"])
+    reader = assigned(store, P0, value_deserializer=int)
+    assert values(reader.poll()) == [1, 2]
+    with pytest.raises(CorruptDataError) as refused:
+        reader.poll()
+    assert (refused.value.code, refused.value.context["offset"]) == (ErrorCode.REPLOG_DESERIALIZATION, 2)
+    reader.seek(P0, 3)
+    assert values(reader.poll()) == [4]
+
+
+class Interceptor:
+    """Sees polls and commits."""
+
+    committed: list = []  # noqa: RUF012
+
+    def on_consume(self, records):
+        return [record for record in records if record.offset % 2]
+
+    def on_commit(self, offsets):
+        self.committed.append({key: value.offset for key, value in offsets.items()})
+
+
+def test_interceptors_see_polls_and_commits(filled):
+    reader = assigned(filled, P0, group="g", interceptor_classes="tests.unit.consumer.test_deserializers.Interceptor")
+    assert [record.offset for record in reader.poll()] == [1, 3, 5, 7, 9]
+    reader.commit()
+    assert Interceptor.committed == [{P0: 10}]

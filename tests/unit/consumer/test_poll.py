@@ -1,0 +1,173 @@
+"""What a poll gives, how much at once, and what it costs; reading as Arrow."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from tests.unit.consumer.support import P0, P1, assigned, consumer, rows, values
+
+
+def test_a_subscription_without_a_group_reads_all_partitions_in_offset_order(filled):
+    with consumer(filled, "orders") as reader:
+        found = reader.poll(max_records=100)
+    assert reader.assignment() == {P0, P1}
+    assert values(found.records(P0)) == rows(10)
+    assert values(found.records(P1)) == rows(10, 100)
+    assert [record.offset for record in found.records(P0)] == list(range(10))
+    assert found.partitions() == [P0, P1]
+
+
+def test_records_carry_key_headers_and_times(store):
+    store.create("orders")
+    store.write(
+        "orders", [b"a", None], keys=[b"k", None], times_ms=[1234, 5678], headers=[[{"key": "h", "value": b"1"}], None]
+    )
+    first, second = assigned(store, P0).poll()
+    assert (first.topic, first.partition, first.offset) == ("orders", 0, 0)
+    assert (first.key, first.value, first.headers) == (b"k", b"a", (("h", b"1"),))
+    assert (first.timestamp_ms, first.timestamp_type) == (1234, "CreateTime")
+    assert (second.key, second.value, second.headers) == (None, None, ())
+
+
+def test_log_append_time_is_shown_as_such(store):
+    store.create("orders", message_timestamp_type="LogAppendTime")
+    store.write("orders", rows(1), times_ms=[5])
+    (record,) = assigned(store, P0).poll()
+    assert record.timestamp_type == "LogAppendTime"
+    assert record.timestamp_ms > 1_000_000
+
+
+def test_a_poll_gives_at_most_max_poll_records_and_goes_on_where_it_ended(filled):
+    reader = assigned(filled, P0, max_poll_records=3)
+    assert [values(reader.poll()) for _ in range(5)] == [
+        rows(3),
+        rows(3, 3),
+        rows(3, 6),
+        rows(1, 9),
+        [],
+    ]
+    assert reader.position(P0) == 10
+
+
+def test_rows_written_later_are_seen_by_a_later_poll(filled):
+    reader = assigned(filled, P0)
+    assert len(reader.poll()) == 10
+    filled.another_process().write("orders", rows(2, 10))
+    assert values(reader.poll()) == rows(2, 10)
+
+
+def test_a_poll_waits_for_rows_of_another_process(filled):
+    reader = assigned(filled, P0)
+    reader.poll()
+    other = filled.another_process()
+    filled.clock.on_sleep = [lambda: None, lambda: other.write("orders", rows(1, 10))]
+    began = filled.clock.added_ms
+    assert values(reader.poll(timeout_ms=10_000)) == rows(1, 10)
+    assert filled.clock.added_ms - began < 1_000
+
+
+def test_an_idle_poll_costs_one_get_a_root_and_a_waiting_one_a_get_per_look(store3):
+    store3.create("orders", 2)
+    store3.write("orders", rows(3))
+    store3.count_calls()
+    reader = assigned(store3)
+    reader.poll()
+    store3.forget_calls()
+    reader.poll()
+    assert store3.calls() == {"get": 3}
+    store3.forget_calls()
+    looks = reader.metrics().refreshes
+    reader.poll(timeout_ms=500)
+    looks = reader.metrics().refreshes - looks
+    assert 3 <= looks <= 8
+    assert store3.calls() == {"get": 3 * looks}
+
+
+def test_buffered_rows_cost_no_storage_call(store3):
+    store3.create("orders")
+    store3.write("orders", rows(100))
+    store3.count_calls()
+    reader = assigned(store3, P0, max_poll_records=10)
+    reader.poll()
+    store3.forget_calls()
+    assert len(reader.poll()) == 10
+    assert store3.calls() == {}
+
+
+def test_partitions_take_turns_when_the_fetch_is_limited(filled):
+    reader = assigned(filled, fetch_max_bytes=1)
+    seen = [found.partitions()[0] for found in (reader.poll() for _ in range(4))]
+    assert seen == [P0, P1, P0, P1]
+
+
+def test_fetch_max_bytes_gives_the_first_partition_a_section_and_others_what_fits(filled):
+    size = next(iter(assigned(filled, P0)._fetcher.plan(_asked(filled, P0, P1))[0])).size_bytes
+    one = assigned(filled, fetch_max_bytes=size)
+    assert len(one.poll(max_records=100)) == 5
+    three = assigned(filled, fetch_max_bytes=3 * size + 10)
+    assert len(three.poll(max_records=100)) in (10, 15)
+
+
+def _asked(store, *keys):
+    reader = assigned(store, *keys)
+    reader.poll(max_records=0)
+    handles = {key: store.cluster.lookup(key.topic) for key in keys}
+    return {key: reader._fetcher._ask(handles[key], key, 0) for key in keys}
+
+
+def test_max_partition_fetch_bytes_limits_one_partition(filled):
+    reader = assigned(filled, P0, max_partition_fetch_bytes=1)
+    assert [len(reader.poll()) for _ in range(3)] == [5, 5, 0]
+
+
+def test_paused_partitions_give_nothing_and_lose_nothing(filled):
+    reader = assigned(filled, max_poll_records=100)
+    reader.poll(max_records=2)
+    reader.pause([P0])
+    assert reader.paused() == {P0}
+    assert {record.partition for record in [*reader.poll(), *reader.poll()]} == {1}
+    reader.resume([P0])
+    assert values(reader.poll()) == rows(8, 2)
+
+
+def test_to_arrow_brings_everything_up_to_now_and_moves_the_positions(filled):
+    reader = consumer(filled, "orders")
+    table = reader.to_arrow()
+    assert table.column_names == [
+        "key",
+        "value",
+        "topic",
+        "partition",
+        "offset",
+        "timestamp",
+        "timestampType",
+        "headers",
+    ]
+    assert table.num_rows == 20
+    assert table["offset"].to_pylist() == [*range(10), *range(10)]
+    assert reader.to_arrow().num_rows == 0
+    filled.write("orders", rows(1))
+    assert reader.to_arrow()["value"].to_pylist() == [b"v0"]
+
+
+def test_to_batches_moves_a_position_only_behind_what_was_taken(filled):
+    reader = assigned(filled)
+    batches = reader.to_batches()
+    assert isinstance(next(batches), pa.RecordBatch)
+    next(batches)
+    batches.close()
+    assert (reader.position(P0), reader.position(P1)) == (10, 0)
+
+
+def test_iterating_goes_on_for_ever(filled):
+    reader = assigned(filled, P0, max_poll_records=4)
+    stream = iter(reader)
+    assert values(next(stream) for _ in range(10)) == rows(10)
+    other = filled.another_process()
+    filled.clock.on_sleep = [lambda: other.write("orders", rows(1, 10))]
+    assert next(stream).offset == 10
+
+
+def test_both_isolation_levels_read_the_same(filled):
+    for level in ("read_committed", "read_uncommitted"):
+        assert len(assigned(filled, P0, isolation_level=level).poll()) == 10

@@ -1,0 +1,69 @@
+"""Where a consumer begins, goes on and is sent to."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_replog.errors import ErrorCode, ReplogError
+from tests.unit.consumer.support import P0, P1, assigned, consumer, rows, values
+
+
+def test_seek_moves_the_position_and_drops_what_was_buffered(filled):
+    reader = assigned(filled, P0, max_poll_records=2)
+    reader.poll()
+    reader.seek(P0, 7)
+    assert values(reader.poll()) == rows(2, 7)
+    reader.seek(P0, 1)
+    assert values(reader.poll()) == rows(2, 1)
+    reader.seek_to_beginning()
+    assert reader.position(P0) == 0
+    reader.seek_to_end([P0])
+    assert values(reader.poll()) == []
+    assert reader.position(P0) == 10
+
+
+@pytest.mark.parametrize(("time_ms", "offset"), [(0, 0), (1, 1), (3000, 3), (4001, 5), (9000, 9), (9001, None)])
+def test_offsets_for_times_are_the_first_at_or_after(filled, time_ms, offset):
+    assert assigned(filled, P0).offsets_for_times({P0: time_ms}) == {P0: offset}
+
+
+def test_seek_to_time_reads_from_there_and_from_the_end_where_none_is_late_enough(filled):
+    reader = assigned(filled)
+    reader.seek_to_time(7000)
+    assert reader.position(P0) == 7
+    assert reader.position(P1) == 10
+
+
+def test_beginning_and_end_offsets(filled):
+    reader = consumer(filled)
+    assert reader.beginning_offsets([P0, P1]) == {P0: 0, P1: 0}
+    assert reader.end_offsets([P0]) == {P0: 10}
+
+
+def test_where_to_begin_without_an_offset(filled):
+    assert assigned(filled, P0, auto_offset_reset="latest").position(P0) == 10
+    assert assigned(filled, P0, auto_offset_reset="earliest").position(P0) == 0
+    reader = assigned(filled, P0, auto_offset_reset="none", group="g")
+    with pytest.raises(ReplogError) as refused:
+        reader.poll()
+    assert refused.value.code is ErrorCode.REPLOG_NO_OFFSET_FOR_PARTITION
+    reader.seek(P0, 4)
+    assert values(reader.poll(max_records=1)) == rows(1, 4)
+
+
+@pytest.mark.parametrize(("policy", "position"), [("earliest", 0), ("latest", 10)])
+def test_a_position_out_of_range_is_reset_with_a_warning(filled, policy, position, caplog):
+    reader = assigned(filled, P0, auto_offset_reset=policy)
+    reader.seek(P0, 11)
+    reader.poll(max_records=0)
+    assert reader.position(P0) == position
+    assert "OFFSET_OUT_OF_RANGE" in caplog.text
+
+
+def test_a_position_out_of_range_is_an_error_where_the_policy_is_none(filled):
+    reader = assigned(filled, P0, auto_offset_reset="none")
+    reader.seek(P0, 11)
+    with pytest.raises(ReplogError) as refused:
+        reader.poll()
+    assert refused.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
+    assert "orders-0 at 11, which has 0 to 10" in str(refused.value)
