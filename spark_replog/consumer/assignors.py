@@ -6,6 +6,7 @@ in-sync copy serves a reader.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
 from spark_replog.consumer.deserializers import load_class
@@ -38,9 +39,10 @@ def round_robin_assignor(counts: Mapping[str, int], members: Mapping[str, GroupS
     """Deal all partitions out in turn, passing over members that do not want the topic."""
     found: Assignment = {member: [] for member in members}
     names = list(members)
+    topics = {member: set(wants.topics) for member, wants in members.items()}
     turn = 0
     for key in _partitions(counts, members):
-        while key.topic not in members[names[turn % len(names)]].topics:
+        while key.topic not in topics[names[turn % len(names)]]:
             turn += 1
         found[names[turn % len(names)]].append(key)
         turn += 1
@@ -135,15 +137,15 @@ def _sticky_equal(
             quota, over_count = least + 1, over_count + 1
         found[member] = kept[member][:quota]
     taken = {key for owned in found.values() for key in owned}
-    free = [key for key in keys if key not in taken]
+    free = deque(key for key in keys if key not in taken)
     below = [member for member in members if len(found[member]) < least]
     while free and below:
         for member in below[: len(free)]:
-            found[member].append(free.pop(0))
+            found[member].append(free.popleft())
         below = [member for member in below if len(found[member]) < least]
     for member in [each for each in members if len(found[each]) == least]:
         if free:
-            found[member].append(free.pop(0))
+            found[member].append(free.popleft())
     return found
 
 
@@ -152,19 +154,36 @@ def _sticky_unequal(
 ) -> Assignment:
     """Members want different topics: fill the least loaded, then move while a move evens out."""
     found = {member: list(kept[member]) for member in members}
-    readers = {key: [member for member, wants in members.items() if key.topic in wants.topics] for key in keys}
+    sizes = {member: len(owned) for member, owned in found.items()}
+    readers: dict[str, list[str]] = {}
+    for member, wants in members.items():
+        for topic in wants.topics:
+            readers.setdefault(topic, []).append(member)
     taken = {key for owned in found.values() for key in owned}
-    for key in sorted((key for key in keys if key not in taken), key=lambda key: (len(readers[key]), key)):
-        found[min(readers[key], key=lambda member: len(found[member]))].append(key)
+    for key in sorted((key for key in keys if key not in taken), key=lambda key: (len(readers[key.topic]), key)):
+        target = min(readers[key.topic], key=sizes.__getitem__)
+        found[target].append(key)
+        sizes[target] += 1
     is_moving = True
     while is_moving:  # each move lowers the sum of squares, so it ends
         is_moving = False
-        for member in sorted(found, key=lambda each: -len(found[each])):
-            for key in reversed(found[member]):
-                target = min(readers[key], key=lambda each: len(found[each]))
-                if len(found[target]) + 1 < len(found[member]):
-                    found[member].remove(key)
-                    found[target].append(key)
-                    is_moving = True
-                    break
+        for member in sorted(found, key=lambda each: -sizes[each]):
+            is_moving |= _move_one(member, found, sizes, readers)
     return found
+
+
+def _move_one(member: str, found: Assignment, sizes: dict[str, int], readers: Mapping[str, Sequence[str]]) -> bool:
+    """Give the newest partition whose move evens out to the least loaded that wants it; return whether one did."""
+    seen: set[str] = set()
+    for key in reversed(found[member]):
+        if key.topic in seen:
+            continue
+        seen.add(key.topic)
+        target = min(readers[key.topic], key=sizes.__getitem__)
+        if sizes[target] + 1 < sizes[member]:
+            found[member].remove(key)
+            found[target].append(key)
+            sizes[member] -= 1
+            sizes[target] += 1
+            return True
+    return False

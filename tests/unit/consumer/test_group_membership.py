@@ -214,6 +214,15 @@ def test_a_static_member_comes_back_without_a_rebalance_and_fences_its_former_se
     assert len(GroupCoordinator(filled.cluster).group("g").metadata.members) == 2
 
 
+def test_static_members_come_first_in_the_order_of_their_names(filled, join):
+    """Source: ``AbstractPartitionAssignor.MemberInfo``; a member's id decides only among dynamic ones."""
+    dynamic = join(client_id="a", partition_assignment_strategy="range")
+    last = join(client_id="b", group_instance_id="z2", partition_assignment_strategy="range")
+    first = join(client_id="c", group_instance_id="z1", partition_assignment_strategy="range")
+    settle(filled, dynamic, last, first)
+    assert shares(first, last, dynamic) == [[0, 1], [2], [3]]
+
+
 def test_partitions_that_a_topic_gains_are_given_out(filled, join):
     first = join()
     first.poll(timeout_ms=5_000)
