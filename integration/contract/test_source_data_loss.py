@@ -138,7 +138,7 @@ def test_a_new_partition_that_was_trimmed(stream, store):
     query.admin(("delete_records", "added", {"1": 3}))
     text = query.start().error()
     assert "ADDED_PARTITION_DOES_NOT_START_FROM_OFFSET_ZERO" in text
-    assert "begins at offset 3, not 0" in text
+    assert "starts from 3 instead of 0" in text
     query.start(failOnDataLoss="false")
     assert query.rows() == {"added-1": [3]}
     query.stop()

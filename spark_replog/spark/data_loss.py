@@ -42,15 +42,14 @@ class LossPolicy:
             ReplogError: REPLOG_DATA_LOSS; nothing was skipped.
         """
         if self.fail:
-            raise data_loss_error(loss, f"{message} Set failOnDataLoss=false to go on with what still exists.")
+            raise ReplogError(
+                ErrorCode.REPLOG_DATA_LOSS,
+                f"{message} Some data may have been lost: set failOnDataLoss=false to go on with what still exists.",
+                condition=f"KAFKA_DATA_LOSS.{loss.name}",
+            )
         if message not in self._said:
             self._said.add(message)
             _LOG.warning("[%s] %s condition=`KAFKA_DATA_LOSS.%s`", ErrorCode.REPLOG_DATA_LOSS.name, message, loss.name)
-
-
-def data_loss_error(loss: Loss, message: str) -> ReplogError:
-    """Return the error of a loss."""
-    return ReplogError(ErrorCode.REPLOG_DATA_LOSS, message, condition=f"KAFKA_DATA_LOSS.{loss.name}")
 
 
 def removed_offsets(log_start: int, *, is_trimmed: bool) -> str:
@@ -67,4 +66,4 @@ def offset_changed(topic: str, partition: int, position: int, end: int) -> str:
     )
 
 
-__all__ = ["Loss", "LossPolicy", "data_loss_error", "offset_changed", "removed_offsets"]
+__all__ = ["Loss", "LossPolicy", "offset_changed", "removed_offsets"]

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from spark_replog.errors import ErrorCode, ReplogError
 from spark_replog.ids import TopicId, TopicPartition
-from spark_replog.spark.data_loss import Loss, LossPolicy, data_loss_error, offset_changed, removed_offsets
+from spark_replog.spark.data_loss import Loss, LossPolicy, offset_changed, removed_offsets
 from spark_replog.spark.offsets import Ends, LogOffset
 from spark_replog.spark.topics import LogView
 
@@ -54,7 +55,7 @@ def reconcile(at: LogOffset, view: LogView, losses: LossPolicy, final_ends: Fina
         if not is_known and log_start > 0:
             losses.report(
                 Loss.ADDED_PARTITION_DOES_NOT_START_FROM_OFFSET_ZERO,
-                f"{key.topic}-{key.partition} is new to this query and begins at offset {log_start}, not 0: "
+                f"Added partition {key.topic}-{key.partition} starts from {log_start} instead of 0: "
                 f"offsets 0 to {log_start} (exclusive) " + removed_offsets(log_start, is_trimmed=key in view.trimmed),
             )
         start = starts[key] = at.ends[key] if is_known else log_start
@@ -69,30 +70,46 @@ def reconcile(at: LogOffset, view: LogView, losses: LossPolicy, final_ends: Fina
     return Span(starts, ends, {**gone, **view.topic_ids})
 
 
-def up_to_target(span: Span, target: Ends) -> Ends:
-    """Return the ends, not beyond those that an AvailableNow run set out to reach.
+def check_target(target: LogOffset, view: LogView) -> None:
+    """Refuse to go on with an AvailableNow run that cannot reach the end that it set out for.
+
+    Asked before what is missing is called a loss, as by the connector: a run fails so in any case.
+
+    Args:
+        target: where the run is to end.
+        view: of the log now.
 
     Raises:
-        ReplogError: REPLOG_DATA_LOSS, whatever ``failOnDataLoss`` says: the run cannot reach its end. The
-            next run sets out for what is there then.
+        ReplogError: REPLOG_DATA_LOSS, whatever ``failOnDataLoss`` says. The next run sets out for what is
+            there then.
     """
-    lost = sorted(key for key in target if key not in span.ends)
+    ids, ends = view.topic_ids, view.high_watermarks
+    lost = sorted(key for key in target.ends if key not in ends or ids[key.topic] != target.topic_ids[key.topic])
     if lost:
-        raise data_loss_error(
-            Loss.PARTITIONS_DELETED,
-            f"partitions {_names(lost)} have been lost during running query with Trigger.AvailableNow. "
-            "Start the query again: it takes what is there then.",
+        raise _unreachable(
+            "LOST_TOPIC_PARTITIONS_IN_END_OFFSET_WITH_TRIGGER_AVAILABLENOW",
+            "have been lost",
+            f"{_names(lost)} were deleted, or their topic was deleted and created again; topic-partitions for latest "
+            f"offset: {_names(sorted(ends))}, topic-partitions for end offset: {_names(sorted(target.ends))}",
         )
-    less = sorted(key for key, end in target.items() if span.ends[key] < end)
+    less = sorted(key for key, end in target.ends.items() if ends[key] < end)
     if less:
-        key = less[0]
-        raise data_loss_error(
-            Loss.PARTITION_OFFSET_CHANGED,
-            f"partitions {_names(less)} report available offset which is less than end offset of the query with "
-            f"Trigger.AvailableNow ({span.ends[key]} of {target[key]} in {key.topic}-{key.partition}). "
-            "Start the query again.",
+        raise _unreachable(
+            "END_OFFSET_HAS_GREATER_OFFSET_FOR_TOPIC_PARTITION_THAN_LATEST_WITH_TRIGGER_AVAILABLENOW",
+            "report available offset which is less than end offset",
+            "; ".join(
+                f"{_names([key])} latest offset: {ends[key]}, end offset: {target.ends[key]}" for key in less
+            ),
         )
-    return dict(target)
+
+
+def _unreachable(condition: str, what: str, details: str) -> ReplogError:
+    return ReplogError(
+        ErrorCode.REPLOG_DATA_LOSS,
+        f"Some of partitions in Kafka topic(s) {what} during running query with Trigger.AvailableNow: {details}. "
+        "Start the query again: it takes what is there then.",
+        condition=condition,
+    )
 
 
 def _report_gone(
@@ -132,4 +149,4 @@ def _names(keys: list[TopicPartition]) -> str:
     return ", ".join(f"{key.topic}-{key.partition}" for key in keys)
 
 
-__all__ = ["FinalEnds", "Span", "reconcile", "up_to_target"]
+__all__ = ["FinalEnds", "Span", "check_target", "reconcile"]

@@ -234,8 +234,8 @@ def _check_named(
     if missing or extra:
         raise InvalidConfigError(
             ErrorCode.REPLOG_INVALID_OPTION,
-            f"{option} must name exactly the partitions that are read, so you must specify all TopicPartitions: "
-            f"missing {_show(missing)}, not read {_show(extra)}. Use -1 for latest and -2 for earliest offsets, "
+            f"partitions specified for {option} don't match what are assigned, you must specify all TopicPartitions: "
+            f"missing {_show(missing)}, not assigned {_show(extra)}. Use -1 for latest, -2 for earliest offsets, "
             'or a word per topic such as {"orders":"earliest"}; startingTimestamp and endingTimestamp give one '
             "time to all.",
             condition=condition,

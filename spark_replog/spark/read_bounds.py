@@ -87,7 +87,7 @@ def check_resolved(starts: Mapping[TopicPartition, int], ends: Mapping[TopicPart
         if start > ends[key]:
             raise InvalidConfigError(
                 ErrorCode.REPLOG_INVALID_OPTION,
-                f"the resolved start offset {start} is greater than the resolved end offset {ends[key]} for "
+                f"The resolved start offset {start} is greater than the resolved end offset {ends[key]} for "
                 f"{key.topic}-{key.partition}. Correct the starting or the ending option.",
                 condition="RESOLVED_START_OFFSET_GREATER_THAN_END_OFFSET",
             )
@@ -150,8 +150,8 @@ def _check_same_keys(
         names = ", ".join(f"{key.topic}-{key.partition}" for key in different)
         raise InvalidConfigError(
             ErrorCode.REPLOG_INVALID_OPTION,
-            f"{starting.option} and {ending.option} name different topic partitions: {names} in only one of them. "
-            "Name the same ones in both.",
+            f"The specified start offset and end offset should have the same topic-partitions: {names} in only one of "
+            f"{starting.option} and {ending.option}. Name the same ones in both.",
             condition="MISMATCHED_TOPIC_PARTITIONS_BETWEEN_START_OFFSET_AND_END_OFFSET",
         )
 
@@ -162,7 +162,7 @@ def _check_order(first: Mapping[TopicPartition, int], last: Mapping[TopicPartiti
         if 0 <= end < start:
             raise InvalidConfigError(
                 ErrorCode.REPLOG_INVALID_OPTION,
-                f"the specified start {what} {start} is greater than the end {what} {end} for "
+                f"The specified start {what} {start} is greater than the end {what} {end} for "
                 f"{key.topic}-{key.partition}. Exchange or correct them.",
                 condition="UNRESOLVED_START_OFFSET_GREATER_THAN_END_OFFSET",
             )

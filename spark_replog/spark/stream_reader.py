@@ -14,6 +14,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from spark_replog.consumer.progress_publisher import ProgressPublisher
 from spark_replog.coordinator.cluster import Cluster, TopicHandle
+from spark_replog.errors import InvalidConfigError, NotFoundError, ReplogError
 from spark_replog.ids import TopicId, TopicPartition
 from spark_replog.log.topic_state import TopicLedgerState
 from spark_replog.spark.compat import (
@@ -24,7 +25,7 @@ from spark_replog.spark.compat import (
     is_read_all,
 )
 from spark_replog.spark.data_loss import Loss, LossPolicy, offset_changed
-from spark_replog.spark.discovery import Span, reconcile, up_to_target
+from spark_replog.spark.discovery import Span, check_target, reconcile
 from spark_replog.spark.messages import ReadPartition
 from spark_replog.spark.offsets import Ends, LogOffset, advance, batch_start
 from spark_replog.spark.options import SourceOptions
@@ -56,7 +57,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         limits = options.limits
         self._delay = None if limits.rows_min is None else BatchDelay(limits.rows_min, limits.delay_max_ms)
         self._is_available_now = False
-        self._target: Ends | None = None
+        self._target: LogOffset | None = None
+        """Where an AvailableNow run ends."""
+        self._refused: ReplogError | None = None
+        """Why the starting options do not hold; told by ``latestOffset``."""
         if limits.is_set and not HAS_READ_LIMITS:
             _LOG.warning(
                 "Spark before 4.2 does not tell a Python source its trigger: with Trigger.AvailableNow or Once, "
@@ -67,8 +71,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # ------------------------------------------------------------------ offsets: the query's process
 
     def initialOffset(self) -> dict[str, Any]:
-        """Return where a query without a checkpoint begins; 4.2 asks twice and must hear the same."""
-        return self._initial_offset().to_json()
+        """Return where a query without a checkpoint begins; 4.2 asks twice and must hear the same.
+
+        What is wrong with it is left to ``latestOffset``: a batch 0 that failed has its positions in its
+        end, Spark asks all the same, and by now the topic may have partitions that the option does not name.
+        """
+        try:
+            return self._initial_offset().to_json()
+        except (InvalidConfigError, NotFoundError) as error:
+            self._refused = error
+            return LogOffset({}, origin={}).to_json()
 
     def getDefaultReadLimit(self) -> Any:
         """Return the limit per micro-batch. Spark 4.2 and up.
@@ -94,20 +106,25 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             limit: Spark's read limit; not given by them either.
 
         Raises:
-            ReplogError: UNKNOWN_TOPIC_OR_PARTITION, REPLOG_DATA_LOSS, REPLOG_NO_QUORUM.
+            ReplogError: UNKNOWN_TOPIC_OR_PARTITION, REPLOG_DATA_LOSS, REPLOG_NO_QUORUM;
+                REPLOG_INVALID_OPTION: the starting options do not fit the log.
         """
+        if self._refused is not None:
+            raise self._refused
         at = self._position or self._initial_offset() if start is None else LogOffset.from_json(start)
         self._show(at)
         cluster = shared_cluster(self._options.store)
         view = self._view(cluster, at)
         self._head = LogOffset(view.high_watermarks, view.topic_ids)
+        if self._target is not None:
+            check_target(self._target, view)
         span = reconcile(at, view, self._losses, lambda topic_id: self._final_ends(cluster, topic_id))
         if not view.bounds:
             return at.to_json()  # an empty map would make every partition new when a topic comes back
         ends = span.ends
         if self._is_available_now:
-            self._target = self._target or dict(ends)
-            ends = up_to_target(span, self._target)
+            self._target = self._target or LogOffset(span.ends, view.topic_ids)
+            ends = self._target.ends
         if start is None or not is_read_all(limit):
             if not self._is_due(span.starts, ends, cluster):
                 return at.to_json()
@@ -122,6 +139,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         first, last = LogOffset.from_json(start), LogOffset.from_json(end)
         self._position = last
+        self._refused = None
         if start == end:
             return []
         cluster = shared_cluster(self._options.store)

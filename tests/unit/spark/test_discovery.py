@@ -8,7 +8,7 @@ from spark_replog.coordinator.cluster import TopicHandle
 from spark_replog.errors import ReplogError
 from spark_replog.ids import TopicPartition
 from spark_replog.spark.data_loss import LossPolicy
-from spark_replog.spark.discovery import Span, reconcile, up_to_target
+from spark_replog.spark.discovery import Span, check_target, reconcile
 from spark_replog.spark.offsets import LogOffset
 from spark_replog.spark.topics import LogView
 
@@ -43,10 +43,13 @@ def test_a_topic_created_again_starts_at_its_beginning_whatever_was_read_of_the_
         span_of(at, seen)
 
 
-def test_a_run_never_goes_past_its_target_nor_short_of_it():
-    span = Span({A0: 2, A1: 0}, {A0: 9, A1: 4}, {"a": "1"})
-    assert up_to_target(span, {A0: 5}) == {A0: 5}
-    with pytest.raises(ReplogError, match=r"b-0 have been lost during running query with Trigger.AvailableNow"):
-        up_to_target(span, {A0: 5, B0: 1})
-    with pytest.raises(ReplogError, match=r"a-0 report available offset which is less than end offset .*\(9 of 10"):
-        up_to_target(span, {A0: 10})
+def test_a_run_that_cannot_reach_its_end_is_told_before_any_loss():
+    target = LogOffset({A0: 5, B0: 1}, {"a": "1", "b": "2"})
+    check_target(target, view({A0: (0, 9), A1: (0, 1), B0: (1, 1)}, {"a": "1", "b": "2"}))
+    lost = "Some of partitions in Kafka topic.s. have been lost during running query with Trigger.AvailableNow: b-0 "
+    for now in (view({A0: (0, 5)}, {"a": "1"}), view({A0: (0, 5), B0: (0, 9)}, {"a": "1", "b": "3"})):
+        with pytest.raises(ReplogError, match=lost + ".*latest offset: a-0.*end offset: a-0, b-0.*LOST_TOPIC_PART"):
+            check_target(target, now)
+    less = "report available offset which is less than end offset during running query with Trigger.AvailableNow: a-0 "
+    with pytest.raises(ReplogError, match=less + "latest offset: 4, end offset: 5.*END_OFFSET_HAS_GREATER"):
+        check_target(target, view({A0: (0, 4), B0: (0, 1)}, {"a": "1", "b": "2"}))

@@ -53,6 +53,35 @@ def test_latest_is_the_position_of_the_first_run_when_batch_0_is_repeated(source
     assert source.rows(query.reader, query.reader.partitions(again, logged)) == {"t-0": list(range(10, 15))}
 
 
+@pytest.mark.parametrize("option", ["startingOffsets", "startingOffsetsByTimestamp"])
+def test_batch_0_is_repeated_though_the_starting_option_does_not_fit_the_log_any_more(source, start_query, option):
+    source.topic("t")
+    source.write("t", {0: 4})
+    query = start_query(subscribe="t", **{option: '{"t":{"0":1}}'})
+    first = query.reader.initialOffset()
+    logged = query.reader.latestOffset(first, query.limit)
+    source.controller.add_partitions("t", 2)
+    source.write("t", {1: 2})
+    query.restart()
+    again = query.reader.initialOffset()
+    expected = [1, 2, 3] if option == "startingOffsets" else [0, 1, 2, 3]
+    assert source.rows(query.reader, query.reader.partitions(again, logged)) == {"t-0": expected}
+    query.committed = logged
+    assert query.next() == {"t-1": [0, 1]}
+
+
+def test_batch_0_is_repeated_though_its_topic_is_gone(source, start_query):
+    for name in ("a", "b"):
+        source.topic(name)
+        source.write(name, {0: 2})
+    query = start_query(subscribe="a,b", startingOffsets="earliest", failOnDataLoss="false")
+    logged = query.reader.latestOffset(query.reader.initialOffset(), query.limit)
+    source.controller.delete_topic("b")
+    query.restart()
+    again = query.reader.initialOffset()
+    assert source.rows(query.reader, query.reader.partitions(again, logged)) == {"a-0": [0, 1]}
+
+
 def test_the_start_is_the_same_when_asked_twice(source, start_query):
     source.topic("t")
     reader = start_query(subscribe="t").reader
@@ -312,7 +341,7 @@ def test_a_new_partition_that_was_trimmed_is_reported(source, start_query):
     source.controller.add_partitions("t", 2)
     source.write("t", {1: 5})
     source.controller.delete_records("t", {1: 3})
-    loses(query.next, "t-1 is new to this query and begins at offset 3, not 0", "offsets 0 to 3",
+    loses(query.next, "Added partition t-1 starts from 3 instead of 0", "offsets 0 to 3",
           "ADDED_PARTITION_DOES_NOT_START_FROM_OFFSET_ZERO")  # fmt: skip
     query.restart(failOnDataLoss="false")
     assert query.next() == {"t-1": [3, 4]}
@@ -376,8 +405,8 @@ def test_available_now_stops_at_the_end_that_its_first_call_saw(source, start_qu
     assert counts == [10, 10, 5], "the rest below the minimum is taken too"
 
 
-@pytest.mark.parametrize("fail", ["true", "false"])
-def test_available_now_says_that_its_end_cannot_be_reached(source, start_query, fail):
+@pytest.mark.parametrize(("fail", "is_created_again"), [("true", False), ("false", False), ("false", True)])
+def test_available_now_says_that_its_end_cannot_be_reached(source, start_query, fail, is_created_again):
     for name in ("a", "b"):
         source.topic(name)
         source.write(name, {0: 9})
@@ -386,8 +415,10 @@ def test_available_now_says_that_its_end_cannot_be_reached(source, start_query, 
     query.reader.prepareForTriggerAvailableNow()
     query.next()
     source.controller.delete_topic("b")
-    said = "have been lost during running query with Trigger.AvailableNow" if fail == "false" else "have been deleted"
-    loses(query.next, said)
+    if is_created_again:
+        source.topic("b")
+        source.write("b", {0: 12})
+    loses(query.next, "have been lost during running query with Trigger.AvailableNow", "b-0")
 
 
 def test_small_batches_wait_for_the_minimum(source, start_query):
