@@ -63,7 +63,6 @@ class Cluster:
         self.clock = clock
         self.cluster_ledger: Ledger[ClusterLedgerState] = self._make_ledger(brokers.cluster_id, ClusterLedgerState())
         self._topic_ledgers: dict[LedgerId, Ledger[TopicLedgerState]] = {}
-        self._lock = threading.Lock()
         self._refreshed_ms: int | None = None
 
     @classmethod
@@ -103,12 +102,12 @@ class Cluster:
 
     def topic_ledger(self, ledger_id: LedgerId) -> Ledger[TopicLedgerState]:
         """Return the ledger, folded as far as this process has read it."""
-        with self._lock:
-            ledger = self._topic_ledgers.get(ledger_id)
-            if ledger is None:
-                ledger = self._make_ledger(ledger_id, TopicLedgerState(ledger_id))
-                self._topic_ledgers[ledger_id] = ledger
-            return ledger
+        found = self._topic_ledgers.get(ledger_id)
+        if found is None:
+            # No lock: a forked child could inherit it held. Two threads may make one, and one is kept.
+            made = self._make_ledger(ledger_id, TopicLedgerState(ledger_id))
+            found = self._topic_ledgers.setdefault(ledger_id, made)
+        return found
 
     def lookup(self, name: str) -> TopicHandle:
         """Return the ids of a topic; reads the cluster ledger only for a name not known yet

@@ -6,6 +6,7 @@ import logging
 import os
 import random
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
@@ -21,40 +22,17 @@ from spark_replog.errors import (
 from spark_replog.ledger.core import LedgerCore, Phase
 from spark_replog.ledger.journal_rebuild import OwnedLog, without
 from spark_replog.ledger.record import INCARNATION_SIZE_BYTES, TAG_SIZE_BYTES, genesis_hash
+from spark_replog.ledger.request import Proposal, Request
 from spark_replog.ledger.shell_io import RootIo
 from spark_replog.ledger.types import AppendOutcome, JournalRoot, LedgerSettings, LedgerState, LedgerStats
 from spark_replog.log.entry import encode_entry
 
 S = TypeVar("S", bound=LedgerState)
 DEFAULT_SETTINGS = LedgerSettings()
-Proposal = bytes | tuple[bytes, ...] | None
-"""One encoded command, or several that go into one ENTRY in this order (the last one's result is
-the caller's), or nothing to do."""
 
 _LOG = logging.getLogger(__name__)
 _POLL_MS_MAX = 1000.0
 """A driver looks at its deadline this often, whatever hangs."""
-
-
-class _Request:
-    """One caller's append.
-
-    Attributes:
-        command_no: which command of the ENTRY in flight answers the caller.
-    """
-
-    __slots__ = ("command_no", "deadline_ms", "error", "outcome", "propose")
-
-    def __init__(self, propose: Callable[[Any], Proposal], deadline_ms: float) -> None:
-        self.propose = propose
-        self.deadline_ms = deadline_ms
-        self.command_no = 0
-        self.outcome: AppendOutcome | None = None
-        self.error: BaseException | None = None
-
-    @property
-    def is_done(self) -> bool:
-        return self.outcome is not None or self.error is not None
 
 
 class Ledger(Generic[S]):
@@ -92,16 +70,20 @@ class Ledger(Generic[S]):
         self._settings = settings
         self._clock = clock
         self._names = [f"broker {root.broker_id} ({root.store.url})" for root in self._roots]
+        self._is_folding = False
         self._start_process()
+        _ledgers.add(self)
 
     def _start_process(self) -> None:
-        """Make what belongs to one process: an incarnation, its knowledge, locks."""
-        self._pid = os.getpid()
+        """Make what belongs to one process: an incarnation, its knowledge, locks.
+
+        Again in a forked child: it must not speak with its parent's epoch, nor wait for its parent's threads.
+        """
         self.lock = threading.RLock()
         self._turn = threading.Condition()
         self._is_driven = False
-        self._waiting: list[_Request] = []
-        self._sent: list[_Request] = []
+        self._waiting: list[Request] = []
+        self._sent: list[Request] = []
         self._refresh_started = 0
         self._heard_ms = 0.0  # when a refresh last learned a record
         self._refresh_done = 0
@@ -113,11 +95,8 @@ class Ledger(Generic[S]):
             self._settings,
             random.SystemRandom(),
         )
-
-    def _check_process(self) -> None:
-        # A forked child must not speak with its parent's epoch, nor wait for its parent's threads.
-        if self._pid != os.getpid():
-            self._start_process()
+        if self._is_folding:
+            self._core.fatal = self._torn("the parent of this process forked it while another thread folded")
 
     # -- reading ----------------------------------------------------------------------------------
 
@@ -156,7 +135,6 @@ class Ledger(Generic[S]):
             self._clock.sleep_ms(20)
 
     def _refresh_once(self) -> None:
-        self._check_process()
         deadline_ms = self._now_ms() + self._settings.quorum_timeout_ms
         with self._turn:
             ticket = self._refresh_started + 1
@@ -180,6 +158,7 @@ class Ledger(Generic[S]):
     def _drive_read(self) -> None:
         """Drive the core until the tail is known; what counts as no answer is silence, not a long journal."""
         core = self._core
+        self._check_whole()
         self._heard_ms = self._now_ms()
         core.begin_read(self._heard_ms)
         learned = core.prefix.learned_count()
@@ -227,8 +206,7 @@ class Ledger(Generic[S]):
             ReplogError: RECORD_LIST_TOO_LARGE: the command is above `command_size_bytes_max`; nothing was decided.
             ReplogError: what `refresh` raises.
         """
-        self._check_process()
-        request = _Request(propose, self._now_ms() + timeout_ms)
+        request = Request(propose, self._now_ms() + timeout_ms)
         with self._turn:
             self._waiting.append(request)
             while self._is_driven and not request.is_done:
@@ -246,7 +224,7 @@ class Ledger(Generic[S]):
         assert request.outcome is not None
         return request.outcome
 
-    def _drive_turn(self, request: _Request) -> None:
+    def _drive_turn(self, request: Request) -> None:
         try:
             self._drive_write(request)
         except BaseException as error:
@@ -256,16 +234,17 @@ class Ledger(Generic[S]):
         finally:
             self._end_turn(None)
 
-    def _give_up(self, request: _Request, error: BaseException) -> None:
+    def _give_up(self, request: Request, error: BaseException) -> None:
         with self._turn:
             if not request.is_done:
                 request.error = error
             if request in self._waiting:
                 self._waiting.remove(request)
 
-    def _drive_write(self, request: _Request) -> None:
+    def _drive_write(self, request: Request) -> None:
         """Drive the core until this request is answered; others are served on the way."""
         core = self._core
+        self._check_whole()
         if self._settings.read_only:
             raise InvalidConfigError(
                 ErrorCode.INVALID_REQUEST, "This process opened the ledger read-only. Open it for writing."
@@ -297,8 +276,8 @@ class Ledger(Generic[S]):
             self._waiting = []
         commands: list[bytes] = []
         command_nos: list[int] = []
-        batch: list[_Request] = []
-        later: list[_Request] = []
+        batch: list[Request] = []
+        later: list[Request] = []
         for each in candidates:
             if sum(map(len, commands)) >= self._settings.entry_size_bytes_max:
                 later.append(each)
@@ -322,7 +301,7 @@ class Ledger(Generic[S]):
             self._turn.notify_all()
         return bool(batch)
 
-    def _ask(self, request: _Request) -> tuple[bytes, ...]:
+    def _ask(self, request: Request) -> tuple[bytes, ...]:
         with self.lock:
             try:
                 proposed = request.propose(self.state)
@@ -344,7 +323,7 @@ class Ledger(Generic[S]):
             return ()
         return commands
 
-    def _expire(self, request: _Request, *, is_driver: bool) -> None:
+    def _expire(self, request: Request, *, is_driver: bool) -> None:
         """Answer a request whose time is over."""
         with self._turn:
             if request.is_done:
@@ -370,12 +349,15 @@ class Ledger(Generic[S]):
         wait_ms = self._wait_ms(now_ms, deadline_ms)
         for completion in self._io.take(wait_ms):
             core.complete(completion, self._now_ms())
-        if core.fatal is not None:
-            raise core.fatal
+        self._check_whole()
         core_now_ms = self._now_ms()
         # What was just learned may complete a claim, which decides entries: before the fold, not after.
         core.advance(core_now_ms)
-        self._fold()
+        try:
+            self._fold()
+        except BaseException as error:
+            core.fatal = error if isinstance(error, ReplogError) else self._torn(f"{error!r} ended a fold")
+            raise
         self._count()
         return core.phase in (Phase.READY, Phase.DONE) or core_now_ms < deadline_ms
 
@@ -391,9 +373,11 @@ class Ledger(Generic[S]):
         prefix = self._core.prefix
         results: dict[int, tuple[Any, ...]] = {}
         with self.lock:
+            self._is_folding = True
             for index in range(self.state.applied_index + 1, prefix.length):
                 results[index] = self.state.apply(index, prefix.payloads[index][TAG_SIZE_BYTES:])
             prefix.release(self.state.applied_index + 1)
+            self._is_folding = False
         settled = self._core.settled
         if settled is None:
             return
@@ -440,6 +424,17 @@ class Ledger(Generic[S]):
 
     # -- errors -----------------------------------------------------------------------------------
 
+    def _check_whole(self) -> None:
+        if self._core.fatal is not None:
+            raise self._core.fatal
+
+    def _torn(self, why: str) -> ReplogError:
+        return ReplogError(
+            ErrorCode.REPLOG_FOLD_INTERRUPTED,
+            f"{why}: what this process knows of the ledger may be half of an entry. The store is whole; open it again.",
+            ledger_id=self.ledger_id,
+        )
+
     def _missing_names(self) -> str:
         parts = []
         for root in self._core.missing_roots():
@@ -466,6 +461,17 @@ class Ledger(Generic[S]):
             "the entry was decided, its identity is found.",
             ledger_id=self.ledger_id,
         )
+
+
+_ledgers: weakref.WeakSet[Ledger[Any]] = weakref.WeakSet()
+
+
+def _start_child() -> None:
+    for ledger in _ledgers:
+        ledger._start_process()
+
+
+os.register_at_fork(after_in_child=_start_child)
 
 
 __all__ = [

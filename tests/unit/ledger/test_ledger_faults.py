@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import threading
 
 import pytest
@@ -327,28 +326,6 @@ def test_several_commands_of_one_caller_share_its_entry(make_store):
     assert outcome.result == "duplicate"  # the last command's
     assert outcome.index == 0
     assert process.commands() == [b"one", b"two"]
-
-
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_forked_child_is_a_process_of_its_own(make_store):
-    store = make_store(3)
-    process = store.process()
-    for number in range(3):
-        process.append(b"parent %d" % number)
-    read_end, write_end = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            process.append(b"child")
-            os.write(write_end, b"ok" if process.ledger.stats.claims == 1 else b"no")
-        finally:
-            os._exit(0)
-    os.close(write_end)
-    assert os.read(read_end, 2) == b"ok"
-    os.close(read_end)
-    os.waitpid(child, 0)
-    process.append(b"parent again")
-    assert process.commands()[-2:] == [b"child", b"parent again"]
 
 
 def test_root_that_went_back_in_time_is_noticed(make_store):
