@@ -24,7 +24,8 @@ from spark_replog.coordinator.replica_fetcher import CopyJob, ObjectKey, Replica
 from spark_replog.errors import ErrorCode, ReplogError, RetriableError
 from spark_replog.ids import BrokerId, LedgerId
 from spark_replog.ledger.journal_rebuild import REBUILD_ROUND_STEP, JournalRebuild
-from spark_replog.ledger.ledger import JournalRoot, Ledger, LedgerSettings, Proposal
+from spark_replog.ledger.ledger import JournalRoot, Ledger, LedgerSettings
+from spark_replog.ledger.request import Proposal
 from spark_replog.log.cluster_state import ClusterLedgerState
 from spark_replog.log.commands import BrokerRegister, IsrChange, encode_command
 from spark_replog.log.topic_state import TopicLedgerState
