@@ -9,7 +9,7 @@ import click
 
 from spark_replog.cli.confirmation import confirm
 from spark_replog.cli.output import emit, table
-from spark_replog.cli.settings import Settings, current_settings, global_options
+from spark_replog.cli.settings import Settings, current_settings, global_options, key_values
 
 if TYPE_CHECKING:
     from spark_replog.coordinator.acl_admin import AclAdmin, AclFilter
@@ -193,12 +193,7 @@ def config_get() -> int:
 def config_set(pairs: tuple[str, ...]) -> int:
     """Set settings of the store."""
     settings = current_settings()
-    changes: dict[str, str | None] = {}
-    for pair in pairs:
-        key, separator, value = pair.partition("=")
-        if not separator or not key:
-            raise click.UsageError(f"wants KEY=VALUE, not '{pair}'")
-        changes[key.strip()] = value.strip()
+    changes = {key: value.strip() for key, value in key_values("set", pairs).items()}
     admin = _admin(settings)
     admin.configure(changes)
     return _show_config("acl config set", admin.config(), settings)
@@ -216,11 +211,9 @@ def config_unset(keys: tuple[str, ...]) -> int:
 
 
 def _admin(settings: Settings) -> AclAdmin:
-    path = settings.required_store()
     from spark_replog.coordinator.acl_admin import AclAdmin
-    from spark_replog.coordinator.cluster import Cluster
 
-    return AclAdmin(Cluster.open(path, settings.storage_options))
+    return AclAdmin(settings.open_cluster())
 
 
 def _filters(

@@ -20,11 +20,9 @@ def broker() -> None:
 
 
 def _admin(settings: Settings) -> BrokerAdmin:
-    path = settings.required_store()
     from spark_replog.coordinator.broker_admin import BrokerAdmin
-    from spark_replog.coordinator.cluster import Cluster
 
-    return BrokerAdmin(Cluster.open(path, settings.storage_options))
+    return BrokerAdmin(settings.open_cluster())
 
 
 def _show(command: str, admin: BrokerAdmin, settings: Settings, broker_ids: tuple[int, ...] = ()) -> int:

@@ -53,7 +53,7 @@ def consume(topics: tuple[str, ...], **given: Any) -> int:
     Ends at the end that the log has now, unless --follow is given.
     """
     settings = current_settings()
-    path = settings.required_store()
+    settings.required_store()
     if given["timeout_ms"] is not None and not given["follow"]:
         raise click.UsageError("--timeout-ms goes with --follow")
     if given["from_beginning"] and given["offset"] not in (None, "beginning"):
@@ -61,9 +61,8 @@ def consume(topics: tuple[str, ...], **given: Any) -> int:
     if settings.format == "json" and given["follow"] and given["max_messages"] is None:
         raise click.UsageError("-f json ends with the last record: use -f jsonl with --follow, or add -n")
     from spark_replog.consumer.consumer import Consumer
-    from spark_replog.coordinator.cluster import Cluster
 
-    cluster = Cluster.open(path, settings.storage_options)
+    cluster = settings.open_cluster()
     reader = Consumer(cluster, group=given["group"], enable_auto_commit=False, auto_offset_reset="earliest")
     with reader:
         ends = _begin(cluster, reader, topics, given)

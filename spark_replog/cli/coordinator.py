@@ -9,7 +9,7 @@ from types import FrameType
 import click
 
 from spark_replog.cli.output import EXIT_UNREACHABLE, emit, note
-from spark_replog.cli.settings import current_settings, global_options
+from spark_replog.cli.settings import current_settings, global_options, key_values
 
 
 @click.group("coordinator")
@@ -22,14 +22,16 @@ def coordinator() -> None:
 @global_options
 @click.option("--once", is_flag=True, help="Make one round and stop.")
 @click.option("--interval-ms", type=click.IntRange(min=1), default=1000, show_default=True, help="Between rounds.")
-def run(once: bool, interval_ms: int) -> int:
+@click.option(
+    "-c", "--config", "configs", multiple=True, metavar="KEY=VALUE", help="A coordinator setting. Repeatable."
+)
+def run(once: bool, interval_ms: int, configs: tuple[str, ...]) -> int:
     """Catch up followers, readmit roots that are back, move leaders, finish reassignments; until SIGTERM."""
     settings = current_settings()
     path = settings.required_store()
-    from spark_replog.coordinator.cluster import Cluster
     from spark_replog.coordinator.coordinator_loop import CoordinatorLoop
 
-    loop = CoordinatorLoop(Cluster.open(path, settings.storage_options))
+    loop = CoordinatorLoop(settings.open_cluster(key_values("-c", configs)))
     if once:
         report = asdict(loop.run_once())
         text = "  ".join(f"{key.removesuffix('_count')} {count}" for key, count in report.items())

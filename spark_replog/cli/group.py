@@ -176,12 +176,9 @@ def reset_offsets(name: str, topics: tuple[str, ...], all_topics: bool, execute:
 
 
 def _open() -> tuple[Cluster, GroupCoordinator]:
-    settings = current_settings()
-    path = settings.required_store()
-    from spark_replog.coordinator.cluster import Cluster
     from spark_replog.coordinator.group_coordinator import GroupCoordinator
 
-    cluster = Cluster.open(path, settings.storage_options)
+    cluster = current_settings().open_cluster()
     return cluster, GroupCoordinator(cluster)
 
 

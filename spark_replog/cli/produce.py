@@ -13,7 +13,7 @@ import click
 from spark_replog.cli.output import emit, error_item, exit_code_of, table
 from spark_replog.cli.produce_input import FORMATS, format_of, read_batches
 from spark_replog.cli.progress import ProgressLine
-from spark_replog.cli.settings import current_settings, global_options
+from spark_replog.cli.settings import current_settings, global_options, key_values
 from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError
 
 if TYPE_CHECKING:
@@ -44,17 +44,20 @@ def produce(topic: str, files: tuple[str, ...], **given: Any) -> int:
     are; of any other table a row becomes a JSON object.
     """
     settings = current_settings()
-    path = settings.required_store()
-    from spark_replog.coordinator.cluster import Cluster
+    settings.required_store()
     from spark_replog.producer.producer import Producer
 
-    config: dict[str, object] = {"client.id": "replog-produce", "acks": given["acks"], **_pairs("-c", given["config"])}
-    headers = list(_pairs("-H", given["headers"]).items())
+    config: dict[str, object] = {
+        "client.id": "replog-produce",
+        "acks": given["acks"],
+        **key_values("-c", given["config"]),
+    }
+    headers = list(key_values("-H", given["headers"], "NAME=VALUE").items())
     written = _Written(topic)
     failure: ReplogError | None = None
     progress = ProgressLine(quiet=settings.quiet)
     try:
-        with Producer(Cluster.open(path, settings.storage_options), config) as producer:
+        with Producer(settings.open_cluster(), config) as producer:
             for batch in _batches(files, given):
                 changed = _with_constants(batch, headers, given["partition"])
                 _send(producer, topic, changed, written)
@@ -157,13 +160,3 @@ def _with_constants(batch: pa.RecordBatch, headers: list[tuple[str, str]], parti
 def _with_column(batch: pa.RecordBatch, name: str, column: pa.Array) -> pa.RecordBatch:
     place = batch.schema.get_field_index(name)
     return batch.append_column(name, column) if place < 0 else batch.set_column(place, name, column)
-
-
-def _pairs(flag: str, given: tuple[str, ...]) -> dict[str, str]:
-    found = {}
-    for pair in given:
-        name, separator, value = pair.partition("=")
-        if not separator or not name:
-            raise click.UsageError(f"{flag} wants NAME=VALUE, not '{pair}'")
-        found[name] = value
-    return found

@@ -92,8 +92,6 @@ def _show(command: str, admin: QuotaAdmin, settings: Settings, entity: QuotaEnti
 
 
 def _admin(settings: Settings) -> QuotaAdmin:
-    path = settings.required_store()
-    from spark_replog.coordinator.cluster import Cluster
     from spark_replog.coordinator.quota_manager import QuotaAdmin
 
-    return QuotaAdmin(Cluster.open(path, settings.storage_options))
+    return QuotaAdmin(settings.open_cluster())

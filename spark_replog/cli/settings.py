@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from spark_replog.config import STORAGE_PREFIX, storage_options, unknown_option_error
 from spark_replog.errors import ErrorCode, InvalidConfigError
+
+if TYPE_CHECKING:
+    from spark_replog.coordinator.cluster import Cluster
 
 FORMATS = ("text", "json", "jsonl")
 _META = "spark_replog.cli"
@@ -41,6 +44,23 @@ class Settings:
             )
         return self.store
 
+    def open_cluster(self, coordinator_settings: Mapping[str, object] | None = None) -> Cluster:
+        """Open the store.
+
+        Args:
+            coordinator_settings: the coordinator's keys, where the command takes them.
+
+        Raises:
+            InvalidConfigError: REPLOG_MISSING_OPTION, REPLOG_UNKNOWN_OPTION, REPLOG_INVALID_OPTION.
+            ReplogError: REPLOG_STORE_NOT_INITIALISED, REPLOG_CLUSTER_MISMATCH.
+        """
+        path = self.required_store()
+        from spark_replog.config import read_coordinator_config
+        from spark_replog.coordinator.cluster import Cluster
+
+        config = read_coordinator_config(coordinator_settings or {})
+        return Cluster.open(path, self.storage_options, config=config)
+
 
 def current_settings() -> Settings:
     """Return the settings of the running command."""
@@ -67,15 +87,22 @@ def _keep(context: click.Context, parameter: click.Parameter, value: Any) -> Non
 
 
 def _overrides(pairs: tuple[str, ...]) -> dict[str, str]:
-    options: dict[str, object] = {}
-    for pair in pairs:
-        name, separator, value = pair.partition("=")
-        if not separator:
-            raise click.UsageError(f"-X wants KEY=VALUE, not '{pair}'")
+    options = key_values("-X", pairs)
+    for name in options:
         if not name.startswith(STORAGE_PREFIX):
             raise unknown_option_error(name, [STORAGE_PREFIX + "*"])
-        options[name] = value
     return storage_options(options)
+
+
+def key_values(flag: str, pairs: Iterable[str], shape: str = "KEY=VALUE") -> dict[str, str]:
+    """Return what a repeatable flag gave, by name; a value may hold any text, a later one wins."""
+    found = {}
+    for pair in pairs:
+        name, separator, value = pair.partition("=")
+        if not separator or not name.strip():
+            raise click.UsageError(f"{flag} wants {shape}, not '{pair}'")
+        found[name.strip()] = value
+    return found
 
 
 def global_options(command: _Command) -> _Command:

@@ -42,9 +42,7 @@ def info() -> int:
     """
     settings = current_settings()
     path = settings.required_store()
-    from spark_replog.coordinator.cluster import Cluster
-
-    cluster = Cluster.open(path, settings.storage_options)
+    cluster = settings.open_cluster()
     names = cluster.topic_names()
     brokers = cluster.brokers
     states = [_broker_item(brokers, broker) for broker in brokers.broker_ids]
@@ -100,11 +98,9 @@ def verify(deep: bool) -> int:
     Exit code 3 when a copy is bad and another is good, 4 when rows have no good copy left.
     """
     settings = current_settings()
-    path = settings.required_store()
-    from spark_replog.coordinator.cluster import Cluster
     from spark_replog.maintenance.scrub import scrub
 
-    cluster = Cluster.open(path, settings.storage_options)
+    cluster = settings.open_cluster()
 
     def progress(done: int, total: int) -> None:
         if not settings.quiet and (done == total or done % 1000 == 0):
@@ -165,7 +161,6 @@ def repair(deep: bool, rebuild: tuple[int, ...], throttle: int | None) -> int:
     settings = current_settings()
     path = settings.required_store()
     from spark_replog.config import read_coordinator_config
-    from spark_replog.coordinator.cluster import Cluster
     from spark_replog.maintenance.repair import StoreRepair
 
     options = {} if throttle is None else {"follower.replication.throttled.rate": throttle}
@@ -174,7 +169,7 @@ def repair(deep: bool, rebuild: tuple[int, ...], throttle: int | None) -> int:
         if not settings.quiet and (done == total or done % 100 == 0):
             click.echo(f"broker {broker}: {what} {done} of {total}", err=True)
 
-    cluster = Cluster.open(path, settings.storage_options)
+    cluster = settings.open_cluster()
     unknown = sorted(set(rebuild) - set(cluster.brokers.broker_ids))
     if unknown:
         raise click.UsageError(f"this store has no broker {unknown[0]}: see replog -s {path} store info")

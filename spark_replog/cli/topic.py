@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from spark_replog.cli.confirmation import confirm
 from spark_replog.cli.output import act_on_each, emit, table
-from spark_replog.cli.settings import Settings, current_settings, global_options
+from spark_replog.cli.settings import Settings, current_settings, global_options, key_values
 from spark_replog.cli.topic_config import config as topic_config
 from spark_replog.cli.topic_partitions import elect, parse_assignment, reassign
 
@@ -25,11 +24,9 @@ def topic() -> None:
 
 
 def _controller(settings: Settings) -> Controller:
-    path = settings.required_store()
-    from spark_replog.coordinator.cluster import Cluster
     from spark_replog.coordinator.controller import Controller
 
-    return Controller(Cluster.open(path, settings.storage_options))
+    return Controller(settings.open_cluster())
 
 
 def _item(found: TopicDescription) -> dict[str, Any]:
@@ -44,6 +41,8 @@ def _item(found: TopicDescription) -> dict[str, Any]:
                 "leaderEpoch": part.leader_epoch,
                 "replicas": list(part.replicas),
                 "isr": list(part.isr),
+                "addingReplicas": list(part.adding),
+                "removingReplicas": list(part.removing),
                 "logStartOffset": part.log_start_offset,
                 "highWatermark": part.high_watermark,
                 "logEndOffset": part.log_end_offset,
@@ -58,16 +57,6 @@ def _item(found: TopicDescription) -> dict[str, Any]:
 def _status(part: PartitionDescription) -> str:
     missing = [broker for broker in part.replicas if broker not in part.isr]
     return f"under-replicated({','.join(str(broker) for broker in missing)})" if missing else "ok"
-
-
-def _configs(pairs: tuple[str, ...]) -> Mapping[str, str]:
-    config: dict[str, str] = {}
-    for pair in pairs:
-        key, separator, value = pair.partition("=")
-        if not separator or not key:
-            raise click.UsageError(f"-c wants KEY=VALUE, not '{pair}'")
-        config[key.strip()] = value.strip()
-    return config
 
 
 @topic.command("create")
@@ -94,7 +83,7 @@ def create(
 ) -> int:
     """Create a topic."""
     settings = current_settings()
-    config = _configs(configs)
+    config = {key: value.strip() for key, value in key_values("-c", configs).items()}
     assignment = parse_assignment(replica_assignment)
     controller = _controller(settings)
 
@@ -160,6 +149,7 @@ def describe(names: tuple[str, ...]) -> int:
 
 def _description(found: TopicDescription) -> str:
     settings = " ".join(f"{key}={value}" for key, value in sorted(found.config.items())) or "all defaults"
+    is_moving = any(part.adding or part.removing for part in found.partitions)  # as Kafka: shown only then
     rows = [
         (
             str(part.partition),
@@ -167,6 +157,7 @@ def _description(found: TopicDescription) -> str:
             str(part.leader_epoch),
             part.isr,
             part.replicas,
+            *((part.adding, part.removing) if is_moving else ()),
             part.log_start_offset,
             part.high_watermark,
             part.log_end_offset,
@@ -174,7 +165,8 @@ def _description(found: TopicDescription) -> str:
         )
         for part in found.partitions
     ]
-    headings = ["PARTITION", "LEADER", "EPOCH", "ISR", "REPLICAS", "START", "HW", "LEO", "STATUS"]
+    moving = ["ADDING", "REMOVING"] if is_moving else []
+    headings = ["PARTITION", "LEADER", "EPOCH", "ISR", "REPLICAS", *moving, "START", "HW", "LEO", "STATUS"]
     return f"{found.name}  id {found.topic_id}  {settings}\n{table(headings, rows)}"
 
 

@@ -10,7 +10,6 @@ from spark_replog.cli.output import emit, table
 from spark_replog.cli.settings import Settings, current_settings, global_options
 
 if TYPE_CHECKING:
-    from spark_replog.coordinator.controller import Controller
     from spark_replog.coordinator.topic_description import TopicDescription
 
 
@@ -30,17 +29,11 @@ def config(name: str, action: str, settings_given: tuple[str, ...]) -> int:
         if not key or bool(separator) != (action == "set"):
             raise click.UsageError(f"{action} wants {'KEY=VALUE' if action == 'set' else 'KEY'}, not '{given}'")
         changes[key.strip()] = value.strip() if separator else None
-    controller = _controller(settings)
-    found = controller.alter_config(name, changes) if changes else controller.describe_topic(name)
-    return _show(found, settings)
-
-
-def _controller(settings: Settings) -> Controller:
-    path = settings.required_store()
-    from spark_replog.coordinator.cluster import Cluster
     from spark_replog.coordinator.controller import Controller
 
-    return Controller(Cluster.open(path, settings.storage_options))
+    controller = Controller(settings.open_cluster())
+    found = controller.alter_config(name, changes) if changes else controller.describe_topic(name)
+    return _show(found, settings)
 
 
 def _show(found: TopicDescription, settings: Settings) -> int:

@@ -19,11 +19,9 @@ if TYPE_CHECKING:
 
 
 def _admin(settings: Settings) -> PartitionAdmin:
-    path = settings.required_store()
-    from spark_replog.coordinator.cluster import Cluster
     from spark_replog.coordinator.partition_admin import PartitionAdmin
 
-    return PartitionAdmin(Cluster.open(path, settings.storage_options))
+    return PartitionAdmin(settings.open_cluster())
 
 
 def _numbers(text: str | None) -> list[int] | None:

@@ -28,6 +28,9 @@ class CoordinatorConfig:
     replica_fetch_backoff_ms: int = 1_000
     follower_replication_throttled_rate: int = _INT64_MAX
     gc_floor_lag_ms: int = 604_800_000
+    auto_leader_rebalance_enable: bool = True
+    leader_imbalance_per_broker_percentage: int = 10
+    leader_imbalance_check_interval_seconds: int = 300
     commit_wait_ms: int = 20
     delivery_timeout_ms: int = 120_000
     request_timeout_ms: int = 30_000
@@ -115,6 +118,25 @@ COORDINATOR_KEYS = (
         "How long after its making an uncommitted data object may be collected as garbage. A task older than half of "
         "it fails.",
         minimum=2,
+    ),
+    _key(
+        "auto.leader.rebalance.enable",
+        "true",
+        "bool",
+        "Whether 'replog coordinator run' gives preferred replicas their leadership back. Commits never do.",
+    ),
+    _key(
+        "leader.imbalance.per.broker.percentage",
+        "10",
+        "count",
+        "Above this share of a broker's preferred partitions led by others, 'replog coordinator run' moves them back.",
+    ),
+    _key(
+        "leader.imbalance.check.interval.seconds",
+        "300",
+        "count",
+        "How often 'replog coordinator run' looks at that, in seconds; its first round always does.",
+        minimum=1,
     ),
     _key(
         "commit.wait.ms",

@@ -28,10 +28,6 @@ from spark_replog.log.topic_state import TopicLedgerState
 
 _log = logging.getLogger(__name__)
 
-IMBALANCE_PER_BROKER_PERCENTAGE = 10
-"""Kafka's ``leader.imbalance.per.broker.percentage``: below it preferred leaders are left away."""
-IMBALANCE_CHECK_INTERVAL_MS = 300_000
-"""Kafka's ``leader.imbalance.check.interval.seconds``."""
 ROUND_INTERVAL_MS = 1000
 _STOP_CHECK_MS = 100
 
@@ -77,9 +73,10 @@ class CoordinatorLoop:
         """Make one round over every ledger of the store; a ledger that fails does not stop the others."""
         report = RoundReport()
         now_ms = self._cluster.clock.monotonic_ms()
-        is_balancing = now_ms >= self._next_balance_ms
+        config = self._cluster.config
+        is_balancing = config.auto_leader_rebalance_enable and now_ms >= self._next_balance_ms
         if is_balancing:
-            self._next_balance_ms = now_ms + IMBALANCE_CHECK_INTERVAL_MS
+            self._next_balance_ms = now_ms + config.leader_imbalance_check_interval_seconds * 1000
         try:
             self._cluster.refresh()
         except ReplogError as error:
@@ -129,13 +126,14 @@ class CoordinatorLoop:
         return present[broker_id]
 
     def _elect_preferred(self, ledger: Ledger[TopicLedgerState], present: dict[BrokerId, bool], timeout_ms: int) -> int:
-        """Move leaders back to preferred replicas, where more than a tenth of a broker's are elsewhere."""
+        """Move leaders back to preferred replicas, where too many of a broker's are elsewhere."""
         count = 0
+        percentage = self._cluster.config.leader_imbalance_per_broker_percentage
 
         def propose(state: TopicLedgerState) -> tuple[bytes, ...] | None:
             nonlocal count
             live = {each for each in _brokers_in_sync(state) - state.fenced if self._is_there(each, present)}
-            changes = preferred_elections(state, live)
+            changes = preferred_elections(state, live, percentage)
             count = len(changes)
             return tuple(encode_command(each) for each in changes) or None
 
@@ -143,8 +141,14 @@ class CoordinatorLoop:
         return count
 
 
-def preferred_elections(state: TopicLedgerState, live: set[BrokerId]) -> list[PartitionChange]:
-    """Return the elections that bring imbalanced brokers their preferred partitions back."""
+def preferred_elections(state: TopicLedgerState, live: set[BrokerId], percentage: int) -> list[PartitionChange]:
+    """Return the elections that bring imbalanced brokers their preferred partitions back.
+
+    Args:
+        state: the newest fold.
+        live: who may lead.
+        percentage: a broker is left as it is while no more than this share of its partitions is led by others.
+    """
     preferred: dict[BrokerId, list[PartitionChange]] = {}
     total: dict[BrokerId, int] = {}
     for topic in state.topics.values():
@@ -163,7 +167,7 @@ def preferred_elections(state: TopicLedgerState, live: set[BrokerId]) -> list[Pa
     return [
         change
         for broker_id, changes in preferred.items()
-        if len(changes) * 100 > IMBALANCE_PER_BROKER_PERCENTAGE * total[broker_id]
+        if len(changes) * 100 > percentage * total[broker_id]
         for change in changes
     ]
 

@@ -23,6 +23,10 @@ class PartitionDescription:
     log_start_offset: int
     high_watermark: int
     log_end_offset: int
+    adding: tuple[BrokerId, ...] = ()
+    """Replicas that a running reassignment brings; they are part of `replicas`."""
+    removing: tuple[BrokerId, ...] = ()
+    """Replicas that it takes away at its end; they are part of `replicas`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +64,8 @@ def describe(handle: TopicHandle, topic: TopicState) -> TopicDescription:
             log_start_offset=state.log_start_offset,
             high_watermark=state.high_watermark,
             log_end_offset=state.log_end_offset,
+            adding=tuple(state.adding),
+            removing=tuple(state.removing),
         )
         for number, state in enumerate(topic.partitions)
     )

@@ -51,6 +51,25 @@ def test_a_fenced_broker_loses_its_leaders_and_elect_brings_them_back(store, rep
     assert (unknown.exit_code, unknown.items[0]["error"]) == (1, "BROKER_ID_NOT_REGISTERED")
 
 
+def test_the_coordinator_takes_its_settings(store, replog):
+    def elected(*settings):
+        flags = [flag for each in settings for flag in ("-c", each)]
+        (report,) = replog("-s", store, "coordinator", "run", "--once", *flags, "-f", "json").items
+        return report["electedCount"]
+
+    replog("-s", store, "broker", "fence", 1)
+    replog("-s", store, "broker", "unfence", 1)
+    wait = "replica.rejoin.wait.ms=0"
+    assert elected("auto.leader.rebalance.enable=false", wait) == 0
+    assert 1 not in leaders(replog, store)
+    assert elected("leader.imbalance.per.broker.percentage=100", wait) == 0
+    assert elected("leader.imbalance.per.broker.percentage=99", wait) == 1
+    assert 1 in leaders(replog, store)
+    unknown = replog("-s", store, "coordinator", "run", "--once", "-c", "leader.imbalance=1", "-f", "json")
+    assert unknown.items[0]["error"] == "REPLOG_UNKNOWN_OPTION"
+    assert replog("-s", store, "coordinator", "run", "--once", "-c", "once").exit_code == 2
+
+
 def test_partitions_are_reassigned_shown_and_cancelled(store, replog):
     (found,) = replog("-s", store, "topic", "describe", "orders", "-f", "json").items
     replicas = found["partitions"][0]["replicas"]
@@ -60,10 +79,18 @@ def test_partitions_are_reassigned_shown_and_cancelled(store, replog):
     (item,) = answer.items
     assert (item["addingReplicas"], item["removingReplicas"]) == ([other], [replicas[2]])
     assert "coordinator run --once" in answer.err
+    (described,) = replog("-s", store, "topic", "describe", "orders", "-f", "json").items
+    moving = [(each["addingReplicas"], each["removingReplicas"]) for each in described["partitions"]]
+    assert moving == [([other], [replicas[2]]), ([], []), ([], []), ([], [])]
+    heading, first = replog("-s", store, "topic", "describe", "orders").out.splitlines()[1:3]
+    cells = first.split()
+    assert heading.split()[4:7] == ["REPLICAS", "ADDING", "REMOVING"]
+    assert cells[5:7] == [str(other), str(replicas[2])]
     assert replog("-s", store, "topic", "reassign", "orders", "-f", "json").items[0]["partition"] == 0
     cancelled = replog("-s", store, "topic", "reassign", "orders", "--cancel", "-p", 0, "-f", "json")
     assert sorted(cancelled.items[0]["replicas"]) == sorted(replicas)
     assert "nothing is being moved" in replog("-s", store, "topic", "reassign", "orders").out
+    assert "ADDING" not in replog("-s", store, "topic", "describe", "orders").out, "as Kafka: shown only meanwhile"
     assert replog("-s", store, "topic", "reassign", "orders", "0:1").exit_code == 2
     refused = replog("-s", store, "topic", "reassign", "orders", "0=1,1", "-f", "json")
     assert refused.items[0]["error"] == "INVALID_REPLICA_ASSIGNMENT"

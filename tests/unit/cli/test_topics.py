@@ -10,6 +10,8 @@ ONE_ITEM_KEYS = {
     "leaderEpoch",
     "replicas",
     "isr",
+    "addingReplicas",
+    "removingReplicas",
     "logStartOffset",
     "highWatermark",
     "logEndOffset",
