@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Container, Iterable
+from collections.abc import Collection, Container, Iterable
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
 
 from spark_replog.clock import Clock
 from spark_replog.config import CoordinatorConfig
+from spark_replog.coordinator.failover import failover_commands
 from spark_replog.coordinator.replica_fetcher import CopyJob, ObjectKey, ReplicaFetcher
 from spark_replog.coordinator.root_check import is_root_there
+from spark_replog.errors import ReplogError
 from spark_replog.ids import BrokerId, LedgerId
 from spark_replog.ledger.ledger import Ledger
-from spark_replog.log.commands import HoldersAdd, IsrChange, encode_command
+from spark_replog.log.commands import HoldersAdd, IsrChange, Truncate, encode_command
 from spark_replog.log.topic_state import MissingCopy, TopicLedgerState
 from spark_replog.storage.brokers import BrokerSet
 
@@ -46,20 +48,43 @@ class CatchUp:
         self._lock = threading.Lock()
 
     def copy_to_followers(self, ledger: Ledger[TopicLedgerState]) -> None:
-        """Give in-sync replicas what they miss, within ``replica.catchup.budget.ms``; 0 leaves it to others."""
+        """Give in-sync replicas what they miss, within ``replica.catchup.budget.ms``; 0 leaves it to others.
+
+        A replica that takes no copy, for it fails or hangs longer than ``replica.lag.time.max.ms``, leaves the
+        ISR: else nothing that is written without acks=all would ever be readable while its root is away.
+        Not where ``min.insync.replicas`` would not be left, or rows would have to be cut: an election does that.
+        """
         if not self._config.replica_catchup_budget_ms:
             return
         with ledger.lock:
             if ledger.state.stable_index == ledger.state.applied_index:
                 return
             missing = ledger.state.under_replicated()
-        fetcher = self._fetcher
-        copied = self._copy(
-            [(each, to) for each in missing for to in each.missing if not fetcher.is_backing_off(to)],
-            is_throttled=False,
-            budget_ms=self._config.replica_catchup_budget_ms,
-        )
+        fetcher, budget_ms = self._fetcher, self._config.replica_catchup_budget_ms
+        wanted = [(each, to) for each in missing for to in each.missing if not fetcher.is_backing_off(to)]
+        failed: set[BrokerId] = set()
+        copied = self._copy(wanted, is_throttled=False, budget_ms=budget_ms, failed=failed)
         self._record(ledger, copied, None)
+        if budget_ms >= self._config.replica_lag_time_max_ms:
+            failed |= {to for _, to in wanted}
+        self._shrink(ledger, failed - {to for _, to in copied})
+
+    def _shrink(self, ledger: Ledger[TopicLedgerState], lagging: Collection[BrokerId]) -> None:
+        if not lagging:
+            return
+        now_ms = self._clock.now_ms()
+
+        def propose(state: TopicLedgerState) -> tuple[bytes, ...] | None:
+            lacking = {broker_id for each in state.under_replicated() for broker_id in each.missing}
+            commands = failover_commands(state, frozenset(lacking & set(lagging)), now_ms)
+            if any(isinstance(each, Truncate) for each in commands):
+                return None
+            return tuple(encode_command(each) for each in commands) or None
+
+        outcome = ledger.append(propose, timeout_ms=self._config.delivery_timeout_ms)
+        if outcome.result is not None:
+            left = ", ".join(map(str, sorted(lagging)))
+            _log.warning("broker(s) %s took no copies: entry %d takes them out of the ISR", left, outcome.index)
 
     def readmit(self, ledger: Ledger[TopicLedgerState]) -> None:
         """Look at most every ``replica.rejoin.wait.ms`` whether a root that left the ISR is back.
@@ -148,9 +173,21 @@ class CatchUp:
         return returned
 
     def _copy(
-        self, wanted: Iterable[tuple[MissingCopy, BrokerId]], *, is_throttled: bool, budget_ms: int | None
+        self,
+        wanted: Iterable[tuple[MissingCopy, BrokerId]],
+        *,
+        is_throttled: bool,
+        budget_ms: int | None,
+        failed: set[BrokerId] | None = None,
     ) -> list[tuple[MissingCopy, BrokerId]]:
-        """Copy in parallel until the budget is used up; return what is durable."""
+        """Copy in parallel until the budget is used up; return what is durable.
+
+        Args:
+            wanted: copies to make.
+            is_throttled: see ``ReplicaFetcher.submit``.
+            budget_ms: None: as long as it takes.
+            failed: gets the brokers to which a copy failed, by no fault of its sources.
+        """
         started: dict[Future[None], tuple[MissingCopy, BrokerId]] = {}
         for missing, broker_id in wanted:
             job = copy_job_of(missing)
@@ -159,6 +196,8 @@ class CatchUp:
         done, late = wait(started, timeout=None if budget_ms is None else budget_ms / 1000.0)
         for future in late:
             future.cancel()
+        if failed is not None:
+            failed |= {started[future][1] for future in done if _is_targets_fault(future.exception())}
         return [started[future] for future in done if future.exception() is None]
 
     def _record(
@@ -195,6 +234,10 @@ def _out_of_sync(state: TopicLedgerState) -> set[BrokerId]:
         for broker_id in partition.replicas
         if broker_id not in partition.isr and broker_id not in state.fenced
     }
+
+
+def _is_targets_fault(error: BaseException | None) -> bool:
+    return error is not None and not (isinstance(error, ReplogError) and "sources" in error.context)
 
 
 def within(missing: Iterable[MissingCopy], size_bytes_max: int) -> list[MissingCopy]:

@@ -95,6 +95,8 @@ class LedgerAppend:
         self._answer: CommandResult | None = None
         self._round: ReplicationRound | None = None
         self._failover_count = 0
+        self._absent: frozenset[BrokerId] = frozenset()
+        self._has_looked_for_leaders = False
         # Of the ledger alone: a parked operation must keep neither this append nor what it names.
         self._lookup = partial(_leader_epoch, ledger)
 
@@ -117,6 +119,9 @@ class LedgerAppend:
                 continue
             if self._has_failed:
                 continue  # without the partitions that have
+            if self._absent:
+                self._elect_without(self._absent)
+                continue
             result: CommandResult = outcome.result if self._answer is None else self._answer
             self._complete_parked()
             if self._required_acks == -1 and result.outcome in _SUCCESSES:
@@ -127,6 +132,7 @@ class LedgerAppend:
         """Judge on the newest fold: the commands of the ENTRY, or None with an answer or a round to run."""
         self._answer = self._round = None
         self._has_failed = False
+        self._absent = frozenset()
         partitions = partitions_of(self._append)
         self._refused.clear()
         self._refused.update(self._failed)
@@ -143,6 +149,9 @@ class LedgerAppend:
             append = self._leave_out(append, find_under_min_isr(state, partitions_of(append)))
         else:
             append = self._confirmed(state, append)
+            self._absent = self._leaders_without(state, append)
+            if self._absent:
+                return None
         self._judged = append
         if (
             delayed_produce_required(self._required_acks, len(partitions), len(self._refused))
@@ -351,6 +360,26 @@ class LedgerAppend:
             append.identity.producer_id,
         )
         return replace(append, objects=tuple(confirmed))
+
+    def _leaders_without(self, state: TopicLedgerState, append: Append) -> frozenset[BrokerId]:
+        """acks 0 and 1: the leaders that lack their rows: the writer could not reach them. Asked once."""
+        if self._has_looked_for_leaders:
+            return frozenset()
+        return frozenset(
+            leader
+            for item in append.objects
+            for section in item.sections
+            for leader in (state.topics[section.topic_id].partitions[section.partition].leader,)
+            if leader not in item.holders
+        )
+
+    def _elect_without(self, absent: frozenset[BrokerId]) -> None:
+        """Elect anew where a leader's root is really away; where it is not, it gets its copy behind the ENTRY."""
+        self._has_looked_for_leaders = True
+        with self._ledger.lock:
+            before = self._ledger.state.applied_index
+        LeaderFailover(self._services.cluster).fail_over(self._ledger, absent)
+        self._complete_parked_since(before)
 
     def _complete_parked(self) -> None:
         """Wake other appends of this process whose partition has another leader by the ENTRY just decided."""

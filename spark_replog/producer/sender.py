@@ -7,7 +7,8 @@ uploads go on while rows arrive.
 What brings the copies of a request to an end:
 
 * acks=all: ``min.insync.replicas`` copies, then ``replica.grace.ms`` for the rest.
-* acks=1: the leader's copy.
+* acks=1: the leader's copy. While a put on the leader fails: that of another in-sync replica, which
+  the commit may elect, after ``replica.grace.ms`` for the rest.
 * acks=0: one answer per root, no retry; an object that no root holds is dropped and logged.
 
 A put that failed or was not answered within ``request.timeout.ms`` is repeated under the same
@@ -315,22 +316,31 @@ class Sender:
     def _judge_leader(self, request: DataRequest, now_ms: int) -> None:
         leader = request.destination.leader
         put = request.puts.get(leader) if leader is not None else None
-        if put is None or put.is_given_up:
-            self._fail(request, leader_away(request, self._health.out), now_ms)
-        elif put.is_held:
+        if put is not None and put.is_held:
             self._deliver(request, now_ms)
+            return
+        is_lost = put is None or put.is_given_up
+        if put is not None and not is_lost and put.error is None:
+            return
+        if request.holders:
+            self._deliver_after_grace(request, now_ms)
+        elif is_lost and request.is_settled:
+            self._fail(request, leader_away(request, self._health.out), now_ms)
 
     def _judge_copies(self, request: DataRequest, now_ms: int) -> None:
         held_count = len(request.holders)
         if held_count >= request.required_count:
-            if request.satisfied_ms is None:
-                request.satisfied_ms = now_ms
-            if request.is_settled or now_ms - request.satisfied_ms >= self._config.replica_grace_ms:
-                self._deliver(request, now_ms)
+            self._deliver_after_grace(request, now_ms)
             return
         hopeful_count = sum(not put.is_settled for put in request.puts.values())
         if held_count + hopeful_count < request.required_count:
             self._fail(request, too_few_copies(request, self._health.out), now_ms)
+
+    def _deliver_after_grace(self, request: DataRequest, now_ms: int) -> None:
+        if request.satisfied_ms is None:
+            request.satisfied_ms = now_ms
+        if request.is_settled or now_ms - request.satisfied_ms >= self._config.replica_grace_ms:
+            self._deliver(request, now_ms)
 
     def _deliver(self, request: DataRequest, now_ms: int) -> None:
         """Hand the object over, unless one before it with rows of a same partition is not yet."""

@@ -65,12 +65,12 @@ def too_few_copies(request: DataRequest, out: Mapping[BrokerId, ReplogError]) ->
 
 
 def leader_away(request: DataRequest, out: Mapping[BrokerId, ReplogError]) -> RetriableError:
-    """Return LEADER_NOT_AVAILABLE: with acks=1 the leader's copy is the one that counts."""
+    """Return LEADER_NOT_AVAILABLE: with acks=1 the leader's copy counts, or that of who may be elected next."""
     return RetriableError(
         ErrorCode.LEADER_NOT_AVAILABLE,
         f"{request.row_count} records for {_partitions(request)} cannot be put on their leader, broker "
-        f"{request.destination.leader}. {_reasons(request, out)}Nothing was committed. Use acks=all, which takes "
-        "any min.insync.replicas copies, or bring the leader's root back.",
+        f"{request.destination.leader}, nor on another in-sync replica that could lead. {_reasons(request, out)}"
+        "Nothing was committed. Bring one of these roots back and repeat the batch.",
         records=request.row_count,
     )
 

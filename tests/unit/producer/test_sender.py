@@ -374,9 +374,50 @@ class TestAcks1:
         for broker_id, error in ((0, None), (2, None), (1, REFUSED)):
             setup.transport.answer(broker_id, error)
         setup.run(1)
+        assert setup.sender.failure is None and not setup.sender.has_open_requests
+        assert setup.first.holders == {0, 2}
+
+    def test_nobody_who_could_lead_takes_it(self, make: Callable[..., Setup]) -> None:
+        setup = make(self.config)
+        setup.add(brokers=(1, 0, 2))
+        setup.run(0)
+        setup.transport.answer(1, REFUSED)
+        setup.transport.answer(0, REFUSED)
+        setup.run(1)
+        assert setup.sender.failure is None  # broker 2 has not answered
+        setup.transport.answer(2, REFUSED)
+        setup.run(2)
         error = setup.sender.failure
         assert error is not None and error.code is ErrorCode.LEADER_NOT_AVAILABLE
-        assert "orders-0" in str(error) and "acks=all" in str(error)
+        assert "orders-0" in str(error) and "Nothing was committed" in str(error)
+
+    def test_a_leader_that_fails_is_waited_for_as_long_as_other_replicas_with_acks_all(
+        self, make: Callable[..., Setup]
+    ) -> None:
+        setup = make(self.config)
+        setup.add(brokers=(1, 0, 2))
+        setup.run(0)
+        setup.transport.answer(1, RETRIABLE)
+        setup.transport.answer(0)
+        setup.run(10)
+        setup.run(509)
+        assert setup.sender.has_open_requests
+        setup.run(510)
+        assert not setup.sender.has_open_requests
+        assert setup.first.error is None and setup.first.holders == {0}
+
+    def test_a_leader_that_only_is_slow_is_waited_for(self, make: Callable[..., Setup]) -> None:
+        setup = make(self.config)
+        setup.add(brokers=(1, 0, 2))
+        setup.run(0)
+        setup.transport.answer(0)
+        setup.transport.answer(2)
+        setup.run(1)
+        setup.run(900)
+        assert setup.sender.has_open_requests
+        setup.transport.answer(1)
+        setup.run(901)
+        assert setup.first.holders == {0, 1, 2} and not setup.sender.has_open_requests
 
     def test_leader_is_retried(self, make: Callable[..., Setup]) -> None:
         setup = make(self.config)

@@ -1,0 +1,233 @@
+"""Writes with acks=1 through the sink's own classes while the root of a leader, or of a follower, is away."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+pytest.importorskip("pyspark")
+
+import spark_replog
+from spark_replog.clock import SYSTEM_CLOCK
+from spark_replog.coordinator import cluster
+from spark_replog.errors import ErrorCode, ReplogError, RetriableError
+from spark_replog.spark import sink
+from spark_replog.spark.batch_reader import BatchReader
+from spark_replog.spark.options import parse_sink_options, parse_source_options
+from spark_replog.spark.sink import StreamWriter
+from spark_replog.storage.posix_store import PosixStore
+
+OPTIONS = {
+    "kafka.acks": "1", "replica.grace.ms": "50", "request.timeout.ms": "2000", "delivery.timeout.ms": "4000",
+    "retry.backoff.ms": "5", "replica.lag.time.max.ms": "500", "replica.rejoin.wait.ms": "0",
+}  # fmt: skip
+
+
+class Query:
+    """One streaming query: every micro-batch is planned, written and committed as Spark's processes do it."""
+
+    def __init__(self, store: Any, monkeypatch: pytest.MonkeyPatch, **options: str) -> None:
+        made = {"path": str(store.path), "topic": "orders", "checkpointLocation": "x", **OPTIONS, **options}
+        self.options = parse_sink_options(made, streaming=True)
+        self.batch_id = 0
+        monkeypatch.setattr(sink, "_query_of_task", lambda: ("query", self.batch_id, "run"))
+
+    def plan(self) -> StreamWriter:
+        forget_process()
+        return pickle.loads(pickle.dumps(StreamWriter(self.options)))
+
+    def write(self, planned: StreamWriter, *values: bytes) -> Any:
+        rows = pa.record_batch(
+            {"value": pa.array(values, pa.binary()), "partition": pa.array([0] * len(values), pa.int32())}
+        )
+        return pickle.loads(pickle.dumps(planned.write(iter([rows]))))
+
+    def commit(self, *messages: Any) -> None:
+        forget_process()
+        StreamWriter(self.options).commit(list(messages), self.batch_id)
+
+    def batch(self, *values: bytes) -> None:
+        self.commit(self.write(self.plan(), *values))
+        self.batch_id += 1
+
+
+def forget_process() -> None:
+    """What follows runs in another process of Spark's."""
+    cluster._forget_shared()
+    sink._managers.clear()
+
+
+def refusing(folder: str, create: Any) -> Any:
+    """A full disk: nothing new can be made below a folder, all else works."""
+
+    def refuse(self: PosixStore, key: str, data: Any, *, make_parent: bool = False) -> Any:
+        if f"{self.url.removeprefix('file://')}/{key}".startswith(folder):
+            raise ReplogError(ErrorCode.REPLOG_STORE_REFUSED, "no space left on device. Free some.")
+        return create(self, key, data, make_parent=make_parent)
+
+    return refuse
+
+
+def read(store: Any) -> list[bytes]:
+    """What ``spark.read`` gives, and that its offsets are dense."""
+    forget_process()
+    reader = BatchReader(parse_source_options({"path": str(store.path), "subscribe": "orders"}, streaming=False))
+    tables = [pa.Table.from_batches(list(reader.read(each))) for each in reader.partitions()]
+    rows = [row for table in tables for row in table.to_pylist()]
+    assert [row["offset"] for row in rows] == list(range(len(rows)))
+    return [row["value"] for row in rows]
+
+
+@pytest.fixture
+def orders(store) -> Iterator[Any]:
+    store.create("orders")
+    yield store
+    forget_process()
+
+
+def described(store):
+    store.reopen()
+    return store.controller.describe_topic("orders").partitions[0]
+
+
+def test_a_query_goes_on_when_its_leader_is_away_before_it_plans(orders, monkeypatch) -> None:
+    query = Query(orders, monkeypatch)
+    query.batch(b"0")
+    orders.away(0)
+    query.batch(b"1")
+    query.batch(b"2")
+    now = described(orders)
+    assert (now.leader, now.isr, now.leader_epoch) == (1, (1, 2), 1)
+    assert read(orders) == [b"0", b"1", b"2"]
+
+
+def test_a_leader_that_goes_between_plan_and_task_costs_no_task(orders, monkeypatch) -> None:
+    query = Query(orders, monkeypatch)
+    query.batch(b"0")
+    planned = query.plan()
+    orders.away(0)
+    message = query.write(planned, b"1")
+    ((_, written),) = message.objects
+    assert written.holders == {1, 2}
+    query.commit(message)
+    now = described(orders)
+    assert (now.leader, now.isr, now.leader_epoch) == (1, (1, 2), 1)
+    assert read(orders) == [b"0", b"1"]
+    query.commit(message)  # the driver died before it wrote that down
+    assert read(orders) == [b"0", b"1"]
+
+
+def test_a_leader_that_goes_between_task_and_commit_takes_nothing_with_it(orders, monkeypatch) -> None:
+    query = Query(orders, monkeypatch)
+    message = query.write(query.plan(), b"0")
+    ((ledger_id, written),) = message.objects
+    while not all(orders.held_by("orders", each) for each in (1, 2)):  # acks=1 did not wait for these
+        SYSTEM_CLOCK.sleep_ms(5)
+    told = replace(written, holders=frozenset({0, 1, 2}))
+    orders.away(0)
+    query.commit(replace(message, objects=((ledger_id, told),)))
+    assert described(orders).high_watermark == 1
+    query.batch_id += 1
+    query.batch(b"1")
+    assert read(orders) == [b"0", b"1"]
+    orders.back(0)
+    query.batch(b"2")
+    query.batch(b"3")
+    now = described(orders)
+    assert (now.leader, now.isr, now.leader_epoch) == (1, (0, 1, 2), 1)
+    assert read(orders) == [b"0", b"1", b"2", b"3"]
+    assert len(orders.held_by("orders", 0)) == 4
+
+
+def test_a_follower_that_is_away_does_not_hide_what_is_written(orders, monkeypatch) -> None:
+    query = Query(orders, monkeypatch)
+    orders.away(2)
+    query.batch(b"0")
+    now = described(orders)
+    assert (now.leader, now.isr, now.leader_epoch) == (0, (0, 1), 0)
+    assert read(orders) == [b"0"]
+
+
+def test_nobody_in_sync_left_to_lead_is_a_retriable_error_and_nothing_is_written(orders, monkeypatch) -> None:
+    query = Query(orders, monkeypatch)
+    query.batch(b"0")
+    planned = query.plan()
+    orders.create("single", replicas=1)
+    single = Query(orders, monkeypatch, topic="single")
+    alone = single.plan()
+    orders.away(0)
+    with pytest.raises(RetriableError) as caught:
+        single.write(alone, b"x")
+    assert caught.value.code is ErrorCode.LEADER_NOT_AVAILABLE and "broker 0" in str(caught.value)
+    query.commit(query.write(planned, b"1"))
+    orders.back(0)
+    single.batch(b"x")
+    assert read(orders) == [b"0", b"1"] and described(orders).high_watermark == 2
+    orders.reopen()
+    assert orders.high_watermarks("single") == [1]
+    single_ledger = orders.cluster.lookup("single").ledger_id
+    assert len(list((orders.path / "broker-0").glob(f"ledgers/{single_ledger}/data/*/*"))) == 1
+
+
+def test_a_leader_that_takes_no_writes_but_answers_leaves_the_in_sync_replicas(orders, monkeypatch) -> None:
+    query = Query(orders, monkeypatch)
+    query.batch(b"0")
+    data = next((orders.path / "broker-0").glob("ledgers/*/data/*"))
+    monkeypatch.setattr(PosixStore, "create", refusing(str(data), PosixStore.create))
+    query.batch(b"1")
+    now = described(orders)
+    assert (now.leader, now.isr) == (1, (1, 2))
+    assert read(orders) == [b"0", b"1"]
+
+
+def test_rows_that_only_the_lost_leader_has_are_cut_by_the_next_batch(orders, monkeypatch) -> None:
+    Query(orders, monkeypatch).batch(b"0")
+    query = Query(orders, monkeypatch, **{"replica.catchup.budget.ms": "0"})  # nothing is copied behind a commit
+    query.batch_id = 1
+    planned = query.plan()
+    orders.away(1), orders.away(2)
+    message = query.write(planned, b"lost")
+    orders.back(1), orders.back(2)
+    query.commit(message)
+    query.batch_id += 1
+    assert read(orders) == [b"0"] and described(orders).log_end_offset == 2
+    orders.away(0)
+    query.batch(b"1")
+    now = described(orders)
+    assert (now.leader, now.isr, now.high_watermark, now.log_end_offset) == (1, (1, 2), 2, 2)
+    assert read(orders) == [b"0", b"1"]
+    orders.back(0)
+    query.batch(b"2")
+    assert read(orders) == [b"0", b"1", b"2"]
+
+
+def test_two_replicas_of_which_both_must_be_in_sync_wait_for_the_leader_and_lose_nothing(orders, monkeypatch) -> None:
+    orders.create("pair", replicas=2)
+    query = Query(orders, monkeypatch, topic="pair")
+    query.batch(b"0")
+    orders.away(0)
+    query.batch(b"1")
+    orders.reopen()
+    now = orders.controller.describe_topic("pair").partitions[0]
+    assert (now.leader, now.isr, now.high_watermark, now.log_end_offset) == (0, (0, 1), 1, 2)
+    orders.back(0)
+    query.batch(b"2")
+    orders.reopen()
+    assert orders.high_watermarks("pair") == [3]
+
+
+@pytest.mark.parametrize("acks", [0, 1])
+def test_a_plain_producer_goes_on_without_its_leader(orders, acks: int) -> None:
+    settings = {"retry.backoff.ms": 5, "replica.grace.ms": 50, "enable.idempotence": "false"}
+    with spark_replog.open(str(orders.path)).producer(settings, acks=acks) as producer:
+        producer.send("orders", value=b"0").result(timeout=20)
+        producer.flush()
+        orders.away(0)
+        assert [producer.send("orders", value=value).result(timeout=20).partition for value in (b"1", b"2")] == [0, 0]
+    assert (described(orders).leader, described(orders).isr) == (1, (1, 2))
+    assert read(orders) == [b"0", b"1", b"2"]
