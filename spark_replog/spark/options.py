@@ -36,7 +36,7 @@ from spark_replog.spark.kafka_options import (
 )
 from spark_replog.spark.positions import Position, parse_assignment
 from spark_replog.spark.rate_limit import DELAY_MS_DEFAULT, TriggerLimits
-from spark_replog.spark.read_bounds import check_bounds, parse_bounds
+from spark_replog.spark.read_bounds import check_bounds, parse_bounds, warn_of_precedence
 from spark_replog.spark.times import parse_duration_ms
 
 _STORAGE_PREFIX = "storage."
@@ -50,6 +50,8 @@ _CLIENT_ID = "kafka.client.id"
 _ALSO_PREFIXED = ("transactional.id", "group.id")
 _SUBSCRIPTIONS = ("assign", "subscribe", "subscribepattern")
 _STREAM_ONLY = ("minOffsetsPerTrigger", "maxOffsetsPerTrigger", "maxTriggerDelay", "maxBytesPerTrigger")
+_INT_MAX, _LONG_MAX = 2**31 - 1, 2**63 - 1
+"""Of Java, in which the connector counts tasks and rows."""
 _HOST_AND_PORT = re.compile(r"(?:\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}")
 
 _Value = TypeVar("_Value")
@@ -124,6 +126,17 @@ def parse_source_options(options: Mapping[str, str], *, streaming: bool) -> Sour
     lowered = _lowered(options)
     given = without_ignored(lowered, "source")
     _refuse_unknown(given, _source_names() | dict.fromkeys(PROTECTED, ""))
+    parsed = _source_options(lowered, given, streaming=streaming)
+    warn_of_precedence(given)
+    if not streaming:
+        _warn_of_stream_only(given)
+    elif "maxtriggerdelay" in given and parsed.limits.rows_min is None:
+        _LOG.warning("maxTriggerDelay has no effect without minOffsetsPerTrigger")
+    return parsed
+
+
+def _source_options(lowered: Mapping[str, str], given: Mapping[str, str], *, streaming: bool) -> SourceOptions:
+    """Read known options, in the order in which Kafka's connector looks at them."""
     starting, ending = parse_bounds(given, streaming=streaming)
     subscription = _subscription(given)
     partitions_min, rows_per_partition_max, partitions_max = _splitting(given)
@@ -134,7 +147,6 @@ def parse_source_options(options: Mapping[str, str], *, streaming: bool) -> Sour
     fail_on_data_loss = _typed(given, "failOnDataLoss", True)
     if not streaming:
         check_bounds(starting, ending)
-        _warn_of_stream_only(given)
     return SourceOptions(
         store=store,
         subscription=subscription,
@@ -199,16 +211,23 @@ def check_schema_options(options: Mapping[str, str]) -> bool:
     if _TABLE_KEY not in given:
         kept = without_ignored(given, "source", "sink")
         _refuse_unknown(kept, {**dict.fromkeys(PROTECTED, ""), **_source_names(), **_sink_names()})
-        # Kafka's order: the subscription, what is counted, protected settings, the address.
         if "topic" not in given or any(name in given for name in _SUBSCRIPTIONS):
-            _subscription(given)
-            _splitting(given)
-            refuse_protected(given)
-            check_consumer_options(given)
-            _typed(given, "failOnDataLoss", True)
-        _store(given)
-        _limits(given)
+            _refuse_as_both_modes(given, kept)
+        else:
+            _store(kept)
     return _typed(given, "includeHeaders", False)
+
+
+def _refuse_as_both_modes(lowered: Mapping[str, str], given: Mapping[str, str]) -> None:
+    """Refuse what a stream and a batch refuse in the same words; the rest is told by the mode itself."""
+    refusals = []
+    for streaming in (True, False):
+        try:
+            _source_options(lowered, given, streaming=streaming)
+        except InvalidConfigError as error:
+            refusals.append(error)
+    if len({str(error) for error in refusals}) == 1 < len(refusals):
+        raise refusals[0]
 
 
 def _client_id(lowered: Mapping[str, str]) -> str:
@@ -321,7 +340,8 @@ def _pattern(text: str) -> str:
 def _splitting(given: Mapping[str, str]) -> tuple[int | None, int | None, int | None]:
     """Return minPartitions, maxRecordsPerPartition and maxPartitions."""
     least, rows_most, most = (
-        _positive(given, name) for name in ("minPartitions", "maxRecordsPerPartition", "maxPartitions")
+        _positive(given, name, most)
+        for name, most in (("minPartitions", _INT_MAX), ("maxRecordsPerPartition", _LONG_MAX), ("maxPartitions", _INT_MAX))
     )
     if most is not None and rows_most is not None:
         raise InvalidConfigError(
@@ -355,17 +375,15 @@ def _limits(given: Mapping[str, str]) -> TriggerLimits:
                 f"maxTriggerDelay is '{given['maxtriggerdelay']}'. Give a time such as 15m, 90s or 500ms; "
                 "a bare number is milliseconds."
             )
-        if rows_min is None:
-            _LOG.warning("maxTriggerDelay has no effect without minOffsetsPerTrigger")
     return TriggerLimits(rows_max, rows_min, DELAY_MS_DEFAULT if delay_ms is None else delay_ms, size_max_bytes)
 
 
-def _positive(given: Mapping[str, str], name: str) -> int | None:
+def _positive(given: Mapping[str, str], name: str, most: int = _LONG_MAX) -> int | None:
     text = given.get(name.lower())
     if text is None:
         return None
     plain = text.strip()
-    if not re.fullmatch(r"[+-]?[0-9]{1,19}", plain) or abs(int(plain)) >= 2**63:
+    if not re.fullmatch(r"[+-]?[0-9]{1,19}", plain) or abs(int(plain)) > most:
         raise _invalid(f'{name}: For input string: "{plain}". Give a whole number; it must be positive.')
     if int(plain) < 1:
         raise _invalid(f"option '{name}' is {plain}: {name.lower()} must be positive. Give 1 or more.")

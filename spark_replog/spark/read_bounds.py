@@ -56,6 +56,15 @@ def parse_bounds(given: Mapping[str, str], *, streaming: bool) -> tuple[Position
     return starting, ending
 
 
+def warn_of_precedence(given: Mapping[str, str]) -> None:
+    """Say which options are not looked at; names in lower case."""
+    for side in ("starting", "ending"):
+        options = (f"{side}Timestamp", f"{side}OffsetsByTimestamp", f"{side}Offsets")
+        present = [option for option in options if option.lower() in given]
+        if len(present) > 1:
+            _LOG.warning("%s wins over %s, which is not looked at", present[0], " and ".join(present[1:]))
+
+
 def check_bounds(starting: Position, ending: Position) -> None:
     """Refuse ends of a batch read that no log can make right (SPARK-52096).
 
@@ -95,9 +104,6 @@ def check_resolved(starts: Mapping[TopicPartition, int], ends: Mapping[TopicPart
 
 def _parse_end(given: Mapping[str, str], side: str, default: str, is_latest_without_match: bool) -> Position:
     single, times, offsets = f"{side}Timestamp", f"{side}OffsetsByTimestamp", f"{side}Offsets"
-    present = [option for option in (single, times, offsets) if option.lower() in given]
-    if len(present) > 1:
-        _LOG.warning("%s wins over %s, which is not looked at", present[0], " and ".join(present[1:]))
     if single.lower() in given:
         return parse_single_time(single, given[single.lower()], is_latest_without_match=is_latest_without_match)
     if times.lower() in given:

@@ -89,10 +89,10 @@ def _cut(item: OffsetRange, count: int) -> list[OffsetRange]:
     """Cut into ``count`` pieces, the smaller ones first; empty ones are dropped."""
     pieces: list[OffsetRange] = []
     start = item.start
+    count = min(count, item.row_count)  # what else would be cut is empty
     for index in range(count):
         end = start + (item.end - start) // (count - index)
-        if end > start:
-            pieces.append(OffsetRange(item.topic_partition, start, end))
+        pieces.append(OffsetRange(item.topic_partition, start, end))
         start = end
     return pieces
 

@@ -101,6 +101,8 @@ def test_source_needs_a_subscription():
         ({"maxbytespertrigger": "0"}, "must be positive"),
         ({"minpartitions": "a"}, "must be positive"),
         ({"minpartitions": "-1"}, "minpartitions must be positive"),
+        ({"minpartitions": "2147483648"}, 'minPartitions: For input string: "2147483648"'),
+        ({"maxoffsetspertrigger": "9223372036854775808"}, "maxOffsetsPerTrigger: For input string"),
         ({"maxrecordsperpartition": "0"}, "maxrecordsperpartition must be positive"),
         ({"maxpartitions": "0"}, "maxpartitions must be positive"),
         ({"maxpartitions": "2", "maxrecordsperpartition": "5"}, "REPLOG_CONFLICTING_OPTIONS.*maxRecordsPerPartition"),
@@ -196,9 +198,35 @@ def test_servers_are_no_address(servers):
 
 
 def test_mistakes_of_either_mode_are_found_by_the_schema():
-    for name, value in (("minpartitions", "0"), ("kafka.key.deserializer", "x"), ("maxoffsetspertrigger", "0")):
-        with pytest.raises(InvalidConfigError, match=name.removeprefix("kafka.")):
+    wrong = {"minpartitions": "0", "kafka.key.deserializer": "x", "maxoffsetspertrigger": "0", "startingoffsets": "?"}
+    for name, value in wrong.items():
+        with pytest.raises(InvalidConfigError, match=f"(?i){name.removeprefix('kafka.')}"):
             check_schema_options({**READ, name: value})
+
+
+@pytest.mark.parametrize(
+    ("options", "stream", "batch"),
+    [
+        ({"endingoffsets": "latest"}, "ending offset not valid in streaming", "one of the following options must be"),
+        ({"startingoffsets": "latest"}, "one of the following options must be", "starting offset can't be latest"),
+        ({"subscribe": "a", "endingoffsets": "earliest"}, "not valid in streaming", "ending offset can't be earliest"),
+    ],
+)
+def test_where_the_modes_refuse_in_different_words_each_says_its_own(options, stream, batch):
+    given = {"path": "/s", **options}
+    assert check_schema_options(given) is False
+    for streaming, text in ((True, stream), (False, batch)):
+        with pytest.raises(InvalidConfigError, match=text):
+            parse_source_options(given, streaming=streaming)
+
+
+def test_schema_warns_of_nothing_that_the_read_warns_of(caplog):
+    given = {**READ, "startingtimestamp": "5", "startingoffsets": "earliest", "maxtriggerdelay": "1s"}
+    check_schema_options(given)
+    assert not caplog.records
+    parse_source_options(given, streaming=True)
+    assert "startingTimestamp wins over startingOffsets" in caplog.text
+    assert "maxTriggerDelay has no effect" in caplog.text
 
 
 def test_options_of_the_connector_without_a_meaning_are_named_once(caplog):

@@ -87,6 +87,10 @@ def test_split(ranges, p, m, expected):
     assert split(ranges, p, m) == expected
 
 
+def test_no_more_tasks_than_rows_however_many_are_asked_for():
+    assert split([("a", 0, 3), ("b", 5, 6)], 2**31 - 1) == [("a", 0, 1), ("a", 1, 2), ("a", 2, 3), ("b", 5, 6)]
+
+
 def test_split_into_nine():
     pieces = split([("a", 0, 10000), ("b", 0, 15000), ("c", 0, 20000)], 9)
     assert [end - start for _, start, end in pieces] == [5000] * 9
