@@ -91,13 +91,20 @@ def batch_start(start: LogOffset, end: LogOffset) -> Ends:
     return start.ends
 
 
-def advance(start: LogOffset, ends: Ends, topic_ids: Mapping[str, TopicId]) -> LogOffset:
+def advance(start: LogOffset, starts: Ends, ends: Ends, topic_ids: Mapping[str, TopicId]) -> LogOffset:
     """Return the end of the batch after ``start``; ``start`` itself where nothing is new.
 
-    What is carried of the first positions are those of topics that still are the same: one that was created
+    An empty topic that was created again is not new until it has rows: a batch of none would only tell
+    its id. What is carried of the first positions are those of topics that still are the same: one that was created
     again before batch 0 begins at 0.
+
+    Args:
+        start: the end of the batch before.
+        starts: where the next batch begins, for each partition of ``ends`` at least.
+        ends: where it ends.
+        topic_ids: to be recorded with it.
     """
-    if ends == start.ends and dict(topic_ids) == dict(start.topic_ids):
+    if ends == start.ends and all(starts[key] == end for key, end in ends.items()):
         return start
     origin = None
     if start.is_initial and start.origin is not None:

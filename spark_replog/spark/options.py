@@ -341,7 +341,11 @@ def _splitting(given: Mapping[str, str]) -> tuple[int | None, int | None, int | 
     """Return minPartitions, maxRecordsPerPartition and maxPartitions."""
     least, rows_most, most = (
         _positive(given, name, most)
-        for name, most in (("minPartitions", _INT_MAX), ("maxRecordsPerPartition", _LONG_MAX), ("maxPartitions", _INT_MAX))
+        for name, most in (
+            ("minPartitions", _INT_MAX),
+            ("maxRecordsPerPartition", _LONG_MAX),
+            ("maxPartitions", _INT_MAX),
+        )
     )
     if most is not None and rows_most is not None:
         raise InvalidConfigError(

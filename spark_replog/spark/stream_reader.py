@@ -129,7 +129,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if not self._is_due(span.starts, ends, cluster):
                 return at.to_json()
             ends = self._limited(cluster, view, span.starts, ends)
-        return advance(at, ends, _ids_of(span, ends)).to_json()
+        return advance(at, span.starts, ends, _ids_of(span, ends)).to_json()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return the tasks of one micro-batch; none for (x, x), by which 4.0 and 4.1 tell where they stand.

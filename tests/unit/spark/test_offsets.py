@@ -39,16 +39,16 @@ def test_text_survives_a_round_trip_through_json():
 
 def test_no_data_gives_the_start_back_with_its_origin():
     start = LogOffset(ends(orders={0: 80}), IDS, origin=ends(orders={0: 80}))
-    assert advance(start, ends(orders={0: 80}), IDS).to_json() == start.to_json()
+    assert advance(start, start.ends, ends(orders={0: 80}), IDS).to_json() == start.to_json()
     past_batch_0 = LogOffset(ends(orders={0: 100}), IDS, origin=ends(orders={0: 80}))
-    assert advance(past_batch_0, ends(orders={0: 100}), IDS).to_json() == past_batch_0.to_json()
+    assert advance(past_batch_0, past_batch_0.ends, past_batch_0.ends, IDS).to_json() == past_batch_0.to_json()
 
 
 def test_origin_rides_until_batch_0_is_past():
     initial = LogOffset(ends(orders={0: 80}), IDS, origin=ends(orders={0: 80}))
-    first = advance(initial, ends(orders={0: 100}), IDS)
+    first = advance(initial, initial.ends, ends(orders={0: 100}), IDS)
     assert first.origin == ends(orders={0: 80})
-    second = advance(first, ends(orders={0: 120}), IDS)
+    second = advance(first, first.ends, ends(orders={0: 120}), IDS)
     assert second.origin is None
 
 
@@ -66,14 +66,21 @@ def test_batch_1_starts_at_the_end_of_batch_0():
 
 def test_batch_1_after_an_empty_batch_0():
     batch_0 = LogOffset(ends(orders={0: 80}), IDS, origin=ends(orders={0: 80}))
-    batch_1 = advance(batch_0, ends(orders={0: 90}), IDS)
+    batch_1 = advance(batch_0, batch_0.ends, ends(orders={0: 90}), IDS)
     assert batch_start(batch_0, batch_1) == ends(orders={0: 80})
-    assert advance(batch_1, ends(orders={0: 95}), IDS).origin is None
+    assert advance(batch_1, batch_1.ends, ends(orders={0: 95}), IDS).origin is None
 
 
 def test_recreated_topic_is_new_even_at_the_same_offsets():
     start = LogOffset(ends(orders={0: 5}), {"orders": "old"})
-    assert advance(start, ends(orders={0: 5}), {"orders": "new"}) is not start
+    assert advance(start, ends(orders={0: 0}), ends(orders={0: 5}), {"orders": "new"}).topic_ids == {"orders": "new"}
+
+
+def test_recreated_topic_without_rows_is_not_new_twice():
+    start = LogOffset(ends(orders={0: 5}), {"orders": "old"})
+    moved = advance(start, ends(orders={0: 0}), ends(orders={0: 0}), {"orders": "new"})
+    assert moved.ends == ends(orders={0: 0})
+    assert advance(moved, ends(orders={0: 0}), ends(orders={0: 0}), {"orders": "newer"}) is moved
 
 
 def test_foreign_checkpoint_is_refused():
@@ -89,6 +96,6 @@ def test_checkpoint_of_a_newer_release_is_refused():
 def test_a_topic_created_again_before_batch_0_does_not_keep_its_old_start():
     start = LogOffset({**ends(orders={0: 7}), **ends(clicks={0: 2})}, {"orders": "a1", "clicks": "c1"}, origin=None)
     start = LogOffset(start.ends, start.topic_ids, origin=start.ends)
-    end = advance(start, {**ends(orders={0: 3}), **ends(clicks={0: 5})}, {"orders": "a2", "clicks": "c1"})
+    end = advance(start, start.ends, {**ends(orders={0: 3}), **ends(clicks={0: 5})}, {"orders": "a2", "clicks": "c1"})
     assert end.origin == ends(clicks={0: 2})
     assert batch_start(start, end) == ends(clicks={0: 2})

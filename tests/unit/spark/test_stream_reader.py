@@ -182,6 +182,20 @@ def test_a_topic_created_again_is_another_topic_however_much_it_holds(source, st
     assert query.next() == {"a-0": [rows]}
 
 
+def test_a_sink_that_creates_the_topic_again_in_each_batch_does_not_keep_the_query_busy(source, start_query):
+    source.topic("t")
+    source.write("t", {0: 3})
+    query = start_query(subscribe="t", startingOffsets="earliest", failOnDataLoss="false")
+    batches = []
+    while len(batches) < 5 and (rows := query.next()) is not None:
+        batches.append(rows)
+        source.controller.delete_topic("t")
+        source.topic("t")
+    assert batches == [{"t-0": [0, 1, 2]}, {}]
+    source.write("t", {0: 2})
+    assert query.next() == {"t-0": [0, 1]}
+
+
 def test_a_named_topic_may_be_away_for_long_and_come_back(source, start_query):
     for name in ("a", "b"):
         source.topic(name)
