@@ -15,6 +15,7 @@ from spark_replog.cli.output import (
     EXIT_INTERRUPTED,
     EXIT_PIPE_CLOSED,
     EXIT_USAGE,
+    OutputError,
     emit,
     error_item,
     exit_code_of,
@@ -92,6 +93,18 @@ def cli() -> None:
 
 def run(arguments: list[str]) -> int:
     """Run one command line and return its exit code; never raises."""
+    try:
+        return _run(arguments)
+    except OutputError as error:
+        note(f"replog: {error}")
+        return EXIT_FAILED
+    except BrokenPipeError:
+        # Python would complain again when it flushes stdout at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_PIPE_CLOSED
+
+
+def _run(arguments: list[str]) -> int:
     settings = Settings()
     try:
         with cli.make_context("replog", list(arguments)) as context:
@@ -111,15 +124,15 @@ def run(arguments: list[str]) -> int:
     except click.ClickException as error:
         error.show()
         return EXIT_FAILED
+    except OutputError:
+        raise
     except ReplogError as error:
         return _failure(error, settings)
     except KeyboardInterrupt:
         note("replog: stopped")
         return EXIT_INTERRUPTED
     except BrokenPipeError:
-        # Python would complain again when it flushes stdout at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return EXIT_PIPE_CLOSED
+        raise
     except Exception as error:
         if settings.verbose:
             traceback.print_exc()

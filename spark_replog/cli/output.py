@@ -37,6 +37,10 @@ _UNREACHABLE = frozenset(
 Item = Mapping[str, Any]
 
 
+class OutputError(ReplogError):
+    """REPLOG_ENVIRONMENT: stdout cannot be written; what the command did is done."""
+
+
 def emit(
     command: str,
     items: Sequence[Item],
@@ -57,17 +61,29 @@ def emit(
     ok = all(item.get("ok", True) for item in items)
     if settings.format == "json":
         envelope = {"_command": command, "_schema": SCHEMA, "ok": ok, "items": list(items)}
-        click.echo(json.dumps(envelope, ensure_ascii=False))
+        _print(json.dumps(envelope, ensure_ascii=False))
     elif settings.format == "jsonl":
         for item in items:
-            click.echo(json.dumps(item, ensure_ascii=False))
+            _print(json.dumps(item, ensure_ascii=False))
     else:
         if text:
-            click.echo(text)
+            _print(text)
         for item in items:
             if "error" in item and not item.get("ok", True):
                 note(f"replog: [{item['error']}] {item['message']}")
     return exit_code if exit_code is not None else (EXIT_OK if ok else EXIT_FAILED)
+
+
+def _print(text: str) -> None:
+    try:
+        click.echo(text)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise OutputError(
+            ErrorCode.REPLOG_ENVIRONMENT,
+            f"stdout cannot be written: {error.strerror}. What the command did is done; show it again elsewhere.",
+        ) from error
 
 
 def error_item(error: ReplogError, **fields: object) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from contextlib import suppress
 from spark_replog.errors import ErrorCode, OutcomeUnknownError, ReplogError, RetriableError
 from spark_replog.ids import new_id
 from spark_replog.storage.direct_write import may_write_directly, open_direct, write_direct
-from spark_replog.storage.mounts import is_remote_file_system
+from spark_replog.storage.mounts import file_system_type, is_remote_file_system
 from spark_replog.storage.object_store import Buffer, CreateOutcome, ObjectInfo
 from spark_replog.storage.retrying_store import pieces_of
 
@@ -34,11 +34,14 @@ _REFUSED_ERRNOS = frozenset(
         errno.EFBIG,
         errno.ENAMETOOLONG,
         errno.EOPNOTSUPP,
+        errno.ENOSYS,
         errno.EMLINK,
         errno.EXDEV,
     }
 )
 """Definite before the link: nothing is visible, and the same call would fail again."""
+_NO_LINKS_ERRNOS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS})
+"""From link(2) in a folder that has just taken the file: hard links are refused there."""
 
 
 class PosixStore:
@@ -124,9 +127,9 @@ class PosixStore:
             for part in inner.split("/"):
                 path = f"{path}/{part}"
                 self._make_level(path)
-        except FileNotFoundError as error:
-            raise self._refused(error, key_prefix, self._root) from error
         except OSError as error:
+            if error.errno in _REFUSED_ERRNOS and error.errno != errno.EIO:
+                raise self._refused(error, key_prefix, self._root) from error
             raise self._read_failed(error, key_prefix) from error
 
     def list_keys(self, prefix: str) -> Iterator[ObjectInfo]:
@@ -178,11 +181,12 @@ class PosixStore:
             outcome = CreateOutcome.CREATED
         except FileExistsError:
             # NFS: the answer to our own LINK can be lost and its repetition answers EEXIST.
-            linked = os.stat(temp_path).st_nlink == 2
-            outcome = CreateOutcome.CREATED if linked else CreateOutcome.EXISTS
+            outcome = CreateOutcome.CREATED if _is_linked(temp_path) else CreateOutcome.EXISTS
         except OSError as error:
             if error.errno == errno.EIO:  # a soft NFS mount gave up waiting: the link may be there
                 raise _UnconfirmedError(error) from error
+            if error.errno in _NO_LINKS_ERRNOS:
+                raise _NoHardLinksError(error.errno, error.strerror) from error
             raise
         if self._fsync:
             # A loser flushes as well: the winner may not have yet, and EXISTS is acted upon.
@@ -273,14 +277,22 @@ class PosixStore:
         )
 
     def _refused(self, error: OSError, key: str, folder: str) -> ReplogError:
-        if not os.path.isdir(self._root):
+        if isinstance(error, _NoHardLinksError):
+            kind = file_system_type(self._root) or "this file system"
+            remedy = (
+                f"{kind} refuses hard links, and only they take a name once and whole. Use a file system that has them "
+                "(ext4, xfs; not vfat or exFAT), or an NFS export without all_squash."
+            )
+        elif error.errno == errno.ENOTDIR:
+            remedy = "A file stands where a folder must be: choose another path."
+        elif not os.path.isdir(self._root) and error.errno == errno.ENOENT:
             remedy = "The root directory is missing: bring it back, or run 'replog init' for a new store."
         elif error.errno == errno.ENOENT:
             remedy = "Its folder is missing: the root was emptied or is another store's."
         elif error.errno in (errno.ENOSPC, errno.EDQUOT):
             remedy = "Free space on this root."
         else:
-            remedy = "Check owner, mode and mount options of this root (it must allow hard links)."
+            remedy = "Check owner, mode and mount options of this root."
         return ReplogError(
             ErrorCode.REPLOG_STORE_REFUSED,
             f"the file system refused the write: {error.strerror}. {remedy}",
@@ -326,6 +338,18 @@ def sweep_temp_files(url: str, min_age_ms: int) -> int:
 
 class _UnconfirmedError(OSError):
     """The name may be there, or may be gone after power loss; has no errno, so it is never REFUSED."""
+
+
+class _NoHardLinksError(OSError):
+    """link(2) is refused here for every name."""
+
+
+def _is_linked(temp_path: str) -> bool:
+    """Return whether a link(2) that was answered EEXIST is nevertheless ours."""
+    try:
+        return os.stat(temp_path).st_nlink == 2
+    except OSError as error:  # swept, or out of reach: nobody knows
+        raise _UnconfirmedError(error) from error
 
 
 def _rebuild(url: str, fsync: bool) -> PosixStore:

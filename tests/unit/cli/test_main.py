@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
 from spark_replog.cli import main as main_module
+from spark_replog.cli import output
 from spark_replog.errors import ErrorCode, OutcomeUnknownError, ReplogError, RetriableError
 
 HEAVY = ("pyspark", "pyarrow", "pandas", "numpy", "fsspec", "rich")
@@ -111,17 +115,47 @@ def test_unforeseen_error_says_its_type_and_shows_a_trace_on_demand(replog, monk
     assert "Traceback" in answer.err
 
 
-def test_closed_pipe_ends_quietly():
+@pytest.mark.parametrize("arguments", ["--help", "-s nowhere topic list -f json"], ids=["help", "an error as JSON"])
+def test_closed_pipe_ends_quietly(tmp_path, arguments):
+    # The reader is gone before Python has started.
     done = subprocess.run(
-        f"{sys.executable} -m spark_replog --help | true; exit ${{PIPESTATUS[0]}}",
+        f"{sys.executable} -m spark_replog {arguments} | true; exit ${{PIPESTATUS[0]}}",
         shell=True,
         executable="/bin/bash",
         capture_output=True,
         text=True,
         check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        cwd=tmp_path,
     )
     assert done.returncode in {0, 141}
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("format_name", ["text", "json", "jsonl"])
+@pytest.mark.parametrize("command", [("store", "info"), ("topic", "describe", "missing")])
+def test_full_stdout_is_said_once_on_stderr(replog, tmp_path, monkeypatch, format_name, command):
+    assert replog("-s", tmp_path / "store", "init").exit_code == 0
+
+    def full(text):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(output, "click", SimpleNamespace(echo=full))
+    answer = replog("-s", tmp_path / "store", "-f", format_name, *command)
+    assert answer.exit_code == 1
+    if format_name == "text" and "missing" in command:
+        assert "UNKNOWN_TOPIC_OR_PARTITION" in answer.err  # nothing was due on stdout
+    else:
+        assert answer.err.startswith("replog: [REPLOG_ENVIRONMENT] stdout cannot be written: No space left")
+        assert answer.err.count("\n") == 1
+
+
+def test_a_file_in_the_way_of_a_store_is_named_at_once(replog, tmp_path):
+    (tmp_path / "file").write_bytes(b"")
+    answer = replog("-s", tmp_path / "file", "init", "-f", "json")
+    assert answer.exit_code == 1
+    assert answer.items[0]["error"] == "REPLOG_STORE_REFUSED"
+    assert answer.items[0]["hint"] == "A file stands where a folder must be: choose another path."
 
 
 def test_jsonl_is_one_item_a_line(replog):

@@ -219,6 +219,44 @@ class TestErrors:
         assert refused(raised)
         assert os.listdir(root / "j") == []
 
+    @pytest.mark.parametrize("number", [errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS])
+    def test_a_file_system_without_hard_links_is_named(self, store, root, calls, monkeypatch, number):
+        monkeypatch.setattr(posix_store, "file_system_type", lambda path: "exfat")
+        calls.fail("link", number)
+        with pytest.raises(ReplogError, match="exfat refuses hard links") as raised:
+            store.create("j/0", b"x")
+        assert refused(raised)
+        assert os.listdir(root / "j") == []
+
+    def test_nobody_knows_whose_name_it_is_once_the_temp_file_is_swept(self, store, root, calls):
+        # The answer to our own LINK was lost, and a repair with a wrong clock took the temp file meanwhile.
+        store.create("j/0", b"x")
+        calls.before["link"] = lambda: [os.unlink(path) for path in (root / "j").glob(".tmp-*")] and None
+        calls.failures["link"] = FileExistsError(errno.EEXIST, "exists")
+        with pytest.raises(OutcomeUnknownError):
+            store.create("j/0", b"x")
+
+    def test_a_file_where_a_folder_must_be_is_refused_at_once(self, tmp_path):
+        (tmp_path / "file").write_bytes(b"")
+        store = PosixStore(str(tmp_path / "file" / "root"))
+        for call in (lambda: store.make_folder(""), lambda: store.make_folder("a"), lambda: store.create("a", b"x")):
+            with pytest.raises(ReplogError, match="A file stands where a folder must be") as raised:
+                call()
+            assert refused(raised)
+
+    @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EACCES])
+    def test_a_folder_that_cannot_be_made_is_refused_at_once(self, store, calls, number):
+        calls.fail("mkdir", number)
+        with pytest.raises(ReplogError) as raised:
+            store.make_folder("k")
+        assert refused(raised)
+
+    def test_a_folder_on_a_failing_disk_is_tried_again(self, store, calls):
+        calls.fail("mkdir", errno.EIO)
+        with pytest.raises(RetriableError) as raised:
+            store.make_folder("k")
+        assert raised.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+
     def test_stale_handle_is_unknown(self, store, calls):
         calls.fail("link", errno.ESTALE)
         with pytest.raises(OutcomeUnknownError):
