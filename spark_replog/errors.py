@@ -104,6 +104,8 @@ class ErrorCode(IntEnum):
     REPLOG_INPUT = 1051
     REPLOG_NO_OFFSET_FOR_PARTITION = 1070
     REPLOG_DESERIALIZATION = 1071
+    REPLOG_WAKEUP = 1072
+    REPLOG_CONCURRENT_ACCESS = 1073
 
 
 def _rebuild(cls: type[ReplogError], args: tuple[object, ...], state: dict[str, object]) -> ReplogError:

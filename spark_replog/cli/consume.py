@@ -6,7 +6,10 @@ import base64
 import csv
 import io
 import json
+import signal
+import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -19,8 +22,10 @@ from spark_replog.cli.settings import Settings, current_settings, global_options
 if TYPE_CHECKING:
     from spark_replog.consumer.consumer import Consumer
     from spark_replog.consumer.consumer_record import ConsumerRecord
+    from spark_replog.coordinator.cluster import Cluster
     from spark_replog.ids import TopicPartition
 
+_COMMIT_INTERVAL_MS = 5_000
 _CSV_COLUMNS = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
 
 
@@ -36,7 +41,7 @@ _CSV_COLUMNS = ("topic", "partition", "offset", "timestamp", "key", "value", "he
 )
 @click.option("-p", "--partition", "partitions", type=int, multiple=True, help="Only these. Repeatable.")
 @click.option("-n", "--max-messages", type=click.IntRange(min=1), help="Stop after so many.")
-@click.option("-g", "--group", help="Begin where the group is, and commit what was printed.")
+@click.option("-g", "--group", help="Share the partitions with the group's other members; commit what was printed.")
 @click.option("--follow", is_flag=True, help="Wait for new records instead of ending at the end.")
 @click.option("--timeout-ms", type=int, help="With --follow: end when nothing came for so long.")
 @click.option("--output", default="values", metavar="HOW", show_default=True,
@@ -50,48 +55,137 @@ _CSV_COLUMNS = ("topic", "partition", "offset", "timestamp", "key", "value", "he
 def consume(topics: tuple[str, ...], **given: Any) -> int:
     """Print the records of topics.
 
-    Ends at the end that the log has now, unless --follow is given.
+    Ends at the end that the log has now, unless --follow is given. With --group it is a member like any
+    consumer: it begins where the group is, shares the partitions, and hands them over when it ends.
     """
     settings = current_settings()
     settings.required_store()
-    if given["timeout_ms"] is not None and not given["follow"]:
-        raise click.UsageError("--timeout-ms goes with --follow")
-    if given["from_beginning"] and given["offset"] not in (None, "beginning"):
-        raise click.UsageError("--from-beginning and --offset exclude each other")
-    if settings.format == "json" and given["follow"] and given["max_messages"] is None:
-        raise click.UsageError("-f json ends with the last record: use -f jsonl with --follow, or add -n")
+    _check(given, settings)
     from spark_replog.consumer.consumer import Consumer
+    from spark_replog.errors import ErrorCode, ReplogError
 
     cluster = settings.open_cluster()
-    reader = Consumer(cluster, group=given["group"], enable_auto_commit=False, auto_offset_reset="earliest")
-    with reader:
-        ends = _begin(cluster, reader, topics, given)
+    is_member = given["group"] is not None and not given["partitions"]
+    begins_late = is_member and given["follow"] and not given["from_beginning"]
+    reader = Consumer(
+        cluster,
+        group=given["group"],
+        enable_auto_commit=False,
+        auto_offset_reset="latest" if begins_late else "earliest",
+    )
+    printed = _Printed(reader, cluster.clock.monotonic_ms)
+    with reader, _ended_by_signals(reader) as is_ending:
+        keys = _partitions_of(cluster, topics, given["partitions"])
+        ends = reader.end_offsets(keys)
         show = _printer(settings, given)
-        for record in _records(reader, ends, given):
-            show(record)
-            if given["group"] is not None:
-                given.setdefault("done", {})[record.topic, record.partition] = record.offset + 1
-        _commit(reader, given.get("done", {}))
+        if is_member:
+            reader.subscribe(topics, on_revoked=printed.commit, on_lost=printed.forget)
+        else:
+            reader.assign(keys)
+            _seek(reader, ends, given)
+        try:
+            for record in _records(reader, ends, given, is_member=is_member):
+                show(record)
+                if given["group"] is not None:
+                    printed.add(record)
+                if is_ending.is_set():
+                    break
+        except ReplogError as error:
+            if error.code is not ErrorCode.REPLOG_WAKEUP:
+                raise
+        finally:  # whatever ended it: what was printed is done
+            printed.commit()
+    if is_ending.is_set():
+        raise click.Abort
     if settings.format == "json":
         return emit("consume", given.get("items", []), settings, text="")
     return EXIT_OK
 
 
-def _begin(cluster: Any, reader: Consumer, topics: tuple[str, ...], given: dict[str, Any]) -> dict[Any, int]:
-    """Assign the partitions, go to where it begins, and return where it ends without --follow."""
+def _check(given: dict[str, Any], settings: Settings) -> None:
+    """Refuse what cannot be meant."""
+    if given["timeout_ms"] is not None and not given["follow"]:
+        raise click.UsageError("--timeout-ms goes with --follow")
+    if given["from_beginning"] and given["offset"] not in (None, "beginning"):
+        raise click.UsageError("--from-beginning and --offset exclude each other")
+    if given["group"] is not None and given["offset"] is not None and not given["partitions"]:
+        raise click.UsageError(
+            "a member of a group begins where the group is: move it with 'replog group reset-offsets', or name"
+            " the partitions with -p to read them beside the group"
+        )
+    if settings.format == "json" and given["follow"] and given["max_messages"] is None:
+        raise click.UsageError("-f json ends with the last record: use -f jsonl with --follow, or add -n")
+
+
+@contextmanager
+def _ended_by_signals(reader: Consumer) -> Iterator[threading.Event]:
+    """Give what SIGTERM and the first Ctrl-C set: a member that just dies holds its partitions for a session.
+
+    The command ends behind a record that it has printed, so what is committed is what was printed.
+    """
+    is_ending = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield is_ending
+        return
+
+    def end(number: int, _frame: object) -> None:
+        is_ending.set()
+        reader.wakeup()
+        signal.signal(number, before[number])  # a second one does not wait
+
+    before: dict[int, Any] = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield is_ending
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+class _Printed:
+    """What was printed and is not committed yet: the next offset per partition."""
+
+    def __init__(self, reader: Consumer, monotonic_ms: Callable[[], int]) -> None:
+        self._reader = reader
+        self._monotonic_ms = monotonic_ms
+        self._next: dict[TopicPartition, int] = {}
+        self._committed_ms = monotonic_ms()
+
+    def add(self, record: ConsumerRecord) -> None:
+        """Note a record; commits as often as ``auto.commit.interval.ms`` says by default."""
+        from spark_replog.ids import TopicPartition
+
+        self._next[TopicPartition(record.topic, record.partition)] = record.offset + 1
+        if self._monotonic_ms() - self._committed_ms >= _COMMIT_INTERVAL_MS:
+            self.commit()
+
+    def commit(self, _keys: object = None) -> None:
+        """Commit all; before partitions go, too."""
+        self._committed_ms = self._monotonic_ms()
+        done, self._next = self._next, {}
+        if done:
+            self._reader.commit(done)
+
+    def forget(self, _keys: object) -> None:
+        """The partitions went without asking: whoever has them prints again what was not committed."""
+        self._next = {}
+
+
+def _partitions_of(cluster: Cluster, topics: tuple[str, ...], numbers: tuple[int, ...]) -> list[TopicPartition]:
     from spark_replog.ids import TopicPartition
 
     keys: list[TopicPartition] = []
     for name in dict.fromkeys(topics):
         _, found = cluster.topic_state(cluster.lookup(name))
-        numbers = given["partitions"] or range(len(found.partitions))
-        keys += [TopicPartition(name, number) for number in numbers]
-    ends = reader.end_offsets(keys)
-    reader.assign(keys)
+        keys += [TopicPartition(name, number) for number in numbers or range(len(found.partitions))]
+    return keys
+
+
+def _seek(reader: Consumer, ends: dict[TopicPartition, int], given: dict[str, Any]) -> None:
+    """Go to where it begins."""
     where = "beginning" if given["from_beginning"] else given["offset"]
     if where is None:
         if given["group"] is not None:
-            return ends
+            return
         where = "end" if given["follow"] else "beginning"
     if where == "beginning":
         reader.seek_to_beginning()
@@ -105,13 +199,15 @@ def _begin(cluster: Any, reader: Consumer, topics: tuple[str, ...], given: dict[
             number = int(where)
         except ValueError:
             raise click.UsageError(f"--offset is '{where}'. Give beginning, end, N, -N or @TIME.") from None
-        starts = reader.beginning_offsets(keys)
-        for key in keys:
+        starts = reader.beginning_offsets(list(ends))
+        for key in ends:
             reader.seek(key, number if number >= 0 else max(starts[key], ends[key] + number))
-    return ends
 
 
-def _records(reader: Consumer, ends: dict[TopicPartition, int], given: dict[str, Any]) -> Iterator[ConsumerRecord]:
+def _records(
+    reader: Consumer, ends: dict[TopicPartition, int], given: dict[str, Any], *, is_member: bool
+) -> Iterator[ConsumerRecord]:
+    """Yield records up to the ends, or for ever; a member's partitions may come and go meanwhile."""
     from spark_replog.ids import TopicPartition
 
     limit, printed = given["max_messages"], 0
@@ -119,26 +215,21 @@ def _records(reader: Consumer, ends: dict[TopicPartition, int], given: dict[str,
     wait_ms = 500 if given["timeout_ms"] is None else max(1, min(500, given["timeout_ms"]))
     while limit is None or printed < limit:
         rest = 500 if limit is None else min(500, limit - printed)
-        if not given["follow"]:
-            done = [key for key, end in ends.items() if reader.position(key) >= end]
+        is_joining = is_member and reader.group_metadata()[1] < 0
+        if not given["follow"] and not is_joining:
+            keys = reader.assignment()
+            done = [key for key in keys if reader.position(key) >= ends.get(key, 0)]
             reader.pause(done)
-            if len(done) == len(ends):
+            if len(done) == len(keys):
                 return
-        records = reader.poll(timeout_ms=wait_ms if given["follow"] else 0, max_records=rest)
+        records = reader.poll(timeout_ms=wait_ms if given["follow"] or is_member else 0, max_records=rest)
         for record in records:
-            if given["follow"] or record.offset < ends[TopicPartition(record.topic, record.partition)]:
+            if given["follow"] or record.offset < ends.get(TopicPartition(record.topic, record.partition), 0):
+                printed += 1
                 yield record
-        printed += len(records)
-        idle_ms = 0 if records else idle_ms + wait_ms
+        idle_ms = 0 if records or is_joining else idle_ms + wait_ms
         if given["timeout_ms"] is not None and idle_ms >= given["timeout_ms"]:
             return
-
-
-def _commit(reader: Consumer, done: dict[tuple[str, int], int]) -> None:
-    from spark_replog.ids import TopicPartition
-
-    if done:
-        reader.commit({TopicPartition(*key): offset for key, offset in done.items()})
 
 
 def _printer(settings: Settings, given: dict[str, Any]) -> Callable[[ConsumerRecord], None]:

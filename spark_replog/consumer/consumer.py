@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from spark_replog.config import keys_of, normalise_key, read_consumer_config, read_coordinator_config, storage_options
+from spark_replog.consumer.access_guard import AccessGuard, guarded
 from spark_replog.consumer.committing import OffsetCommitter
 from spark_replog.consumer.consumer_record import ConsumerRecord, ConsumerRecords, RecordMaker
 from spark_replog.consumer.deserializers import load_class, make_deserializer
@@ -22,7 +23,7 @@ from spark_replog.consumer.rows import read_schema
 from spark_replog.consumer.subscription_state import SubscriptionState
 from spark_replog.coordinator.cluster import Cluster
 from spark_replog.coordinator.group_coordinator import GroupCoordinator
-from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError
+from spark_replog.errors import ErrorCode, InvalidConfigError
 from spark_replog.ids import TopicPartition
 from spark_replog.log.group_records import OffsetAndMetadata
 
@@ -30,7 +31,7 @@ RebalanceListener = Callable[[list[TopicPartition]], None]
 
 
 class Consumer:
-    """Reads topics of a store as records or as Arrow. Not thread safe; a context manager.
+    """Reads topics of a store as records or as Arrow. For one thread, which is checked; a context manager.
 
     Args:
         store: path of the store, or an opened ``Cluster``.
@@ -65,26 +66,33 @@ class Consumer:
         names = [name for name in (self._config.interceptor_classes or "").split(",") if name.strip()]
         self._interceptors: list[Any] = [load_class("interceptor.classes", name) for name in names]
         self._counters = ConsumerMetrics()
+        self._guard = AccessGuard()
         self._subscription = SubscriptionState()
-        self._fetcher = RecordFetcher(self._cluster, self._config, self._counters)
+        self._fetcher = RecordFetcher(self._cluster, self._config, self._counters, on_look=self._guard.check_wakeup)
         self._coordinator = GroupCoordinator(
             self._cluster,
             principal=self._config.principal,
             retention_minutes=self._config.offsets_retention_minutes,
         )
         self._membership = GroupMembership(
-            self._cluster, self._coordinator, self._config, self._subscription, before_rebalance=self._before_rebalance
+            self._cluster,
+            self._coordinator,
+            self._config,
+            self._subscription,
+            before_rebalance=self._before_rebalance,
+            on_look=self._guard.check_wakeup,
         )
         self._committer = OffsetCommitter(
             self._cluster.clock, self._coordinator, self._config, self._subscription, self._membership
         )
         self._keeper = PositionKeeper(self._cluster, self._config, self._subscription, self._committer)
-        self._is_closed = self._is_closing = False
+        self._is_closing = False
         if topics:
             self.subscribe(topics)
 
     # ------------------------------------------------------------------------------------ what to read
 
+    @guarded
     def subscribe(
         self,
         topics: Collection[str] = (),
@@ -100,7 +108,7 @@ class Consumer:
 
         Args:
             topics: names; replaces an earlier subscription.
-            pattern: Python's ``re``, matched from the start as Kafka's; topics made later are found.
+            pattern: Python's ``re``, of whole names as Kafka's; topics made later are found.
             on_assigned: called from ``poll`` with the partitions that are new.
             on_revoked: with those that go, before they do: commit there.
             on_lost: with those that went without asking (this member was fenced); default ``on_revoked``.
@@ -108,7 +116,6 @@ class Consumer:
         Raises:
             InvalidConfigError: REPLOG_CONFLICTING_OPTIONS, REPLOG_INVALID_OPTION.
         """
-        self._check_open()
         if isinstance(topics, str):
             topics = [topics]
         if not topics and pattern is None:
@@ -121,20 +128,20 @@ class Consumer:
         self._subscription.subscribe(topics, pattern)
         self._membership.listen(on_assigned, on_revoked, on_lost)
 
+    @guarded
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Read exactly these partitions, whatever other members do.
 
         Raises:
             InvalidConfigError: REPLOG_CONFLICTING_OPTIONS: a subscription exists.
         """
-        self._check_open()
         before = set(self._subscription.positions)
         self._subscription.assign(partitions)
         self._fetcher.forget(list(before - set(self._subscription.positions)))
 
+    @guarded
     def unsubscribe(self) -> None:
         """Read nothing, and leave the group."""
-        self._check_open()
         self._membership.leave()
         self._fetcher.forget(list(self._subscription.positions))
         self._subscription.unsubscribe()
@@ -149,6 +156,7 @@ class Consumer:
 
     # ------------------------------------------------------------------------------------------ reading
 
+    @guarded
     def poll(self, timeout_ms: int = 0, max_records: int | None = None) -> ConsumerRecords:
         """Return the next records, at most ``max.poll.records``; none when the time is over.
 
@@ -160,10 +168,10 @@ class Consumer:
 
         Raises:
             ReplogError: REPLOG_NO_OFFSET_FOR_PARTITION, OFFSET_OUT_OF_RANGE: with ``auto.offset.reset`` none;
-                REPLOG_DESERIALIZATION; UNKNOWN_TOPIC_OR_PARTITION; FENCED_INSTANCE_ID; what reading raises.
+                REPLOG_DESERIALIZATION; UNKNOWN_TOPIC_OR_PARTITION; FENCED_INSTANCE_ID; REPLOG_WAKEUP; what
+                reading raises.
                 Positions stand where the records given end.
         """
-        self._check_open()
         limit = self._config.max_poll_records if max_records is None else max_records
         deadline_ms = self._cluster.clock.monotonic_ms() + timeout_ms
         records: list[ConsumerRecord] = []
@@ -195,15 +203,15 @@ class Consumer:
         Args:
             timeout_ms: how long a group may take to assign partitions.
         """
-        self._check_open()
-        self._ready(self._cluster.clock.monotonic_ms() + timeout_ms)
-        ends = self._keeper.ends(self._subscription.fetchable())
-        spans = {}
-        for key, end in ends.items():
-            offset = self._subscription.position(key).offset
-            if offset is not None and offset < end:
-                spans[key] = (offset, end)
-        self._fetcher.forget(list(spans))
+        with self._guard:
+            self._ready(self._cluster.clock.monotonic_ms() + timeout_ms)
+            ends = self._keeper.ends(self._subscription.fetchable())
+            spans = {}
+            for key, end in ends.items():
+                offset = self._subscription.position(key).offset
+                if offset is not None and offset < end:
+                    spans[key] = (offset, end)
+            self._fetcher.forget(list(spans))
         for key, batch in self._fetcher.scan(spans):
             yield batch
             if key in self._subscription.positions:
@@ -215,19 +223,20 @@ class Consumer:
 
     # ---------------------------------------------------------------------------------------- positions
 
+    @guarded
     def position(self, key: TopicPartition) -> int:
         """Return the offset of the next record; looks it up where it is not known yet.
 
         Raises:
             ReplogError: INVALID_REQUEST: not assigned; REPLOG_NO_OFFSET_FOR_PARTITION.
         """
-        self._check_open()
         self._subscription.position(key)
         self._keeper.update()
         offset = self._subscription.position(key).offset
         assert offset is not None
         return offset
 
+    @guarded
     def seek(self, key: TopicPartition, offset: int) -> None:
         """Read on from an offset; nothing is looked up, as in Kafka.
 
@@ -235,20 +244,22 @@ class Consumer:
             InvalidConfigError: INVALID_REQUEST: negative.
             ReplogError: INVALID_REQUEST: not assigned.
         """
-        self._check_open()
         if offset < 0:
             raise InvalidConfigError(ErrorCode.INVALID_REQUEST, f"cannot seek to {offset}. Give 0 or more.")
         at = self._subscription.position(key)
         at.offset, at.reset = offset, None
 
+    @guarded
     def seek_to_beginning(self, partitions: Collection[TopicPartition] = ()) -> None:
         """Read on from the log starts, as they are when it is next needed; none given: all assigned."""
         self._reset(partitions, "earliest")
 
+    @guarded
     def seek_to_end(self, partitions: Collection[TopicPartition] = ()) -> None:
         """Read on from the high watermarks, as they are when it is next needed."""
         self._reset(partitions, "latest")
 
+    @guarded
     def seek_to_time(self, timestamp_ms: int, partitions: Collection[TopicPartition] = ()) -> None:
         """Read on from the first records at or after a time; from the end where none is that late."""
         keys = list(partitions) or list(self._subscription.positions)
@@ -259,26 +270,28 @@ class Consumer:
             else:
                 self.seek(key, offset)
 
+    @guarded
     def offsets_for_times(self, times_ms: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
         """Return per partition the first offset whose timestamp is at or after a time; None: there is none."""
-        self._check_open()
         return self._keeper.offsets_for_times(times_ms)
 
+    @guarded
     def beginning_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the log start offsets on the newest fold."""
-        self._check_open()
         return self._keeper.beginnings(partitions)
 
+    @guarded
     def end_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the high watermarks on the newest fold."""
-        self._check_open()
         return self._keeper.ends(partitions)
 
+    @guarded
     def pause(self, partitions: Collection[TopicPartition]) -> None:
         """Give no records of these until ``resume``; what was fetched is kept."""
         for key in partitions:
             self._subscription.position(key).is_paused = True
 
+    @guarded
     def resume(self, partitions: Collection[TopicPartition]) -> None:
         """Give records of these again."""
         for key in partitions:
@@ -290,6 +303,7 @@ class Consumer:
 
     # -------------------------------------------------------------------------------------- commits
 
+    @guarded
     def commit(self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None) -> None:
         """Commit offsets, each the NEXT to read; none given: the positions of all assigned partitions.
 
@@ -299,18 +313,17 @@ class Consumer:
             RetriableError: REBALANCE_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE.
             OutcomeUnknownError: REPLOG_COMMIT_OUTCOME_UNKNOWN: commit again.
         """
-        self._check_open()
         committed = self._committer.commit(offsets)
         for interceptor in self._interceptors:
             interceptor.on_commit(committed)
 
+    @guarded
     def committed(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """Return what the group has committed; None where nothing.
 
         Raises:
             InvalidConfigError: INVALID_GROUP_ID.
         """
-        self._check_open()
         return self._committer.committed(partitions)
 
     def group_metadata(self) -> tuple[str, int]:
@@ -322,18 +335,29 @@ class Consumer:
         """Return the counters of this consumer."""
         return self._counters
 
+    def wakeup(self) -> None:
+        """End the ``poll`` that waits, or the next one, with REPLOG_WAKEUP. The one call for other threads."""
+        self._guard.wakeup()
+
     def close(self) -> None:
-        """Commit (with auto commit), leave the group; a static member stays in it. Repeating it is harmless."""
-        if self._is_closed or self._is_closing:
+        """Commit (with auto commit), leave the group; a static member stays in it. Repeating it is harmless.
+
+        In a forked child it does nothing: the member is the parent's.
+
+        Raises:
+            ReplogError: REPLOG_CONCURRENT_ACCESS: another thread is in a call: ``wakeup`` ends a poll.
+        """
+        if self._guard.is_closed or self._is_closing or self._guard.is_elsewhere:
             return
-        self._is_closing = True
-        try:
-            self._committer.maybe_auto_commit(is_last=True)
-        finally:
+        with self._guard:
+            self._is_closing = True
             try:
-                self._membership.close()  # calls on_revoked, which may commit
+                self._committer.maybe_auto_commit(is_last=True)
             finally:
-                self._is_closed = True
+                try:
+                    self._membership.close()  # calls on_revoked, which may commit
+                finally:
+                    self._guard.is_closed = True
 
     def __enter__(self) -> Consumer:
         """Return self."""
@@ -358,6 +382,7 @@ class Consumer:
         """Yield at most ``limit`` rows: buffered ones, else those of the first fetch that brings any."""
         clock = self._cluster.clock
         while True:
+            self._guard.check_wakeup()
             self._ready(deadline_ms)
             positions = self._positions()
             taken = list(self._fetcher.take(positions, limit))
@@ -384,17 +409,12 @@ class Consumer:
         return {key: self._subscription.positions[key].offset or 0 for key in self._subscription.fetchable()}
 
     def _reset(self, partitions: Collection[TopicPartition], to: str) -> None:
-        self._check_open()
         for key in list(partitions) or list(self._subscription.positions):
             at = self._subscription.position(key)
             at.offset, at.reset = None, to
 
     def _before_rebalance(self) -> None:
         self._committer.maybe_auto_commit(is_last=True)
-
-    def _check_open(self) -> None:
-        if self._is_closed:
-            raise ReplogError(ErrorCode.INVALID_REQUEST, "this consumer is closed. Make a new one.")
 
 
 def _open(path: str, options: Mapping[str, object]) -> Cluster:

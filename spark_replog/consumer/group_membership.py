@@ -44,6 +44,7 @@ class GroupMembership:
         config: ``group.id`` and its time-outs.
         subscription: gets the assignment.
         before_rebalance: commits what is to be committed while the partitions are still this member's.
+        on_look: called whenever a poll that waits looks again; what it raises ends the poll.
     """
 
     def __init__(
@@ -54,12 +55,14 @@ class GroupMembership:
         subscription: SubscriptionState,
         *,
         before_rebalance: Callable[[], None],
+        on_look: Callable[[], None],
     ) -> None:
         self._cluster = cluster
         self._coordinator = coordinator
         self._config = config
         self._subscription = subscription
         self._before_rebalance = before_rebalance
+        self._on_look = on_look
         self._assignors = make_assignors(config.partition_assignment_strategy)
         self._discovery = TopicDiscovery(cluster, subscription, config)
         self._listeners: tuple[Listener | None, Listener | None, Listener | None] = (None, None, None)
@@ -107,6 +110,7 @@ class GroupMembership:
             if rest_ms <= 0:
                 return
             clock.sleep_ms(min(rest_ms, self._config.retry_backoff_ms))
+            self._on_look()
 
     def note_sign_of_life(self) -> None:
         """A commit was just decided: that shows that this member lives."""

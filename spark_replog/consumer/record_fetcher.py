@@ -6,7 +6,7 @@ The same plan and the same reader as Spark's tasks: ``plan_fetch`` and ``Fetcher
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -49,12 +49,21 @@ class RecordFetcher:
         cluster: the opened store.
         config: limits and waits.
         metrics: counted here.
+        on_look: called whenever a fetch that waits looks again; what it raises ends the fetch.
     """
 
-    def __init__(self, cluster: Cluster, config: ConsumerConfig, metrics: ConsumerMetrics) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        config: ConsumerConfig,
+        metrics: ConsumerMetrics,
+        *,
+        on_look: Callable[[], None] | None = None,
+    ) -> None:
         self._cluster = cluster
         self._config = config
         self._metrics = metrics
+        self._on_look = on_look
         self._fetcher = Fetcher(cluster.brokers, clock=cluster.clock)
         self._authorizer = Authorizer(cluster, config.principal)
         self._quotas = ClientQuotaManager(cluster)
@@ -91,7 +100,7 @@ class RecordFetcher:
             min_bytes=self._config.fetch_min_bytes,
             purgatory=self._purgatory,
             clock=self._cluster.clock,
-            refresh=lambda: self._cluster.refresh_topics(handles.values()),
+            refresh=lambda: self._look(handles.values()),
             refresh_interval_ms=self._config.fetch_refresh_interval_ms,
         )
         slices, errors = self.plan(asked)
@@ -193,6 +202,11 @@ class RecordFetcher:
         """Fold the newest entries of these topics' ledgers."""
         self._cluster.refresh_topics(handles)
         self._metrics.refreshes += 1
+
+    def _look(self, handles: Iterable[TopicHandle]) -> None:
+        if self._on_look is not None:
+            self._on_look()
+        self._cluster.refresh_topics(handles)
 
     def _ask(self, handle: TopicHandle, key: TopicPartition, offset: int) -> FetchPartition:
         ledger = self._cluster.topic_ledger(handle.ledger_id)

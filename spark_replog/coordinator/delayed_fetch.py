@@ -164,13 +164,16 @@ def fetch_messages(
     refresh_count = 0
     if purgatory.try_complete_else_watch(operation, keys):
         return refresh_count
-    while not operation.is_completed:
-        rest_ms = started_ms + max_wait_ms - clock.monotonic_ms()
-        clock.sleep_ms(max(1, min(refresh_interval_ms, rest_ms)))
-        refresh()
-        refresh_count += 1
-        for key in keys:
-            purgatory.check_and_complete(key)
-        purgatory.advance()
-    purgatory.purge()
+    try:
+        while not operation.is_completed:
+            rest_ms = started_ms + max_wait_ms - clock.monotonic_ms()
+            clock.sleep_ms(max(1, min(refresh_interval_ms, rest_ms)))
+            refresh()
+            refresh_count += 1
+            for key in keys:
+                purgatory.check_and_complete(key)
+            purgatory.advance()
+    finally:
+        operation.force_complete()  # what `refresh` raises leaves nobody who waits
+        purgatory.purge()
     return refresh_count

@@ -39,14 +39,6 @@ def test_a_subscription_and_an_assignment_exclude_each_other_until_unsubscribed(
         consumer(filled).subscribe(pattern="(")
 
 
-def test_a_closed_consumer_says_so(filled):
-    reader = assigned(filled)
-    reader.close()
-    with pytest.raises(ReplogError) as refused:
-        reader.poll()
-    assert "closed" in str(refused.value)
-
-
 def test_a_pattern_finds_topics_made_later_and_never_the_internal_one(filled):
     reader = consumer(filled, group=None)
     reader.subscribe(pattern=".*")
