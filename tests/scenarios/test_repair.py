@@ -9,55 +9,16 @@ import threading
 from pathlib import Path
 
 import pytest
-from crc32c import crc32c
 
 from spark_replog.cli.main import run
 from spark_replog.config import CoordinatorConfig
 from spark_replog.coordinator.cluster import Cluster
 from spark_replog.coordinator.cluster_init import init_cluster
 from spark_replog.coordinator.controller import Controller
-from spark_replog.ledger.journal_rebuild import REBUILD_ROUND_STEP
-from spark_replog.log.results import Outcome
-from spark_replog.maintenance.repair import RepairReport, RootCondition, StoreRepair
+from spark_replog.maintenance.repair import RootCondition, StoreRepair
 from spark_replog.maintenance.scrub import scrub
-from spark_replog.storage.paths import data_key, journal_folder, out_key
-
-
-def is_applied(response) -> bool:
-    return response.error is None and response.result.outcome is Outcome.APPLIED
-
-
-def repair(store, **more) -> RepairReport:
-    """As a process of its own would."""
-    return StoreRepair(Cluster.open(str(store.path), config=store.config), **more).run()
-
-
-def lose(store, broker_id: int) -> None:
-    """The disk is replaced by nothing."""
-    shutil.rmtree(store.path / f"broker-{broker_id}")
-
-
-def fill(store, first_batch: int, count: int, holders=frozenset({0, 1, 2})) -> None:
-    for batch in range(first_batch, first_batch + count):
-        response = store.append("orders", {0: 2, 1: 3}, batch=batch, holders=holders)
-        assert is_applied(response), response
-
-
-def read_all(store) -> int:
-    """Read every visible row's section from some root that is there; return the number of rows."""
-    rows = 0
-    for partition in range(2):
-        for section in store.sections("orders", partition):
-            bodies = []
-            for broker_id in section.object.holders:
-                key = data_key(section.object.ledger_id, section.object.generation, section.object.name)
-                path = store.path / f"broker-{broker_id}" / key
-                if path.exists():
-                    bodies.append(path.read_bytes()[section.start_byte : section.start_byte + section.size_bytes])
-            assert bodies, f"no copy of {section.object.name}"
-            assert all(crc32c(body) == section.crc32c for body in bodies)
-            rows += section.row_count
-    return rows
+from spark_replog.storage.paths import data_key, out_key
+from tests.scenarios.repairing import fill, is_applied, lose, read_all, repair
 
 
 def test_a_lost_root_is_rebuilt_and_then_any_other_may_be_lost(store) -> None:
@@ -229,24 +190,6 @@ def test_a_root_caught_going_back_in_time_says_so_and_is_rebuilt_without_being_n
     fill(store, count, 1, holders={0, 1})
 
 
-def test_a_damaged_journal_is_moved_away_and_written_anew(store) -> None:
-    store.create("orders", 2)
-    fill(store, 0, 3)
-    folder = store.path / "broker-1" / journal_folder(store.cluster.lookup("orders").ledger_id)
-    record = sorted(folder.iterdir())[1]
-    record.chmod(0o644)
-    record.write_bytes(b"?" * 80)
-    report = repair(store, rebuild=frozenset({1}))
-    assert not report.roots[1].is_repaired
-    assert "store repair --rebuild" in report.roots[1].detail
-    os.rename(folder, store.path / "moved-away")
-    assert repair(store, rebuild=frozenset({1})).roots[1].is_repaired
-    lose(store, 2)
-    store.reopen()
-    assert read_all(store) == 15
-    fill(store, 3, 1, holders={0, 1})
-
-
 def test_damaged_short_and_missing_copies_are_mended(store) -> None:
     store.create("orders", 2)
     fill(store, 0, 4)
@@ -337,39 +280,6 @@ def test_writers_go_on_while_a_root_is_rebuilt(store) -> None:
     assert store.high_watermarks("orders") == [2 * written[0], 3 * written[0]]
 
 
-def test_a_process_that_knew_the_old_journal_reads_on_behind_it(store) -> None:
-    # Its view of the lost root ends at a position; the new journal is longer, so that it never writes a
-    # record that leaves a hole, and learns from the records there that it was deposed.
-    store.create("orders", 2)
-    fill(store, 0, 6)
-    handle = store.cluster.lookup("orders")
-    folder = store.path / "broker-1" / journal_folder(handle.ledger_id)
-    length = len(list(folder.iterdir()))
-    lose(store, 1)
-    assert repair(store).roots[1].is_repaired
-    positions = sorted(int(path.name) for path in folder.iterdir())
-    assert positions == list(range(len(positions)))
-    assert len(positions) > length
-    fill(store, 6, 3)  # the same process, which never saw the root go
-    positions = sorted(int(path.name) for path in folder.iterdir())
-    assert positions == list(range(len(positions)))
-    store.away(0)
-    store.reopen()
-    assert store.high_watermarks("orders") == [18, 27]
-
-
-def test_the_rebuilder_claims_far_above_every_promise_that_was_lost(store) -> None:
-    store.create("orders", 2)
-    fill(store, 0, 1)
-    lose(store, 1)
-    repair(store)
-    ledger = store.cluster.topic_ledger(store.cluster.lookup("orders").ledger_id)
-    ledger.refresh()
-    views = ledger._core.prefix.views
-    assert all(view.promised.round >= REBUILD_ROUND_STEP for view in views)
-    assert views[1].commit_index >= 0
-
-
 def test_a_root_without_journals_gets_its_objects(tmp_path: Path, store) -> None:
     path = tmp_path / "four"
     init_cluster(str(path), 4, fsync=False)
@@ -382,46 +292,6 @@ def test_a_root_without_journals_gets_its_objects(tmp_path: Path, store) -> None
     assert report.roots[3].is_repaired, report.roots[3].detail
     assert (report.roots[3].journal_records, report.roots[3].object_count) == (0, 3)
     assert set(four.isr("orders")) == {0, 1, 2, 3}
-
-
-@pytest.mark.parametrize("gone", [0, 1])
-def test_one_of_two_roots_is_rebuilt_from_the_other(tmp_path: Path, store, gone: int) -> None:
-    path = tmp_path / "two"
-    init_cluster(str(path), 2, fsync=False)
-    two = type(store)(path, CoordinatorConfig(replica_rejoin_wait_ms=0, replica_lag_time_max_ms=500))
-    two.controller.create_topic("orders", 2, 2, start_index=0)
-    fill(two, 0, 3, holders={0, 1})
-    lose(two, gone)
-    report = repair(two)
-    assert report.roots[gone].condition is RootCondition.LOST
-    assert report.roots[gone].is_repaired, report.roots[gone].detail
-    assert report.roots[gone].object_count == 3
-    assert repair(two).roots[gone].object_count == 0
-    two.reopen()
-    fill(two, 3, 2, holders={0, 1})
-    # And the other way round: the rebuilt one gives back all.
-    lose(two, 1 - gone)
-    assert repair(two).roots[1 - gone].is_repaired
-    two.reopen()
-    assert read_all(two) == 25
-    fill(two, 5, 1, holders={0, 1})
-    assert two.high_watermarks("orders") == [12, 18]
-
-
-def test_a_process_that_knew_one_of_two_roots_goes_on(tmp_path: Path, store) -> None:
-    path = tmp_path / "two"
-    init_cluster(str(path), 2, fsync=False)
-    two = type(store)(path, CoordinatorConfig(replica_rejoin_wait_ms=0, replica_lag_time_max_ms=500))
-    two.controller.create_topic("orders", 2, 2, start_index=0)
-    fill(two, 0, 4, holders={0, 1})
-    lose(two, 1)
-    assert repair(two).roots[1].is_repaired
-    fill(two, 4, 2, holders={0, 1})  # never reopened
-    two.reopen()
-    assert two.high_watermarks("orders") == [12, 18]
-    folder = two.path / "broker-1" / journal_folder(two.cluster.lookup("orders").ledger_id)
-    positions = sorted(int(each.name) for each in folder.iterdir())
-    assert positions == list(range(len(positions)))
 
 
 def test_temp_files_of_dead_writers_are_swept(store) -> None:
@@ -464,71 +334,3 @@ def test_the_topic_is_as_it_was_for_a_new_process(store) -> None:
     assert [(p.replicas, set(p.isr), p.high_watermark) for p in after.partitions] == [
         (p.replicas, set(p.isr), p.high_watermark) for p in before.partitions
     ]
-
-
-class GatedStore:
-    """A root whose journal creates wait at a gate."""
-
-    def __init__(self, store) -> None:
-        self.store, self.url = store, store.url
-        self.gate, self.waiting = threading.Event(), threading.Event()
-
-    def __getattr__(self, name: str):
-        return getattr(self.store, name)
-
-    def create(self, key, data, *, make_parent: bool = False):
-        if "/journal/" in key:
-            self.waiting.set()
-            assert self.gate.wait(20)
-        return self.store.create(key, data, make_parent=make_parent)
-
-
-@pytest.mark.parametrize("entries_between", [0, 2])
-def test_a_claim_that_only_the_lost_root_had_taken_decides_nothing_old(store, entries_between: int) -> None:
-    # A process has the lost root's promise and is about to ask the others. The rebuilt root knows nothing of that
-    # promise; if it voted for a lower epoch, two values could be decided for one index. It votes far above.
-    store.create("orders", 2)
-    fill(store, 0, 3)
-    slow = type(store)(store.path, store.config)
-    gated = {broker: GatedStore(slow.cluster.brokers.store(broker)) for broker in (0, 2)}
-    slow.cluster.brokers._stores.update(gated)  # type: ignore[arg-type]
-    slow.cluster.lookup("orders")
-    slow.cluster.topic_ledger(slow.cluster.lookup("orders").ledger_id).refresh()
-    objects = (slow.put("orders", {0: 2, 1: 3}, {0, 2}),)
-    folder = store.path / "broker-1" / journal_folder(store.cluster.lookup("orders").ledger_id)
-    before = len(list(folder.iterdir()))
-    answers: list = []
-    claiming = threading.Thread(
-        target=lambda: answers.append(slow.append("orders", {}, batch=0, objects=objects, query="slow"))
-    )
-    claiming.start()
-    assert all(each.waiting.wait(10) for each in gated.values())
-    deadline = 200
-    while len(list(folder.iterdir())) == before and deadline:
-        threading.Event().wait(0.01)
-        deadline -= 1
-    assert deadline, "the claim is on the root that goes"
-    lose(store, 1)
-    assert repair(store).roots[1].is_repaired
-    fill(store, 3, entries_between)
-    for each in gated.values():
-        each.gate.set()
-    claiming.join(30)
-    assert not claiming.is_alive()
-    response = answers[0]
-    if response.error is not None:  # whatever it was told, its replay settles it
-        slow.reopen()
-        response = slow.append("orders", {}, batch=0, objects=objects, query="slow")
-        assert response.error is None, response.error
-    rows = 5 * (4 + entries_between)
-    folds = []
-    for gone in range(3):
-        store.away(gone)
-        store.reopen()
-        ledger = store.cluster.topic_ledger(store.cluster.lookup("orders").ledger_id)
-        ledger.refresh()
-        folds.append(list(ledger._core.prefix.hashes))
-        assert read_all(store) == rows
-        store.back(gone)
-    shortest = min(map(len, folds))
-    assert folds[0][:shortest] == folds[1][:shortest] == folds[2][:shortest]

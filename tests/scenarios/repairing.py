@@ -1,0 +1,49 @@
+"""Roots that are lost and rebuilt, and how the log is read after that."""
+
+from __future__ import annotations
+
+import shutil
+
+from crc32c import crc32c
+
+from spark_replog.coordinator.cluster import Cluster
+from spark_replog.log.results import Outcome
+from spark_replog.maintenance.repair import RepairReport, StoreRepair
+from spark_replog.storage.paths import data_key
+
+
+def is_applied(response) -> bool:
+    return response.error is None and response.result.outcome is Outcome.APPLIED
+
+
+def repair(store, **more) -> RepairReport:
+    """As a process of its own would."""
+    return StoreRepair(Cluster.open(str(store.path), config=store.config), **more).run()
+
+
+def lose(store, broker_id: int) -> None:
+    """The disk is replaced by nothing."""
+    shutil.rmtree(store.path / f"broker-{broker_id}")
+
+
+def fill(store, first_batch: int, count: int, holders=frozenset({0, 1, 2})) -> None:
+    for batch in range(first_batch, first_batch + count):
+        response = store.append("orders", {0: 2, 1: 3}, batch=batch, holders=holders)
+        assert is_applied(response), response
+
+
+def read_all(store) -> int:
+    """Read every visible row's section from some root that is there; return the number of rows."""
+    rows = 0
+    for partition in range(2):
+        for section in store.sections("orders", partition):
+            bodies = []
+            for broker_id in section.object.holders:
+                key = data_key(section.object.ledger_id, section.object.generation, section.object.name)
+                path = store.path / f"broker-{broker_id}" / key
+                if path.exists():
+                    bodies.append(path.read_bytes()[section.start_byte : section.start_byte + section.size_bytes])
+            assert bodies, f"no copy of {section.object.name}"
+            assert all(crc32c(body) == section.crc32c for body in bodies)
+            rows += section.row_count
+    return rows

@@ -1,0 +1,131 @@
+"""The journals of a rebuilt root: what it may have promised binds it, whoever comes late."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+import pytest
+
+from spark_replog.ledger.journal_rebuild import REBUILD_ROUND_STEP
+from spark_replog.storage.paths import journal_folder
+from tests.scenarios.repairing import fill, lose, read_all, repair
+
+
+def test_a_damaged_journal_is_moved_away_and_written_anew(store) -> None:
+    store.create("orders", 2)
+    fill(store, 0, 3)
+    folder = store.path / "broker-1" / journal_folder(store.cluster.lookup("orders").ledger_id)
+    record = sorted(folder.iterdir())[1]
+    record.chmod(0o644)
+    record.write_bytes(b"?" * 80)
+    report = repair(store, rebuild=frozenset({1}))
+    assert not report.roots[1].is_repaired
+    assert "store repair --rebuild" in report.roots[1].detail
+    os.rename(folder, store.path / "moved-away")
+    assert repair(store, rebuild=frozenset({1})).roots[1].is_repaired
+    lose(store, 2)
+    store.reopen()
+    assert read_all(store) == 15
+    fill(store, 3, 1, holders={0, 1})
+
+
+def test_a_process_that_knew_the_old_journal_reads_on_behind_it(store) -> None:
+    # Its view of the lost root ends at a position; the new journal is longer, so that it never writes a
+    # record that leaves a hole, and learns from the records there that it was deposed.
+    store.create("orders", 2)
+    fill(store, 0, 6)
+    handle = store.cluster.lookup("orders")
+    folder = store.path / "broker-1" / journal_folder(handle.ledger_id)
+    length = len(list(folder.iterdir()))
+    lose(store, 1)
+    assert repair(store).roots[1].is_repaired
+    positions = sorted(int(path.name) for path in folder.iterdir())
+    assert positions == list(range(len(positions)))
+    assert len(positions) > length
+    fill(store, 6, 3)  # the same process, which never saw the root go
+    positions = sorted(int(path.name) for path in folder.iterdir())
+    assert positions == list(range(len(positions)))
+    store.away(0)
+    store.reopen()
+    assert store.high_watermarks("orders") == [18, 27]
+
+
+def test_the_rebuilder_claims_far_above_every_promise_that_was_lost(store) -> None:
+    store.create("orders", 2)
+    fill(store, 0, 1)
+    lose(store, 1)
+    repair(store)
+    ledger = store.cluster.topic_ledger(store.cluster.lookup("orders").ledger_id)
+    ledger.refresh()
+    views = ledger._core.prefix.views
+    assert all(view.promised.round >= REBUILD_ROUND_STEP for view in views)
+    assert views[1].commit_index >= 0
+
+
+class GatedStore:
+    """A root whose journal creates wait at a gate."""
+
+    def __init__(self, store) -> None:
+        self.store, self.url = store, store.url
+        self.gate, self.waiting = threading.Event(), threading.Event()
+
+    def __getattr__(self, name: str):
+        return getattr(self.store, name)
+
+    def create(self, key, data, *, make_parent: bool = False):
+        if "/journal/" in key:
+            self.waiting.set()
+            assert self.gate.wait(20)
+        return self.store.create(key, data, make_parent=make_parent)
+
+
+@pytest.mark.parametrize("entries_between", [0, 2])
+def test_a_claim_that_only_the_lost_root_had_taken_decides_nothing_old(store, entries_between: int) -> None:
+    # A process has the lost root's promise and is about to ask the others. The rebuilt root knows nothing of that
+    # promise; if it voted for a lower epoch, two values could be decided for one index. It votes far above.
+    store.create("orders", 2)
+    fill(store, 0, 3)
+    slow = type(store)(store.path, store.config)
+    gated = {broker: GatedStore(slow.cluster.brokers.store(broker)) for broker in (0, 2)}
+    slow.cluster.brokers._stores.update(gated)  # type: ignore[arg-type]
+    slow.cluster.lookup("orders")
+    slow.cluster.topic_ledger(slow.cluster.lookup("orders").ledger_id).refresh()
+    objects = (slow.put("orders", {0: 2, 1: 3}, {0, 2}),)
+    folder = store.path / "broker-1" / journal_folder(store.cluster.lookup("orders").ledger_id)
+    before = len(list(folder.iterdir()))
+    answers: list = []
+    claiming = threading.Thread(
+        target=lambda: answers.append(slow.append("orders", {}, batch=0, objects=objects, query="slow"))
+    )
+    claiming.start()
+    assert all(each.waiting.wait(10) for each in gated.values())
+    deadline = 200
+    while len(list(folder.iterdir())) == before and deadline:
+        threading.Event().wait(0.01)
+        deadline -= 1
+    assert deadline, "the claim is on the root that goes"
+    lose(store, 1)
+    assert repair(store).roots[1].is_repaired
+    fill(store, 3, entries_between)
+    for each in gated.values():
+        each.gate.set()
+    claiming.join(30)
+    assert not claiming.is_alive()
+    response = answers[0]
+    if response.error is not None:  # whatever it was told, its replay settles it
+        slow.reopen()
+        response = slow.append("orders", {}, batch=0, objects=objects, query="slow")
+        assert response.error is None, response.error
+    rows = 5 * (4 + entries_between)
+    folds = []
+    for gone in range(3):
+        store.away(gone)
+        store.reopen()
+        ledger = store.cluster.topic_ledger(store.cluster.lookup("orders").ledger_id)
+        ledger.refresh()
+        folds.append(list(ledger._core.prefix.hashes))
+        assert read_all(store) == rows
+        store.back(gone)
+    shortest = min(map(len, folds))
+    assert folds[0][:shortest] == folds[1][:shortest] == folds[2][:shortest]
