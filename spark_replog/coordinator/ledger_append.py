@@ -250,14 +250,16 @@ class LedgerAppend:
         if own.isdisjoint(lost) and self._failover_count <= FAILOVERS_MAX:
             with self._ledger.lock:
                 before = self._ledger.state.applied_index
-            LeaderFailover(self._services.cluster).fail_over(self._ledger, suspects)
+            if not LeaderFailover(self._services.cluster).fail_over(self._ledger, suspects):
+                self._ledger.refresh()  # another process may have cut them, or found them, long ago
             self._known.departed.clear()  # judged anew, with the new leaders
             self._complete_parked_since(before)
             return
         raise RetriableError(
             ErrorCode.NOT_ENOUGH_REPLICAS,
             f"no broker delivers what {len(lost)} object(s) hold, and nobody else in sync has it. Nothing was decided. "
-            "Bring the root back and repeat the batch; to give its rows up for good: replog broker fence.",
+            "Bring the root back and repeat the batch; to give its rows up for good: replog broker fence. Where the "
+            "root is there and its file is gone: replog store repair.",
             ledger=self._ledger.ledger_id,
             brokers=",".join(map(str, sorted(suspects))),
         )

@@ -27,7 +27,7 @@ from spark_replog.ledger.journal_rebuild import REBUILD_ROUND_STEP, JournalRebui
 from spark_replog.ledger.ledger import JournalRoot, Ledger, LedgerSettings
 from spark_replog.ledger.request import Proposal
 from spark_replog.log.cluster_state import ClusterLedgerState
-from spark_replog.log.commands import BrokerRegister, IsrChange, encode_command
+from spark_replog.log.commands import BrokerRegister, IsrChange, Truncate, encode_command
 from spark_replog.log.topic_state import TopicLedgerState
 from spark_replog.maintenance.pair_repair import find_lost_of_pair, rebuild_one_of_pair
 from spark_replog.storage.object_store import CreateOutcome
@@ -156,6 +156,7 @@ class StoreRepair:
             self._attempt(root, partial(self._rebuild_journals, root, ledger_ids))
         usable = [each for each in roots.values() if each.condition in _USABLE and not each.detail]
         self._restore_objects(usable, ledger_ids)
+        self._cut_lost(ledger_ids)
         for root in usable:
             self._attempt(root, partial(self._finish, root, ledger_ids))
         return self._report
@@ -297,7 +298,7 @@ class StoreRepair:
                 if self._is_good(root, needed.job, present):
                     good[name].add(root.broker_id)
                     self._note_verified(root, needed.job)
-                else:
+                elif not root.detail:
                     wanted.append((root, needed))
         for root, needed in wanted:
             sources = tuple(sorted(good[needed.job.name]))
@@ -323,6 +324,30 @@ class StoreRepair:
             root.object_count += 1
             root.copied_bytes += needed.job.size_bytes
             self._on_progress(root.broker_id, "objects", root.object_count, totals[root.broker_id])
+
+    def _cut_lost(self, ledger_ids: list[LedgerId]) -> None:
+        """Give up rows that nobody has read and nobody holds any more: all behind them would wait for ever.
+
+        Only where every root that should hold them was looked through. The election does this when a broker is
+        given up; here the root is back without them (one of two), or a file is gone from a root that is there.
+        """
+        lost = set(self._report.lost_objects)
+        looked_through = {each.broker_id for each in self._report.roots.values() if not each.detail}
+
+        def propose(state: TopicLedgerState) -> tuple[bytes, ...] | None:
+            gone = [
+                each.entry_index
+                for each in state.under_replicated()
+                if each.object.name in lost
+                and each.entry_index > state.stable_index
+                and looked_through.issuperset(each.object.holders)
+            ]
+            return (encode_command(Truncate(min(gone) - 1)),) if gone else None
+
+        for ledger_id in ledger_ids if lost else ():
+            outcome = self._cluster.topic_ledger(ledger_id).append(propose, timeout_ms=self._config.delivery_timeout_ms)
+            if outcome.result is not None:
+                _log.warning("ledger %s: %s, as no copy of them is left", ledger_id, outcome.result.detail)
 
     def _note_verified(self, root: RootRepair, job: CopyJob) -> None:
         self._verified.setdefault((root.broker_id, job.ledger_id), set()).add(job.object_key)

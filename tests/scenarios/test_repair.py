@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from spark_replog.config import CoordinatorConfig
 from spark_replog.coordinator.cluster import Cluster
 from spark_replog.coordinator.cluster_init import init_cluster
 from spark_replog.coordinator.controller import Controller
+from spark_replog.errors import ErrorCode, RetriableError
 from spark_replog.maintenance.repair import RootCondition, StoreRepair
 from spark_replog.maintenance.scrub import scrub
 from spark_replog.storage.paths import data_key, out_key
@@ -334,3 +336,48 @@ def test_the_topic_is_as_it_was_for_a_new_process(store) -> None:
     assert [(p.replicas, set(p.isr), p.high_watermark) for p in after.partitions] == [
         (p.replicas, set(p.isr), p.high_watermark) for p in before.partitions
     ]
+
+
+def test_unread_rows_whose_only_copy_is_gone_hold_nothing_back_after_a_repair(store) -> None:
+    store.config = replace(store.config, replica_catchup_budget_ms=0)
+    store.reopen()
+    store.create("orders", 2)
+    fill(store, 0, 1)
+    (lost,) = (store.put("orders", {0: 1}, {0}),)
+    assert is_applied(store.append("orders", {}, batch=1, objects=(lost,), acks=1))
+    next((store.path / "broker-0").rglob(lost.name)).unlink()
+    refused = store.append("orders", {0: 2, 1: 3}, batch=2)
+    assert refused.error is not None and "store repair" in str(refused.error)
+    assert repair(store).lost_objects == [lost.name]
+    assert is_applied(store.append("orders", {0: 2, 1: 3}, batch=2))
+    assert store.high_watermarks("orders") == [4, 6] and read_all(store) == 10
+
+
+def test_unread_rows_on_a_root_that_does_not_answer_are_not_given_up(store) -> None:
+    store.config = replace(store.config, replica_catchup_budget_ms=0)
+    store.reopen()
+    store.create("orders", 2)
+    fill(store, 0, 1)
+    only = store.put("orders", {0: 1}, {2})
+    assert is_applied(store.append("orders", {}, batch=1, objects=(only,), acks=1))
+    folder = next((store.path / "broker-2").rglob(only.name)).parent
+    store.cluster.brokers._stores[2] = Unlisted(store.cluster.brokers.store(2), folder.name)  # type: ignore[assignment]
+    report = StoreRepair(store.cluster).run()
+    assert "does not list" in report.roots[2].detail
+    assert is_applied(store.append("orders", {0: 2, 1: 3}, batch=2))
+    assert store.high_watermarks("orders") == [5, 6]
+
+
+class Unlisted:
+    """A root that hides its objects from a listing."""
+
+    def __init__(self, store, folder: str) -> None:
+        self._store, self._folder = store, folder
+
+    def __getattr__(self, name: str):
+        return getattr(self._store, name)
+
+    def list_keys(self, prefix: str):
+        if self._folder in prefix:
+            raise RetriableError(ErrorCode.REPLOG_STORE_UNAVAILABLE, "the root does not list.")
+        return self._store.list_keys(prefix)

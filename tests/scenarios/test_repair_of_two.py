@@ -8,9 +8,9 @@ import pytest
 
 from spark_replog.config import CoordinatorConfig
 from spark_replog.coordinator.cluster_init import init_cluster
-from spark_replog.maintenance.repair import RootCondition
+from spark_replog.maintenance.repair import RootCondition, StoreRepair
 from spark_replog.storage.paths import journal_folder
-from tests.scenarios.repairing import fill, lose, read_all, repair
+from tests.scenarios.repairing import fill, is_applied, lose, read_all, repair
 
 
 @pytest.mark.parametrize("gone", [0, 1])
@@ -51,3 +51,44 @@ def test_a_process_that_knew_one_of_two_roots_goes_on(tmp_path: Path, store) -> 
     folder = two.path / "broker-1" / journal_folder(two.cluster.lookup("orders").ledger_id)
     positions = sorted(int(each.name) for each in folder.iterdir())
     assert positions == list(range(len(positions)))
+
+
+@pytest.fixture
+def two(tmp_path: Path, store):
+    path = tmp_path / "two"
+    init_cluster(str(path), 2, fsync=False)
+    config = CoordinatorConfig(replica_rejoin_wait_ms=0, replica_lag_time_max_ms=500, replica_catchup_budget_ms=0)
+    return type(store)(path, config)
+
+
+def test_rows_that_only_the_lost_leader_of_two_had_are_cut_and_writing_goes_on(two) -> None:
+    two.create("orders", 2, 2, config={"min.insync.replicas": "1"})
+    fill(two, 0, 2, holders={0, 1})
+    assert is_applied(two.append("orders", {0: 4}, batch=2, holders={0}, acks=1))
+    lose(two, 0)
+    report = repair(two)
+    assert report.roots[0].is_repaired and len(report.lost_objects) == 1
+    two.reopen()
+    assert is_applied(two.append("orders", {0: 4}, batch=2, holders={0, 1}))  # its replay: the offsets are given again
+    assert two.high_watermarks("orders") == [8, 6] and read_all(two) == 14
+    partition = two.controller.describe_topic("orders").partitions[0]
+    # Nothing is decided while one of two roots is away, so nobody was elected: it leads on, with all it needs.
+    assert (partition.leader, partition.leader_epoch, set(partition.isr)) == (0, 1, {0, 1})
+    assert repair(two).lost_objects == []
+
+
+def test_a_repair_that_dies_before_the_cut_is_finished_by_the_next_one(two, monkeypatch) -> None:
+    two.create("orders", 2, 2, config={"min.insync.replicas": "1"})
+    assert is_applied(two.append("orders", {0: 4}, batch=0, holders={0}, acks=1))
+    lose(two, 0)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(StoreRepair, "_cut_lost", dies)
+        repair(two)
+    assert len(repair(two).lost_objects) == 1
+    two.reopen()
+    assert is_applied(two.append("orders", {0: 1}, batch=1, holders={0, 1}))
+    assert two.high_watermarks("orders") == [1, 0]
+
+
+def dies(*_: object) -> None:
+    raise KeyboardInterrupt
