@@ -331,6 +331,11 @@ class Consumer:
         identity = self._membership.identity
         return identity.member_id, identity.generation
 
+    @guarded
+    def enforce_rebalance(self) -> None:
+        """Ask the group for a rebalance, which the next polls carry out; without membership nothing happens."""
+        self._membership.enforce_rebalance()
+
     def metrics(self) -> ConsumerMetrics:
         """Return the counters of this consumer."""
         return self._counters

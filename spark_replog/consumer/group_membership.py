@@ -70,6 +70,8 @@ class GroupMembership:
         self._is_member = False
         self._revoked: list[TopicPartition] = []
         self._counts: dict[str, int] = {}
+        self._joined_topics: tuple[str, ...] = ()
+        self._is_enforced = False
         self._looked_ms: int | None = None
         self._sign_ms = 0
         self._polled_ms = 0
@@ -116,24 +118,31 @@ class GroupMembership:
         """A commit was just decided: that shows that this member lives."""
         self._sign_ms = self._cluster.clock.monotonic_ms()
 
+    def enforce_rebalance(self) -> None:
+        """Begin a rebalance with the next look, though nothing changed."""
+        self._is_enforced = True
+        self._looked_ms = None
+
     def leave(self) -> None:
-        """Leave the group; a failure is logged: the session will run out."""
+        """Leave the group; a failure is logged: the session will run out.
+
+        A static member keeps its place until its session runs out, whyever it goes.
+        """
         if not self._is_member or self._config.group_id is None:
             return
         self._call_listener(1, list(self._subscription.positions))
         with self._lock:
             self._is_member = False
         try:
-            self._coordinator.leave_group(self._config.group_id, [self.identity.member_id])
+            self._give_place_up(self._config.group_id)
         except ReplogError as error:
             _LOG.warning("member %s could not leave its group: %s", self.identity.member_id, error)
         self.identity = NO_MEMBER
 
     def close(self) -> None:
-        """End; a static member keeps its place until its session runs out."""
+        """End, and leave."""
         self._closed.set()
-        if not self._config.group_instance_id:
-            self.leave()
+        self.leave()
         if self._thread is not None:
             self._thread.join()
 
@@ -157,7 +166,7 @@ class GroupMembership:
                     group,
                     now_ms - self._polled_ms,
                 )
-                self._coordinator.leave_group(group, [self.identity.member_id])
+                self._give_place_up(group)
                 return
             if now_ms - self._sign_ms < self._config.session_timeout_ms // 3 or self.identity.generation < 0:
                 return
@@ -165,6 +174,10 @@ class GroupMembership:
             self._coordinator.heartbeat(group, self.identity)
 
     # ------------------------------------------------------------------------------------- internal
+
+    def _give_place_up(self, group: str) -> None:
+        if not self.identity.instance_id:  # source: AbstractCoordinator.maybeLeaveGroup
+            self._coordinator.leave_group(group, [self.identity.member_id])
 
     def _assign_all(self) -> None:
         """Without a group: all partitions of the topics, looked at again after ``metadata.max.age.ms``."""
@@ -226,7 +239,7 @@ class GroupMembership:
             return False
         if self.identity.generation != metadata.generation:
             self._adopt(metadata, me)
-        elif metadata.leader == me.member_id and self._has_grown():
+        elif self._is_enforced or self._wants_others() or (metadata.leader == me.member_id and self._has_grown()):
             self._rejoin(group)
             return False
         self.beat_if_due()
@@ -256,8 +269,9 @@ class GroupMembership:
             self._sign_ms = self._cluster.clock.monotonic_ms()
 
     def _as_member(self, owned: tuple[TopicPartition, ...]) -> GroupMember:
-        topics = tuple(sorted(self._discovery.counts()))
-        subscription = encode_subscription(GroupSubscription(topics, owned, self.identity.generation))
+        self._joined_topics = tuple(sorted(self._discovery.counts()))
+        self._is_enforced = False
+        subscription = encode_subscription(GroupSubscription(self._joined_topics, owned, self.identity.generation))
         return GroupMember(
             self.identity.member_id,
             self.identity.instance_id,
@@ -298,6 +312,10 @@ class GroupMembership:
             self._call_listener(2 if is_lost and self._listeners[2] is not None else 1, keys)
         self._revoked += keys
         self._subscription.set_assignment(())
+
+    def _wants_others(self) -> bool:
+        """Return whether the subscription means other topics than the group was told; a look per metadata age."""
+        return tuple(sorted(self._discovery.counts())) != self._joined_topics
 
     def _has_grown(self) -> bool:
         """Return whether topics have other partitions than the leader assigned; a look per metadata age."""

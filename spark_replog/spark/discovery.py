@@ -97,9 +97,7 @@ def check_target(target: LogOffset, view: LogView) -> None:
         raise _unreachable(
             "END_OFFSET_HAS_GREATER_OFFSET_FOR_TOPIC_PARTITION_THAN_LATEST_WITH_TRIGGER_AVAILABLENOW",
             "report available offset which is less than end offset",
-            "; ".join(
-                f"{_names([key])} latest offset: {ends[key]}, end offset: {target.ends[key]}" for key in less
-            ),
+            "; ".join(f"{_names([key])} latest offset: {ends[key]}, end offset: {target.ends[key]}" for key in less),
         )
 
 

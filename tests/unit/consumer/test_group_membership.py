@@ -234,6 +234,66 @@ def test_partitions_that_a_topic_gains_are_given_out(filled, join):
     assert shares(first) == [[0, 1, 2, 3, 4, 5]]
 
 
+def test_a_member_that_subscribes_to_other_topics_tells_its_group(filled, join):
+    filled.create("clicks", 2)
+    first, second = join(partition_assignment_strategy="range"), join(partition_assignment_strategy="range")
+    settle(filled, first, second)
+    second.subscribe(["clicks"])
+    settle(filled, first, second)
+    assert shares(first) == [[0, 1, 2, 3]]
+    assert second.assignment() == {TopicPartition("clicks", number) for number in range(2)}
+
+
+def test_a_pattern_finds_topics_made_later_in_a_group_whoever_leads_it(filled, join):
+    first, second = join(), join()
+    for member in (first, second):
+        member.subscribe(pattern="orders|clicks")
+    settle(filled, first, second)
+    filled.create("clicks", 2)
+    filled.clock.advance(300_000)
+    settle(filled, second, first)
+    settle(filled, second, first)
+    found = first.assignment() | second.assignment()
+    assert {key.topic for key in found} == {"orders", "clicks"}
+    assert len(found) == 6
+
+
+def test_a_rebalance_can_be_asked_for_by_any_member(filled, join):
+    first, second = join(), join()
+    settle(filled, first, second)
+    for member in (first, second):
+        generation = member.group_metadata()[1]
+        member.enforce_rebalance()
+        settle(filled, first, second)
+        assert member.group_metadata()[1] == generation + 1
+        settle(filled, first, second)
+        assert member.group_metadata()[1] == generation + 1
+
+
+def test_a_static_member_keeps_its_place_when_it_unsubscribes_or_polls_no_more(filled, join):
+    """Source: ``AbstractCoordinator.maybeLeaveGroup``: only dynamic members say that they go."""
+    groups = GroupCoordinator(filled.cluster)
+    revoked = []
+    static = join(group_instance_id="s", listeners={"on_revoked": revoked.append})
+    settle(filled, static)
+    generation = groups.group("g").metadata.generation
+    static.unsubscribe()
+    assert revoked == [P]
+    filled.clock.advance(300_000)
+    static._membership.beat_if_due()
+    (place,) = groups.group("g").metadata.members
+    assert (place.instance_id, groups.group("g").metadata.generation) == ("s", generation)
+    static.subscribe(["orders"])
+    settle(filled, static)
+    assert shares(static) == [[0, 1, 2, 3]]
+    filled.clock.advance(300_000)
+    static._membership.beat_if_due()
+    (place,) = groups.group("g").metadata.members
+    assert place.instance_id == "s"
+    settle(filled, static)
+    assert groups.group("g").metadata.generation == generation
+
+
 def test_members_with_nothing_in_common_are_told(filled, join):
     join(partition_assignment_strategy="range").poll(timeout_ms=5_000)
     with pytest.raises(InvalidConfigError) as refused:
