@@ -70,13 +70,10 @@ class Proposer:
         self._round_step = round_step
 
     def start_claim(self) -> None:
-        """Take a higher epoch than any seen or used."""
+        """Take a higher epoch than any seen or used; only without one."""
         seen = max(view.promised.round for view in self.prefix.views)
         self._round = max(seen, self._round) + self._round_step
         self.epoch = Epoch(self._round, self.incarnation)
-        self.claimed = 0
-        self.is_leading = False
-        self.proposal = None
 
     def depose(self) -> None:
         """Give the epoch up for good."""
@@ -96,8 +93,7 @@ class Proposer:
     def is_tail_shown(self) -> bool:
         """Return whether the claimed roots alone show the tail decided, so that it needs no new ENTRY."""
         claimed = self.claimed_roots()
-        tail = max(max(self.prefix.views[root].highest_index() for root in claimed), self.prefix.length - 1)
-        return tail == NO_INDEX or self.prefix.testify(tail, claimed)
+        return self.prefix.testify(self.prefix.tail_of(claimed), claimed)
 
     def finish_claim(self) -> None:
         """Lead: decide all below the tail, then take the tail as decided or propose it again.
@@ -127,9 +123,6 @@ class Proposer:
 
     def is_proposal_decided(self) -> bool:
         """Return whether a majority holds the value in flight under its epoch."""
-        proposal = self.proposal
-        if proposal is None:
-            return False
         return self.proposal_roots().bit_count() >= self.prefix.majority
 
     def proposal_roots(self) -> int:

@@ -177,6 +177,10 @@ class DecidedPrefix:
         """Return whether some root holds an ENTRY above the decided prefix."""
         return self.tail_index >= len(self.hashes)
 
+    def tail_of(self, claimed: Sequence[int]) -> int:
+        """Return the last index that may be decided, as the roots of a claim show it; NO_INDEX for none."""
+        return max(max(self.views[root].highest_index() for root in claimed), len(self.hashes) - 1)
+
     def recover(self, claimed: Sequence[int]) -> int:
         """Decide all below the tail by what the roots of a claim hold; return the tail's index.
 
@@ -186,8 +190,7 @@ class DecidedPrefix:
         Raises:
             CorruptDataError: CORRUPT_MESSAGE: the claimed roots have a hole.
         """
-        views = [self.views[root] for root in claimed]
-        tail = max(max(view.highest_index() for view in views), len(self.hashes) - 1)
+        tail = self.tail_of(claimed)
         while len(self.hashes) < tail:
             index = len(self.hashes)
             self.decide(index, self.best(index, claimed))

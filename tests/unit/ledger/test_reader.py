@@ -82,6 +82,45 @@ def test_commit_index_vouches_for_its_own_root_only():
     record = JournalRecord(RecordKind.CLAIM, epoch(4), b"n" * 16, -1, 0, NO_HASH, (), b"")
     journals.prefix.learn(1, record, 0)
     assert journals.decided() == [b"y"]
+    assert journals.prefix._vouched == {}  # a vote keeps its value alive
+
+
+def test_a_commit_index_over_what_its_root_does_not_hold_says_nothing():
+    journals = Journals()
+    journals.entry(0, 1, 0, b"x")
+    record = JournalRecord(RecordKind.CLAIM, epoch(2), b"n" * 16, -1, 0, NO_HASH, (), b"")
+    journals.prefix.learn(1, record, 0)
+    assert journals.decided() == []
+    journals.entry(1, 3, 0, b"y")  # held from now on, but what vouched came before it
+    assert journals.decided() == []
+
+
+def test_a_claim_waits_for_the_others_unless_its_roots_show_the_tail():
+    journals = Journals()
+    proposer = Proposer(journals.prefix, b"p" * 16)
+    proposer.start_claim()
+    proposer.claimed = 0b011
+    assert proposer.is_tail_shown()  # nothing was ever proposed
+    journals.entry(1, 1, 0, b"x")
+    assert not proposer.is_tail_shown()
+    journals.entry(0, 1, 0, b"x")
+    assert proposer.is_tail_shown()
+
+
+def test_a_deposed_owner_begins_its_next_claim_from_nothing():
+    journals = Journals()
+    proposer = Proposer(journals.prefix, b"p" * 16)
+    proposer.start_claim()
+    proposer.claimed = 0b111
+    proposer.finish_claim()
+    proposer.propose(b"x")
+    first = proposer.epoch
+    proposer.depose()
+    assert (proposer.epoch, proposer.is_leading, proposer.proposal) == (None, False, None)
+    proposer.start_claim()
+    assert proposer.epoch > first
+    assert proposer.claimed_roots() == []
+    assert all(proposer.claim_record(root, b"n" * 16) is not None for root in range(3))
 
 
 def test_backfill_vouches_for_the_value_it_carries_not_the_one_before():

@@ -262,6 +262,17 @@ class TestErrors:
         with pytest.raises(OutcomeUnknownError):
             store.create("j/0", b"x")
 
+    @pytest.mark.parametrize(
+        ("number", "code"), [(errno.EIO, ErrorCode.KAFKA_STORAGE_ERROR), (errno.EPERM, ErrorCode.REPLOG_STORE_REFUSED)]
+    )
+    def test_a_delete_that_failed_says_so(self, store, calls, number, code):
+        store.create("j/0", b"x")
+        calls.fail("unlink", number)
+        with pytest.raises(RetriableError) as raised:
+            store.delete("j/0")
+        assert raised.value.code is code
+        assert store.get("j/0") == b"x"
+
     def test_failing_disk_is_retriable_on_reads(self, store, monkeypatch):
         store.create("j/0", b"x")
 

@@ -59,6 +59,10 @@ def test_backoff_doubles_up_to_its_cap_and_stops_at_the_deadline(faulty, store, 
         store.get("a")
     assert clock.pauses_ms == [5, 10, 20, 40, 80, 160, 320, 500, 500]
     assert clock.time_ms <= 2000
+    clock.pauses_ms.clear()
+    with pytest.raises(OutcomeUnknownError):
+        store.create("a", b"x")
+    assert clock.pauses_ms == [5, 10, 20, 40, 80, 160, 320, 500, 500]
 
 
 def test_jitter_halves_at_most(faulty, clock):
