@@ -54,8 +54,9 @@ def is_allowed(
 class Authorizer:
     """Answers for one principal. Cheap to make; holds nothing but whom it asks for.
 
-    ACLs are at most ``metadata.max.age.ms`` old where a caller folds the cluster ledger first, as every
-    entry point does (``Cluster.refresh_if_stale``); a change made by this process holds at once.
+    ACLs are at most a second old where a caller folds the cluster ledger first, as every entry point does
+    (``Cluster.refresh_if_stale``); a change made by this process holds at once, and ``require_...`` refuse by the
+    newest fold only.
 
     Args:
         cluster: the opened store.
@@ -159,6 +160,9 @@ class Authorizer:
         )
 
     def _require(self, operation: AclOperation, resource_type: ResourceType, name: str) -> None:
+        if self.is_allowed(operation, resource_type, name):
+            return
+        self._cluster.refresh()  # a right that was given a moment ago
         if not self.is_allowed(operation, resource_type, name):
             raise self.refusal(operation, resource_type, name)
 

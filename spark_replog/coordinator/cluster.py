@@ -24,6 +24,10 @@ from spark_replog.log.topic_state import TopicLedgerState, TopicState
 from spark_replog.storage.brokers import BrokerSet
 from spark_replog.storage.io_pool import io_pool
 
+ACCESS_AGE_MS = 1_000
+"""How old a process's view of ACLs and quotas may be when it plans, appends or reads. A constant, since who
+sets one expects it to hold at once; it costs a running process one get per metadata root and second."""
+
 _State = TypeVar("_State", ClusterLedgerState, TopicLedgerState)
 
 
@@ -117,7 +121,7 @@ class Cluster:
             NotFoundError: UNKNOWN_TOPIC_OR_PARTITION.
             RetriableError: REPLOG_NO_QUORUM.
         """
-        handle = None if self._is_stale() else self._known(name)
+        handle = None if self._is_older_than(self.config.metadata_max_age_ms) else self._known(name)
         if handle is None:
             self.refresh()
             handle = self._known(name)
@@ -137,8 +141,8 @@ class Cluster:
         self._refreshed_ms = self.clock.monotonic_ms()
 
     def refresh_if_stale(self) -> None:
-        """Fold the cluster ledger's newest entries if what is known is older than ``metadata.max.age.ms``."""
-        if self._is_stale():
+        """Fold the cluster ledger's newest entries if the ACLs and quotas known are older than ``ACCESS_AGE_MS``."""
+        if self._is_older_than(min(ACCESS_AGE_MS, self.config.metadata_max_age_ms)):
             self.refresh()
 
     def topic_state(self, handle: TopicHandle) -> tuple[Ledger[TopicLedgerState], TopicState]:
@@ -184,9 +188,9 @@ class Cluster:
             found = self.cluster_ledger.state.topics.get(name)
         return None if found is None else TopicHandle(name, found[0], found[1])
 
-    def _is_stale(self) -> bool:
+    def _is_older_than(self, age_ms: int) -> bool:
         refreshed = self._refreshed_ms
-        return refreshed is None or self.clock.monotonic_ms() - refreshed > self.config.metadata_max_age_ms
+        return refreshed is None or self.clock.monotonic_ms() - refreshed > age_ms
 
     def _make_ledger(self, ledger_id: LedgerId, state: _State) -> Ledger[_State]:
         roots = [

@@ -1,0 +1,118 @@
+"""ACLs and quotas that another process changes: when they hold here, and what looking for them costs."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_replog.coordinator.acl_admin import AclAdmin, AclFilter
+from spark_replog.coordinator.authorizer import Authorizer
+from spark_replog.coordinator.cluster import ACCESS_AGE_MS, Cluster
+from spark_replog.coordinator.quota_manager import ClientQuotaManager, QuotaAdmin
+from spark_replog.coordinator.write_plan import make_write_plan
+from spark_replog.errors import AuthorizationError, ErrorCode
+from spark_replog.log.acl import AclBinding, AclOperation, PatternType, Permission, ResourceType
+from spark_replog.log.commands import Append, IdentityKind, ProducerIdentity
+from spark_replog.log.quota_set import QuotaEntity
+
+ADMIN, WRITER = "User:admin", "User:test"
+DENY_WRITER = AclBinding(ResourceType.TOPIC, "t", PatternType.LITERAL, WRITER, AclOperation.WRITE, Permission.DENY)
+
+
+class Clock:
+    """Time that a test moves; sleeping moves it too."""
+
+    def __init__(self):
+        self.now = 1_000_000
+        self.slept = []
+
+    def now_ms(self):
+        return self.now
+
+    def monotonic_ms(self):
+        return self.now
+
+    def sleep_ms(self, duration_ms):
+        self.slept.append(duration_ms)
+        self.now += int(duration_ms)
+
+
+@pytest.fixture
+def running(store):
+    """The process of a running query, which has folded all there is; ``store.other`` is another process."""
+    store.create("t")
+    store.other = Cluster.open(str(store.path), config=store.config)
+    store.cluster.clock = Clock()
+    store.cluster.refresh()
+    return store
+
+
+def write(store, sequence, rows=100):
+    """Commit one micro-batch of WRITER's."""
+    identity = ProducerIdentity("q", "q", sequence, "r", IdentityKind.STREAM)
+    append = Append(identity, WRITER, "", 0, (store.put("t", {0: rows}, {0, 1, 2}),))
+    ledger_id = store.cluster.lookup("t").ledger_id
+    return store.commit({ledger_id: append})[ledger_id]
+
+
+def pass_second(store):
+    store.cluster.clock.now += ACCESS_AGE_MS + 1
+
+
+def test_a_quota_set_elsewhere_throttles_the_next_commit_a_second_later(running):
+    assert write(running, 0).throttle_time_ms == 0
+    QuotaAdmin(running.other, ADMIN).alter(QuotaEntity(WRITER, None), {"producer_byte_rate": 10})
+    assert write(running, 1).throttle_time_ms == 0  # not looked for yet
+    pass_second(running)
+    assert write(running, 2).throttle_time_ms == 15_000
+    assert running.cluster.clock.slept == [15_000]
+    assert running.high_watermarks("t") == [300]
+
+
+def test_a_consumer_quota_set_elsewhere_is_in_the_next_plan_of_a_read(running):
+    topics = pytest.importorskip("spark_replog.spark.topics")
+    options = pytest.importorskip("spark_replog.spark.options")
+    subscription = options.Subscription(topics=("t",))
+    QuotaAdmin(running.other, ADMIN).alter(QuotaEntity("reader", None), {"consumer_byte_rate": 10})
+    topics.view_topics(running.cluster, subscription, principal="reader")
+    assert ClientQuotaManager(running.cluster).fetch_quota("reader", "c") is None
+    pass_second(running)
+    topics.view_topics(running.cluster, subscription, principal="reader")
+    assert ClientQuotaManager(running.cluster).fetch_quota("reader", "c").limit_per_second == 10
+
+
+def test_a_denial_said_elsewhere_stops_plan_and_commit_a_second_later(running):
+    AclAdmin(running.other, ADMIN).add([DENY_WRITER])
+    make_write_plan(running.cluster, ["t"], WRITER)
+    assert write(running, 0).error is None
+    pass_second(running)
+    assert write(running, 1).error.code is ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    with pytest.raises(AuthorizationError):
+        make_write_plan(running.cluster, ["t"], WRITER)
+    AclAdmin(running.cluster, ADMIN).remove(AclFilter())  # who may describe t is nobody's right until then
+    assert running.high_watermarks("t") == [100]
+
+
+def test_a_right_given_elsewhere_holds_at_once_where_it_was_refused(running):
+    AclAdmin(running.other, ADMIN).add([DENY_WRITER])
+    with_denial = Authorizer(running.cluster, WRITER)
+    running.cluster.refresh()
+    with pytest.raises(AuthorizationError):
+        make_write_plan(running.cluster, ["t"], WRITER)
+    AclAdmin(running.other, ADMIN).remove(AclFilter())
+    assert not with_denial.is_allowed(AclOperation.WRITE, ResourceType.TOPIC, "t")  # folded a moment ago
+    assert make_write_plan(running.cluster, ["t"], WRITER).topic("t").name == "t"
+    assert write(running, 0).error is None
+
+
+def test_looking_for_changes_costs_one_get_a_root_and_second(running):
+    ledger = running.cluster.cluster_ledger
+    before = ledger.stats.gets
+    for number in range(20):
+        write(running, number, rows=1)
+        make_write_plan(running.cluster, ["t"], WRITER)
+    assert ledger.stats.gets == before
+    pass_second(running)
+    for number in range(20, 30):
+        write(running, number, rows=1)
+        make_write_plan(running.cluster, ["t"], WRITER)
+    assert ledger.stats.gets == before + len(running.cluster.brokers.metadata_broker_ids)
