@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from datetime import UTC, datetime
 
 import click
 
-_DURATION = re.compile(
-    r"P(?:(?P<days>\d+)D)?(?:T(?:(?P<hours>\d+)H)?(?:(?P<minutes>\d+)M)?(?:(?P<seconds>\d+)S)?)?", re.IGNORECASE
-)
+from spark_replog.config.duration import duration_ms
 
 
 def parse_time_ms(text: str) -> int:
@@ -35,9 +32,7 @@ def parse_duration_ms(text: str) -> int:
     Raises:
         click.UsageError: with an example.
     """
-    match = _DURATION.fullmatch(text.strip())
-    parts = {} if match is None else {name: int(value) for name, value in match.groupdict().items() if value}
-    if not parts:
+    found = duration_ms(text)
+    if found is None:
         raise click.UsageError(f"'{text}' is no duration. Give PT30M, PT1H30M or P1D.")
-    seconds = parts.get("days", 0) * 86_400 + parts.get("hours", 0) * 3_600
-    return (seconds + parts.get("minutes", 0) * 60 + parts.get("seconds", 0)) * 1000
+    return found

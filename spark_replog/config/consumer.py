@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+from spark_replog.config.duration import duration_ms
 from spark_replog.config.key import ConfigKey
 from spark_replog.errors import ErrorCode, InvalidConfigError
 
 _MIB = 1024 * 1024
+BY_DURATION = "by_duration"
+_RESETS = ("latest", "earliest", "none")
+_INSTANCE_ID = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,249}")
+"""Source: ``JoinGroupRequest.validateGroupInstanceId``: the rule of topic names."""
 _INT32_MAX = 2**31 - 1
 _CONNECTION = "There is no connection to a server: leave it out. Options of the file system go under 'storage.'."
+_PACES = "A look at the group, and a commit that is repeated, are retry.backoff.ms apart: leave it out."
 _METRICS = "The consumer's counters are read with Consumer.metrics(): leave it out."
 
-REFUSED: Mapping[str, str] = {
+REFUSED_CONSUMER_SETTINGS: Mapping[str, str] = {
     "bootstrap.servers": "There are no servers: give the roots of the store as the path.",
     "allow.auto.create.topics": "A topic is never made by reading it: `replog topic create`.",
     "client.rack": "Local roots are read before remote ones, and any in-sync copy serves: leave it out.",
@@ -22,19 +29,24 @@ REFUSED: Mapping[str, str] = {
     " partition.assignment.strategy: leave it out.",
     "group.remote.assignor": "Assignments are made by the leading member: use partition.assignment.strategy.",
     "config.providers": "Read secrets in your own code and pass them as 'storage.' options.",
-    "security.providers": _CONNECTION,
+    "request.timeout.ms": "default.api.timeout.ms bounds a commit, fetch.max.wait.ms a fetch: leave it out.",
+    "retry.backoff.max.ms": _PACES,
+    **dict.fromkeys(
+        ("share.acknowledgement.mode", "share.acquire.mode"),
+        "There are no share groups: members of a group have partitions of their own. Leave it out.",
+    ),
     **dict.fromkeys(
         (
+            "bootstrap.resolve.timeout.ms",
             "client.dns.lookup",
             "connections.max.idle.ms",
             "receive.buffer.bytes",
             "send.buffer.bytes",
             "reconnect.backoff.ms",
             "reconnect.backoff.max.ms",
-            "request.timeout.ms",
-            "retry.backoff.max.ms",
             "socket.connection.setup.timeout.ms",
             "socket.connection.setup.timeout.max.ms",
+            "metadata.cluster.check.enable",
             "metadata.recovery.strategy",
             "metadata.recovery.rebootstrap.trigger.ms",
         ),
@@ -53,12 +65,15 @@ REFUSED: Mapping[str, str] = {
     ),
 }
 """Kafka's consumer settings that have no meaning here, with the reason and what to do instead."""
-_REFUSED_PREFIXES = ("sasl.", "ssl.", "security.")
+REFUSED_CONSUMER_PREFIXES: Mapping[str, str] = dict.fromkeys(("sasl.", "ssl.", "security."), _CONNECTION)
 
 
 def refusal_of(name: str) -> str | None:
     """Return why this setting of Kafka's consumer has no meaning here, None where it has one or is not known."""
-    return REFUSED.get(name, _CONNECTION if name.startswith(_REFUSED_PREFIXES) else None)
+    found = REFUSED_CONSUMER_SETTINGS.get(name)
+    if found is not None:
+        return found
+    return next((why for prefix, why in REFUSED_CONSUMER_PREFIXES.items() if name.startswith(prefix)), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +109,18 @@ class ConsumerConfig:
 
     def __post_init__(self) -> None:
         """Check what one key cannot know of another (source: ``ConsumerConfig``, ``AbstractCoordinator``)."""
+        if self.auto_offset_reset not in _RESETS and self.reset_duration_ms is None:
+            raise InvalidConfigError(
+                ErrorCode.REPLOG_INVALID_OPTION,
+                f"'auto.offset.reset' is '{self.auto_offset_reset}'. Give {', '.join(_RESETS)}, or by_duration: and a"
+                " duration, as by_duration:PT1H30M.",
+            )
+        if self.group_instance_id is not None and not _INSTANCE_ID.fullmatch(self.group_instance_id):
+            raise InvalidConfigError(
+                ErrorCode.REPLOG_INVALID_OPTION,
+                f"'group.instance.id' is '{self.group_instance_id}'. Give 1 to 249 letters, digits, dots, underscores"
+                " and hyphens, and not only dots.",
+            )
         if self.heartbeat_interval_ms * 3 > self.session_timeout_ms:
             raise InvalidConfigError(
                 ErrorCode.REPLOG_INVALID_OPTION,
@@ -102,6 +129,12 @@ class ConsumerConfig:
                 heartbeat_interval_ms=self.heartbeat_interval_ms,
                 session_timeout_ms=self.session_timeout_ms,
             )
+
+    @property
+    def reset_duration_ms(self) -> int | None:
+        """Return how far back ``auto.offset.reset`` goes where it is by_duration, None where it is not."""
+        word, mark, duration = self.auto_offset_reset.partition(":")
+        return duration_ms(duration) if mark and word == BY_DURATION else None
 
 
 _DEFAULTS = {field.name: field.default for field in fields(ConsumerConfig)}
@@ -130,9 +163,9 @@ CONSUMER_KEYS = (
     _key(
         "auto.offset.reset",
         "latest",
-        "choice",
-        "Where to begin without a committed offset, or where it is out of range; none is an error.",
-        choices={"latest": "latest", "earliest": "earliest", "none": "none"},
+        "text",
+        "Where to begin without a committed offset, or where it is out of range: latest, earliest, none (an error), "
+        "or by_duration:PT1H, the first record of the last hour.",
     ),
     _key(
         "enable.auto.commit",
@@ -221,7 +254,7 @@ CONSUMER_KEYS = (
         "Sections are always checked; false is refused.",
         choices={"true": True},
     ),
-    _key("default.api.timeout.ms", "60000", "ms", "How long a call without a time-out of its own may take."),
+    _key("default.api.timeout.ms", "60000", "ms", "How long commit repeats what the group's ledger could not decide."),
     _key("retry.backoff.ms", "100", "ms", "Pause between two looks at a rebalance.", minimum=1),
     _key(
         "offsets.retention.minutes",

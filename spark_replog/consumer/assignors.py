@@ -67,7 +67,8 @@ def make_assignors(setting: str) -> dict[str, Assignor]:
         InvalidConfigError: REPLOG_INVALID_OPTION.
     """
     found: dict[str, Assignor] = {}
-    for word in (part.strip() for part in setting.split(",")):
+    for word in (part.strip().removeprefix(_KAFKAS_PACKAGE) for part in setting.split(",")):
+        word = _KAFKAS_CLASSES.get(word, word)
         if word in _BY_NAME:
             found[word] = _BY_NAME[word]
         elif "." in word:
@@ -88,6 +89,10 @@ _BY_NAME: Mapping[str, Assignor] = {
     "roundrobin": round_robin_assignor,
     "sticky": sticky_assignor,
 }
+
+
+_KAFKAS_PACKAGE = "org.apache.kafka.clients.consumer."
+_KAFKAS_CLASSES = {"RangeAssignor": "range", "RoundRobinAssignor": "roundrobin", "StickyAssignor": "sticky"}
 
 
 def _unknown(word: str) -> InvalidConfigError:

@@ -10,7 +10,7 @@ from spark_replog.config import ConsumerConfig
 from spark_replog.consumer.group_membership import GroupMembership
 from spark_replog.consumer.subscription_state import SubscriptionState
 from spark_replog.coordinator.group_coordinator import GroupCoordinator, check_group_id
-from spark_replog.errors import ReplogError
+from spark_replog.errors import ErrorCode, OutcomeUnknownError, ReplogError, RetriableError
 from spark_replog.ids import TopicPartition
 from spark_replog.log.group_records import OffsetAndMetadata
 
@@ -46,9 +46,14 @@ class OffsetCommitter:
         self._committed: dict[TopicPartition, int] = {}
 
     def commit(
-        self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None
+        self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None, *, is_repeated: bool = True
     ) -> dict[TopicPartition, OffsetAndMetadata]:
         """Commit and return what was committed; see ``Consumer.commit``.
+
+        Args:
+            offsets: None: the positions.
+            is_repeated: what could not be decided is tried again until ``default.api.timeout.ms``. That harms
+                nothing: the same offsets, by a member that the ledger still knows.
 
         Raises:
             ReplogError: the first partition's refusal, after the others were committed.
@@ -62,13 +67,21 @@ class OffsetCommitter:
         }
         if not values:
             return {}
-        answers = self._coordinator.commit_offsets(group, values, self._membership.identity)
+        deadline_ms = self._clock.monotonic_ms() + (self._config.default_api_timeout_ms if is_repeated else 0)
+        while True:
+            try:
+                answers = self._coordinator.commit_offsets(group, values, self._membership.identity)
+                break
+            except (RetriableError, OutcomeUnknownError) as error:
+                if error.code is ErrorCode.REBALANCE_IN_PROGRESS or self._clock.monotonic_ms() >= deadline_ms:
+                    raise
+                self._clock.sleep_ms(self._config.retry_backoff_ms)
         self._membership.note_sign_of_life()
         done = {key: value for key, value in values.items() if answers[key] is None}
         self._committed.update({key: value.offset for key, value in done.items()})
-        for error in answers.values():
-            if error is not None:
-                raise error
+        for refusal in answers.values():
+            if refusal is not None:
+                raise refusal
         return done
 
     def committed(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata | None]:
@@ -95,7 +108,7 @@ class OffsetCommitter:
         if not moved:
             return
         try:
-            self.commit(moved)
+            self.commit(moved, is_repeated=False)
         except ReplogError as error:
             self._next_ms = now_ms + self._config.retry_backoff_ms
             _LOG.warning("auto commit of group %s failed, it is tried again: %s", self._config.group_id, error)

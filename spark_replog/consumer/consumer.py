@@ -41,7 +41,7 @@ class Consumer:
         settings: the same settings as keywords: dots are underscores.
 
     Raises:
-        InvalidConfigError: REPLOG_UNKNOWN_OPTION, REPLOG_INVALID_OPTION.
+        InvalidConfigError: REPLOG_UNKNOWN_OPTION, REPLOG_INVALID_OPTION, REPLOG_CONFLICTING_OPTIONS.
         NotFoundError: REPLOG_STORE_NOT_INITIALISED.
     """
 
@@ -61,6 +61,12 @@ class Consumer:
             if isinstance(given, str):
                 options[name] = given
         self._config = read_consumer_config(options)
+        is_asked = "enable.auto.commit" in {normalise_key(name) for name in options}
+        if is_asked and self._config.enable_auto_commit and self._config.group_id is None:
+            raise InvalidConfigError(
+                ErrorCode.REPLOG_CONFLICTING_OPTIONS,
+                "enable.auto.commit is true, and there is no group.id to commit for. Give a group.id, or leave it out.",
+            )
         self._cluster = _open(store, options) if isinstance(store, str) else store
         self._maker = RecordMaker(*(make_deserializer(name, given) for name, given in hooks.items()))
         names = [name for name in (self._config.interceptor_classes or "").split(",") if name.strip()]

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Collection, Iterable, Mapping
 
 from spark_replog.config import ConsumerConfig
+from spark_replog.config.consumer import BY_DURATION
 from spark_replog.consumer.committing import OffsetCommitter
 from spark_replog.consumer.offsets_for_times import offsets_for_times
 from spark_replog.consumer.subscription_state import SubscriptionState
@@ -53,8 +54,8 @@ class PositionKeeper:
                 if value is not None:
                     positions[key].offset = value.offset
                 else:
-                    positions[key].reset = self._policy()
-        if unknown and self._policy() == "none":
+                    positions[key].reset = self._policy
+        if unknown and self._policy == "none":
             missing = [key for key in unknown if positions[key].offset is None]
             for key in missing:
                 positions[key].reset = None
@@ -86,7 +87,7 @@ class PositionKeeper:
                     partition=key.partition,
                 )
         bounds = {key: (self._bounds(key)) for key in errors}
-        if self._policy() == "none":
+        if self._policy == "none":
             said = ", ".join(
                 f"{key.topic}-{key.partition} at {self._subscription.positions[key].offset}, which has {start} to {end}"
                 + (f" and was cut back to {diverged[key]} by an unclean election" if key in diverged else "")
@@ -111,15 +112,15 @@ class PositionKeeper:
                 at.offset = diverged[key]
                 continue
             _LOG.warning(
-                "[%s] %s-%s has offsets %s to %s, not %s: going on from its %s, as auto.offset.reset says.",
+                "[%s] %s-%s has offsets %s to %s, not %s: going on from %s, as auto.offset.reset says.",
                 ErrorCode.OFFSET_OUT_OF_RANGE.name,
                 key.topic,
                 key.partition,
                 *bounds[key],
                 at.offset,
-                "start" if self._policy() == "earliest" else "end",
+                {"earliest": "its start", "latest": "its end"}.get(self._policy, self._config.auto_offset_reset),
             )
-            at.offset, at.reset = None, self._policy()
+            at.offset, at.reset = None, self._policy
         self._reset([key for key in errors if key not in diverged])
 
     def beginnings(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
@@ -149,13 +150,19 @@ class PositionKeeper:
         if not keys:
             return
         self._fold(keys)
+        positions = self._subscription.positions
+        since_ms = self._cluster.clock.now_ms() - (self._config.reset_duration_ms or 0)
+        by_time = self.offsets_for_times({key: since_ms for key in keys if positions[key].reset == BY_DURATION})
         for key in keys:
-            at = self._subscription.positions[key]
+            at = positions[key]
             start, end = self._bounds(key)
-            at.offset, at.reset = (start if at.reset == "earliest" else end), None
+            found = start if at.reset == "earliest" else by_time.get(key)
+            at.offset, at.reset = (end if found is None else found), None
 
+    @property
     def _policy(self) -> str:
-        return self._config.auto_offset_reset
+        """Return earliest, latest, none or by_duration."""
+        return self._config.auto_offset_reset.partition(":")[0]
 
     def _fold(self, keys: Iterable[TopicPartition]) -> dict[str, TopicHandle]:
         handles = {name: self._cluster.lookup(name) for name in sorted({key.topic for key in keys})}

@@ -16,7 +16,8 @@ class PartitionPosition:
 
     Attributes:
         offset: of the next record to give; None until it is known.
-        reset: `earliest` or `latest`: the position is to be looked up; None: it is known, or to be fetched.
+        reset: `earliest`, `latest` or `by_duration`: the position is to be looked up; None: it is known, or to be
+            fetched.
         is_paused: no records for now.
     """
 

@@ -155,7 +155,18 @@ def test_strategies_are_named_in_order_and_a_users_class_may_be_one():
     made = make_assignors("roundrobin, tests.unit.consumer.test_assignors.AllToOne")
     assert list(made) == ["roundrobin", "all-to-one"]
     assert made["all-to-one"]({"t": 1}, members(C0=["t"])) == {"C0": [TopicPartition("t", 0)]}
-    for wrong in ("", "tests.unit.consumer.test_assignors.Nameless"):
+    kafkas = "org.apache.kafka.clients.consumer."
+    assert list(make_assignors(f"{kafkas}StickyAssignor,{kafkas}RangeAssignor,{kafkas}RoundRobinAssignor")) == [
+        "sticky",
+        "range",
+        "roundrobin",
+    ]
+    for wrong in (
+        "",
+        "cooperative-sticky",
+        f"{kafkas}CooperativeStickyAssignor",
+        "tests.unit.consumer.test_assignors.Nameless",
+    ):
         with pytest.raises(InvalidConfigError):
             make_assignors(wrong)
 

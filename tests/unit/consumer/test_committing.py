@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spark_replog import OffsetAndMetadata
-from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError
+from spark_replog.errors import ErrorCode, InvalidConfigError, OutcomeUnknownError, ReplogError, RetriableError
 from tests.unit.consumer.support import P0, P1, assigned, rows, values
 
 
@@ -80,6 +80,47 @@ def test_an_auto_commit_that_fails_is_logged_and_tried_again(filled, caplog, mon
     filled.clock.advance(200)
     reader.poll(max_records=2)
     assert reader.committed([P0])[P0].offset == 4
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RetriableError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "not now."),
+        OutcomeUnknownError(ErrorCode.REPLOG_COMMIT_OUTCOME_UNKNOWN, "perhaps."),
+    ],
+    ids=["not decided", "not known"],
+)
+def test_a_commit_is_repeated_until_the_time_of_a_call_is_over(filled, monkeypatch, error):
+    reader = assigned(filled, P0, group="g", default_api_timeout_ms=1_000, retry_backoff_ms=200)
+    real, tried = reader._coordinator.commit_offsets, []
+
+    def refuse(*args):
+        tried.append(args)
+        if len(tried) == 3:
+            return real(*args)
+        raise error
+
+    monkeypatch.setattr(reader._coordinator, "commit_offsets", refuse)
+    reader.commit({P0: 3})
+    assert len(tried) == 3
+    assert reader.committed([P0])[P0].offset == 3
+    with pytest.raises(type(error)):
+        reader.commit({P0: 4})
+    assert len(tried) in (8, 9)  # the clock of the tests goes on by itself a little
+    assert filled.clock.slept[-3:] == [200, 200, 200]
+
+
+def test_a_commit_during_a_rebalance_is_not_repeated_since_only_a_poll_ends_it(filled, monkeypatch):
+    reader, tried = assigned(filled, P0, group="g"), []
+
+    def refuse(*args):
+        tried.append(args)
+        raise RetriableError(ErrorCode.REBALANCE_IN_PROGRESS, "poll.")
+
+    monkeypatch.setattr(reader._coordinator, "commit_offsets", refuse)
+    with pytest.raises(RetriableError):
+        reader.commit({P0: 3})
+    assert len(tried) == 1
 
 
 def test_a_process_that_dies_between_poll_and_commit_gives_the_records_again(filled):

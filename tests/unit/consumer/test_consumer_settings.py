@@ -4,12 +4,76 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 import spark_replog
 from spark_replog import Consumer
-from spark_replog.errors import InvalidConfigError
+from spark_replog.config import ConsumerConfig, keys_of, read_consumer_config
+from spark_replog.config.consumer import REFUSED_CONSUMER_PREFIXES, REFUSED_CONSUMER_SETTINGS, refusal_of
+from spark_replog.errors import ErrorCode, InvalidConfigError
+
+ROOT = Path(__file__).parents[3]
+
+KAFKA_4 = """
+allow.auto.create.topics auto.commit.interval.ms auto.offset.reset bootstrap.servers check.crcs client.dns.lookup
+client.id client.rack config.providers connections.max.idle.ms default.api.timeout.ms enable.auto.commit
+enable.metrics.push exclude.internal.topics fetch.max.bytes fetch.max.wait.ms fetch.min.bytes group.id
+group.instance.id group.protocol group.remote.assignor heartbeat.interval.ms interceptor.classes isolation.level
+key.deserializer max.partition.fetch.bytes max.poll.interval.ms max.poll.records metadata.max.age.ms
+metadata.recovery.rebootstrap.trigger.ms metadata.recovery.strategy metric.reporters metrics.num.samples
+metrics.recording.level metrics.sample.window.ms partition.assignment.strategy receive.buffer.bytes
+reconnect.backoff.max.ms reconnect.backoff.ms request.timeout.ms retry.backoff.max.ms retry.backoff.ms
+sasl.client.callback.handler.class sasl.jaas.config sasl.kerberos.kinit.cmd
+sasl.kerberos.min.time.before.relogin sasl.kerberos.service.name sasl.kerberos.ticket.renew.jitter
+sasl.kerberos.ticket.renew.window.factor sasl.login.callback.handler.class sasl.login.class
+sasl.login.connect.timeout.ms sasl.login.read.timeout.ms sasl.login.refresh.buffer.seconds
+sasl.login.refresh.min.period.seconds sasl.login.refresh.window.factor sasl.login.refresh.window.jitter
+sasl.login.retry.backoff.max.ms sasl.login.retry.backoff.ms sasl.mechanism
+sasl.oauthbearer.clock.skew.seconds sasl.oauthbearer.expected.audience sasl.oauthbearer.expected.issuer
+sasl.oauthbearer.header.urlencode sasl.oauthbearer.jwks.endpoint.refresh.ms
+sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms sasl.oauthbearer.jwks.endpoint.retry.backoff.ms
+sasl.oauthbearer.jwks.endpoint.url sasl.oauthbearer.scope.claim.name sasl.oauthbearer.sub.claim.name
+sasl.oauthbearer.token.endpoint.url security.protocol security.providers send.buffer.bytes session.timeout.ms
+share.acknowledgement.mode share.acquire.mode socket.connection.setup.timeout.max.ms
+socket.connection.setup.timeout.ms ssl.cipher.suites ssl.enabled.protocols
+ssl.endpoint.identification.algorithm ssl.engine.factory.class ssl.key.password ssl.keymanager.algorithm
+ssl.keystore.certificate.chain ssl.keystore.key ssl.keystore.location ssl.keystore.password ssl.keystore.type
+ssl.protocol ssl.provider ssl.secure.random.implementation ssl.trustmanager.algorithm
+ssl.truststore.certificates ssl.truststore.location ssl.truststore.password ssl.truststore.type
+value.deserializer
+"""
+
+
+@pytest.mark.parametrize("name", KAFKA_4.split())
+def test_every_setting_of_kafka_is_taken_or_refused_with_its_reason(name):
+    taken = {key.name for key in keys_of("consumer", "coordinator")} - {"request.timeout.ms"}  # of appends
+    assert (name in taken) != (refusal_of(name) is not None)
+    if name not in taken:
+        with pytest.raises(InvalidConfigError, match="has no meaning here") as refused:
+            read_consumer_config({name: "x"})
+        assert refused.value.code is ErrorCode.REPLOG_UNKNOWN_OPTION
+        assert str(refusal_of(name)) in str(refused.value)
+
+
+def test_the_docs_list_every_refusal():
+    text = (ROOT / "docs/configuration.md").read_text()
+    _, _, section = text.partition("## Consumer")
+    for name, why in REFUSED_CONSUMER_SETTINGS.items():
+        assert f"| {name} | {why} |" in section
+    for prefix, why in REFUSED_CONSUMER_PREFIXES.items():
+        assert f"| {prefix}* | {why} |" in section
+
+
+def test_every_field_that_is_read_has_an_effect_outside_of_the_settings():
+    """A setting that is taken and ignored would be worse than one that is refused."""
+    code = "".join(
+        path.read_text() for room in ("consumer", "coordinator") for path in (ROOT / "spark_replog" / room).glob("*.py")
+    )
+    unused = {name for name in ConsumerConfig.__dataclass_fields__ if f"config.{name}" not in code}
+    # Both levels read the same, sections are always checked, and deserializers are taken out before.
+    assert unused == {"isolation_level", "check_crcs", "key_deserializer", "value_deserializer"}
 
 
 @pytest.mark.parametrize(
@@ -20,7 +84,14 @@ from spark_replog.errors import InvalidConfigError
         ({"group.protocol": "consumer"}, "assignors"),
         ({"metric.reporters": "x"}, "Consumer.metrics()"),
         ({"fetch.min.bites": "1"}, "Did you mean 'fetch.min.bytes'?"),
-        ({"auto.offset.reset": "soon"}, "latest, earliest, none"),
+        ({"auto.offset.reset": "soon"}, "latest, earliest, none, or by_duration:"),
+        ({"auto.offset.reset": "by_duration:-PT1H"}, "by_duration:PT1H30M"),
+        ({"auto.offset.reset": "by_duration"}, "by_duration:PT1H30M"),
+        ({"enable.auto.commit": "true"}, "no group.id to commit for"),
+        ({"group.instance.id": ""}, "1 to 249 letters"),
+        ({"group.instance.id": ".."}, "not only dots"),
+        ({"group.instance.id": "a" * 250}, "1 to 249 letters"),
+        ({"group.instance.id": "a b"}, "1 to 249 letters"),
         ({"check.crcs": "false"}, "true"),
         ({"heartbeat.interval.ms": "20000"}, "a third of session.timeout.ms"),
         ({"partition.assignment.strategy": "best"}, "range, roundrobin, sticky"),
