@@ -268,7 +268,7 @@ class Simulation:
             index, is_won = core.settled
             core.settled = None
             if is_won:
-                self._truth.answered(index)
+                self._truth.answered(index, process.sent)
                 process.todo = [each for each in process.todo if each not in process.sent]
             self.report.trace.append((self._now_ms, process.name, "settles", index, is_won))
         is_leading = core.proposer.is_leading
@@ -284,7 +284,8 @@ class Simulation:
             return False
         commands = commands[: 1 + (self._rng.random() < 0.2)]
         process.core.propose(self._rng.randbytes(TAG_SIZE_BYTES) + b"".join(commands))
-        process.sent = commands
+        if process.core.phase is Phase.LEAD:  # else a claim comes first, and what was sent before keeps its place
+            process.sent = commands
         return True
 
     # -- operations -------------------------------------------------------------------------------

@@ -7,6 +7,8 @@ ENTRY(epoch, i) of one epoch.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from spark_replog.ledger.core import LedgerCore
 from spark_replog.ledger.record import (
     TAG_SIZE_BYTES,
@@ -39,6 +41,7 @@ class Truth:
 
     Attributes:
         decided: entry hash per decided index.
+        commands: decided ones, each with its index.
         acknowledged: number of leading indexes of which some caller was told.
     """
 
@@ -46,7 +49,7 @@ class Truth:
         self._checks_vouching = checks_vouching
         self.majority = root_count // 2 + 1
         self.decided: list[bytes] = []
-        self.commands: set[bytes] = set()
+        self.commands: dict[bytes, int] = {}
         self.acknowledged = 0
         self._epochs: list[Epoch] = []
         self._votes: dict[tuple[int, Epoch, bytes], int] = {}
@@ -86,7 +89,7 @@ class Truth:
             for command in commands_of(record.payload):
                 if command in self.commands:
                     raise Violation(f"I4 command {command.hex()} decided twice, again at {index}")
-                self.commands.add(command)
+                self.commands[command] = index
             self.decided.append(record.entry_hash)
             self._epochs.append(record.epoch)
 
@@ -123,10 +126,13 @@ class Truth:
         if hashes[start:] != self.decided[start : len(hashes)]:
             raise Violation(f"I5 a process takes a value for decided that is not, from {start} on")
 
-    def answered(self, index: int) -> None:
-        """Note that a caller was told that an index is decided."""
+    def answered(self, index: int, commands: Sequence[bytes]) -> None:
+        """Note that a caller was told that its commands are decided at an index."""
         if index >= len(self.decided):
             raise Violation(f"I1 index {index} is acknowledged and not decided")
+        for command in commands:
+            if self.commands.get(command) != index:
+                raise Violation(f"I1 command {command.hex()} is acknowledged at {index}, which holds another value")
         self.acknowledged = max(self.acknowledged, index + 1)
 
     def refreshed(self, length: int, acknowledged_before: int) -> None:

@@ -164,6 +164,29 @@ def test_roots_outside_the_claim_do_not_testify():
     assert proposer.proposal.is_recovered
 
 
+def test_a_claim_decides_what_lies_below_its_tail_by_the_highest_epoch():
+    # No commit index tells: only what the claimed roots hold does.
+    journals = Journals()
+    journals.entry(0, 1, 0, b"lost", commit_index=-1)
+    journals.entry(1, 2, 0, b"x", commit_index=-1)
+    first = entry_hash(GENESIS, 0, b"x")
+    for root in (0, 1):
+        record = JournalRecord(RecordKind.ENTRY, epoch(3), b"n" * 16, 1, -1, entry_hash(first, 1, b"y"), (), b"y")
+        journals.prefix.learn(root, record, 0)
+    assert journals.decided() == []
+    proposer = Proposer(journals.prefix, b"p" * 16)
+    proposer.start_claim()
+    proposer.claimed = 0b011
+    proposer.finish_claim()
+    assert journals.decided() == [b"x", b"y"]
+    assert proposer.proposal is None
+    hole = Journals()
+    record = JournalRecord(RecordKind.ENTRY, epoch(3), b"n" * 16, 1, -1, entry_hash(first, 1, b"y"), (), b"y")
+    hole.prefix.learn(0, record, 0)
+    with pytest.raises(CorruptDataError, match="No root of a claimed majority holds ledger index 0"):
+        hole.prefix.recover([0, 1])
+
+
 def test_broken_chain_and_two_values_in_one_epoch_are_corrupt():
     journals = Journals()
     journals.entry(0, 1, 0, b"x")

@@ -221,6 +221,16 @@ def test_holders_of_unknown_objects_are_refused(kit):
     assert log.one(HoldersAdd(1, 0, 0, (2,))).outcome is Outcome.EXISTS
     assert log.one(GenerationAdvance(1, 2)).outcome is Outcome.INVALID
     assert log.one(GenerationAdvance(0, 0)).outcome is Outcome.EXISTS
+    # Two coordinators advance the same store: each part that is newer counts, and neither goes back.
+    for generation, floor, outcome, expected in [
+        (3, 0, Outcome.APPLIED, (3, 0)),
+        (3, 2, Outcome.APPLIED, (3, 2)),
+        (4, 1, Outcome.APPLIED, (4, 2)),
+        (4, 2, Outcome.EXISTS, (4, 2)),
+        (2, 1, Outcome.EXISTS, (4, 2)),
+    ]:
+        assert log.one(GenerationAdvance(generation, floor)).outcome is outcome
+        assert (log.state.generation, log.state.gc_floor) == expected
 
 
 def test_a_damaged_or_newer_entry_changes_nothing(kit):
