@@ -21,10 +21,12 @@ from spark_replog.consumer.positions import PositionKeeper
 from spark_replog.consumer.record_fetcher import ConsumerMetrics, RecordFetcher
 from spark_replog.consumer.rows import read_schema
 from spark_replog.consumer.subscription_state import SubscriptionState
+from spark_replog.coordinator.authorizer import Authorizer
 from spark_replog.coordinator.cluster import Cluster
 from spark_replog.coordinator.group_coordinator import GroupCoordinator
 from spark_replog.errors import ErrorCode, InvalidConfigError
 from spark_replog.ids import TopicPartition
+from spark_replog.log.acl import AclOperation
 from spark_replog.log.group_records import OffsetAndMetadata
 
 RebalanceListener = Callable[[list[TopicPartition]], None]
@@ -71,6 +73,7 @@ class Consumer:
         self._maker = RecordMaker(*(make_deserializer(name, given) for name, given in hooks.items()))
         names = [name for name in (self._config.interceptor_classes or "").split(",") if name.strip()]
         self._interceptors: list[Any] = [load_class("interceptor.classes", name) for name in names]
+        self._authorizer = Authorizer(self._cluster, self._config.principal)
         self._counters = ConsumerMetrics()
         self._guard = AccessGuard()
         self._subscription = SubscriptionState()
@@ -243,17 +246,18 @@ class Consumer:
         return offset
 
     @guarded
-    def seek(self, key: TopicPartition, offset: int) -> None:
-        """Read on from an offset; nothing is looked up, as in Kafka.
+    def seek(self, key: TopicPartition, offset: int | OffsetAndMetadata) -> None:
+        """Read on from an offset, or from what ``committed`` gave; nothing is looked up, as in Kafka.
 
         Raises:
             InvalidConfigError: INVALID_REQUEST: negative.
             ReplogError: INVALID_REQUEST: not assigned.
         """
-        if offset < 0:
-            raise InvalidConfigError(ErrorCode.INVALID_REQUEST, f"cannot seek to {offset}. Give 0 or more.")
+        wanted = offset.offset if isinstance(offset, OffsetAndMetadata) else offset
+        if wanted < 0:
+            raise InvalidConfigError(ErrorCode.INVALID_REQUEST, f"cannot seek to {wanted}. Give 0 or more.")
         at = self._subscription.position(key)
-        at.offset, at.reset = offset, None
+        at.offset, at.reset = wanted, None
 
     @guarded
     def seek_to_beginning(self, partitions: Collection[TopicPartition] = ()) -> None:
@@ -290,6 +294,34 @@ class Consumer:
     def end_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the high watermarks on the newest fold."""
         return self._keeper.ends(partitions)
+
+    @guarded
+    def current_lag(self, key: TopicPartition) -> int | None:
+        """Return how many offsets lie before the high watermark as last seen; asks no storage.
+
+        None: the position is not known yet.
+
+        Raises:
+            ReplogError: INVALID_REQUEST: not assigned.
+        """
+        return self._keeper.lag(key)
+
+    @guarded
+    def partitions_for(self, topic: str) -> list[TopicPartition]:
+        """Return a topic's partitions on the newest fold.
+
+        Raises:
+            AuthorizationError: TOPIC_AUTHORIZATION_FAILED.
+            NotFoundError: UNKNOWN_TOPIC_OR_PARTITION.
+        """
+        self._authorizer.require_topic(AclOperation.DESCRIBE, topic)
+        _, found = self._cluster.topic_state(self._cluster.lookup(topic))
+        return [TopicPartition(topic, number) for number in range(len(found.partitions))]
+
+    @guarded
+    def list_topics(self) -> list[str]:
+        """Return the names of the topics that this reader may see, sorted, the internal one with them."""
+        return self._authorizer.allowed_topics(AclOperation.DESCRIBE, self._cluster.topic_names())
 
     @guarded
     def pause(self, partitions: Collection[TopicPartition]) -> None:

@@ -133,6 +133,11 @@ class PositionKeeper:
         self._fold(partitions)
         return {key: self._bounds(key)[1] for key in partitions}
 
+    def lag(self, key: TopicPartition) -> int | None:
+        """Return how far a position is before the high watermark as folded; None: it is not known."""
+        offset = self._subscription.position(key).offset
+        return None if offset is None else max(0, self._bounds(key)[1] - offset)
+
     def offsets_for_times(self, times_ms: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
         """Return the first offsets at or after a time, None where there is none."""
         handles = self._fold(times_ms)

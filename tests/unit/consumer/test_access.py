@@ -37,7 +37,11 @@ def test_rows_come_only_to_whom_the_topic_is_open(store):
             consumer.poll()
         with pytest.raises(AuthorizationError):
             consumer.to_arrow()
+        with pytest.raises(AuthorizationError):
+            consumer.partitions_for("orders")
+        assert consumer.list_topics() == []
         grant("User:reader")
+        assert consumer.list_topics() == ["orders"]
         assert [record.value for record in consumer.poll()] == rows(5)
 
 

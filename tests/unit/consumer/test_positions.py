@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from spark_replog import OffsetAndMetadata
 from spark_replog.errors import ErrorCode, ReplogError
 from tests.unit.consumer.support import P0, P1, assigned, consumer, rows, values
 
@@ -32,6 +33,33 @@ def test_seek_to_time_reads_from_there_and_from_the_end_where_none_is_late_enoug
     reader.seek_to_time(7000)
     assert reader.position(P0) == 7
     assert reader.position(P1) == 10
+
+
+def test_a_committed_offset_can_be_sought(filled):
+    reader = assigned(filled, P0, group="g")
+    reader.commit({P0: 4})
+    reader.seek(P0, reader.committed([P0])[P0])
+    assert values(reader.poll(max_records=1)) == rows(1, 4)
+    with pytest.raises(ReplogError, match="cannot seek to -1"):
+        reader.seek(P0, OffsetAndMetadata(-1))
+
+
+def test_the_current_lag_is_what_is_left_before_the_end_as_last_seen(filled):
+    filled.count_calls()
+    reader = assigned(filled, P0)
+    assert reader.current_lag(P0) is None
+    reader.poll(max_records=4)
+    filled.another_process().write("orders", rows(2, 10))
+    filled.forget_calls()
+    assert reader.current_lag(P0) == 6
+    assert filled.calls() == {}
+    reader.poll(max_records=100)
+    reader.poll()
+    assert reader.current_lag(P0) == 0
+    reader.seek(P0, 99)
+    assert reader.current_lag(P0) == 0
+    with pytest.raises(ReplogError, match="not assigned"):
+        reader.current_lag(P1)
 
 
 def test_beginning_and_end_offsets(filled):

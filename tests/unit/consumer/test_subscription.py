@@ -60,3 +60,12 @@ def test_a_topic_that_does_not_exist_or_is_deleted_is_an_error(filled):
     with pytest.raises(NotFoundError) as refused:
         reader.poll()
     assert refused.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_topics_and_their_partitions_can_be_listed(filled):
+    reader = consumer(filled)
+    filled.another_process().create("clicks", 3)
+    assert reader.list_topics() == ["clicks", "orders"]
+    assert reader.partitions_for("clicks") == [TopicPartition("clicks", number) for number in range(3)]
+    with pytest.raises(NotFoundError):
+        reader.partitions_for("nothing")
