@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 from spark_replog.ids import TopicPartition
 
-OFFSET_MAX = 2**63 - 1
 DELAY_MS_DEFAULT = 15 * 60_000
 
 Offsets = Mapping[TopicPartition, int]
@@ -89,8 +88,6 @@ def limit_rows(starts: Offsets, ends: Offsets, rows_max: int) -> dict[TopicParti
     """
     sizes = {key: end - starts[key] for key, end in ends.items() if end > starts[key]}
     total = sum(sizes.values())
-    if total == 0:
-        return dict(ends)
     limited: dict[TopicPartition, int] = {}
     for key, end in ends.items():
         size = sizes.get(key)
@@ -99,7 +96,7 @@ def limit_rows(starts: Offsets, ends: Offsets, rows_max: int) -> dict[TopicParti
             continue
         share = rows_max * (size / total)
         take = math.ceil(share) if share < 1 else math.floor(share)
-        limited[key] = min(end, starts[key] + take, OFFSET_MAX)
+        limited[key] = min(end, starts[key] + take)
     return limited
 
 

@@ -28,6 +28,14 @@ def test_limit_trace_of_21_11_1():
     assert limited((12, 6, 1), (29, 21, 2), 20) == (22, 15, 2)
 
 
+def test_shares_of_one_and_more_are_rounded_down():
+    assert limited((0, 0), (15, 5), 6) == (4, 1)
+
+
+def test_the_largest_limit_takes_everything():
+    assert limited((5, 0), (10, 2**62), 2**63 - 1) == (10, 2**62)
+
+
 def test_every_partition_with_data_advances():
     assert limited((0,) * 20, (1,) * 20, 5) == (1,) * 20
 
@@ -97,6 +105,16 @@ def test_bytes_are_shared_by_the_bytes_that_wait():
 def test_everything_is_taken_when_it_fits():
     assert limit_bytes({A: 5, B: 0}, {A: 10, B: 10}, 350, even({A: 10, B: 30})) == {A: 10, B: 10}
     assert limit_bytes({A: 10}, {A: 10}, 1, even({A: 10})) == {A: 10}
+
+
+def test_whole_partitions_do_not_let_the_others_past_the_limit():
+    size_per_row = {A: 10, B: 60}
+
+    def whole_rows(key, start, end, size_bytes):
+        count = min(end - start, size_bytes // size_per_row[key])
+        return start + count, size_per_row[key] * count
+
+    assert limit_bytes({A: 0, B: 0}, {A: 1, B: 100}, 100, whole_rows) == {A: 1, B: 1}
 
 
 def test_a_row_larger_than_the_limit_is_still_taken():

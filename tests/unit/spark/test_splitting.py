@@ -87,6 +87,18 @@ def test_split(ranges, p, m, expected):
     assert split(ranges, p, m) == expected
 
 
+def test_as_many_ranges_as_tasks_are_asked_for_are_left_whole():
+    ranges = [("a", 0, 100), ("b", 0, 30), *((f"s{number}", 0, 1) for number in range(10))]
+    assert split(ranges, 12) == ranges
+    assert ("a", 0, 50) in split(ranges, 13)
+
+
+def test_the_largest_task_is_bounded_though_there_are_ranges_enough():
+    piece = OffsetRange(TopicPartition("a", 0), 0, 6)
+    pieces = split_ranges([piece], partitions_min=1, rows_per_partition_max=3, range_count=1)
+    assert [(each.start, each.end) for each in pieces] == [(0, 3), (3, 6)]
+
+
 def test_no_more_tasks_than_rows_however_many_are_asked_for():
     assert split([("a", 0, 3), ("b", 5, 6)], 2**31 - 1) == [("a", 0, 1), ("a", 1, 2), ("a", 2, 3), ("b", 5, 6)]
 
