@@ -57,6 +57,10 @@ class Truth:
         self._last: list[dict[int, bytes]] = [{} for _ in range(root_count)]
         self._vouched = [-1] * root_count
 
+    def commands_of(self, payload: bytes) -> list[bytes]:
+        """Return what of a payload may be decided once only."""
+        return commands_of(payload)
+
     def landed(self, root: int, position: int, data: bytes) -> None:
         """Check a record that has just come to lie in a journal."""
         record = decode_record(data, root=f"root {root}", position=position)
@@ -86,7 +90,7 @@ class Truth:
         elif index > len(self.decided):
             raise Violation(f"I3 index {index} decided, {len(self.decided)} is not")
         else:
-            for command in commands_of(record.payload):
+            for command in self.commands_of(record.payload):
                 if command in self.commands:
                     raise Violation(f"I4 command {command.hex()} decided twice, again at {index}")
                 self.commands[command] = index
