@@ -1,0 +1,228 @@
+"""The sink's exactly-once rules (DESIGN 7), called as Spark's workers call it, without a JVM."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import BinaryType, StringType, StructField, StructType
+
+from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError
+from spark_replog.spark import sink
+from spark_replog.spark.data_source import ReplogDataSource
+
+SCHEMA = StructType([StructField("topic", StringType()), StructField("value", BinaryType())])
+
+
+class Task:
+    """What a worker's TaskContext says."""
+
+    def __init__(self, task_id, properties):
+        self.task_id = task_id
+        self.properties = properties
+
+    def partitionId(self):
+        return self.task_id
+
+    def getLocalProperty(self, name):
+        return self.properties.get(name)
+
+
+class Writes:
+    """Writes to one store; ``run`` is one attempt of a micro-batch, from the plan to its commit."""
+
+    def __init__(self, source, monkeypatch):
+        self.source = source
+        self.task = None
+        monkeypatch.setattr(sink.TaskContext, "get", lambda: self.task)
+
+    def _write(self, writer, task_id, values, properties):
+        """Run a task: its values, or values by topic."""
+        self.task = Task(task_id, properties)
+        by_topic = values if isinstance(values, dict) else {"orders": values}
+        columns = {
+            "topic": pa.array([topic for topic, each in by_topic.items() for _ in each], pa.string()),
+            "value": pa.array([value for each in by_topic.values() for value in each], pa.binary()),
+        }
+        try:
+            # The planner's object goes to an executor, its message goes back.
+            executor = pickle.loads(pickle.dumps(writer))
+            return pickle.loads(pickle.dumps(executor.write(iter([pa.record_batch(columns)]))))
+        finally:
+            self.task = None
+
+    def tasks(self, batch_id, *values, query="query-1", run="run-1", **options):
+        """Write one task per list of values; return the writer that planned them and their messages."""
+        options = {"path": str(self.source.path), **options}
+        writer = ReplogDataSource({k.lower(): v for k, v in options.items()}).streamWriter(SCHEMA, False)
+        properties = {
+            "sql.streaming.queryId": query,
+            "streaming.sql.batchId": str(batch_id),
+            "spark.jobGroup.id": run,
+        }
+        messages = [self._write(writer, task_id, each, properties) for task_id, each in enumerate(values)]
+        return writer, messages
+
+    def run(self, batch_id, *values, **options):
+        writer, messages = self.tasks(batch_id, *values, **options)
+        writer.commit(messages, batch_id)
+
+    def batch(self, *values, properties=None, **options):
+        options = {"path": str(self.source.path), **options}
+        writer = ReplogDataSource({k.lower(): v for k, v in options.items()}).writer(SCHEMA, False)
+        messages = [self._write(writer, task_id, each, properties or {}) for task_id, each in enumerate(values)]
+        writer.commit(messages)
+        return writer, messages
+
+    def values(self, topic="orders"):
+        reader = self.source.batch(subscribe=topic)
+        batches = [batch for task in reader.partitions() for batch in reader.read(task)]
+        rows = [row for batch in batches for row in batch.to_pylist()]
+        assert [row["offset"] for row in rows] == list(range(len(rows)))
+        return [row["value"] for row in rows]
+
+
+@pytest.fixture
+def writes(source, monkeypatch):
+    source.topic("orders")
+    return Writes(source, monkeypatch)
+
+
+def test_offsets_follow_the_tasks_whatever_order_spark_gives_the_messages_in(writes):
+    writer, messages = writes.tasks(0, [b"a", b"b"], [b"c"], [b"d"], topic="orders")
+    writer.commit(messages[::-1], 0)
+    assert writes.values() == [b"a", b"b", b"c", b"d"]
+
+
+def test_a_repeated_batch_is_success_without_effect(writes, caplog):
+    writes.run(0, [b"a"], [b"b"], topic="orders")
+    with caplog.at_level(logging.INFO):
+        writes.run(0, [b"a"], [b"b"], topic="orders")
+    assert "batch 0 of query-1 was in ledger" in caplog.text
+    writes.run(1, [b"c"], topic="orders")
+    assert writes.values() == [b"a", b"b", b"c"]
+
+
+def test_a_commit_called_twice_with_the_same_messages_appends_once(writes):
+    writer, messages = writes.tasks(0, [b"a"], topic="orders")
+    writer.commit(messages, 0)
+    writer.commit(messages, 0)
+    assert writes.values() == [b"a"]
+
+
+def test_the_run_before_is_fenced_by_the_next_one(writes):
+    zombie, late = writes.tasks(1, [b"late"], topic="orders", run="run-1")
+    writes.run(0, [b"a"], topic="orders", run="run-1")
+    writes.run(1, [b"b"], topic="orders", run="run-2")
+    zombie.commit(late, 1)  # its batch is there: success without effect
+    late_again = writes.tasks(2, [b"c"], topic="orders", run="run-1")
+    with pytest.raises(ReplogError) as raised:
+        late_again[0].commit(late_again[1], 2)
+    assert raised.value.code is ErrorCode.PRODUCER_FENCED
+    writes.run(2, [b"d"], topic="orders", run="run-2")
+    assert writes.values() == [b"a", b"b", b"d"]
+
+
+def test_two_queries_append_both(writes):
+    writes.run(0, [b"a"], topic="orders", query="query-1")
+    writes.run(0, [b"b"], topic="orders", query="query-2")
+    assert writes.values() == [b"a", b"b"]
+
+
+def test_an_abort_deletes_nothing_of_a_decided_batch(writes, caplog):
+    writer, messages = writes.tasks(0, [b"a"], [b"b"], topic="orders")
+    writer.commit(messages, 0)
+    writer.abort(messages, 0)  # Spark calls it after a commit that raised
+    assert "its 2 data objects stay" in caplog.text
+    assert writes.values() == [b"a", b"b"]
+
+
+def test_a_task_without_its_message_stops_the_commit(writes):
+    writer, messages = writes.tasks(0, [b"a"], [b"b"], topic="orders")
+    with pytest.raises(ReplogError) as raised:
+        writer.commit([messages[0], None], 0)
+    assert raised.value.code is ErrorCode.INVALID_REQUEST
+    assert writes.values() == []
+
+
+def test_a_batch_without_rows_puts_nothing_and_decides_nothing(writes):
+    files = sorted(writes.source.path.rglob("*"))
+    writer, messages = writes.tasks(0, [], [], topic="orders")
+    assert [message.objects for message in messages] == [(), ()]
+    writer.commit(messages, 0)
+    assert sorted(writes.source.path.rglob("*")) == files
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"), [("fail", None), ("append", [b"a", b"b", b"c"]), ("skip", [b"a", b"b"])]
+)
+def test_a_deleted_checkpoint_meets_the_policy_of_its_transactional_id(writes, policy, expected):
+    options = {"topic": "orders", "transactional.id": "etl", "onCheckpointReset": policy}
+    writes.run(0, [b"a"], **options)
+    writes.run(1, [b"b"], **options)
+    if expected is None:
+        with pytest.raises(ReplogError) as raised:
+            writes.run(0, [b"c"], query="query-2", run="run-2", **options)
+        assert raised.value.code is ErrorCode.REPLOG_CHECKPOINT_RESET
+        expected = [b"a", b"b"]
+    else:
+        writes.run(0, [b"c"], query="query-2", run="run-2", **options)
+    assert writes.values() == expected
+
+
+def test_without_a_transactional_id_a_deleted_checkpoint_is_a_new_query(writes):
+    writes.run(0, [b"a"], topic="orders", query="query-1")
+    writes.run(0, [b"a"], topic="orders", query="query-2", run="run-2")
+    assert writes.values() == [b"a", b"a"]
+
+
+def test_a_batch_write_with_a_version_is_applied_once(writes):
+    named = {"topic": "orders", "txnAppId": "load", "txnVersion": "3"}
+    writes.batch([b"a"], [b"b"], **named)
+    writes.batch([b"a"], [b"b"], **named)
+    with pytest.raises(ReplogError) as raised:
+        writes.batch([b"a"], **named)
+    assert raised.value.code is ErrorCode.REPLOG_DUPLICATE_TXN_MISMATCH
+    writes.batch([b"c"], **{**named, "txnVersion": "4"})
+    assert writes.values() == [b"a", b"b", b"c"]
+
+
+def test_a_plain_batch_write_appends_each_time_but_once_a_writer(writes):
+    writer, messages = writes.batch([b"a"], topic="orders")
+    writer.commit(messages)  # the answer was lost, and Spark asks again
+    writes.batch([b"a"], topic="orders")
+    assert writes.values() == [b"a", b"a"]
+
+
+def test_a_plain_batch_write_inside_a_query_warns_once(writes, caplog):
+    sink._warned_queries.clear()
+    inside = {"sql.streaming.queryId": "query-9", "streaming.sql.batchId": "0"}
+    writes.batch([b"a"], properties=inside, topic="orders")
+    writes.batch([b"b"], properties=inside, topic="orders")
+    writes.batch([b"c"], properties=inside, topic="orders", txnAppId="query-9", txnVersion="0")
+    writes.batch([b"d"], topic="orders")
+    warnings = [record for record in caplog.records if "txnAppId" in record.getMessage()]
+    assert len(warnings) == 1
+    assert writes.values() == [b"a", b"b", b"c", b"d"]
+
+
+def test_a_batch_over_two_ledgers_names_what_is_decided_and_its_repetition_completes_it(writes):
+    rows = {"orders": [b"a"], "payments": [b"p", b"q"]}
+    writes.source.topic("payments")
+    writer, messages = writes.tasks(0, rows)
+    writes.source.controller.delete_topic("payments")
+    with pytest.raises(ReplogError, match="spans several ledgers") as raised:
+        writer.commit(messages, 0)
+    assert raised.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert (raised.value.context["decided"], raised.value.context["undecided"]) == ("orders", "payments")
+    writes.source.topic("payments")
+    writes.run(0, rows)
+    assert writes.values("orders") == [b"a"]
+    assert writes.values("payments") == [b"p", b"q"]
+
+
+def test_overwrite_is_refused(writes):
+    with pytest.raises(InvalidConfigError, match="append"):
+        ReplogDataSource({"path": str(writes.source.path), "topic": "orders"}).writer(SCHEMA, True)
