@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from spark_replog.cli.output import EXIT_CRITICAL, EXIT_OK, EXIT_WARN, emit, table
 from spark_replog.cli.settings import current_settings, global_options
 from spark_replog.errors import ReplogError
+
+if TYPE_CHECKING:
+    from spark_replog.maintenance.journal_scrub import JournalReport
+    from spark_replog.maintenance.scrub import ScrubReport
 
 _NOT_YET = ("gc",)
 
@@ -93,20 +97,53 @@ def _state_text(state: dict[str, Any]) -> str:
 @click.option("--deep", is_flag=True, help="Read every copy whole and check its checksums.")
 @global_options
 def verify(deep: bool) -> int:
-    """Look at every copy of every data object that a topic needs.
+    """Look at every journal, and at every copy of every data object that a topic needs.
 
-    Exit code 3 when a copy is bad and another is good, 4 when rows have no good copy left.
+    Journals: damaged records, gaps, broken hash chains, roots that went back in time or disagree. One that only lacks
+    entries is behind, and no fault.
+
+    Exit code 3 when a copy or a journal is bad and others are good, 4 when rows have no good copy left or a ledger no
+    majority of good journals.
     """
     settings = current_settings()
+    path = settings.required_store()
+    from spark_replog.coordinator.cluster import Cluster
+    from spark_replog.maintenance.journal_scrub import scrub_journals
     from spark_replog.maintenance.scrub import scrub
 
-    cluster = settings.open_cluster()
+    cluster = Cluster.open(path, settings.storage_options)
 
-    def progress(done: int, total: int) -> None:
+    def progress(what: str, done: int, total: int) -> None:
         if not settings.quiet and (done == total or done % 1000 == 0):
-            click.echo(f"verified {done} of {total} objects", err=True)
+            click.echo(f"verified {done} of {total} {what}", err=True)
 
-    report = scrub(cluster, deep=deep, on_object=progress)
+    journals = scrub_journals(cluster, on_ledger=lambda done, total: progress("ledgers", done, total))
+    report = scrub(cluster, deep=deep, on_object=lambda done, total: progress("objects", done, total))
+    item = _verify_item(journals, report)
+    findings, journal_findings = item["findings"], item["journalFindings"]
+    behind = f", {journals.behind_count} behind" if journals.behind_count else ""
+    lines = [
+        f"journals {journals.journal_count} with {journals.record_count} records{behind}",
+        f"objects  {report.object_count}",
+        f"copies   {report.copy_count}",
+        f"checked  {report.checked_bytes} bytes" if deep else "checked  presence and length (--deep reads the bytes)",
+        f"bad      {len(journal_findings)} journals, {len(findings)} copies, {report.lost_count} objects without a "
+        "good copy",
+    ]
+    if journal_findings:
+        rows = [(str(f["broker"]), f["fault"], f["ledgerId"], f["detail"]) for f in journal_findings]
+        lines += ["", table(["BROKER", "FAULT", "LEDGER", "DETAIL"], rows)]
+    if journals.undecidable:
+        lines += ["", f"no majority of good journals: ledger {', '.join(journals.undecidable)}"]
+    if findings:
+        rows = [(str(f["broker"]), f["fault"], f["object"], f["detail"]) for f in findings]
+        lines += ["", table(["BROKER", "FAULT", "OBJECT", "DETAIL"], rows)]
+    is_critical = report.lost_count or journals.undecidable
+    verdict = EXIT_CRITICAL if is_critical else EXIT_OK if item["ok"] else EXIT_WARN
+    return emit("store verify", [item], settings, text="\n".join(lines), exit_code=verdict)
+
+
+def _verify_item(journals: JournalReport, report: ScrubReport) -> dict[str, Any]:
     findings = [
         {
             "broker": finding.broker_id,
@@ -117,25 +154,29 @@ def verify(deep: bool) -> int:
         }
         for finding in report.findings
     ]
-    item: dict[str, Any] = {
-        "ok": not findings,
+    journal_findings = [
+        {
+            "broker": finding.broker_id,
+            "ledgerId": finding.ledger_id,
+            "position": finding.position,
+            "fault": finding.fault.value,
+            "detail": finding.detail,
+        }
+        for finding in journals.findings
+    ]
+    return {
+        "ok": not findings and not journal_findings,
         "objects": report.object_count,
         "copies": report.copy_count,
         "checkedBytes": report.checked_bytes,
         "lostObjects": report.lost_count,
         "findings": findings,
+        "journals": journals.journal_count,
+        "journalRecords": journals.record_count,
+        "journalsBehind": journals.behind_count,
+        "undecidableLedgers": journals.undecidable,
+        "journalFindings": journal_findings,
     }
-    lines = [
-        f"objects  {report.object_count}",
-        f"copies   {report.copy_count}",
-        f"checked  {report.checked_bytes} bytes" if deep else "checked  presence and length (--deep reads the bytes)",
-        f"bad      {len(findings)} copies, {report.lost_count} objects without a good copy",
-    ]
-    if findings:
-        rows = [(str(f["broker"]), f["fault"], f["object"], f["detail"]) for f in findings]
-        lines += ["", table(["BROKER", "FAULT", "OBJECT", "DETAIL"], rows)]
-    verdict = EXIT_CRITICAL if report.lost_count else EXIT_WARN if findings else EXIT_OK
-    return emit("store verify", [item], settings, text="\n".join(lines), exit_code=verdict)
 
 
 @store.command("repair")

@@ -1,0 +1,225 @@
+"""Reads every journal of every ledger whole: are its records whole, dense and in order, and do the roots agree?
+
+Reads only, and says nothing that a writer at work could make untrue: a journal that lacks entries is only behind (the
+next commit gives them to it), and a position is missing only where a record elsewhere, or behind it, proves that it
+was there. The journals are put together by the reader's own ``DecidedPrefix``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import partial
+
+from spark_replog.coordinator.cluster import Cluster
+from spark_replog.errors import CorruptDataError, ErrorCode, ReplogError
+from spark_replog.ids import BrokerId, LedgerId
+from spark_replog.ledger.reader import DecidedPrefix
+from spark_replog.ledger.record import (
+    ZERO_EPOCH,
+    JournalRecord,
+    RecordKind,
+    decode_record,
+    entry_hash,
+    genesis_hash,
+    record_crc,
+)
+from spark_replog.storage.brokers import BrokerSet
+from spark_replog.storage.object_store import ObjectStore
+from spark_replog.storage.paths import journal_folder, journal_key, out_key
+
+HASHES_KEPT = 1000
+"""Of a journal's own chain: an index comes again only while it, or the one before it, is not decided."""
+
+
+class JournalFault(Enum):
+    """What is wrong with one root's journal of one ledger."""
+
+    UNREACHABLE = "unreachable"
+    OUT = "out"
+    """The root itself says that it went back in time."""
+    CORRUPT = "corrupt"
+    """A record that cannot be read, or that does not follow from those before it."""
+    GAP = "gap"
+    """A position is empty and a later one is not."""
+    SET_BACK = "set back"
+    """It ends before a record that another journal names."""
+    DIVERGED = "diverged"
+    """It vouches for a value that is not the decided one."""
+
+
+@dataclass(frozen=True, slots=True)
+class JournalFinding:
+    """One journal that is not what it must be. ``position``: of the record, None where it is the root as a whole."""
+
+    broker_id: BrokerId
+    ledger_id: LedgerId
+    fault: JournalFault
+    position: int | None
+    detail: str
+
+
+@dataclass(slots=True)
+class JournalReport:
+    """What was read.
+
+    Attributes:
+        journal_count: journals that were looked at: ledgers x metadata roots.
+        record_count: records read.
+        behind_count: whole journals that lack decided entries; the next commit gives them these.
+        undecidable: ledgers of which no majority of the journals is whole.
+        findings: in the order of ledgers and brokers; at most one a journal, the first that was met.
+    """
+
+    journal_count: int = 0
+    record_count: int = 0
+    behind_count: int = 0
+    undecidable: list[LedgerId] = field(default_factory=list)
+    findings: list[JournalFinding] = field(default_factory=list)
+
+
+def scrub_journals(cluster: Cluster, *, on_ledger: Callable[[int, int], None] | None = None) -> JournalReport:
+    """Read the journals of the cluster ledger and of every topic's ledger.
+
+    Args:
+        cluster: the opened store.
+        on_ledger: called with (ledgers done, ledgers in all), for a progress display.
+
+    Raises:
+        RetriableError: REPLOG_NO_QUORUM: the cluster ledger cannot be read, so nobody knows the others.
+    """
+    cluster.refresh()
+    with cluster.cluster_ledger.lock:
+        of_topics = {ledger_id for _, ledger_id in cluster.cluster_ledger.state.topics.values()}
+    report = JournalReport()
+    ledger_ids = [cluster.brokers.cluster_id, *sorted(of_topics)]
+    for number, ledger_id in enumerate(ledger_ids):
+        _LedgerScrub(cluster.brokers, ledger_id, report).run()
+        if on_ledger is not None:
+            on_ledger(number + 1, len(ledger_ids))
+    return report
+
+
+class _Journal:
+    """One root's journal as far as it was read."""
+
+    def __init__(self, broker_id: BrokerId, store: ObjectStore, genesis: bytes) -> None:
+        self.broker_id = broker_id
+        self.store = store
+        self.position = 0
+        self.is_read = False
+        self.finding: JournalFinding | None = None
+        self._epoch = ZERO_EPOCH
+        self._hashes: dict[int, bytes] = {-1: genesis}
+
+    def check(self, record: JournalRecord) -> str | None:
+        """Return why a record cannot follow those before it on this root, None where it can."""
+        if record.epoch < self._epoch:
+            return "its epoch is below that of the record before it"
+        self._epoch = record.epoch
+        if record.kind is not RecordKind.ENTRY:
+            return None
+        previous = self._hashes.get(record.index - 1)
+        if previous is None:
+            return f"it holds entry {record.index}, and the journal has no entry {record.index - 1}"
+        if entry_hash(previous, record.index, record.payload) != record.entry_hash:
+            return f"the hash chain breaks at entry {record.index}"
+        self._hashes[record.index] = record.entry_hash
+        self._hashes.pop(record.index - HASHES_KEPT, None)
+        return None
+
+
+class _LedgerScrub:
+    """The journals of one ledger, read side by side, so that memory is bounded by how far they differ."""
+
+    def __init__(self, brokers: BrokerSet, ledger_id: LedgerId, report: JournalReport) -> None:
+        self._brokers = brokers
+        self._ledger_id = ledger_id
+        self._report = report
+        genesis = genesis_hash(ledger_id)
+        roots = brokers.metadata_broker_ids
+        self._journals = [_Journal(each, brokers.store(each), genesis) for each in roots]
+        self._prefix = DecidedPrefix(len(roots), genesis, lambda root: f"broker {roots[root]}")
+
+    def run(self) -> None:
+        for journal in self._journals:
+            self._guard(journal, self._look_at_root)
+        while not all(each.is_read or each.finding for each in self._journals):
+            for number, journal in enumerate(self._journals):
+                if not journal.is_read and journal.finding is None:
+                    self._guard(journal, partial(self._read_next, number))
+            self._prefix.payloads.clear()  # nothing is folded or given to other roots here
+        for number, journal in enumerate(self._journals):
+            if journal.finding is None:
+                self._guard(journal, partial(self._compare, number))
+        report = self._report
+        report.journal_count += len(self._journals)
+        report.record_count += sum(each.position for each in self._journals)
+        found = [each.finding for each in self._journals if each.finding is not None]
+        report.findings += found
+        if len(self._journals) - len(found) < self._prefix.majority:
+            report.undecidable.append(self._ledger_id)
+
+    def _guard(self, journal: _Journal, step: Callable[[_Journal], None]) -> None:
+        try:
+            step(journal)
+        except CorruptDataError as error:
+            self._note(journal, JournalFault.CORRUPT, journal.position, str(error.args[0]))
+        except ReplogError as error:
+            self._note(journal, JournalFault.UNREACHABLE, None, f"{error.code.name}: {error.args[0]}")
+
+    def _note(self, journal: _Journal, fault: JournalFault, position: int | None, detail: str) -> None:
+        journal.finding = JournalFinding(journal.broker_id, self._ledger_id, fault, position, detail)
+
+    def _look_at_root(self, journal: _Journal) -> None:
+        self._brokers.check_root(journal.broker_id)
+        if journal.store.get(out_key(self._ledger_id)) is not None:
+            self._note(journal, JournalFault.OUT, None, "the root went back in time. Run replog store repair.")
+
+    def _read_next(self, root: int, journal: _Journal) -> None:
+        data = journal.store.get(journal_key(self._ledger_id, journal.position))
+        if data is None:
+            journal.is_read = True
+            return
+        body = bytes(data)
+        record = decode_record(body, root=f"broker {journal.broker_id}", position=journal.position)
+        why = journal.check(record)
+        if why is not None:
+            raise CorruptDataError(ErrorCode.CORRUPT_MESSAGE, f"{why}. {self._remedy(journal)}")
+        self._prefix.learn(root, record, record_crc(body))
+        journal.position += 1
+
+    def _compare(self, root: int, journal: _Journal) -> None:
+        """Hold a journal that was read whole against the others."""
+        end = journal.position
+        listed = [
+            int(info.key.rpartition("/")[2])
+            for info in journal.store.list_keys(journal_folder(self._ledger_id))
+            if info.key.rpartition("/")[2].isdigit()
+        ]
+        last = max(listed, default=-1)
+        named = self._prefix.named[root]
+        if max(last, named) >= end and journal.store.get(journal_key(self._ledger_id, end)) is None:
+            if last > end:
+                why = f"position {end} is empty, and position {last} is not. {self._remedy(journal)}"
+                self._note(journal, JournalFault.GAP, end, why)
+                return
+            if named >= end:
+                why = f"it ends before position {named}, which another journal names. {self._remedy(journal)}"
+                self._note(journal, JournalFault.SET_BACK, end, why)
+                return
+        view, decided = self._prefix.views[root], self._prefix.hashes
+        view.match(decided)
+        vouched = min(view.commit_index, len(decided) - 1)
+        if view.matched < vouched:
+            why = f"it vouches for another value of entry {view.matched + 1} than was decided. {self._remedy(journal)}"
+            self._note(journal, JournalFault.DIVERGED, None, why)
+        elif view.matched < len(decided) - 1:
+            self._report.behind_count += 1
+
+    def _remedy(self, journal: _Journal) -> str:
+        return f"Move this journal's folder away and run replog store repair --rebuild {journal.broker_id}."
+
+
+__all__ = ["JournalFault", "JournalFinding", "JournalReport", "scrub_journals"]

@@ -1,0 +1,185 @@
+"""`replog store verify` and the journals: every fault is found on the root that has it, a busy store has none."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from spark_replog.cli.main import run
+from spark_replog.coordinator.cluster import Cluster
+from spark_replog.coordinator.cluster_init import init_cluster
+from spark_replog.ledger.record import RecordKind, decode_record, encode_record, entry_hash
+from spark_replog.maintenance.journal_scrub import JournalFault, JournalReport, scrub_journals
+from spark_replog.storage.paths import journal_folder, out_key
+from tests.scenarios.conftest import LocalStore
+from tests.scenarios.repairing import fill, lose, repair
+
+
+def verify(store: LocalStore) -> JournalReport:
+    """As a process of its own would."""
+    return scrub_journals(Cluster.open(str(store.path), config=store.config))
+
+
+def journal(store: LocalStore, broker_id: int) -> list[Path]:
+    """The records of the topic's journal on a root."""
+    folder = store.path / f"broker-{broker_id}" / journal_folder(store.cluster.lookup("orders").ledger_id)
+    return sorted(folder.iterdir())
+
+
+def altered(path: Path, **values: object) -> None:
+    """Write the record anew with a good checksum."""
+    record = decode_record(path.read_bytes(), root="", position=0)
+    path.write_bytes(encode_record(replace(record, **values)))  # type: ignore[arg-type]
+
+
+def entries(store: LocalStore, broker_id: int) -> list[Path]:
+    paths = journal(store, broker_id)
+    kinds = [decode_record(path.read_bytes(), root="", position=0).kind for path in paths]
+    return [path for path, kind in zip(paths, kinds, strict=True) if kind is RecordKind.ENTRY]
+
+
+@pytest.fixture
+def written(store: LocalStore) -> LocalStore:
+    store.create("orders", 2)
+    fill(store, 0, 4)
+    return store
+
+
+def found(store: LocalStore) -> list[tuple[int, JournalFault]]:
+    report = verify(store)
+    topic = store.cluster.lookup("orders").ledger_id
+    assert all(each.ledger_id == topic for each in report.findings)
+    assert report.undecidable == ([topic] if len(report.findings) > 1 else [])
+    return [(each.broker_id, each.fault) for each in report.findings]
+
+
+def test_a_whole_store_has_no_findings(written) -> None:
+    report = verify(written)
+    assert (report.findings, report.undecidable, report.behind_count) == ([], [], 0)
+    assert report.journal_count == 6 and report.record_count >= 3 * (5 + 4)
+
+
+def test_a_damaged_record_is_found(written) -> None:
+    path = journal(written, 1)[2]
+    path.write_bytes(path.read_bytes()[:-1] + b"!")
+    assert found(written) == [(1, JournalFault.CORRUPT)]
+    assert verify(written).findings[0].position == 2
+
+
+def test_a_record_that_does_not_follow_from_those_before_it_is_found(written) -> None:
+    altered(entries(written, 2)[3], payload=b"other rows")
+    (finding,) = verify(written).findings
+    assert (finding.broker_id, finding.fault) == (2, JournalFault.CORRUPT) and "hash chain" in finding.detail
+
+
+def test_an_epoch_that_goes_down_is_found(written) -> None:
+    path = journal(written, 0)[-1]
+    record = decode_record(path.read_bytes(), root="", position=0)
+    altered(path, epoch=record.epoch._replace(round=0))
+    (finding,) = verify(written).findings
+    assert (finding.broker_id, finding.fault) == (0, JournalFault.CORRUPT) and "epoch" in finding.detail
+
+
+def test_an_empty_position_before_a_later_one_is_a_gap(written) -> None:
+    journal(written, 1)[2].unlink()
+    assert found(written) == [(1, JournalFault.GAP)]
+
+
+def test_a_journal_that_ends_before_what_others_name_was_set_back(written) -> None:
+    for path in journal(written, 1)[-3:]:
+        path.unlink()
+    assert found(written) == [(1, JournalFault.SET_BACK)]
+
+
+def test_a_journal_that_says_so_itself_is_out(written) -> None:
+    (written.path / "broker-1" / out_key(written.cluster.lookup("orders").ledger_id)).write_bytes(b"{}")
+    assert found(written) == [(1, JournalFault.OUT)]
+
+
+def test_a_root_that_vouches_for_another_value_than_was_decided_diverged(written) -> None:
+    # As no protocol can make it: an own chain, whole in itself, with a commit index.
+    path = entries(written, 2)[-1]
+    before = decode_record(entries(written, 2)[-2].read_bytes(), root="", position=0)
+    record = decode_record(path.read_bytes(), root="", position=0)
+    hash_ = entry_hash(before.entry_hash, record.index, b"12345678")
+    altered(
+        path, payload=b"12345678", entry_hash=hash_, commit_index=record.index,
+        epoch=record.epoch._replace(incarnation=b"\xff" * 16),
+    )  # fmt: skip
+    assert found(written) == [(2, JournalFault.DIVERGED)]
+
+
+def test_a_root_that_is_away_is_unreachable(written) -> None:
+    written.away(2)
+    assert {(each.broker_id, each.fault) for each in verify(written).findings} == {(2, JournalFault.UNREACHABLE)}
+
+
+def test_a_root_that_missed_entries_is_behind_and_no_fault(written) -> None:
+    written.away(2)
+    fill(written, 4, 2, holders={0, 1})
+    written.back(2)
+    report = verify(written)
+    assert (report.findings, report.behind_count) == ([], 1)
+
+
+def test_one_root_and_rebuilt_roots_are_whole(written, tmp_path) -> None:
+    lose(written, 1)
+    assert repair(written).roots[1].is_repaired
+    fill(written, 4, 1)
+    assert verify(written).findings == []
+    for count in (1, 2):
+        path = tmp_path / f"of-{count}"
+        init_cluster(str(path), count, fsync=False)
+        store = LocalStore(path, written.config)
+        store.create("orders", 2, count)
+        fill(store, 0, 3, holders=set(range(count)))
+        if count == 2:
+            shutil.rmtree(path / "broker-1")
+            assert repair(store).roots[1].is_repaired
+            store.reopen()
+            fill(store, 3, 1, holders={0, 1})
+        report = verify(store)
+        assert (report.findings, report.journal_count) == ([], 2 * count)
+
+
+def test_a_store_that_is_written_to_meanwhile_has_no_findings(written) -> None:
+    stop = threading.Event()
+
+    def write() -> None:
+        for batch in range(4, 200):
+            if stop.is_set():
+                return
+            fill(written, batch, 1)
+
+    other = LocalStore(written.path, written.config)
+    writing = threading.Thread(target=write)
+    writing.start()
+    try:
+        for number in range(6):
+            assert verify(written).findings == []
+            other.append("orders", {0: 1}, batch=number, query="other")  # owners change meanwhile
+    finally:
+        stop.set()
+        writing.join()
+
+
+def test_the_command_names_the_journal_and_its_exit_code_is_the_verdict(written, capsys) -> None:
+    def said(exit_code: int) -> dict:
+        assert run(["-s", str(written.path), "-q", "-f", "json", "store", "verify"]) == exit_code
+        return json.loads(capsys.readouterr().out)["items"][0]
+
+    whole = said(0)
+    assert (whole["ok"], whole["journals"], whole["journalFindings"]) == (True, 6, [])
+    journal(written, 1)[2].unlink()
+    bad = said(3)
+    assert not bad["ok"] and bad["undecidableLedgers"] == []
+    (finding,) = bad["journalFindings"]
+    assert (finding["broker"], finding["fault"], finding["position"]) == (1, "gap", 2)
+    assert run(["-s", str(written.path), "store", "verify"]) == 3
+    shown = capsys.readouterr().out
+    assert "1 journals, 0 copies" in shown and "store repair --rebuild 1" in shown
