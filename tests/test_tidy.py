@@ -121,6 +121,23 @@ def test_no_leftovers(path):
     assert not re.search(r"""["'](/root/|/Users/|/work/|/tmp/venv)""", text), "a machine's own path"
 
 
+def test_only_these_delete_from_a_root():
+    """What is not in this list cannot delete what an entry names."""
+    found = {
+        str(path.relative_to(ROOT / "spark_replog"))
+        for path in (ROOT / "spark_replog").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute) and node.attr in {"delete", "unlink", "rmdir", "rmtree", "rm_file"}
+    }
+    assert {name for name in found if not name.startswith(("storage/", "testing/"))} == {
+        "cli/demo.py",  # the folder that it has just made
+        "maintenance/repair.py",  # a bad copy, once a good one is found
+        "producer/task_writer.py",  # own objects, before anybody was told of them
+        "producer/transport.py",
+        "spark/registration.py",  # a folder of this process
+    }
+
+
 def test_every_setting_is_read_somewhere():
     from spark_replog.config import CoordinatorConfig, ProducerConfig
 

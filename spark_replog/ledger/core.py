@@ -115,12 +115,12 @@ class LedgerCore:
     def begin_write(self, now_ms: float) -> None:
         """Start towards an own ENTRY; comes to READY before each value is proposed, ends in DONE."""
         self._begin(now_ms, is_write=True)
-        proposer = self.proposer
-        if proposer.is_leading and proposer.proposal is not None:
+        proposal = self.proposer.proposal
+        if proposal is not None:
             # Given up by its caller, not by us: its epoch may not propose another value for this index.
-            proposer.proposal.is_recovered = True
+            proposal.is_recovered = True
             self.phase = Phase.LEAD
-        elif proposer.is_leading and self._streak >= STREAK_MIN:
+        elif self._streak >= STREAK_MIN:
             self.phase = Phase.READY
         else:
             self._enter_sync()

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import pytest
+from crc32c import crc32c
 
 from spark_replog.config import CoordinatorConfig
 from spark_replog.coordinator.cluster_init import init_cluster
 from spark_replog.errors import ReplogError
+from spark_replog.storage.paths import data_key
 
 
 @pytest.fixture
@@ -83,3 +86,45 @@ def test_five_brokers_survive_two(make_store) -> None:
     write(store, 3)
     assert set(store.isr("orders")) == {0, 1, 2, 3, 4}
     assert store.high_watermarks("orders") == [4, 8]
+
+
+def holders_of(store, away: frozenset[int]) -> dict[int, frozenset[int]]:
+    partitions = store.controller.describe_topic("orders").partitions
+    return {number: frozenset(each.isr) - away for number, each in enumerate(partitions)}
+
+
+def append_to_each(store, batch: int, away: frozenset[int] = frozenset()) -> None:
+    """Append one row to each partition, in objects of their own that only their in-sync replicas get."""
+    objects = tuple(store.put("orders", {number: 1}, held) for number, held in holders_of(store, away).items())
+    response = store.append("orders", {}, batch=batch, objects=objects)
+    if response.error is not None:
+        raise response.error
+
+
+def test_any_two_of_five_brokers_may_go_at_any_time(make_store) -> None:
+    """Three copies of each row: every pair takes both followers of some partition, or its leader and one."""
+    store = make_store(5, replica_lag_time_max_ms=300)
+    store.create("orders", 5, 3, config={"min.insync.replicas": "1"})
+    batch = 0
+    append_to_each(store, batch)
+    for pair in itertools.combinations(range(5), 2):
+        for broker in pair:
+            store.away(broker)
+        store.reopen()
+        for again in range(2):  # what was acknowledged before, and what is acknowledged without them
+            assert store.high_watermarks("orders") == [batch + 1] * 5
+            for partition in range(5):
+                for section in store.sections("orders", partition):
+                    item = section.object
+                    left = sorted(item.holders - frozenset(pair))
+                    body = store.cluster.brokers.store(left[0]).get(data_key(item.ledger_id, 0, item.name))
+                    assert crc32c(bytes(body)) == section.crc32c
+            if not again:
+                batch += 1
+                append_to_each(store, batch, frozenset(pair))
+        for broker in pair:
+            store.back(broker)
+        for _ in range(2):  # the first finds them back, the second counts on them
+            batch += 1
+            append_to_each(store, batch)
+        assert {len(each.isr) for each in store.controller.describe_topic("orders").partitions} == {3}

@@ -147,6 +147,23 @@ def test_a_task_without_its_message_stops_the_commit(writes):
     assert writes.values() == []
 
 
+@pytest.mark.parametrize("missing", ["sql.streaming.queryId", "streaming.sql.batchId"])
+def test_a_task_that_spark_tells_no_query_or_batch_writes_nothing(writes, missing):
+    writer, _ = writes.tasks(0, topic="orders")
+    properties = {"sql.streaming.queryId": "query-1", "streaming.sql.batchId": "0", missing: None}
+    with pytest.raises(ReplogError, match="gave the task no query id") as raised:
+        writes._write(writer, 0, [b"a"], properties)
+    assert raised.value.code is ErrorCode.REPLOG_ENVIRONMENT
+    assert list(writes.source.path.rglob("*.arrow")) == []
+
+
+def test_of_two_attempts_of_a_task_only_the_one_that_spark_reports_counts(writes):
+    writer, first = writes.tasks(0, [b"a", b"b"], [b"c"], topic="orders")
+    _, second = writes.tasks(0, [b"a", b"b"], [b"c"], topic="orders")  # a retry, or a speculative copy
+    writer.commit([first[0], second[1]], 0)
+    assert writes.values() == [b"a", b"b", b"c"]
+
+
 def test_a_batch_without_rows_puts_nothing_and_decides_nothing(writes):
     files = sorted(writes.source.path.rglob("*"))
     writer, messages = writes.tasks(0, [], [], topic="orders")
