@@ -2,64 +2,19 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 pytest.importorskip("pyspark")
 
 import spark_replog
 from spark_replog.clock import SYSTEM_CLOCK
-from spark_replog.coordinator import cluster
 from spark_replog.errors import ErrorCode, ReplogError, RetriableError
-from spark_replog.spark import sink
-from spark_replog.spark.batch_reader import BatchReader
-from spark_replog.spark.options import parse_sink_options, parse_source_options
-from spark_replog.spark.sink import StreamWriter
 from spark_replog.storage.posix_store import PosixStore
-
-OPTIONS = {
-    "kafka.acks": "1", "replica.grace.ms": "50", "request.timeout.ms": "2000", "delivery.timeout.ms": "4000",
-    "retry.backoff.ms": "5", "replica.lag.time.max.ms": "500", "replica.rejoin.wait.ms": "0",
-}  # fmt: skip
-
-
-class Query:
-    """One streaming query: every micro-batch is planned, written and committed as Spark's processes do it."""
-
-    def __init__(self, store: Any, monkeypatch: pytest.MonkeyPatch, **options: str) -> None:
-        made = {"path": str(store.path), "topic": "orders", "checkpointLocation": "x", **OPTIONS, **options}
-        self.options = parse_sink_options(made, streaming=True)
-        self.batch_id = 0
-        monkeypatch.setattr(sink, "_query_of_task", lambda: ("query", self.batch_id, "run"))
-
-    def plan(self) -> StreamWriter:
-        forget_process()
-        return pickle.loads(pickle.dumps(StreamWriter(self.options)))
-
-    def write(self, planned: StreamWriter, *values: bytes) -> Any:
-        rows = pa.record_batch(
-            {"value": pa.array(values, pa.binary()), "partition": pa.array([0] * len(values), pa.int32())}
-        )
-        return pickle.loads(pickle.dumps(planned.write(iter([rows]))))
-
-    def commit(self, *messages: Any) -> None:
-        forget_process()
-        StreamWriter(self.options).commit(list(messages), self.batch_id)
-
-    def batch(self, *values: bytes) -> None:
-        self.commit(self.write(self.plan(), *values))
-        self.batch_id += 1
-
-
-def forget_process() -> None:
-    """What follows runs in another process of Spark's."""
-    cluster._forget_shared()
-    sink._managers.clear()
+from tests.scenarios.sink_query import Query, forget_process, read
 
 
 def refusing(folder: str, create: Any) -> Any:
@@ -71,16 +26,6 @@ def refusing(folder: str, create: Any) -> Any:
         return create(self, key, data, make_parent=make_parent)
 
     return refuse
-
-
-def read(store: Any) -> list[bytes]:
-    """What ``spark.read`` gives, and that its offsets are dense."""
-    forget_process()
-    reader = BatchReader(parse_source_options({"path": str(store.path), "subscribe": "orders"}, streaming=False))
-    tables = [pa.Table.from_batches(list(reader.read(each))) for each in reader.partitions()]
-    rows = [row for table in tables for row in table.to_pylist()]
-    assert [row["offset"] for row in rows] == list(range(len(rows)))
-    return [row["value"] for row in rows]
 
 
 @pytest.fixture
