@@ -180,6 +180,7 @@ class RecordAccumulator:
         size_bytes: int,
         pinned: PinnedBytes,
         now_ms: int,
+        record_size_max: int = 0,
     ) -> RecordHandle:
         """Add a slice of N >= 1 records, in order, behind what the partition has; never waits.
 
@@ -190,6 +191,7 @@ class RecordAccumulator:
             size_bytes: its bytes.
             pinned: the reservation of the memory it is a slice of.
             now_ms: the creation time of a new batch.
+            record_size_max: bytes of the largest record, or more; for metrics.
 
         Returns:
             The handle of the first record.
@@ -211,6 +213,7 @@ class RecordAccumulator:
                 batch = ProducerBatch(topic_partition, self._batch_size_bytes, now_ms)
                 batch.try_append(records, size_bytes, pinned)
                 self._enqueue(queue, batch)
+            batch.record_size_max = max(batch.record_size_max, record_size_max)
         if is_new:
             self._wake_up()
         return RecordHandle(batch.result, index)

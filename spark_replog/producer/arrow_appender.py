@@ -70,21 +70,24 @@ class ArrowAppender:
         slots = self._router.route(rows)
         ends = np.cumsum(rows.sizes)
         lone = slots.lone_slot
+        record_size_max = int(rows.sizes.max())
         is_lean = rows.pinned_bytes <= min(2 * int(ends[-1]), self._pool.total_bytes // 4)
         if lone is not None and is_lean:
             pinned = self._reserve(rows.pinned_bytes)
-            yield from self._append_slices(SlotRows.of_one(rows.data, lone, rows.sizes), pinned)
+            yield from self._append_slices(SlotRows.of_one(rows.data, lone, rows.sizes), pinned, record_size_max)
             pinned.release()
             return
         for start, stop in _ranges(ends, self._range_bytes):
             size_bytes = int(ends[stop - 1]) - (int(ends[start - 1]) if start else 0)
             pinned = self._reserve(size_bytes)
-            yield from self._append_slices(slots.gather(rows, start, stop), pinned)
+            yield from self._append_slices(slots.gather(rows, start, stop), pinned, record_size_max)
             pinned.release()
             if self._after_range is not None:
                 self._after_range()
 
-    def _append_slices(self, gathered: SlotRows, pinned: PinnedBytes) -> Iterator[tuple[RecordHandle, int]]:
+    def _append_slices(
+        self, gathered: SlotRows, pinned: PinnedBytes, record_size_max: int
+    ) -> Iterator[tuple[RecordHandle, int]]:
         now_ms = self._clock.monotonic_ms()
         for slot, start, stop, size_bytes in gathered.pieces(self._batch_size_bytes):
             route = self._router.slot(slot)
@@ -95,6 +98,7 @@ class ArrowAppender:
                 size_bytes,
                 pinned,
                 now_ms,
+                record_size_max,
             )
             yield handle, stop - start
 

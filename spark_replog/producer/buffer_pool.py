@@ -44,12 +44,21 @@ class BufferPool:
         poolable_bytes: ``batch.size``: buffers of this size are kept for the next who wants one;
             0: none are.
         clock: measures how long an allocation was blocked.
+        on_wait: told of each blocked allocation how many milliseconds it was, and whether in vain.
     """
 
-    def __init__(self, total_bytes: int, *, clock: Clock, poolable_bytes: int = 0) -> None:
+    def __init__(
+        self,
+        total_bytes: int,
+        *,
+        clock: Clock,
+        poolable_bytes: int = 0,
+        on_wait: Callable[[int, bool], None] = lambda _waited_ms, _is_exhausted: None,
+    ) -> None:
         self.total_bytes = total_bytes
         self.poolable_bytes = poolable_bytes
         self._clock = clock
+        self._on_wait = on_wait
         self._lock = threading.Lock()
         self._unallocated_bytes = total_bytes
         self._free: deque[bytearray] = deque()
@@ -189,11 +198,13 @@ class BufferPool:
             with self._lock:
                 if waiter.missing_bytes == 0:
                     self._wait_ms += now_ms - start_ms
+                    self._on_wait(now_ms - start_ms, False)
                     return
                 self._check_open()
                 if left_ms <= 0:
                     self._wait_ms += now_ms - start_ms
                     self._exhausted_count += 1
+                    self._on_wait(now_ms - start_ms, True)
                     raise self._exhausted(waiter, max_block_ms)
                 if run_once is None:
                     waiter.condition.wait(left_ms / 1000)

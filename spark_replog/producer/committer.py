@@ -249,12 +249,15 @@ class Committer:
         for batch in request.batches:
             metrics.observe("batch-size", batch.size_bytes)
             metrics.observe("record-queue-time", max(0, now_ms - batch.created_ms))
-        metrics.observe("record-size", sum(batch.size_bytes for batch in request.batches), request.row_count)
+        record_bytes = sum(batch.size_bytes for batch in request.batches)
+        record_size_max = max(batch.record_size_max for batch in request.batches)
+        metrics.observe("record-size", record_bytes, request.row_count, record_size_max)
 
     def deliver(self, request: DataRequest) -> Delivered:
         """Let the object be part of its ledger's next entry."""
         ledger_id = request.destination.ledger_id
-        self._metrics.observe("request-latency", max(0, (request.satisfied_ms or 0) - request.created_ms))
+        if request.deliveries == 1:
+            self._metrics.observe("request-latency", max(0, (request.satisfied_ms or 0) - request.created_ms))
         with self._lock:
             lane = self._lanes.setdefault(ledger_id, _Lane())
             lane.waiting.append(StoredObject.of(request, self._config.delivery_timeout_ms))

@@ -27,14 +27,14 @@ class Sampled:
         self._window_ms = window_ms
         self._samples: deque[list[float]] = deque(maxlen=sample_count)
 
-    def record(self, value: float, count: int, now_ms: int) -> None:
-        """Add a value that stands for ``count`` events."""
+    def record(self, value: float, count: int, now_ms: int, largest: float | None = None) -> None:
+        """Add a value that stands for ``count`` events, the largest of which is known or their average."""
         if not self._samples or now_ms - self._samples[-1][0] >= self._window_ms:
             self._samples.append([now_ms, 0.0, 0, 0.0])
         sample = self._samples[-1]
         sample[1] += value
         sample[2] += count
-        sample[3] = max(sample[3], value / count)
+        sample[3] = max(sample[3], value / count if largest is None else largest)
 
     def rate(self, now_ms: int) -> float:
         """Return the sum per second. A short history counts as all windows but one, as Kafka's does."""
@@ -96,6 +96,8 @@ class ProducerMetrics:
         self._totals = {name: 0 for name, _ in _TOTALS}
         self._rates = {name: Sampled(sample_count, window_ms) for name, _ in _TOTALS}
         self._averages = {name: Sampled(sample_count, window_ms) for name in _AVERAGES}
+        self._pool_waits = Sampled(sample_count, window_ms)
+        self._pool_exhausted = Sampled(sample_count, window_ms)
 
     def count(self, name: str, value: int) -> None:
         """Count events of one of the totals."""
@@ -104,17 +106,27 @@ class ProducerMetrics:
             self._totals[name] += value
             self._rates[name].record(value, 1, now_ms)
 
-    def observe(self, name: str, value: float, count: int = 1) -> None:
-        """Add a value, or the sum of ``count`` values, to one of the averages."""
+    def observe(self, name: str, value: float, count: int = 1, largest: float | None = None) -> None:
+        """Add a value, or the sum of ``count`` values and the largest of them, to one of the averages."""
         now_ms = self._clock.monotonic_ms()
         with self._lock:
-            self._averages[name].record(value, count, now_ms)
+            self._averages[name].record(value, count, now_ms, largest)
+
+    def on_pool_wait(self, waited_ms: int, is_exhausted: bool) -> None:
+        """Note an append that waited for memory, perhaps in vain."""
+        now_ms = self._clock.monotonic_ms()
+        with self._lock:
+            self._pool_waits.record(waited_ms, 1, now_ms)
+            if is_exhausted:
+                self._pool_exhausted.record(1, 1, now_ms)
 
     def read(self) -> dict[str, float]:
         """Return all numbers by name. Totals count from the producer's start."""
         now_ms = self._clock.monotonic_ms()
         with self._lock:
-            found: dict[str, float] = {}
+            # Of each second, how much of it an append waited for memory: milliseconds a second by a thousand.
+            found: dict[str, float] = {"bufferpool-wait-ratio": self._pool_waits.rate(now_ms) / 1000}
+            found["buffer-exhausted-rate"] = self._pool_exhausted.rate(now_ms)
             for name, total in self._totals.items():
                 plain = {"byte": "outgoing-byte"}.get(name, name)
                 found[f"{plain}-total"] = total

@@ -92,6 +92,7 @@ class ProducerBatch:
         "leader_epoch",
         "producer_epoch",
         "producer_id",
+        "record_size_max",
         "result",
         "state",
         "topic_partition",
@@ -116,6 +117,8 @@ class ProducerBatch:
         self.producer_id: str | None = None
         self.producer_epoch = -1
         self.base_sequence = NO_SEQUENCE
+        self.record_size_max = 0
+        """The largest record's bytes, or more where it holds slices; set when they are appended or taken."""
         self._batch_size_bytes = batch_size_bytes
         self._size_bytes = 0
         self._slice_row_count = 0
@@ -293,6 +296,7 @@ class ProducerBatch:
         columns, pinned = self.columns, self._pinned
         records = columns.build()
         self._size_bytes, self._slice_row_count = columns.size_bytes, columns.row_count
+        self.record_size_max = columns.record_size_max
         self.columns, self._pinned = None, None
         pinned.retain(self._size_bytes)
         self._slices = [Slice(records, self._size_bytes, pinned)]
@@ -301,6 +305,7 @@ class ProducerBatch:
     def _part(self, limit_bytes: int) -> ProducerBatch:
         part = ProducerBatch(self.topic_partition, limit_bytes, self.created_ms)
         part.attempts = self.attempts
+        part.record_size_max = self.record_size_max
         part.last_attempt_ms = self.last_attempt_ms
         part.leader_epoch = self.leader_epoch
         return part

@@ -153,6 +153,7 @@ def _make_accumulator(
             config.buffer_memory_bytes - config.buffer_memory_bytes // SLACK_DIVISOR,
             clock=clock,
             poolable_bytes=min(config.batch_size_bytes, config.max_request_size_bytes),
+            on_wait=metrics.on_pool_wait,
         ),
         batch_size_bytes=config.batch_size_bytes,
         max_request_size_bytes=config.max_request_size_bytes,

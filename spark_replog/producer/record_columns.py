@@ -56,6 +56,7 @@ class RecordColumns:
         "_timestamps",
         "_value_end",
         "_value_ends",
+        "record_size_max",
         "result",
         "row_count",
         "size_bytes",
@@ -65,6 +66,7 @@ class RecordColumns:
         self.result = result
         self.row_count = 0
         self.size_bytes = 0
+        self.record_size_max = 0
         self._limit_bytes = limit_bytes
         self._buffer = buffer
         self._value_end = 0
@@ -113,6 +115,8 @@ class RecordColumns:
         self._key_start, self._value_end = key_start, value_end
         self.row_count = row + 1
         self.size_bytes = total_bytes
+        if size_bytes > self.record_size_max:
+            self.record_size_max = size_bytes
         return row
 
     @property

@@ -2,10 +2,38 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
+import pyarrow as pa
 import pytest
 
-from spark_replog.errors import ErrorCode, ReplogError
+from spark_replog.errors import ErrorCode, ReplogError, RetriableError
+from spark_replog.producer.buffer_pool import BufferPool
 from spark_replog.producer.metrics import ProducerMetrics, Sampled
+from spark_replog.producer.producer import Producer
+from spark_replog.testing.faulty_store import Fault
+
+PAGE = Path(__file__).parents[3] / "docs/producer.md"
+WINDOW_SECONDS = 30
+"""Kafka counts a rate's first window as a whole one: two samples of 30 s."""
+
+
+@pytest.fixture
+def timed(shop, clock):
+    """A producer whose time is the test's: 40 ms pass with every put, and nothing goes before a flush."""
+    shop.topic()
+    made = Producer(shop.cluster, {"linger.ms": 60_000, "retry.backoff.ms": 0, "max.block.ms": 0}, clock=clock)
+    shop.producers.append(made)
+    made.partitions_for("orders")
+    put = made._sender._transport.put
+
+    def slow_put(*given, **named):
+        clock.sleep_ms(40)
+        put(*given, **named)
+
+    made._sender._transport.put = slow_put
+    return made
 
 
 def test_a_rate_counts_the_windows_before_the_first_one_as_empty():
@@ -61,3 +89,103 @@ def test_records_that_wait_when_the_producer_is_forced_to_close_are_counted(shop
     producer._thread.force(ReplogError(ErrorCode.REPLOG_PRODUCER_CLOSED, "gone."))
     assert handle.exception(10).code is ErrorCode.REPLOG_PRODUCER_CLOSED
     assert producer.metrics()["record-error-total"] == 1
+
+
+def test_values_of_one_request_are_kafkas(shop, timed, clock):
+    for size_bytes in (100, 200, 600):
+        timed.send("orders", b"v" * (size_bytes - 16))
+    clock.sleep_ms(250)
+    timed.flush()
+    found = timed.metrics()
+    (key,) = shop.brokers.data_keys(0)
+    outgoing_bytes = len(shop.brokers.counting[0].store.get(key))
+    seconds = WINDOW_SECONDS + 0.04  # the put's 40 ms have passed since
+    expected = {
+        "record-send-total": 3,
+        "record-send-rate": 3 / seconds,
+        "record-retry-total": 0,
+        "record-error-rate": 0,
+        "request-total": 1,
+        "request-rate": 1 / seconds,
+        "outgoing-byte-total": outgoing_bytes,
+        "outgoing-byte-rate": outgoing_bytes / seconds,
+        "batch-size-avg": 900,
+        "batch-size-max": 900,
+        "records-per-request-avg": 3,
+        "record-size-avg": 300,
+        "record-size-max": 600,
+        "record-queue-time-avg": 250,
+        "record-queue-time-max": 250,
+        "request-latency-avg": 40,
+        "request-latency-max": 40,
+        "commit-total": 1,
+        "requests-per-commit-avg": 1,
+        "produce-throttle-time-avg": 0,
+        "bufferpool-wait-ratio": 0,
+        "buffer-available-bytes": found["buffer-total-bytes"],
+        "waiting-threads": 0,
+        "requests-in-flight": 0,
+        "metadata-topics": 1,
+    }
+    assert {name: found[name] for name in expected} == pytest.approx(expected)
+
+
+def test_averages_are_over_batches_and_maxima_over_all(timed, clock):
+    for size_bytes, waited_ms in ((116, 100), (316, 500)):
+        timed.send("orders", b"v" * (size_bytes - 16))
+        clock.sleep_ms(waited_ms)
+        timed.flush()
+    table = pa.table({"value": pa.array([b"v" * 84, b"v" * 984], pa.binary())})
+    timed.send_arrow("orders", table)
+    timed.flush()
+    found = timed.metrics()
+    assert (found["batch-size-avg"], found["batch-size-max"]) == (pytest.approx((116 + 316 + 1100) / 3), 1100)
+    assert (found["record-size-avg"], found["record-size-max"]) == ((116 + 316 + 1100) / 4, 1000)
+    assert (found["record-queue-time-avg"], found["record-queue-time-max"]) == (200, 500)
+    assert (found["records-per-request-avg"], found["records-per-request-max"]) == (pytest.approx(4 / 3), 2)
+
+
+def test_a_retry_is_sent_and_counted_again(shop, timed):
+    for _ in range(2):
+        timed.send("orders", b"v")
+    shop.brokers.faulty[0].fail_next("create", Fault.REFUSE, key_part="/data/")
+    timed.flush()
+    found = timed.metrics()
+    assert (found["record-retry-total"], found["record-send-total"], found["request-total"]) == (2, 4, 2)
+    assert found["record-retry-rate"] == pytest.approx(2 / WINDOW_SECONDS, rel=0.01)
+    assert found["record-error-total"] == 0
+
+
+def test_a_record_that_is_refused_counts_in_the_rate_of_errors(timed):
+    assert timed.send("nothing", b"v").exception(0).code is ErrorCode.REQUEST_TIMED_OUT
+    found = timed.metrics()
+    assert (found["record-error-total"], found["record-error-rate"]) == (1, pytest.approx(1 / WINDOW_SECONDS))
+
+
+def test_the_wait_ratio_is_the_part_of_the_time_in_which_an_append_waited(clock):
+    metrics = ProducerMetrics(2, WINDOW_SECONDS * 1000, clock)
+    pool = BufferPool(100, clock=clock, on_wait=metrics.on_pool_wait)
+    pool.allocate(100, 0)
+
+    def give_back(_left_ms):
+        clock.sleep_ms(3_000)
+        pool.deallocate(100)
+
+    pool.allocate(100, 10_000, give_back)
+    assert metrics.read()["bufferpool-wait-ratio"] == pytest.approx(3 / WINDOW_SECONDS)
+    assert metrics.read()["buffer-exhausted-rate"] == 0
+    with pytest.raises(RetriableError):
+        pool.allocate(1, 2_000, clock.sleep_ms)
+    # Two more seconds of waiting, two seconds later.
+    assert metrics.read()["bufferpool-wait-ratio"] == pytest.approx(5 / (WINDOW_SECONDS + 2))
+    assert metrics.read()["buffer-exhausted-rate"] == pytest.approx(1 / WINDOW_SECONDS)
+
+
+def test_the_page_lists_every_name_and_no_other(timed):
+    section = PAGE.read_text().partition("## Numbers")[2].partition("\n## ")[0]
+    listed = set()
+    for row in [line.split("|") for line in section.splitlines() if line.startswith("| `")]:
+        endings = re.findall("`(-[a-z]+)`", row[2])
+        for name, star in re.findall("`([a-z-]+)(-[*])?`", row[1]):
+            listed |= {name + ending for ending in endings} if star else {name}
+    assert listed == set(timed.metrics())
