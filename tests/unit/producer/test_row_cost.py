@@ -88,6 +88,6 @@ def test_a_producers_table(shop: Shop, columns: dict[str, Callable[[int], pa.Arr
 
 def test_a_loop_over_rows_would_be_found() -> None:
     with pytest.raises(AssertionError):
-        check(lambda rows: [value for value in rows.column("value")])
+        check(lambda rows: [value.as_py() for value in rows.column("value")])
     with pytest.raises(AssertionError):
         check(lambda rows: (lambda values: len(values))(rows.column("value").to_pylist()))
