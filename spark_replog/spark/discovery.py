@@ -84,7 +84,10 @@ def check_target(target: LogOffset, view: LogView) -> None:
             there then.
     """
     ids, ends = view.topic_ids, view.high_watermarks
-    lost = sorted(key for key in target.ends if key not in ends or ids[key.topic] != target.topic_ids[key.topic])
+    lost = sorted(key for key in target.ends if key not in ends)
+    less = sorted(key for key, end in target.ends.items() if not lost and ends[key] < end)
+    if not less:  # the connector knows a topic that was created again by its offsets only, and says so
+        lost = sorted(key for key in target.ends if key in lost or ids[key.topic] != target.topic_ids[key.topic])
     if lost:
         raise _unreachable(
             "LOST_TOPIC_PARTITIONS_IN_END_OFFSET_WITH_TRIGGER_AVAILABLENOW",
@@ -92,7 +95,6 @@ def check_target(target: LogOffset, view: LogView) -> None:
             f"{_names(lost)} were deleted, or their topic was deleted and created again; topic-partitions for latest "
             f"offset: {_names(sorted(ends))}, topic-partitions for end offset: {_names(sorted(target.ends))}",
         )
-    less = sorted(key for key, end in target.ends.items() if ends[key] < end)
     if less:
         raise _unreachable(
             "END_OFFSET_HAS_GREATER_OFFSET_FOR_TOPIC_PARTITION_THAN_LATEST_WITH_TRIGGER_AVAILABLENOW",

@@ -33,6 +33,7 @@ PROTECTED = frozenset(
 """Settings of a consumer that the source is in charge of: refused, after the subscription was looked at."""
 _CONNECTION = frozenset(
     {
+        "auto.include.jmx.reporter",
         "bootstrap.servers",
         "client.dns.lookup",
         "client.rack",
@@ -54,7 +55,7 @@ _CONNECTION = frozenset(
         "socket.connection.setup.timeout.ms",
     }
 )
-_PREFIXES = ("sasl.", "security.", "ssl.")
+_PREFIXES = ("config.providers.", "sasl.", "security.", "ssl.")
 _PRODUCER = frozenset(
     {
         "client.id",

@@ -83,12 +83,10 @@ class LogOffset:
 def batch_start(start: LogOffset, end: LogOffset) -> Ends:
     """Return where the batch (start, end] really begins.
 
-    A start that is an initial position may have been asked for anew on a replay; the position
-    that the first run used is inside the logged end.
+    The start of batch 0 is asked for anew on a replay; the position that the first run used is inside its
+    logged end, and in no other.
     """
-    if start.is_initial and end.origin is not None:
-        return end.origin
-    return start.ends
+    return start.ends if end.origin is None else end.origin
 
 
 def advance(start: LogOffset, starts: Ends, ends: Ends, topic_ids: Mapping[str, TopicId]) -> LogOffset:

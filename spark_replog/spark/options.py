@@ -278,6 +278,8 @@ def _typed(given: Mapping[str, str], name: str, default: _Value) -> _Value:
     if text is None:
         return default
     key = next(key for key in keys_of("source", "sink") if key.name == name)
+    if key.unit == "bool" and text.strip().lower() not in ("true", "false"):
+        raise _invalid(f'{name}: For input string: "{text}". Give one of: true, false.')
     return cast("_Value", parse_value(key, text))
 
 

@@ -109,9 +109,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             ReplogError: UNKNOWN_TOPIC_OR_PARTITION, REPLOG_DATA_LOSS, REPLOG_NO_QUORUM;
                 REPLOG_INVALID_OPTION: the starting options do not fit the log.
         """
-        if self._refused is not None:
-            raise self._refused
         at = self._position or self._initial_offset() if start is None else LogOffset.from_json(start)
+        if self._refused is not None and not at.topic_ids:
+            raise self._refused
         self._show(at)
         cluster = shared_cluster(self._options.store)
         view = self._view(cluster, at)

@@ -53,3 +53,7 @@ def test_a_run_that_cannot_reach_its_end_is_told_before_any_loss():
     less = "report available offset which is less than end offset during running query with Trigger.AvailableNow: a-0 "
     with pytest.raises(ReplogError, match=less + "latest offset: 4, end offset: 5.*END_OFFSET_HAS_GREATER"):
         check_target(target, view({A0: (0, 4), B0: (0, 1)}, {"a": "1", "b": "2"}))
+    with pytest.raises(
+        ReplogError, match=less + "latest offset: 4, end offset: 5; b-0 latest offset: 0, end offset: 1"
+    ):
+        check_target(target, view({A0: (0, 4), B0: (0, 0)}, {"a": "3", "b": "2"}))

@@ -72,8 +72,9 @@ def test_batch_1_after_an_empty_batch_0():
 
 
 def test_recreated_topic_is_new_even_at_the_same_offsets():
-    start = LogOffset(ends(orders={0: 5}), {"orders": "old"})
-    assert advance(start, ends(orders={0: 0}), ends(orders={0: 5}), {"orders": "new"}).topic_ids == {"orders": "new"}
+    start = LogOffset(ends(orders={0: 5, 1: 0}), {"orders": "old"})
+    moved = advance(start, ends(orders={0: 0, 1: 0}), ends(orders={0: 5, 1: 0}), {"orders": "new"})
+    assert moved.topic_ids == {"orders": "new"}
 
 
 def test_recreated_topic_without_rows_is_not_new_twice():
@@ -83,9 +84,10 @@ def test_recreated_topic_without_rows_is_not_new_twice():
     assert advance(moved, ends(orders={0: 0}), ends(orders={0: 0}), {"orders": "newer"}) is moved
 
 
-def test_foreign_checkpoint_is_refused():
+@pytest.mark.parametrize("more", [{}, {"@": 1}, {"@": {}}, {"@": {"v": "1", "ids": {}}}])
+def test_foreign_checkpoint_is_refused(more):
     with pytest.raises(InvalidConfigError, match=r"^\[REPLOG_INPUT\]"):
-        LogOffset.from_json({"orders": {"0": 1}})
+        LogOffset.from_json({"orders": {"0": 1}, **more})
 
 
 def test_checkpoint_of_a_newer_release_is_refused():

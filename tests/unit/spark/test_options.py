@@ -100,6 +100,8 @@ def test_source_needs_a_subscription():
         ({"minoffsetspertrigger": "-1"}, "must be positive"),
         ({"maxbytespertrigger": "0"}, "must be positive"),
         ({"minpartitions": "a"}, "must be positive"),
+        ({"failondataloss": "1"}, 'failOnDataLoss: For input string: "1"'),
+        ({"includeheaders": ""}, 'includeHeaders: For input string: ""'),
         ({"minpartitions": "-1"}, "minpartitions must be positive"),
         ({"minpartitions": "2147483648"}, 'minPartitions: For input string: "2147483648"'),
         ({"maxoffsetspertrigger": "9223372036854775808"}, "maxOffsetsPerTrigger: For input string"),
@@ -332,7 +334,7 @@ def test_schema_of_a_catalog_table_does_not_look_at_its_properties():
 def test_kafka_options_that_mean_nothing_here_are_named_once(caplog):
     harmless = {
         "kafka.bootstrap.servers": "h:1", "kafka.security.protocol": "SASL_SSL", "kafka.sasl.jaas.config": "x",
-        "kafka.client.rack": "3", "includeheaders": "true",
+        "kafka.client.rack": "3", "kafka.config.providers.env.class": "x", "includeheaders": "true",
     }  # fmt: skip
     kafka_options._logged.clear()
     assert write(**harmless) == write()

@@ -100,6 +100,7 @@ def test_bytes_are_shared_by_the_bytes_that_wait():
     sizes = even({A: 10, B: 30})
     assert limit_bytes({A: 0, B: 0}, {A: 100, B: 100}, 400, sizes) == {A: 20, B: 6}
     assert limit_bytes({A: 0, B: 0}, {A: 3, B: 100}, 400, sizes) == {A: 2, B: 12}
+    assert limit_bytes({A: 0, B: 0}, {A: 30, B: 10}, 400, sizes) == {A: 20, B: 6}, "each alone would fit"
 
 
 def test_everything_is_taken_when_it_fits():
@@ -119,6 +120,7 @@ def test_whole_partitions_do_not_let_the_others_past_the_limit():
 
 def test_a_row_larger_than_the_limit_is_still_taken():
     assert limit_bytes({A: 0, B: 7}, {A: 9, B: 7}, 5, even({A: 1000, B: 1})) == {A: 1, B: 7}
+    assert limit_bytes({A: 0, B: 0}, {A: 9, B: 9}, 1, even({A: 1, B: 1})) == {A: 1, B: 1}
 
 
 @pytest.mark.parametrize(

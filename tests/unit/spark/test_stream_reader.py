@@ -64,6 +64,7 @@ def test_batch_0_is_repeated_though_the_starting_option_does_not_fit_the_log_any
     source.write("t", {1: 2})
     query.restart()
     again = query.reader.initialOffset()
+    assert query.reader.latestOffset(logged, query.limit) != logged, "asked before the batch, where no task needs it"
     expected = [1, 2, 3] if option == "startingOffsets" else [0, 1, 2, 3]
     assert source.rows(query.reader, query.reader.partitions(again, logged)) == {"t-0": expected}
     query.committed = logged

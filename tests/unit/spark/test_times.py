@@ -16,6 +16,9 @@ NOW_MS = 1_700_000_000_000
         (" 1700000000000 ", 1700000000000),
         (0, 0),
         ("-1", -1),
+        (2**63 - 1, 2**63 - 1),
+        (str(2**63 - 1), 2**63 - 1),
+        ("-1 week 2 s", NOW_MS - 604_802_000),
         ("2024-05-06T07:08:09.1239Z", 1714979289123),
         ("2024-05-06T07:08:09", 1714979289000),
         ("2024-05-06T09:08:09+02:00", 1714979289000),
@@ -43,12 +46,12 @@ def test_no_time(value):
 @pytest.mark.parametrize(
     ("text", "expected"),
     [("15m", 900_000), ("500", 500), ("90s", 90_000), ("2 min", 120_000), ("1h 30m", 5_400_000), ("100ms", 100),
-     ("1D", 86_400_000), ("2500us", 2), ("0", 0)],
+     ("1D", 86_400_000), ("2500us", 2), ("0", 0), ("9" * 18, 10**18 - 1), ("1 week", 604_800_000)],
 )  # fmt: skip
 def test_duration(text, expected):
     assert parse_duration_ms(text) == expected
 
 
-@pytest.mark.parametrize("text", ["", "m", "-5m", "5 lightyears", "1.5h", "5m!"])
+@pytest.mark.parametrize("text", ["", "m", "-5m", "5 lightyears", "1.5h", "5m!", "9" * 19])
 def test_no_duration(text):
     assert parse_duration_ms(text) is None
