@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from spark_replog.config import parse_value, unknown_option_error
 from spark_replog.config.store import CLUSTER_KEYS
-from spark_replog.coordinator.authorizer import Authorizer, is_allowed
-from spark_replog.coordinator.cluster import Cluster
+from spark_replog.coordinator.admin import Admin
+from spark_replog.coordinator.authorizer import is_allowed
 from spark_replog.errors import ErrorCode, InvalidConfigError
 from spark_replog.log.acl import (
     CLUSTER_NAME,
@@ -65,7 +65,7 @@ class AclFilter:
         return sorted(each for each in found if all(getattr(each, field) == value for field, value in given.items()))
 
 
-class AclAdmin:
+class AclAdmin(Admin):
     """Adds, removes and lists ACLs; changes the store's settings. Thread safe.
 
     Args:
@@ -73,11 +73,6 @@ class AclAdmin:
         principal: who does it: ALTER on the cluster changes, DESCRIBE lists; None: see ``default_principal``.
         timeout_ms: for each change.
     """
-
-    def __init__(self, cluster: Cluster, principal: str | None = None, *, timeout_ms: int = 60_000) -> None:
-        self._cluster = cluster
-        self._authorizer = Authorizer(cluster, principal)
-        self._timeout_ms = timeout_ms
 
     def add(self, bindings: Iterable[AclBinding]) -> list[AclBinding]:
         """Add ACLs; return those that were not there.

@@ -62,6 +62,32 @@ def assign_replicas(
     return _assign_rack_unaware(sorted(brokers), partition_count, replication_factor, start, first_partition)
 
 
+def place_replicas(
+    brokers: Mapping[BrokerId, str | None],
+    fenced: Collection[BrokerId],
+    partition_count: int,
+    replication_factor: int,
+    *,
+    start_index: int | None = None,
+    first_partition: int = 0,
+) -> Assignment:
+    """Spread replicas over the brokers in service; fenced ones come last, and only where those are too few.
+
+    So each partition has a leader (source: Kafka's ``StripedReplicaPlacer``). The caller has checked that somebody is
+    in service and that the brokers are enough. Other arguments and errors: ``assign_replicas``.
+    """
+    active = {broker_id: rack for broker_id, rack in brokers.items() if broker_id not in fenced}
+    resting = sorted(set(brokers) - set(active))
+    active_count = min(replication_factor, len(active))
+    rows = assign_replicas(
+        active, partition_count, active_count, start_index=start_index, first_partition=first_partition
+    )
+    return tuple(
+        (*row, *(resting[(number + each) % len(resting)] for each in range(replication_factor - active_count)))
+        for number, row in enumerate(rows, first_partition)
+    )
+
+
 def check_explicit(
     assignment: Assignment,
     registered: Collection[BrokerId],

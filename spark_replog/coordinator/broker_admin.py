@@ -8,19 +8,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from spark_replog.coordinator.authorizer import Authorizer
+from spark_replog.coordinator import state_changes
+from spark_replog.coordinator.admin import Admin, topic_ledgers
 from spark_replog.coordinator.cluster import Cluster
 from spark_replog.coordinator.failover import failover_commands
 from spark_replog.coordinator.root_check import is_root_there
 from spark_replog.errors import ErrorCode, NotFoundError
-from spark_replog.ids import BrokerId, LedgerId
+from spark_replog.ids import BrokerId
 from spark_replog.ledger.ledger import Ledger
 from spark_replog.log.acl import AclOperation
 from spark_replog.log.cluster_state import ClusterLedgerState
 from spark_replog.log.commands import BrokerFence, encode_command
 from spark_replog.log.topic_state import TopicLedgerState
-
-ROOT_TIMEOUT_MS = 5000
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,19 +43,8 @@ class BrokerListing:
     replica_count: int
 
 
-class BrokerAdmin:
-    """Thread safe.
-
-    Args:
-        cluster: the opened store.
-        principal: who asks; None: see ``principal.default_principal``.
-        timeout_ms: for each ledger append.
-    """
-
-    def __init__(self, cluster: Cluster, *, principal: str | None = None, timeout_ms: int = 60_000) -> None:
-        self._cluster = cluster
-        self._authorizer = Authorizer(cluster, principal)
-        self._timeout_ms = timeout_ms
+class BrokerAdmin(Admin):
+    """Thread safe. Arguments: see ``Admin``."""
 
     def list_brokers(self) -> list[BrokerListing]:
         """Return the registered brokers, by id.
@@ -89,7 +77,7 @@ class BrokerAdmin:
                 found.url,
                 found.rack,
                 broker_id in fenced,
-                is_root_there(self._cluster.brokers, broker_id, ROOT_TIMEOUT_MS),
+                is_root_there(self._cluster.brokers, broker_id),
                 broker_id in self._cluster.brokers.metadata_broker_ids,
                 leaders.get(broker_id, 0),
                 in_sync.get(broker_id, 0),
@@ -135,22 +123,6 @@ class BrokerAdmin:
             settle_fences(self._cluster, ledger, self._timeout_ms)
 
 
-def topic_ledgers(cluster: Cluster) -> list[Ledger[TopicLedgerState]]:
-    """Return the ledgers of all published topics, as this process has folded the cluster ledger."""
-    with cluster.cluster_ledger.lock:
-        ledger_ids: dict[LedgerId, None] = {each[1]: None for each in cluster.cluster_ledger.state.topics.values()}
-    return [cluster.topic_ledger(each) for each in ledger_ids]
-
-
-def fence_commands(state: TopicLedgerState, wanted: frozenset[BrokerId]) -> list[BrokerFence]:
-    """Return what brings a topic ledger to the fences that the cluster ledger wants."""
-    known = state.fenced
-    return [
-        *(BrokerFence(each, True) for each in sorted(wanted - known)),
-        *(BrokerFence(each, False) for each in sorted(known - wanted)),
-    ]
-
-
 def settle_fences(cluster: Cluster, ledger: Ledger[TopicLedgerState], timeout_ms: int) -> bool:
     """Bring one topic ledger to the fences that the cluster ledger wants; return whether it was not.
 
@@ -159,11 +131,11 @@ def settle_fences(cluster: Cluster, ledger: Ledger[TopicLedgerState], timeout_ms
     """
     with cluster.cluster_ledger.lock:
         wanted = frozenset(cluster.cluster_ledger.state.fenced)
-    away = frozenset(each for each in wanted if not is_root_there(cluster.brokers, each, ROOT_TIMEOUT_MS))
+    away = frozenset(each for each in wanted if not is_root_there(cluster.brokers, each))
     now_ms = cluster.clock.now_ms()
 
     def propose(state: TopicLedgerState) -> tuple[bytes, ...] | None:
-        fences = fence_commands(state, wanted)
+        fences = state_changes.settle_fences(state, wanted)
         if not fences:
             return None
         given_up = away.intersection(each.broker_id for each in fences if each.is_fenced)

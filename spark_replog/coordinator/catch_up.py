@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Collection, Container, Iterable
+from collections.abc import Callable, Collection, Container, Iterable
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
 
@@ -13,6 +13,7 @@ from spark_replog.config import CoordinatorConfig
 from spark_replog.coordinator.failover import failover_commands
 from spark_replog.coordinator.replica_fetcher import CopyJob, ObjectKey, ReplicaFetcher
 from spark_replog.coordinator.root_check import is_root_there
+from spark_replog.coordinator.state_changes import join_isr, out_of_sync
 from spark_replog.errors import ReplogError
 from spark_replog.ids import BrokerId, LedgerId
 from spark_replog.ledger.ledger import Ledger
@@ -143,7 +144,7 @@ class CatchUp:
                     for each in ledger.state.under_replicated(include_out_of_sync=True)
                     if broker_id in each.missing
                 ]
-                if not missing and broker_id not in _out_of_sync(ledger.state):
+                if not missing and broker_id not in out_of_sync(ledger.state):
                     return Admission(True, object_count, copied_bytes)
             known = {id(each) for each in missing if (each.object.generation, each.object.name) in verified}
             wanted = [(each, broker_id) for each in missing if id(each) not in known]
@@ -155,13 +156,13 @@ class CatchUp:
             if self._record(ledger, copied, broker_id if has_all else None) or not (copied or has_all):
                 break
         with ledger.lock:
-            is_in_sync = broker_id not in _out_of_sync(ledger.state)
+            is_in_sync = broker_id not in out_of_sync(ledger.state)
         return Admission(is_in_sync, object_count, copied_bytes)
 
     def _returned_brokers(self, ledger: Ledger[TopicLedgerState]) -> list[BrokerId]:
         """Return brokers out of some ISR whose root answers and whose last shrink is long enough ago."""
         with ledger.lock:
-            out = _out_of_sync(ledger.state)
+            out = out_of_sync(ledger.state)
             last_shrink_ms = {broker_id: ledger.state.last_shrink_ms.get(broker_id, 0) for broker_id in out}
         earliest_ms = self._clock.now_ms() - self._config.replica_rejoin_wait_ms
         returned = []
@@ -213,27 +214,25 @@ class CatchUp:
             holders.setdefault(name, set()).add(broker_id)
         now_ms = self._clock.now_ms()
         commands = [encode_command(HoldersAdd(*name, tuple(sorted(brokers)))) for name, brokers in holders.items()]
+        while len(commands) >= COMMANDS_PER_ENTRY_MAX:
+            chunk, commands = tuple(commands[:COMMANDS_PER_ENTRY_MAX]), commands[COMMANDS_PER_ENTRY_MAX:]
+            self._decide(ledger, chunk)
         if joining is not None:
-            commands.append(encode_command(IsrChange(None, joining, True, now_ms)))
-        for start in range(0, len(commands), COMMANDS_PER_ENTRY_MAX):
-            self._decide(ledger, tuple(commands[start : start + COMMANDS_PER_ENTRY_MAX]))
+            self._decide(ledger, tuple(commands), lambda state: join_isr(state, joining, now_ms))
+        elif commands:
+            self._decide(ledger, tuple(commands))
         with ledger.lock:
-            return joining is not None and joining not in _out_of_sync(ledger.state)
+            return joining is not None and joining not in out_of_sync(ledger.state)
 
-    def _decide(self, ledger: Ledger[TopicLedgerState], commands: tuple[bytes, ...]) -> None:
-        ledger.append(lambda _: commands, timeout_ms=self._config.delivery_timeout_ms)
-
-
-def _out_of_sync(state: TopicLedgerState) -> set[BrokerId]:
-    return {
-        broker_id
-        for topic in state.topics.values()
-        if not topic.closed
-        for partition in topic.partitions
-        if len(partition.isr) < len(partition.replicas)
-        for broker_id in partition.replicas
-        if broker_id not in partition.isr and broker_id not in state.fenced
-    }
+    def _decide(
+        self,
+        ledger: Ledger[TopicLedgerState],
+        commands: tuple[bytes, ...],
+        then: Callable[[TopicLedgerState], list[IsrChange]] = lambda _: [],
+    ) -> None:
+        ledger.append(
+            lambda state: (*commands, *map(encode_command, then(state))), timeout_ms=self._config.delivery_timeout_ms
+        )
 
 
 def _is_targets_fault(error: BaseException | None) -> bool:

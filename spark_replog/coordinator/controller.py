@@ -12,12 +12,19 @@ from collections.abc import Mapping, Sequence
 
 from spark_replog.config import read_topic_config
 from spark_replog.coordinator import topic_rules
-from spark_replog.coordinator.assignment import Assignment, assign_replicas, check_explicit
-from spark_replog.coordinator.authorizer import Authorizer
-from spark_replog.coordinator.broker_admin import fence_commands
-from spark_replog.coordinator.cluster import Cluster, TopicHandle, unknown_topic
+from spark_replog.coordinator.admin import Admin
+from spark_replog.coordinator.assignment import Assignment, check_explicit, place_replicas
+from spark_replog.coordinator.cluster import Cluster, TopicHandle
 from spark_replog.coordinator.reassignment import is_reassigning
-from spark_replog.coordinator.root_check import is_root_there
+from spark_replog.coordinator.root_check import make_ledger_folders
+from spark_replog.coordinator.state_changes import (
+    check_deleted,
+    close_topic,
+    create_topic,
+    grow_topic,
+    leave_empty,
+    live_topic,
+)
 from spark_replog.coordinator.topic_description import TopicDescription, TopicListing, describe, would_be
 from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError
 from spark_replog.ids import BrokerId, LedgerId, TopicId, new_id
@@ -26,46 +33,32 @@ from spark_replog.log.acl import AclOperation
 from spark_replog.log.cluster_state import ClusterLedgerState
 from spark_replog.log.commands import (
     ConfigSet,
-    IsrChange,
     LedgerRegister,
     LogStartAdvance,
     LogStartReason,
     PartitionsAdd,
-    TopicClose,
     TopicInit,
     TopicPublish,
     TopicUnpublish,
     encode_command,
 )
-from spark_replog.log.topic_state import TopicLedgerState, TopicState
-from spark_replog.storage.paths import ledger_folders
+from spark_replog.log.topic_state import TopicLedgerState
 
 DEFAULT_REPLICATION_FACTOR_MAX = 3
-ROOT_TIMEOUT_MS = 5000
-"""A root that does not answer an admin command by then counts as away."""
 
 
-class Controller:
+class Controller(Admin):
     """Creates, grows, deletes and describes topics. Thread safe.
 
     Args:
-        cluster: the opened store.
-        principal: who asks; None: see ``principal.default_principal``.
-        timeout_ms: for each ledger append.
+        cluster, principal, timeout_ms: see ``Admin``.
         is_internal: this project's own code asks, for its internal topics: no ACL is asked.
     """
 
     def __init__(
-        self,
-        cluster: Cluster,
-        *,
-        principal: str | None = None,
-        timeout_ms: int = 60_000,
-        is_internal: bool = False,
+        self, cluster: Cluster, principal: str | None = None, *, timeout_ms: int = 60_000, is_internal: bool = False
     ) -> None:
-        self._cluster = cluster
-        self._timeout_ms = timeout_ms
-        self._authorizer = Authorizer(cluster, principal)
+        super().__init__(cluster, principal, timeout_ms=timeout_ms)
         self._is_internal = is_internal
 
     def create_topic(
@@ -135,7 +128,7 @@ class Controller:
             NotFoundError: UNKNOWN_TOPIC_OR_PARTITION.
             RetriableError: REPLOG_NO_QUORUM.
         """
-        self._require(AclOperation.DELETE, name)
+        self._require_topic(AclOperation.DELETE, name)
         self._cluster.refresh()
         self._finish_delete(self._cluster.lookup(name))
 
@@ -155,35 +148,41 @@ class Controller:
             RetriableError: REASSIGNMENT_IN_PROGRESS.
             NotFoundError: UNKNOWN_TOPIC_OR_PARTITION.
         """
-        self._require(AclOperation.ALTER, name)
-        handle = self._cluster.lookup(name)
-        ledger, topic = self._cluster.topic_state(handle)
+        self._require_topic(AclOperation.ALTER, name)
+        handle, ledger = self._open(name)
         with ledger.lock:
+            topic = ledger.state.topics[handle.topic_id]
             count = len(topic.partitions)
             first_row = topic.partitions[0].replicas
         topic_rules.check_growth(name, count, total)
-        racks = self._racks()
-        brokers = sorted(racks)
-        start = next((number for number, broker in enumerate(brokers) if broker >= first_row[0]), 0)
-        added = assign_replicas(racks, total - count, len(first_row), start_index=start, first_partition=count)
+        racks, fenced = self._racks(), self._fenced()
         if assignment is not None:
             added = tuple(tuple(row) for row in assignment)
             topic_rules.check_assignment_count(total - count, len(added))
-            check_explicit(added, racks, replication_factor=len(first_row))
-        self._make_folders(handle.ledger_id, {broker for row in added for broker in row})
+            check_explicit(added, racks, fenced, replication_factor=len(first_row))
+        else:
+            topic_rules.check_somebody_leads(set(racks), fenced)
+            active = sorted(set(racks) - fenced)
+            start = next((at for at, broker_id in enumerate(active) if broker_id >= first_row[0]), 0)
+            added = place_replicas(
+                racks, fenced, total - count, len(first_row), start_index=start, first_partition=count
+            )
+        away = self._make_folders(handle.ledger_id, {broker for row in added for broker in row})
 
-        def propose(state: TopicLedgerState) -> bytes | None:
-            current = state.topics[handle.topic_id]
-            if current.closed:
-                raise unknown_topic(name, self._cluster.path)
+        def propose(state: TopicLedgerState) -> tuple[bytes, ...]:
+            current = live_topic(state, handle.topic_id)
             topic_rules.check_growth(name, len(current.partitions), total)
             if any(is_reassigning(each) for each in current.partitions):
                 raise topic_rules.reassignment_in_progress(name)
-            if len(current.partitions) != count:
-                raise topic_rules.changed_meanwhile(name)
-            return encode_command(PartitionsAdd(handle.topic_id, total, added))
+            grown = grow_topic(state, PartitionsAdd(handle.topic_id, total, added), fenced=fenced)
+            return tuple(map(encode_command, grown))
 
-        ledger.append(propose, timeout_ms=self._timeout_ms)
+        def leave(state: TopicLedgerState) -> tuple[bytes, ...]:
+            return tuple(map(encode_command, leave_empty(state, handle.topic_id, range(count, total), away)))
+
+        self._decide(ledger, propose)
+        if away:
+            self._decide(ledger, leave)
         return self._describe(name)
 
     def alter_config(self, name: str, changes: Mapping[str, str | None]) -> TopicDescription:
@@ -197,24 +196,20 @@ class Controller:
             NotFoundError: UNKNOWN_TOPIC_OR_PARTITION.
             RetriableError: REPLOG_NO_QUORUM.
         """
-        self._require(AclOperation.ALTER_CONFIGS, name)
-        self._cluster.refresh()
-        handle = self._cluster.lookup(name)
-        ledger, _ = self._cluster.topic_state(handle)
+        self._require_topic(AclOperation.ALTER_CONFIGS, name)
+        handle, ledger = self._open(name)
 
-        def propose(state: TopicLedgerState) -> bytes | None:
-            topic = state.topics[handle.topic_id]
-            if topic.closed:
-                raise unknown_topic(name, self._cluster.path)
+        def propose(state: TopicLedgerState) -> tuple[bytes, ...]:
+            topic = live_topic(state, handle.topic_id)
             wanted = {**topic.config, **{key: value for key, value in changes.items() if value is not None}}
             for key in [key for key, value in changes.items() if value is None]:
                 wanted.pop(key, None)
             _validated_config(wanted)
             if wanted == topic.config:
-                return None
-            return encode_command(ConfigSet(handle.topic_id, tuple(sorted(changes.items()))))
+                return ()
+            return (encode_command(ConfigSet(handle.topic_id, tuple(sorted(changes.items())))),)
 
-        ledger.append(propose, timeout_ms=self._timeout_ms)
+        self._decide(ledger, propose)
         return self._describe(name)
 
     def delete_records(self, name: str, offsets: Mapping[int, int]) -> TopicDescription:
@@ -232,22 +227,18 @@ class Controller:
             NotFoundError: UNKNOWN_TOPIC_OR_PARTITION.
             RetriableError: REPLOG_NO_QUORUM.
         """
-        self._require(AclOperation.DELETE, name)
-        self._cluster.refresh()
-        handle = self._cluster.lookup(name)
-        ledger, _ = self._cluster.topic_state(handle)
+        self._require_topic(AclOperation.DELETE, name)
+        handle, ledger = self._open(name)
 
-        def propose(state: TopicLedgerState) -> bytes | None:
-            topic = state.topics[handle.topic_id]
-            if topic.closed:
-                raise unknown_topic(name, self._cluster.path)
+        def propose(state: TopicLedgerState) -> tuple[bytes, ...]:
+            topic = live_topic(state, handle.topic_id)
             bounds = [(each.log_start_offset, each.high_watermark) for each in topic.partitions]
             moved = topic_rules.log_starts(name, bounds, offsets)
             if not moved:
-                return None
-            return encode_command(LogStartAdvance(handle.topic_id, LogStartReason.DELETE_RECORDS, moved))
+                return ()
+            return (encode_command(LogStartAdvance(handle.topic_id, LogStartReason.DELETE_RECORDS, moved)),)
 
-        ledger.append(propose, timeout_ms=self._timeout_ms)
+        self._decide(ledger, propose)
         return self._describe(name)
 
     def list_topics(self) -> list[TopicListing]:
@@ -275,24 +266,13 @@ class Controller:
             NotFoundError: UNKNOWN_TOPIC_OR_PARTITION.
             RetriableError: REPLOG_NO_QUORUM.
         """
-        self._require(AclOperation.DESCRIBE, name)
+        self._require_topic(AclOperation.DESCRIBE, name)
         return self._describe(name)
 
-    def _require(self, operation: AclOperation, name: str) -> None:
-        """Check the caller's right before it is looked whether the topic exists.
-
-        Raises:
-            AuthorizationError: TOPIC_AUTHORIZATION_FAILED.
-        """
-        self._cluster.refresh_if_stale()
-        self._authorizer.require_topic(operation, name)
-
     def _describe(self, name: str) -> TopicDescription:
-        self._cluster.refresh()
-        handle = self._cluster.lookup(name)
-        ledger, topic = self._cluster.topic_state(handle)
+        handle, ledger = self._open(name)
         with ledger.lock:
-            return describe(handle, topic)
+            return describe(handle, ledger.state.topics[handle.topic_id])
 
     def offsets(self, name: str, at: str = "end") -> dict[int, int]:
         """Return per partition the log start offset (``start``) or the high watermark (``end``).
@@ -320,9 +300,7 @@ class Controller:
         Raises:
             InvalidConfigError: see ``create_topic``.
         """
-        racks = self._racks()
-        with self._cluster.cluster_ledger.lock:
-            fenced = set(self._cluster.cluster_ledger.state.fenced)
+        racks, fenced = self._racks(), self._fenced()
         if assignment is not None:
             if partitions is not None or replicas is not None:
                 raise InvalidConfigError(
@@ -334,7 +312,7 @@ class Controller:
         factor = min(DEFAULT_REPLICATION_FACTOR_MAX, len(racks)) if replicas is None else replicas
         topic_rules.check_replication_factor(factor, len(racks))
         topic_rules.check_somebody_leads(set(racks), fenced)
-        return assign_replicas(racks, 1 if partitions is None else partitions, factor, start_index=start_index)
+        return place_replicas(racks, fenced, 1 if partitions is None else partitions, factor, start_index=start_index)
 
     def _live_handle(self, name: str) -> TopicHandle | None:
         """Return the published topic; one whose deletion stopped half way is unpublished first."""
@@ -379,16 +357,7 @@ class Controller:
     def _make_folders(self, ledger_id: LedgerId, data_brokers: set[BrokerId]) -> set[BrokerId]:
         """Make the ledger's folders on the brokers concerned; return those that could not be reached."""
         brokers = self._cluster.brokers
-        away: set[BrokerId] = set()
-        for broker_id in sorted(data_brokers.union(brokers.metadata_broker_ids)):
-            folders = ledger_folders(ledger_id, metadata=broker_id in brokers.metadata_broker_ids)
-            # A root that is not what it says must not get folders: it would come back empty.
-            if not is_root_there(brokers, broker_id, ROOT_TIMEOUT_MS):
-                away.add(broker_id)
-                continue
-            for folder in folders:
-                brokers.store(broker_id).make_folder(folder)
-        return away & data_brokers
+        return make_ledger_folders(brokers, ledger_id, data_brokers.union(brokers.metadata_broker_ids)) & data_brokers
 
     def _init_topic(
         self,
@@ -399,22 +368,15 @@ class Controller:
         away: set[BrokerId],
     ) -> TopicId:
         """Decide the topic in its ledger; brokers that are away start out of sync."""
-        topic_id = new_id()
-        with self._cluster.cluster_ledger.lock:
-            fenced = frozenset(self._cluster.cluster_ledger.state.fenced)
-        now_ms = self._cluster.clock.now_ms()
-        commands = (
-            encode_command(TopicInit(topic_id, name, assignment, config)),
-            *(encode_command(IsrChange(topic_id, broker_id, False, now_ms)) for broker_id in sorted(away)),
-        )
+        made = TopicInit(new_id(), name, assignment, config)
+        fenced, now_ms = self._fenced(), self._cluster.clock.now_ms()
 
-        def propose(state: TopicLedgerState) -> tuple[bytes, ...] | None:
-            if topic_id in state.topics:
-                return None
-            return (*(encode_command(each) for each in fence_commands(state, fenced)), *commands)
+        def propose(state: TopicLedgerState) -> tuple[bytes, ...]:
+            commands = create_topic(state, made, fenced=fenced, away=away, now_ms=now_ms)
+            return tuple(map(encode_command, commands))
 
-        self._cluster.topic_ledger(ledger_id).append(propose, timeout_ms=self._timeout_ms)
-        return topic_id
+        self._decide(self._cluster.topic_ledger(ledger_id), propose)
+        return made.topic_id
 
     def _publish(self, handle: TopicHandle) -> TopicId:
         """Give the topic its name; return the id that has it: another one's where a race was lost."""
@@ -431,7 +393,10 @@ class Controller:
             return ledger.state.topics[handle.name][0]
 
     def _finish_delete(self, handle: TopicHandle) -> None:
-        self._close(self._cluster.topic_ledger(handle.ledger_id), handle.topic_id)
+        topic_ledger = self._cluster.topic_ledger(handle.ledger_id)
+        self._close(topic_ledger, handle.topic_id)
+        with topic_ledger.lock:
+            check_deleted(topic_ledger.state, handle.topic_id, handle.name)
 
         def propose(state: ClusterLedgerState) -> bytes | None:
             found = state.topics.get(handle.name)
@@ -441,11 +406,7 @@ class Controller:
         self._cluster.cluster_ledger.append(propose, timeout_ms=self._timeout_ms)
 
     def _close(self, ledger: Ledger[TopicLedgerState], topic_id: TopicId) -> None:
-        def propose(state: TopicLedgerState) -> bytes | None:
-            topic: TopicState | None = state.topics.get(topic_id)
-            return None if topic is None or topic.closed else encode_command(TopicClose(topic_id))
-
-        ledger.append(propose, timeout_ms=self._timeout_ms)
+        self._decide(ledger, lambda state: tuple(map(encode_command, close_topic(state, topic_id))))
 
 
 def _validated_config(config: Mapping[str, str]) -> tuple[tuple[str, str], ...]:

@@ -11,7 +11,8 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from spark_replog.coordinator.broker_admin import settle_fences, topic_ledgers
+from spark_replog.coordinator.admin import topic_ledgers
+from spark_replog.coordinator.broker_admin import settle_fences
 from spark_replog.coordinator.catch_up import CatchUp
 from spark_replog.coordinator.cluster import Cluster
 from spark_replog.coordinator.failover import LeaderFailover
@@ -19,6 +20,7 @@ from spark_replog.coordinator.generations import advance_generation
 from spark_replog.coordinator.partition_admin import complete_reassignments
 from spark_replog.coordinator.replica_fetcher import ReplicaFetcher
 from spark_replog.coordinator.root_check import is_root_there
+from spark_replog.coordinator.state_changes import change_partition
 from spark_replog.errors import ReplogError
 from spark_replog.ids import BrokerId
 from spark_replog.ledger.ledger import Ledger
@@ -159,10 +161,7 @@ def preferred_elections(state: TopicLedgerState, live: set[BrokerId], percentage
             total[first] = total.get(first, 0) + 1
             found = elect_preferred(each.replicas, each.isr, live)
             if each.leader != first and found is not None and not each.adding:
-                change = PartitionChange(
-                    topic.topic_id, number, each.leader_epoch, each.partition_epoch, first, each.isr, each.replicas,
-                    each.adding, each.removing,
-                )  # fmt: skip
+                change = change_partition(state, topic.topic_id, number, leader=first)
                 preferred.setdefault(first, []).append(change)
     return [
         change

@@ -15,6 +15,7 @@ from collections.abc import Collection
 
 from spark_replog.coordinator.cluster import Cluster
 from spark_replog.coordinator.root_check import is_root_there
+from spark_replog.coordinator.state_changes import leave_isr
 from spark_replog.ids import BrokerId
 from spark_replog.ledger.ledger import Ledger
 from spark_replog.log.commands import IsrChange, Truncate, encode_command
@@ -95,5 +96,5 @@ def failover_commands(
         return []
     after_index = state.lost_after(gone)
     commands: list[Truncate | IsrChange] = [] if after_index is None else [Truncate(after_index)]
-    leaving = sorted(broker_id for broker_id in gone if any(broker_id in each.isr for each in led))
-    return [*commands, *(IsrChange(None, broker_id, False, now_ms) for broker_id in leaving)]
+    leaving = {broker_id for partition in led for broker_id in gone.intersection(partition.isr)}
+    return [*commands, *leave_isr(state, leaving, now_ms)]

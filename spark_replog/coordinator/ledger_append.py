@@ -24,6 +24,7 @@ from spark_replog.coordinator.replication_round import (
     plan_round,
     run_round,
 )
+from spark_replog.coordinator.state_changes import leave_isr
 from spark_replog.errors import ErrorCode, ReplogError, RetriableError
 from spark_replog.ids import BrokerId
 from spark_replog.ledger.ledger import Ledger
@@ -309,11 +310,7 @@ class LedgerAppend:
         if not known.departed and not known.copied:
             return ()
         now_ms = self._services.clock.now_ms()
-        commands: list[IsrChange | HoldersAdd] = [
-            IsrChange(None, broker_id, False, now_ms)
-            for broker_id in sorted(known.departed)
-            if _is_in_sync(state, broker_id)
-        ]
+        commands: list[IsrChange | HoldersAdd] = [*leave_isr(state, known.departed, now_ms)]
         for missing in state.under_replicated(include_out_of_sync=True):
             added = known.holders((missing.object.generation, missing.object.name), frozenset())
             brokers = tuple(sorted(added.intersection(missing.missing)))
@@ -451,7 +448,3 @@ def _leader_epoch(ledger: Ledger[TopicLedgerState], key: PartitionKey) -> int | 
         if topic is None or topic.closed:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         return topic.partitions[number].leader_epoch
-
-
-def _is_in_sync(state: TopicLedgerState, broker_id: BrokerId) -> bool:
-    return any(broker_id in partition.isr for topic in state.topics.values() for partition in topic.partitions)

@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from spark_replog.coordinator import reassignment
-from spark_replog.coordinator.authorizer import Authorizer
-from spark_replog.coordinator.cluster import Cluster, TopicHandle
+from spark_replog.coordinator.admin import Admin, is_overtaken
+from spark_replog.coordinator.cluster import TopicHandle
 from spark_replog.coordinator.failover import LeaderFailover
-from spark_replog.coordinator.root_check import is_root_there
-from spark_replog.coordinator.state_machines import PartitionPhase, check_partition_move, partition_phase
+from spark_replog.coordinator.root_check import is_root_there, make_ledger_folders
+from spark_replog.coordinator.state_changes import change_partition, live_topic
 from spark_replog.errors import ErrorCode, NotFoundError, ReplogError
 from spark_replog.ids import BrokerId
 from spark_replog.ledger.ledger import Ledger
@@ -22,8 +22,8 @@ from spark_replog.log.commands import PartitionChange, encode_command
 from spark_replog.log.election import NO_LEADER, Election, elect_offline, elect_preferred
 from spark_replog.log.leadership import UNCLEAN_KEY
 from spark_replog.log.partition_state import PartitionState
+from spark_replog.log.results import CommandResult
 from spark_replog.log.topic_state import TopicLedgerState
-from spark_replog.storage.paths import ledger_folders
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,22 +40,11 @@ class PartitionOutcome:
     error: ReplogError | None = None
 
 
-_Decide = Callable[[int, PartitionState], PartitionChange]
+_Decide = Callable[[TopicLedgerState, int], PartitionChange]
 
 
-class PartitionAdmin:
-    """Thread safe.
-
-    Args:
-        cluster: the opened store.
-        principal: who asks; None: see ``principal.default_principal``.
-        timeout_ms: for each ledger append.
-    """
-
-    def __init__(self, cluster: Cluster, *, principal: str | None = None, timeout_ms: int = 60_000) -> None:
-        self._cluster = cluster
-        self._authorizer = Authorizer(cluster, principal)
-        self._timeout_ms = timeout_ms
+class PartitionAdmin(Admin):
+    """Thread safe. Arguments: see ``Admin``."""
 
     def elect_leaders(
         self, name: str, partitions: Iterable[int] | None = None, *, is_unclean: bool = False
@@ -74,8 +63,7 @@ class PartitionAdmin:
             NotFoundError: UNKNOWN_TOPIC_OR_PARTITION: no such topic.
             RetriableError: REPLOG_NO_QUORUM.
         """
-        self._cluster.refresh_if_stale()
-        self._authorizer.require_cluster(AclOperation.ALTER)
+        self._require_cluster(AclOperation.ALTER)
         handle, ledger = self._open(name)
         live = self._live_brokers(ledger, handle)
         if is_unclean:
@@ -83,26 +71,21 @@ class PartitionAdmin:
                 leaders = {each.leader for each in ledger.state.topics[handle.topic_id].partitions}
             LeaderFailover(self._cluster).fail_over(ledger, leaders - live - {NO_LEADER})
 
-        def decide(number: int, partition: PartitionState) -> PartitionChange:
-            topic = ledger.state.topics[handle.topic_id]
-            check_partition_move(partition_phase(topic, number), PartitionPhase.ONLINE, topic=name, partition=number)
+        def decide(state: TopicLedgerState, number: int) -> PartitionChange:
+            topic = live_topic(state, handle.topic_id)
+            partition, candidates = topic.partitions[number], live - state.fenced
             if is_unclean:
                 allowed = topic.config.get(UNCLEAN_KEY, "").lower() == "true"
-                found = _unclean(partition, live, name, number, allowed)
+                found = _unclean(partition, candidates, name, number, allowed)
             else:
-                found = _preferred(partition, live, name, number)
-            isr = partition.isr if not found.is_unclean else found.isr
-            return PartitionChange(
+                found = _preferred(partition, candidates, name, number)
+            return change_partition(
+                state,
                 handle.topic_id,
                 number,
-                partition.leader_epoch,
-                partition.partition_epoch,
-                found.leader,
-                isr,
-                partition.replicas,
-                partition.adding,
-                partition.removing,
-                found.is_unclean,
+                leader=found.leader,
+                isr=found.isr if found.is_unclean else None,
+                is_unclean=found.is_unclean,
             )
 
         return self._change(handle, ledger, partitions, decide)
@@ -116,20 +99,22 @@ class PartitionAdmin:
             NotFoundError: UNKNOWN_TOPIC_OR_PARTITION.
             RetriableError: REPLOG_NO_QUORUM.
         """
-        self._cluster.refresh_if_stale()
-        self._authorizer.require_cluster(AclOperation.ALTER)
+        self._require_cluster(AclOperation.ALTER)
         self._cluster.refresh()
         with self._cluster.cluster_ledger.lock:
             registered = set(self._cluster.cluster_ledger.state.brokers)
         for target in targets.values():
             reassignment.check_target(target, registered)
         handle, ledger = self._open(name)
-        self._make_folders(handle, {broker_id for target in targets.values() for broker_id in target})
+        brokers = self._cluster.brokers
+        wanted = {broker_id for target in targets.values() for broker_id in target}
+        for broker_id in make_ledger_folders(brokers, handle.ledger_id, wanted):
+            brokers.check_root(broker_id)  # says what is wrong with it
         outcomes = self._change(
             handle,
             ledger,
             sorted(targets),
-            lambda number, partition: reassignment.begin(handle.topic_id, number, partition, targets[number]),
+            lambda state, number: reassignment.begin(state, handle.topic_id, number, targets[number]),
         )
         complete_reassignments(ledger, self._timeout_ms)
         return [each if each.error else self._outcome(ledger, handle, each.partition, None) for each in outcomes]
@@ -140,28 +125,20 @@ class PartitionAdmin:
         Returns:
             Per partition its state; errors NO_REASSIGNMENT_IN_PROGRESS, INVALID_REPLICA_ASSIGNMENT.
         """
-        self._cluster.refresh_if_stale()
-        self._authorizer.require_cluster(AclOperation.ALTER)
+        self._require_cluster(AclOperation.ALTER)
         handle, ledger = self._open(name)
         return self._change(
-            handle, ledger, partitions, lambda number, found: reassignment.cancel(handle.topic_id, number, found)
+            handle, ledger, partitions, lambda state, number: reassignment.cancel(state, handle.topic_id, number)
         )
 
     def list_reassignments(self, name: str) -> list[PartitionOutcome]:
         """Return the partitions that are being moved."""
-        self._cluster.refresh_if_stale()
-        self._authorizer.require_topic(AclOperation.DESCRIBE, name)
+        self._require_topic(AclOperation.DESCRIBE, name)
         handle, ledger = self._open(name)
         with ledger.lock:
             found = ledger.state.topics[handle.topic_id].partitions
             moving = [number for number, each in enumerate(found) if reassignment.is_reassigning(each)]
         return [self._outcome(ledger, handle, number, None) for number in moving]
-
-    def _open(self, name: str) -> tuple[TopicHandle, Ledger[TopicLedgerState]]:
-        self._cluster.refresh()
-        handle = self._cluster.lookup(name)
-        ledger, _ = self._cluster.topic_state(handle)
-        return handle, ledger
 
     def _live_brokers(self, ledger: Ledger[TopicLedgerState], handle: TopicHandle) -> set[BrokerId]:
         with ledger.lock:
@@ -169,13 +146,6 @@ class PartitionAdmin:
             fenced = ledger.state.fenced
         timeout_ms = self._cluster.config.replica_lag_time_max_ms
         return {each for each in assigned - fenced if is_root_there(self._cluster.brokers, each, timeout_ms)}
-
-    def _make_folders(self, handle: TopicHandle, broker_ids: set[BrokerId]) -> None:
-        brokers = self._cluster.brokers
-        for broker_id in sorted(broker_ids):
-            brokers.check_root(broker_id)
-            for folder in ledger_folders(handle.ledger_id, metadata=False):
-                brokers.store(broker_id).make_folder(folder)
 
     def _change(
         self,
@@ -187,23 +157,33 @@ class PartitionAdmin:
         """Decide the changes of all partitions in one ENTRY, each made from the newest fold."""
         errors: dict[int, ReplogError] = {}
         numbers: list[int] = []
+        asked: list[int] = []
+        done: set[int] = set()
+        wanted = None if partitions is None else list(dict.fromkeys(partitions))
 
         def propose(state: TopicLedgerState) -> tuple[bytes, ...] | None:
             errors.clear()
-            topic = state.topics[handle.topic_id]
-            numbers[:] = range(len(topic.partitions)) if partitions is None else partitions
+            asked.clear()
+            topic = live_topic(state, handle.topic_id)
+            numbers[:] = range(len(topic.partitions)) if wanted is None else wanted
             commands = []
             for number in numbers:
                 if not 0 <= number < len(topic.partitions):
                     errors[number] = _no_partition(handle.name, number, len(topic.partitions))
                     continue
+                if number in done:
+                    continue
                 try:
-                    commands.append(encode_command(decide(number, topic.partitions[number])))
+                    commands.append(encode_command(decide(state, number)))
+                    asked.append(number)
                 except ReplogError as error:
                     errors[number] = error
             return tuple(commands) or None
 
-        ledger.append(propose, timeout_ms=self._timeout_ms)
+        def keep(results: Sequence[CommandResult]) -> None:
+            done.update(number for number, each in zip(asked, results, strict=False) if not is_overtaken(each))
+
+        self._decide(ledger, propose, keep)
         return [self._outcome(ledger, handle, number, errors.get(number)) for number in numbers]
 
     def _outcome(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from spark_replog.coordinator.authorizer import Authorizer
+from spark_replog.coordinator.admin import Admin
 from spark_replog.coordinator.cluster import Cluster
 from spark_replog.errors import ErrorCode, InvalidConfigError
 from spark_replog.ids import LedgerId
@@ -70,7 +70,7 @@ class ClientQuotaManager:
         return FetchQuota(quota.limit_per_second, rate_key(quota.scope, user, client_id))
 
 
-class QuotaAdmin:
+class QuotaAdmin(Admin):
     """Sets and shows quotas, as entries of the cluster ledger. Thread safe.
 
     Args:
@@ -79,11 +79,6 @@ class QuotaAdmin:
             ``default_principal``.
         timeout_ms: for each change.
     """
-
-    def __init__(self, cluster: Cluster, principal: str | None = None, *, timeout_ms: int = 60_000) -> None:
-        self._cluster = cluster
-        self._authorizer = Authorizer(cluster, principal)
-        self._timeout_ms = timeout_ms
 
     def alter(self, entity: QuotaEntity, changes: Mapping[str, int | None]) -> None:
         """Set (bytes per second) or remove (None) quotas of one entity.

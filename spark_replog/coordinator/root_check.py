@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from spark_replog.errors import ReplogError
-from spark_replog.ids import BrokerId
+from spark_replog.ids import BrokerId, LedgerId
 from spark_replog.storage.brokers import BrokerSet
 from spark_replog.storage.io_pool import io_pool
+from spark_replog.storage.paths import ledger_folders
+
+ROOT_TIMEOUT_MS = 5000
+"""A root that does not answer an admin command by then counts as away."""
 
 
-def is_root_there(brokers: BrokerSet, broker_id: BrokerId, timeout_ms: int) -> bool:
+def is_root_there(brokers: BrokerSet, broker_id: BrokerId, timeout_ms: int = ROOT_TIMEOUT_MS) -> bool:
     """Return whether the root answers in time and is what its ``replog.json`` said at open."""
     answer = io_pool().submit_to(brokers.url(broker_id), brokers.check_root, broker_id)
     try:
@@ -17,3 +23,18 @@ def is_root_there(brokers: BrokerSet, broker_id: BrokerId, timeout_ms: int) -> b
         answer.cancel()
         return False
     return True
+
+
+def make_ledger_folders(brokers: BrokerSet, ledger_id: LedgerId, broker_ids: Iterable[BrokerId]) -> set[BrokerId]:
+    """Make a ledger's folders on brokers; return those whose root is away, which get none.
+
+    A root that is not what it says must not get folders: it would come back as an empty one.
+    """
+    away = set()
+    for broker_id in sorted(broker_ids):
+        if not is_root_there(brokers, broker_id):
+            away.add(broker_id)
+            continue
+        for folder in ledger_folders(ledger_id, metadata=broker_id in brokers.metadata_broker_ids):
+            brokers.store(broker_id).make_folder(folder)
+    return away

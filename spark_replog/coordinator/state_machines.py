@@ -1,12 +1,14 @@
 """The states of partitions and replicas, and the moves between them that brokers which run nothing can make.
 
 Source: Kafka's ``PartitionStateMachine`` and ``ReplicaStateMachine``. A state is not kept: it follows from the
-fold, so a coordinator that takes over has nothing to recompute. What a move changes is a ledger entry.
+fold, so a coordinator that takes over has nothing to recompute. What a move changes is a ledger entry, made in
+``state_changes``. New is a state within an entry: the one that makes a partition or a replica makes it online or
+offline as well.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from enum import Enum
 
 from spark_replog.errors import ErrorCode, ReplogError
@@ -58,40 +60,46 @@ REPLICA_MOVES: Mapping[ReplicaPhase, frozenset[ReplicaPhase]] = {
 
 
 def partition_phase(topic: TopicState | None, number: int) -> PartitionPhase:
-    """Return where a partition stands by the fold; NEW while nobody was ever elected."""
+    """Return where a partition stands by the fold: OFFLINE without a leader, or when its topic was deleted."""
     if topic is None or number >= len(topic.partitions):
         return PartitionPhase.NON_EXISTENT
     partition = topic.partitions[number]
     return PartitionPhase.OFFLINE if topic.closed or partition.leader == NO_LEADER else PartitionPhase.ONLINE
 
 
-def replica_phase(partition: PartitionState, broker_id: BrokerId) -> ReplicaPhase:
-    """Return where a replica stands by the fold: NEW while a reassignment brings it."""
+def replica_phase(partition: PartitionState, broker_id: BrokerId, fenced: Collection[BrokerId]) -> ReplicaPhase:
+    """Return where a replica stands by the fold: ONLINE in sync and in service, else OFFLINE.
+
+    A fenced broker may be the last in sync; it stays offline, as in Kafka.
+    """
     if broker_id not in partition.replicas:
         return ReplicaPhase.NON_EXISTENT
-    if broker_id in partition.isr:
-        return ReplicaPhase.ONLINE
-    return ReplicaPhase.NEW if broker_id in partition.adding else ReplicaPhase.OFFLINE
+    is_online = broker_id in partition.isr and broker_id not in fenced and not partition.retired
+    return ReplicaPhase.ONLINE if is_online else ReplicaPhase.OFFLINE
 
 
-def check_partition_move(before: PartitionPhase, target: PartitionPhase, **where: object) -> None:
-    """Refuse a move that the state machine does not have.
-
-    Raises:
-        ReplogError: INVALID_REQUEST: nothing was changed.
-    """
-    if before not in PARTITION_MOVES[target]:
-        raise _illegal(before, target, where)
-
-
-def check_replica_move(before: ReplicaPhase, target: ReplicaPhase, **where: object) -> None:
-    """Refuse a move that the state machine does not have.
+def move_partition(before: PartitionPhase, *targets: PartitionPhase, **where: object) -> None:
+    """Walk a partition through its states; refuse a step that the state machine does not have.
 
     Raises:
         ReplogError: INVALID_REQUEST: nothing was changed.
     """
-    if before not in REPLICA_MOVES.get(target, frozenset()):
-        raise _illegal(before, target, where)
+    for target in targets:
+        if before not in PARTITION_MOVES[target]:
+            raise _illegal(before, target, where)
+        before = target
+
+
+def move_replica(before: ReplicaPhase, *targets: ReplicaPhase, **where: object) -> None:
+    """Walk a replica through its states; refuse a step that the state machine does not have.
+
+    Raises:
+        ReplogError: INVALID_REQUEST: nothing was changed.
+    """
+    for target in targets:
+        if before not in REPLICA_MOVES.get(target, frozenset()):
+            raise _illegal(before, target, where)
+        before = target
 
 
 def _illegal(before: Enum, target: Enum, where: dict[str, object]) -> ReplogError:

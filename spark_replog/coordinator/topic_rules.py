@@ -159,12 +159,3 @@ def reassignment_in_progress(name: str) -> RetriableError:
         "(replog topic reassign NAME --cancel).",
         topic=name,
     )
-
-
-def changed_meanwhile(name: str) -> RetriableError:
-    """Return the error of an admin command that another one overtook."""
-    return RetriableError(
-        ErrorCode.INVALID_REQUEST,
-        f"another command changed '{name}' meanwhile. Look at it and repeat the command if it still applies.",
-        topic=name,
-    )

@@ -285,6 +285,7 @@ class Ledger(Generic[S]):
             proposed = self._ask(each)
             if proposed:
                 commands += proposed
+                each.command_count = len(proposed)
                 command_nos.append(len(commands) - 1)
                 batch.append(each)
         if batch:
@@ -388,7 +389,8 @@ class Ledger(Generic[S]):
         with self._turn:
             for request in self._sent:
                 if not request.is_done:
-                    request.outcome = AppendOutcome(index, results[index][request.command_no])
+                    mine = results[index][: request.command_no + 1][-request.command_count :]
+                    request.outcome = AppendOutcome(index, mine[-1], mine)
             self._sent = []
             self._turn.notify_all()
 

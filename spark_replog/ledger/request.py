@@ -17,14 +17,16 @@ class Request:
 
     Attributes:
         command_no: which command of the ENTRY in flight answers the caller.
+        command_count: how many are the caller's, the last of them that one.
     """
 
-    __slots__ = ("command_no", "deadline_ms", "error", "outcome", "propose")
+    __slots__ = ("command_count", "command_no", "deadline_ms", "error", "outcome", "propose")
 
     def __init__(self, propose: Callable[[Any], Proposal], deadline_ms: float) -> None:
         self.propose = propose
         self.deadline_ms = deadline_ms
         self.command_no = 0
+        self.command_count = 0
         self.outcome: AppendOutcome | None = None
         self.error: BaseException | None = None
 

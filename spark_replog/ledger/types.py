@@ -75,10 +75,12 @@ class AppendOutcome:
     Attributes:
         index: ledger index of its ENTRY, -1 when there was nothing to do.
         result: what ``LedgerState.apply`` returned for this command, None when nothing was done.
+        results: of each of its commands, where it was several; `result` is the last one's.
     """
 
     index: int
     result: Any
+    results: tuple[Any, ...] = ()
 
 
 @dataclass(slots=True)

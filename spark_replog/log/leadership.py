@@ -56,7 +56,9 @@ class Leadership:
                     continue
                 behind = partition in lacking
                 kept_out += behind and command.broker_id not in partition.isr
-                changed += not behind and partition.grow(command.broker_id)
+                if not behind and partition.grow(command.broker_id):
+                    changed += 1
+                    partition.elect_if_offline(self.fenced)
         if changed and not command.in_sync:
             before_ms = self.last_shrink_ms.get(command.broker_id, command.time_ms)
             self.last_shrink_ms[command.broker_id] = max(before_ms, command.time_ms)
@@ -76,7 +78,7 @@ class Leadership:
                 if command.is_fenced:
                     partition.fence(command.broker_id, self.fenced)
                 else:
-                    partition.unfence(self.fenced)
+                    partition.elect_if_offline(self.fenced)
         return CommandResult(Outcome.APPLIED, {}, "", _moved(topics, before))
 
     def apply_partition_change(self, command: PartitionChange) -> CommandResult:

@@ -252,8 +252,8 @@ class PartitionState:
             self.elect(found.leader)
         return True
 
-    def unfence(self, fenced: Collection[BrokerId]) -> bool:
-        """Elect a leader where there is none and an in-sync replica is back; return whether that was so."""
+    def elect_if_offline(self, fenced: Collection[BrokerId]) -> bool:
+        """Elect a leader where there is none and an in-sync replica is in service; return whether that was so."""
         if self.leader != NO_LEADER:
             return False
         found = elect_offline(self.replicas, self.isr, [each for each in self.isr if each not in fenced])

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_replog.coordinator.assignment import assign_replicas, rack_alternated
+from spark_replog.coordinator.assignment import assign_replicas, place_replicas, rack_alternated
 from spark_replog.errors import ErrorCode, InvalidConfigError
 
 RACKS = {0: "rack1", 1: "rack3", 2: "rack3", 3: "rack2", 4: "rack2", 5: "rack1"}
@@ -78,3 +78,19 @@ def test_leaders_and_copies_are_even(brokers: int, rounds: int, data: st.DataObj
     factor = data.draw(st.integers(1, brokers))
     rows = assign_replicas(dict.fromkeys(range(brokers)), brokers * rounds, factor)
     assert set(Counter(row[0] for row in rows).values()) == {rounds}
+
+
+def test_fenced_brokers_come_last_so_that_every_partition_has_a_leader():
+    five = dict.fromkeys(range(5))
+    rows = place_replicas(five, {1, 3}, 6, 2, start_index=0)
+    assert rows == assign_replicas({0: None, 2: None, 4: None}, 6, 2, start_index=0)
+    # Three are asked for and two are in service: each partition has both, and one that rests.
+    rows = place_replicas(five, {1, 3, 4}, 4, 3, start_index=0)
+    assert [row[:2] for row in rows] == list(assign_replicas({0: None, 2: None}, 4, 2, start_index=0))
+    assert [row[2] for row in rows] == [1, 3, 4, 1]
+    assert place_replicas(five, {1, 3, 4}, 1, 5, start_index=0) == ((0, 2, 1, 3, 4),)
+    grown = place_replicas(five, {1, 3, 4}, 1, 4, start_index=0, first_partition=3)
+    assert (set(grown[0][:2]), grown[0][2:]) == ({0, 2}, (1, 3))
+    assert place_replicas(five, (), 7, 3, start_index=2) == assign_replicas(five, 7, 3, start_index=2)
+    racks = {0: "a", 1: "b", 2: "a", 3: "b"}
+    assert {tuple(sorted(racks[each] for each in row)) for row in place_replicas(racks, {0}, 6, 2)} == {("a", "b")}

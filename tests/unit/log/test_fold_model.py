@@ -171,6 +171,9 @@ class Model:
         if broker in isr or broker not in REPLICAS[key[1]] or not complete:
             return False
         isr.append(broker)
+        if key in self.headless:  # the broker is in service, so it leads
+            self.isr[key] = [each for each in isr if each not in self.fenced]
+            self.headless.discard(key)
         return True
 
     def advance(self, index):

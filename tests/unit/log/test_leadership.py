@@ -112,6 +112,19 @@ def test_a_partition_without_any_unfenced_in_sync_replica_has_no_leader_until_on
     assert (partition(log, kit).leader, partition(log, kit).isr, partition(log, kit).leader_epoch) == (0, (0,), 2)
 
 
+def test_a_broker_that_joins_a_partition_without_a_leader_leads_it(kit):
+    log = kit.Log(replicas=(0, 1))
+    log.entry(IsrChange(None, 0, False, 0))
+    log.entry(BrokerFence(1, True))
+    assert (partition(log, kit).leader, partition(log, kit).isr) == (NO_LEADER, (1,))
+    log.entry(IsrChange(None, 0, True, 0))
+    assert (partition(log, kit).leader, partition(log, kit).isr) == (0, (0,)), "the fenced one leaves the ISR"
+    assert partition(log, kit).leader_epoch == 3
+    log.entry(BrokerFence(1, False))
+    log.entry(IsrChange(None, 1, True, 0))
+    assert (partition(log, kit).leader, partition(log, kit).leader_epoch) == (0, 3)
+
+
 def test_new_partitions_begin_without_fenced_brokers(kit):
     log = kit.Log()
     log.entry(BrokerFence(1, True))

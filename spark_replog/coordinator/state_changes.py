@@ -1,0 +1,235 @@
+"""What the state machines decide, as the commands that go into the ledger. Pure: the newest fold in, commands out.
+
+Every entry that makes, grows, deletes, fences, elects, reassigns, or changes an ISR takes its commands from here, in
+commits, admin commands and ``replog coordinator run`` alike. The fold judges each command again. Source: Kafka's
+``PartitionStateMachine.handleStateChanges``, ``ReplicaStateMachine.handleStateChanges``, ``TopicDeletionManager``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from spark_replog.coordinator.state_machines import (
+    PartitionPhase,
+    ReplicaPhase,
+    move_partition,
+    move_replica,
+    partition_phase,
+    replica_phase,
+)
+from spark_replog.errors import ErrorCode, NotFoundError, ReplogError
+from spark_replog.ids import BrokerId, TopicId
+from spark_replog.log.commands import BrokerFence, IsrChange, PartitionChange, PartitionsAdd, TopicClose, TopicInit
+from spark_replog.log.election import NO_LEADER, elect_reassigned
+from spark_replog.log.topic_state import PartitionState, TopicLedgerState, TopicState
+
+_P, _R = PartitionPhase, ReplicaPhase
+
+
+def live_topic(state: TopicLedgerState, topic_id: TopicId) -> TopicState:
+    """Return a topic that can be changed.
+
+    Raises:
+        NotFoundError: UNKNOWN_TOPIC_OR_PARTITION: it was deleted meanwhile.
+    """
+    topic = state.topics[topic_id]
+    if topic.closed:
+        raise NotFoundError(
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            f"topic '{topic.name}' was deleted. Nothing was changed. Look at those that there are: replog topic list.",
+            topic=topic.name,
+        )
+    return topic
+
+
+def create_topic(
+    state: TopicLedgerState, made: TopicInit, *, fenced: frozenset[BrokerId], away: Iterable[BrokerId], now_ms: int
+) -> list[BrokerFence | TopicInit | IsrChange]:
+    """Return what makes a topic: each partition new, then online; offline where all its brokers are fenced.
+
+    Args:
+        state: the newest fold.
+        made: the topic, with an id that was never used.
+        fenced: brokers that the cluster ledger has out of service.
+        away: brokers whose root does not answer: they start out of sync.
+        now_ms: wall time, paces their way back.
+
+    Returns:
+        Nothing where the topic is there: the answer to an earlier try was lost.
+
+    Raises:
+        ReplogError: INVALID_REQUEST: the topic of that id was deleted; a name comes back with a new id only.
+    """
+    topic = state.topics.get(made.topic_id)
+    if topic is not None and not topic.closed:
+        return []
+    for number, replicas in enumerate(made.assignments):
+        target = _P.ONLINE if set(replicas) - fenced else _P.OFFLINE
+        move_partition(partition_phase(topic, number), _P.NEW, target, topic=made.name, partition=number)
+    leaving = [IsrChange(made.topic_id, broker_id, False, now_ms) for broker_id in sorted(away)]
+    return [*settle_fences(state, fenced), made, *leaving]
+
+
+def grow_topic(
+    state: TopicLedgerState, grown: PartitionsAdd, *, fenced: frozenset[BrokerId]
+) -> list[BrokerFence | PartitionsAdd]:
+    """Return what adds partitions: each of them new, then online or offline as in ``create_topic``.
+
+    Raises:
+        NotFoundError: UNKNOWN_TOPIC_OR_PARTITION: the topic was deleted.
+        ReplogError: INVALID_REQUEST: one of them is there, since somebody else grew the topic meanwhile.
+    """
+    topic = live_topic(state, grown.topic_id)
+    for number in range(grown.total - len(grown.assignments), grown.total):
+        move_partition(partition_phase(topic, number), _P.NEW, topic=topic.name, partition=number)
+    return [*settle_fences(state, fenced), grown]
+
+
+def leave_empty(
+    state: TopicLedgerState, topic_id: TopicId, numbers: Iterable[int], away: Collection[BrokerId]
+) -> list[PartitionChange]:
+    """Return what takes brokers whose root does not answer out of partitions that have no rows yet.
+
+    The last in-sync replica stays. One with rows is left to the next commit, which knows what it may lose.
+
+    Raises:
+        NotFoundError: UNKNOWN_TOPIC_OR_PARTITION: the topic was deleted.
+    """
+    topic = live_topic(state, topic_id)
+    changes = []
+    for number in numbers:
+        at = topic.partitions[number]
+        isr = tuple(each for each in at.isr if each not in away)
+        if isr and isr != at.isr and not at.log_end_offset:
+            leader = settle_leader(at, isr, at.replicas, state.fenced)
+            changes.append(change_partition(state, topic_id, number, leader=leader, isr=isr))
+    return changes
+
+
+def close_topic(state: TopicLedgerState, topic_id: TopicId) -> list[TopicClose]:
+    """Return what takes a topic's partitions and replicas offline for good; nothing where they are."""
+    topic = state.topics.get(topic_id)
+    return [] if topic is None or topic.closed else [TopicClose(topic_id)]
+
+
+def check_deleted(state: TopicLedgerState, topic_id: TopicId, name: str) -> None:
+    """Refuse to free the name of a topic whose partitions still exist: offline first.
+
+    Raises:
+        ReplogError: INVALID_REQUEST: the topic is in use; nothing was changed.
+    """
+    topic = state.topics.get(topic_id)
+    if topic is None:
+        return
+    for number, partition in enumerate(topic.partitions):
+        move_partition(partition_phase(topic, number), _P.NON_EXISTENT, topic=name, partition=number)
+        for broker_id in partition.replicas:
+            before = replica_phase(partition, broker_id, state.fenced)
+            move_replica(before, _R.NON_EXISTENT, topic=name, partition=number, broker=broker_id)
+
+
+def change_partition(
+    state: TopicLedgerState,
+    topic_id: TopicId,
+    number: int,
+    *,
+    leader: BrokerId,
+    isr: tuple[BrokerId, ...] | None = None,
+    replicas: tuple[BrokerId, ...] | None = None,
+    adding: tuple[BrokerId, ...] | None = None,
+    removing: tuple[BrokerId, ...] | None = None,
+    is_unclean: bool = False,
+) -> PartitionChange:
+    """Return one partition's new leader, ISR and replicas; what is None stays.
+
+    Raises:
+        NotFoundError: UNKNOWN_TOPIC_OR_PARTITION: the topic was deleted.
+        ReplogError: INVALID_REQUEST: no such move; INELIGIBLE_REPLICA: a fenced broker would lead or join.
+    """
+    topic = live_topic(state, topic_id)
+    at = topic.partitions[number]
+    change = PartitionChange(
+        topic_id,
+        number,
+        at.leader_epoch,
+        at.partition_epoch,
+        leader,
+        at.isr if isr is None else isr,
+        at.replicas if replicas is None else replicas,
+        at.adding if adding is None else adding,
+        at.removing if removing is None else removing,
+        is_unclean,
+    )
+    target = _P.OFFLINE if leader == NO_LEADER else _P.ONLINE
+    move_partition(partition_phase(topic, number), target, topic=topic.name, partition=number)
+    for broker_id in sorted({leader, *change.isr}.difference(at.isr, [NO_LEADER])):
+        before = replica_phase(at, broker_id, state.fenced)
+        move_replica(before, _R.ONLINE, topic=topic.name, partition=number, broker=broker_id)
+        if broker_id in state.fenced:
+            raise _fenced(broker_id, topic, number)
+    if leader in state.fenced:  # it may be the last in sync
+        raise _fenced(leader, topic, number)
+    return change
+
+
+def leave_isr(state: TopicLedgerState, broker_ids: Iterable[BrokerId], now_ms: int) -> list[IsrChange]:
+    """Return what takes brokers out of every ISR of the ledger; nothing for those that are in none, or alone in it."""
+    in_sync = {
+        broker_id
+        for topic in state.topics.values()
+        if not topic.closed
+        for partition in topic.partitions
+        if len(partition.isr) > 1
+        for broker_id in partition.isr
+    }
+    return [IsrChange(None, each, False, now_ms) for each in sorted(in_sync.intersection(broker_ids))]
+
+
+def join_isr(state: TopicLedgerState, broker_id: BrokerId, now_ms: int) -> list[IsrChange]:
+    """Return what takes a broker into every ISR that it is assigned to; nothing where it is fenced, or in all."""
+    return [IsrChange(None, broker_id, True, now_ms)] if broker_id in out_of_sync(state) else []
+
+
+def out_of_sync(state: TopicLedgerState) -> set[BrokerId]:
+    """Return the brokers in service that are in some partition's replicas and not in its ISR."""
+    return {
+        broker_id
+        for topic in state.topics.values()
+        if not topic.closed
+        for partition in topic.partitions
+        if len(partition.isr) < len(partition.replicas)
+        for broker_id in partition.replicas
+        if broker_id not in partition.isr and broker_id not in state.fenced
+    }
+
+
+def settle_fences(state: TopicLedgerState, wanted: frozenset[BrokerId]) -> list[BrokerFence]:
+    """Return what brings a topic ledger to the fences that the cluster ledger wants."""
+    known = state.fenced
+    return [
+        *(BrokerFence(each, True) for each in sorted(wanted - known)),
+        *(BrokerFence(each, False) for each in sorted(known - wanted)),
+    ]
+
+
+def settle_leader(
+    partition: PartitionState, isr: tuple[BrokerId, ...], target: tuple[BrokerId, ...], fenced: Collection[BrokerId]
+) -> BrokerId:
+    """Return who leads a partition with another ISR: the leader of now, else the first of the target in service.
+
+    -1 where nobody in sync is in service: the partition is offline until somebody is.
+    """
+    if partition.leader in isr:
+        return partition.leader
+    found = elect_reassigned((*target, *isr), isr, [each for each in isr if each not in fenced])
+    return NO_LEADER if found is None else found.leader
+
+
+def _fenced(broker_id: BrokerId, topic: TopicState, number: int) -> ReplogError:
+    return ReplogError(
+        ErrorCode.INELIGIBLE_REPLICA,
+        f"broker {broker_id} is fenced, so it can neither lead nor join. Nothing was changed. Put it back: "
+        f"replog broker unfence {broker_id}.",
+        topic=topic.name,
+        partition=number,
+    )

@@ -1,0 +1,274 @@
+"""Topic and partition commands that die, lose their answer, run twice, or meet another that was first."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+
+import pytest
+
+from spark_replog.coordinator.admin import DECIDE_TRIES_MAX, Admin
+from spark_replog.coordinator.broker_admin import BrokerAdmin
+from spark_replog.coordinator.cluster import Cluster
+from spark_replog.coordinator.cluster_init import init_cluster
+from spark_replog.coordinator.controller import Controller
+from spark_replog.coordinator.partition_admin import PartitionAdmin
+from spark_replog.errors import NotFoundError, OutcomeUnknownError, ReplogError, RetriableError
+from spark_replog.ledger.types import AppendOutcome
+from spark_replog.log.results import OK, CommandResult, Outcome
+
+
+def counts(store, *names):
+    return {name: len(store.controller.describe_topic(name).partitions) for name in names}
+
+
+def entry_count(store, name="orders"):
+    ledger, _ = store.cluster.topic_state(store.cluster.lookup(name))
+    return ledger.state.applied_index
+
+
+@pytest.fixture
+def other(store):
+    """A controller in another process."""
+    return Controller(Cluster.open(str(store.path), config=store.config))
+
+
+@pytest.fixture
+def losing(store, faults, monkeypatch):
+    """Run a command whose step is decided, and whose answers to that step are lost."""
+
+    def run(step, command):
+        with faults(store) as roots, monkeypatch.context() as patch:
+            store.controller = Controller(store.cluster, timeout_ms=400)
+            # Its claims are made: it is the answer to the command's own entry that is lost.
+            store.controller.create_topic("warm", ledger_name="shop")
+            done = getattr(Controller, step)
+
+            def lose(self, *given, **more):
+                roots.lose_answers = True
+                return done(self, *given, **more)
+
+            patch.setattr(Controller, step, lose)
+            with pytest.raises(OutcomeUnknownError, match="REPLOG_COMMIT_OUTCOME_UNKNOWN"):
+                command(store.controller)
+        store.reopen()
+
+    return run
+
+
+# -- lost answers and repetition ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("step", "ledger_name"), [("_register_ledger", "new"), ("_init_topic", "shop"), ("_publish", "shop")]
+)
+def test_a_creation_whose_answer_was_lost_is_found_or_finished_by_its_repetition(store, losing, step, ledger_name):
+    losing(step, lambda controller: controller.create_topic("orders", 2, ledger_name=ledger_name))
+    is_named = step == "_publish"
+    assert [each.name for each in store.controller.list_topics()] == (["orders", "warm"] if is_named else ["warm"])
+    store.controller.create_topic("orders", 2, ledger_name=ledger_name, if_not_exists=True)
+    assert counts(store, "orders") == {"orders": 2}
+    assert store.append("orders", {0: 1, 1: 1}, batch=0).error is None
+
+
+def test_growth_whose_answer_was_lost_is_not_made_twice(store, losing):
+    store.create("orders", 2, ledger_name="shop")
+    store.append("orders", {0: 1}, batch=0)
+    losing("_make_folders", lambda controller: controller.add_partitions("orders", 4))
+    assert counts(store, "orders") == {"orders": 4}
+    with pytest.raises(ReplogError, match=r"INVALID_PARTITIONS.*already has 4"):
+        store.controller.add_partitions("orders", 4)
+    assert store.append("orders", {3: 1}, batch=1).error is None
+
+
+def test_a_deletion_whose_answer_was_lost_is_finished_by_its_repetition(store, losing):
+    store.create("orders", ledger_name="shop")
+    losing("_close", lambda controller: controller.delete_topic("orders"))
+    with pytest.raises(NotFoundError, match="UNKNOWN_TOPIC_OR_PARTITION"):
+        store.controller.describe_topic("orders")  # it is closed, and has its name still
+    store.controller.delete_topic("orders")
+    assert [each.name for each in store.controller.list_topics()] == ["warm"]
+    with pytest.raises(NotFoundError, match="UNKNOWN_TOPIC_OR_PARTITION"):
+        store.controller.delete_topic("orders")
+
+
+def test_a_repeated_fence_or_election_writes_nothing(store):
+    store.create("orders", 3)
+    admin = BrokerAdmin(store.cluster)
+    admin.fence(1)
+    before = entry_count(store), store.cluster.cluster_ledger.state.applied_index
+    admin.fence(1)
+    BrokerAdmin(Cluster.open(str(store.path))).fence(1)
+    assert {each.error.code.name for each in PartitionAdmin(store.cluster).elect_leaders("orders")} == {
+        "ELECTION_NOT_NEEDED", "PREFERRED_LEADER_NOT_AVAILABLE",
+    }  # fmt: skip
+    assert (entry_count(store), store.cluster.cluster_ledger.state.applied_index) == before
+
+
+# -- somebody else was first --------------------------------------------------------------------------
+
+
+def meanwhile(monkeypatch, owner, step, act):
+    """Let somebody else act between what a command has read and what it decides."""
+    done = getattr(type(owner), step)
+    acted = []
+
+    def slow(self, *given, **more):
+        if self is owner and not acted:
+            acted.append(True)
+            act()
+        return done(self, *given, **more)
+
+    monkeypatch.setattr(type(owner), step, slow)
+
+
+@pytest.mark.parametrize(
+    ("other_total", "code", "message"),
+    [(5, "INVALID_PARTITIONS", "already has 5"), (3, "INVALID_REQUEST", "OnlinePartition cannot become NewPartition")],
+)
+def test_growth_that_another_overtook_is_refused(store, other, monkeypatch, other_total, code, message):
+    store.create("orders", 2)
+    meanwhile(monkeypatch, store.controller, "_make_folders", lambda: other.add_partitions("orders", other_total))
+    with pytest.raises(ReplogError, match=rf"\[{code}\].*{message}"):
+        store.controller.add_partitions("orders", 5)
+    assert counts(store, "orders") == {"orders": other_total}
+    assert len(store.controller.add_partitions("orders", 6).partitions) == 6
+
+
+def test_nothing_is_changed_on_a_topic_that_another_deleted_meanwhile(store, other, monkeypatch):
+    partitions = PartitionAdmin(store.cluster)
+    store.create("shop", ledger_name="shop")
+    for command in (
+        lambda: store.controller.add_partitions("orders", 3),
+        lambda: store.controller.alter_config("orders", {"retention.ms": "1"}),
+        lambda: store.controller.delete_records("orders", {0: 0}),
+        lambda: partitions.elect_leaders("orders"),
+        lambda: partitions.reassign("orders", {0: (1, 0)}),
+        lambda: partitions.cancel("orders"),
+    ):
+        store.create("orders", ledger_name="shop")
+        before = entry_count(store, "shop")
+        with monkeypatch.context() as patch:
+            meanwhile(patch, store.controller, "_decide", lambda: other.delete_topic("orders"))
+            meanwhile(patch, partitions, "_change", lambda: other.delete_topic("orders"))
+            with pytest.raises(NotFoundError, match=r"UNKNOWN_TOPIC_OR_PARTITION.*was deleted"):
+                command()
+        assert entry_count(store, "shop") == before + 1, "the deletion alone was written"
+
+
+def test_a_deletion_does_not_free_the_name_of_the_topic_that_another_made_in_its_place(store, other, monkeypatch):
+    store.create("orders")
+    first = store.controller.describe_topic("orders").topic_id
+    done = Controller._close
+
+    def close_and_wait(self, *given):
+        done(self, *given)
+        if self is store.controller:
+            other.create_topic("orders", 3)
+
+    monkeypatch.setattr(Controller, "_close", close_and_wait)
+    store.controller.delete_topic("orders")
+    again = store.controller.describe_topic("orders")
+    assert again.topic_id != first
+    assert len(again.partitions) == 3
+
+
+def test_the_name_of_a_topic_that_is_in_use_is_never_freed(store, monkeypatch):
+    store.create("orders")
+    monkeypatch.setattr(Controller, "_close", lambda *_: None)  # a step that was left out
+    with pytest.raises(ReplogError, match=r"INVALID_REQUEST.*OnlinePartition cannot become NonExistentPartition"):
+        store.controller.delete_topic("orders")
+    assert store.append("orders", {0: 1}, batch=0).error is None
+
+
+def test_threads_that_grow_one_topic_at_once_each_grow_it_or_are_told(store):
+    store.create("orders", 1)
+    start, codes = threading.Barrier(4), {}
+
+    def grow(total):
+        start.wait()
+        try:
+            found = store.controller.add_partitions("orders", total)
+            codes[total] = "ok" if len(found.partitions) >= total else "lost"
+        except ReplogError as error:
+            codes[total] = error.code.name
+
+    threads = [threading.Thread(target=grow, args=(total,)) for total in (3, 5, 7, 9)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert set(codes.values()) <= {"ok", "INVALID_PARTITIONS", "INVALID_REQUEST"}
+    largest = max([total for total, code in codes.items() if code == "ok"])
+    assert counts(store, "orders") == {"orders": largest}
+
+
+class Sharing:
+    """A ledger in which another command of the same entry came first, a number of times."""
+
+    def __init__(self, *answers):
+        self.answers = list(answers)
+        self.asked = []
+
+    def append(self, propose, *, timeout_ms):
+        commands = propose(len(self.asked))
+        self.asked.append(commands)
+        if not commands:
+            return AppendOutcome(-1, None)
+        results = self.answers.pop(0)
+        return AppendOutcome(1, results[-1], results)
+
+
+REFUSED = CommandResult(Outcome.REFUSED, {}, "the partition is at leader epoch 2")
+
+
+def test_a_command_that_another_of_its_entry_overtook_is_made_again_from_the_newest_fold(store):
+    admin = Admin(store.cluster)
+    for overtaken in (Outcome.REFUSED, Outcome.INVALID, Outcome.UNKNOWN_TOPIC, Outcome.TOPIC_CLOSED):
+        ledger = Sharing((CommandResult(overtaken), OK), (OK,))
+        admin._decide(ledger, lambda fold: (b"%d" % fold,))
+        assert ledger.asked == [b"0", b"1"] or ledger.asked == [(b"0",), (b"1",)]
+    ledger = Sharing((CommandResult(Outcome.EXISTS), OK))
+    admin._decide(ledger, lambda fold: (b"0", b"1"))
+    assert len(ledger.asked) == 1
+    ledger = Sharing(*[(REFUSED,)] * DECIDE_TRIES_MAX)
+    with pytest.raises(RetriableError, match=r"INVALID_REQUEST.*leader epoch 2"):
+        admin._decide(ledger, lambda fold: (b"0",))
+    assert len(ledger.asked) == DECIDE_TRIES_MAX
+
+
+# -- brokers that are away or fenced ------------------------------------------------------------------
+
+
+def test_partitions_that_are_added_while_a_root_is_away_start_without_it(store):
+    store.config = replace(store.config, replica_rejoin_wait_ms=60_000)
+    store.reopen()
+    store.create("orders", 1)
+    assert store.append("orders", {0: 1}, batch=0).error is None
+    store.away(1)
+    grown = store.controller.add_partitions("orders", 4)
+    assert set(grown.partitions[0].isr) == {0, 1, 2}, "one with rows is left to the next commit"
+    assert [(1 in each.isr, each.leader != 1) for each in grown.partitions[1:]] == [(False, True)] * 3
+    assert store.append("orders", {1: 1, 2: 1, 3: 1}, batch=1, holders={0, 2}).error is None
+    assert store.high_watermarks("orders") == [1, 1, 1, 1]
+
+
+def test_new_partitions_are_placed_where_somebody_in_service_can_lead(store, tmp_path):
+    path = tmp_path / "five"
+    init_cluster(str(path), 5, fsync=False)
+    five = type(store)(path, store.config)
+    BrokerAdmin(five.cluster).fence(1)
+    BrokerAdmin(five.cluster).fence(3)
+    five.controller.create_topic("one", 5, 1)
+    five.controller.create_topic("four", 3, 4)
+    five.controller.add_partitions("one", 10)
+    one, four = five.controller.describe_topic("one"), five.controller.describe_topic("four")
+    assert {each.replicas for each in one.partitions} == {(0,), (2,), (4,)}
+    assert all({0, 2, 4} < set(each.replicas) and each.isr == each.replicas[:3] for each in four.partitions)
+    for wrong in ([[1]], [[3]]):
+        with pytest.raises(ReplogError, match="INVALID_REPLICA_ASSIGNMENT"):
+            five.controller.add_partitions("one", 11, wrong)
+    for broker_id in (0, 2, 4):
+        BrokerAdmin(five.cluster).fence(broker_id)
+    with pytest.raises(ReplogError, match="INVALID_REPLICATION_FACTOR"):
+        five.controller.add_partitions("one", 11)
