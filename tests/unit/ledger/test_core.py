@@ -67,3 +67,19 @@ def test_an_answer_to_an_operation_that_is_not_out_changes_nothing(one_root):
     core.complete(Completion(create, Status.DONE), 0.0)
     assert core.prefix.length == 1
     assert core.prefix.views[0].next_position == 1
+
+
+def test_a_root_that_fails_is_tried_less_and_less_often_up_to_a_bound():
+    settings = LedgerSettings(root_retry_ms=20, root_retry_max_ms=250)
+    core = LedgerCore(["root 0"], genesis_hash("l"), b"i" * 16, settings, random.Random(1))
+    core.begin_read(0.0)
+    now_ms, waits_ms = 0.0, []
+    for _ in range(1000):
+        (operation,) = core.poll(now_ms)
+        core.complete(Completion(operation, Status.FAILED, error=OSError("gone")), now_ms)
+        assert core.poll(now_ms) == []
+        waits_ms.append(core.wake_at_ms() - now_ms)
+        now_ms = core.wake_at_ms()
+    for wait_ms, bound_ms in zip(waits_ms, [20, 40, 80, 160, *[250] * 996], strict=True):
+        assert bound_ms / 2 <= wait_ms <= bound_ms
+    assert len(set(waits_ms[4:])) > 900  # two processes that failed together part

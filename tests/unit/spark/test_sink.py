@@ -10,6 +10,7 @@ import pytest
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError
+from spark_replog.log.commands import IdentityKind, ProducerIdentity
 from spark_replog.spark import sink
 from spark_replog.spark.data_source import ReplogDataSource
 
@@ -169,6 +170,8 @@ def test_a_batch_without_rows_puts_nothing_and_decides_nothing(writes):
     writer, messages = writes.tasks(0, [], [], topic="orders")
     assert [message.objects for message in messages] == [(), ()]
     writer.commit(messages, 0)
+    writer.commit([], 0)  # a micro-batch without tasks
+    writes.batch([], topic="orders")[0].commit([])
     assert sorted(writes.source.path.rglob("*")) == files
 
 
@@ -187,6 +190,20 @@ def test_a_deleted_checkpoint_meets_the_policy_of_its_transactional_id(writes, p
     else:
         writes.run(0, [b"c"], query="query-2", run="run-2", **options)
     assert writes.values() == expected
+
+
+def test_a_query_and_a_transactional_id_of_the_same_name_are_two_producers(writes):
+    writes.run(3, [b"a"], topic="orders", query="etl")
+    writes.run(0, [b"b"], topic="orders", **{"transactional.id": "etl"})
+    writes.run(4, [b"c"], topic="orders", query="etl")
+    handle = writes.source.cluster.lookup("orders")
+    ledger, _ = writes.source.cluster.topic_state(handle)
+    last = {
+        kind: ledger.state.producers.get(ProducerIdentity("etl", "", 0, "", kind)).last_sequences
+        for kind in (IdentityKind.STREAM, IdentityKind.TRANSACTIONAL)
+    }
+    assert last == {IdentityKind.STREAM: {"etl": 4}, IdentityKind.TRANSACTIONAL: {"query-1": 0}}
+    assert writes.values() == [b"a", b"b", b"c"]
 
 
 def test_without_a_transactional_id_a_deleted_checkpoint_is_a_new_query(writes):

@@ -168,6 +168,26 @@ class TestVisibility:
         assert store.create("j/0", [body[:10], b"", body[10:]]) is CREATED
         assert store.get("j/0") == body
 
+    def test_no_descriptor_is_left_open(self, store, calls):
+        def open_now():
+            return len(os.listdir("/proc/self/fd"))
+
+        store.create("j/0", bytes(100_000))
+        before = open_now()
+        for _ in range(3):
+            store.create("j/0", b"other")
+            store.get("j/0", size_bytes=10)
+            bytes(store.get("j/0"))  # a map lives as long as its view
+            list(store.list_keys("j/"))
+            store.make_folder("a/b")
+        assert open_now() == before
+        for event in ("writev", "fsync file", "fsync folder j"):
+            calls.failures.clear()
+            calls.fail(event, errno.EIO)
+            with pytest.raises(ReplogError):
+                store.create("j/1", b"x")
+        assert open_now() == before
+
     def test_no_temp_file_is_left(self, store, root, calls):
         store.create("j/0", b"x")
         store.create("j/0", b"y")
