@@ -1,0 +1,144 @@
+"""A root that is late is not lost: it leaves the in-sync replicas after ``replica.lag.time.max.ms`` or an error."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from spark_replog.coordinator.catch_up import CatchUp
+from spark_replog.coordinator.coordinator_loop import CoordinatorLoop
+from spark_replog.coordinator.failover import LeaderFailover
+from spark_replog.storage.paths import ROOT_FILE_KEY
+
+LONG_MS = 14_000
+
+
+class LateStore:
+    """A root that answers some calls when its gate opens."""
+
+    def __init__(self, store, *, reads: str = "", creates: str = "") -> None:
+        self._store = store
+        self._reads, self._creates = reads, creates
+        self.asked, self.gate = threading.Event(), threading.Event()
+
+    def __getattr__(self, name: str):
+        return getattr(self._store, name)
+
+    def get(self, key: str, **more: object):
+        self._wait(bool(self._reads) and self._reads in key)
+        return self._store.get(key, **more)
+
+    def create(self, key: str, data: object, *, make_parent: bool = False):
+        self._wait(bool(self._creates) and self._creates in key)
+        return self._store.create(key, data, make_parent=make_parent)
+
+    def _wait(self, is_late: bool) -> None:
+        if is_late:
+            self.asked.set()
+            assert self.gate.wait(60)
+
+
+@pytest.fixture
+def late(store):
+    """Open the store anew so that one root is late."""
+    made: list[LateStore] = []
+
+    def make(broker_id: int, *, reads: str = "", creates: str = "", **settings: int) -> LateStore:
+        store.config = replace(store.config, **settings)
+        store.reopen()
+        root = LateStore(store.cluster.brokers.store(broker_id), reads=reads, creates=creates)
+        store.cluster.brokers._stores[broker_id] = root  # type: ignore[assignment]
+        made.append(root)
+        return root
+
+    yield make
+    for each in made:
+        each.gate.set()
+
+
+def opened_when_asked(root: LateStore) -> threading.Thread:
+    """Let the root answer once somebody waits for it."""
+
+    def run() -> None:
+        assert root.asked.wait(30)
+        root.gate.set()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread
+
+
+def by_loop(store) -> bool:
+    return CoordinatorLoop(store.cluster).run_once().failover_count > 0
+
+
+def by_failover(store) -> bool:
+    ledger = store.cluster.topic_ledger(store.cluster.lookup("orders").ledger_id)
+    return LeaderFailover(store.cluster).fail_over(ledger, {0})
+
+
+@pytest.mark.parametrize("look", [by_loop, by_failover])
+def test_a_root_that_answers_within_the_lag_time_keeps_its_place(store, late, look: Callable[..., bool]) -> None:
+    store.create("orders")
+    assert store.append("orders", {0: 1}, batch=0).error is None
+    root = late(0, reads=ROOT_FILE_KEY, replica_lag_time_max_ms=LONG_MS)
+    store.cluster.topic_ledger(store.cluster.lookup("orders").ledger_id).refresh()
+    opener = opened_when_asked(root)
+    assert not look(store)
+    opener.join()
+    assert store.isr("orders") == (0, 1, 2)
+
+
+def test_a_leader_whose_copies_nobody_delivers_is_not_waited_for(store, monkeypatch, caplog) -> None:
+    monkeypatch.setattr(CatchUp, "copy_to_followers", lambda self, ledger: None)
+    store.config = replace(store.config, replica_lag_time_max_ms=4_000)
+    store.reopen()
+    store.create("orders")
+    assert store.append("orders", {0: 3}, batch=0, holders={0}, acks=1).error is None
+    store.away(0)
+    assert store.append("orders", {0: 1}, batch=1, holders={1, 2}).error is None
+    assert store.isr("orders") == (1, 2)
+    assert "has not caught up" not in caplog.text  # the wait for the followers, who can do nothing, was broken off
+
+
+def test_a_copy_that_takes_a_while_keeps_its_follower_in_sync(store, late) -> None:
+    store.create("orders")
+    root = late(2, creates="/data/", replica_lag_time_max_ms=LONG_MS)
+    made = store.put("orders", {0: 1}, {0, 1})
+    opener = opened_when_asked(root)
+    assert store.append("orders", {}, batch=0, objects=(made,)).error is None
+    opener.join()
+    assert store.isr("orders") == (0, 1, 2) and store.high_watermarks("orders") == [1]
+
+
+@pytest.mark.parametrize(("budget_ms", "isr"), [(50, (0, 1, 2)), (200, (0, 1))])
+def test_a_follower_that_hangs_behind_acks_1_leaves_after_the_lag_time(store, late, budget_ms: int, isr) -> None:
+    store.create("orders")
+    late(2, creates="/data/", replica_lag_time_max_ms=100, replica_catchup_budget_ms=budget_ms)
+    made = store.put("orders", {0: 1}, {0, 1})
+    assert store.append("orders", {}, batch=0, objects=(made,), acks=1).error is None
+    assert store.isr("orders") == isr
+    assert store.high_watermarks("orders") == [1 if len(isr) == 2 else 0]
+
+
+def test_a_follower_that_takes_some_copies_in_time_is_only_slow(store, late) -> None:
+    store.create("orders")
+    store.config = replace(store.config, replica_catchup_budget_ms=0)
+    store.reopen()
+    first, second = (store.put("orders", {0: 1}, {0, 1}) for _ in range(2))
+    assert store.append("orders", {}, batch=0, objects=(first,), acks=1).error is None
+    late(2, creates=second.name, replica_lag_time_max_ms=100, replica_catchup_budget_ms=250)
+    assert store.append("orders", {}, batch=1, objects=(second,), acks=1).error is None
+    assert store.isr("orders") == (0, 1, 2)
+    assert store.high_watermarks("orders") == [1]  # the first has arrived
+
+
+def test_a_source_that_fails_is_not_its_targets_fault(store) -> None:
+    store.create("orders")
+    made = store.put("orders", {0: 1}, {0})
+    next((store.path / "broker-0").rglob(made.name)).unlink()
+    assert store.append("orders", {}, batch=0, objects=(made,), acks=1).error is None
+    assert store.isr("orders") == (0, 1, 2)

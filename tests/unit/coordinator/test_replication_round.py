@@ -1,0 +1,79 @@
+"""What an append still lacks: judged on a fold and on what this append has learned beyond it."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_replog.coordinator.replication_round import Replication, is_replicated, plan_round
+from spark_replog.log.commands import (
+    Append,
+    DataObject,
+    IdentityKind,
+    IsrChange,
+    ProducerIdentity,
+    Section,
+    TopicInit,
+    encode_command,
+)
+from spark_replog.log.entry import encode_entry
+from spark_replog.log.topic_state import TopicLedgerState
+
+TOPIC = "a" * 32
+
+
+def append(name: str, holders: frozenset[int]) -> Append:
+    identity = ProducerIdentity(name, name, 0, "run", IdentityKind.STREAM)
+    item = DataObject(0, name, 8, False, holders, (Section(TOPIC, 0, 1, 0, 8, 0, 0, 0),))
+    return Append(identity, "", "", 0, (item,))
+
+
+@pytest.fixture
+def state() -> TopicLedgerState:
+    made = TopicLedgerState("L")
+    fold(made, TopicInit(TOPIC, "orders", ((0, 1, 2),), ()))
+    return made
+
+
+def fold(state: TopicLedgerState, *commands) -> None:
+    state.apply(state.applied_index + 1, encode_entry([encode_command(each) for each in commands]))
+
+
+ALL = frozenset({0, 1, 2})
+
+
+@pytest.mark.parametrize(
+    ("holders", "known", "expected"),
+    [
+        (ALL, Replication(), True),
+        (frozenset({0, 1}), Replication(), False),
+        (frozenset({0, 1}), Replication(copied={(0, "new"): {2}}), True),
+        # Who leaves with this append counts no more, whatever it holds: min.insync.replicas is for those that stay.
+        (ALL, Replication(departed={2: "away"}), False),
+    ],
+)
+def test_nothing_waits_only_where_every_in_sync_replica_holds_it_and_nobody_leaves(
+    state, holders, known, expected
+) -> None:
+    assert is_replicated(state, append("new", holders), known) is expected
+
+
+def test_an_entry_that_is_not_stable_makes_the_next_one_wait(state) -> None:
+    fold(state, append("old", frozenset({0, 1})))
+    new = append("new", ALL)
+    assert not is_replicated(state, new, Replication())
+    (missing,) = plan_round(state, "L", new, Replication(), 0).missing
+    assert (missing[0].name, missing[0].sources, missing[1]) == ("old", (0, 1), 2)
+
+
+def test_too_few_in_sync_replicas_are_not_enough_even_if_all_hold_it(state) -> None:
+    for broker_id in (1, 2):
+        fold(state, IsrChange(None, broker_id, False, 0))
+    assert not is_replicated(state, append("new", ALL), Replication())
+
+
+def test_who_leaves_is_asked_for_no_copies(state) -> None:
+    known = Replication(departed={1: "away"})
+    this = plan_round(state, "L", append("new", frozenset({0})), known, 0)
+    assert [broker for _, broker in this.missing] == [2]
+    (partition,) = this.partitions.values()
+    assert partition.in_sync == {0, 2}
