@@ -448,7 +448,6 @@ class RecordAccumulator:
         return batch.columns
 
     def _enqueue(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
-        batch.leader_epoch = queue.leader_epoch
         queue.batches.append(batch)
         self._incomplete[batch] = None
 

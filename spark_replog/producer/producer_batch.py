@@ -193,11 +193,7 @@ class ProducerBatch:
 
     def is_backing_off(self, now_ms: int) -> bool:
         """Return whether it waits for its next attempt; a new leader ends the wait."""
-        return (
-            self.attempts > 0
-            and self.waited_ms(now_ms) < self.backoff_ms
-            and self.attempts_at_leader_change != self.attempts
-        )
+        return self.waited_ms(now_ms) < self.backoff_ms and self.attempts_at_leader_change != self.attempts
 
     def note_leader_epoch(self, leader_epoch: int) -> None:
         """Remember at which attempt the leader changed."""
@@ -225,7 +221,7 @@ class ProducerBatch:
         self._slices = [join_slices(self._slices, pool)]
 
     def take_slices(self) -> list[Slice]:
-        """Hand the records over as slices, to be released by who takes them. It is closed by that."""
+        """Hand the records over as slices, to be released by who takes them."""
         self._close_columns()
         slices, self._slices = self._slices, []
         return slices
@@ -290,7 +286,6 @@ class ProducerBatch:
 
     def _close_columns(self) -> None:
         """Turn the single records into one slice of the pooled buffer."""
-        self.is_closed = True
         if self.columns is None or self._pinned is None:
             return
         columns, pinned = self.columns, self._pinned

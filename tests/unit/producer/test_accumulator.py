@@ -8,8 +8,10 @@ import pytest
 from spark_replog.clock import SYSTEM_CLOCK
 from spark_replog.errors import ErrorCode, ReplogError, RetriableError
 from spark_replog.ids import TopicPartition
+from spark_replog.log.data_object import data_schema
 from spark_replog.producer.accumulator import RecordAccumulator
 from spark_replog.producer.buffer_pool import BufferPool, PinnedBytes
+from spark_replog.producer.columns import row_sizes
 from spark_replog.producer.partition_queue import Destination
 from spark_replog.producer.producer_batch import BatchState, ProducerBatch
 
@@ -54,6 +56,11 @@ class Setup:
 
     def drain(self, node: Destination = NODE_1) -> list[tuple[int, list[int]]]:
         return [(batch.topic_partition.partition, values(batch)) for batch in self.it.drain(node, 0)]
+
+
+def data_rows(values: list[bytes]) -> pa.RecordBatch:
+    columns = {"key": [None] * len(values), "value": values, "timestamp": [0] * len(values)}
+    return pa.RecordBatch.from_pydict(columns, schema=data_schema(False))
 
 
 def values(batch: ProducerBatch) -> list[int]:
@@ -238,3 +245,33 @@ class TestProducerBatch:
         assert batch.try_append(self.records, 8, pinned)
         assert not batch.try_append(self.records, 3, pinned)
         assert not batch.try_append(self.records, 1, pinned)
+
+
+def test_a_slice_larger_than_a_request_is_cut_when_it_is_drained() -> None:
+    setup = Setup(request_bytes=1000)
+    setup.pool.allocate(5 * 516, 0)
+    pinned = PinnedBytes(setup.pool, 5 * 516)
+    rows = data_rows([b"v" * 500] * 5)
+    setup.it.append(P[0], NODE_1, rows, rows_bytes := int(row_sizes(rows).sum()), pinned, 0)
+    pinned.release()
+    assert rows_bytes == 5 * 516
+    setup.it.close()
+    drained = []
+    while batches := setup.it.drain(NODE_1, 0):
+        drained += batches
+    assert [batch.row_count for batch in drained] == [1] * 5
+    for batch in drained:
+        assert setup.it.succeed(batch, 0, None)
+    assert not setup.it.has_incomplete
+    assert setup.pool.available_bytes == setup.pool.total_bytes
+
+
+def test_what_ended_meanwhile_is_neither_put_back_nor_split() -> None:
+    setup = Setup()
+    setup.add(0, 10)
+    setup.it.close()
+    (batch,) = setup.it.drain(NODE_1, 0)
+    setup.it.fail(batch, GONE)
+    setup.it.reenqueue(batch, 0)
+    assert setup.it.split_and_reenqueue(batch) == []
+    assert not setup.it.has_undrained

@@ -112,6 +112,7 @@ class TestSlicesAndRecordsTogether:
         add_slice()
         add_slice()
         setup.add(0, value=b"three")
+        assert [batch.is_closed for batch in setup.queues[0].batches] == [True, True, False]
         drained = setup.drain()
         values = [records(batch) for batch in drained]
         assert values == [[b"one", b"two"], [b"slice", b"slice"], [b"three"]]
@@ -132,6 +133,14 @@ class TestMemory:
             setup.add(1)
         assert caught.value.code is ErrorCode.REPLOG_BUFFER_EXHAUSTED
         assert not setup.queues[1].batches
+
+    def test_a_record_without_memory_closes_the_batch_that_had_no_room_for_it(self, clock: Any) -> None:
+        setup = Setup(clock, total=1024)
+        setup.add(0, 900)
+        for size_bytes in (200, 50):  # the second would have had room, and would overtake
+            with pytest.raises(RetriableError):
+                setup.add(0, size_bytes)
+        assert [batch.row_count for batch in setup.queues[0].batches] == [1]
 
     def test_somebody_who_waits_for_memory_makes_nodes_ready(self, clock: Any) -> None:
         setup = Setup(clock, total=1024)

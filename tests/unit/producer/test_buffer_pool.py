@@ -80,16 +80,16 @@ def test_first_come_first_served() -> None:
         it.allocate(size_bytes, WAIT_SECONDS * 1000)
         served.append(name)
 
-    first = start(lambda: ask("large", 3))
+    first = start(lambda: ask("large", 4))
     until(lambda: it.queued_count == 1)
     second = start(lambda: ask("small", 1))
     until(lambda: it.queued_count == 2)
-    it.deallocate(1)
-    it.deallocate(1)
-    assert it.queued_count == 2
+    for _ in range(3):
+        it.deallocate(1)
+        assert (it.queued_count, served) == (2, [])
     it.deallocate(1)
     first.join(WAIT_SECONDS)
-    assert served == ["large"]
+    assert (it.queued_count, served) == (1, ["large"])
     it.deallocate(1)
     second.join(WAIT_SECONDS)
     assert served == ["large", "small"]

@@ -6,6 +6,8 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 
+import pytest
+
 from spark_replog.errors import ErrorCode, ReplogError
 from spark_replog.producer.committer import StoredObject, _next_group
 from spark_replog.producer.delivery import Delivered, DeliveryResult, PartitionResponse
@@ -101,6 +103,15 @@ class TestIdempotence:
             assert setup.numbers() == [(0, number)]
             setup.answer(setup.open[0], offset=number)
         assert [handle.result(0).offset for handle in handles] == [0, 1]
+
+    def test_case_47_retries_are_in_order_in_whatever_order_they_come_back(self, make: Callable[..., Setup]) -> None:
+        setup = make()
+        for _ in range(4):
+            setup.send_and_run()
+        requests = list(setup.open)
+        for number in (3, 1, 2, 0):
+            setup.answer(requests[number], OUT_OF_ORDER if number else NOT_LEADER)
+        assert [batch.base_sequence for batch in setup.queues[0].batches] == [0, 1, 2, 3]
 
     def test_case_48_second_succeeds_first(self, make: Callable[..., Setup]) -> None:
         setup = make()
@@ -216,6 +227,23 @@ class TestIdempotence:
         assert setup.numbers() == [(1, 0)]
         setup.answer(setup.open[0], offset=1_011)
         assert RecordHandle(result, 1).result(0).offset == 1_012
+
+    @pytest.mark.parametrize("log_start_offset", [1_010, 1_000])
+    def test_case_58_in_a_transaction_only_retention_is_a_reason(
+        self, make: Callable[..., Setup], log_start_offset: int
+    ) -> None:
+        setup = make()
+        assert setup.sequences is not None
+        setup.sequences._is_transactional = True
+        setup.send_and_run()
+        setup.answer(setup.open[0], offset=1_000)
+        handle = setup.send_and_run()
+        assert setup.numbers() == [(0, 1)]
+        setup.answer(setup.open[0], UNKNOWN_PRODUCER, log_start_offset=log_start_offset)
+        setup.run(after_ms=20)
+        # Numbered anew under the same epoch; without retention something else is wrong, and it fails.
+        assert setup.numbers() == ([(0, 0)] if log_start_offset > 1_000 else [])
+        assert handle.done() == (log_start_offset == 1_000)
 
     def test_case_58_unknown_log_start_is_a_plain_retry(self, make: Callable[..., Setup]) -> None:
         setup = make()

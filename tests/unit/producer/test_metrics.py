@@ -20,10 +20,11 @@ WINDOW_SECONDS = 30
 
 
 @pytest.fixture
-def timed(shop, clock):
+def timed(request, shop, clock):
     """A producer whose time is the test's: 40 ms pass with every put, and nothing goes before a flush."""
     shop.topic()
-    made = Producer(shop.cluster, {"linger.ms": 60_000, "retry.backoff.ms": 0, "max.block.ms": 0}, clock=clock)
+    given = {"linger.ms": 60_000, "retry.backoff.ms": 0, "max.block.ms": 0} | getattr(request, "param", {})
+    made = Producer(shop.cluster, given, clock=clock)
     shop.producers.append(made)
     made.partitions_for("orders")
     put = made._sender._transport.put
@@ -43,6 +44,14 @@ def test_a_rate_counts_the_windows_before_the_first_one_as_empty():
     assert sampled.rate(16_000) == pytest.approx(300 / 45)
     sampled.record(300, 1, 31_000)
     assert sampled.rate(31_000) == pytest.approx(600 / 30)
+
+
+def test_all_of_one_window_count():
+    sampled = Sampled(2, 30_000)
+    for number in range(5):
+        sampled.record(10 * number, 1, 1_700_000_000_000 + number)
+    assert sampled.average(1_700_000_000_004) == 20
+    assert sampled.rate(1_700_000_000_000 + 4) == pytest.approx(100 / 30.004)
 
 
 def test_old_windows_are_forgotten():
@@ -143,6 +152,14 @@ def test_averages_are_over_batches_and_maxima_over_all(timed, clock):
     assert (found["record-size-avg"], found["record-size-max"]) == ((116 + 316 + 1100) / 4, 1000)
     assert (found["record-queue-time-avg"], found["record-queue-time-max"]) == (200, 500)
     assert (found["records-per-request-avg"], found["records-per-request-max"]) == (pytest.approx(4 / 3), 2)
+
+
+@pytest.mark.parametrize("timed", [{"transactional.id": "till"}], indirect=True)
+def test_a_transactions_puts_have_their_latency_too(timed):
+    with timed.transaction():
+        timed.send("orders", b"v")
+    found = timed.metrics()
+    assert (found["request-latency-avg"], found["commit-total"], found["record-send-total"]) == (40, 1, 1)
 
 
 def test_a_retry_is_sent_and_counted_again(shop, timed):

@@ -110,6 +110,13 @@ class TestPrecedence:
         chosen = make(ignore_keys=True).partitions(keys(*[b"%d" % n for n in range(9)]), None, sizes(*[1] * 9))
         assert len(set(chosen.tolist())) == 1
 
+    def test_one_null_partition_among_others_is_chosen_by_its_key(self) -> None:
+        explicit = pa.array([3, None, 2], pa.int32())
+        own = int(make(1000).partitions(keys(b"21"), None, sizes(1))[0])
+        chosen = make(1000).partitions(keys(b"21", b"21", b"21"), explicit, sizes(1, 1, 1))
+        assert own > 3
+        assert chosen.tolist() == [3, own, 2]
+
     def test_all_null_partition_column_is_as_none(self) -> None:
         chosen = make(1000).partitions(keys(b"21"), pa.nulls(1, pa.int32()), sizes(1))
         assert chosen.tolist() == [340]

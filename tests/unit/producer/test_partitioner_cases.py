@@ -144,7 +144,8 @@ def test_case_4_adaptive():
     gone = frozenset(n for n, q in enumerate(setup.queues) if not availability.is_available(q.destination, 200))
     assert gone == {0, 1}
     setup.sticky.update_loads([1, 7, 2], gone)
-    assert {setup.sticky._draw() for _ in range(10)} == {2}
+    setup.append(1_040)
+    assert {setup.append(1_040) for _ in range(10)} == {2}
     availability.note([], 201)
     assert availability.is_available(NODES[0], 500)
 
@@ -164,6 +165,31 @@ def test_case_5_adaptive_weights():
     drawn = [setup.sticky._draw() for _ in range(42)]
     assert drawn[:21] == [0] + [1] * 6 + [2] * 3 + [3] * 6 + [4] * 5
     assert [drawn.count(number) for number in range(5)] == [2, 12, 6, 12, 10]
+
+
+def test_two_partitions_are_weighed_and_a_node_is_away_behind_its_time_out_only():
+    setup = Setup(partitions=2)
+    setup.sticky.update_loads([5, 0])
+    assert setup.sticky._table == ([1, 7], [0, 1])
+    availability = NodeAvailability(1)
+    availability.note([NODES[0]], 0)
+    assert [availability.is_available(NODES[0], now_ms) for now_ms in (1, 2)] == [True, False]
+
+
+def test_case_26_a_round_of_small_records_makes_one_fractional_batch():
+    """testBuiltInPartitionerFractionalBatches: the switch does not scatter a round over partitions."""
+    setup = Setup(batch_size_bytes=512)
+    found = set()
+    for now_ms in range(10, 110, 10):
+        for _ in range(10):
+            setup.append(48)
+        (node,) = setup.it.ready(now_ms, in_flight_count=0).destinations
+        (batch,) = setup.it.drain(node, now_ms)
+        assert 256 < batch.size_bytes < 512
+        assert not any(queue.batches for queue in setup.queues)
+        setup.it.succeed(batch, 0, None)
+        found.add(batch.topic_partition.partition)
+    assert len(found) > 1
 
 
 @pytest.mark.parametrize("lengths", [[2, 2, 2], [0, 0, 0]])

@@ -74,6 +74,9 @@ def test_a_key_has_its_murmur2_partition_and_an_explicit_one_wins(shop):
     producer = shop.producer()
     assert producer.send("orders", b"v", key=b"kafka").result(10).partition == 0
     assert producer.send("orders", b"v", key=b"").result(10).partition == 1  # an empty key is hashed
+    small = shop.producer(batch__size=1)
+    null = {small.send("orders", b"v").result(10).partition for _ in range(30)}
+    assert len(null) > 1  # no key is not an empty one: that would be one partition for all
     custom = shop.producer(partitioner__class=Nine)
     assert custom.send("orders", b"v", key=b"kafka", partition=4).result(10).partition == 4
     assert custom.send("orders", b"v", key=b"kafka").result(10).partition == 9
