@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import threading
+from types import SimpleNamespace
+
 import pytest
 
 from spark_replog.coordinator.controller import Controller
 from spark_replog.coordinator.delayed_fetch import DelayedFetch, FetchPartition, fetch_messages, look
 from spark_replog.coordinator.delayed_operation import DelayedOperationPurgatory
 from spark_replog.errors import ErrorCode
+from spark_replog.log.partition_state import PartitionState
 from tests.unit.consumer.support import rows
 
 MAX = 1 << 20
@@ -73,6 +77,68 @@ def test_an_error_answers_at_once(reader, offset, partition, code):
     asked = reader.at(offset, partition)
     assert look(asked).error is code
     assert reader.fetch(reader.at(10), asked) == 0
+
+
+class OnePartition:
+    """A ledger whose fold is one partition of the test's making."""
+
+    def __init__(self, partition):
+        topic = SimpleNamespace(closed=False, partitions=[partition])
+        self.lock = threading.Lock()
+        self.state = SimpleNamespace(topics={"t": topic})
+
+    def look(self, offset, epoch=-1):
+        found = look(FetchPartition(self, "t", 0, offset, MAX, epoch))
+        return found.error, found.diverging_offset, found.available_bytes
+
+
+def partition_of(log_start, log_end, *epochs):
+    made = PartitionState((0,), 1)
+    for epoch, start_offset in epochs:
+        made.leader_epochs.assign(epoch, start_offset)
+    made.leader_epochs.truncate_from_start(log_start)
+    made.leader_epoch = epochs[-1][0] if epochs else 0
+    made.log_start_offset, made.log_end_offset, made.high_watermark = log_start, log_end, log_start
+    return OnePartition(made)
+
+
+@pytest.mark.parametrize(
+    ("offset", "error"), [(1025, None), (0, ErrorCode.OFFSET_OUT_OF_RANGE), (1026, ErrorCode.OFFSET_OUT_OF_RANGE)]
+)
+def test_reading_out_of_range(offset, error):
+    """testReadOutOfRange: a log of one record at 1,024."""
+    assert partition_of(1024, 1025).look(offset) == (error, None, 0)
+
+
+@pytest.mark.parametrize(
+    ("log_start", "epoch", "offset", "cut"),
+    [
+        (0, 2, 5, 2),
+        (0, 0, 4, 2),
+        (0, 6, 6, None),
+        (0, 5, 9, None),
+        (0, 0, 2, None),
+        (0, 7, 14, None),
+        (0, 9, 17, None),
+        (0, 10, 17, None),
+        (5, 2, 8, 5),
+        (5, 0, 5, None),
+        (5, 3, 5, None),
+    ],
+)
+def test_where_a_readers_rows_and_the_logs_part(log_start, epoch, offset, cut):
+    """testLastFetchedOffsetValidation, for a reader (KIP-320): rows of an older epoch beyond its end were cut.
+
+    A follower of (6, 6) and (5, 9) is told the epoch 4 as well, to search on; a reader has nothing to search in.
+    """
+    log = partition_of(log_start, 17, (0, 0), (3, 2), (4, 8), (7, 13), (9, 14), (10, 17))
+    assert log.look(offset, epoch)[:2] == ((ErrorCode.OFFSET_OUT_OF_RANGE, cut) if cut is not None else (None, None))
+
+
+@pytest.mark.parametrize(("log_start", "epoch", "offset"), [(0, 10, 18), (5, 0, 0), (10, 5, 6), (10, 3, 6)])
+def test_a_position_outside_of_the_log_is_out_of_range_whatever_its_epoch(log_start, epoch, offset):
+    log = partition_of(log_start, 17, (0, 0), (3, 2), (4, 8), (7, 13), (9, 14), (10, 17))
+    assert log.look(offset, epoch)[:2] == (ErrorCode.OFFSET_OUT_OF_RANGE, None)
 
 
 def test_a_fetch_at_the_end_waits_its_time_and_looks_once_per_interval(reader):

@@ -239,3 +239,19 @@ def test_encoding_keeps_every_field(kit):
     assert decode_command(encode_command(command)) == command
     init = ProducerInit("till", "a" * 32, 32767)
     assert decode_command(encode_command(init)) == init
+
+
+def test_duplicate_appends(kit):
+    """Reference case 71, testDuplicateAppends."""
+    log = kit.Log()
+    for first in range(6):
+        log.one(sequenced(kit, {0: 1}, first))
+    assert outcome(log, sequenced(kit, {0: 3}, 6)) is Outcome.APPLIED
+    again = log.one(sequenced(kit, {0: 3}, 6))
+    assert (again.outcome, again.base_offsets) == (Outcome.DUPLICATE, {(kit.TOPIC, 0): (6, 9)})
+    assert log.ends() == [9, 0]
+    assert outcome(log, sequenced(kit, {0: 2}, 7)) is Outcome.OUT_OF_SEQUENCE
+    # The last five are 2, 3, 4, 5 and the three from 6.
+    assert outcome(log, sequenced(kit, {0: 1}, 2)) is Outcome.DUPLICATE
+    assert outcome(log, sequenced(kit, {0: 1}, 1)) is Outcome.OUT_OF_SEQUENCE
+    assert log.ends() == [9, 0]
