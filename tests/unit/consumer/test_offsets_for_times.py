@@ -1,0 +1,66 @@
+"""From a time to an offset: what the sections say, what their rows say, and a log that is trimmed meanwhile."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_replog.consumer import offsets_for_times as module
+from spark_replog.coordinator.controller import Controller
+from tests.unit.consumer.support import P0, assigned, rows
+
+
+def write_at(store, *times_ms):
+    store.write("orders", rows(len(times_ms)), times_ms=list(times_ms))
+
+
+@pytest.fixture
+def mixed(store):
+    """Sections whose times overlap: rows 0 to 2, 3 and 4, 5, 6."""
+    store.create("orders")
+    for times_ms in ([9000, 1000, 2000], [6000, 7000], [3000], [8000]):
+        write_at(store, *times_ms)
+    return store
+
+
+@pytest.mark.parametrize(
+    ("start", "time_ms", "offset"),
+    [(0, 5000, 0), (1, 5000, 3), (1, 1500, 2), (1, 9000, None), (4, 6000, 4), (5, 3000, 5), (5, 3001, 6), (7, 0, None)],
+)
+def test_rows_below_the_log_start_are_passed_over(mixed, start, time_ms, offset):
+    Controller(mixed.cluster).delete_records("orders", {0: start})
+    assert assigned(mixed, P0).offsets_for_times({P0: time_ms}) == {P0: offset}
+
+
+def test_a_log_that_is_trimmed_while_its_rows_are_read_answers_no_offset_that_is_gone(mixed, monkeypatch):
+    Controller(mixed.cluster).delete_records("orders", {0: 1})
+    other, read = Controller(mixed.another_process().cluster), []
+
+    class Trimming(module.Fetcher):
+        def fetch(self, slices, **named):
+            read.append([(each.start_offset, each.end_offset) for each in slices])
+            yield from super().fetch(slices, **named)
+            other.delete_records("orders", {0: 4})
+            mixed.cluster.refresh_topics([mixed.cluster.lookup("orders")])
+
+    monkeypatch.setattr(module, "Fetcher", Trimming)
+    assert assigned(mixed, P0).offsets_for_times({P0: 5000}) == {P0: 4}
+    assert read == [[(1, 3)]]
+
+
+def test_only_a_section_between_whose_times_the_time_lies_is_read(mixed, monkeypatch):
+    read = []
+
+    class Noting(module.Fetcher):
+        def fetch(self, slices, **named):
+            read.append([(each.start_offset, each.end_offset) for each in slices])
+            yield from super().fetch(slices, **named)
+
+    monkeypatch.setattr(module, "Fetcher", Noting)
+    reader = assigned(mixed, P0)
+    assert [reader.offsets_for_times({P0: time_ms})[P0] for time_ms in (0, 1000, 9000, 9001)] == [0, 0, 0, None]
+    assert read == [[(0, 3)]]
+    read.clear()
+    assert reader.offsets_for_times({P0: 2500}) == {P0: 0}
+    Controller(mixed.cluster).delete_records("orders", {0: 3})
+    assert [reader.offsets_for_times({P0: time_ms})[P0] for time_ms in (6000, 7000, 7001)] == [3, 4, 6]
+    assert read == [[(0, 3)], [(3, 5)]]
