@@ -9,7 +9,7 @@ from spark_replog.clock import Clock
 from spark_replog.config import ConsumerConfig
 from spark_replog.consumer.group_membership import GroupMembership
 from spark_replog.consumer.subscription_state import SubscriptionState
-from spark_replog.coordinator.group_coordinator import GroupCoordinator, check_group_id
+from spark_replog.coordinator.group_coordinator import RENEWALS_PER_RETENTION, GroupCoordinator, check_group_id
 from spark_replog.errors import ErrorCode, OutcomeUnknownError, ReplogError, RetriableError
 from spark_replog.ids import TopicPartition
 from spark_replog.log.group_records import OffsetAndMetadata
@@ -43,7 +43,8 @@ class OffsetCommitter:
         self._membership = membership
         self._is_auto = config.enable_auto_commit and config.group_id is not None
         self._next_ms = clock.monotonic_ms() + config.auto_commit_interval_ms
-        self._committed: dict[TopicPartition, int] = {}
+        self._committed: dict[TopicPartition, tuple[int, int]] = {}
+        """By this consumer: the offset, and when."""
 
     def commit(
         self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None, *, is_repeated: bool = True
@@ -78,7 +79,8 @@ class OffsetCommitter:
                 self._clock.sleep_ms(self._config.retry_backoff_ms)
         self._membership.note_sign_of_life()
         done = {key: value for key, value in values.items() if answers[key] is None}
-        self._committed.update({key: value.offset for key, value in done.items()})
+        now_ms = self._clock.monotonic_ms()
+        self._committed.update({key: (value.offset, now_ms) for key, value in done.items()})
         for refusal in answers.values():
             if refusal is not None:
                 raise refusal
@@ -95,6 +97,9 @@ class OffsetCommitter:
     def maybe_auto_commit(self, *, is_last: bool = False) -> None:
         """Commit positions that moved, when it is due; a failure is logged and tried again, as in Kafka.
 
+        Kafka commits those that stand too. Here each commit is an entry for ever, so these are committed again only
+        often enough that they never expire under a consumer that lives (``offsets.retention.minutes``).
+
         Args:
             is_last: due now: the partitions are about to go.
         """
@@ -102,9 +107,12 @@ class OffsetCommitter:
         if not self._is_auto or (now_ms < self._next_ms and not is_last):
             return
         self._next_ms = now_ms + self._config.auto_commit_interval_ms
-        # What went to another member may come back with another offset committed.
-        self._committed = {key: at for key, at in self._committed.items() if key in self._subscription.positions}
-        moved = {key: at for key, at in self._positions().items() if self._committed.get(key) != at}
+        renewed_ms = now_ms - self._config.offsets_retention_minutes * 60_000 // RENEWALS_PER_RETENTION
+        moved = {
+            key: at
+            for key, at in self._positions().items()
+            if self._committed.get(key, (None, 0))[0] != at or self._committed[key][1] <= renewed_ms
+        }
         if not moved:
             return
         try:
@@ -112,6 +120,11 @@ class OffsetCommitter:
         except ReplogError as error:
             self._next_ms = now_ms + self._config.retry_backoff_ms
             _LOG.warning("auto commit of group %s failed, it is tried again: %s", self._config.group_id, error)
+
+    def forget(self, keys: Collection[TopicPartition]) -> None:
+        """Forget what was committed for these: another member has them now, and may commit anything."""
+        for key in keys:
+            self._committed.pop(key, None)
 
     def _positions(self) -> dict[TopicPartition, int]:
         return {key: at.offset for key, at in self._subscription.positions.items() if at.offset is not None}

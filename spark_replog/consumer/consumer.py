@@ -146,13 +146,13 @@ class Consumer:
         """
         before = set(self._subscription.positions)
         self._subscription.assign(partitions)
-        self._fetcher.forget(list(before - set(self._subscription.positions)))
+        self._forget(before - set(self._subscription.positions))
 
     @guarded
     def unsubscribe(self) -> None:
         """Read nothing, and leave the group."""
         self._membership.leave()
-        self._fetcher.forget(list(self._subscription.positions))
+        self._forget(self._subscription.positions)
         self._subscription.unsubscribe()
 
     def subscription(self) -> set[str]:
@@ -417,7 +417,7 @@ class Consumer:
     def _ready(self, deadline_ms: int) -> None:
         """Take part in the group, commit what is due, know the positions."""
         self._membership.poll(deadline_ms)
-        self._fetcher.forget(self._membership.take_revoked())
+        self._forget(self._membership.take_revoked())
         self._committer.maybe_auto_commit()
         self._keeper.update()
 
@@ -455,6 +455,12 @@ class Consumer:
         for key in list(partitions) or list(self._subscription.positions):
             at = self._subscription.position(key)
             at.offset, at.reset = None, to
+
+    def _forget(self, keys: Iterable[TopicPartition]) -> None:
+        """Drop what is known of partitions that are read no more."""
+        gone = list(keys)
+        self._fetcher.forget(gone)
+        self._committer.forget(gone)
 
     def _before_rebalance(self) -> None:
         self._committer.maybe_auto_commit(is_last=True)

@@ -67,6 +67,8 @@ class GroupMembership:
         self._discovery = TopicDiscovery(cluster, subscription, config)
         self._listeners: tuple[Listener | None, Listener | None, Listener | None] = (None, None, None)
         self.identity: MemberIdentity = NO_MEMBER
+        self._seen_generation = -1
+        """Of the group at the last look: what signs of life name, in a rebalance too."""
         self._is_member = False
         self._revoked: list[TopicPartition] = []
         self._counts: dict[str, int] = {}
@@ -168,10 +170,11 @@ class GroupMembership:
                 )
                 self._give_place_up(group)
                 return
-            if now_ms - self._sign_ms < self._config.session_timeout_ms // 3 or self.identity.generation < 0:
+            if now_ms - self._sign_ms < self._config.session_timeout_ms // 3 or self._seen_generation < 0:
                 return
             self._sign_ms = now_ms
-            self._coordinator.heartbeat(group, self.identity)
+            who = MemberIdentity(self.identity.member_id, self.identity.instance_id, self._seen_generation)
+            self._coordinator.heartbeat(group, who)
 
     # ------------------------------------------------------------------------------------- internal
 
@@ -225,11 +228,15 @@ class GroupMembership:
             return False  # the next look shows what happened
 
     def _follow(self, group: str, metadata: GroupMetadata, me: GroupMember, now_ms: int) -> bool:
+        with self._lock:
+            self._seen_generation = metadata.generation
         if metadata.phase is GroupPhase.PREPARING_REBALANCE:
             if not me.is_joined:
                 self._rejoin(group)
             elif self._is_overdue(metadata, now_ms):
                 self._coordinator.drop_absent(group, metadata.generation)
+            else:
+                self.beat_if_due()  # who waits for a slow member is not silent
             return False
         if metadata.phase is GroupPhase.COMPLETING_REBALANCE:
             if metadata.leader == me.member_id:
@@ -248,7 +255,9 @@ class GroupMembership:
     def _join(self, group: str) -> None:
         """Join under a new name; what a process was called before may be fenced."""
         instance_id = self._config.group_instance_id or ""
-        self.identity = MemberIdentity(f"{instance_id or self._config.client_id}-{new_id()}", instance_id, -1)
+        with self._lock:
+            self.identity = MemberIdentity(f"{instance_id or self._config.client_id}-{new_id()}", instance_id, -1)
+            self._seen_generation = -1
         self._coordinator.join_group(group, self._as_member(()))
         with self._lock:
             self._is_member = True
@@ -296,7 +305,6 @@ class GroupMembership:
         with self._lock:
             self.identity = MemberIdentity(me.member_id, me.instance_id, metadata.generation)
         self._subscription.set_assignment(keys)
-        self._rebalance_seen = None
         _LOG.info(
             "member %s of group %s has %s partitions in generation %s",
             me.member_id,

@@ -11,13 +11,19 @@ import threading
 from collections.abc import Mapping
 
 from spark_replog.coordinator.cluster import Cluster
-from spark_replog.coordinator.group_coordinator import GroupCoordinator
+from spark_replog.coordinator.group_coordinator import (
+    OFFSETS_RETENTION_MINUTES,
+    RENEWALS_PER_RETENTION,
+    GroupCoordinator,
+)
 from spark_replog.ids import TopicPartition
 from spark_replog.log.group_records import OffsetAndMetadata
 
 _LOG = logging.getLogger(__name__)
 PUBLISH_INTERVAL_MS = 5_000
 """As often as ``auto.commit.interval.ms`` says by default."""
+RENEWAL_INTERVAL_MS = OFFSETS_RETENTION_MINUTES * 60_000 // RENEWALS_PER_RETENTION
+"""A position that stands is published again, lest an idle query's expire."""
 NOTE = "position of a Spark query"
 
 
@@ -39,11 +45,12 @@ class ProgressPublisher:
         principal: str | None = None,
         interval_ms: int = PUBLISH_INTERVAL_MS,
     ) -> None:
+        self._clock = cluster.clock
         self._coordinator = GroupCoordinator(cluster, principal=principal)
         self._group = group
         self._interval_ms = interval_ms
         self._wanted: dict[TopicPartition, int] = {}
-        self._done: dict[TopicPartition, int] = {}
+        self._done: dict[TopicPartition, tuple[int, int]] = {}
         self._lock = threading.Lock()
         self._has_news = threading.Event()
         self._thread: threading.Thread | None = None
@@ -59,8 +66,13 @@ class ProgressPublisher:
 
     def flush(self) -> bool:
         """Commit what is new; return whether nothing is left to say. A failure is logged."""
+        now_ms = self._clock.monotonic_ms()
         with self._lock:
-            moved = {key: at for key, at in self._wanted.items() if self._done.get(key) != at}
+            moved = {
+                key: at
+                for key, at in self._wanted.items()
+                if self._done.get(key, (None, 0))[0] != at or now_ms - self._done[key][1] >= RENEWAL_INTERVAL_MS
+            }
         if not moved:
             return True
         values = {key: OffsetAndMetadata(at, -1, NOTE) for key, at in moved.items()}
@@ -72,13 +84,13 @@ class ProgressPublisher:
         for key, refusal in answers.items():
             if refusal is not None:
                 _LOG.warning("progress of %s-%s is not published: %s", key.topic, key.partition, refusal)
-        self._done.update(moved)
+        self._done.update({key: (at, now_ms) for key, at in moved.items()})
         return True
 
     def _run(self) -> None:
         pause = threading.Event()
         while True:
-            self._has_news.wait()
+            self._has_news.wait(RENEWAL_INTERVAL_MS / 1000.0)
             self._has_news.clear()
             if not self.flush():
                 self._has_news.set()

@@ -152,8 +152,6 @@ class RecordFetcher:
                 first = batch.column(4)[0].as_py()
                 if not first <= expected < first + batch.num_rows:
                     buffer.popleft()
-                    if first > expected:  # a seek back: nothing of this buffer is next
-                        buffer.clear()
                     continue
                 taken = batch.slice(expected - first, max_records)
                 if expected - first + taken.num_rows == batch.num_rows:

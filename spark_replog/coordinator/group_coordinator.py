@@ -35,6 +35,8 @@ OFFSET_METADATA_MAX_BYTES = 4096
 OFFSETS_COMMIT_TIMEOUT_MS = 5_000
 OFFSETS_RETENTION_MINUTES = 10_080
 EXPIRY_CHECK_INTERVAL_MS = 600_000
+RENEWALS_PER_RETENTION = 7
+"""How often who is alive commits again what stands: each day of seven, so that it does not expire."""
 
 
 class GroupCoordinator:

@@ -250,6 +250,22 @@ def test_three_members_that_claim_one_partition_leave_it_to_one(generations):
     assert {len(keys) for keys in found.values()} <= {1, 2}
 
 
+@pytest.mark.parametrize(
+    ("members", "expected"),
+    [
+        # Two of one generation claim a partition, and one of a newer generation too: it is the newer one's.
+        (
+            group("c1: t | t-0 @ 1", "c2: t | t-0 @ 1", "c3: t | t-0 @ 2"),
+            {"c1": "t-1", "c2": "t-2", "c3": "t-0"},
+        ),
+        # What is owned of a topic that is not wanted any more goes to who wants it.
+        (group("c1: u | t-0 @ 1", "c2: t"), {"c1": "u-0", "c2": "t-0,1,2"}),
+    ],
+)
+def test_claims_that_do_not_hold(members, expected):
+    check(sticky_assignor, {"t": 3, "u": 1}, members, expected)
+
+
 def assert_balanced(members, found):
     """No partition can go to a member that wants it and has at least two fewer."""
     for keys in found.values():

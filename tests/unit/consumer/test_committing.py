@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spark_replog import OffsetAndMetadata
+from spark_replog.coordinator.group_coordinator import GroupCoordinator
 from spark_replog.errors import ErrorCode, InvalidConfigError, OutcomeUnknownError, ReplogError, RetriableError
 from tests.unit.consumer.support import P0, P1, assigned, rows, values
 
@@ -131,3 +132,27 @@ def test_a_process_that_dies_between_poll_and_commit_gives_the_records_again(fil
     del first  # no close, no commit
     again = assigned(filled.another_process(), P0, group="g")
     assert values(again.poll(max_records=3)) == rows(3, 3)
+
+
+def test_a_refused_partition_is_not_taken_for_committed(filled):
+    reader = assigned(filled, group="g")
+    reader.poll(max_records=100)
+    with pytest.raises(InvalidConfigError):
+        reader.commit({P0: 10, P1: OffsetAndMetadata(10, -1, "x" * 4097)})
+    assert reader.committed([P0, P1])[P1] is None
+    reader.close()
+    assert assigned(filled, group="g").committed([P0, P1])[P1].offset == 10
+
+
+def test_an_idle_consumer_that_lives_keeps_its_offsets_from_expiring(filled):
+    day_ms = 86_400_000
+    reader = assigned(filled, P0, group="g")
+    reader.poll()
+    for _ in range(9):
+        filled.clock.advance(day_ms)
+        reader.poll()
+    assert GroupCoordinator(filled.cluster).expire_offsets() == 0
+    assert reader.committed([P0])[P0].offset == 10
+    del reader
+    filled.clock.advance(7 * day_ms)
+    assert GroupCoordinator(filled.cluster).expire_offsets() == 1

@@ -294,6 +294,102 @@ def test_a_static_member_keeps_its_place_when_it_unsubscribes_or_polls_no_more(f
     assert groups.group("g").metadata.generation == generation
 
 
+def test_who_waits_for_a_slow_member_is_not_taken_for_silent(filled, join):
+    slow, second = join(), join()
+    settle(filled, slow, second)
+    third = join()
+    groups = GroupCoordinator(filled.cluster)
+    third.poll()
+    second.poll()
+    for _ in range(12):  # longer than two sessions; the slow one's thread beats, its application does not poll
+        filled.clock.advance(10_000)
+        for member in (second, third):
+            member.poll()
+        slow._membership.beat_if_due()
+    state = groups.group("g")
+    assert state.phase is GroupPhase.PREPARING_REBALANCE
+    waiting = {second.group_metadata()[0], third.group_metadata()[0]}
+    assert {each.member_id for each in state.metadata.members} == {slow.group_metadata()[0], *waiting}
+    settle(filled, slow, second, third)
+    assert waiting == {second.group_metadata()[0], third.group_metadata()[0]}
+
+
+def test_a_rebalance_waits_as_long_as_its_most_patient_member_may_process(filled, join):
+    patient, hasty = join(max_poll_interval_ms=600_000), join(max_poll_interval_ms=10_000)
+    settle(filled, patient, hasty)
+    third = join(max_poll_interval_ms=10_000)
+    third.poll()
+    for _ in range(4):
+        filled.clock.advance(8_000)
+        hasty.poll()
+        third.poll()
+    groups = GroupCoordinator(filled.cluster)
+    assert patient.group_metadata()[0] in {each.member_id for each in groups.group("g").metadata.members}
+
+
+def test_a_member_that_slept_alone_does_not_take_itself_out(filled, join):
+    member = join()
+    settle(filled, member)
+    before = member.group_metadata()
+    filled.clock.advance(3_000)
+    member.poll()
+    filled.clock.advance(100_000)
+    member.poll()
+    assert member.group_metadata() == before
+
+
+def test_sticky_members_keep_what_they_can_over_a_rebalance(filled, join):
+    first, second = (join(partition_assignment_strategy="sticky", client_id=name) for name in ("z", "y"))
+    settle(filled, first)
+    settle(filled, first, second)
+    kept = shares(second)[0]
+    third = join(partition_assignment_strategy="sticky", client_id="a")
+    settle(filled, first, second, third)
+    assert len(shares(third)[0]) == 1
+    second_share = shares(second)[0]
+    assert set(second_share) <= set(kept)
+    third.close()
+    settle(filled, first, second)
+    assert set(second_share) <= set(shares(second)[0])
+
+
+def test_what_another_member_committed_meanwhile_is_no_commit_of_this_one(filled, join):
+    first = join(enable_auto_commit=True)
+    first.poll(timeout_ms=5_000)
+    filled.clock.advance(5_000)
+    first.poll()
+    assert first.committed(P)[P[0]].offset == 6
+    first.unsubscribe()
+    second = join()
+    settle(filled, second)
+    second.commit(dict.fromkeys(P, 3))
+    second.close()
+    first.subscribe(["orders"])
+    assert len(settle(filled, first)) == 12
+    filled.clock.advance(5_000)
+    first.poll()
+    assert {first.committed(P)[key].offset for key in P} == {6}
+
+
+def test_signs_of_life_are_written_a_third_of_a_session_after_the_last_commit(filled):
+    again = filled.another_process()
+    again.count_calls()
+    member = Consumer(again.cluster, "orders", group="g", enable_auto_commit=False, auto_offset_reset="earliest")
+    member.poll(timeout_ms=5_000)
+
+    def creates_after(duration_ms):
+        filled.clock.advance(duration_ms)
+        again.forget_calls()
+        member.poll()
+        return again.calls().get("create", 0)
+
+    assert creates_after(15_000) == 1
+    assert creates_after(13_000) == 0
+    member.commit()
+    assert [creates_after(duration_ms) for duration_ms in (13_000, 3_000, 13_000, 3_000)] == [0, 1, 0, 1]
+    member.close()
+
+
 def test_members_with_nothing_in_common_are_told(filled, join):
     join(partition_assignment_strategy="range").poll(timeout_ms=5_000)
     with pytest.raises(InvalidConfigError) as refused:

@@ -82,6 +82,18 @@ def test_a_static_member_with_another_subscription_does_cause_one():
     assert join(group, member("m9", "till-2", subscription=b"other"), 9).phase is PREPARING
 
 
+def test_a_static_member_that_comes_back_while_assignments_are_awaited_begins_anew():
+    """Who assigns has the former process in its list, so what it gives would reach nobody."""
+    group = join(
+        join(stable(member("m1", "till-1"), member("m2", "till-2")), member("m3"), 5), member("m1", "till-1"), 6
+    )
+    group = join(group, member("m2", "till-2"), 7)
+    assert group.phase is COMPLETING
+    assert join(group, member("m2", "till-2"), 8) == group
+    again = join(group, member("m9", "till-2"), 8)
+    assert (again.phase, [each.is_joined for each in again.members]) == (PREPARING, [False, True, False])
+
+
 def test_an_instance_that_another_member_holds_is_fenced():
     group = stable(member("m1", "till-1"), member("m2", "till-2"))
     assert code_of(lambda: join(group, member("m1", "till-2"), 9)) is ErrorCode.FENCED_INSTANCE_ID

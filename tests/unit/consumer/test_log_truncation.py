@@ -61,6 +61,9 @@ def test_a_reader_goes_on_where_the_log_was_cut_and_misses_no_row_of_the_new_lea
         assert values(found) == rows(6, 100)
         assert [record.offset for record in found] == [2, 3, 4, 5, 6, 7]
         assert "was cut back to offset 2" in caplog.text
+        consumer.seek(P0, 99)  # out of range for another reason: the policy says where to go, not the cut
+        consumer.poll(100, max_records=0)
+        assert consumer.position(P0) == (0 if policy == "earliest" else 8)
 
 
 def test_without_a_policy_it_is_an_error_that_names_the_cut(lonely):

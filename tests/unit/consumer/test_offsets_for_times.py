@@ -47,6 +47,13 @@ def test_a_log_that_is_trimmed_while_its_rows_are_read_answers_no_offset_that_is
     assert read == [[(1, 3)]]
 
 
+def test_a_large_section_is_searched_batch_by_batch(store):
+    store.create("orders")
+    big = bytes(700_000)
+    store.write("orders", [big] * 6, times_ms=[1, 2, 3, 4, 5, 6])
+    assert assigned(store, P0).offsets_for_times({P0: 5}) == {P0: 4}
+
+
 def test_only_a_section_between_whose_times_the_time_lies_is_read(mixed, monkeypatch):
     read = []
 

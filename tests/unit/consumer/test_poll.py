@@ -94,6 +94,13 @@ def test_buffered_rows_cost_no_storage_call(store3):
     assert store3.calls() == {}
 
 
+def test_a_wait_for_more_bytes_ends_after_fetch_max_wait(filled):
+    reader = assigned(filled, P0, fetch_min_bytes=1_000_000)
+    began = filled.clock.added_ms
+    assert len(reader.poll(timeout_ms=60_000)) == 10
+    assert 400 <= filled.clock.added_ms - began <= 1_000
+
+
 def test_partitions_take_turns_when_the_fetch_is_limited(filled):
     reader = assigned(filled, fetch_max_bytes=1)
     seen = [found.partitions()[0] for found in (reader.poll() for _ in range(4))]

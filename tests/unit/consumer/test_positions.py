@@ -72,9 +72,10 @@ def test_where_to_begin_without_an_offset(filled):
     assert assigned(filled, P0, auto_offset_reset="latest").position(P0) == 10
     assert assigned(filled, P0, auto_offset_reset="earliest").position(P0) == 0
     reader = assigned(filled, P0, auto_offset_reset="none", group="g")
-    with pytest.raises(ReplogError) as refused:
-        reader.poll()
-    assert refused.value.code is ErrorCode.REPLOG_NO_OFFSET_FOR_PARTITION
+    for _ in range(2):  # the second poll does not begin at the end instead
+        with pytest.raises(ReplogError) as refused:
+            reader.poll()
+        assert refused.value.code is ErrorCode.REPLOG_NO_OFFSET_FOR_PARTITION
     reader.seek(P0, 4)
     assert values(reader.poll(max_records=1)) == rows(1, 4)
 

@@ -67,3 +67,13 @@ def test_a_failure_is_logged_and_tried_again_and_nothing_is_raised(filled, monke
     assert publisher.flush()
     assert committed(filled) == {P0: (5, NOTE)}
     assert "nothing-0" in caplog.text
+
+
+def test_the_position_of_an_idle_query_does_not_expire(filled):
+    publisher = ProgressPublisher(filled.cluster, "g")
+    publisher._wanted = {P0: 5}
+    for _ in range(9):
+        assert publisher.flush()
+        filled.clock.advance(86_400_000)
+    assert GroupCoordinator(filled.cluster).expire_offsets() == 0
+    assert committed(filled) == {P0: (5, NOTE)}

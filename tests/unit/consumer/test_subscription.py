@@ -7,7 +7,7 @@ import pytest
 from spark_replog import TopicPartition
 from spark_replog.coordinator.controller import Controller
 from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError, ReplogError
-from tests.unit.consumer.support import P0, assigned, consumer
+from tests.unit.consumer.support import P0, P1, assigned, consumer
 
 
 @pytest.mark.parametrize(
@@ -60,6 +60,26 @@ def test_a_topic_that_does_not_exist_or_is_deleted_is_an_error(filled):
     with pytest.raises(NotFoundError) as refused:
         reader.poll()
     assert refused.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_a_pattern_means_whole_names(filled):
+    reader = consumer(filled)
+    reader.subscribe(pattern="order")
+    reader.poll()
+    assert reader.assignment() == set()
+    reader.subscribe(pattern="order.")
+    reader.poll()
+    assert reader.assignment() == {P0, P1}
+
+
+def test_partitions_that_a_topic_gains_are_found_though_nothing_is_fetched(filled):
+    reader = consumer(filled, "orders")
+    reader.poll()
+    reader.pause([P0, P1])
+    Controller(filled.another_process().cluster).add_partitions("orders", 3)
+    filled.clock.advance(300_000)
+    reader.poll()
+    assert reader.assignment() == {P0, P1, TopicPartition("orders", 2)}
 
 
 def test_topics_and_their_partitions_can_be_listed(filled):
