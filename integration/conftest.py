@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import os
@@ -69,8 +70,9 @@ def environment(work_folder, wheel, java_home) -> Environment:
 
 @pytest.fixture(scope="session")
 def older_environment(work_folder, wheel, java_home, cache_folder):
-    """Return a function: Spark version to fresh environment."""
+    """Return a function: Spark version to its environment, made at the first call."""
 
+    @functools.cache
     def make(version: str) -> Environment:
         spark = unpacked_spark(version, cache_folder)
         return make_environment(work_folder / f"env-{version}", wheel, spark=spark, java_home=java_home)

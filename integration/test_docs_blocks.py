@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
 import pytest
 from doc_blocks import Page, read_page
+from remote import run_in
+from spark_driver import SparkDriver
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [read_page(path) for path in [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]]
-NOT_RUN = {"docs/recipes.md": 2, "docs/spark-submit.md": 1}
+NOT_RUN = {"docs/spark-submit.md": 1}
 """Blocks that say why they do not run here; any other number is a mistake."""
 WITHOUT_SPARK = {
     "docs/consumer.md": "tests/unit/consumer/test_consumer_docs.py",
@@ -23,15 +26,17 @@ def name_of(page: Page) -> str:
     return page.path.relative_to(ROOT).as_posix()
 
 
+JAR_PAGES = [page for page in PAGES if page.jars]
 SPARK_PAGES = [page for page in PAGES if page.blocks and name_of(page) not in WITHOUT_SPARK]
 
 
 def test_every_block_is_found_and_runs_or_says_why_not():
     for page in PAGES:
         fences = re.findall(r"^\s*```(?:python|py|python3|pycon|sql)\b", page.path.read_text(), re.M)
-        assert len(fences) == len(page.blocks) + len(page.reasons), name_of(page)
+        assert len(fences) == len(page.blocks) + page.jars_count + len(page.reasons), name_of(page)
     assert {name_of(page): len(page.reasons) for page in PAGES if page.reasons} == NOT_RUN
     assert sum(len(page.blocks) for page in PAGES) >= 27
+    assert {name_of(page): page.jars_count for page in JAR_PAGES} == {"docs/recipes.md": 2}
     for name, test in WITHOUT_SPARK.items():
         assert name in (ROOT / test).read_text(), f"{test} runs the blocks of {name}"
 
@@ -39,15 +44,34 @@ def test_every_block_is_found_and_runs_or_says_why_not():
 @pytest.mark.parametrize("page", SPARK_PAGES, ids=name_of)
 def test_blocks_run(page, spark, make_store):
     store = make_store(brokers=3, name="store")
+    run_blocks(spark, store, page, page.blocks)
+    check = CHECKS.get(name_of(page))
+    if check is not None:
+        check(spark, store)
+
+
+@pytest.mark.parametrize("page", JAR_PAGES, ids=name_of)
+def test_blocks_that_need_jars_run(page, older_environment, make_store, work_folder, cache_folder):
+    """Spark itself fetches the jars, by the coordinates of the page; a registry out of reach fails the test."""
+    settings = {"spark.jars.packages": ",".join(page.jars), "spark.jars.ivy": str(cache_folder / "ivy"), **page.confs}
+    store = make_store(brokers=3, name="store")
+    environment = older_environment(page.spark).quick_to_start()
+    driver = SparkDriver(environment, work_folder / "driver-jars.log", "serve", json.dumps(settings))
+    try:
+        assert driver.call("about", timeout_s=300)["spark"].startswith(page.spark)
+        run_blocks(driver, store, page, page.with_jars)
+        check_delta(driver, store)
+    finally:
+        driver.close()
+
+
+def run_blocks(spark, store, page, blocks):
     for topic, partitions in page.topics.items():
         store.topic(topic, partitions)
     for topic, rows in page.rows.items():
         spark.call("write_orders", path=str(store.path), topic=topic, rows=rows)
-    blocks = [block.replace("/data/", f"{store.folder}/") for block in page.blocks]
+    blocks = [block.replace("/data/", f"{store.folder}/") for block in blocks]
     spark.call("run_blocks", page=name_of(page), blocks=blocks, timeout_s=300)
-    check = CHECKS.get(name_of(page))
-    if check is not None:
-        check(spark, store)
 
 
 def check_recipes(spark, store):
@@ -56,6 +80,19 @@ def check_recipes(spark, store):
     query = f"select count(*), count(distinct id) from parquet.`{store.folder}/customers`"
     found = spark.call("sql", statements=[query])
     assert found == [[4, 4]]
+
+
+def check_delta(spark, store):
+    """One row a customer, by one MERGE: the repeated batch made none."""
+
+    def look(spark, path):
+        rows = spark.sql(f"select id, amount from delta.`{path}` order by id").collect()
+        history = spark.sql(f"describe history delta.`{path}`").collect()
+        return [list(row) for row in rows], [entry.operation for entry in history]
+
+    rows, operations = run_in(spark, look, path=f"{store.folder}/customers-delta")
+    assert rows == [[customer, 160 + 10 * customer] for customer in range(4)]
+    assert operations == ["MERGE", "CREATE TABLE"]
 
 
 CHECKS = {"docs/recipes.md": check_recipes}

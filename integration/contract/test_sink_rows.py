@@ -101,6 +101,38 @@ def test_timestamp_column_is_kept_and_null_means_now(spark, store):
     assert now[2] is True
 
 
+@pytest.mark.parametrize(
+    ("column", "kind"),
+    [("'yesterday'", "string"), ("7L", "bigint"), ("timestamp_ntz'2001-02-03 04:05:06'", "timestamp_ntz")],
+)
+def test_a_timestamp_column_that_is_none_is_ignored_as_by_kafka_and_the_log_says_so(spark, store, column, kind):
+    topic = store.topic(f"no-time-{kind.replace('_', '-')}", 1)
+    query = f"select 'a' value, {column} timestamp"
+    put(spark, store, query, topic=topic)
+
+    def stream_and_read(spark, path, topic, query, checkpoint):
+        ticks = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
+        frame = ticks.selectExpr(*query.removeprefix("select ").split(", "))
+        writer = frame.writeStream.format("replog").option("topic", topic).option("checkpointLocation", checkpoint)
+        query = writer.trigger(availableNow=True).start(path)
+        query.awaitTermination(60)
+        if query.exception() is not None:
+            raise query.exception()
+        frame = spark.read.format("replog").option("subscribe", topic).load(path)
+        return [
+            list(row)
+            for row in frame.selectExpr(
+                "cast(value as string)", "abs(unix_timestamp(timestamp) - unix_timestamp()) < 600 recent"
+            ).collect()
+        ]
+
+    arguments = {"path": str(store.path), "topic": topic, "query": query, "checkpoint": store.checkpoint(topic)}
+    rows = run_in(spark, stream_and_read, **arguments)
+    assert len(rows) >= 2
+    assert all(row == ["a", True] for row in rows)
+    assert f"the column 'timestamp' is {kind} and is ignored" in spark.log_text()
+
+
 def test_unknown_columns_are_ignored(spark, store):
     topic = store.topic("extra", 1)
     put(spark, store, "select 'a' value, 1.5D price, array(1) list, 7L offset, 'x' timestampType", topic=topic)
@@ -134,7 +166,6 @@ def test_a_frame_read_from_the_log_goes_back_to_its_topic_unless_told_otherwise(
         ("select 'a' value, 1S partition", "partition must be a(n) int"),
         ("select 'a' value, array('x') headers", "headers must be a(n) array<struct<key:string,value:binary>>"),
         ("select 'a' value, map('a', X'00') headers", "headers must be a(n) array<struct<key:string,value:binary>>"),
-        ("select 'a' value, 'x' timestamp", "timestamp must be a(n) timestamp"),
         (
             "select 'a' value, array(named_struct('key', cast(null as string), 'value', X'00')) headers",
             "[INVALID_RECORD] 1 headers have a null key",

@@ -343,9 +343,9 @@ def sink_rules(spark, path, topic):
 QUERIES = {}
 
 
-def serve():
+def serve(settings="{}"):
     """Answer requests until stdin closes."""
-    spark = make_session()
+    spark = make_session(settings=json.loads(settings))
     for line in sys.stdin:
         request = json.loads(line)
         try:
@@ -377,6 +377,6 @@ def copy(arguments):
 if __name__ == "__main__":
     threading.current_thread().name = "driver"
     if sys.argv[1] == "serve":
-        serve()
+        serve(*sys.argv[2:])
     else:
         copy(sys.argv[2])

@@ -42,6 +42,7 @@ class ProducerConfig:
                 f"delivery.timeout.ms must be at least linger.ms + request.timeout.ms. Set it to {least_ms} or more.",
                 delivery_timeout_ms=self.delivery_timeout_ms,
             )
+        object.__setattr__(self, "batch_size_bytes", max(1, self.batch_size_bytes))  # Kafka: 0 is no batching
 
 
 _COMPRESSION = {"none": "none", "lz4": "lz4", "zstd": "zstd"}
@@ -66,9 +67,10 @@ PRODUCER_KEYS = (
         "batch.size",
         "16384",
         "bytes",
-        "Size of one record batch per partition. Larger than Kafka's, since a batch is Arrow columns.",
+        "Size of one record batch per partition; 0: one record each. Larger than Kafka's, since a batch is Arrow "
+        "columns.",
         field="batch_size_bytes",
-        minimum=1,
+        minimum=0,
         maximum=_INT32_MAX,
     ),
     _key(

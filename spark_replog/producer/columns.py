@@ -62,12 +62,14 @@ class InputColumns:
     Args:
         schema: of the batches to come.
         default_topic: the topic option, which wins over a ``topic`` column.
+        ignore_other_times: take a ``timestamp`` column that is none (`is_time`) for one of the others, as Kafka's
+            sink does; the caller has said so to the user. Otherwise it is refused.
 
     Raises:
         InvalidConfigError: REPLOG_INVALID_SCHEMA; no row was looked at.
     """
 
-    def __init__(self, schema: pa.Schema, default_topic: str | None) -> None:
+    def __init__(self, schema: pa.Schema, default_topic: str | None, *, ignore_other_times: bool = False) -> None:
         self.schema = schema
         self._value = _find(schema, "value")
         self._key = _find(schema, "key")
@@ -75,6 +77,8 @@ class InputColumns:
         self._partition = _find(schema, "partition")
         self._headers = _find(schema, "headers")
         self._timestamp = _find(schema, "timestamp")
+        if ignore_other_times and self._timestamp is not None and not is_time(schema.field(self._timestamp).type):
+            self._timestamp = None
         if self._value is None:
             raise InvalidConfigError(
                 ErrorCode.REPLOG_INVALID_SCHEMA,
@@ -124,6 +128,7 @@ class InputColumns:
                 ErrorCode.REPLOG_NULL_TOPIC,
                 f"{topics.null_count} of {len(topics)} rows have a null topic and there is no topic option. "
                 "Set the option 'topic' or filter these rows out.",
+                condition="KAFKA_NULL_TOPIC_IN_DATA",
             )
         return topics
 
@@ -148,7 +153,7 @@ class InputColumns:
         self._check(self._key, _is_bytes, "a(n) string or binary")
         self._check(self._topic, lambda kind: _is_string(kind), "a(n) string")
         self._check(self._partition, lambda kind: bool(kind == pa.int32()), "a(n) int")
-        self._check(self._timestamp, lambda kind: bool(pa.types.is_timestamp(kind)), "a(n) timestamp")
+        self._check(self._timestamp, is_time, "a(n) timestamp with a time zone")
         self._check(self._headers, _is_headers, f"a(n) {_HEADERS_WORD}")
 
     def _check(self, index: int | None, accepts: Any, allowed: str) -> None:
@@ -163,6 +168,14 @@ class InputColumns:
                 column=column.name,
                 type=kind,
             )
+
+
+def is_time(kind: pa.DataType) -> bool:
+    """Return whether a ``timestamp`` column of this type says when its rows were made.
+
+    A timestamp without a zone (Spark's TIMESTAMP_NTZ) does not: it names no moment.
+    """
+    return bool(pa.types.is_timestamp(kind)) and kind.tz is not None
 
 
 def row_sizes(data: pa.RecordBatch) -> Int64Array:
@@ -259,14 +272,11 @@ def _binary(column: pa.Array) -> pa.Array:
 
 
 def _utc_microseconds(times: pa.Array) -> pa.Array:
-    """Return the same moments; without a zone they are UTC already; nanoseconds are cut."""
+    """Return the same moments; nanoseconds are cut."""
     if times.type == TIMESTAMP_TYPE:
         return times
-    unit = times.type.unit
-    if times.type.tz is None:
-        times = times.view(pa.timestamp(unit, tz="UTC"))
     try:
-        return times.cast(TIMESTAMP_TYPE, safe=unit != "ns")
+        return times.cast(TIMESTAMP_TYPE, safe=times.type.unit != "ns")
     except pa.ArrowInvalid as error:
         raise InvalidConfigError(
             ErrorCode.INVALID_TIMESTAMP,
@@ -280,4 +290,4 @@ def _constant_times(row_count: int, now_ms: int) -> pa.Array:
     return pa.Array.from_buffers(TIMESTAMP_TYPE, row_count, [None, pa.py_buffer(times)])
 
 
-__all__ = ["InputColumns", "Rows", "normalise_headers", "row_sizes"]
+__all__ = ["InputColumns", "Rows", "is_time", "normalise_headers", "row_sizes"]

@@ -27,7 +27,7 @@ from spark_replog.producer.sender_thread import SenderThread
 from spark_replog.producer.sequences import ProducerSequences
 from spark_replog.producer.serializers import Serializer
 from spark_replog.producer.settings import ProducerSettings
-from spark_replog.producer.task_writer import SLACK_DIVISOR
+from spark_replog.producer.task_writer import pool_bytes_of
 from spark_replog.producer.transactions import TransactionCoordinator
 from spark_replog.producer.transport import PutTransport
 
@@ -150,7 +150,7 @@ def _make_accumulator(
     config = settings.producer
     return RecordAccumulator(
         BufferPool(
-            config.buffer_memory_bytes - config.buffer_memory_bytes // SLACK_DIVISOR,
+            pool_bytes_of(config),
             clock=clock,
             poolable_bytes=min(config.batch_size_bytes, config.max_request_size_bytes),
             on_wait=metrics.on_pool_wait,

@@ -40,9 +40,19 @@ from spark_replog.storage.brokers import BrokerSet
 logger = logging.getLogger(__name__)
 
 ABORT_WAIT_MS_MAX = 1_000
-SLACK_DIVISOR = 4
-"""This part of ``buffer.memory`` is for what the pool cannot count: pages that Arrow's allocator keeps
-besides, and the copy of an object in the making. With it the process keeps to DESIGN's bound G8."""
+_SLACK_DIVISOR = 4
+_LENT_BYTES_MAX = 4 * 1024 * 1024
+
+
+def pool_bytes_of(config: ProducerConfig) -> int:
+    """Return how much of ``buffer.memory`` the pool lends.
+
+    A quarter is for what the pool cannot count: pages that Arrow's allocator keeps besides, and the copy of an
+    object in the making. With it the process keeps to DESIGN's bound G8. Of a buffer so small that this does not
+    matter all is lent, so that a row may be as large as the buffer, as in Kafka.
+    """
+    total_bytes = config.buffer_memory_bytes
+    return max(min(total_bytes, _LENT_BYTES_MAX), total_bytes - total_bytes // _SLACK_DIVISOR)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +126,7 @@ class TaskWriter:
         self._hooks = None if hooks is None or hooks == TaskHooks() else _Hooks(hooks)
         self._columns: InputColumns | None = None
         custom = load_partitioner(config.partitioner_class) if config.partitioner_class else None
-        pool_bytes = config.buffer_memory_bytes - config.buffer_memory_bytes // SLACK_DIVISOR
+        pool_bytes = pool_bytes_of(config)
         self._pool = BufferPool(pool_bytes, clock=clock)
         self._accumulator = RecordAccumulator(
             self._pool,
@@ -154,7 +164,8 @@ class TaskWriter:
         Args:
             batch: columns by exact name: value (string or binary) is required; key (string or
                 binary), topic (string), partition (int32), headers (list of struct of key and
-                value) and timestamp may be there; all others are ignored.
+                value) and timestamp (with a zone; any other type is ignored) may be there; all others
+                are ignored.
 
         Raises:
             InvalidConfigError: the schema or a row is refused; the task must be aborted.
@@ -165,7 +176,7 @@ class TaskWriter:
         if self._hooks is not None:
             batch = self._hooks.apply(self._default_topic, batch)
         if self._columns is None or not self._columns.schema.equals(batch.schema):
-            self._columns = InputColumns(batch.schema, self._default_topic)
+            self._columns = InputColumns(batch.schema, self._default_topic, ignore_other_times=True)
         if batch.num_rows:
             rows = self._columns.normalise(batch, self._clock.now_ms())
             del batch
@@ -265,4 +276,4 @@ def _log(error: ReplogError) -> None:
     logger.warning("%s", error)
 
 
-__all__ = ["TaskReport", "TaskResult", "TaskWriter"]
+__all__ = ["TaskReport", "TaskResult", "TaskWriter", "pool_bytes_of"]

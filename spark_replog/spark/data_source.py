@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
+from spark_replog.errors import ErrorCode, InvalidConfigError
 from spark_replog.spark.compat import in_push_down_worker, patch_zipimport_if_asked
 from spark_replog.spark.options import check_schema_options, parse_sink_options, parse_source_options
 from spark_replog.spark.schema import check_read_schema, check_write_schema, read_schema
@@ -60,12 +61,20 @@ class ReplogDataSource(DataSource):
         return StreamReader(options)
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
-        """Return the writer of ``df.write``; the same object goes to tasks and to the commit."""
+        """Return the writer of ``df.write``; the same object goes to tasks and to the commit.
+
+        Refuses in the order of Kafka's connector: the save mode, the options, the columns.
+        """
         from spark_replog.spark.sink import BatchWriter
 
+        if overwrite:
+            raise InvalidConfigError(
+                ErrorCode.REPLOG_INVALID_OPTION,
+                "save mode overwrite is not allowed: a log is never truncated by a write. Use mode('append').",
+            )
         options = parse_sink_options(dict(self.options), streaming=False)
         check_write_schema(schema, topic=options.topic)
-        return BatchWriter(options, overwrite=overwrite)
+        return BatchWriter(options)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
         """Return the writer of ``df.writeStream``; Spark asks twice per micro-batch.

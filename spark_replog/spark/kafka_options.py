@@ -58,6 +58,7 @@ _CONNECTION = frozenset(
 _PREFIXES = ("config.providers.", "sasl.", "security.", "ssl.")
 _PRODUCER = frozenset(
     {
+        "block.on.buffer.full",
         "client.id",
         "compression.gzip.level",
         "compression.lz4.level",

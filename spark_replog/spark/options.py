@@ -184,7 +184,7 @@ def parse_sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOp
     }
     return SinkOptions(
         store=_store(given),
-        topic=given.get("topic", "").strip() or None,
+        topic=_topic(given),
         producer=read_producer_config(client),
         coordinator=read_coordinator_config(client),
         principal=given.get("principal") or None,
@@ -228,6 +228,16 @@ def _refuse_as_both_modes(lowered: Mapping[str, str], given: Mapping[str, str]) 
             refusals.append(error)
     if len({str(error) for error in refusals}) == 1 < len(refusals):
         raise refusals[0]
+
+
+def _topic(given: Mapping[str, str]) -> str | None:
+    """Return the trimmed topic option; one that names nothing must not give way to a column in silence."""
+    if "topic" not in given:
+        return None
+    topic = given["topic"].strip()
+    if not topic:
+        raise _invalid("option 'topic' is empty. Name a topic, or leave the option out to have a column decide.")
+    return topic
 
 
 def _client_id(lowered: Mapping[str, str]) -> str:

@@ -5,6 +5,8 @@ Source: Spark's Kafka connector, ``KafkaRecordToRowConverter`` and ``KafkaWriter
 
 from __future__ import annotations
 
+import logging
+
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -19,8 +21,10 @@ from pyspark.sql.types import (
 
 from spark_replog.errors import ErrorCode, InvalidConfigError
 
+_LOG = logging.getLogger(__name__)
 _HEADERS = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
 _HEADERS_TEXT = "array<struct<key:string,value:binary>>"
+_warned_types: set[str] = set()
 
 
 def read_schema(*, include_headers: bool) -> StructType:
@@ -60,6 +64,8 @@ def check_write_schema(schema: StructType, *, topic: str | None) -> None:
 
     Columns are found by exact name; those with other names are ignored, and so is a topic column where
     the option names the topic. Checked in Kafka's order, so that of several mistakes the same one is told.
+    Kafka's sink ignores every ``timestamp`` column: one that is no TIMESTAMP is ignored here too, and named once
+    a process in the log.
 
     Args:
         schema: of the DataFrame.
@@ -87,12 +93,24 @@ def check_write_schema(schema: StructType, *, topic: str | None) -> None:
     if "headers" in types and not _are_headers(types["headers"]):
         raise _wrong_type("headers", types["headers"], _HEADERS_TEXT)
     _check(types, "partition", (IntegerType,), "int")
-    _check(types, "timestamp", (TimestampType,), "timestamp")
+    _warn_of_other_times(types.get("timestamp"))
 
 
 def _check(types: dict[str, DataType], name: str, allowed: tuple[type[DataType], ...], allowed_text: str) -> None:
     if name in types and not isinstance(types[name], allowed):
         raise _wrong_type(name, types[name], allowed_text)
+
+
+def _warn_of_other_times(given: DataType | None) -> None:
+    """Say which ``timestamp`` column is ignored; in Arrow's terms the rule is ``producer.columns.is_time``."""
+    if given is None or isinstance(given, TimestampType) or given.simpleString() in _warned_types:
+        return
+    _warned_types.add(given.simpleString())
+    _LOG.warning(
+        "the column 'timestamp' is %s and is ignored, as Kafka's sink does: the rows have the time of the write. "
+        "Cast it to TIMESTAMP to write that time, or drop it.",
+        given.simpleString(),
+    )
 
 
 def _are_headers(given: DataType) -> bool:

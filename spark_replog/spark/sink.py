@@ -21,11 +21,7 @@ from spark_replog.coordinator.produce_response import ProduceResponse
 from spark_replog.coordinator.replica_manager import ReplicaManager
 from spark_replog.coordinator.task_catch_up import TaskCatchUp, check_task_age, holders_by_ledger
 from spark_replog.coordinator.write_plan import make_write_plan
-from spark_replog.errors import (
-    ErrorCode,
-    InvalidConfigError,
-    ReplogError,
-)
+from spark_replog.errors import ErrorCode, ReplogError
 from spark_replog.ids import LedgerId, new_id
 from spark_replog.log.commands import Append, DataObject, IdentityKind, ProducerIdentity, ResetPolicy
 from spark_replog.log.results import Outcome
@@ -96,15 +92,9 @@ class BatchWriter(DataSourceArrowWriter):
 
     Args:
         options: of the write.
-        overwrite: ``mode("overwrite")``, which a log refuses.
     """
 
-    def __init__(self, options: SinkOptions, *, overwrite: bool) -> None:
-        if overwrite:
-            raise InvalidConfigError(
-                ErrorCode.REPLOG_INVALID_OPTION,
-                "save mode overwrite is not allowed: a log is never truncated by a write. Use mode('append').",
-            )
+    def __init__(self, options: SinkOptions) -> None:
         self._options = options
         self._write_id = new_id()
         self._tasks = _plan_tasks(options)

@@ -186,7 +186,7 @@ def test_the_sinks_tasks_catch_up_and_its_commit_records_it(behind) -> None:
     from spark_replog.spark.sink import BatchWriter
 
     options = {"path": str(behind.path), "topic": "orders", "replica.rejoin.wait.ms": "3600000"}
-    writer = BatchWriter(parse_sink_options(options, streaming=False), overwrite=False)
+    writer = BatchWriter(parse_sink_options(options, streaming=False))
     rows = pa.record_batch({"value": pa.array([b"a", b"b"], pa.binary())})
     message = pickle.loads(pickle.dumps(pickle.loads(pickle.dumps(writer)).write(iter([rows]))))
     assert len(message.copies) == 5

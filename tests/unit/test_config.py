@@ -106,8 +106,8 @@ def test_producer_reads_its_own_and_leaves_the_coordinators():
         ({"zzz": "1"}, ErrorCode.REPLOG_UNKNOWN_OPTION, "docs/configuration.md"),
         ({"acks": "2"}, ErrorCode.REPLOG_INVALID_OPTION, "all, -1, 0, 1"),
         ({"batch.size": "big"}, ErrorCode.REPLOG_INVALID_OPTION, "bytes"),
-        ({"batch.size": "0"}, ErrorCode.REPLOG_INVALID_OPTION, "from 1 to"),
-        ({"batch.size": str(2**31)}, ErrorCode.REPLOG_INVALID_OPTION, "from 1 to"),
+        ({"batch.size": "-1"}, ErrorCode.REPLOG_INVALID_OPTION, "from 0 to"),
+        ({"batch.size": str(2**31)}, ErrorCode.REPLOG_INVALID_OPTION, "from 0 to"),
         ({"linger.ms": "-1"}, ErrorCode.REPLOG_INVALID_OPTION, "from 0 to"),
         ({"partitioner.ignore.keys": "yes"}, ErrorCode.REPLOG_INVALID_OPTION, "true, false"),
         ({"delivery.timeout.ms": "1"}, ErrorCode.REPLOG_INVALID_OPTION, "request.timeout.ms"),
@@ -119,6 +119,10 @@ def test_refusals_of_a_producer(options, code, said):
         read_producer_config(options)
     assert refused.value.code == code
     assert said in str(refused.value)
+
+
+def test_a_batch_size_of_nothing_is_one_record_a_batch_as_in_kafka():
+    assert read_producer_config({"kafka.batch.size": "0"}).batch_size_bytes == 1
 
 
 def test_topic_takes_nothing_beside_its_own():

@@ -274,8 +274,8 @@ def test_what_is_the_callers_mistake_is_raised_and_nothing_is_half_written(shop,
 def test_a_record_larger_than_the_pool_is_refused(shop):
     shop.topic()
     producer = shop.producer(buffer__memory=4_000, batch__size=500)
-    assert code_of(producer.send("orders", b"x" * 3_900)) is ErrorCode.MESSAGE_TOO_LARGE
-    assert producer.send("orders", b"x" * 2_000).result(10).offset == 0
+    assert code_of(producer.send("orders", b"x" * 4_000)) is ErrorCode.MESSAGE_TOO_LARGE
+    assert producer.send("orders", b"x" * 3_900).result(10).offset == 0
 
 
 @pytest.mark.parametrize("answer", [-1, 3, None, "0", 1.0, True])

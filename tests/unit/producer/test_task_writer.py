@@ -14,7 +14,7 @@ import pytest
 from spark_replog.config import TaskHooks
 from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError, ReplogError, RetriableError
 from spark_replog.log.write_plan import TopicPlan
-from spark_replog.producer.task_writer import TaskResult, TaskWriter
+from spark_replog.producer.task_writer import TaskResult, TaskWriter, pool_bytes_of
 from spark_replog.storage.paths import data_key
 from spark_replog.testing.faulty_store import FaultRates, FaultyStore
 from tests.unit.producer.support import HEADERS, QUICK, Task, batch, written
@@ -195,6 +195,18 @@ class TestMemory:
         found = task.values(task.write(large))
         assert sorted(value for values in found.values() for value in values) == written([large])
         assert all(values == sorted(values) for values in found.values())
+
+    def test_rows_nearly_as_large_as_a_small_memory_go_through_one_by_one(self, make_task: Callable[..., Task]) -> None:
+        task = make_task(config=replace(QUICK, buffer_memory_bytes=16_384))
+        rows = batch(20, size_bytes=15_000)
+        assert task.values(task.write(rows))["orders", 0] == written([rows])
+
+    @pytest.mark.parametrize(
+        ("memory_bytes", "lent_bytes"),
+        [(16_384, 16_384), (4 << 20, 4 << 20), (5 << 20, 4 << 20), (128 << 20, 96 << 20)],
+    )
+    def test_of_a_large_memory_a_quarter_is_not_lent(self, memory_bytes: int, lent_bytes: int) -> None:
+        assert pool_bytes_of(replace(QUICK, buffer_memory_bytes=memory_bytes)) == lent_bytes
 
     def test_a_sliced_batch_that_pins_much_is_copied(self, make_task: Callable[..., Task]) -> None:
         task = make_task(config=replace(QUICK, buffer_memory_bytes=200_000, max_request_size_bytes=100_000))

@@ -292,6 +292,7 @@ def test_batch_transaction():
 @pytest.mark.parametrize(
     ("streaming", "options", "text"),
     [
+        (True, {"topic": " "}, "REPLOG_INVALID_OPTION.*option 'topic' is empty"),
         (True, {"ack": "1"}, "REPLOG_UNKNOWN_OPTION.*'acks'"),
         (True, {"kafka.topic": "a"}, "REPLOG_UNKNOWN_OPTION.*Write 'topic'"),
         (True, {"subscribe": "a"}, "REPLOG_UNKNOWN_OPTION.*for the source"),
@@ -334,7 +335,8 @@ def test_schema_of_a_catalog_table_does_not_look_at_its_properties():
 def test_kafka_options_that_mean_nothing_here_are_named_once(caplog):
     harmless = {
         "kafka.bootstrap.servers": "h:1", "kafka.security.protocol": "SASL_SSL", "kafka.sasl.jaas.config": "x",
-        "kafka.client.rack": "3", "kafka.config.providers.env.class": "x", "includeheaders": "true",
+        "kafka.client.rack": "3", "kafka.config.providers.env.class": "x", "kafka.auto.include.jmx.reporter": "true",
+        "includeheaders": "true",
     }  # fmt: skip
     kafka_options._logged.clear()
     assert write(**harmless) == write()

@@ -146,7 +146,7 @@ def store(tmp_path_factory):
                 "partition": pa.array([number % 2 for number in range(20)], pa.int32()),
                 "timestamp": pa.array([time] * 20, pa.timestamp("us", tz="UTC")),
             }
-            writer = BatchWriter(parse_sink_options({"path": path, "topic": topic}, streaming=False), overwrite=False)
+            writer = BatchWriter(parse_sink_options({"path": path, "topic": topic}, streaming=False))
             writer.commit([writer.write(iter([pa.record_batch(columns)]))])
     return path
 
@@ -199,7 +199,7 @@ def test_microseconds_of_a_row_are_not_lost_in_the_ledgers_milliseconds(store):
     Controller(Cluster.open(store)).create_topic("micro", partitions=1, replicas=1, config={})
     time = datetime(2024, 1, 1, 12, 0, 0, 500, tzinfo=UTC)
     columns = {"value": ["x"], "timestamp": pa.array([time], pa.timestamp("us", tz="UTC"))}
-    writer = BatchWriter(parse_sink_options({"path": store, "topic": "micro"}, streaming=False), overwrite=False)
+    writer = BatchWriter(parse_sink_options({"path": store, "topic": "micro"}, streaming=False))
     writer.commit([writer.write(iter([pa.record_batch(columns)]))])
     reader = FilteringBatchReader(parse_source_options({"path": store, "subscribe": "micro"}, streaming=False))
     reader.pushFilters([GreaterThan(("timestamp",), time.replace(microsecond=400))])

@@ -3,9 +3,21 @@
 from __future__ import annotations
 
 import pytest
-from pyspark.sql.types import StructType
+from pyspark.sql.pandas.types import to_arrow_type
+from pyspark.sql.types import (
+    DateType,
+    LongType,
+    NullType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
 
 from spark_replog.errors import InvalidConfigError
+from spark_replog.producer.columns import is_time
+from spark_replog.spark import schema
 from spark_replog.spark.schema import check_read_schema, check_write_schema, read_schema
 
 HEADERS = "array<struct<key:string,value:binary>>"
@@ -13,15 +25,7 @@ HEADERS = "array<struct<key:string,value:binary>>"
 
 def ddl(text):
     """Parse ``name type, ...`` without a JVM."""
-    from pyspark.sql.types import (
-        ArrayType,
-        BinaryType,
-        IntegerType,
-        LongType,
-        StringType,
-        StructField,
-        TimestampType,
-    )  # fmt: skip
+    from pyspark.sql.types import ArrayType, BinaryType, IntegerType
 
     types = {
         "string": StringType(), "binary": BinaryType(), "int": IntegerType(), "long": LongType(),
@@ -74,7 +78,6 @@ def test_accepted(text):
             "t",
             r"headers must be a\(n\) array<struct<key:string,value:binary>>",
         ),
-        ("value string,timestamp long", "t", r"timestamp must be a\(n\) timestamp"),
     ],
 )
 def test_refused(text, topic, message):
@@ -84,3 +87,26 @@ def test_refused(text, topic, message):
 
 def test_a_topic_column_of_any_type_is_ignored_where_the_option_names_the_topic():
     check_write_schema(ddl("value string,topic int,offset long,timestampType int"), topic="t")
+
+
+def test_a_timestamp_column_that_is_none_is_ignored_and_named_once(caplog, monkeypatch):
+    monkeypatch.setattr(schema, "_warned_types", set())
+    check_write_schema(ddl("value string,timestamp timestamp"), topic="t")
+    assert caplog.messages == []
+    for _ in range(2):
+        check_write_schema(ddl("value string,timestamp long"), topic="t")
+    check_write_schema(ddl("value string,timestamp string"), topic="t")
+    assert ["bigint" in text for text in caplog.messages] == [True, False]
+    assert all(
+        "is ignored, as Kafka's sink does" in text and "Cast it to TIMESTAMP" in text for text in caplog.messages
+    )
+
+
+@pytest.mark.parametrize(
+    "kind", [TimestampType(), TimestampNTZType(), StringType(), LongType(), DateType(), NullType()], ids=str
+)
+def test_driver_and_tasks_agree_on_what_a_timestamp_column_is(kind, caplog, monkeypatch):
+    """The driver names what is ignored, the tasks ignore it: each has its own types to look at."""
+    monkeypatch.setattr(schema, "_warned_types", set())
+    check_write_schema(StructType([StructField("value", StringType()), StructField("timestamp", kind)]), topic="t")
+    assert is_time(to_arrow_type(kind, timezone="UTC")) == (caplog.messages == [])
