@@ -55,3 +55,27 @@ def test_kafkas_server_cases_have_tests_that_exist() -> None:
         for file, test in named
         if not (ROOT / "tests" / file).exists() or not re.search(rf"def {test}\(", (ROOT / "tests" / file).read_text())
     ] == []
+
+
+def test_the_connectors_contract_has_tests_that_exist() -> None:
+    """A line names ``file.py::test``, seen from ``contract/``; a test without a file is in the one before it."""
+    text = (ROOT / "integration" / "README.md").read_text().partition("## The connector's contract")[2]
+    cells = [line.split("|")[1:3] for line in text.splitlines() if line.startswith("|")]
+    pattern = r"`(?:([\w./]+\.py)(?:::)?)?([\w.\[\]-]*)`"
+    tests_by_line = {rule.strip(): re.findall(pattern, tests) for rule, tests in cells}
+
+    missing = []
+    for rule, tests in tests_by_line.items():
+        if rule in ("contract", "---"):
+            continue
+        file = None
+        for name, test in tests:
+            if name:
+                file = ROOT / name if name.startswith("tests/") else ROOT / "integration" / "contract" / name
+            if file is None or not file.exists() or (test and f"\ndef {test}(" not in file.read_text()):
+                missing.append(f"{rule}: {name}::{test}")
+        if not tests:
+            missing.append(f"{rule}: no test")
+
+    assert len(tests_by_line) > 50
+    assert missing == []

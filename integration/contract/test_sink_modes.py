@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from remote import run_in
 from spark_driver import JobFailed
@@ -76,6 +78,31 @@ def test_progress_counts_the_rows_written(spark, store):
 
     arguments = {"path": str(store.path), "source": source, "sink": sink, "checkpoint": store.checkpoint("counted")}
     assert run_in(spark, rows_written, **arguments) == 7
+
+
+def start_continuous(spark, path, topic, checkpoint):
+    ticks = spark.readStream.format("rate").option("numPartitions", 1).load().selectExpr("cast(value as string) value")
+    writer = ticks.writeStream.format("replog").option("topic", topic).option("checkpointLocation", checkpoint)
+    QUERIES["continuous"] = writer.trigger(continuous="200 milliseconds").start(path)  # noqa: F821
+
+
+def stop_continuous(spark):
+    query = QUERIES.pop("continuous")  # noqa: F821
+    query.stop()
+    return query.lastProgress
+
+
+def test_a_continuous_trigger_writes_nothing_and_the_log_says_why(spark, store):
+    """Spark runs the query without a word, and without the sink: only the commit of an epoch gets here."""
+    topic, path = store.topic("continuous", 1), str(store.path)
+    run_in(spark, start_continuous, path=path, topic=topic, checkpoint=store.checkpoint("continuous"))
+    deadline = time.monotonic() + 60
+    text = "[REPLOG_ENVIRONMENT] Spark does not hand the rows of a continuous trigger to a Python sink"
+    while text not in spark.log_text() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert run_in(spark, stop_continuous) is None
+    assert text in spark.log_text()
+    assert spark.call("read", path=path, topic=topic) == []
 
 
 def delete_during_the_batch(spark, path, source, doomed, spared, checkpoint):

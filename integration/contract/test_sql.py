@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from remote import run_in
 from spark_driver import JobFailed
 
 
@@ -34,6 +35,22 @@ def test_options_of_the_statement_arrive(spark, store, table):
     assert spark.call("sql", statements=[insert, read]) == [[4]]
 
 
+def test_a_dataframe_makes_a_table_of_a_topic_and_appends_to_it(spark, store):
+    topic, path = store.topic("made", 1), str(store.path)
+
+    def make(spark, path, topic):
+        rows = spark.sql("select 'a' value")
+        rows.write.format("replog").mode("append").option("topic", topic).option("path", path).saveAsTable("made_one")
+        options = {"topic": topic, "path": path}
+        rows.writeTo("made_two").using("replog").options(**options).create()
+        rows.writeTo("made_two").options(**options).append()
+        for name in ("made_one", "made_two"):
+            spark.sql(f"drop table {name}")
+
+    run_in(spark, make, path=path, topic=topic)
+    assert [row[3] for row in spark.call("read", path=path, topic=topic)] == ["a", "a", "a"]
+
+
 def test_a_view_reads_one_snapshot_until_it_is_made_again(spark, store, table):
     path = str(store.path)
     view = f"create or replace temporary view seen using replog options (path '{path}', subscribe 'listed')"
@@ -49,6 +66,10 @@ def test_a_view_reads_one_snapshot_until_it_is_made_again(spark, store, table):
         ("select * from {table}", "use CREATE TEMPORARY VIEW ... USING replog OPTIONS"),
         ("insert into {table} select {columns}", "[REPLOG_MISSING_OPTION] no store is given"),
         ("insert overwrite inserted select {columns}", "[REPLOG_INVALID_OPTION] save mode overwrite"),
+        (
+            "create table listed_copy using replog options (path '{path}', topic 'listed') as select 'a' value",
+            "[REPLOG_MISSING_OPTION] no store is given",
+        ),
         ("delete from {table} where true", "does not support"),
         ("select * from replog.`{path}`", "UNSUPPORTED_DATASOURCE_FOR_DIRECT_QUERY"),
     ],

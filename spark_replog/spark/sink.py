@@ -66,6 +66,7 @@ class StreamWriter(StreamArrowWriter):
             ReplogError: nothing is decided, or (REPLOG_COMMIT_OUTCOME_UNKNOWN) it is not known; either way
                 the restarted query repeats the batch and finds out.
         """
+        _check_for_continuous(messages)
         written = _write_messages(messages)
         objects = _objects_by_ledger(written)
         if not objects:
@@ -232,6 +233,19 @@ def _write_task(
         result.dropped_rows,
         copies,
     )
+
+
+def _check_for_continuous(messages: Sequence[WriterCommitMessage | None]) -> None:
+    """Refuse what a continuous trigger asks for: Spark (4.0 to 4.3) never hands its rows to a Python sink.
+
+    Spark only logs what is raised here; but it does not commit the epoch either, so that no row is lost.
+    """
+    if messages and all(message is None for message in messages):
+        raise ReplogError(
+            ErrorCode.REPLOG_ENVIRONMENT,
+            "Spark does not hand the rows of a continuous trigger to a Python sink, so none is written. Stop the "
+            "query and start it with trigger(processingTime=...) or trigger(availableNow=True).",
+        )
 
 
 def _write_messages(messages: Sequence[WriterCommitMessage | None]) -> list[WriteMessage]:
