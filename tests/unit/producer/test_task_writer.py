@@ -94,6 +94,13 @@ class TestContent:
         assert rows[0]["timestamp"].timestamp() == 0.005
         assert rows[1]["timestamp"].year > 2020
 
+    def test_a_timestamp_column_that_is_none_is_left_out_as_by_kafkas_sink(
+        self, make_task: Callable[..., Task]
+    ) -> None:
+        task = make_task()
+        rows = batch(2, timestamp=pa.array(["then", None]))
+        assert task.values(task.write(rows))["orders", 0] == written([rows])
+
     def test_a_schema_may_change_between_batches(self, make_task: Callable[..., Task]) -> None:
         task = make_task()
         found = task.values(task.write(batch(1), batch(1, 1, value=pa.array(["s"]), other=pa.array([1]))))

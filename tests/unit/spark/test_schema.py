@@ -15,10 +15,13 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from spark_replog.errors import InvalidConfigError
+from spark_replog.errors import InvalidConfigError, ReplogError
 from spark_replog.producer.columns import is_time
 from spark_replog.spark import schema
+from spark_replog.spark.data_source import ReplogDataSource
+from spark_replog.spark.messages import WriteMessage
 from spark_replog.spark.schema import check_read_schema, check_write_schema, read_schema
+from spark_replog.spark.sink import StreamWriter
 
 HEADERS = "array<struct<key:string,value:binary>>"
 
@@ -110,3 +113,24 @@ def test_driver_and_tasks_agree_on_what_a_timestamp_column_is(kind, caplog, monk
     monkeypatch.setattr(schema, "_warned_types", set())
     check_write_schema(StructType([StructField("value", StringType()), StructField("timestamp", kind)]), topic="t")
     assert is_time(to_arrow_type(kind, timezone="UTC")) == (caplog.messages == [])
+
+
+def test_a_write_is_refused_in_kafkas_order_save_mode_then_options_then_columns():
+    wrong, columns = {"path": "/s", "kafka.key.serializer": "x"}, ddl("key string")
+    for options, overwrite, text in (
+        (wrong, True, "save mode overwrite is not allowed"),
+        (wrong, False, "kafka option 'key.serializer' is not supported"),
+        ({"path": "/s"}, False, "topic option required"),
+        ({"path": "/s", "topic": "t"}, False, "Required attribute 'value' not found"),
+    ):
+        with pytest.raises(InvalidConfigError, match=text):
+            ReplogDataSource(options).writer(columns, overwrite)
+
+
+def test_a_commit_without_any_message_is_told_as_what_a_continuous_trigger_does():
+    writer = StreamWriter.__new__(StreamWriter)  # the commit needs nothing of what the planning makes
+    with pytest.raises(ReplogError, match=r"\[REPLOG_ENVIRONMENT\].*trigger\(processingTime=...\)"):
+        writer.commit([None, None], 0)
+    with pytest.raises(ReplogError, match=r"\[INVALID_REQUEST\] a task finished without its message"):
+        writer.commit([None, WriteMessage("q", 0, "r", 1, (), 0, 0, 0)], 0)
+    writer.commit([], 0)
