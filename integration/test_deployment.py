@@ -11,7 +11,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from doc_blocks import read_page
 
+ROOT = Path(__file__).resolve().parents[1]
 JOB = Path(__file__).parent / "support" / "deployment_job.py"
 QUICK = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 SMALL = (
@@ -77,4 +79,9 @@ def test_standalone_master_with_two_workers(environment, topics, work_folder):
 
 def test_connect(environment, topics):
     """A client without a JVM of its own; the server finds the format, and takes it from the client as well."""
-    run_job(environment, topics, "connect:local[2]")
+    (block,) = read_page(ROOT / "docs/spark-submit.md").elsewhere.values()
+    for name, here in (("server:", "localhost:"), ('"orders"', '"out"'), ("/data/store", str(topics.path))):
+        assert name in block
+        block = block.replace(name, here)
+    (topics.folder / "block.py").write_text(block)
+    run_job(environment, topics, "connect:local[2]", f"block={topics.folder / 'block.py'}")

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import sys
 import time
+from pathlib import Path
 
 from pyspark.sql import SparkSession
 
 master, path, checkpoint, *settings = sys.argv[1:]
+blocks = [setting.removeprefix("block=") for setting in settings if setting.startswith("block=")]
+settings = [setting for setting in settings if not setting.startswith("block=")]
 builder = SparkSession.builder.config("spark.ui.enabled", "false").config("spark.sql.shuffle.partitions", "2")
 if master.startswith("connect:"):
     builder = builder.remote(master.removeprefix("connect:"))
@@ -52,5 +55,7 @@ facts["error"] = None if error is None else str(error)
 spark.sql(f"create or replace temporary view copied using replog options (path '{path}', subscribe 'out')")
 row = spark.sql("select count(*) n, count(distinct cast(value as string)) d, max(offset) m from copied").collect()[0]
 facts["rows"], facts["distinct"] = row.n, row.d
+for block in blocks:
+    exec(compile(Path(block).read_text(), block, "exec"), {})
 print("@@replog " + json.dumps(facts), flush=True)
 spark.stop()

@@ -1,8 +1,8 @@
 """Python and SQL blocks of the documentation, and how a page says what they need.
 
-A comment on the line before a block says that it cannot run here, and why:
-``<!-- does not run here: REASON -->``, or with which older Spark, jars and confs it runs, where the newest Spark has
-no such jar: ``<!-- runs on Spark 4.1 with group:artifact:version name=value -->``. A comment anywhere on the page
+A comment on the line before a block says which test has a place for it, ``<!-- runs in FILE::TEST -->``, or with which
+older Spark, jars and confs it runs, where the newest Spark has no such jar:
+``<!-- runs on Spark 4.1 with group:artifact:version name=value -->``. A comment anywhere on the page
 prepares what its blocks use: ``<!-- blocks use: {"topics": {"orders": 2}, "rows": {"orders": 20}} -->``; without it
 there is an empty topic ``orders``. All other blocks run, in order, in one namespace per page, with ``spark`` in it.
 ``/data/`` stands for a folder that is made for the page.
@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 _BLOCK = re.compile(
-    r"(?:<!-- (?:does not run here: (?P<reason>[^\n]+?)|runs on Spark (?P<spark>\S+) with (?P<needs>[^\n]+?)) -->\n)?"
+    r"(?:<!-- (?:runs in (?P<elsewhere>\S+)|runs on Spark (?P<spark>\S+) with (?P<needs>[^\n]+?)) -->\n)?"
     r"^```(?P<language>python|sql)\n(?P<code>.*?)^```$",
     re.M | re.S,
 )
@@ -30,8 +30,8 @@ class Page:
 
     path: Path
     blocks: list[str] = field(default_factory=list)
-    reasons: list[str] = field(default_factory=list)
-    """Why each of the other blocks does not run."""
+    elsewhere: dict[str, str] = field(default_factory=dict)
+    """Test to the block that it runs."""
     with_jars: list[str] = field(default_factory=list)
     """Blocks that need jars, and those before them that they build on."""
     jars_count: int = 0
@@ -54,8 +54,8 @@ def read_page(path: Path) -> Page:
         page.topics.update(given.get("topics", {}))
         page.rows.update(given.get("rows", {}))
     for match in _BLOCK.finditer(text):
-        if match["reason"]:
-            page.reasons.append(match["reason"])
+        if match["elsewhere"]:
+            page.elsewhere[match["elsewhere"]] = match["code"]
             continue
         code = match["code"] if match["language"] == "python" else _as_python(match["code"])
         code = "\n" * text.count("\n", 0, match.start("code")) + code
