@@ -320,20 +320,24 @@ def sweep_temp_files(url: str, min_age_ms: int) -> int:
         min_age_ms: since the file's last change, by the file system's own clock.
     """
     root = os.path.abspath(url.removeprefix("file://"))
-    newest = os.stat(root).st_mtime
-    found: list[tuple[str, float]] = []
+    now_path = f"{root}/{TEMP_PREFIX}{new_id()}"
+    fd = os.open(now_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+    try:
+        now = os.fstat(fd).st_mtime
+    finally:
+        os.close(fd)
+        os.unlink(now_path)
+    swept_count = 0
     for folder, _, names in os.walk(root):
         for name in names:
+            if not name.startswith(TEMP_PREFIX):
+                continue
             with suppress(FileNotFoundError):
-                changed = os.stat(f"{folder}/{name}").st_mtime
-                newest = max(newest, changed)
-                if name.startswith(TEMP_PREFIX):
-                    found.append((f"{folder}/{name}", changed))
-    stale = [path for path, changed in found if (newest - changed) * 1000 >= min_age_ms]
-    for path in stale:
-        with suppress(FileNotFoundError):
-            os.unlink(path)
-    return len(stale)
+                path = f"{folder}/{name}"
+                if (now - os.stat(path).st_mtime) * 1000 >= min_age_ms:
+                    os.unlink(path)
+                    swept_count += 1
+    return swept_count
 
 
 class _UnconfirmedError(OSError):

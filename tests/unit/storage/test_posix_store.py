@@ -197,6 +197,39 @@ class TestVisibility:
         assert os.listdir(root / "j") == ["0"]
 
 
+class TestSweep:
+    """Ages are the file system's: of a file made now, whatever else lies there."""
+
+    @pytest.fixture
+    def temp_files(self, root):
+        def make(**ages_seconds):
+            paths = [root / "j" / f"{posix_store.TEMP_PREFIX}{name}" for name in ages_seconds]
+            for path, age in zip(paths, ages_seconds.values(), strict=True):
+                path.write_bytes(b"part")
+                now = path.stat().st_mtime
+                os.utime(path, (now - age, now - age))
+            return paths
+
+        return make
+
+    def test_old_ones_go_even_where_nothing_was_written_since(self, store, root, temp_files):
+        store.create("j/0", b"x")
+        old, young = temp_files(old=100, young=50)
+        for path in (root, root / "j", root / "j" / "0"):
+            os.utime(path, (1, 1))
+        assert posix_store.sweep_temp_files(store.url, 75_000) == 1
+        assert (old.exists(), young.exists()) == (False, True)
+        assert store.get("j/0") == b"x"
+
+    def test_a_file_from_the_future_makes_no_other_one_old(self, store, root, temp_files):
+        (root / "j" / "0").write_bytes(b"x")
+        os.utime(root / "j" / "0", (2**32, 2**32))
+        (young,) = temp_files(young=50)
+        assert posix_store.sweep_temp_files(store.url, 75_000) == 0
+        assert young.exists()
+        assert sorted(os.listdir(root)) == ["j"]
+
+
 class TestErrors:
     def test_lost_answer_of_link_on_nfs_is_success(self, store, monkeypatch):
         real = os.link
