@@ -121,7 +121,6 @@ class ReplicaManager:
         }
         throttle_ms = self._quotas.produce_throttle_ms(applied, limit_ms)
         if throttle_ms:
-            _log.info("the producer's byte rate is above its quota: answering %d ms later", throttle_ms)
             self._cluster.clock.sleep_ms(throttle_ms)
         return throttle_ms
 

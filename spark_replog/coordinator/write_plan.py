@@ -39,10 +39,12 @@ def make_write_plan(
     plans = []
     cluster.refresh_if_stale()
     authorizer = Authorizer(cluster, principal)
-    if topics is not None:
-        authorizer.require_topic(AclOperation.WRITE, *topics)
-    names = cluster.topic_names() if topics is None else list(dict.fromkeys(topics))
-    allowed = authorizer.allowed_topics(AclOperation.WRITE, names)
+    if topics is None:
+        names = cluster.topic_names()
+        allowed = authorizer.allowed_topics(AclOperation.WRITE, names)
+    else:
+        names = allowed = list(dict.fromkeys(topics))
+        authorizer.require_topic(AclOperation.WRITE, *names)
     handles = [cluster.lookup(name) for name in allowed]
     cluster.refresh_topics(handles)
     for handle in handles:

@@ -74,6 +74,15 @@ class Interceptors:
             if hasattr(item, "on_send"):
                 check_arrow_form(item, "interceptor.classes", "on_send_batch(topic, batch)")
 
+    def check_task_forms(self) -> None:
+        """Refuse interceptors that a write task would never call: acknowledgements come when it is gone.
+
+        Raises:
+            InvalidConfigError: REPLOG_INVALID_OPTION, naming the missing method.
+        """
+        for item in self._all:
+            check_arrow_form(item, "interceptor.classes", "on_send_batch(topic, batch)")
+
     def on_send_batch(self, topic: str | None, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the batch as the last interceptor that did not raise left it.
 

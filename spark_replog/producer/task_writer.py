@@ -201,6 +201,8 @@ class TaskWriter:
             self._transport.wait(wait_ms)
         self._is_closed = True
         self._pool.close()
+        if self._hooks is not None:
+            self._hooks.close()
         kept = [request for request in self._report.requests if not request.is_dropped]
         return TaskResult(
             objects=tuple((request.destination.ledger_id, request.to_data_object()) for request in kept),
@@ -218,6 +220,8 @@ class TaskWriter:
         if self._is_closed:
             return
         self._is_closed = True
+        if self._hooks is not None:
+            self._hooks.close()
         self._accumulator.abort_incomplete(
             ReplogError(ErrorCode.INVALID_REQUEST, "the write task was aborted. Its retry writes the rows again.")
         )
@@ -260,7 +264,7 @@ class _Hooks:
 
     def __init__(self, names: TaskHooks) -> None:
         self._interceptors = Interceptors.of(names.interceptor_classes)
-        self._interceptors.check_arrow_forms()
+        self._interceptors.check_task_forms()
         self._key_serializer = make_serializer("key.serializer", names.key_serializer)
         self._value_serializer = make_serializer("value.serializer", names.value_serializer)
         check_arrow_form(self._key_serializer, "key.serializer", "serialize_array(topic, array)")
@@ -270,6 +274,10 @@ class _Hooks:
         """Return the batch as interceptors leave it, with keys and values as bytes."""
         changed = self._interceptors.on_send_batch(topic, batch)
         return serialize_columns(changed, topic or "", self._key_serializer, self._value_serializer)
+
+    def close(self) -> None:
+        """Tell the interceptors that nothing follows."""
+        self._interceptors.close()
 
 
 def _log(error: ReplogError) -> None:

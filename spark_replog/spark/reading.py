@@ -74,6 +74,13 @@ class _TaskRead:
             key = batch.column(2)[0].as_py(), batch.column(3)[0].as_py()
             self._done[key] = batch.column(4)[0].as_py() + batch.num_rows
             yield batch
+        waited_ms, quota = self._fetcher.stats.throttle_time_ms, self._partition.quota
+        if waited_ms and quota is not None:  # a task has no metrics: this line is all that tells why it is slow
+            _LOG.warning(
+                "this task waited %d ms: its reads are above its reader's consumer_byte_rate of %d. See: replog -s %s "
+                "quota describe",
+                waited_ms, quota.limit_per_second, self._options.store.path,
+            )  # fmt: skip
 
     def _rest(self) -> list[ReadRange]:
         """Return what is still to be read."""

@@ -294,6 +294,13 @@ def _commit(
         answers.update,
         copied=holders_by_ledger(copy for message in written for copy in message.copies),
     )
+    throttle_ms = max(answer.throttle_time_ms for answer in answers.values())
+    if throttle_ms:  # a query has no metrics: this line is all that tells why it is slow
+        _LOG.warning(
+            "batch %d of %s is written and was held back for %d ms: %s with client id '%s' is above its "
+            "producer_byte_rate. See: replog -s %s quota describe",
+            identity.sequence, identity.producer_id, throttle_ms, principal, options.client_id, cluster.path,
+        )  # fmt: skip
     _raise_refusals(cluster, identity, answers)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as some
 
 from spark_replog.log.acl import (
     AclBinding,
@@ -139,3 +141,72 @@ def test_settings_of_the_store_are_set_and_unset():
     assert state.config == {"super.users": "User:a"}
     assert apply(("super.users", None)) is Outcome.APPLIED
     assert state.config == {}
+
+
+NAMES = ("a", "ab", "abc", "b", "*")
+WHO = ("User:alice", "User:bob", "User:*", "Group:alice", "Group:*")
+BINDINGS = some.builds(
+    AclBinding,
+    some.sampled_from((ResourceType.TOPIC, ResourceType.GROUP)),
+    some.sampled_from(NAMES),
+    some.sampled_from(PatternType),
+    some.sampled_from(WHO),
+    some.sampled_from((ALL, READ, WRITE, DESCRIBE)),
+    some.sampled_from(Permission),
+)
+
+
+def slow_decide(bindings, principal, operation, kind, name):
+    """Kafka's rule over a plain list of every ACL there is."""
+
+    def covers(each):
+        if each.pattern_type is PREFIXED:
+            return name.startswith(each.name)
+        return each.name in (name, "*")
+
+    found = [each for each in bindings if each.resource_type is kind and covers(each)]
+    mine = [each for each in found if each.principal in (principal, principal.split(":")[0] + ":*")]
+    if any(each.permission is DENY and each.operation in (ALL, operation) for each in mine):
+        return Decision.DENIED
+    implying = {READ, WRITE} if operation is DESCRIBE else set()
+    if any(each.permission is ALLOW and each.operation in {ALL, operation, *implying} for each in mine):
+        return Decision.ALLOWED
+    return Decision.DENIED if found else Decision.NO_ACL
+
+
+@settings(max_examples=150, deadline=None)
+@given(some.lists(some.tuples(some.booleans(), BINDINGS), max_size=25))
+def test_an_index_of_acls_decides_as_a_plain_list_does(changes):
+    acls, plain = AclSet(), {}
+    for is_added, binding in changes:
+        changed = acls.add([binding]) if is_added else acls.remove([binding])
+        assert changed == ((binding in plain) != is_added)
+        if is_added:
+            plain[binding] = None
+        else:
+            plain.pop(binding, None)
+    assert (set(acls), len(acls)) == (set(plain), len(plain))
+    for kind in (ResourceType.TOPIC, ResourceType.GROUP):
+        for name in ("a", "abc", "abcd", "b", "*", "c"):
+            assert set(acls.of_resource(kind, name)) <= set(plain)
+            for principal in ("User:alice", "Group:bob", "User:*"):
+                for operation in (READ, DESCRIBE):
+                    expected = slow_decide(plain, principal, operation, kind, name)
+                    assert acls.decide(principal, operation, kind, name) is expected
+
+
+def test_a_decision_looks_at_no_acl_of_other_people(monkeypatch):
+    acls = AclSet()
+    acls.add(acl("foo", READ, DENY, principal=f"User:other-{number}", pattern=PREFIXED) for number in range(1000))
+    acls.add([acl("*", READ)])
+
+    class Counted:
+        count = 0
+
+        def __get__(self, binding, kind):
+            Counted.count += 1
+            return ALLOW
+
+    monkeypatch.setattr(AclBinding, "permission", Counted())
+    assert acls.decide(ALICE, READ, ResourceType.TOPIC, "foobar") is Decision.ALLOWED
+    assert Counted.count == 2

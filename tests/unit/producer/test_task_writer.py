@@ -290,8 +290,20 @@ class TestRefusals:
 class Doubled:
     """An interceptor of a write task."""
 
+    closed = 0
+
     def on_send_batch(self, topic, batch):
         return pa.concat_tables([pa.table(batch)] * 2).combine_chunks().to_batches()[0]
+
+    def close(self):
+        Doubled.closed += 1
+
+
+class Hearing:
+    """An interceptor that waits for what a write task never hears."""
+
+    def on_acknowledgement(self, metadata, error):
+        raise AssertionError("a task is over when its rows are acknowledged")
 
 
 class Exclaimed:
@@ -333,7 +345,16 @@ def test_interceptors_and_serializers_of_the_user_run_in_the_task(make_task):
     task = make_task()
     writer = hooked(task, interceptor_classes=Doubled, value_serializer=Exclaimed)
     writer.append(batch(2, size_bytes=1))
+    Doubled.closed = 0
     assert task.values(writer.close()) == {("orders", 0): [b"0!", b"1!", b"0!", b"1!"]}
+    assert Doubled.closed == 1
+    hooked(make_task(), interceptor_classes=Doubled).abort()
+    assert Doubled.closed == 2
+
+
+def test_an_interceptor_that_a_task_would_never_call_is_refused(make_task):
+    with pytest.raises(InvalidConfigError, match="Hearing has no method on_send_batch"):
+        hooked(make_task(), interceptor_classes=Hearing)
 
 
 @pytest.mark.parametrize(
