@@ -141,6 +141,8 @@ def test_rows_that_only_the_lost_leader_has_are_cut_by_the_next_batch(orders, mo
     query.commit(message)
     query.batch_id += 1
     assert read(orders) == [b"0"] and described(orders).log_end_offset == 2
+    query = Query(orders, monkeypatch)
+    query.batch_id = 2
     orders.away(0)
     query.batch(b"1")
     now = described(orders)

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from spark_replog.coordinator.replication_round import Replication, is_replicated, plan_round
+from spark_replog.clock import SYSTEM_CLOCK
+from spark_replog.coordinator.delayed_operation import DelayedOperationPurgatory
+from spark_replog.coordinator.replica_fetcher import CopyJob
+from spark_replog.coordinator.replication_round import Replication, RoundServices, is_replicated, plan_round, run_round
+from spark_replog.errors import ErrorCode, ReplogError
 from spark_replog.log.commands import (
     Append,
     DataObject,
@@ -77,3 +83,22 @@ def test_who_leaves_is_asked_for_no_copies(state) -> None:
     assert [broker for _, broker in this.missing] == [2]
     (partition,) = this.partitions.values()
     assert partition.in_sync == {0, 2}
+
+
+class SourcesFail:
+    """A fetcher whose sources have all gone."""
+
+    def submit(self, job: CopyJob, target: int, on_done) -> None:
+        error = ReplogError(ErrorCode.KAFKA_STORAGE_ERROR, "no broker has it.", sources=job.sources)
+        on_done(job, target, error)
+
+
+def test_a_round_without_sources_ends_at_once_blames_no_target_and_leaves_no_timer(state) -> None:
+    known = Replication()
+    this = plan_round(state, "L", append("new", frozenset({0})), known, 0)
+    purgatory = DelayedOperationPurgatory()
+    fetcher: Any = SourcesFail()
+    services = RoundServices(purgatory, fetcher, SYSTEM_CLOCK, 14_000)
+    run_round(this, known, services, lambda key: 0, 28_000)
+    assert known.departed == {} and known.lost == {(0, "new"): (0,)}
+    assert purgatory.timer.size == 0  # a late one would take replicas out of the next round

@@ -1,0 +1,70 @@
+"""The way of a follower back into the in-sync replicas, step by step, on a clock that stands still."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from spark_replog.coordinator.catch_up import CatchUp
+from spark_replog.coordinator.replica_fetcher import ReplicaFetcher
+
+
+class At:
+    """A clock that stands."""
+
+    def __init__(self, time_ms: int) -> None:
+        self.time_ms = time_ms
+
+    def now_ms(self) -> int:
+        return self.time_ms
+
+    def monotonic_ms(self) -> int:
+        return self.time_ms
+
+    def sleep_ms(self, duration_ms: float) -> None:
+        self.time_ms += int(duration_ms)
+
+
+def ledger_of(store):
+    return store.cluster.topic_ledger(store.cluster.lookup("orders").ledger_id)
+
+
+def test_a_root_that_is_back_gets_one_object_a_look_however_large_and_is_looked_at_again_at_once(store) -> None:
+    store.create("orders")
+    store.away(2)
+    for batch in range(3):
+        assert store.append("orders", {0: 1}, batch=batch, holders={0, 1}).error is None
+    assert store.isr("orders") == (0, 1)
+    store.back(2)
+    config = replace(store.config, replica_rejoin_wait_ms=30_000, replica_catchup_bytes=1)
+    clock = At(store.cluster.clock.now_ms() + 60_000)
+    fetcher = ReplicaFetcher(store.cluster.brokers, config, clock=clock)
+    catch_up = CatchUp(store.cluster.brokers, config, clock, fetcher)
+    for look in range(3):
+        assert len(store.held_by("orders", 2)) == look and store.isr("orders") == (0, 1)
+        catch_up.readmit(ledger_of(store))
+    assert len(store.held_by("orders", 2)) == 3 and store.isr("orders") == (0, 1, 2)
+
+
+def test_a_follower_that_failed_is_left_alone_for_the_backoff(store) -> None:
+    # min.insync.replicas keeps it in the ISR, so that only the backoff spares each commit the try.
+    store.create("orders", replicas=2, config={"min.insync.replicas": "2"})
+    store.away(1)
+    clock = At(store.cluster.clock.now_ms())
+    config = replace(store.config, replica_fetch_backoff_ms=1_000)
+    asked: list[int] = []
+    fetcher = ReplicaFetcher(store.cluster.brokers, config, clock=clock)
+    copy = fetcher.copy
+    fetcher.copy = lambda *args, **more: (asked.append(args[1]), copy(*args, **more))[1]  # type: ignore[method-assign]
+    catch_up = CatchUp(store.cluster.brokers, config, clock, fetcher)
+    made = store.put("orders", {0: 1}, {0})
+    store.manager._catch_up = CatchUp(
+        store.cluster.brokers, replace(config, replica_catchup_budget_ms=0), clock, fetcher
+    )
+    assert store.append("orders", {}, batch=0, objects=(made,), acks=1).error is None
+    for _ in range(3):
+        catch_up.copy_to_followers(ledger_of(store))
+    assert asked == [1] and store.isr("orders") == (0, 1)
+    clock.time_ms += 1_000
+    store.back(1)
+    catch_up.copy_to_followers(ledger_of(store))
+    assert asked == [1, 1] and store.high_watermarks("orders") == [1]
