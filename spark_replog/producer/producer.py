@@ -310,12 +310,20 @@ class Producer:
         Args:
             timeout: seconds; what is left then fails with REPLOG_PRODUCER_CLOSED. None: until
                 ``delivery.timeout.ms`` decides. In a callback it counts as 0.
+
+        Raises:
+            InvalidConfigError: INVALID_REQUEST: the timeout is negative; nothing was done.
         """
+        if timeout is not None and timeout < 0:
+            raise InvalidConfigError(
+                ErrorCode.INVALID_REQUEST, f"close() takes 0 seconds or more, not {timeout}. Leave it out to wait."
+            )
         if self._refusal is not None:
             return
         if self._transactions is not None and self._transactions.state is TransactionState.OPEN:
             self.abort_transaction()
         self._refusal = ReplogError(ErrorCode.REPLOG_PRODUCER_CLOSED, "the producer is closed. Open a new one.")
+        self._metadata.close()
         self._accumulator.close()
         if self._thread.is_current:
             timeout = 0

@@ -85,6 +85,7 @@ class ProducerMetadata:
         self._random = random_source
         self._on_plan = on_plan
         self._lock = threading.Lock()
+        self._is_closed = False
         self.topics: dict[str, TopicEntry] = {}
         """By name; read without a lock."""
         self.plan = make_write_plan(cluster, [], settings.client.principal)
@@ -101,8 +102,9 @@ class ProducerMetadata:
         Raises:
             InvalidConfigError: INVALID_TOPIC_EXCEPTION.
             RetriableError: REQUEST_TIMED_OUT: it does not exist, or no majority answered.
+            ReplogError: REPLOG_PRODUCER_CLOSED: the producer was closed meanwhile.
         """
-        if not is_valid_topic_name(topic) or topic in INTERNAL_TOPICS:
+        if not isinstance(topic, str) or not is_valid_topic_name(topic) or topic in INTERNAL_TOPICS:
             raise InvalidConfigError(
                 ErrorCode.INVALID_TOPIC_EXCEPTION,
                 f"'{topic}' is no topic that can be written to. Use 1 to 249 of a-z A-Z 0-9 . _ -, no internal name.",
@@ -112,6 +114,10 @@ class ProducerMetadata:
             reason = self._look_up(topic, partition)
             if reason is None:
                 return self.topics[topic]
+            if self._is_closed:
+                raise ReplogError(
+                    ErrorCode.REPLOG_PRODUCER_CLOSED, f"the producer was closed while {reason}. Open a new one."
+                )
             left_ms = deadline_ms - self._clock.monotonic_ms()
             if left_ms <= 0:
                 raise RetriableError(
@@ -121,6 +127,10 @@ class ProducerMetadata:
                     topic=topic,
                 )
             self._clock.sleep_ms(min(left_ms, self._settings.producer.retry_backoff_ms))
+
+    def close(self) -> None:
+        """End the waits for topics that are not there."""
+        self._is_closed = True
 
     def is_due(self, now_ms: int, *, is_suspect: bool = False) -> bool:
         """Return whether what is known is older than ``metadata.max.age.ms``, or than ``retry.backoff.ms``.

@@ -73,8 +73,14 @@ class FaultyStore:
         self.url = store.url
         self.is_down = False
         self.injected: list[tuple[str, str, Fault]] = []
+        self.set_rates(rates or FaultRates(), seed=seed, stall_ms=stall_ms)
+        self._clock = clock
+        self._planned: list[tuple[str, str, Fault]] = []
+        self._lock = threading.Lock()
+
+    def set_rates(self, rates: FaultRates, *, seed: int = 0, stall_ms: float = 50.0) -> None:
+        """Draw faults at these rates from now on."""
         self._random = random.Random(seed)
-        rates = rates or FaultRates()
         self._rates = (
             (Fault.FAIL_BEFORE, rates.fail_before),
             (Fault.LOSE_ANSWER, rates.lose_answer),
@@ -83,9 +89,6 @@ class FaultyStore:
             (Fault.CORRUPT, rates.corrupt),
         )
         self._stall_ms = stall_ms
-        self._clock = clock
-        self._planned: list[tuple[str, str, Fault]] = []
-        self._lock = threading.Lock()
 
     def fail_next(self, verb: str, fault: Fault, *, key_part: str = "", times: int = 1) -> None:
         """Plan a fault for the next calls of this verb whose key contains ``key_part``."""

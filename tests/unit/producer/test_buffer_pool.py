@@ -358,6 +358,22 @@ def test_a_clock_that_fails_while_waiting_loses_nothing() -> None:
     assert (it.queued_count, it.available_bytes) == (0, 1)
 
 
+def test_a_buffer_that_came_too_late_is_kept_for_the_next() -> None:
+    class Broken:
+        def monotonic_ms(self) -> int:
+            if it.queued_count:
+                it.deallocate(8, buffer)
+                raise OSError("no clock")
+            return 0
+
+    it = pool(8, Broken(), poolable_bytes=8)
+    buffer = it.allocate_buffer(8, 0)
+    with pytest.raises(OSError, match="no clock"):
+        it.allocate_buffer(8, 10)
+    assert (it.queued_count, it.unallocated_bytes, it.available_bytes) == (0, 0, 8)
+    assert it.allocate_buffer(8, 0) is buffer
+
+
 def test_metrics(clock: Any) -> None:
     it = pool(100, clock)
     it.allocate(40, 0)

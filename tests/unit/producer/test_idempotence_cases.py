@@ -162,6 +162,23 @@ class TestIdempotence:
         setup.answer(setup.open[0], offset=2)
         assert third.result(0).offset == 2
 
+    def test_a_retry_that_expires_lets_nothing_new_go_before_its_hole_is_closed(
+        self, make: Callable[..., Setup]
+    ) -> None:
+        setup = make(replace(CONFIG, retry_backoff_ms=10_000, retry_backoff_max_ms=10_000))
+        first = setup.send_and_run()
+        setup.answer(setup.open[0], NOT_LEADER)
+        setup.clock.time_ms = 1_000
+        second = setup.send_and_run()
+        setup.clock.time_ms = 1_500
+        setup.sender.run_once(1_500)
+        assert first.exception(0) is not None
+        assert len(setup.transport.sent) == 1
+        setup.run()
+        assert setup.numbers() == [(1, 0)]
+        setup.answer(setup.open[0], offset=0)
+        assert second.result(0).offset == 0
+
     def test_case_51_expiry_of_all_sent_batches(self, make: Callable[..., Setup]) -> None:
         setup = make()
         assert setup.sequences is not None

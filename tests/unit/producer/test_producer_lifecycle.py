@@ -1,0 +1,176 @@
+"""From first metadata to close: who waits for whom, and what ends a wait (Kafka's ``KafkaProducerTest``)."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError, RetriableError
+from spark_replog.testing.faulty_store import Fault
+
+SECONDS = 10
+
+
+def stall(shop, milliseconds=600):
+    """Let the puts of data hang for a while."""
+    shop.brokers.faulty[0]._stall_ms = milliseconds
+    shop.brokers.faulty[0].fail_next("create", Fault.STALL, key_part="/data/", times=5)
+
+
+def in_thread(call):
+    """Call in a thread; return it and where its result or error will be."""
+    found = []
+
+    def work():
+        try:
+            found.append(call())
+        except (ReplogError, TimeoutError) as error:
+            found.append(error)
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    return thread, found
+
+
+def test_a_close_ends_the_wait_for_a_topic_in_another_thread(shop, monkeypatch):
+    producer = shop.producer(max__block__ms=600_000)
+    has_looked = threading.Event()
+    look_up = producer._metadata._look_up
+    monkeypatch.setattr(producer._metadata, "_look_up", lambda *given: (has_looked.set(), look_up(*given))[1])
+    thread, found = in_thread(lambda: producer.send("nothing", b"v"))
+    assert has_looked.wait(SECONDS)
+    producer.close()
+    thread.join(SECONDS)
+    assert found[0].code is ErrorCode.REPLOG_PRODUCER_CLOSED
+
+
+def test_a_forced_close_ends_a_flush_in_another_thread(shop):
+    shop.topic()
+    producer = shop.producer()
+    producer.partitions_for("orders")
+    stall(shop)
+    handle = producer.send("orders", b"v")
+    thread, found = in_thread(producer.flush)
+    while not producer._accumulator._flush_count:
+        threading.Event().wait(0.001)
+    producer.close(0)
+    thread.join(SECONDS)
+    assert found == [None]
+    assert handle.exception(0).code is ErrorCode.REPLOG_PRODUCER_CLOSED
+
+
+def test_a_flush_waits_for_what_was_sent_before_it_and_for_no_longer_than_it_may(shop):
+    shop.topic()
+    producer = shop.producer(linger__ms=60_000)
+    producer.partitions_for("orders")
+    stall(shop)
+    handle = producer.send("orders", b"v")
+    with pytest.raises(TimeoutError):
+        producer.flush(0.01)
+    assert not handle.done()
+    producer.flush()
+    assert handle.result(0).offset == 0
+
+
+def test_a_record_can_be_sent_in_a_callback(shop):
+    shop.topic()
+    producer = shop.producer()
+    sent = threading.Event()
+    again = []
+
+    def callback(_handle):
+        again.append(producer.send("orders", b"again"))
+        sent.set()
+
+    producer.send("orders", b"first").add_done_callback(callback)
+    assert sent.wait(SECONDS)
+    assert again[0].result(SECONDS).offset == 1
+    assert shop.values() == [b"first", b"again"]
+
+
+def test_a_callback_that_raises_harms_nobody(shop, caplog):
+    shop.topic()
+    producer = shop.producer(linger__ms=60_000)
+    heard = []
+    first, second = (producer.send("orders", b"v") for _ in range(2))
+    first.add_done_callback(lambda _handle: 1 / 0)
+    second.add_done_callback(heard.append)
+    producer.flush()
+    assert producer.send("orders", b"v") and heard == [second]
+    producer.close()
+    assert len(shop.values()) == 3
+    assert "ZeroDivisionError" in caplog.text
+
+
+@pytest.mark.parametrize("topic", [None, 7, b"orders", ""])
+def test_what_is_no_topic_fails_the_handle(shop, topic):
+    error = shop.producer().send(topic, b"v").exception(0)
+    assert error.code is ErrorCode.INVALID_TOPIC_EXCEPTION
+
+
+def test_the_number_of_partitions_is_told_and_waited_for(shop):
+    shop.topic(partitions=3)
+    producer = shop.producer(max__block__ms=0)
+    assert producer.partitions_for("orders") == 3
+    with pytest.raises(RetriableError, match=r"max\.block\.ms") as waited:
+        producer.partitions_for("nothing")
+    assert waited.value.code is ErrorCode.REQUEST_TIMED_OUT
+
+
+def test_a_negative_time_to_close_is_refused_and_closes_nothing(shop):
+    shop.topic()
+    producer = shop.producer()
+    with pytest.raises(InvalidConfigError, match="0 seconds or more") as refused:
+        producer.close(-1)
+    assert refused.value.code is ErrorCode.INVALID_REQUEST
+    assert producer.send("orders", b"v").result(SECONDS).offset == 0
+
+
+def test_no_transaction_goes_on_behind_a_close(shop):
+    shop.topic()
+    producer = shop.producer(transactional__id="till")
+    producer.begin_transaction()
+    producer.close()
+    for call in (
+        producer.begin_transaction,
+        producer.commit_transaction,
+        producer.abort_transaction,
+        lambda: producer.send("orders", b"v"),
+    ):
+        with pytest.raises(ReplogError) as refused:
+            call()
+        assert refused.value.code is ErrorCode.REPLOG_PRODUCER_CLOSED
+
+
+def test_a_commit_is_refused_for_a_record_whose_failure_its_flush_finds(shop):
+    shop.topic()
+    producer = shop.producer(transactional__id="till", retries=1)
+    with producer.transaction():
+        producer.send("orders", b"before")
+    producer.begin_transaction()
+    shop.brokers.faulty[0].fail_next("create", Fault.REFUSE, key_part="/data/", times=10_000)
+    lost = producer.send("orders", b"lost")
+    with pytest.raises(InvalidConfigError, match="cannot be committed") as refused:
+        producer.commit_transaction()
+    assert refused.value.code is ErrorCode.INVALID_TXN_STATE
+    assert lost.exception(0).code is ErrorCode.NOT_ENOUGH_REPLICAS
+    shop.brokers.faulty[0]._planned.clear()
+    producer.abort_transaction()
+    with producer.transaction():
+        producer.send("orders", b"after")
+    assert shop.values() == [b"before", b"after"]
+
+
+def test_a_failure_that_old_metadata_may_cause_fetches_it_anew(shop, monkeypatch):
+    shop.topic()
+    producer = shop.producer()
+    assert producer.send("orders", b"first").result(10).offset == 0
+    calls = []
+    refresh = producer._metadata.refresh
+    monkeypatch.setattr(producer._metadata, "refresh", lambda: (calls.append(1), refresh()))
+    assert producer.send("orders", b"second").result(10).offset == 1
+    assert calls == []
+    shop.brokers.faulty[0].fail_next("create", Fault.REFUSE, key_part="/data/")
+    assert producer.send("orders", b"third").result(10).offset == 2
+    assert calls
