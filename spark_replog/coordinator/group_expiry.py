@@ -46,6 +46,6 @@ def expired_records(
         for (topic, partition), value in sorted(state.offsets.items())
         if is_due(topic, value)
     ]
-    if is_empty and len(due) == len(state.offsets) and (due or not state.offsets):
+    if is_empty and len(due) == len(state.offsets):
         due.append(GroupRecord(state.group, None))
     return tuple(due)

@@ -275,6 +275,44 @@ def test_offsets_expire_beside_a_commit_at_most_every_ten_minutes(store, groups)
     assert [state.group for state in groups.groups()] == ["g"]
 
 
+def test_expiry_is_looked_at_once_in_ten_minutes(store, groups, monkeypatch):
+    looked = []
+    monkeypatch.setattr(groups, "expire_offsets", lambda: looked.append(True))
+    for minutes, count in ((0, 0), (10, 1), (1, 1), (8, 1), (2, 2)):
+        store.clock.advance(minutes * MINUTE_MS)
+        commit(groups, 5)
+        assert len(looked) == count
+
+
+def test_what_changes_nothing_writes_nothing(store3):
+    store3.create("orders", 2)
+    store3.count_calls()
+    groups = GroupCoordinator(store3.cluster)
+    join_alone(groups)
+    store3.forget_calls()
+    groups.leave_group("g", ["a stranger"])
+    groups.drop_absent("g", groups.group("g").metadata.generation)
+    groups.delete_offsets("g", [TopicPartition("clicks", 0)])
+    assert "create" not in store3.calls()
+
+
+def test_a_rebalance_is_ended_only_by_who_saw_it(store, groups):
+    who = join_alone(groups)
+    groups.join_group("g", member("m-2"))
+    for generation in (who.generation - 1, who.generation + 1):
+        groups.drop_absent("g", generation)
+        assert groups.group("g").phase is GroupPhase.PREPARING_REBALANCE
+    groups.drop_absent("g", who.generation)
+    assert [each.member_id for each in groups.group("g").metadata.members] == ["m-2"]
+
+
+def test_a_group_id_has_at_most_32767_bytes(groups):
+    commit(groups, 5, group="ä" * 16_383)
+    with pytest.raises(InvalidConfigError) as refused:
+        commit(groups, 5, group="ä" * 16_384)
+    assert refused.value.code is ErrorCode.INVALID_GROUP_ID
+
+
 def test_a_reset_sets_the_offsets_of_an_idle_group(groups):
     commit(groups, 50)
     groups.reset_offsets("g", {P0: 10, P1: 0})

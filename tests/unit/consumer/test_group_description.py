@@ -1,0 +1,55 @@
+"""A group as people look at it: its lag by offsets and by time, on a log that was trimmed, deleted, made again."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_replog.coordinator.controller import Controller
+from spark_replog.coordinator.group_coordinator import GroupCoordinator
+from spark_replog.coordinator.group_description import describe_group
+from spark_replog.log.group_records import OffsetAndMetadata
+from tests.unit.consumer.support import P0, rows
+
+
+@pytest.fixture
+def groups(store):
+    store.create("orders")
+    store.write("orders", rows(3))
+    store.clock.advance(60_000)
+    store.write("orders", rows(2, 3))
+    return GroupCoordinator(store.cluster)
+
+
+def lag_of(store, groups, committed):
+    groups.commit_offsets("g", {P0: OffsetAndMetadata(committed)})
+    (found,) = describe_group(store.cluster, groups, "g").partitions
+    return found
+
+
+def test_lag_is_counted_from_the_commit_and_timed_by_the_first_record_that_waits(store, groups):
+    store.clock.advance(5_000)
+    late, early, first = (lag_of(store, groups, committed) for committed in (3, 2, 0))
+    assert (late.lag, early.lag, first.lag) == (2, 3, 5)
+    assert late.lag_ms >= 5_000
+    assert early.lag_ms - late.lag_ms >= 60_000  # asked after it, and written a minute before
+    assert first.lag_ms >= early.lag_ms
+    assert [(each.lag, each.lag_ms) for each in (lag_of(store, groups, 5), lag_of(store, groups, 9))] == [(0, 0)] * 2
+
+
+def test_a_commit_below_the_log_start_is_timed_by_the_first_record_that_is_left(store, groups):
+    Controller(store.cluster).delete_records("orders", {0: 4})
+    store.clock.advance(5_000)
+    found = lag_of(store, groups, 1)
+    assert (found.log_start_offset, found.high_watermark, found.lag) == (4, 5, 4)
+    assert found.lag_ms >= 5_000
+
+
+def test_a_topic_that_is_gone_has_no_lag_and_one_made_again_no_commit(store, groups):
+    lag_of(store, groups, 1)
+    Controller(store.cluster).delete_topic("orders")
+    (gone,) = describe_group(store.cluster, groups, "g").partitions
+    assert (gone.committed.offset, gone.high_watermark, gone.lag, gone.lag_ms) == (1, None, None, None)
+    store.create("orders")
+    store.write("orders", rows(2))
+    (again,) = describe_group(store.cluster, groups, "g").partitions
+    assert (again.committed, again.high_watermark, again.lag) == (None, 2, None)
