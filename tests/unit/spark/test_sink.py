@@ -230,15 +230,51 @@ def test_a_plain_batch_write_appends_each_time_but_once_a_writer(writes):
     assert writes.values() == [b"a", b"a"]
 
 
+def batch_of(values):
+    return pa.record_batch({"value": pa.array(values, pa.binary())})
+
+
+def test_every_batch_of_a_task_is_written_and_empty_ones_cost_nothing(writes):
+    writer = ReplogDataSource({"path": str(writes.source.path), "topic": "orders"}).writer(SCHEMA, False)
+    message = writer.write(iter([batch_of([]), batch_of([b"a"]), batch_of([]), batch_of([b"b", b"c"]), batch_of([])]))
+    assert (message.row_count, len(message.objects)) == (3, 1)
+    nothing = writer.write(iter([batch_of([])]))
+    assert (nothing.row_count, nothing.size_bytes, nothing.dropped_rows, nothing.objects) == (0, 0, 0, ())
+    writer.commit([message, nothing])
+    assert writes.values() == [b"a", b"b", b"c"]
+
+
+@pytest.mark.parametrize("old_at", [1, 2])
+def test_a_task_that_grew_too_old_leaves_nothing_behind(writes, monkeypatch, old_at):
+    looks = []
+
+    def look(plan, config):
+        looks.append(plan)
+        if len(looks) == old_at:
+            raise ReplogError(ErrorCode.REPLOG_JOB_TOO_LONG, "too old.")
+
+    monkeypatch.setattr(sink, "check_task_age", look)
+    writer = ReplogDataSource({"path": str(writes.source.path), "topic": "orders"}).writer(SCHEMA, False)
+    with pytest.raises(ReplogError) as raised:  # looked at before each further batch, and before the end
+        writer.write(iter([batch_of([b"a"]), batch_of([b"b"])]))
+    assert raised.value.code is ErrorCode.REPLOG_JOB_TOO_LONG
+    assert list(writes.source.path.rglob("*.arrow")) == []
+
+
 def test_a_plain_batch_write_inside_a_query_warns_once(writes, caplog):
     sink._warned_queries.clear()
     inside = {"sql.streaming.queryId": "query-9", "streaming.sql.batchId": "0"}
-    writes.batch([b"a"], properties=inside, topic="orders")
-    writes.batch([b"b"], properties=inside, topic="orders")
-    writes.batch([b"c"], properties=inside, topic="orders", txnAppId="query-9", txnVersion="0")
-    writes.batch([b"d"], topic="orders")
-    warnings = [record for record in caplog.records if "txnAppId" in record.getMessage()]
-    assert len(warnings) == 1
+    other = {**inside, "sql.streaming.queryId": "query-10"}
+
+    def warned():
+        return [each.args[0] for each in caplog.records if "txnAppId" in each.getMessage()]
+
+    writes.batch([b"a"], topic="orders")
+    writes.batch([b"b"], properties=other, topic="orders", txnAppId="query-10", txnVersion="0")
+    assert warned() == []
+    writes.batch([b"c"], properties=inside, topic="orders")
+    writes.batch([b"d"], properties=inside, topic="orders")
+    assert warned() == ["query-9"]
     assert writes.values() == [b"a", b"b", b"c", b"d"]
 
 
