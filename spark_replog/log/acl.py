@@ -7,7 +7,6 @@ sees where a writer is (docs/security.md).
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum, IntEnum
@@ -127,7 +126,8 @@ class AclSet:
         self._patterns: dict[tuple[ResourceType, PatternType], dict[str, _Pattern]] = {
             (kind, pattern): {} for kind in ResourceType for pattern in PatternType
         }
-        self._prefix_lengths: dict[ResourceType, Counter[int]] = {kind: Counter() for kind in ResourceType}
+        # Every length that a prefix ever had: a few, since names are short, and a length too many finds nothing.
+        self._prefix_lengths: dict[ResourceType, set[int]] = {kind: set() for kind in ResourceType}
 
     def __len__(self) -> int:
         return len(self._bindings)
@@ -144,8 +144,8 @@ class AclSet:
         for binding in bindings:
             self._bindings[binding] = None
             patterns = self._patterns[binding.resource_type, binding.pattern_type]
-            if binding.name not in patterns and binding.pattern_type is PatternType.PREFIXED:
-                self._prefix_lengths[binding.resource_type][len(binding.name)] += 1
+            if binding.pattern_type is PatternType.PREFIXED:
+                self._prefix_lengths[binding.resource_type].add(len(binding.name))
             patterns.setdefault(binding.name, {}).setdefault(binding.principal, {})[binding] = None
         return len(self._bindings) - before
 
@@ -161,13 +161,8 @@ class AclSet:
             del pattern[binding.principal][binding]
             if not pattern[binding.principal]:
                 del pattern[binding.principal]
-            if pattern:
-                continue
-            del patterns[binding.name]
-            if binding.pattern_type is PatternType.PREFIXED:
-                lengths = self._prefix_lengths[binding.resource_type]
-                lengths[len(binding.name)] -= 1
-                lengths += Counter()  # keeps the lengths that are still there
+            if not pattern:
+                del patterns[binding.name]
         return before - len(self._bindings)
 
     def of_resource(self, resource_type: ResourceType, name: str) -> list[AclBinding]:

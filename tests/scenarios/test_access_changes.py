@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from spark_replog.coordinator.acl_admin import AclAdmin, AclFilter
@@ -102,6 +104,13 @@ def test_a_right_given_elsewhere_holds_at_once_where_it_was_refused(running):
     assert not with_denial.is_allowed(AclOperation.WRITE, ResourceType.TOPIC, "t")  # folded a moment ago
     assert make_write_plan(running.cluster, ["t"], WRITER).topic("t").name == "t"
     assert write(running, 0).error is None
+
+
+def test_a_shorter_metadata_max_age_is_kept(running):
+    running.cluster.config = replace(running.config, metadata_max_age_ms=10)
+    QuotaAdmin(running.other, ADMIN).alter(QuotaEntity(WRITER, None), {"producer_byte_rate": 10})
+    running.cluster.clock.now += 11
+    assert write(running, 0).throttle_time_ms == 15_000
 
 
 def test_looking_for_changes_costs_one_get_a_root_and_second(running):

@@ -67,6 +67,17 @@ def test_an_unauthorised_topic_is_answered_by_partition_and_the_rest_is_written(
     assert (store.high_watermarks("open"), store.high_watermarks("closed")) == ([1], [0])
 
 
+def test_every_partition_of_an_unauthorised_topic_is_refused(store):
+    store.create("closed", 2)
+    secured(store, acl("closed", WRITE, principal="User:other"))
+    identity = ProducerIdentity("query-1", "query-1", 0, "run-1", IdentityKind.STREAM)
+    append = Append(identity, WRITER, "", 0, (store.put("closed", {0: 1, 1: 1}, {0, 1, 2}),))
+    ledger_id = store.cluster.lookup("closed").ledger_id
+    answer = store.commit({ledger_id: append}, is_atomic=False)[ledger_id]
+    codes = [each.error.code for each in answer.partitions.values()]
+    assert codes == [ErrorCode.TOPIC_AUTHORIZATION_FAILED] * 2
+
+
 def test_a_micro_batch_with_an_unauthorised_topic_is_refused_whole(store):
     store.create("open", ledger_name="l")
     store.create("closed", ledger_name="l")
@@ -117,6 +128,8 @@ def test_a_store_without_acls_is_open_until_everyone_is_shut_out(store):
             require()
     AclAdmin(store.cluster, ADMIN).add([acl("new", AclOperation.CREATE)])
     authorizer.require_create("new")
+    AclAdmin(store.cluster, ADMIN).add([acl("kafka-cluster", AclOperation.CREATE, kind=ResourceType.CLUSTER)])
+    authorizer.require_create("any other")
     AclAdmin(store.cluster, ADMIN).add([acl("t", READ, principal="User:*")])
     assert authorizer.allowed_topics(AclOperation.DESCRIBE, ["t", "u"]) == ["t"]
 
@@ -242,7 +255,7 @@ def test_internal_topics_are_made_without_asking(store):
 def test_a_plan_for_tasks_refuses_a_topic_that_is_named_and_marks_those_that_rows_may_name(store):
     store.create("open")
     store.create("closed")
-    secured(store, acl("closed", WRITE, principal="User:other"))
+    secured(store, acl("closed", WRITE, principal="User:other"), acl("closed", AclOperation.DESCRIBE))
     for name in ("closed", "no-such-topic"):
         AclAdmin(store.cluster, ADMIN).add([acl("no-such-topic", WRITE, Permission.DENY)])
         with pytest.raises(AuthorizationError):

@@ -91,6 +91,10 @@ def test_the_wildcard_covers_every_name_and_is_no_prefix():
     assert decide([acl("*", READ, pattern=PREFIXED)], READ, "*a") is Decision.ALLOWED
 
 
+def test_an_empty_prefix_covers_nothing():
+    assert decide([acl("", READ, pattern=PREFIXED)], READ) is Decision.NO_ACL
+
+
 def test_names_of_another_resource_type_do_not_count():
     assert decide([acl("foo", READ, kind=ResourceType.GROUP)], READ) is Decision.NO_ACL
 
@@ -105,6 +109,7 @@ def test_principals_match_exactly_or_by_their_types_wildcard():
     assert decide([acl("foo", READ, principal="User:*")], READ) is Decision.ALLOWED
     assert decide([acl("foo", READ, principal="Group:*")], READ) is Decision.DENIED
     assert decide([acl("foo", READ, principal="User:ali")], READ) is Decision.DENIED
+    assert decide([acl("foo", READ, principal="User:*")], READ, principal="User:CN=a:b") is Decision.ALLOWED
     assert normal_principal("alice") == ALICE
     assert normal_principal("Group:a") == "Group:a"
 
