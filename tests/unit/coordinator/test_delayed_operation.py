@@ -11,6 +11,7 @@ import pytest
 
 from spark_replog.clock import SYSTEM_CLOCK
 from spark_replog.coordinator.delayed_operation import DelayedOperation, DelayedOperationPurgatory
+from spark_replog.coordinator.timing_wheel import Timer
 
 
 class VirtualClock:
@@ -305,3 +306,33 @@ def test_waiting_ends_at_once_for_what_has_completed() -> None:
     assert not operation.wait(1)
     operation.force_complete()
     assert operation.wait(0)
+
+
+def test_who_waits_is_woken_by_the_completion() -> None:
+    operation = Operation(1000)
+    woken: list[bool] = []
+    thread = threading.Thread(target=lambda: woken.append(operation.wait(60_000)), daemon=True)
+    thread.start()
+    while operation._finished is None:
+        time.sleep(0.001)
+    operation.force_complete()
+    thread.join(10)
+    assert woken == [True]
+
+
+def test_the_timer_of_what_completed_meanwhile_is_stopped_again() -> None:
+    timer = Timer(0)
+    operation = Operation(1000)
+    operation.force_complete()
+    operation.start_timer(timer, 1000)
+    assert timer.size == 0
+
+
+def test_advance_does_not_purge_before_enough_have_completed() -> None:
+    purgatory = DelayedOperationPurgatory(clock=VirtualClock(), purge_interval=5)
+    for _ in range(5):
+        operation = Operation(100_000)
+        purgatory.try_complete_else_watch(operation, ["a", "b"])
+        operation.force_complete()
+    purgatory.advance()
+    assert purgatory.watched_count == 10

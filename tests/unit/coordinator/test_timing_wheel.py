@@ -133,3 +133,13 @@ def test_a_bucket_is_queued_once_a_round() -> None:
         timer.add(7, lambda: None)
     assert timer.advance(7) == 100
     assert timer.flushed_count == 1
+
+
+def test_a_timer_without_tasks_keeps_the_time() -> None:
+    timer = Timer(0, tick_ms=1, size=3)
+    assert timer.advance(100) == 0
+    ran: list[int] = []
+    for expiry_ms in (50, 100, 101):
+        timer.add(expiry_ms, lambda expiry_ms=expiry_ms: ran.append(expiry_ms))
+    assert ran == [50, 100]
+    assert timer.advance(101) == 1

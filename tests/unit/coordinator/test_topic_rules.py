@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spark_replog.coordinator import topic_rules
-from spark_replog.errors import InvalidConfigError
+from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError
 
 FORBIDDEN = "/\\,\0:\"';*? \t\r\n="
 
@@ -47,3 +47,44 @@ def test_a_topic_only_grows(total):
     with pytest.raises(InvalidConfigError, match="INVALID_PARTITIONS"):
         topic_rules.check_growth("orders", 3, total)
     topic_rules.check_growth("orders", 3, 4)
+
+
+BOUNDS = [(0, 10), (4, 4)]
+
+
+@pytest.mark.parametrize(
+    ("asked", "moved"),
+    [
+        ({0: 10}, ((0, 10),)),
+        ({0: -1, 1: -1}, ((0, 10),)),
+        ({1: 4}, ()),
+        ({0: 0}, ()),
+        ({1: 2}, ()),
+        ({0: 1}, ((0, 1),)),
+    ],
+)
+def test_records_are_deleted_up_to_the_high_watermark_and_never_come_back(asked, moved):
+    assert topic_rules.log_starts("orders", BOUNDS, asked) == moved
+
+
+@pytest.mark.parametrize(
+    ("asked", "code"),
+    [
+        ({0: 11}, ErrorCode.OFFSET_OUT_OF_RANGE),
+        ({0: -2}, ErrorCode.OFFSET_OUT_OF_RANGE),
+        ({2: 0}, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        ({-1: 0}, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+    ],
+)
+def test_records_that_cannot_be_deleted_are_refused(asked, code):
+    with pytest.raises(ReplogError) as refused:
+        topic_rules.log_starts("orders", BOUNDS, {0: 1} | asked)
+    assert refused.value.code is code
+
+
+@pytest.mark.parametrize("name", ["", "..", "a/b", "a" * 250])
+def test_a_ledger_has_a_name_that_a_topic_could_have(name):
+    topic_rules.check_ledger_name("shop.2")
+    with pytest.raises(InvalidConfigError, match="cannot name a ledger") as refused:
+        topic_rules.check_ledger_name(name)
+    assert refused.value.code is ErrorCode.REPLOG_INVALID_OPTION
