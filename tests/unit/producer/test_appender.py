@@ -1,0 +1,78 @@
+"""An append is repeated as it is until its answer is known, or its time or its retries are over."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from spark_replog.config import ProducerConfig
+from spark_replog.coordinator.produce_response import ProduceResponse
+from spark_replog.errors import ErrorCode, OutcomeUnknownError, ReplogError, RetriableError
+from spark_replog.log.commands import Append, DataObject, IdentityKind
+from spark_replog.producer.committer import Appender
+
+AWAY = RetriableError(ErrorCode.REPLOG_NO_QUORUM, "the roots are away. Try again.")
+UNKNOWN = OutcomeUnknownError(ErrorCode.REPLOG_COMMIT_OUTCOME_UNKNOWN, "no answer. Try again.")
+REFUSED = ReplogError(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "a gap. Send what is missing.")
+OBJECT = DataObject(0, "o.arrow", 10, False, frozenset({0}), ())
+
+
+class Manager:
+    """Answers what the test says, and the last of it again and again."""
+
+    def __init__(self, *errors: ReplogError | None) -> None:
+        self.errors = errors
+        self.asked: list[Append] = []
+
+    def append_records(self, timeout_ms: int, acks: int, allowed: bool, entries: Any, answer: Any, **more: Any) -> None:
+        ((ledger_id, append),) = entries.items()
+        error = self.errors[min(len(self.asked), len(self.errors) - 1)]
+        self.asked.append(append)
+        answer({ledger_id: ProduceResponse(error, None)})
+
+
+class Waits:
+    """Notes the pauses instead of waiting."""
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+
+    def wait(self, seconds: float) -> bool:
+        self.seconds.append(seconds)
+        return False
+
+
+def ask(clock: Any, manager: Manager, retries: int = 3, left_ms: int = 60_000) -> tuple[ReplogError | None, Waits]:
+    config = ProducerConfig(retries=retries, retry_backoff_ms=100, retry_backoff_max_ms=1_000)
+    made = Appender(manager, config, clock, principal="User:t", client_id="c", random_source=random.Random(0))  # type: ignore[arg-type]
+    made._stopped = waits = Waits()  # type: ignore[assignment]
+    append = made.make_append([OBJECT], [], "p", IdentityKind.ONE_SHOT)
+    answer = made.append("L", append, clock.monotonic_ms() + left_ms, is_atomic=False)
+    assert manager.asked == [append] * len(manager.asked)
+    return answer.error, waits
+
+
+@pytest.mark.parametrize("retries", [0, 1, 3])
+def test_it_is_repeated_as_often_as_retries_says_with_pauses_that_double(clock: Any, retries: int) -> None:
+    manager = Manager(AWAY)
+    error, waits = ask(clock, manager, retries)
+    assert error is AWAY
+    assert len(manager.asked) == retries + 1
+    for number, seconds in enumerate(waits.seconds):
+        assert 0.8 <= seconds / (0.1 * 2**number) <= 1.2
+    assert len(waits.seconds) == retries
+
+
+def test_it_is_not_repeated_where_the_pause_alone_would_take_the_time_that_is_left(clock: Any) -> None:
+    manager = Manager(AWAY)
+    assert ask(clock, manager, left_ms=80)[0] is AWAY
+    assert len(manager.asked) == 1
+
+
+@pytest.mark.parametrize(("errors", "told"), [((AWAY, None), None), ((UNKNOWN, AWAY), UNKNOWN), ((REFUSED,), REFUSED)])
+def test_what_is_told_in_the_end(clock: Any, errors: tuple[ReplogError | None, ...], told: ReplogError | None) -> None:
+    manager = Manager(*errors)
+    assert ask(clock, manager)[0] is told
+    assert len(manager.asked) == {None: 2, UNKNOWN: 4, REFUSED: 1}[told]
