@@ -170,14 +170,16 @@ class BatchResult:
         return RecordMetadata(self.topic_partition.topic, self.topic_partition.partition, offset, time_ms)
 
     def _decide(self) -> None:
-        """Resolve all handles first, then call back in the order of the records."""
+        """Resolve all handles first, then call back in the order of the records, then let ``flush`` pass."""
         with self._lock:
             assert not self._decided.is_set(), "a batch is decided once"
             self._decided.set()
-            self._settled.set()
             callbacks, self._callbacks = self._callbacks, []
-        for _, callback in sorted(callbacks, key=lambda item: item[0]):
-            _call(callback)
+        try:
+            for _, callback in sorted(callbacks, key=lambda item: item[0]):
+                _call(callback)
+        finally:
+            self._settled.set()
 
 
 class RecordHandle:

@@ -374,3 +374,16 @@ def test_a_repeated_call_finds_itself(store) -> None:
     assert again.result.outcome is Outcome.DUPLICATE
     assert bases(again) == [0]
     assert ends(store) == [3]
+
+
+def test_an_unexpected_error_is_answered_for_every_partition_and_nobody_waits(store, monkeypatch) -> None:
+    store.create("orders", 2)
+
+    def fail(_this):
+        raise RuntimeError("a mistake of ours")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ledger_append.LedgerAppend, "run", fail)
+        assert codes(store.append("orders", {0: 1, 1: 1}, batch=0)) == ["UNKNOWN_SERVER_ERROR"] * 2
+    assert ends(store) == [0, 0]
+    assert store.append("orders", {0: 1, 1: 1}, batch=0).error is None
