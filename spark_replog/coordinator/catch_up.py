@@ -64,10 +64,17 @@ class CatchUp:
         fetcher, budget_ms = self._fetcher, self._config.replica_catchup_budget_ms
         wanted = [(each, to) for each in missing for to in each.missing if not fetcher.is_backing_off(to)]
         failed: set[BrokerId] = set()
-        copied = self._copy(wanted, is_throttled=False, budget_ms=budget_ms, failed=failed)
+        late: list[tuple[MissingCopy, BrokerId]] = []
+        copied = self._copy(wanted, is_throttled=False, budget_ms=budget_ms, failed=failed, late=late)
         self._record(ledger, copied, None)
-        if budget_ms >= self._config.replica_lag_time_max_ms:
-            failed |= {to for _, to in wanted}
+        lag_ms = self._config.replica_lag_time_max_ms
+        if budget_ms >= lag_ms and late:
+            answering = {
+                source
+                for source in {source for each, _ in late for source in each.object.holders}
+                if is_root_there(self._brokers, source, lag_ms)
+            }
+            failed |= {to for each, to in late if not answering.isdisjoint(each.object.holders)}
         self._shrink(ledger, failed - {to for _, to in copied})
 
     def _shrink(self, ledger: Ledger[TopicLedgerState], lagging: Collection[BrokerId]) -> None:
@@ -180,6 +187,7 @@ class CatchUp:
         is_throttled: bool,
         budget_ms: int | None,
         failed: set[BrokerId] | None = None,
+        late: list[tuple[MissingCopy, BrokerId]] | None = None,
     ) -> list[tuple[MissingCopy, BrokerId]]:
         """Copy in parallel until the budget is used up; return what is durable.
 
@@ -188,15 +196,18 @@ class CatchUp:
             is_throttled: see ``ReplicaFetcher.submit``.
             budget_ms: None: as long as it takes.
             failed: gets the brokers to which a copy failed, by no fault of its sources.
+            late: gets the copies that were not made in time.
         """
         started: dict[Future[None], tuple[MissingCopy, BrokerId]] = {}
         for missing, broker_id in wanted:
             job = copy_job_of(missing)
             future = self._fetcher.submit(job, broker_id, _log_failure, is_throttled=is_throttled)
             started[future] = (missing, broker_id)
-        done, late = wait(started, timeout=None if budget_ms is None else budget_ms / 1000.0)
-        for future in late:
+        done, pending = wait(started, timeout=None if budget_ms is None else budget_ms / 1000.0)
+        for future in pending:
             future.cancel()
+        if late is not None:
+            late += [started[future] for future in pending]
         if failed is not None:
             failed |= {started[future][1] for future in done if _is_targets_fault(future.exception())}
         return [started[future] for future in done if future.exception() is None]

@@ -68,3 +68,4 @@ def test_a_follower_that_failed_is_left_alone_for_the_backoff(store) -> None:
     store.back(1)
     catch_up.copy_to_followers(ledger_of(store))
     assert asked == [1, 1] and store.high_watermarks("orders") == [1]
+    assert fetcher._targets[1].failure_count == 0  # the next failure waits as briefly as the first

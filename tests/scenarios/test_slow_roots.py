@@ -21,14 +21,17 @@ class LateStore:
 
     def __init__(self, store, *, reads: str = "", creates: str = "") -> None:
         self._store = store
-        self._reads, self._creates = reads, creates
+        self._reads, self._creates = (reads,) if reads else (), creates
         self.asked, self.gate = threading.Event(), threading.Event()
+
+    def hangs_for(self, *reads: str) -> None:
+        self._reads = reads
 
     def __getattr__(self, name: str):
         return getattr(self._store, name)
 
     def get(self, key: str, **more: object):
-        self._wait(bool(self._reads) and self._reads in key)
+        self._wait(any(each in key for each in self._reads))
         return self._store.get(key, **more)
 
     def create(self, key: str, data: object, *, make_parent: bool = False):
@@ -136,8 +139,17 @@ def test_a_follower_that_takes_some_copies_in_time_is_only_slow(store, late) -> 
     assert store.high_watermarks("orders") == [1]  # the first has arrived
 
 
+def test_a_source_that_hangs_is_not_its_targets_fault(store, late) -> None:
+    store.create("orders", config={"min.insync.replicas": "1"})
+    made = store.put("orders", {0: 1}, {0})
+    source = late(0, reads="", replica_lag_time_max_ms=100, replica_catchup_budget_ms=200)
+    source.hangs_for(f"/{made.name}", ROOT_FILE_KEY)
+    assert store.append("orders", {}, batch=0, objects=(made,), acks=1).error is None
+    assert store.isr("orders") == (0, 1, 2)
+
+
 def test_a_source_that_fails_is_not_its_targets_fault(store) -> None:
-    store.create("orders")
+    store.create("orders", config={"min.insync.replicas": "1"})
     made = store.put("orders", {0: 1}, {0})
     next((store.path / "broker-0").rglob(made.name)).unlink()
     assert store.append("orders", {}, batch=0, objects=(made,), acks=1).error is None
