@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError, ReplogError
 from spark_replog.ledger.ledger import Ledger
+from spark_replog.spark import stream_reader
 from spark_replog.spark.compat import ReadAllAvailable
 
 
@@ -297,9 +299,39 @@ def test_a_topic_deleted_between_plan_and_replay(source, start_query):
     start = query.reader.initialOffset()
     end = query.reader.latestOffset(start, query.limit)
     source.controller.delete_topic("a")
-    loses(lambda: query.reader.partitions(start, end), "a-0 was deleted", "offsets 0 to 5 (exclusive)")
+    loses(lambda: query.reader.partitions(start, end), "a-0 was deleted", "offsets 0 to 5 (exclusive)",
+          "KAFKA_DATA_LOSS.PARTITIONS_DELETED")  # fmt: skip
     query.restart(failOnDataLoss="false")
     assert source.rows(query.reader, query.reader.partitions(start, end)) == {"b-0": list(range(5))}
+
+
+def test_a_topic_that_goes_with_nothing_unread_is_no_loss_to_a_planned_batch(source, start_query):
+    for name in ("a", "b"):
+        source.topic(name)
+    source.write("b", {0: 5})
+    query = start_query(subscribe="a,b", startingOffsets="earliest")
+    start = query.reader.initialOffset()
+    end = query.reader.latestOffset(start, query.limit)
+    source.controller.delete_topic("a")
+    assert source.rows(query.reader, query.reader.partitions(start, end)) == {"b-0": list(range(5))}
+
+
+def test_a_fold_that_is_behind_the_checkpoint_is_waited_for(source, start_query, monkeypatch):
+    source.topic("t")
+    source.write("t", {0: 4})
+    query = start_query(subscribe="t", startingOffsets="earliest")
+    query.next()
+    source.write("t", {0: 1})
+    query.restart()
+    looks = []
+
+    def view_topics(*arguments, **more):
+        looks.append(view(*arguments, **more))
+        return replace(looks[0], bounds=dict.fromkeys(looks[0].bounds, (0, 2))) if len(looks) == 1 else looks[-1]
+
+    view = stream_reader.view_topics
+    monkeypatch.setattr(stream_reader, "view_topics", view_topics)
+    assert query.next() == {"t-0": [4]}
 
 
 def test_planned_tasks_outlive_their_topic(source, start_query):
