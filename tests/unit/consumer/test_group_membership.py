@@ -333,9 +333,11 @@ def test_a_member_that_slept_alone_does_not_take_itself_out(filled, join):
     before = member.group_metadata()
     filled.clock.advance(3_000)
     member.poll()
+    member._membership._closed.set()  # its thread sleeps too
     filled.clock.advance(100_000)
     member.poll()
     assert member.group_metadata() == before
+    assert GroupCoordinator(filled.cluster).group("g").metadata.generation == before[1]
 
 
 def test_sticky_members_keep_what_they_can_over_a_rebalance(filled, join):

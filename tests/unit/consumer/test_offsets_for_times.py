@@ -47,7 +47,7 @@ def test_a_log_that_is_trimmed_while_its_rows_are_read_answers_no_offset_that_is
     assert read == [[(1, 3)]]
 
 
-def test_a_large_section_is_searched_batch_by_batch(store):
+def test_a_large_section_is_searched_to_its_row(store):
     store.create("orders")
     big = bytes(700_000)
     store.write("orders", [big] * 6, times_ms=[1, 2, 3, 4, 5, 6])

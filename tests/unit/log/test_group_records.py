@@ -175,6 +175,26 @@ def test_memory_is_that_of_the_keys_however_often_they_are_committed(ledger):
     assert len(state.writers) == WRITERS_KEPT
 
 
+def test_of_many_writers_those_are_kept_that_wrote_last(ledger):
+    def write(writer, sequence, number):
+        return ledger.apply(GroupRecords(TOPIC, "g", writer, sequence, "", "", -1, -1, 7, (offset(number),)))
+
+    write("first", 0, 1)
+    for number in range(WRITERS_KEPT - 1):
+        write(f"w{number}", 0, 1)
+    write("first", 1, 2)
+    write("one too many", 0, 3)
+    assert write("first", 1, 2).outcome is Outcome.DUPLICATE
+    assert list(ledger.state.groups.get("g").writers)[:2] == ["w1", "w2"]
+    assert ledger.offsets() == {("orders", 0): 3}
+
+
+def test_a_record_of_another_group_is_passed_over(ledger):
+    ledger.apply(GroupRecords(TOPIC, "g", "w", 0, "", "", -1, -1, 7, (offset(5, 0, "other"), offset(6, 1))))
+    assert ledger.state.groups.get("other") is None
+    assert ledger.offsets() == {("orders", 1): 6}
+
+
 def test_a_repeated_commit_does_not_undo_a_newer_one(ledger):
     assert ledger.commit(offset(10), sequence=1).outcome is Outcome.APPLIED
     ledger.apply(GroupRecords(TOPIC, "g", "other", 1, "", "", -1, -1, 7, (offset(20),)))
