@@ -17,7 +17,7 @@ class SampledRate:
     """An amount per second over a window that slides by whole samples.
 
     Args:
-        sample_count: samples kept, at least 2.
+        sample_count: samples that make the window, at least 2.
         window_ms: length of one sample.
     """
 
@@ -33,7 +33,7 @@ class SampledRate:
         samples = self._samples
         if not samples or now_ms - samples[-1][0] >= self._window_ms:
             samples.append([now_ms, now_ms, amount])
-            if len(samples) > self._sample_count:
+            if len(samples) > self._sample_count + 1:  # one more: the oldest reaches into the window with its end
                 samples.popleft()
             return
         samples[-1][1] = now_ms

@@ -321,6 +321,17 @@ def test_a_wait_is_at_most_half_the_request_time_out_and_a_repeated_batch_does_n
     assert (answer.throttle_time_ms, clock.slept) == (0, [15_000])
 
 
+def test_of_two_ledgers_the_longer_wait_counts_and_not_the_sum(store):
+    store.create("a")
+    store.create("b")
+    QuotaAdmin(store.cluster, ADMIN).alter(QuotaEntity("test", None), {"producer_byte_rate": 50})
+    clock = throttled(store)
+    entries = append_as(store, WRITER, ["a"], rows=60) | append_as(store, WRITER, ["b"], rows=75)
+    answers = store.commit(entries)
+    assert [answer.throttle_time_ms for answer in answers.values()] == [5000, 5000]
+    assert clock.slept == [5000]
+
+
 def test_every_coordinator_finds_the_same_wait(store):
     store.create("t")
     QuotaAdmin(store.cluster, ADMIN).alter(QuotaEntity(DEFAULT_NAME, "etl"), {"producer_byte_rate": 10})
@@ -340,6 +351,9 @@ def test_quotas_are_described_and_wrong_ones_refused(store):
     admin = QuotaAdmin(store.cluster, ADMIN)
     admin.alter(QuotaEntity("a", None), {"producer_byte_rate": 5, "consumer_byte_rate": 6})
     admin.alter(QuotaEntity("a", None), {"producer_byte_rate": None})
+    folded = store.cluster.cluster_ledger.state.applied_index
+    admin.alter(QuotaEntity("a", None), {"consumer_byte_rate": 6})  # as it is: nothing is decided
+    assert store.cluster.cluster_ledger.state.applied_index == folded
     assert admin.describe() == [(QuotaEntity("User:a", None), {"consumer_byte_rate": 6})]
     manager = ClientQuotaManager(store.cluster)
     assert manager.fetch_quota("a", "any").limit_per_second == 6

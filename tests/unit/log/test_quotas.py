@@ -51,6 +51,7 @@ def test_throttle_times_are_bounded_and_none_is_due_at_or_below_the_quota():
     assert bounded_throttle_time_ms(50, 50, 2000, 500) == 0
     assert throttle_time_ms(40, 50, 2000) < 0
     assert bounded_throttle_time_ms(40, 50, 2000, 500) == 0
+    assert bounded_throttle_time_ms(40, 0, 2000, 500) == 500
 
 
 def test_a_burst_at_the_start_is_spread_over_ten_full_windows():
@@ -78,6 +79,15 @@ def test_no_more_samples_are_kept_than_counted():
     for second in range(5):
         rate.record(1, second * 1000)
     assert rate.per_second(4000) == 3 * 1000 / 2000
+
+
+def test_a_sample_that_began_before_the_window_counts_as_long_as_its_end_is_in_it():
+    rate = SampledRate(3)
+    for time_ms in (0, 999, 1000, 1999, 2000, 2999, 3000):
+        rate.record(1, time_ms)
+    assert (rate.per_second(3000), rate.elapsed_ms(3000)) == (7 * 1000 / 3000, 3000)
+    rate.record(1, 4000)
+    assert (rate.per_second(4000), rate.elapsed_ms(4000)) == (6 * 1000 / 3000, 3000)
 
 
 LEVELS = [
@@ -155,6 +165,22 @@ def test_the_fold_measures_applied_appends_by_their_own_times():
     assert rates.measure(rate_key(QuotaScope.USER, "User:nobody", ""), 7_000) == (0.0, 10_000)
     key = rate_key(QuotaScope.USER, "User:a", "c")
     assert states[1].produce_rates.measure(key, 9_000) == rates.measure(key, 9_000)
+
+
+def test_every_object_of_an_append_counts():
+    one = append_of(0, 1000, 0)
+    rates = ProduceRates()
+    rates.record(replace(one, objects=(*one.objects, *append_of(1, 500, 0).objects)), 0)
+    assert rates.measure(rate_key(QuotaScope.USER, "User:a", ""), 0) == (150.0, 10_000)
+
+
+def test_a_client_that_goes_on_keeps_no_idle_one():
+    rates = ProduceRates()
+    for second in range(13):
+        rates.record(append_of(second, 1, 0, principal="User:busy", client="busy"), second * 1000)
+        if second == 0:
+            rates.record(append_of(100, 1, 0, principal="User:once", client="once"), 0)
+    assert len(rates) == 3
 
 
 def test_only_clients_of_the_last_eleven_seconds_are_kept():
