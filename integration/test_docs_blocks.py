@@ -55,6 +55,7 @@ def test_blocks_run(page, spark, make_store):
 def test_blocks_that_need_jars_run(page, older_environment, make_store, work_folder, cache_folder):
     """Spark itself fetches the jars, by the coordinates of the page; a registry out of reach fails the test."""
     settings = {"spark.jars.packages": ",".join(page.jars), "spark.jars.ivy": str(cache_folder / "ivy"), **page.confs}
+    settings["spark.databricks.delta.snapshotPartitions"] = "2"  # of a table of four rows Delta makes 50 tasks
     store = make_store(brokers=3, name="store")
     environment = older_environment(page.spark).quick_to_start()
     driver = SparkDriver(environment, work_folder / "driver-jars.log", "serve", json.dumps(settings))
