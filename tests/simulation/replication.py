@@ -235,7 +235,7 @@ class ReplicatedLog(Simulation):
             index, is_won = core.settled
             core.settled = None
             if is_won:
-                self._truth.answered(index)
+                self._truth.answered(index, process.sent)
                 if mind.has_sent_append:
                     self._tell(process, mind, mind.results[index][-1])
             mind.has_sent_append = False
@@ -266,7 +266,8 @@ class ReplicatedLog(Simulation):
         commands = self._commands(process, mind)
         if not commands:
             return False
-        process.core.propose(self._rng.randbytes(TAG_SIZE_BYTES) + encode_entry(commands))
+        process.sent = [self._rng.randbytes(TAG_SIZE_BYTES)]
+        process.core.propose(process.sent[0] + encode_entry(commands))
         return True
 
     def _commands(self, process: Process, mind: Mind) -> list[bytes]:
