@@ -235,7 +235,7 @@ class ReplicatedLog(Simulation):
             index, is_won = core.settled
             core.settled = None
             if is_won:
-                self._truth.answered(index, process.sent)
+                self._truth.answered(index, ())
                 if mind.has_sent_append:
                     self._tell(process, mind, mind.results[index][-1])
             mind.has_sent_append = False
