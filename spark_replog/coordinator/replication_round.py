@@ -241,10 +241,11 @@ def run_round(
 
     # A replica may be late by lag_ms: behind that, not at it.
     lag_timer = purgatory.timer.add(services.clock.monotonic_ms() + lag_ms + 1, lagging)
-    for job, target in this.missing:
-        services.fetcher.submit(job, target, copied)
+    copies = [services.fetcher.submit(job, target, copied) for job, target in this.missing]
     purgatory.await_completion(operation)
     purgatory.timer.cancel(lag_timer)
+    for future in copies:  # what nobody waits for any more is not begun: its replica left, or another leads
+        future.cancel()
     return operation.errors()
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -155,6 +157,23 @@ def test_a_slow_replica_leaves_the_isr_after_the_lag_time(store, faults) -> None
         # Nobody waited for the copy: it has not come back yet.
         assert store.held_by("orders", 2) == set()
         assert set(store.isr("orders")) == {0, 1}
+
+
+def test_a_replica_that_left_gets_no_more_of_the_copies_that_the_append_had_waited_for(store, faults) -> None:
+    # Kafka stops the fetcher of a follower that is no longer one. Its copies would pass by the throttle, too.
+    store.create("orders")
+    with faults(store, replace(store.config, num_replica_fetchers=1, replica_rejoin_wait_ms=60_000)) as broken:
+        objects = tuple(store.put("orders", {0: 1}, {0, 1}) for _ in range(5))
+        broken.stores[2].data_gate.clear()
+        assert store.append("orders", {}, batch=0, objects=objects).error is None
+        assert set(store.isr("orders")) == {0, 1}
+        gate, broken.stores[2].data_gate = broken.stores[2].data_gate, threading.Event()
+        broken.stores[2].data_gate.set()
+        gate.set()
+        target = store.manager._services.fetcher._targets[2]
+        while target.active_count or target.waiting:
+            threading.Event().wait(0.005)
+        assert len(store.held_by("orders", 2)) == 1, "the copy that was under way ends"
 
 
 def test_a_hung_root_stops_nobody(store, faults) -> None:
