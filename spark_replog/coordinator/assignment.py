@@ -6,7 +6,7 @@ Source: Kafka's ``AdminUtils.assignReplicasToBrokers``, rack-unaware and rack-aw
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 
 from spark_replog.errors import ErrorCode, InvalidConfigError
 from spark_replog.ids import BrokerId
@@ -57,9 +57,8 @@ def assign_replicas(
             without_rack=sorted(set(brokers) - set(racks)),
         )
     start = random.randrange(len(brokers)) if start_index is None else start_index
-    if racks:
-        return _assign_rack_aware(racks, partition_count, replication_factor, start, first_partition)
-    return _assign_rack_unaware(sorted(brokers), partition_count, replication_factor, start, first_partition)
+    # Without racks all are in one: Kafka's rack-unaware algorithm is the same loop with nothing to avoid.
+    return _assign(racks or dict.fromkeys(brokers, ""), partition_count, replication_factor, start, first_partition)
 
 
 def place_replicas(
@@ -126,24 +125,7 @@ def check_explicit(
             )
 
 
-def _assign_rack_unaware(
-    brokers: Sequence[BrokerId], partition_count: int, replication_factor: int, start: int, first_partition: int
-) -> Assignment:
-    count = len(brokers)
-    shift = start
-    rows: list[tuple[BrokerId, ...]] = []
-    for partition in range(first_partition, first_partition + partition_count):
-        if partition > 0 and partition % count == 0:
-            shift += 1
-        first = (partition + start) % count
-        followers = (
-            brokers[_replica_index(first, shift, follower, count)] for follower in range(replication_factor - 1)
-        )
-        rows.append((brokers[first], *followers))
-    return tuple(rows)
-
-
-def _assign_rack_aware(
+def _assign(
     racks: Mapping[BrokerId, str], partition_count: int, replication_factor: int, start: int, first_partition: int
 ) -> Assignment:
     brokers = rack_alternated(racks)
@@ -170,8 +152,6 @@ def _assign_rack_aware(
 
 
 def _replica_index(first: int, shift: int, follower: int, count: int) -> int:
-    if count == 1:
-        return 0
     return (first + 1 + (shift + follower) % (count - 1)) % count
 
 

@@ -61,8 +61,7 @@ class BrokerAdmin(Admin):
         for ledger in topic_ledgers(self._cluster):
             ledger.refresh()
             with ledger.lock:
-                live = [topic for topic in ledger.state.topics.values() if not topic.closed]
-                for partition in (each for topic in live for each in topic.partitions):
+                for _, _, partition in state_changes.live_partitions(ledger.state):
                     leaders[partition.leader] = leaders.get(partition.leader, 0) + 1
                     for broker_id in partition.isr:
                         in_sync[broker_id] = in_sync.get(broker_id, 0) + 1

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from spark_replog.clock import Clock
 from spark_replog.config import CoordinatorConfig
 from spark_replog.coordinator.failover import failover_commands
-from spark_replog.coordinator.replica_fetcher import CopyJob, ObjectKey, ReplicaFetcher
+from spark_replog.coordinator.replica_fetcher import CopyJob, ObjectKey, ReplicaFetcher, copy_job
 from spark_replog.coordinator.root_check import is_root_there
 from spark_replog.coordinator.state_changes import join_isr, out_of_sync
 from spark_replog.errors import ReplogError
@@ -200,7 +200,8 @@ class CatchUp:
         """
         started: dict[Future[None], tuple[MissingCopy, BrokerId]] = {}
         for missing, broker_id in wanted:
-            job = copy_job_of(missing)
+            ref = missing.object
+            job = copy_job(ref.ledger_id, ref, missing.sections, ref.holders)
             future = self._fetcher.submit(job, broker_id, _log_failure, is_throttled=is_throttled)
             started[future] = (missing, broker_id)
         done, pending = wait(started, timeout=None if budget_ms is None else budget_ms / 1000.0)
@@ -260,13 +261,6 @@ def within(missing: Iterable[MissingCopy], size_bytes_max: int) -> list[MissingC
             break
         chosen.append(each)
     return chosen
-
-
-def copy_job_of(missing: MissingCopy) -> CopyJob:
-    """Return what a fetcher needs to know of an object."""
-    ref = missing.object
-    checksums = tuple((each.start_byte, each.size_bytes, each.crc32c) for each in missing.sections)
-    return CopyJob(ref.ledger_id, ref.generation, ref.name, ref.size_bytes, checksums, tuple(sorted(ref.holders)))
 
 
 def _log_failure(job: CopyJob, target: BrokerId, error: Exception | None) -> None:

@@ -20,7 +20,7 @@ from spark_replog.coordinator.generations import advance_generation
 from spark_replog.coordinator.partition_admin import complete_reassignments
 from spark_replog.coordinator.replica_fetcher import ReplicaFetcher
 from spark_replog.coordinator.root_check import is_root_there
-from spark_replog.coordinator.state_changes import change_partition
+from spark_replog.coordinator.state_changes import change_partition, live_partitions
 from spark_replog.errors import ReplogError
 from spark_replog.ids import BrokerId
 from spark_replog.ledger.ledger import Ledger
@@ -153,16 +153,13 @@ def preferred_elections(state: TopicLedgerState, live: set[BrokerId], percentage
     """
     preferred: dict[BrokerId, list[PartitionChange]] = {}
     total: dict[BrokerId, int] = {}
-    for topic in state.topics.values():
-        for number, each in enumerate(topic.partitions):
-            first = each.replicas[0]
-            if topic.closed:
-                continue
-            total[first] = total.get(first, 0) + 1
-            found = elect_preferred(each.replicas, each.isr, live)
-            if each.leader != first and found is not None and not each.adding:
-                change = change_partition(state, topic.topic_id, number, leader=first)
-                preferred.setdefault(first, []).append(change)
+    for topic, number, each in live_partitions(state):
+        first = each.replicas[0]
+        total[first] = total.get(first, 0) + 1
+        found = elect_preferred(each.replicas, each.isr, live)
+        if each.leader != first and found is not None and not each.adding:
+            change = change_partition(state, topic.topic_id, number, leader=first)
+            preferred.setdefault(first, []).append(change)
     return [
         change
         for broker_id, changes in preferred.items()
@@ -172,10 +169,4 @@ def preferred_elections(state: TopicLedgerState, live: set[BrokerId], percentage
 
 
 def _brokers_in_sync(state: TopicLedgerState) -> set[BrokerId]:
-    return {
-        broker_id
-        for topic in state.topics.values()
-        if not topic.closed
-        for partition in topic.partitions
-        for broker_id in partition.isr
-    }
+    return {broker_id for _, _, partition in live_partitions(state) for broker_id in partition.isr}

@@ -15,7 +15,7 @@ from collections.abc import Collection
 
 from spark_replog.coordinator.cluster import Cluster
 from spark_replog.coordinator.root_check import is_root_there
-from spark_replog.coordinator.state_changes import leave_isr
+from spark_replog.coordinator.state_changes import leave_isr, live_partitions
 from spark_replog.ids import BrokerId
 from spark_replog.ledger.ledger import Ledger
 from spark_replog.log.commands import IsrChange, Truncate, encode_command
@@ -87,9 +87,7 @@ def failover_commands(
     """
     led = [
         partition
-        for topic in state.topics.values()
-        if not topic.closed
-        for partition in topic.partitions
+        for _, _, partition in live_partitions(state)
         if not gone.isdisjoint(partition.isr) and not gone.issuperset(partition.isr)
     ]
     if not is_forced and any(len(set(each.isr) - gone) < each.min_insync for each in led):

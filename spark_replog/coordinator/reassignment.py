@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from spark_replog.coordinator.state_changes import change_partition, live_topic, settle_leader
+from spark_replog.coordinator.state_changes import change_partition, live_partitions, live_topic, settle_leader
 from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError
 from spark_replog.ids import BrokerId, TopicId
 from spark_replog.log.commands import PartitionChange
@@ -81,12 +81,7 @@ def completion(state: TopicLedgerState, topic_id: TopicId, number: int) -> Parti
 
 def completions(state: TopicLedgerState) -> list[PartitionChange]:
     """Return the changes that end what can end now."""
-    found = (
-        completion(state, topic.topic_id, number)
-        for topic in state.topics.values()
-        if not topic.closed
-        for number in range(len(topic.partitions))
-    )
+    found = (completion(state, topic.topic_id, number) for topic, number, _ in live_partitions(state))
     return [each for each in found if each is not None]
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass
 
@@ -21,6 +21,8 @@ from spark_replog.clock import SYSTEM_CLOCK, Clock
 from spark_replog.config import CoordinatorConfig
 from spark_replog.errors import CorruptDataError, ErrorCode, ReplogError, RetriableError
 from spark_replog.ids import BrokerId, LedgerId
+from spark_replog.log.commands import DataObject, Section
+from spark_replog.log.topic_state import ObjectRef
 from spark_replog.storage.brokers import BrokerSet
 from spark_replog.storage.io_pool import io_pool
 from spark_replog.storage.object_store import Buffer, CreateOutcome
@@ -58,6 +60,14 @@ class CopyJob:
     def storage_key(self) -> str:
         """Return the object's key on every root."""
         return data_key(self.ledger_id, self.generation, self.name)
+
+
+def copy_job(
+    ledger_id: LedgerId, item: DataObject | ObjectRef, sections: Iterable[Section], holders: Iterable[BrokerId]
+) -> CopyJob:
+    """Return what a fetcher needs to know of an object; it is read from the holders, the lowest id first."""
+    checksums = tuple((each.start_byte, each.size_bytes, each.crc32c) for each in sections)
+    return CopyJob(ledger_id, item.generation, item.name, item.size_bytes, checksums, tuple(sorted(holders)))
 
 
 class ReplicationThrottle:

@@ -22,7 +22,7 @@ from spark_replog.coordinator.delayed_produce import (
     ProducePartitionStatus,
 )
 from spark_replog.coordinator.partition import ObjectCopies, Partition
-from spark_replog.coordinator.replica_fetcher import CopyJob, ObjectKey, ReplicaFetcher
+from spark_replog.coordinator.replica_fetcher import CopyJob, ObjectKey, ReplicaFetcher, copy_job
 from spark_replog.errors import ErrorCode, ReplogError
 from spark_replog.ids import BrokerId, LedgerId
 from spark_replog.log.commands import Append, Section
@@ -114,7 +114,7 @@ def plan_round(
         holders = known.holders((ref.generation, ref.name), ref.holders)
         copies.setdefault((ref.generation, ref.name), ObjectCopies(holders))
         jobs.append(
-            (_job(ledger_id, ref.generation, ref.name, ref.size_bytes, missing.sections, holders),
+            (copy_job(ledger_id, ref, missing.sections, holders),
              frozenset(missing.missing) - holders)
         )  # fmt: skip
     for item in append.objects:
@@ -130,7 +130,7 @@ def plan_round(
             partition.append(section.row_count, tracker)
         lacking = in_sync_brokers(state, item.sections) - holders
         if lacking:
-            jobs.append((_job(ledger_id, item.generation, item.name, item.size_bytes, item.sections, holders), lacking))
+            jobs.append((copy_job(ledger_id, item, item.sections, holders), lacking))
     for partition in partitions.values():
         for broker_id in known.departed:
             partition.shrink(broker_id)
@@ -165,18 +165,6 @@ def _tail_of(
             tracker = copies[object_key] = ObjectCopies(known.holders(object_key, section.object.holders))
         partition.append(section.row_count, tracker)
     return partition
-
-
-def _job(
-    ledger_id: LedgerId,
-    generation: int,
-    name: str,
-    size_bytes: int,
-    sections: tuple[Section, ...],
-    holders: frozenset[BrokerId],
-) -> CopyJob:
-    checksums = tuple((each.start_byte, each.size_bytes, each.crc32c) for each in sections)
-    return CopyJob(ledger_id, generation, name, size_bytes, checksums, tuple(sorted(holders)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ commits, admin commands and ``replog coordinator run`` alike. The fold judges ea
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 
 from spark_replog.coordinator.state_machines import (
     PartitionPhase,
@@ -40,6 +40,14 @@ def live_topic(state: TopicLedgerState, topic_id: TopicId) -> TopicState:
             topic=topic.name,
         )
     return topic
+
+
+def live_partitions(state: TopicLedgerState) -> Iterator[tuple[TopicState, int, PartitionState]]:
+    """Yield the partitions of the topics that were not deleted, with their topic and number."""
+    for topic in state.topics.values():
+        if not topic.closed:
+            for number, partition in enumerate(topic.partitions):
+                yield topic, number, partition
 
 
 def create_topic(
@@ -174,14 +182,7 @@ def change_partition(
 
 def leave_isr(state: TopicLedgerState, broker_ids: Iterable[BrokerId], now_ms: int) -> list[IsrChange]:
     """Return what takes brokers out of every ISR of the ledger; nothing for those that are in none, or alone in it."""
-    in_sync = {
-        broker_id
-        for topic in state.topics.values()
-        if not topic.closed
-        for partition in topic.partitions
-        if len(partition.isr) > 1
-        for broker_id in partition.isr
-    }
+    in_sync = {each for _, _, partition in live_partitions(state) if len(partition.isr) > 1 for each in partition.isr}
     return [IsrChange(None, each, False, now_ms) for each in sorted(in_sync.intersection(broker_ids))]
 
 
@@ -194,9 +195,7 @@ def out_of_sync(state: TopicLedgerState) -> set[BrokerId]:
     """Return the brokers in service that are in some partition's replicas and not in its ISR."""
     return {
         broker_id
-        for topic in state.topics.values()
-        if not topic.closed
-        for partition in topic.partitions
+        for _, _, partition in live_partitions(state)
         if len(partition.isr) < len(partition.replicas)
         for broker_id in partition.replicas
         if broker_id not in partition.isr and broker_id not in state.fenced

@@ -13,9 +13,8 @@ from hashlib import blake2b
 
 from spark_replog.clock import SYSTEM_CLOCK, Clock
 from spark_replog.config import CoordinatorConfig
-from spark_replog.coordinator.catch_up import copy_job_of
 from spark_replog.coordinator.cluster import Cluster
-from spark_replog.coordinator.replica_fetcher import CopyJob, ObjectKey, ReplicaFetcher
+from spark_replog.coordinator.replica_fetcher import CopyJob, ObjectKey, ReplicaFetcher, copy_job
 from spark_replog.coordinator.root_check import is_root_there
 from spark_replog.errors import ErrorCode, ReplogError
 from spark_replog.ids import BrokerId, LedgerId
@@ -58,7 +57,8 @@ def plan_copies(cluster: Cluster, ledger_ids: Iterable[LedgerId], config: Coordi
 
 
 def _planned(missing: MissingCopy, targets: tuple[BrokerId, ...]) -> PlannedCopy:
-    job = copy_job_of(missing)
+    ref = missing.object
+    job = copy_job(ref.ledger_id, ref, missing.sections, ref.holders)
     return PlannedCopy(job.ledger_id, job.generation, job.name, job.size_bytes, job.checksums, job.sources, targets)
 
 
