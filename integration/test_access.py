@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from remote import run_in
 from spark_driver import JobFailed
@@ -21,6 +23,12 @@ def store(make_store):
     for name in ("acl-in", "acl-open", "acl-closed", "payroll", "quota-in", "quota-out"):
         controller.create_topic(name, 1, 1)
     return made
+
+
+def change(store, *arguments):
+    """Change ACLs or quotas as another process, and let the second pass after which all others obey."""
+    store.cli(*arguments)
+    time.sleep(1.1)
 
 
 def values(spark, store, topic):
@@ -60,7 +68,7 @@ def test_a_running_query_is_refused_what_is_denied_and_goes_on_exactly_once(spar
     feed(spark, store, "acl-in", 0, 10)
     run_in(spark, start_by_parity, **query)
     run_in(spark, step_named, name="acl")
-    store.cli("acl", "add", "--deny-principal", "User:etl", "--operation", "write", "--topic", "acl-closed")
+    change(store, "acl", "add", "--deny-principal", "User:etl", "--operation", "write", "--topic", "acl-closed")
     feed(spark, store, "acl-in", 10, 20)
     with pytest.raises(JobFailed) as refused:
         run_in(spark, step_named, name="acl")
@@ -69,7 +77,7 @@ def test_a_running_query_is_refused_what_is_denied_and_goes_on_exactly_once(spar
     assert values(spark, store, "acl-open") == list(range(0, 10, 2))  # whole: not even where it may
     with pytest.raises(JobFailed, match=r"\[TOPIC_AUTHORIZATION_FAILED\] User:etl may not write topic 'acl-closed'"):
         spark.call("write", path=str(store.path), topic="acl-closed", start=0, end=1, options=WRITER)
-    store.cli("acl", "remove", "--topic", "acl-closed", "-y")
+    change(store, "acl", "remove", "--topic", "acl-closed", "-y")
     run_in(spark, start_by_parity, **query, until_idle=True)
     spark.call("drain_named", name="acl")
     assert [values(spark, store, topic) for topic in topics] == [list(range(0, 20, 2)), list(range(1, 20, 2))]
@@ -77,7 +85,7 @@ def test_a_running_query_is_refused_what_is_denied_and_goes_on_exactly_once(spar
 
 def test_a_batch_read_is_for_those_who_may(spark, store):
     feed(spark, store, "payroll", 0, 5)
-    store.cli("acl", "add", "--allow-principal", "User:hr", "--operation", "read", "--topic", "payroll")
+    change(store, "acl", "add", "--allow-principal", "User:hr", "--operation", "read", "--topic", "payroll")
     read = {"path": str(store.path), "topic": "payroll"}
     with pytest.raises(JobFailed, match=r"\[TOPIC_AUTHORIZATION_FAILED\] User:intern may not read topic 'payroll'"):
         spark.call("read", **read, options={"principal": "intern"})
@@ -101,7 +109,7 @@ def test_quotas_set_while_a_query_runs_hold_back_its_reads_and_its_commits(spark
     run_in(spark, step_named, name="quota")
     assert "byte_rate" not in spark.log_text()
     store.cli("quota", "set", "--user", "reader", f"consumer_byte_rate={limit}")
-    store.cli("quota", "set", "--user", "etl", "--client-id", "nightly", "producer_byte_rate=1")
+    change(store, "quota", "set", "--user", "etl", "--client-id", "nightly", "producer_byte_rate=1")
     for fed in range(40, 160, 20):  # from the first or second micro-batch on
         feed(spark, store, "quota-in", fed - 20, fed)
         run_in(spark, step_named, name="quota")
