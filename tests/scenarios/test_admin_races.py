@@ -237,6 +237,35 @@ def test_a_command_that_another_of_its_entry_overtook_is_made_again_from_the_new
     assert len(ledger.asked) == DECIDE_TRIES_MAX
 
 
+def test_only_the_partition_that_was_overtaken_is_changed_again(store, monkeypatch):
+    store.create("orders", 2)
+    admin = PartitionAdmin(store.cluster)
+    ledger, _ = store.cluster.topic_state(store.cluster.lookup("orders"))
+    append, asked = ledger.append, []
+
+    def first_refused(propose, *, timeout_ms):
+        commands = propose(ledger.state)
+        asked.append(len(commands or ()))
+        if len(asked) > 1:
+            return append(propose, timeout_ms=timeout_ms)
+        append(lambda _: commands[1], timeout_ms=timeout_ms)
+        return AppendOutcome(1, OK, (REFUSED, OK))
+
+    monkeypatch.setattr(ledger, "append", first_refused)
+    found = admin.reassign("orders", {0: (1, 2, 0), 1: (2, 1, 0)})
+    assert asked[:2] == [2, 1]
+    assert [each.error for each in found] == [None, None]
+    assert [each.replicas for each in found] == [(1, 2, 0), (2, 1, 0)]
+
+
+def test_a_partition_is_not_moved_to_a_broker_whose_root_is_away(store):
+    store.create("orders", 1, 2)
+    store.away(2)
+    with pytest.raises(ReplogError, match="REPLOG_"):
+        PartitionAdmin(store.cluster).reassign("orders", {0: (1, 2)})
+    assert store.controller.describe_topic("orders").partitions[0].adding == ()
+
+
 # -- brokers that are away or fenced ------------------------------------------------------------------
 
 
