@@ -94,3 +94,28 @@ def test_what_a_filter_excludes_is_not_opened(spark, store, days, with_conf):
         for file, content in files.items():
             file.write_bytes(content)
     assert run_in(spark, count_where, **arguments, condition="offset >= 15") == 15
+
+
+def counts_of_a_growing_topic(spark, path, topic):
+    """Count one frame, plain and filtered, before and after more rows are there."""
+    frame = spark.read.format("replog").option("subscribe", topic).load(path)
+    more = spark.sql("select 'x' value from range(0, 2, 1, 1)").write.format("replog").mode("append")
+
+    def counts():
+        return [frame.count(), frame.filter("offset >= 0").count(), frame.count()]
+
+    more.option("topic", topic).save(path)
+    before = counts()
+    more.option("topic", topic).save(path)
+    return [before, counts()]
+
+
+def test_a_filtered_action_is_planned_anew_with_the_conf_on(spark, store, with_conf):
+    """Which is why docs/coming-from-kafka.md promises one snapshot per frame with the conf off only."""
+    topic = store.topic("grows-on", 1)
+    assert run_in(spark, counts_of_a_growing_topic, path=str(store.path), topic=topic) == [[2, 2, 2], [2, 4, 4]]
+
+
+def test_one_frame_is_one_snapshot_with_the_conf_off(spark, store):
+    topic = store.topic("grows-off", 1)
+    assert run_in(spark, counts_of_a_growing_topic, path=str(store.path), topic=topic) == [[2, 2, 2], [2, 2, 2]]
