@@ -18,6 +18,7 @@ from spark_replog.config import CoordinatorConfig
 from spark_replog.coordinator.failover import failover_commands
 from spark_replog.coordinator.ledger_append import AppendServices, LedgerAppend
 from spark_replog.errors import ReplogError
+from spark_replog.ledger.core import Phase
 from spark_replog.ledger.record import TAG_SIZE_BYTES, JournalRecord
 from spark_replog.log.acl import AclSet
 from spark_replog.log.commands import (
@@ -85,7 +86,8 @@ class Mind:
     attempt: LedgerAppend | None = None
     given_up: frozenset[int] = frozenset()
     chore: list[bytes] | None = None
-    has_sent_append: bool = False
+    is_append_next: bool = False
+    is_append_sent: bool = False
     failover_count: int = 0
     lock: threading.RLock = field(default_factory=threading.RLock)
     ledger_id: str = "L"
@@ -235,10 +237,10 @@ class ReplicatedLog(Simulation):
             index, is_won = core.settled
             core.settled = None
             if is_won:
-                self._truth.answered(index, ())
-                if mind.has_sent_append:
+                self._truth.answered(index, process.sent)
+                if mind.is_append_sent:
                     self._tell(process, mind, mind.results[index][-1])
-            mind.has_sent_append = False
+            mind.is_append_sent = False
         is_leading = core.proposer.is_leading
         if is_leading and not process.was_leading:
             self._truth.recovered(core)
@@ -263,11 +265,14 @@ class ReplicatedLog(Simulation):
 
     def _propose(self, process: Process) -> bool:
         mind = self._mind(process)
+        mind.is_append_next = False
         commands = self._commands(process, mind)
         if not commands:
             return False
-        process.sent = [self._rng.randbytes(TAG_SIZE_BYTES)]
-        process.core.propose(process.sent[0] + encode_entry(commands))
+        tag = self._rng.randbytes(TAG_SIZE_BYTES)
+        process.core.propose(tag + encode_entry(commands))
+        if process.core.phase is Phase.LEAD:  # else a claim comes first, and what was sent before keeps its place
+            process.sent, mind.is_append_sent = [tag], mind.is_append_next
         return True
 
     def _commands(self, process: Process, mind: Mind) -> list[bytes]:
@@ -302,7 +307,7 @@ class ReplicatedLog(Simulation):
             mind.attempt = mind.batch = None  # tried again later
             return []
         if proposal is not None:
-            mind.has_sent_append = True
+            mind.is_append_next = True
             return list(proposal)
         if attempt._round is not None:
             self._replicate(mind, attempt)
