@@ -292,6 +292,39 @@ def test_an_election_answers_a_parked_append_at_once(store, faults) -> None:
         assert codes(answers[0]) == ["NOT_ENOUGH_REPLICAS"]
 
 
+@pytest.mark.parametrize("acks", [-1, 1])
+def test_an_append_that_elects_wakes_those_that_wait(store, faults, parked, acks: int) -> None:
+    # With acks=all the leader leaves because it takes no copy, with acks=1 because it is looked for and not there.
+    store.create("orders")
+    leader, second, third = store.controller.describe_topic("orders").partitions[0].replicas
+    config = CoordinatorConfig(replica_lag_time_max_ms=10_000, replica_catchup_budget_ms=0)
+    with faults(store, config) as broken:
+        waits = (store.put("orders", {0: 1}, {leader, second}),)
+        elects = (store.put("orders", {0: 1}, {second, third} if acks == -1 else {second}),)
+        broken.stores[third].data_gate.clear()
+        answers: list = []
+        waiting = threading.Thread(target=lambda: answers.append(store.append("orders", {}, batch=0, objects=waits)))
+        waiting.start()
+        purgatory = store.manager._services.purgatory
+        while not purgatory.delayed_count:
+            threading.Event().wait(0.005)
+        assert len(parked) == 1
+        store.away(leader)
+        other = store.append("orders", {}, batch=0, query="query-2", objects=elects, acks=acks)
+        assert codes(other) == [None]
+        assert store.controller.describe_topic("orders").partitions[0].leader == second
+        rounds = 2 if acks == 1 else 3  # with acks=all the other waited once itself
+        for _ in range(1_000):  # half of the lag time, after which the append would look again by itself
+            if len(parked) == rounds:
+                break
+            threading.Event().wait(0.005)
+        assert len(parked) == rounds
+        broken.stores[third].data_gate.set()
+        waiting.join(30)
+        assert codes(answers[0]) == [None]
+        assert ends(store) == [2]
+
+
 def test_an_append_that_is_cut_off_while_it_waits_is_not_acknowledged(store, faults) -> None:
     # Decided by acks=1, repeated with acks=all; while that waits for copies a newer leader cuts the log back.
     store.create("orders")
