@@ -3,7 +3,18 @@
 from __future__ import annotations
 
 from spark_replog.coordinator.failover import failover_commands
-from spark_replog.log.commands import IsrChange, TopicClose, TopicInit, encode_command
+from spark_replog.log.commands import (
+    Append,
+    DataObject,
+    IdentityKind,
+    IsrChange,
+    ProducerIdentity,
+    Section,
+    TopicClose,
+    TopicInit,
+    Truncate,
+    encode_command,
+)
 from spark_replog.log.entry import encode_entry
 from spark_replog.log.topic_state import TopicLedgerState
 
@@ -28,3 +39,23 @@ def test_a_deleted_topic_holds_no_election_up() -> None:
     assert failover_commands(state_of(*topics), GONE, 7) == []
     assert failover_commands(state_of(*topics), GONE, 7, is_forced=True) == [IsrChange(None, 0, False, 7)]
     assert failover_commands(state_of(*topics, TopicClose(OTHER)), GONE, 7) == [IsrChange(None, 0, False, 7)]
+
+
+def append_held_by(holders: frozenset[int], sequence: int) -> Append:
+    section = Section(ORDERS, 0, 2, 0, 8, 0, 0, 0)
+    identity = ProducerIdentity("query-1", "query-1", sequence, "run-1", IdentityKind.STREAM)
+    return Append(identity, "User:s", "", 0, (DataObject(0, f"o{sequence}", 8, False, holders, (section,)),))
+
+
+def test_the_log_is_cut_before_the_next_leader_is_made_so_that_its_epoch_begins_at_the_cut() -> None:
+    everybody = frozenset({0, 1, 2})
+    state = state_of(TopicInit(ORDERS, "orders", ((0, 1, 2),), ()))
+    for index, holders in enumerate((everybody, GONE), start=1):
+        state.apply(index, encode_entry([encode_command(append_held_by(holders, index))]))
+    commands = failover_commands(state, GONE, 7)
+    assert commands == [Truncate(1), IsrChange(None, 0, False, 7)]
+    state.apply(3, encode_entry([encode_command(each) for each in commands]))
+    partition = state.topics[ORDERS].partitions[0]
+    assert (partition.leader, partition.log_end_offset) == (1, 2)
+    newest = partition.leader_epochs.entries[-1]
+    assert (newest.epoch, newest.start_offset) == (partition.leader_epoch, 2)
