@@ -248,13 +248,18 @@ def test_acks_0_names_only_what_an_in_sync_replica_holds(store, caplog: pytest.L
     assert code_of(store.append("orders", {}, batch=1, objects=objects, acks=1)) == "NOT_ENOUGH_REPLICAS"
 
 
-def test_a_bad_source_copy_is_not_spread(store) -> None:
+@pytest.mark.parametrize("damage", ["flipped", "longer"])
+def test_a_bad_source_copy_is_not_spread(store, damage: str) -> None:
+    # Longer: behind the sections, which have checksums, lies the footer, which has none.
     store.create("orders")
     made = store.put("orders", {0: 2}, {0, 1})
     handle = store.cluster.lookup("orders")
     bad = store.path / "broker-0" / "ledgers" / handle.ledger_id / "data" / "000000" / made.name
     body = bytearray(bad.read_bytes())
-    body[3] ^= 1
+    if damage == "flipped":
+        body[3] ^= 1
+    else:
+        body += b"?"
     bad.chmod(0o644)
     bad.write_bytes(body)
     assert is_applied(store.append("orders", {}, batch=0, objects=(made,)))
