@@ -41,7 +41,7 @@ def produce(topic: str, files: tuple[str, ...], **given: Any) -> int:
     """Append to TOPIC what FILES, or standard input, hold; one record a line or row.
 
     A table with a column 'value' gives its columns key, value, headers, partition and timestamp as they
-    are; of any other table a row becomes a JSON object.
+    are (a time without a zone is UTC); of any other table a row becomes a JSON object.
     """
     settings = current_settings()
     settings.required_store()

@@ -162,6 +162,8 @@ def _columns(batch: pa.RecordBatch, name: str, key: str | None, value: str | Non
     is_log = value is None and "value" in names
     if is_log:
         columns = {each: batch.column(each) for each in ("headers", "partition", "timestamp") if each in names}
+        if "timestamp" in columns:
+            columns["timestamp"] = _as_moments(columns["timestamp"])
     if key is not None or (is_log and "key" in names):
         columns["key"] = _as_bytes(batch.column(key or "key"))
     if value is not None or is_log:
@@ -169,6 +171,14 @@ def _columns(batch: pa.RecordBatch, name: str, key: str | None, value: str | Non
     else:
         columns["value"] = pa.array([_bytes(row) for row in batch.to_pylist()], pa.binary())
     return pa.record_batch(columns)
+
+
+def _as_moments(column: pa.Array) -> pa.Array:
+    """Take times without a zone for UTC: a CSV file can write no other, and most Parquet files hold no other."""
+    import pyarrow as pa
+
+    kind = column.type
+    return column.cast(pa.timestamp(kind.unit, "UTC")) if pa.types.is_timestamp(kind) and kind.tz is None else column
 
 
 def _as_bytes(column: pa.Array) -> pa.Array:

@@ -15,27 +15,10 @@ from spark_replog.errors import AuthorizationError, ErrorCode
 from spark_replog.log.acl import AclBinding, AclOperation, PatternType, Permission, ResourceType
 from spark_replog.log.commands import Append, IdentityKind, ProducerIdentity
 from spark_replog.log.quota_set import QuotaEntity
+from spark_replog.testing.manual_clock import ManualClock
 
 ADMIN, WRITER = "User:admin", "User:test"
 DENY_WRITER = AclBinding(ResourceType.TOPIC, "t", PatternType.LITERAL, WRITER, AclOperation.WRITE, Permission.DENY)
-
-
-class Clock:
-    """Time that a test moves; sleeping moves it too."""
-
-    def __init__(self):
-        self.now = 1_000_000
-        self.slept = []
-
-    def now_ms(self):
-        return self.now
-
-    def monotonic_ms(self):
-        return self.now
-
-    def sleep_ms(self, duration_ms):
-        self.slept.append(duration_ms)
-        self.now += int(duration_ms)
 
 
 @pytest.fixture
@@ -43,7 +26,7 @@ def running(store):
     """The process of a running query, which has folded all there is; ``store.other`` is another process."""
     store.create("t")
     store.other = Cluster.open(str(store.path), config=store.config)
-    store.cluster.clock = Clock()
+    store.cluster.clock = ManualClock(1_000_000)
     store.cluster.refresh()
     return store
 
@@ -57,7 +40,7 @@ def write(store, sequence, rows=100):
 
 
 def pass_second(store):
-    store.cluster.clock.now += ACCESS_AGE_MS + 1
+    store.cluster.clock.time_ms += ACCESS_AGE_MS + 1
 
 
 def test_a_quota_set_elsewhere_throttles_the_next_commit_a_second_later(running):
@@ -66,7 +49,7 @@ def test_a_quota_set_elsewhere_throttles_the_next_commit_a_second_later(running)
     assert write(running, 1).throttle_time_ms == 0  # not looked for yet
     pass_second(running)
     assert write(running, 2).throttle_time_ms == 15_000
-    assert running.cluster.clock.slept == [15_000]
+    assert running.cluster.clock.slept_ms == [15_000]
     assert running.high_watermarks("t") == [300]
 
 
@@ -109,7 +92,7 @@ def test_a_right_given_elsewhere_holds_at_once_where_it_was_refused(running):
 def test_a_shorter_metadata_max_age_is_kept(running):
     running.cluster.config = replace(running.config, metadata_max_age_ms=10)
     QuotaAdmin(running.other, ADMIN).alter(QuotaEntity(WRITER, None), {"producer_byte_rate": 10})
-    running.cluster.clock.now += 11
+    running.cluster.clock.time_ms += 11
     assert write(running, 0).throttle_time_ms == 15_000
 
 

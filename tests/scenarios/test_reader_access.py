@@ -16,6 +16,7 @@ from spark_replog.ids import TopicPartition
 from spark_replog.log.acl import AclBinding, AclOperation, PatternType, Permission, ResourceType
 from spark_replog.log.group_records import OffsetAndMetadata
 from spark_replog.log.quota_set import FetchQuota, QuotaEntity, QuotaScope
+from spark_replog.testing.manual_clock import ManualClock
 
 READER = "User:reader"
 
@@ -107,39 +108,21 @@ def test_a_group_commits_for_what_its_member_may_read(secured):
         coordinator.delete_group("g")
 
 
-class CountingClock:
-    """A clock that only sleeping moves."""
-
-    def __init__(self):
-        self.now = 0
-        self.slept = []
-
-    def now_ms(self):
-        return self.now
-
-    def monotonic_ms(self):
-        return self.now
-
-    def sleep_ms(self, duration_ms):
-        self.slept.append(duration_ms)
-        self.now += duration_ms
-
-
 def test_reads_of_one_client_wait_together_and_no_row_is_dropped(store):
     forget_rates()
-    clock = CountingClock()
+    clock = ManualClock()
     quota = FetchQuota(100, (QuotaScope.USER, READER, ""))
     fetchers = [Fetcher(store.cluster.brokers, quota=quota, clock=clock) for _ in range(2)]
     other = Fetcher(store.cluster.brokers, quota=FetchQuota(100, (QuotaScope.USER, "User:b", "")), clock=clock)
     fetchers[0]._throttle(1000)  # exactly ten seconds' worth
-    assert clock.slept == []
+    assert clock.slept_ms == []
     fetchers[1]._throttle(200)  # 1,200 bytes over 10 s: (120 - 100) / 100 * 10 s
-    assert clock.slept == [2000]
+    assert clock.slept_ms == [2000]
     other._throttle(1000)
-    assert clock.slept == [2000]
+    assert clock.slept_ms == [2000]
     assert [each.stats.throttle_time_ms for each in fetchers] == [0, 2000]
     fetchers[0]._throttle(1_000_000)
-    assert clock.slept == [2000, 15_000]
+    assert clock.slept_ms == [2000, 15_000]
     forget_rates()
 
 

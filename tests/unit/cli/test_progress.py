@@ -5,25 +5,12 @@ from __future__ import annotations
 import io
 
 from spark_replog.cli.progress import ProgressLine
+from spark_replog.testing.manual_clock import ManualClock
 
 
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True
-
-
-class ManualClock:
-    def __init__(self) -> None:
-        self.time_ms = 0
-
-    def now_ms(self) -> int:
-        return self.time_ms
-
-    def monotonic_ms(self) -> int:
-        return self.time_ms
-
-    def sleep_ms(self, duration_ms: float) -> None:
-        self.time_ms += int(duration_ms)
 
 
 def test_terminal_line_is_rewritten_and_cleared():

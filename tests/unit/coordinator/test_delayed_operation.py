@@ -12,20 +12,7 @@ import pytest
 from spark_replog.clock import SYSTEM_CLOCK
 from spark_replog.coordinator.delayed_operation import DelayedOperation, DelayedOperationPurgatory
 from spark_replog.coordinator.timing_wheel import Timer
-
-
-class VirtualClock:
-    def __init__(self) -> None:
-        self.time_ms = 0
-
-    def now_ms(self) -> int:
-        return self.time_ms
-
-    def monotonic_ms(self) -> int:
-        return self.time_ms
-
-    def sleep_ms(self, duration_ms: float) -> None:
-        self.time_ms += int(duration_ms)
+from spark_replog.testing.manual_clock import ManualClock
 
 
 class Operation(DelayedOperation):
@@ -48,7 +35,7 @@ class Operation(DelayedOperation):
 
 
 def test_request_satisfaction() -> None:
-    purgatory = DelayedOperationPurgatory(clock=VirtualClock())
+    purgatory = DelayedOperationPurgatory(clock=ManualClock())
     first, second = Operation(100_000), Operation(100_000)
     assert purgatory.check_and_complete("test1") == 0
     assert not purgatory.try_complete_else_watch(first, ["test1"])
@@ -63,7 +50,7 @@ def test_request_satisfaction() -> None:
 
 
 def test_request_expiry() -> None:
-    clock = VirtualClock()
+    clock = ManualClock()
     purgatory = DelayedOperationPurgatory(clock=clock)
     first, second = Operation(20), Operation(200_000)
     purgatory.try_complete_else_watch(first, ["test1"])
@@ -79,7 +66,7 @@ def test_request_expiry() -> None:
 
 
 def test_request_purge() -> None:
-    purgatory = DelayedOperationPurgatory(clock=VirtualClock(), purge_interval=0)
+    purgatory = DelayedOperationPurgatory(clock=ManualClock(), purge_interval=0)
     operations = [Operation(100_000) for _ in range(3)]
     for number, operation in enumerate(operations):
         purgatory.try_complete_else_watch(operation, [f"test{key + 1}" for key in range(number + 1)])
@@ -99,7 +86,7 @@ def test_request_purge() -> None:
 
 
 def test_advance_purges_when_enough_have_completed() -> None:
-    purgatory = DelayedOperationPurgatory(clock=VirtualClock(), purge_interval=5)
+    purgatory = DelayedOperationPurgatory(clock=ManualClock(), purge_interval=5)
     for _ in range(10):
         operation = Operation(100_000)
         purgatory.try_complete_else_watch(operation, ["a", "b"])
@@ -110,7 +97,7 @@ def test_advance_purges_when_enough_have_completed() -> None:
 
 
 def test_ready_at_once_is_never_registered() -> None:
-    purgatory = DelayedOperationPurgatory(clock=VirtualClock())
+    purgatory = DelayedOperationPurgatory(clock=ManualClock())
     operation = Operation(1000)
     operation.is_ready = True
     assert purgatory.try_complete_else_watch(operation, ["key"])
@@ -123,7 +110,7 @@ def test_an_event_during_registration_is_not_missed() -> None:
             self.is_ready = self.tried == 1
             return super().try_complete()
 
-    purgatory = DelayedOperationPurgatory(clock=VirtualClock())
+    purgatory = DelayedOperationPurgatory(clock=ManualClock())
     operation = ReadySecondTime(1000)
     assert purgatory.try_complete_else_watch(operation, ["key"])
     assert (operation.completed, purgatory.delayed_count) == (1, 0)
@@ -215,7 +202,7 @@ def test_the_lock_is_held_from_the_first_look_to_the_second() -> None:
             return super().try_complete()
 
     seen: list[bool] = []
-    purgatory = DelayedOperationPurgatory(clock=VirtualClock())
+    purgatory = DelayedOperationPurgatory(clock=ManualClock())
     purgatory.try_complete_else_watch(LooksAtLock(1000), ["key"])
     assert seen == [True, True]
 
@@ -234,7 +221,7 @@ def _is_held_by_another(lock: threading.RLock) -> bool:  # type: ignore[valid-ty
 
 
 def test_a_check_waits_for_the_registration_of_its_operation() -> None:
-    purgatory = DelayedOperationPurgatory(clock=VirtualClock())
+    purgatory = DelayedOperationPurgatory(clock=ManualClock())
     tried_again, may_go_on = threading.Event(), threading.Event()
 
     class SlowSecondLook(Operation):
@@ -266,7 +253,7 @@ def test_the_or_else_runs_only_after_a_first_look_that_failed() -> None:
 
 
 def test_an_expired_operation_is_purged_from_all_its_lists() -> None:
-    clock = VirtualClock()
+    clock = ManualClock()
     purgatory = DelayedOperationPurgatory(clock=clock, purge_interval=0)
     operations = [Operation(10) for _ in range(5)]
     for operation in operations:
@@ -279,7 +266,7 @@ def test_an_expired_operation_is_purged_from_all_its_lists() -> None:
 
 
 def test_waiting_operations_are_kept_by_a_purge() -> None:
-    purgatory = DelayedOperationPurgatory(clock=VirtualClock(), purge_interval=0)
+    purgatory = DelayedOperationPurgatory(clock=ManualClock(), purge_interval=0)
     kept, done = Operation(1000), Operation(1000)
     for operation in (kept, done):
         purgatory.try_complete_else_watch(operation, ["key"])
@@ -291,7 +278,7 @@ def test_waiting_operations_are_kept_by_a_purge() -> None:
 
 
 def test_keys_of_completed_operations_leave_nothing_behind() -> None:
-    purgatory = DelayedOperationPurgatory(clock=VirtualClock())
+    purgatory = DelayedOperationPurgatory(clock=ManualClock())
     operations = [Operation(1000) for _ in range(10_000)]
     for number, operation in enumerate(operations):
         purgatory.try_complete_else_watch(operation, [number])
@@ -329,7 +316,7 @@ def test_the_timer_of_what_completed_meanwhile_is_stopped_again() -> None:
 
 
 def test_advance_does_not_purge_before_enough_have_completed() -> None:
-    purgatory = DelayedOperationPurgatory(clock=VirtualClock(), purge_interval=5)
+    purgatory = DelayedOperationPurgatory(clock=ManualClock(), purge_interval=5)
     for _ in range(5):
         operation = Operation(100_000)
         purgatory.try_complete_else_watch(operation, ["a", "b"])

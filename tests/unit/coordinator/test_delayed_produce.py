@@ -15,22 +15,9 @@ from spark_replog.coordinator.delayed_produce import (
 )
 from spark_replog.coordinator.partition import ObjectCopies, Partition
 from spark_replog.errors import ErrorCode
+from spark_replog.testing.manual_clock import ManualClock
 
 KEY: PartitionKey = ("topic", 0)
-
-
-class ManualClock:
-    def __init__(self) -> None:
-        self.time_ms = 0
-
-    def now_ms(self) -> int:
-        return self.time_ms
-
-    def monotonic_ms(self) -> int:
-        return self.time_ms
-
-    def sleep_ms(self, duration_ms: float) -> None:
-        self.time_ms += int(duration_ms)
 
 
 class Leaders:

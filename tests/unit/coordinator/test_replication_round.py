@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
@@ -88,9 +89,12 @@ def test_who_leaves_is_asked_for_no_copies(state) -> None:
 class SourcesFail:
     """A fetcher whose sources have all gone."""
 
-    def submit(self, job: CopyJob, target: int, on_done) -> None:
+    def submit(self, job: CopyJob, target: int, on_done) -> Future[None]:
         error = ReplogError(ErrorCode.KAFKA_STORAGE_ERROR, "no broker has it.", sources=job.sources)
         on_done(job, target, error)
+        done: Future[None] = Future()
+        done.set_result(None)
+        return done
 
 
 def test_a_round_without_sources_ends_at_once_blames_no_target_and_leaves_no_timer(state) -> None:

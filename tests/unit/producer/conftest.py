@@ -17,27 +17,12 @@ from spark_replog.storage.object_store import ObjectStore
 from spark_replog.storage.retrying_store import RetryingStore
 from spark_replog.testing.counting_store import CountingStore
 from spark_replog.testing.faulty_store import FaultyStore
+from spark_replog.testing.manual_clock import ManualClock
 from tests.unit.producer.producer_setup import Shop
 from tests.unit.producer.sender_setup import CONFIG, Setup
 from tests.unit.producer.support import QUICK, Task
 
 LEDGER_ID = "a" * 32
-
-
-class ManualClock:
-    """Time that moves when told to."""
-
-    def __init__(self) -> None:
-        self.time_ms = 1_700_000_000_000
-
-    def now_ms(self) -> int:
-        return self.time_ms
-
-    def monotonic_ms(self) -> int:
-        return self.time_ms
-
-    def sleep_ms(self, duration_ms: float) -> None:
-        self.time_ms += int(duration_ms)
 
 
 class FaultyBrokers(BrokerSet):
@@ -64,7 +49,7 @@ class FaultyBrokers(BrokerSet):
 
 @pytest.fixture
 def clock() -> ManualClock:
-    return ManualClock()
+    return ManualClock(1_700_000_000_000)
 
 
 @pytest.fixture

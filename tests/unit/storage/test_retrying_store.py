@@ -7,24 +7,10 @@ from spark_replog.storage.object_store import CreateOutcome
 from spark_replog.storage.retrying_store import RetryingStore
 from spark_replog.testing.counting_store import CountingStore
 from spark_replog.testing.faulty_store import Fault, FaultRates, FaultyStore
+from spark_replog.testing.manual_clock import ManualClock
 from spark_replog.testing.memory_store import new_memory_store
 
 CREATED, EXISTS = CreateOutcome.CREATED, CreateOutcome.EXISTS
-
-
-class ManualClock:
-    def __init__(self):
-        self.time_ms = 0.0
-        self.pauses_ms = []
-
-    def now_ms(self):
-        return int(self.time_ms)
-
-    monotonic_ms = now_ms
-
-    def sleep_ms(self, duration_ms):
-        self.pauses_ms.append(duration_ms)
-        self.time_ms += duration_ms
 
 
 @pytest.fixture
@@ -50,26 +36,26 @@ def test_good_weather_costs_one_call_each(faulty, store, clock):
     store.delete("a")
     store.make_folder("f")
     assert set(faulty.store.counts.values()) == {1, 2} and faulty.store.counts["get"] == 2
-    assert clock.pauses_ms == []
+    assert clock.slept_ms == []
 
 
 def test_backoff_doubles_up_to_its_cap_and_stops_at_the_deadline(faulty, store, clock):
     faulty.is_down = True
     with pytest.raises(RetriableError):
         store.get("a")
-    assert clock.pauses_ms == [5, 10, 20, 40, 80, 160, 320, 500, 500]
+    assert clock.slept_ms == [5, 10, 20, 40, 80, 160, 320, 500, 500]
     assert clock.time_ms <= 2000
-    clock.pauses_ms.clear()
+    clock.slept_ms.clear()
     with pytest.raises(OutcomeUnknownError):
         store.create("a", b"x")
-    assert clock.pauses_ms == [5, 10, 20, 40, 80, 160, 320, 500, 500]
+    assert clock.slept_ms == [5, 10, 20, 40, 80, 160, 320, 500, 500]
 
 
 def test_jitter_halves_at_most(faulty, clock):
     faulty.is_down = True
     with pytest.raises(RetriableError):
         RetryingStore(faulty, deadline_ms=20, clock=clock, jitter=lambda: 0.0).get("a")
-    assert clock.pauses_ms == [2.5, 5, 10]
+    assert clock.slept_ms == [2.5, 5, 10]
 
 
 @pytest.mark.parametrize("verb", ["get", "list_keys", "delete", "make_folder"])
@@ -90,7 +76,7 @@ def test_a_stale_or_refusing_root_is_not_waited_for(faulty, store, clock):
         faulty.store.get = fail
         with pytest.raises(RetriableError):
             store.get("a")
-    assert clock.pauses_ms == []
+    assert clock.slept_ms == []
 
 
 def test_refused_create_is_not_repeated(faulty, store, clock):
@@ -98,7 +84,7 @@ def test_refused_create_is_not_repeated(faulty, store, clock):
     with pytest.raises(ReplogError) as raised:
         store.create("a", b"x")
     assert raised.value.code is ErrorCode.REPLOG_STORE_REFUSED
-    assert clock.pauses_ms == []
+    assert clock.slept_ms == []
 
 
 def test_refused_after_unknown_is_unknown(faulty, store):
@@ -127,7 +113,7 @@ def test_exists_then_absent_is_asked_again(faulty, store, clock):
     answers = [EXISTS, EXISTS]  # a 409 that a client misread, a name deleted in between
     memory.create = lambda *args, **kwargs: answers.pop() if answers else real(*args, **kwargs)
     assert store.create("a", b"x") is CREATED
-    assert len(clock.pauses_ms) == 2
+    assert len(clock.slept_ms) == 2
     answers.extend([EXISTS] * 1000)
     with pytest.raises(OutcomeUnknownError):
         store.create("b", b"x")
