@@ -26,7 +26,7 @@ def refused(spark, job, code, **arguments):
         ({"maxOffsetPerTrigger": "5"}, "REPLOG_UNKNOWN_OPTION", "maxOffsetsPerTrigger"),
         ({"assign": '{"good":[0]}'}, "REPLOG_CONFLICTING_OPTIONS", "only one of"),
         ({"startingOffsets": "latest"}, "REPLOG_INVALID_OPTION", "can't be latest"),
-        ({"startingOffsets": '{"good":{"0":0}}'}, "REPLOG_INVALID_OPTION", "exactly the partitions"),
+        ({"startingOffsets": '{"good":{"0":0}}'}, "REPLOG_INVALID_OPTION", "missing good-1"),
         ({"startingOffsets": '{"good":{"0":9,"1":0}}'}, "REPLOG_INVALID_OPTION", "greater than"),
         ({"endingOffsets": '{"good":{"0":9,"1":9}}'}, "REPLOG_DATA_LOSS", "past the end"),
     ],
