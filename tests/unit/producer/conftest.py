@@ -18,9 +18,11 @@ from spark_replog.storage.retrying_store import RetryingStore
 from spark_replog.testing.counting_store import CountingStore
 from spark_replog.testing.faulty_store import FaultyStore
 from spark_replog.testing.manual_clock import ManualClock
+from tests.unit.producer import task_sender_setup
 from tests.unit.producer.producer_setup import Shop
 from tests.unit.producer.sender_setup import CONFIG, Setup
 from tests.unit.producer.support import QUICK, Task
+from tests.unit.producer.task_sender_setup import TaskSetup
 
 LEDGER_ID = "a" * 32
 
@@ -127,3 +129,12 @@ def shop(tmp_path: Path) -> Iterator[Shop]:
     made = Shop(tmp_path, FaultyBrokers)
     yield made
     made.close()
+
+
+@pytest.fixture
+def make_task_sender(make_topic: Callable[..., TopicPlan]) -> Callable[..., TaskSetup]:
+    def build(config: ProducerConfig = task_sender_setup.CONFIG, **topic: Any) -> TaskSetup:
+        plan = WritePlan("memory://store", (), "c", (make_topic(sets=((0, 1, 2),) * 8, **topic),), (), "User:t", 0)
+        return TaskSetup(plan, config)
+
+    return build

@@ -1,0 +1,135 @@
+"""How much a batch of a streaming query takes, and how its tasks share it, on a real store without a JVM."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from spark_replog.spark.compat import ReadAllAvailable
+from tests.unit.spark.support import loses
+
+
+def test_a_limit_is_shared_in_proportion(source, start_query):
+    source.topic("t", 3)
+    source.write("t", {0: 101, 1: 11, 2: 1})
+    query = start_query(subscribe="t", startingOffsets="earliest", maxOffsetsPerTrigger="10")
+    counts = []
+    while (rows := query.next()) is not None:
+        counts.append([len(rows.get(f"t-{number}", ())) for number in range(3)])
+    assert counts[:3] == [[8, 1, 1], [9, 1, 0], [9, 1, 0]]
+    assert [sum(column) for column in zip(*counts, strict=True)] == [101, 11, 1]
+
+
+def test_no_option_means_no_limit(source, start_query):
+    source.topic("t")
+    query = start_query(subscribe="t")
+    assert isinstance(query.limit, ReadAllAvailable)
+
+
+def test_trigger_once_takes_all_there_is(source, start_query):
+    source.topic("t")
+    source.write("t", {0: 50})
+    given = {"maxOffsetsPerTrigger": "10", "minOffsetsPerTrigger": "10", "maxBytesPerTrigger": "1"}
+    query = start_query(subscribe="t", startingOffsets="earliest", limit=ReadAllAvailable(), **given)
+    assert len(query.next()["t-0"]) == 50
+    source.write("t", {0: 1})
+    assert len(query.next()["t-0"]) == 1
+
+
+def test_available_now_stops_at_the_end_that_its_first_call_saw(source, start_query):
+    source.topic("t")
+    source.write("t", {0: 25})
+    given = {"maxOffsetsPerTrigger": "10", "minOffsetsPerTrigger": "8"}
+    query = start_query(subscribePattern="t.*", startingOffsets="earliest", **given)
+    query.reader.prepareForTriggerAvailableNow()
+    counts = []
+    while (rows := query.next()) is not None and len(counts) < 5:
+        counts.append(len(rows["t-0"]))
+        source.write("t", {0: 5})
+        source.controller.add_partitions("t", 1 + len(counts) + 1)
+        source.topic(f"t-{len(counts)}")
+    assert counts == [10, 10, 5], "the rest below the minimum is taken too"
+
+
+@pytest.mark.parametrize(("fail", "is_created_again"), [("true", False), ("false", False), ("false", True)])
+def test_available_now_says_that_its_end_cannot_be_reached(source, start_query, fail, is_created_again):
+    for name in ("a", "b"):
+        source.topic(name)
+        source.write(name, {0: 9})
+    given = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": "4", "failOnDataLoss": fail}
+    query = start_query(subscribePattern="[ab]", **given)
+    query.reader.prepareForTriggerAvailableNow()
+    query.next()
+    source.controller.delete_topic("b")
+    if is_created_again:
+        source.topic("b")
+        source.write("b", {0: 12})
+    loses(query.next, "have been lost during running query with Trigger.AvailableNow", "b-0")
+
+
+def test_small_batches_wait_for_the_minimum(source, start_query):
+    source.topic("t")
+    source.write("t", {0: 1})
+    query = start_query(subscribe="t", startingOffsets="earliest", minOffsetsPerTrigger="5", maxTriggerDelay="1h")
+    assert query.next() == {"t-0": [0]}
+    source.write("t", {0: 4})
+    assert query.next() is None
+    source.write("t", {0: 1})
+    assert query.next() == {"t-0": [1, 2, 3, 4, 5]}
+
+
+def test_rows_wait_no_longer_than_the_delay(source, start_query):
+    source.topic("t")
+    query = start_query(subscribe="t", startingOffsets="earliest", minOffsetsPerTrigger="5", maxTriggerDelay="0")
+    query.next()
+    source.write("t", {0: 1})
+    assert query.next() == {"t-0": [0]}
+
+
+def test_bytes_limit_a_batch(source, start_query):
+    source.topic("t", 2)
+    for _ in range(4):
+        source.write("t", {0: 10, 1: 10}, size=1000)
+    query = start_query(subscribe="t", startingOffsets="earliest", maxBytesPerTrigger="20000")
+    counts = []
+    while (rows := query.next()) is not None:
+        counts.append(sum(map(len, rows.values())))
+    assert sum(counts) == 80
+    assert all(10 <= count <= 20 for count in counts[:-1])
+
+
+def test_few_tasks_read_many_partitions_and_each_object_once(source, start_query, monkeypatch):
+    from spark_replog.consumer.fetcher import Fetcher
+
+    source.topic("t", 16)
+    for _ in range(3):
+        source.write("t", dict.fromkeys(range(16), 4))
+    query = start_query(subscribe="t", startingOffsets="earliest", maxPartitions="3")
+    start = query.reader.initialOffset()
+    tasks = query.reader.partitions(start, query.reader.latestOffset(start, query.limit))
+    assert len(tasks) == 3
+    gets = []
+    get = Fetcher._get
+    monkeypatch.setattr(Fetcher, "_get", lambda self, *which: gets.append(which[1]) or get(self, *which))
+    rows = source.rows(query.reader, tasks)
+    assert rows == {f"t-{number}": list(range(12)) for number in range(16)}
+    assert len(gets) == 9, "three objects, each once a task"
+    assert [sum(1 for _ in query.reader.read(task)) for task in tasks] == [1, 1, 1]
+
+
+def test_tasks_of_several_partitions_go_on_where_one_object_was_lost(source, start_query):
+    source.topic("t", 4)
+    for _ in range(3):
+        source.write("t", dict.fromkeys(range(4), 2))
+    given = {"subscribe": "t", "startingOffsets": "earliest", "maxPartitions": "1"}
+    query = start_query(**given, failOnDataLoss="false")
+    start = query.reader.initialOffset()
+    (task,) = query.reader.partitions(start, query.reader.latestOffset(start, query.limit))
+    lost = task.slices[4].object.name
+    files = list(Path(source.path).rglob(lost))
+    assert len(files) == 3
+    for file in files:
+        file.unlink()
+    assert source.rows(query.reader, [task]) == {f"t-{number}": [0, 1, 4, 5] for number in range(4)}
+    loses(lambda: source.rows(start_query(**given).reader, [task]), "offsets 2 to 4")
