@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -82,7 +83,7 @@ class PassReader(DataSourceReader):
         """Return equal pieces."""
         return [Piece(self.rows // self.tasks) for _ in range(self.tasks)]
 
-    def read(self, partition: Piece) -> Iterator[pa.RecordBatch]:
+    def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
         """Yield the prebuilt batch again and again."""
         yield from passed_batches(partition.row_count)
 
@@ -97,7 +98,7 @@ class PassStreamReader(DataSourceStreamReader):
         """Start at batch 0."""
         return {"n": 0}
 
-    def latestOffset(self) -> dict[str, int]:
+    def latestOffset(self) -> dict[str, int]:  # type: ignore[override]  # one argument less: 4.3 calls both forms
         """Advance by one batch a call."""
         self.at = min(self.at + 1, self.batches)
         return {"n": self.at}
@@ -107,7 +108,7 @@ class PassStreamReader(DataSourceStreamReader):
         total = (end["n"] - start["n"]) * self.rows
         return [Piece(total // self.tasks) for _ in range(self.tasks)] if total else []
 
-    def read(self, partition: Piece) -> Iterator[pa.RecordBatch]:
+    def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
         """Yield the rows."""
         maybe_freeze(self.freeze)
         yield from passed_batches(partition.row_count)
@@ -127,10 +128,10 @@ class CountWriter(DataSourceArrowWriter):
         """Count rows."""
         return Counted(sum(batch.num_rows for batch in iterator))
 
-    def commit(self, messages: list[Counted]) -> None:
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Do nothing."""
 
-    def abort(self, messages: list[Counted]) -> None:
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Do nothing."""
 
 
@@ -145,10 +146,10 @@ class CountStreamWriter(DataSourceStreamArrowWriter):
         maybe_freeze(self.freeze)
         return Counted(sum(batch.num_rows for batch in iterator))
 
-    def commit(self, messages: list[Counted], batchId: int) -> None:
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Do nothing."""
 
-    def abort(self, messages: list[Counted], batchId: int) -> None:
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Do nothing."""
 
 

@@ -45,7 +45,7 @@ def main() -> None:
                 controller.create_topic(name, partitions=arguments.partitions, replicas=3, config={})
             for number in range(arguments.appends):
                 options = parse_sink_options({"path": path, "topic": names[number % topics]}, streaming=False)
-                writer = BatchWriter(options, overwrite=False)
+                writer = BatchWriter(options)
                 writer.commit([writer.write(iter([rows]))])
             reader = StreamReader(parse_source_options({"path": path, "subscribe": ",".join(names)}, streaming=True))
             at = reader.initialOffset()

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
 
 from benchmarks.bench_session import scratch, session, table
 from spark_replog.coordinator.cluster_init import init_cluster

@@ -67,7 +67,7 @@ class InlinePool:
 
 def run(case: str, stream: bytes, options: argparse.Namespace) -> tuple[float, int]:
     """Write the input once; return MB/s and the number of objects."""
-    transport.io_pool = InlinePool if case == "switched off" else io_pool  # type: ignore[assignment]
+    vars(transport)["io_pool"] = InlinePool if case == "switched off" else io_pool
     config = ProducerConfig(max_request_size_bytes=options.request_mib * MIB, max_in_flight=CASES[case])
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         brokers, plan = make_store(

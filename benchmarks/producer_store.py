@@ -49,7 +49,7 @@ def make_input(rows: int, value_bytes: int, *, keyed: bool) -> bytes:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema) as writer:
         writer.write_batch(batch)
-    return sink.getvalue().to_pybytes()
+    return bytes(sink.getvalue())
 
 
 def read_input(stream: bytes) -> pa.RecordBatch:

@@ -60,6 +60,10 @@ def cases(spark: SparkSession, folder: Path, frame: DataFrame, rows: int) -> dic
     def drain(source: DataFrame) -> None:
         source.write.format("noop").mode("overwrite").save()
 
+    def drain_cold() -> None:
+        evict(loaded)
+        drain(reader.load())
+
     return {
         "write: pass-through floor": lambda: frame.write.format("floor").mode("append").save(),
         "write: parquet, uncompressed": lambda: (
@@ -70,7 +74,7 @@ def cases(spark: SparkSession, folder: Path, frame: DataFrame, rows: int) -> dic
         "read: pass-through floor": lambda: drain(floor_frame),
         "read: parquet, uncompressed": lambda: drain(spark.read.parquet(parquet)),
         "read: replog": lambda: drain(reader.load()),
-        "read: replog, from disk": lambda: (evict(loaded), drain(reader.load())),
+        "read: replog, from disk": drain_cold,
     }
 
 
