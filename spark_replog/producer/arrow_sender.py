@@ -138,16 +138,8 @@ class ArrowSender:
                     counts.append(row_count)
         if self._interceptors:
             for part in parts:
-                part.add_done_callback(self._acknowledge)
+                part.add_done_callback(self._interceptors.acknowledge)
         return TableHandle(parts, counts)
-
-    def _acknowledge(self, handle: RecordHandle) -> None:
-        error = handle.exception(0)
-        if error is None:
-            self._interceptors.on_acknowledgement(handle.result(0), None)
-            return
-        where = handle.batch_result.topic_partition
-        self._interceptors.on_acknowledgement(RecordMetadata(where.topic, where.partition, -1, -1), error)
 
     def _appender(self, entry: TopicEntry) -> ArrowAppender:
         name = entry.plan.name

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from spark_replog.errors import ReplogError
-from spark_replog.producer.record_handle import RecordMetadata
+from spark_replog.producer.record_handle import RecordHandle, RecordMetadata
 from spark_replog.producer.serializers import check_arrow_form, load_class
 
 logger = logging.getLogger(__name__)
@@ -100,6 +100,15 @@ class Interceptors:
         """Tell what became of a record; of an Arrow slice its first one."""
         for item in self._all:
             _ask(item, "on_acknowledgement", metadata, error)
+
+    def acknowledge(self, handle: RecordHandle) -> None:
+        """Tell ``on_acknowledgement`` what became of a handle that is done."""
+        error = handle.exception(0)
+        if error is None:
+            self.on_acknowledgement(handle.result(0), None)
+            return
+        where = handle.batch_result.topic_partition
+        self.on_acknowledgement(RecordMetadata(where.topic, where.partition, -1, -1), error)
 
     def close(self) -> None:
         """Tell that nothing follows."""

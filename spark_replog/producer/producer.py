@@ -169,7 +169,7 @@ class Producer:
         if self._transactions is not None:
             self._transactions.batch_results[handle.batch_result] = None
         if self._interceptors:
-            handle.add_done_callback(self._acknowledge)
+            handle.add_done_callback(self._interceptors.acknowledge)
         return handle
 
     def send_arrow(self, topic: str, data: pa.Table | pa.RecordBatch) -> TableHandle:
@@ -392,14 +392,6 @@ class Producer:
         result = BatchResult(where)
         result.fail(found)
         return RecordHandle(result, 0)
-
-    def _acknowledge(self, handle: RecordHandle) -> None:
-        error = handle.exception(0)
-        if error is None:
-            self._interceptors.on_acknowledgement(handle.result(0), None)
-            return
-        where = handle.batch_result.topic_partition
-        self._interceptors.on_acknowledgement(RecordMetadata(where.topic, where.partition, -1, -1), error)
 
     def _coordinator(self) -> TransactionCoordinator:
         if self._refusal is not None:

@@ -6,22 +6,7 @@ from dataclasses import replace
 
 from spark_replog.coordinator.catch_up import CatchUp
 from spark_replog.coordinator.replica_fetcher import ReplicaFetcher
-
-
-class At:
-    """A clock that stands."""
-
-    def __init__(self, time_ms: int) -> None:
-        self.time_ms = time_ms
-
-    def now_ms(self) -> int:
-        return self.time_ms
-
-    def monotonic_ms(self) -> int:
-        return self.time_ms
-
-    def sleep_ms(self, duration_ms: float) -> None:
-        self.time_ms += int(duration_ms)
+from spark_replog.testing.manual_clock import ManualClock
 
 
 def ledger_of(store):
@@ -36,7 +21,7 @@ def test_a_root_that_is_back_gets_one_object_a_look_however_large_and_is_looked_
     assert store.isr("orders") == (0, 1)
     store.back(2)
     config = replace(store.config, replica_rejoin_wait_ms=30_000, replica_catchup_bytes=1)
-    clock = At(store.cluster.clock.now_ms() + 60_000)
+    clock = ManualClock(store.cluster.clock.now_ms() + 60_000)
     fetcher = ReplicaFetcher(store.cluster.brokers, config, clock=clock)
     catch_up = CatchUp(store.cluster.brokers, config, clock, fetcher)
     for look in range(3):
@@ -49,7 +34,7 @@ def test_a_follower_that_failed_is_left_alone_for_the_backoff(store) -> None:
     # min.insync.replicas keeps it in the ISR, so that only the backoff spares each commit the try.
     store.create("orders", replicas=2, config={"min.insync.replicas": "2"})
     store.away(1)
-    clock = At(store.cluster.clock.now_ms())
+    clock = ManualClock(store.cluster.clock.now_ms())
     config = replace(store.config, replica_fetch_backoff_ms=1_000)
     asked: list[int] = []
     fetcher = ReplicaFetcher(store.cluster.brokers, config, clock=clock)

@@ -22,6 +22,7 @@ from spark_replog.log.commands import Append, IdentityKind, ProducerIdentity
 from spark_replog.log.results import Outcome
 from spark_replog.storage.brokers import BrokerSet
 from spark_replog.testing.counting_store import CountingStore
+from spark_replog.testing.manual_clock import ManualClock
 
 # Long: only tasks bring the replica up to date, not the commit itself.
 SLOW_COMMITS = CoordinatorConfig(replica_rejoin_wait_ms=3_600_000, replica_lag_time_max_ms=500)
@@ -156,27 +157,13 @@ def test_the_plan_is_bounded(behind, monkeypatch: pytest.MonkeyPatch) -> None:
     assert [each.name for each in planned(behind)] == names[:3]
 
 
-class At:
-    def __init__(self, time_ms: int) -> None:
-        self.time_ms = time_ms
-
-    def now_ms(self) -> int:
-        return self.time_ms
-
-    def monotonic_ms(self) -> int:
-        return self.time_ms
-
-    def sleep_ms(self, duration_ms: float) -> None:
-        self.time_ms += int(duration_ms)
-
-
 def test_a_task_older_than_half_of_the_floors_lag_fails_early(store) -> None:
     store.create("orders")
     plan = replace(make_write_plan(store.cluster, ["orders"]), made_at_ms=1_000)
     config = CoordinatorConfig(gc_floor_lag_ms=10_000)
-    check_task_age(plan, config, clock=At(6_000))
+    check_task_age(plan, config, clock=ManualClock(6_000))
     with pytest.raises(ReplogError, match=r"gc\.floor\.lag\.ms") as raised:
-        check_task_age(plan, config, clock=At(6_001))
+        check_task_age(plan, config, clock=ManualClock(6_001))
     assert raised.value.code is ErrorCode.REPLOG_JOB_TOO_LONG
 
 
