@@ -240,7 +240,7 @@ class Consumer:
             ReplogError: INVALID_REQUEST: not assigned; REPLOG_NO_OFFSET_FOR_PARTITION.
         """
         self._subscription.position(key)
-        self._keeper.update()
+        self._keeper.update(AclOperation.DESCRIBE)
         offset = self._subscription.position(key).offset
         assert offset is not None
         return offset

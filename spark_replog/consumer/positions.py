@@ -13,9 +13,11 @@ from spark_replog.config.consumer import BY_DURATION
 from spark_replog.consumer.committing import OffsetCommitter
 from spark_replog.consumer.offsets_for_times import offsets_for_times
 from spark_replog.consumer.subscription_state import SubscriptionState
+from spark_replog.coordinator.authorizer import Authorizer
 from spark_replog.coordinator.cluster import Cluster, TopicHandle
-from spark_replog.errors import ErrorCode, NotFoundError, ReplogError
+from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError, ReplogError
 from spark_replog.ids import TopicPartition
+from spark_replog.log.acl import AclOperation
 
 _LOG = logging.getLogger(__name__)
 
@@ -37,15 +39,22 @@ class PositionKeeper:
         self._config = config
         self._subscription = subscription
         self._committer = committer
+        self._authorizer = Authorizer(cluster, config.principal)
 
-    def update(self) -> None:
+    def update(self, operation: AclOperation = AclOperation.READ) -> None:
         """Give every assigned partition a position: as sought, else committed, else by ``auto.offset.reset``.
 
+        Args:
+            operation: what the principal must be allowed to do with a topic whose position is not known.
+
         Raises:
+            AuthorizationError: TOPIC_AUTHORIZATION_FAILED, GROUP_AUTHORIZATION_FAILED.
             ReplogError: REPLOG_NO_OFFSET_FOR_PARTITION: nothing is committed and the policy is none.
             NotFoundError: UNKNOWN_TOPIC_OR_PARTITION.
         """
         positions = self._subscription.positions
+        if any(at.offset is None for at in positions.values()):
+            self._require(operation, {key.topic for key, at in positions.items() if at.offset is None})
         unknown = [key for key, at in positions.items() if at.offset is None and at.reset is None]
         if unknown:
             found = self._committer.committed(unknown) if self._config.group_id else {}
@@ -125,11 +134,13 @@ class PositionKeeper:
 
     def beginnings(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the log start offsets on the newest fold."""
+        self._require(AclOperation.DESCRIBE, {key.topic for key in partitions})
         self._fold(partitions)
         return {key: self._bounds(key)[0] for key in partitions}
 
     def ends(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the high watermarks on the newest fold."""
+        self._require(AclOperation.DESCRIBE, {key.topic for key in partitions})
         self._fold(partitions)
         return {key: self._bounds(key)[1] for key in partitions}
 
@@ -140,6 +151,15 @@ class PositionKeeper:
 
     def offsets_for_times(self, times_ms: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
         """Return the first offsets at or after a time, None where there is none."""
+        for key, time_ms in times_ms.items():
+            if time_ms < 0:
+                raise InvalidConfigError(
+                    ErrorCode.INVALID_REQUEST,
+                    f"{time_ms} is no time to look for. Give epoch milliseconds, 0 or more.",
+                    topic=key.topic,
+                    partition=key.partition,
+                )
+        self._require(AclOperation.DESCRIBE, {key.topic for key in times_ms})
         handles = self._fold(times_ms)
         found: dict[TopicPartition, int | None] = {}
         for name, handle in handles.items():
@@ -156,7 +176,7 @@ class PositionKeeper:
             return
         self._fold(keys)
         positions = self._subscription.positions
-        since_ms = self._cluster.clock.now_ms() - (self._config.reset_duration_ms or 0)
+        since_ms = max(0, self._cluster.clock.now_ms() - (self._config.reset_duration_ms or 0))
         by_time = self.offsets_for_times({key: since_ms for key in keys if positions[key].reset == BY_DURATION})
         for key in keys:
             at = positions[key]
@@ -168,6 +188,11 @@ class PositionKeeper:
     def _policy(self) -> str:
         """Return earliest, latest, none or by_duration."""
         return self._config.auto_offset_reset.partition(":")[0]
+
+    def _require(self, operation: AclOperation, topics: Collection[str]) -> None:
+        """Check the principal's right to topics. Source: ``KafkaApis.handleListOffsetRequest``."""
+        self._cluster.refresh_if_stale()
+        self._authorizer.require_topic(operation, *sorted(topics))
 
     def _fold(self, keys: Iterable[TopicPartition]) -> dict[str, TopicHandle]:
         handles = {name: self._cluster.lookup(name) for name in sorted({key.topic for key in keys})}

@@ -107,16 +107,22 @@ class GroupCoordinator:
 
         Args:
             group: its name.
-            partitions: which ones; None: all that the group has.
+            partitions: which ones; None: all that the group has, of topics that may be described.
 
         Raises:
+            AuthorizationError: GROUP_AUTHORIZATION_FAILED, TOPIC_AUTHORIZATION_FAILED.
             InvalidConfigError: INVALID_GROUP_ID.
             RetriableError: REPLOG_NO_QUORUM.
         """
         self._require(AclOperation.DESCRIBE, group)
         wanted = None if partitions is None else list(partitions)
+        if wanted is not None:
+            self._authorizer.require_topic(AclOperation.DESCRIBE, *sorted({key.topic for key in wanted}))
         state = self.group(group)
         found = {} if state is None else dict(state.offsets)
+        if wanted is None:
+            shown = self.describable({topic for topic, _ in found})
+            found = {key: value for key, value in found.items() if key[0] in shown}
         keys = [TopicPartition(*key) for key in sorted(found)] if wanted is None else wanted
         answers = {key: found.get((key.topic, key.partition)) for key in keys}
         ids = {name: self.topic_id(name) for name in {key.topic for key, value in answers.items() if value}}
@@ -131,6 +137,9 @@ class GroupCoordinator:
     ) -> dict[TopicPartition, ReplogError | None]:
         """Delete committed offsets, each judged alone (source: ``OffsetMetadataManager.deleteOffsets``).
 
+        Returns:
+            Per partition None, or its own refusal (TOPIC_AUTHORIZATION_FAILED, GROUP_SUBSCRIBED_TO_TOPIC).
+
         Raises:
             InvalidConfigError: INVALID_GROUP_ID.
             NotFoundError: GROUP_ID_NOT_FOUND.
@@ -138,11 +147,18 @@ class GroupCoordinator:
         self._require(AclOperation.DELETE, group)
         answers: dict[TopicPartition, ReplogError | None] = {}
         keys = list(partitions)
+        refused = {
+            topic: self._authorizer.refusal(AclOperation.READ, ResourceType.TOPIC, topic)
+            for topic in {key.topic for key in keys}
+            if not self._authorizer.is_allowed(AclOperation.READ, ResourceType.TOPIC, topic)
+        }
 
         def tombstones(state: GroupState) -> tuple[Record, ...]:
             subscribed = subscribed_topics(state.metadata)
             for key in keys:
-                answers[key] = _subscribed_error(group, key.topic) if key.topic in subscribed else None
+                answers[key] = refused.get(key.topic)
+                if answers[key] is None and key.topic in subscribed:
+                    answers[key] = _subscribed_error(group, key.topic)
             return tuple(
                 OffsetRecord(group, key.topic, key.partition, None)
                 for key in keys
@@ -247,6 +263,10 @@ class GroupCoordinator:
         return [
             each for each in found if self._authorizer.is_allowed(AclOperation.DESCRIBE, ResourceType.GROUP, each.group)
         ]
+
+    def describable(self, topics: Iterable[str]) -> set[str]:
+        """Return those of the topics that the principal may describe: what concerns others is not shown."""
+        return set(self._authorizer.allowed_topics(AclOperation.DESCRIBE, topics))
 
     def topic_id(self, name: str) -> TopicId | None:
         """Return the id that a topic's name has now; None: there is no such topic."""

@@ -56,7 +56,7 @@ class GroupDescription:
 
 
 def describe_group(cluster: Cluster, coordinator: GroupCoordinator, group: str) -> GroupDescription:
-    """Return the group with its lags on the newest folds; no row is read.
+    """Return the group with its lags on the newest folds, of topics that may be described; no row is read.
 
     Raises:
         NotFoundError: GROUP_ID_NOT_FOUND.
@@ -69,6 +69,8 @@ def describe_group(cluster: Cluster, coordinator: GroupCoordinator, group: str) 
         key: member.member_id for member in state.metadata.members for key in decode_assignment(member.assignment)
     }
     keys = sorted({*(TopicPartition(*key) for key in state.offsets), *assigned})
+    shown = coordinator.describable({key.topic for key in keys})
+    keys = [key for key in keys if key.topic in shown]
     _fold(cluster, {key.topic for key in keys})
     lags = tuple(_lag(cluster, state, key, assigned) for key in keys)
     metadata = state.metadata

@@ -10,6 +10,7 @@ from spark_replog.consumer.fetch_throttle import forget_rates
 from spark_replog.consumer.fetcher import Fetcher
 from spark_replog.coordinator.acl_admin import AclAdmin
 from spark_replog.coordinator.group_coordinator import GroupCoordinator
+from spark_replog.coordinator.group_description import describe_group
 from spark_replog.coordinator.quota_manager import QuotaAdmin
 from spark_replog.errors import AuthorizationError, ErrorCode
 from spark_replog.ids import TopicPartition
@@ -106,6 +107,24 @@ def test_a_group_commits_for_what_its_member_may_read(secured):
     assert GroupCoordinator(secured.cluster, principal="other").groups() == []
     with pytest.raises(AuthorizationError):
         coordinator.delete_group("g")
+
+
+def test_a_groups_offsets_are_told_and_deleted_for_the_topics_that_its_reader_may_see(secured):
+    a, b = TopicPartition("a", 0), TopicPartition("b", 0)
+    offsets = {a: OffsetAndMetadata(1), b: OffsetAndMetadata(0)}
+    GroupCoordinator(secured.cluster, principal="admin").commit_offsets("g", offsets)
+    secured.allow(AclOperation.READ, "a")
+    for operation in (AclOperation.READ, AclOperation.DELETE):
+        secured.allow(operation, "g", ResourceType.GROUP)
+    coordinator = GroupCoordinator(secured.cluster, principal="reader")
+    assert list(coordinator.fetch_offsets("g")) == [a]
+    with pytest.raises(AuthorizationError, match="may not describe topic 'b'"):
+        coordinator.fetch_offsets("g", [a, b])
+    described = describe_group(secured.cluster, coordinator, "g")
+    assert [each.topic for each in described.partitions] == ["a"]
+    answers = coordinator.delete_offsets("g", [a, b])
+    assert (answers[a], answers[b].code) == (None, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    assert list(coordinator.group("g").offsets) == [b]
 
 
 def test_reads_of_one_client_wait_together_and_no_row_is_dropped(store):

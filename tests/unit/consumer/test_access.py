@@ -45,6 +45,31 @@ def test_rows_come_only_to_whom_the_topic_is_open(store):
         assert [record.value for record in consumer.poll()] == rows(5)
 
 
+def test_bounds_times_and_positions_are_told_to_whom_the_topic_may_be_described(store):
+    store.create("orders")
+    store.write("orders", rows(5))
+    admin, literal = AclAdmin(store.cluster, "User:admin"), PatternType.LITERAL
+
+    def grant(principal, operation):
+        admin.add([AclBinding(ResourceType.TOPIC, "orders", literal, principal, operation, Permission.ALLOW)])
+
+    grant("User:other", AclOperation.READ)
+    with reader(store) as consumer:
+        asked = (
+            lambda: consumer.end_offsets([P0])[P0],
+            lambda: consumer.beginning_offsets([P0])[P0],
+            lambda: consumer.offsets_for_times({P0: 0})[P0],
+            lambda: consumer.position(P0),
+        )
+        for ask in asked:
+            with pytest.raises(AuthorizationError, match="User:reader may not describe topic 'orders'"):
+                ask()
+        grant("User:reader", AclOperation.DESCRIBE)
+        assert [ask() for ask in asked] == [5, 0, 0, 0]
+        with pytest.raises(AuthorizationError, match="User:reader may not read topic 'orders'"):
+            consumer.poll()
+
+
 def test_a_poll_above_the_quota_waits_and_gives_every_row(store):
     forget_rates()
     store.create("orders")

@@ -35,6 +35,14 @@ def test_seek_to_time_reads_from_there_and_from_the_end_where_none_is_late_enoug
     assert reader.position(P1) == 10
 
 
+def test_a_time_before_1970_is_refused(filled):
+    reader = assigned(filled)
+    for ask in (lambda: reader.offsets_for_times({P0: 0, P1: -1}), lambda: reader.seek_to_time(-1)):
+        with pytest.raises(ReplogError) as refused:
+            ask()
+        assert refused.value.code is ErrorCode.INVALID_REQUEST
+
+
 def test_a_committed_offset_can_be_sought(filled):
     reader = assigned(filled, P0, group="g")
     reader.commit({P0: 4})
