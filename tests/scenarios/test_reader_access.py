@@ -124,7 +124,7 @@ def test_a_groups_offsets_are_told_and_deleted_for_the_topics_that_its_reader_ma
     assert [each.topic for each in described.partitions] == ["a"]
     answers = coordinator.delete_offsets("g", [a, b])
     assert (answers[a], answers[b].code) == (None, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
-    assert list(coordinator.group("g").offsets) == [b]
+    assert list(coordinator.group("g").offsets) == [("b", 0)]
 
 
 def test_reads_of_one_client_wait_together_and_no_row_is_dropped(store):
