@@ -120,10 +120,10 @@ class ArrowSender:
         self._lock = threading.Lock()
         self._appenders: dict[str, tuple[TopicEntry, ArrowAppender]] = {}
 
-    def send(self, entry: TopicEntry, data: pa.Table | pa.RecordBatch, max_block_ms: int) -> TableHandle:
-        """Append all rows; see ``Producer.send_arrow``."""
+    def send(self, entry: TopicEntry, data: pa.Table | pa.RecordBatch, parts: list[RecordHandle]) -> TableHandle:
+        """Append all rows; see ``Producer.send_arrow``. ``parts`` gets every slice's handle, also where it raises."""
         self._interceptors.check_arrow_forms()
-        parts, counts = [], []
+        counts: list[int] = []
         with self._lock:
             appender = self._appender(entry)
             for batch in _batches(data):

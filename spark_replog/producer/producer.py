@@ -134,9 +134,13 @@ class Producer:
             topic, value, key, partition, headers, timestamp_ms = record
         if self._refusal is not None:
             self._refuse()
+        if self._transactions is not None:
+            self._transactions.begin_send()
         try:
             entry = self._topics.get(topic)
             max_block_ms = self._max_block_ms
+            if partition is not None:
+                checked_partition(partition)
             if entry is None or (partition is not None and partition >= len(entry.queues)):
                 entry, max_block_ms = self._wait_for(topic, partition)
             entry.is_used = True
@@ -164,10 +168,13 @@ class Producer:
             handle = self._append_record(
                 queue, key_bytes, data, headers, timestamp_ms, size_bytes, max_block_ms, sticky
             )
-        except ReplogError as error:
+            if self._transactions is not None:
+                self._transactions.batch_results[handle.batch_result] = None
+        except Exception as error:  # a user's partitioner may raise anything
             return self._on_send_error(topic, partition, error)
-        if self._transactions is not None:
-            self._transactions.batch_results[handle.batch_result] = None
+        finally:
+            if self._transactions is not None:
+                self._transactions.end_send()
         if self._interceptors:
             handle.add_done_callback(self._interceptors.acknowledge)
         return handle
@@ -186,20 +193,26 @@ class Producer:
         Raises:
             InvalidConfigError: REPLOG_INVALID_SCHEMA, or a row is refused: INVALID_RECORD,
                 INVALID_PARTITIONS, MESSAGE_TOO_LARGE, INVALID_TIMESTAMP. Record batches of the table
-                before that row's were appended.
+                before that row's were appended; an open transaction can then be aborted only.
             RetriableError: REQUEST_TIMED_OUT: the topic is not there; REPLOG_BUFFER_EXHAUSTED.
             ReplogError: as ``send``.
         """
         if self._refusal is not None:
             self._refuse()
-        entry, max_block_ms = self._wait_for(topic, None)
-        entry.is_used = True
-        if self._transactions is not None and not self._transactions.is_in(entry.plan.ledger_id):
-            self._transactions.add_ledger(topic, entry.plan.ledger_id)
-        handle = self._arrow.send(entry, data, max_block_ms)
-        if self._transactions is not None:
-            self._transactions.batch_results |= dict.fromkeys(item.batch_result for item in handle.parts)
-        return handle
+        transactions = self._transactions
+        if transactions is not None:
+            transactions.begin_send()
+        try:
+            entry, _ = self._wait_for(topic, None)
+            entry.is_used = True
+            if transactions is None:
+                return self._arrow.send(entry, data, [])
+            if not transactions.is_in(entry.plan.ledger_id):
+                transactions.add_ledger(topic, entry.plan.ledger_id)
+            return self._send_arrow_in(transactions, entry, data)
+        finally:
+            if transactions is not None:
+                transactions.end_send()
 
     def flush(self, timeout: float | None = None) -> None:
         """Send what waits, and wait for the outcome of all that was sent before (in a transaction: until stored).
@@ -213,10 +226,7 @@ class Producer:
         """
         if self._refusal is not None and self._refusal.code is ErrorCode.REPLOG_NOT_FORK_SAFE:
             self._refuse()
-        if self._thread.is_current:
-            raise InvalidConfigError(
-                ErrorCode.INVALID_REQUEST, "flush() in a callback would wait for itself. Call it elsewhere."
-            )
+        self._refuse_in_callback("flush()")
         if not self._accumulator.flush(None if timeout is None else int(timeout * 1000)):
             raise TimeoutError(f"[REQUEST_TIMED_OUT] flush() took longer than {timeout} s. Call it again.")
 
@@ -232,7 +242,10 @@ class Producer:
 
         Raises:
             RetriableError: REQUEST_TIMED_OUT.
+            ReplogError: as ``send``.
         """
+        if self._refusal is not None:
+            self._refuse()
         return len(self._wait_for(topic, None)[0].queues)
 
     # ------------------------------------------------------------------------------------ transactions
@@ -256,10 +269,12 @@ class Producer:
             ReplogError: why the ledger refused it; nothing was appended: abort it.
         """
         coordinator = self._coordinator()
+        self._refuse_in_callback("commit_transaction()")
         if coordinator.state is not TransactionState.IN_DOUBT:
-            coordinator.check_commit()
-            self.flush()
-            coordinator.check_commit()
+            with coordinator.ending("commit_transaction()"):
+                coordinator.check_commit()
+                self.flush()
+                coordinator.check_commit()
         results = list(coordinator.batch_results)
         coordinator.commit().result()
         for result in results:
@@ -271,22 +286,25 @@ class Producer:
         Raises:
             InvalidConfigError: INVALID_TXN_STATE: none is open; or a commit without answer was decided.
             FencedError: PRODUCER_FENCED.
+            ReplogError: a commit without answer could not be looked up, so it is in doubt as before: call again.
         """
         coordinator = self._coordinator()
-        error = ReplogError(
-            ErrorCode.REPLOG_TRANSACTION_ABORTED, "the record's transaction was aborted. Send it again in a new one."
-        )
+        self._refuse_in_callback("abort_transaction()")
         results = list(coordinator.batch_results)
-        if coordinator.state is TransactionState.OPEN:
-            self._accumulator.abort_undrained(error, numbered_too=True)
-            self.flush()
+        if coordinator.state is not TransactionState.IN_DOUBT:
+            with coordinator.ending("abort_transaction()"):
+                results = list(coordinator.batch_results)
+                self._accumulator.abort_undrained(_aborted(), numbered_too=True)
+                self.flush()
         try:
-            coordinator.abort(error)
+            coordinator.abort(_aborted())
         finally:
-            for result in results:
-                result.wait_for_all()
-            if self._sequences is not None:
-                self._thread.call(self._sequences.restart)
+            if coordinator.state is not TransactionState.IN_DOUBT:
+                for result in results:
+                    result.wait_for_all()
+                if self._sequences is not None:
+                    self._thread.call(self._sequences.restart)
+                coordinator.end_abort()
 
     @contextmanager
     def transaction(self) -> Iterator[Producer]:
@@ -320,11 +338,13 @@ class Producer:
             )
         if self._refusal is not None:
             return
-        if self._transactions is not None and self._transactions.state is TransactionState.OPEN:
-            self.abort_transaction()
         self._refusal = ReplogError(ErrorCode.REPLOG_PRODUCER_CLOSED, "the producer is closed. Open a new one.")
         self._metadata.close()
         self._accumulator.close()
+        if self._transactions is not None:
+            if self._transactions.state is TransactionState.OPEN:
+                self._accumulator.abort_undrained(_aborted(), numbered_too=True)
+            self._transactions.drop(_aborted())
         if self._thread.is_current:
             timeout = 0
         if not self._thread.close(timeout):
@@ -353,7 +373,7 @@ class Producer:
         if entry is not None and (partition is None or partition < len(entry.queues)):
             return entry, self._max_block_ms
         began_ms = self._clock.monotonic_ms()
-        entry = self._metadata.wait_for(topic, checked_partition(partition), self._max_block_ms)
+        entry = self._metadata.wait_for(topic, partition, self._max_block_ms)
         return entry, max(0, self._max_block_ms - (self._clock.monotonic_ms() - began_ms))
 
     def _choose(
@@ -368,21 +388,39 @@ class Producer:
     ) -> tuple[PartitionQueue, StickyPartitioner | None]:
         """Return the queue of an explicit partition, of the user's partitioner, or the sticky one."""
         if partition is not None:
-            checked = checked_partition(partition)
-            assert checked is not None
-            return entry.queues[checked], None
+            return entry.queues[partition], None
         if self._partitioner is not None:
             number = self._partitioner.partition(topic, key, key_bytes, value, data, len(entry.queues))
             return entry.queues[number], None
         return entry.sticky.queue, entry.sticky
 
-    def _on_send_error(self, topic: str, partition: int | None, error: ReplogError) -> RecordHandle:
+    def _send_arrow_in(
+        self, transactions: TransactionCoordinator, entry: TopicEntry, data: pa.Table | pa.RecordBatch
+    ) -> TableHandle:
+        """Append a table in the open transaction, which a part of one must not outlive."""
+        parts: list[RecordHandle] = []
+        try:
+            return self._arrow.send(entry, data, parts)
+        except ReplogError as error:
+            if parts or not isinstance(error, InvalidConfigError) or error.code in _API_CODES:
+                transactions.error = transactions.error or error
+            raise
+        except BaseException:
+            if parts:
+                transactions.error = transactions.error or _aborted()
+            raise
+        finally:
+            transactions.batch_results |= dict.fromkeys(part.batch_result for part in parts)
+
+    def _on_send_error(self, topic: str, partition: int | None, error: Exception) -> RecordHandle:
         """Return a failed handle for what Kafka calls an API error; raise what is the caller's mistake."""
         found = error.error if isinstance(error, _Failed) else error
         where = TopicPartition(topic, -1 if partition is None else partition)
         if self._interceptors:
             self._interceptors.on_acknowledgement(RecordMetadata(topic, where.partition, -1, -1), found)
-        if self._refusal is not None or (isinstance(error, InvalidConfigError) and found.code not in _API_CODES):
+        if not isinstance(found, ReplogError) or self._refusal is not None:
+            raise found
+        if isinstance(error, InvalidConfigError) and found.code not in _API_CODES:
             raise found
         self._metrics.count("record-error", 1)
         if self._transactions is not None:
@@ -392,6 +430,12 @@ class Producer:
         result = BatchResult(where)
         result.fail(found)
         return RecordHandle(result, 0)
+
+    def _refuse_in_callback(self, call: str) -> None:
+        if self._thread.is_current:
+            raise InvalidConfigError(
+                ErrorCode.INVALID_REQUEST, f"{call} in a callback would wait for itself. Call it elsewhere."
+            )
 
     def _coordinator(self) -> TransactionCoordinator:
         if self._refusal is not None:
@@ -425,6 +469,12 @@ class _Failed(ReplogError):
 
 _API_CODES = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.INVALID_TOPIC_EXCEPTION})
 """The caller's mistakes that Kafka tells through the future."""
+
+
+def _aborted() -> ReplogError:
+    return ReplogError(
+        ErrorCode.REPLOG_TRANSACTION_ABORTED, "the record's transaction was aborted. Send it again in a new one."
+    )
 
 
 def _after_fork() -> None:

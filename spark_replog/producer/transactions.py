@@ -8,8 +8,9 @@ names.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from enum import Enum
 
 from spark_replog.clock import Clock
@@ -33,6 +34,8 @@ class TransactionState(Enum):
 
     READY = "ready"
     OPEN = "open"
+    ENDING = "ending"
+    """A commit or an abort is on its way: nothing can be sent."""
     IN_DOUBT = "in doubt"
     """A commit had no answer: commit again, or abort, which finds out."""
     FATAL = "fatal"
@@ -82,8 +85,15 @@ class TransactionCoordinator:
         self._timeout_ms = transaction_timeout_ms
         self._wake_up = wake_up
         self._lock = threading.Lock()
+        self._sends_ended = threading.Condition()
+        """Guards ``_send_count`` and the claim of the first send; told when no send goes on."""
+        self._send_count = 0
+        self._drop_error: ReplogError | None = None
+        """Why nothing is parked any more: the producer closes."""
         self._claims: dict[LedgerId, tuple[str, int]] = {}
         """Ledger -> instance id and epoch, of this producer's last claim."""
+        self._claiming: dict[LedgerId, str] = {}
+        """Ledger -> instance id, of a claim without answer."""
         self._fresh: set[LedgerId] = set()
         """Claimed since the last abort: sequences begin anew behind one."""
         self._parked: list[StoredObject] = []
@@ -120,11 +130,12 @@ class TransactionCoordinator:
             RetriableError: REPLOG_NO_QUORUM.
         """
         self._expect(TransactionState.OPEN, "send()")
-        if self._ledger_id is None:
-            if ledger_id not in self._fresh:
-                self._claim(ledger_id)
-            self._ledger_id = ledger_id
-        elif self._ledger_id != ledger_id:
+        with self._sends_ended:  # several threads may send the first record
+            if self._ledger_id is None:
+                if ledger_id not in self._fresh:
+                    self._claim(ledger_id)
+                self._ledger_id = ledger_id
+        if self._ledger_id != ledger_id:
             raise InvalidConfigError(
                 ErrorCode.INVALID_TXN_STATE,
                 f"topic '{topic}' is in another ledger than what this transaction wrote before, and a transaction is "
@@ -137,15 +148,43 @@ class TransactionCoordinator:
         """Return whether the open transaction writes to this ledger."""
         return self.state is TransactionState.OPEN and self._ledger_id == ledger_id
 
+    def begin_send(self) -> None:
+        """Note that a send goes on: the end of the transaction waits for it."""
+        with self._sends_ended:
+            self._send_count += 1
+
+    def end_send(self) -> None:
+        """End ``begin_send``."""
+        with self._sends_ended:
+            self._send_count -= 1
+            self._sends_ended.notify_all()
+
+    @contextmanager
+    def ending(self, call: str) -> Iterator[None]:
+        """Refuse sends for good and wait for those of other threads; where the block raises, all is open again.
+
+        Raises:
+            InvalidConfigError: INVALID_TXN_STATE: none is open.
+            FencedError: PRODUCER_FENCED.
+        """
+        with self._sends_ended:
+            self._expect(TransactionState.OPEN, call)
+            self.state = TransactionState.ENDING
+            self._sends_ended.wait_for(lambda: self._send_count == 0)
+        try:
+            yield
+        except BaseException:
+            self.state = TransactionState.OPEN
+            if self._drop_error is not None:
+                self.drop(self._drop_error)
+            raise
+
     def check_commit(self) -> None:
         """Refuse a commit that cannot be.
 
         Raises:
-            InvalidConfigError: INVALID_TXN_STATE: none is open, or a part of it failed.
+            InvalidConfigError: INVALID_TXN_STATE: a part of it failed, or it was open for too long.
         """
-        if self.state is TransactionState.IN_DOUBT:
-            return
-        self._expect(TransactionState.OPEN, "commit_transaction()")
         open_ms = self._clock.monotonic_ms() - self._began_ms
         if self.error is None and open_ms > self._timeout_ms:
             self.error = ReplogError(
@@ -168,6 +207,7 @@ class TransactionCoordinator:
             done.set_result(None)
             return done
         assert self._ledger_id is not None
+        self.state = TransactionState.ENDING
         if self._append is None:
             self._append = self._make_append(self._parked, self._ledger_id)
         io_pool().submit_to(f"commit {self._ledger_id} {id(self)}", self._work, self._append, self._ledger_id, done)
@@ -176,35 +216,62 @@ class TransactionCoordinator:
     def abort(self, error: ReplogError) -> None:
         """Forget the open transaction; its records fail with ``error``. All of them must be parked or failed.
 
+        ``end_abort`` follows once they are told.
+
         An append whose answer was lost is fenced by a new claim first, and then looked up.
 
         Raises:
-            InvalidConfigError: INVALID_TXN_STATE: none is open, or it was committed after all.
-            FencedError: PRODUCER_FENCED.
+            InvalidConfigError: INVALID_TXN_STATE: it was committed after all.
+            FencedError: PRODUCER_FENCED; an append without answer is decided by then, and its records told.
+            ReplogError: a claim had no majority: the transaction is in doubt as before. Call again.
         """
-        if self.state is TransactionState.READY:
-            self._expect(TransactionState.OPEN, "abort_transaction()")
-        parked, self._parked = self._parked, []
+        fenced: FencedError | None = None
         was_committed = False
         if self.state is TransactionState.IN_DOUBT and self._append is not None and self._ledger_id is not None:
-            old = self._append
-            self._claim(self._ledger_id)
-            was_committed = self._is_decided(old, self._ledger_id)
-        self.state = TransactionState.READY if self.state is not TransactionState.FATAL else self.state
+            try:
+                self._claim(self._ledger_id)
+            except FencedError as found:
+                fenced = found
+            was_committed = self._is_decided(self._append, self._ledger_id)
         self._fresh.clear()
-        self._tell(results_of(parked, Answer({}, None if was_committed else error)))
+        state = TransactionState.ENDING if fenced is None else TransactionState.FATAL
+        self._tell_parked(Answer({}, None if was_committed else fenced or error), state)
+        if fenced is not None:
+            raise fenced
         if was_committed:
             raise InvalidConfigError(
                 ErrorCode.INVALID_TXN_STATE,
                 "the transaction was committed, its answer had been lost. It cannot be aborted; go on with the next.",
             )
 
+    def end_abort(self) -> None:
+        """Let the next transaction begin."""
+        if self.state is TransactionState.ENDING:
+            self.state = TransactionState.READY
+
+    def drop(self, error: ReplogError) -> None:
+        """Fail what is parked, and what will be, without waiting: the producer closes.
+
+        A commit that is on its way, or had no answer, may still land: its records are told so.
+        """
+        self._drop_error = error
+        if self.state is TransactionState.IN_DOUBT:
+            error = OutcomeUnknownError(
+                ErrorCode.REPLOG_COMMIT_OUTCOME_UNKNOWN,
+                "the producer was closed before its commit had an answer. Read the topic to see whether it landed.",
+            )
+        if self.state is not TransactionState.ENDING:
+            self._tell_parked(Answer({}, error), self.state)
+
     # ----------------------------------------------------------------------------- the sender's thread
 
     def deliver(self, request: DataRequest) -> Delivered:
         """Let an object wait for the commit."""
         self._metrics.observe("request-latency", max(0, (request.satisfied_ms or 0) - request.created_ms))
-        self._parked.append(StoredObject.of(request, self._delivery_timeout_ms))
+        with self._lock:
+            self._parked.append(StoredObject.of(request, self._delivery_timeout_ms))
+        if self._drop_error is not None and self.state is not TransactionState.ENDING:
+            self._tell_parked(Answer({}, self._drop_error), self.state)
         return Delivered.PARKED
 
     def poll(self) -> Sequence[DeliveryResult]:
@@ -232,6 +299,7 @@ class TransactionCoordinator:
         remedy = {
             TransactionState.READY: "Call begin_transaction() first.",
             TransactionState.OPEN: "Commit or abort the open one first.",
+            TransactionState.ENDING: "Another thread commits or aborts it: wait for that.",
             TransactionState.IN_DOUBT: "Its commit had no answer: call commit_transaction() or abort_transaction().",
         }[self.state]
         raise InvalidConfigError(ErrorCode.INVALID_TXN_STATE, f"{call} does not fit the transaction's state. {remedy}")
@@ -240,7 +308,8 @@ class TransactionCoordinator:
         self._cluster.refresh_if_stale()
         authorizer = Authorizer(self._cluster, self._appender.principal)
         authorizer.require_transactional_id(AclOperation.WRITE, self.transactional_id)
-        instance_id = new_id()
+        # A claim whose answer was lost is repeated as it was: with another id it would fence itself.
+        instance_id = self._claiming.setdefault(ledger_id, new_id())
         ledger = self._cluster.topic_ledger(ledger_id)
         before = self._claims.get(ledger_id)
         try:
@@ -254,6 +323,7 @@ class TransactionCoordinator:
         except FencedError:
             self.state = TransactionState.FATAL
             raise
+        del self._claiming[ledger_id]
         self._claims[ledger_id] = (instance_id, epoch)
         self._fresh.add(ledger_id)
 
@@ -281,25 +351,27 @@ class TransactionCoordinator:
         self._metrics.count("commit", 1)
         self._metrics.observe("commit-latency", self._clock.monotonic_ms() - began_ms)
         if error is None:
-            parked, self._parked = self._parked, []
-            self.state = TransactionState.READY
-            self._tell(results_of(parked, answer))
+            self._tell_parked(answer, TransactionState.READY)
             done.set_result(None)
             return
         if isinstance(error, FencedError):
-            self.state = TransactionState.FATAL
-            parked, self._parked = self._parked, []
-            self._tell(results_of(parked, Answer({}, error)))
+            self._tell_parked(Answer({}, error), TransactionState.FATAL)
         elif isinstance(error, OutcomeUnknownError):
             self.state = TransactionState.IN_DOUBT
         else:
             self.error = error
             self._append = None
+            self.state = TransactionState.OPEN
+        if self._drop_error is not None:
+            self.drop(error)
         done.set_exception(error)
 
-    def _tell(self, results: Sequence[DeliveryResult]) -> None:
+    def _tell_parked(self, answer: Answer, state: TransactionState) -> None:
+        """Answer all that is parked; the state is what its handles' callbacks find."""
         with self._lock:
-            self._results.extend(results)
+            parked, self._parked = self._parked, []
+            self.state = state
+            self._results.extend(results_of(parked, answer))
         self._wake_up()
 
 

@@ -1,0 +1,283 @@
+"""How a transaction ends when something else goes on: other threads, a close, a newer program, no majority."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+
+import pyarrow as pa
+import pytest
+
+from spark_replog.errors import ErrorCode, FencedError, InvalidConfigError, OutcomeUnknownError, ReplogError
+from spark_replog.producer import transactions
+from spark_replog.producer.committer import Answer
+from spark_replog.testing.faulty_store import Fault
+from tests.unit.producer.test_transactions import TILL
+
+
+def in_time(call):
+    """Return what a call that must not hang raised or gave."""
+    pool = ThreadPoolExecutor(1)
+    try:
+        return pool.submit(call).exception(20)
+    finally:
+        pool.shutdown(wait=False)
+
+
+def in_doubt(shop, monkeypatch):
+    """Return a producer whose commit had no answer and did not land, and the handle of its record."""
+    shop.topic()
+    producer = shop.producer(**TILL)
+    with producer.transaction():
+        producer.send("orders", b"before")
+    producer.begin_transaction()
+    handle = producer.send("orders", b"doubt")
+    unknown = OutcomeUnknownError(ErrorCode.REPLOG_COMMIT_OUTCOME_UNKNOWN, "no answer.")
+    with monkeypatch.context() as patch:
+        patch.setattr(producer._appender, "append", lambda *_, **__: Answer({}, unknown))
+        with pytest.raises(OutcomeUnknownError):
+            producer.commit_transaction()
+    return producer, handle
+
+
+def held_commit(producer, monkeypatch):
+    """Return events: the commit reached its append; it may go on."""
+    entered, go = threading.Event(), threading.Event()
+    real = producer._appender.append
+
+    def append(*arguments, **keywords):
+        entered.set()
+        assert go.wait(20)
+        return real(*arguments, **keywords)
+
+    monkeypatch.setattr(producer._appender, "append", append)
+    return entered, go
+
+
+def test_nothing_is_sent_begun_or_ended_while_another_thread_commits(shop, monkeypatch):
+    shop.topic()
+    producer = shop.producer(**TILL)
+    producer.begin_transaction()
+    handle = producer.send("orders", b"in")
+    entered, go = held_commit(producer, monkeypatch)
+    with ThreadPoolExecutor(1) as pool:
+        commit = pool.submit(producer.commit_transaction)
+        assert entered.wait(20)
+        table = pa.table({"value": pa.array([b"late"], pa.binary())})
+        for call in (
+            lambda: producer.send("orders", b"late"),
+            lambda: producer.send_arrow("orders", table),
+            producer.begin_transaction,
+            producer.commit_transaction,
+            producer.abort_transaction,
+        ):
+            with pytest.raises(InvalidConfigError, match="Another thread commits or aborts it") as refused:
+                call()
+            assert refused.value.code is ErrorCode.INVALID_TXN_STATE
+        go.set()
+        assert commit.exception(20) is None
+    assert handle.result(0).offset == 0
+    with producer.transaction():
+        producer.send("orders", b"next")
+    assert shop.values() == [b"in", b"next"]
+
+
+@pytest.mark.parametrize("end", ["commit_transaction", "abort_transaction"])
+def test_an_end_waits_for_the_sends_of_other_threads(shop, monkeypatch, end):
+    shop.topic()
+    producer = shop.producer(**TILL)
+    producer.begin_transaction()
+    producer.send("orders", b"first")
+    entered, go = threading.Event(), threading.Event()
+    real = producer._append_record
+
+    def append(*arguments):
+        entered.set()
+        assert go.wait(20)
+        return real(*arguments)
+
+    producer._append_record = append
+    with ThreadPoolExecutor(2) as pool:
+        sent = pool.submit(producer.send, "orders", b"second")
+        assert entered.wait(20)
+        ended = pool.submit(getattr(producer, end))
+        while producer._transactions.state is transactions.TransactionState.OPEN:
+            threading.Event().wait(0.001)
+        assert not ended.done()
+        go.set()
+        assert ended.exception(20) is None
+    handle = sent.result(0)
+    if end == "commit_transaction":
+        assert handle.result(0).offset == 1
+        assert shop.values() == [b"first", b"second"]
+    else:
+        assert handle.exception(0).code is ErrorCode.REPLOG_TRANSACTION_ABORTED
+        assert shop.values() == []
+
+
+def test_the_first_sends_of_several_threads_claim_the_ledger_once(shop, monkeypatch):
+    shop.topic()
+    producer = shop.producer(**TILL)
+    producer.begin_transaction()
+    both = threading.Barrier(2)
+    claims = []
+    real = transactions.claim_producer
+
+    def claim(*arguments, **keywords):
+        claims.append(keywords)
+        with suppress(threading.BrokenBarrierError):
+            both.wait(0.2)  # for a second claim, which would come now
+        return real(*arguments, **keywords)
+
+    monkeypatch.setattr(transactions, "claim_producer", claim)
+    with ThreadPoolExecutor(4) as pool:
+        handles = list(pool.map(lambda number: producer.send("orders", b"%d" % number), range(4)))
+    producer.commit_transaction()
+    assert len(claims) == 1
+    assert sorted(handle.result(0).offset for handle in handles) == [0, 1, 2, 3]
+
+
+def test_a_table_of_which_a_part_was_refused_can_be_aborted_only(shop):
+    shop.topic()
+    producer = shop.producer(**TILL, **{"max.request.size": 1_000, "batch.size": 500})
+    parts = [pa.record_batch({"value": pa.array([value], pa.binary())}) for value in (b"small", b"x" * 2_000)]
+    producer.begin_transaction()
+    with pytest.raises(InvalidConfigError) as refused:
+        producer.send_arrow("orders", pa.Table.from_batches(parts))
+    assert refused.value.code is ErrorCode.MESSAGE_TOO_LARGE
+    with pytest.raises(InvalidConfigError, match="abort_transaction"):
+        producer.commit_transaction()
+    producer.abort_transaction()
+    with producer.transaction():
+        with pytest.raises(InvalidConfigError):
+            producer.send_arrow("orders", pa.table({"no value": [1]}))  # nothing of it was appended
+        producer.send("orders", b"after")
+    assert shop.values() == [b"after"]
+
+
+def test_a_close_does_not_wait_for_a_commit_without_answer(shop, monkeypatch):
+    producer, handle = in_doubt(shop, monkeypatch)
+    assert in_time(producer.close) is None
+    assert isinstance(handle.exception(0), OutcomeUnknownError)
+    assert shop.values() == [b"before"]
+
+
+def test_a_close_waits_for_the_commit_of_another_thread(shop, monkeypatch):
+    shop.topic()
+    producer = shop.producer(**TILL)
+    producer.begin_transaction()
+    handle = producer.send("orders", b"v")
+    entered, go = held_commit(producer, monkeypatch)
+    with ThreadPoolExecutor(2) as pool:
+        commit = pool.submit(producer.commit_transaction)
+        assert entered.wait(20)
+        close = pool.submit(producer.close)
+        while producer._refusal is None:
+            threading.Event().wait(0.001)
+        go.set()
+        assert (commit.exception(20), close.exception(20)) == (None, None)
+    assert handle.result(0).offset == 0
+    assert shop.values() == [b"v"]
+
+
+def test_a_close_ends_though_the_commit_of_another_thread_is_refused(shop, monkeypatch):
+    shop.topic()
+    producer = shop.producer(**TILL)
+    producer.begin_transaction()
+    handle = producer.send("orders", b"v")
+    error = ReplogError(ErrorCode.INVALID_RECORD, "no.")
+    entered, go = threading.Event(), threading.Event()
+
+    def append(*_, **__):
+        entered.set()
+        assert go.wait(20)
+        return Answer({}, error)
+
+    monkeypatch.setattr(producer._appender, "append", append)
+    with ThreadPoolExecutor(2) as pool:
+        commit = pool.submit(producer.commit_transaction)
+        assert entered.wait(20)
+        close = pool.submit(producer.close)
+        while producer._refusal is None:
+            threading.Event().wait(0.001)
+        go.set()
+        assert commit.exception(20) is error
+        assert close.exception(20) is None
+    assert handle.exception(0) is error
+
+
+def test_a_close_without_time_does_not_wait_for_the_puts_of_an_open_transaction(shop):
+    shop.topic()
+    producer = shop.producer(**TILL)
+    producer.begin_transaction()
+    parked = producer.send("orders", b"parked")
+    producer.flush()
+    shop.brokers.faulty[0]._stall_ms = 1_000
+    shop.brokers.faulty[0].fail_next("create", Fault.STALL, key_part="/data/", times=5)
+    put_count = shop.brokers.put_count()
+    sent = producer.send("orders", b"on its way")
+    while producer._sender.in_flight_count == 0:
+        threading.Event().wait(0.001)
+    producer.close(0)
+    assert sent.exception(0).code is ErrorCode.REPLOG_PRODUCER_CLOSED  # its put was not waited for
+    assert parked.done() and parked.exception(0) is not None
+    assert shop.values() == [] and shop.brokers.put_count() >= put_count
+
+
+def test_a_close_in_a_callback_drops_the_open_transaction(shop):
+    shop.topic()
+    producer = shop.producer(**TILL)
+    refused = []
+
+    def callback(_):
+        producer.begin_transaction()
+        producer.send("orders", b"dropped")
+        for call in (producer.commit_transaction, producer.abort_transaction):
+            with pytest.raises(InvalidConfigError, match="in a callback would wait for itself"):
+                call()
+            refused.append(call)
+        producer.close()
+
+    with producer.transaction():
+        producer.send("orders", b"kept").add_done_callback(callback)
+    assert producer._thread._ended.wait(20)
+    assert len(refused) == 2
+    assert shop.values() == [b"kept"]
+
+
+def test_an_abort_of_a_commit_without_answer_is_told_when_a_newer_program_came(shop, monkeypatch):
+    producer, handle = in_doubt(shop, monkeypatch)
+    newer = shop.producer(shop.open(), **TILL)
+    with newer.transaction():
+        newer.send("orders", b"newer")
+    assert isinstance(in_time(producer.abort_transaction), FencedError)
+    assert handle.exception(0).code is ErrorCode.PRODUCER_FENCED
+    with pytest.raises(FencedError):
+        producer.abort_transaction()
+    assert shop.values() == [b"before", b"newer"]
+
+
+@pytest.mark.parametrize("lands", [True, False])
+def test_an_abort_without_answer_leaves_all_in_doubt_and_can_be_repeated(shop, monkeypatch, lands):
+    """A claim that landed unheard would fence itself, were it repeated under another name."""
+    producer, handle = in_doubt(shop, monkeypatch)
+    unknown = OutcomeUnknownError(ErrorCode.REPLOG_COMMIT_OUTCOME_UNKNOWN, "no answer.")
+    real = transactions.claim_producer
+
+    def claim(*arguments, **keywords):
+        if lands:
+            real(*arguments, **keywords)
+        raise unknown
+
+    with monkeypatch.context() as patch:
+        patch.setattr(transactions, "claim_producer", claim)
+        assert in_time(producer.abort_transaction) is unknown
+    assert not handle.done()
+    with pytest.raises(InvalidConfigError, match="Its commit had no answer"):
+        producer.begin_transaction()
+    assert in_time(producer.abort_transaction) is None
+    assert handle.exception(0).code is ErrorCode.REPLOG_TRANSACTION_ABORTED
+    with producer.transaction():
+        producer.send("orders", b"after")
+    assert shop.values() == [b"before", b"after"]
