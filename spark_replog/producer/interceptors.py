@@ -12,11 +12,13 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from spark_replog.errors import ReplogError
+from spark_replog.errors import ErrorCode, InvalidConfigError
 from spark_replog.producer.record_handle import RecordHandle, RecordMetadata
-from spark_replog.producer.serializers import check_arrow_form, load_class
+from spark_replog.producer.serializers import check_arrow_form, load_class, make_object
 
 logger = logging.getLogger(__name__)
+
+_METHODS = ("on_send", "on_send_batch", "on_acknowledgement", "close")
 
 
 class ProducerRecord(NamedTuple):
@@ -42,16 +44,17 @@ class Interceptors:
         self._all = list(given)
 
     @classmethod
-    def of(cls, names: str, objects: Iterable[Any] | None = None) -> Interceptors:
+    def of(cls, names: str, objects: Any = None) -> Interceptors:
         """Return those that ``interceptor.classes`` names, or the objects given in its place.
 
         Raises:
-            InvalidConfigError: REPLOG_INVALID_OPTION: a class cannot be made.
+            InvalidConfigError: REPLOG_INVALID_OPTION: a class cannot be made, or has none of the methods.
         """
         if objects is not None:
-            return cls([item() if isinstance(item, type) else item for item in objects])
+            given = objects if isinstance(objects, Iterable) else [objects]
+            return cls([_checked(make_object("interceptor.classes", item)) for item in given])
         paths = [name.strip() for name in names.split(",") if name.strip()]
-        return cls([load_class("interceptor.classes", path) for path in paths])
+        return cls([_checked(load_class("interceptor.classes", path)) for path in paths])
 
     def __bool__(self) -> bool:
         return bool(self._all)
@@ -60,7 +63,7 @@ class Interceptors:
         """Return the record as the last interceptor that did not raise left it."""
         for item in self._all:
             changed = _ask(item, "on_send", record)
-            if changed is not None:
+            if _is_usable(item, "on_send", changed, ProducerRecord):
                 record = changed
         return record
 
@@ -92,11 +95,11 @@ class Interceptors:
         """
         for item in self._all:
             changed = _ask(item, "on_send_batch", topic, batch)
-            if changed is not None:
+            if _is_usable(item, "on_send_batch", changed, pa.RecordBatch):
                 batch = changed
         return batch
 
-    def on_acknowledgement(self, metadata: RecordMetadata, error: ReplogError | None) -> None:
+    def on_acknowledgement(self, metadata: RecordMetadata, error: Exception | None) -> None:
         """Tell what became of a record; of an Arrow slice its first one."""
         for item in self._all:
             _ask(item, "on_acknowledgement", metadata, error)
@@ -116,13 +119,35 @@ class Interceptors:
             _ask(item, "close")
 
 
+def _checked(item: Any) -> Any:
+    if any(callable(getattr(item, method, None)) for method in _METHODS):
+        return item
+    raise InvalidConfigError(
+        ErrorCode.REPLOG_INVALID_OPTION,
+        f"interceptor.classes {type(item).__name__} has none of {', '.join(_METHODS)}. Add one.",
+    )
+
+
+def _is_usable(item: Any, method: str, answer: Any, wanted: type) -> bool:
+    if answer is not None and not isinstance(answer, wanted):
+        logger.error(
+            "interceptor %s gave %s in %s and is skipped: let it return a %s, or None for no change",
+            type(item).__name__,
+            type(answer).__name__,
+            method,
+            wanted.__name__,
+        )
+        return False
+    return answer is not None
+
+
 def _ask(item: Any, method: str, *arguments: Any) -> Any:
     function: Callable[..., Any] | None = getattr(item, method, None)
     if function is None:
         return None
     try:
         return function(*arguments)
-    except Exception:
+    except (Exception, SystemExit):  # on the sender's thread an exit would end that only
         logger.exception("interceptor %s raised in %s and is skipped", type(item).__name__, method)
         return None
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from spark_replog.errors import ErrorCode, InvalidConfigError
 from spark_replog.producer.murmur2 import Int32Array, Int64Array, murmur2_array, partitions_of
-from spark_replog.producer.serializers import load_class
+from spark_replog.producer.serializers import load_class, make_object
 
 
 class Partitioner(Protocol):
@@ -121,8 +121,8 @@ def make_partitioner(given: Any) -> UserPartitioner | None:
     if isinstance(given, str):
         is_round_robin = given.lower() in _ROUND_ROBIN
         given = RoundRobinPartitioner() if is_round_robin else load_class("partitioner.class", given)
-    elif isinstance(given, type):
-        given = given()
+    else:
+        given = make_object("partitioner.class", given)
     return UserPartitioner(given)
 
 

@@ -46,12 +46,12 @@ def checked_headers(headers: Any) -> Headers | None:
         return None
     try:
         pairs = tuple((name, None if content is None else bytes(memoryview(content))) for name, content in headers)
-        if all(isinstance(name, str) for name, _ in pairs):
+        if all(isinstance(name, str) and (name.isascii() or name.encode()) for name, _ in pairs):
             return pairs
     except (TypeError, ValueError):
         pass
     raise InvalidConfigError(
-        ErrorCode.INVALID_RECORD, "headers are pairs of str and bytes or None. Give [('name', b'content')]."
+        ErrorCode.INVALID_RECORD, "headers are pairs of text and bytes or None. Give [('name', b'content')]."
     )
 
 

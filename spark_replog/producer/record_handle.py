@@ -263,7 +263,7 @@ def _left_seconds(deadline_ms: float | None) -> float | None:
 def _call(callback: Callable[[], object]) -> None:
     try:
         callback()
-    except Exception:  # a user's mistake must not stop the sender
+    except (Exception, SystemExit):  # a user's mistake must not stop the sender
         logger.exception("a callback of send() raised; the record itself is not concerned")
 
 

@@ -158,6 +158,21 @@ def load_class(setting: str, path: str) -> Any:
         ) from error
 
 
+def make_object(setting: str, given: Any) -> Any:
+    """Return an object given in a name's place, or an instance of the class that was: see ``load_class``."""
+    if isinstance(given, str):
+        return load_class(setting, given)
+    if not isinstance(given, type):
+        return given
+    try:
+        return given()
+    except Exception as error:
+        raise InvalidConfigError(
+            ErrorCode.REPLOG_INVALID_OPTION,
+            f"{setting} {given.__name__} cannot be made without arguments: {error}. Give an object instead.",
+        ) from error
+
+
 def make_serializer(setting: str, given: Any) -> Serializer:
     """Return the serializer that a setting asks for.
 
@@ -171,8 +186,8 @@ def make_serializer(setting: str, given: Any) -> Serializer:
     if isinstance(given, str):
         made = _BUILT_IN.get(given.lower())
         given = made() if made is not None else load_class(setting, given)
-    elif isinstance(given, type):
-        given = given()
+    else:
+        given = make_object(setting, given)
     if hasattr(given, "serialize") or hasattr(given, "serialize_array"):
         found: Serializer = given
         return found
@@ -271,6 +286,7 @@ __all__ = [
     "StringSerializer",
     "check_arrow_form",
     "load_class",
+    "make_object",
     "make_serializer",
     "serialize",
     "serialize_column",

@@ -1,0 +1,111 @@
+"""Classes of the user that do not keep their contract: told at once, or skipped, and the sender goes on."""
+
+from __future__ import annotations
+
+import sys
+
+import pyarrow as pa
+import pytest
+
+from spark_replog.errors import ErrorCode, InvalidConfigError
+
+TABLE = pa.table({"value": pa.array([b"v"], pa.binary())})
+
+
+class Unmakeable:
+    """Needs an argument."""
+
+    def __init__(self, needed):
+        self.needed = needed
+
+    def on_send(self, record):
+        return record
+
+    def serialize(self, topic, value):
+        return value
+
+    def partition(self, *_):
+        return 0
+
+
+class Seen:
+    """An interceptor that only listens."""
+
+    def __init__(self):
+        self.heard = []
+
+    def on_acknowledgement(self, metadata, error):
+        self.heard.append(error)
+
+
+@pytest.mark.parametrize("setting", ["key.serializer", "value.serializer", "partitioner.class", "interceptor.classes"])
+def test_a_class_that_cannot_be_made_is_refused_by_its_setting(shop, setting):
+    given = [Unmakeable] if setting == "interceptor.classes" else Unmakeable
+    with pytest.raises(InvalidConfigError, match=rf"{setting} Unmakeable cannot be made") as refused:
+        shop.producer(**{setting: given})
+    assert refused.value.code is ErrorCode.REPLOG_INVALID_OPTION
+
+
+@pytest.mark.parametrize("given", [["no.such.Class"], "no.such.Class", object(), [object()], "threading.Lock", [7]])
+def test_what_is_no_interceptor_is_refused(shop, given):
+    with pytest.raises(InvalidConfigError, match=r"interceptor\.classes") as refused:
+        shop.producer(interceptor__classes=given)
+    assert refused.value.code is ErrorCode.REPLOG_INVALID_OPTION
+
+
+def test_one_interceptor_needs_no_list(shop):
+    shop.topic()
+    seen = Seen()
+    shop.producer(interceptor__classes=seen).send("orders", b"v").result(10)
+    shop.producers[0].close()
+    assert seen.heard == [None]
+
+
+def test_an_interceptor_that_answers_something_else_is_logged_and_skipped(shop, caplog):
+    shop.topic()
+
+    class Wrong:
+        def on_send(self, record):
+            return "a record"
+
+        def on_send_batch(self, topic, batch):
+            return pa.Table.from_batches([batch])
+
+    producer = shop.producer(interceptor__classes=[Wrong()])
+    assert producer.send("orders", b"record").result(10).offset == 0
+    assert producer.send_arrow("orders", TABLE).result(10)[0].offset == 1
+    assert "interceptor Wrong gave str in on_send and is skipped" in caplog.text
+    assert "interceptor Wrong gave Table in on_send_batch and is skipped" in caplog.text
+    assert shop.values() == [b"record", b"v"]
+
+
+def test_what_a_partitioner_raises_comes_out_of_send_and_interceptors_hear_of_it(shop):
+    shop.topic()
+    seen, mistake = Seen(), KeyError("mine")
+
+    class Raising:
+        def partition(self, *_):
+            raise mistake
+
+    producer = shop.producer(partitioner__class=Raising, interceptor__classes=[seen])
+    with pytest.raises(KeyError, match="mine"):
+        producer.send("orders", b"v")
+    assert seen.heard == [mistake]
+    assert producer.send("orders", b"given", partition=0).result(10).offset == 0
+
+
+def test_an_exit_in_a_hook_does_not_end_the_sender(shop, caplog):
+    shop.topic()
+
+    class Exiting:
+        def on_acknowledgement(self, metadata, error):
+            sys.exit(3)
+
+    producer = shop.producer(interceptor__classes=[Exiting()])
+    first = producer.send("orders", b"0")
+    first.add_done_callback(lambda _: sys.exit(3))
+    assert first.result(10).offset == 0
+    assert producer.send("orders", b"1").result(10).offset == 1
+    producer.close()
+    assert "a callback of send() raised" in caplog.text
+    assert "raised in on_acknowledgement and is skipped" in caplog.text
