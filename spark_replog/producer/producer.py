@@ -137,20 +137,16 @@ class Producer:
         if self._transactions is not None:
             self._transactions.begin_send()
         try:
-            entry = self._topics.get(topic)
-            max_block_ms = self._max_block_ms
-            if partition is not None:
-                checked_partition(partition)
-            if entry is None or (partition is not None and partition >= len(entry.queues)):
-                entry, max_block_ms = self._wait_for(topic, partition)
+            entry, block_ms = self._topics.get(topic), self._max_block_ms
+            if entry is None or (partition is not None and checked_partition(partition) >= len(entry.queues)):
+                entry, block_ms = self._wait_for(topic, partition)
             entry.is_used = True
-            if self._transactions is not None and not self._transactions.is_in(entry.plan.ledger_id):
+            if self._transactions is not None:
                 self._transactions.add_ledger(topic, entry.plan.ledger_id)
             key_bytes, data = key, value
             is_plain = value.__class__ is bytes and (key is None or key.__class__ is bytes)
             if not (is_plain and self._takes_bytes):
-                key_bytes = serialize(self._key_serializer, "key", topic, key)
-                data = serialize(self._value_serializer, "value", topic, value)
+                key_bytes, data = self._serialize(topic, key, value)
             sticky: StickyPartitioner | None = None
             if partition is None and self._partitioner is None and key_bytes is not None and not self._ignores_keys:
                 queue = entry.key_queues.get(key_bytes) or entry.queue_of_key(key_bytes)
@@ -159,15 +155,12 @@ class Producer:
             if headers is not None or data is None or timestamp_ms is not None:
                 headers = checked_headers(headers)
                 size_bytes = record_size(key_bytes, data, headers)
-                timestamp_ms = self._now_ms() if timestamp_ms is None else checked_time(timestamp_ms)
             else:
                 size_bytes = ROW_OVERHEAD_BYTES + len(data) + (0 if key_bytes is None else len(key_bytes))
-                timestamp_ms = self._now_ms()
+            timestamp_ms = self._now_ms() if timestamp_ms is None else checked_time(timestamp_ms)
             if size_bytes > entry.limit_bytes:
                 raise _Failed(too_large(topic, size_bytes, entry.limit))
-            handle = self._append_record(
-                queue, key_bytes, data, headers, timestamp_ms, size_bytes, max_block_ms, sticky
-            )
+            handle = self._append_record(queue, key_bytes, data, headers, timestamp_ms, size_bytes, block_ms, sticky)
             if self._transactions is not None:
                 self._transactions.batch_results[handle.batch_result] = None
         except Exception as error:  # a user's partitioner may raise anything
@@ -207,8 +200,7 @@ class Producer:
             entry.is_used = True
             if transactions is None:
                 return self._arrow.send(entry, data, [])
-            if not transactions.is_in(entry.plan.ledger_id):
-                transactions.add_ledger(topic, entry.plan.ledger_id)
+            transactions.add_ledger(topic, entry.plan.ledger_id)
             return self._send_arrow_in(transactions, entry, data)
         finally:
             if transactions is not None:
@@ -372,9 +364,15 @@ class Producer:
         entry = self._topics.get(topic)
         if entry is not None and (partition is None or partition < len(entry.queues)):
             return entry, self._max_block_ms
+        if partition is not None:
+            checked_partition(partition)
         began_ms = self._clock.monotonic_ms()
         entry = self._metadata.wait_for(topic, partition, self._max_block_ms)
         return entry, max(0, self._max_block_ms - (self._clock.monotonic_ms() - began_ms))
+
+    def _serialize(self, topic: str, key: Any, value: Any) -> tuple[bytes | None, bytes | None]:
+        key_bytes = serialize(self._key_serializer, "key", topic, key)
+        return key_bytes, serialize(self._value_serializer, "value", topic, value)
 
     def _choose(
         self,

@@ -8,13 +8,13 @@ from spark_replog.errors import ErrorCode, InvalidConfigError
 from spark_replog.producer.record_columns import Headers
 
 
-def checked_partition(partition: int | None) -> int | None:
-    """Return a partition's number, or None.
+def checked_partition(partition: object) -> int:
+    """Return a partition's number.
 
     Raises:
         InvalidConfigError: INVALID_PARTITIONS.
     """
-    if partition is None or (isinstance(partition, int) and not isinstance(partition, bool) and partition >= 0):
+    if isinstance(partition, int) and not isinstance(partition, bool) and partition >= 0:
         return partition
     raise InvalidConfigError(
         ErrorCode.INVALID_PARTITIONS,

@@ -129,6 +129,8 @@ class TransactionCoordinator:
             FencedError: PRODUCER_FENCED.
             RetriableError: REPLOG_NO_QUORUM.
         """
+        if self.state is TransactionState.OPEN and self._ledger_id == ledger_id:
+            return
         self._expect(TransactionState.OPEN, "send()")
         with self._sends_ended:  # several threads may send the first record
             if self._ledger_id is None:
@@ -143,10 +145,6 @@ class TransactionCoordinator:
                 "transaction for each.",
                 topic=topic,
             )
-
-    def is_in(self, ledger_id: LedgerId) -> bool:
-        """Return whether the open transaction writes to this ledger."""
-        return self.state is TransactionState.OPEN and self._ledger_id == ledger_id
 
     def begin_send(self) -> None:
         """Note that a send goes on: the end of the transaction waits for it."""
