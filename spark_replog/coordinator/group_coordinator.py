@@ -210,16 +210,20 @@ class GroupCoordinator:
             return 0
         _, ledger = found
         with ledger.lock:
-            names = list(ledger.state.groups.groups)
-        self._cluster.refresh()
+            seen = {name: dict(state.offsets) for name, state in ledger.state.groups.groups.items()}
+        self._cluster.refresh()  # after the offsets: a topic that they name is known, unless it is gone
         with self._cluster.cluster_ledger.lock:
             live = {name: found[0] for name, found in self._cluster.cluster_ledger.state.topics.items()}
         expired_count = 0
-        for name in names:
+        for name, offsets in seen.items():
             counted: list[int] = []
 
-            def records(state: GroupState, counted: list[int] = counted) -> tuple[Record, ...]:
-                due = expired_records(state, live, self._cluster.clock.now_ms(), self._retention_ms)
+            def records(
+                state: GroupState,
+                counted: list[int] = counted,
+                offsets: Mapping[tuple[str, int], OffsetAndMetadata] = offsets,
+            ) -> tuple[Record, ...]:
+                due = expired_records(state, offsets, live, self._cluster.clock.now_ms(), self._retention_ms)
                 counted[:] = [sum(isinstance(each, OffsetRecord) for each in due)]
                 return due
 

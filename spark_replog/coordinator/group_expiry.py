@@ -15,12 +15,17 @@ from spark_replog.log.group_state import GroupState
 
 
 def expired_records(
-    state: GroupState, topic_ids: Mapping[str, TopicId], now_ms: int, retention_ms: int
+    state: GroupState,
+    seen: Mapping[tuple[str, int], OffsetAndMetadata],
+    topic_ids: Mapping[str, TopicId],
+    now_ms: int,
+    retention_ms: int,
 ) -> tuple[Record, ...]:
     """Return the tombstones that are due; the group's own last, when neither offset nor member is left.
 
     Args:
         state: the group.
+        seen: its offsets before ``topic_ids`` were read; what was committed since may be of a newer topic: not due.
         topic_ids: of the topics that exist: offsets of others are due at once.
         now_ms: wall time.
         retention_ms: ``offsets.retention.minutes``.
@@ -44,7 +49,7 @@ def expired_records(
     due: list[Record] = [
         OffsetRecord(state.group, topic, partition, None)
         for (topic, partition), value in sorted(state.offsets.items())
-        if is_due(topic, value)
+        if seen.get((topic, partition)) == value and is_due(topic, value)
     ]
     if is_empty and len(due) == len(state.offsets):
         due.append(GroupRecord(state.group, None))

@@ -268,6 +268,24 @@ def test_offsets_that_active_members_subscribe_to_never_expire_and_others_do(sto
     assert committed(groups) == {P0: 5}
 
 
+def test_what_is_committed_while_offsets_expire_is_kept_with_its_topic_that_is_newer(store, groups, monkeypatch):
+    commit(groups, 5)
+    commit(groups, 6, P1)
+    store.clock.advance(10_080 * MINUTE_MS)
+    clicks, decide = TopicPartition("clicks", 0), groups._ledger.change
+
+    def overtaken(group, records):
+        other = store.another_process()
+        other.create("clicks")
+        commit(GroupCoordinator(other.cluster), 7, clicks)
+        commit(GroupCoordinator(other.cluster), 8, P1)
+        decide(group, records)
+
+    monkeypatch.setattr(groups._ledger, "change", overtaken)
+    assert groups.expire_offsets() == 1
+    assert committed(groups) == {P1: 8, clicks: 7}
+
+
 def test_offsets_expire_beside_a_commit_at_most_every_ten_minutes(store, groups):
     commit(groups, 5, group="old")
     store.clock.advance(10_081 * MINUTE_MS)
