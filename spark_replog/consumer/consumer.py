@@ -24,7 +24,7 @@ from spark_replog.consumer.subscription_state import SubscriptionState
 from spark_replog.coordinator.authorizer import Authorizer
 from spark_replog.coordinator.cluster import Cluster
 from spark_replog.coordinator.group_coordinator import GroupCoordinator
-from spark_replog.errors import ErrorCode, InvalidConfigError
+from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError
 from spark_replog.ids import TopicPartition
 from spark_replog.log.acl import AclOperation
 from spark_replog.log.group_records import OffsetAndMetadata
@@ -258,6 +258,7 @@ class Consumer:
             raise InvalidConfigError(ErrorCode.INVALID_REQUEST, f"cannot seek to {wanted}. Give 0 or more.")
         at = self._subscription.position(key)
         at.offset, at.reset = wanted, None
+        self._fetcher.sought([key])
 
     @guarded
     def seek_to_beginning(self, partitions: Collection[TopicPartition] = ()) -> None:
@@ -424,19 +425,27 @@ class Consumer:
     def _batches(self, deadline_ms: int, limit: int) -> Iterator[tuple[TopicPartition, pa.RecordBatch]]:
         """Yield at most ``limit`` rows: buffered ones, else those of the first fetch that brings any."""
         clock = self._cluster.clock
+        may_look_anew = True
         while True:
             self._guard.check_wakeup()
-            self._ready(deadline_ms)
-            positions = self._positions()
-            taken = list(self._fetcher.take(positions, limit))
-            if taken:
-                yield from taken
-                return
-            rest_ms = deadline_ms - clock.monotonic_ms()
-            if positions:
-                errors = self._fetcher.fetch(positions, max(0, rest_ms))
+            try:
+                self._ready(deadline_ms)
+                positions = self._positions()
+                taken = list(self._fetcher.take(positions, limit))
+                if taken:
+                    yield from taken
+                    return
+                rest_ms = deadline_ms - clock.monotonic_ms()
+                errors = self._fetcher.fetch(positions, max(0, rest_ms)) if positions else {}
                 if errors:
                     self._keeper.recover(errors, self._fetcher.diverged)
+                    self._fetcher.sought(errors)
+            except NotFoundError:
+                if not may_look_anew or not self._membership.look_anew():
+                    raise
+                may_look_anew = False
+                continue
+            if positions:
                 taken = list(self._fetcher.take(self._positions(), limit))
                 if taken:
                     yield from taken

@@ -125,6 +125,14 @@ class GroupMembership:
         self._is_enforced = True
         self._looked_ms = None
 
+    def look_anew(self) -> bool:
+        """Look with the next poll which topics are there, as one is gone; False where they were given by name."""
+        if self._subscription.pattern is None:
+            return False
+        self._discovery.forget()
+        self._looked_ms = None
+        return True
+
     def leave(self) -> None:
         """Leave the group; a failure is logged: the session will run out.
 

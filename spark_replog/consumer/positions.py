@@ -73,7 +73,7 @@ class PositionKeeper:
         self._reset([key for key, at in positions.items() if at.offset is None])
 
     def recover(self, errors: Mapping[TopicPartition, ErrorCode], diverged: Mapping[TopicPartition, int]) -> None:
-        """Reset positions that are out of range, by ``auto.offset.reset``; each is logged.
+        """Reset positions that are out of range, or of a topic that was deleted and made again, by ``auto.offset.reset``; each is logged.
 
         Where an unclean election cut rows that were read already, the position goes back to the cut: the
         offsets from there on have been given to other rows.
@@ -100,6 +100,7 @@ class PositionKeeper:
             said = ", ".join(
                 f"{key.topic}-{key.partition} at {self._subscription.positions[key].offset}, which has {start} to {end}"
                 + (f" and was cut back to {diverged[key]} by an unclean election" if key in diverged else "")
+                + (" and was deleted and made again" if errors[key] is ErrorCode.UNKNOWN_TOPIC_ID else "")
                 for key, (start, end) in bounds.items()
             )
             raise ReplogError(
@@ -121,10 +122,11 @@ class PositionKeeper:
                 at.offset = diverged[key]
                 continue
             _LOG.warning(
-                "[%s] %s-%s has offsets %s to %s, not %s: going on from %s, as auto.offset.reset says.",
-                ErrorCode.OFFSET_OUT_OF_RANGE.name,
+                "[%s] %s-%s %shas offsets %s to %s, not %s: going on from %s, as auto.offset.reset says.",
+                errors[key].name,
                 key.topic,
                 key.partition,
+                "was deleted and made again. It " if errors[key] is ErrorCode.UNKNOWN_TOPIC_ID else "",
                 *bounds[key],
                 at.offset,
                 {"earliest": "its start", "latest": "its end"}.get(self._policy, self._config.auto_offset_reset),

@@ -20,7 +20,7 @@ from spark_replog.coordinator.delayed_fetch import FetchPartition, fetch_message
 from spark_replog.coordinator.delayed_operation import DelayedOperationPurgatory
 from spark_replog.coordinator.quota_manager import ClientQuotaManager
 from spark_replog.errors import ErrorCode
-from spark_replog.ids import TopicPartition
+from spark_replog.ids import TopicId, TopicPartition
 from spark_replog.log.acl import AclOperation
 from spark_replog.log.leader_epochs import UNDEFINED_EPOCH
 
@@ -70,8 +70,8 @@ class RecordFetcher:
         self._purgatory = DelayedOperationPurgatory(clock=cluster.clock)
         self._buffers: dict[TopicPartition, deque[pa.RecordBatch]] = {}
         self._last: TopicPartition | None = None
-        self._fetched: dict[TopicPartition, tuple[int, int]] = {}
-        """How far each partition was planned, and its leader epoch then."""
+        self._fetched: dict[TopicPartition, tuple[int, int, TopicId]] = {}
+        """How far each partition was planned, its leader epoch then, and of which topic."""
         self.diverged: dict[TopicPartition, int] = {}
         """Of the last plan: where the log parted from what was read."""
 
@@ -83,7 +83,8 @@ class RecordFetcher:
             max_wait_ms: the longest wait.
 
         Returns:
-            The partitions that cannot be read from there: OFFSET_OUT_OF_RANGE, UNKNOWN_TOPIC_OR_PARTITION.
+            The partitions that cannot be read from there: OFFSET_OUT_OF_RANGE, UNKNOWN_TOPIC_OR_PARTITION; and
+            UNKNOWN_TOPIC_ID: the position was read from a topic that was deleted and made again since.
 
         Raises:
             AuthorizationError: TOPIC_AUTHORIZATION_FAILED.
@@ -93,6 +94,9 @@ class RecordFetcher:
         self._require_read({key.topic for key in positions})
         handles = {name: self._cluster.lookup(name) for name in {key.topic for key in positions}}
         self.refresh(handles.values())
+        renewed = [key for key, offset in positions.items() if self._is_of_another(handles[key.topic], key, offset)]
+        if renewed:
+            return dict.fromkeys(renewed, ErrorCode.UNKNOWN_TOPIC_ID)
         asked = {key: self._ask(handles[key.topic], key, positions[key]) for key in self._in_turn(positions)}
         self._metrics.refreshes += fetch_messages(
             list(asked.values()),
@@ -130,7 +134,7 @@ class RecordFetcher:
                 if found.diverging_offset is not None:
                     self.diverged[key] = found.diverging_offset
             else:
-                self._fetched[key] = (found.end_offset, found.leader_epoch)
+                self._fetched[key] = (found.end_offset, found.leader_epoch, item.topic_id)
             if found.end_offset == item.fetch_offset:
                 continue
             rest_bytes = max(0, rest_bytes - found.available_bytes)
@@ -191,6 +195,11 @@ class RecordFetcher:
         self._authorizer.require_topic(AclOperation.READ, *sorted(topics))
         self._fetcher.quota = self._quotas.fetch_quota(self._authorizer.principal, self._config.client_id)
 
+    def sought(self, keys: Iterable[TopicPartition]) -> None:
+        """Take the positions of these partitions as given, not as read."""
+        for key in keys:
+            self._fetched.pop(key, None)
+
     def forget(self, keys: Sequence[TopicPartition]) -> None:
         """Drop what is buffered of these partitions."""
         for key in keys:
@@ -208,11 +217,15 @@ class RecordFetcher:
 
     def _ask(self, handle: TopicHandle, key: TopicPartition, offset: int) -> FetchPartition:
         ledger = self._cluster.topic_ledger(handle.ledger_id)
-        planned_to, epoch = self._fetched.get(key, (-1, UNDEFINED_EPOCH))
+        planned_to, epoch, topic_id = self._fetched.get(key, (-1, UNDEFINED_EPOCH, ""))
         # A position that was sought instead of read says nothing of what its reader has seen.
-        known_epoch = epoch if planned_to == offset else UNDEFINED_EPOCH
+        known_epoch = epoch if planned_to == offset and topic_id == handle.topic_id else UNDEFINED_EPOCH
         max_bytes = self._config.max_partition_fetch_bytes
         return FetchPartition(ledger, handle.topic_id, key.partition, offset, max_bytes, known_epoch)
+
+    def _is_of_another(self, handle: TopicHandle, key: TopicPartition, offset: int) -> bool:
+        planned_to, _, topic_id = self._fetched.get(key, (-1, UNDEFINED_EPOCH, ""))
+        return planned_to == offset and topic_id != handle.topic_id
 
     def _in_turn(self, positions: Mapping[TopicPartition, int]) -> list[TopicPartition]:
         """Return the partitions, those behind the last one read first: none starves."""

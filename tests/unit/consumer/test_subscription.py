@@ -7,7 +7,7 @@ import pytest
 from spark_replog import TopicPartition
 from spark_replog.coordinator.controller import Controller
 from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError, ReplogError
-from tests.unit.consumer.support import P0, P1, assigned, consumer
+from tests.unit.consumer.support import P0, P1, assigned, consumer, rows, values
 
 
 @pytest.mark.parametrize(
@@ -60,6 +60,56 @@ def test_a_topic_that_does_not_exist_or_is_deleted_is_an_error(filled):
     with pytest.raises(NotFoundError) as refused:
         reader.poll()
     assert refused.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_a_topic_that_a_pattern_matched_and_that_is_deleted_leaves_the_others_readable(filled):
+    filled.create("orders2")
+    filled.write("orders2", rows(3))
+    reader = consumer(filled)
+    reader.subscribe(pattern="orders.*")
+    assert len(reader.poll(max_records=1)) == 1
+    reader.seek_to_beginning()
+    Controller(filled.another_process().cluster).delete_topic("orders")
+    filled.clock.advance(2_000)
+    assert values(reader.poll()) == rows(3)
+    assert reader.assignment() == {TopicPartition("orders2", 0)}
+
+
+@pytest.mark.parametrize(("policy", "found"), [("earliest", rows(4, 100)), ("latest", [])])
+def test_a_topic_made_again_under_its_name_is_read_as_the_policy_says_and_never_from_the_old_position(
+    store, caplog, policy, found
+):
+    store.create("orders")
+    store.write("orders", rows(2))
+    reader = consumer(store, "orders", auto_offset_reset=policy)
+    reader.poll()
+    reader.seek_to_beginning()
+    assert values(reader.poll()) == rows(2)
+    again = store.another_process()
+    Controller(again.cluster).delete_topic("orders")
+    again.create("orders")
+    again.write("orders", rows(4, 100))
+    store.clock.advance(2_000)
+    assert values(reader.poll()) == found
+    assert "orders-0 was deleted and made again. It has offsets 0 to 4, not 2" in caplog.text
+    again.write("orders", rows(1, 200))
+    assert values(reader.poll()) == rows(1, 200)
+
+
+def test_without_a_policy_a_topic_made_again_is_an_error_until_its_position_is_sought(store):
+    store.create("orders")
+    store.write("orders", rows(2))
+    reader = assigned(store, P0, auto_offset_reset="none")
+    reader.seek(P0, 0)
+    assert values(reader.poll()) == rows(2)
+    Controller(store.cluster).delete_topic("orders")
+    store.create("orders")
+    store.write("orders", rows(4, 100))
+    for _ in range(2):
+        with pytest.raises(ReplogError, match="orders-0 at 2, which has 0 to 4 and was deleted and made again"):
+            reader.poll()
+    reader.seek(P0, 2)
+    assert values(reader.poll()) == rows(2, 102)
 
 
 def test_a_pattern_means_whole_names(filled):
