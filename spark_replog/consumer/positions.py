@@ -73,7 +73,7 @@ class PositionKeeper:
         self._reset([key for key, at in positions.items() if at.offset is None])
 
     def recover(self, errors: Mapping[TopicPartition, ErrorCode], diverged: Mapping[TopicPartition, int]) -> None:
-        """Reset positions that are out of range, or of a topic that was deleted and made again, by ``auto.offset.reset``; each is logged.
+        """Reset positions that are out of range, or of a topic made again, by ``auto.offset.reset``; each is logged.
 
         Where an unclean election cut rows that were read already, the position goes back to the cut: the
         offsets from there on have been given to other rows.
