@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections import deque
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ import click
 from spark_replog.cli.output import emit, error_item, exit_code_of, table
 from spark_replog.cli.produce_input import FORMATS, format_of, read_batches
 from spark_replog.cli.progress import ProgressLine
-from spark_replog.cli.settings import current_settings, global_options, key_values
+from spark_replog.cli.settings import current_settings, global_options, key_values, named_values
 from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError
 
 if TYPE_CHECKING:
@@ -52,7 +53,11 @@ def produce(topic: str, files: tuple[str, ...], **given: Any) -> int:
         "acks": given["acks"],
         **key_values("-c", given["config"]),
     }
-    headers = list(key_values("-H", given["headers"], "NAME=VALUE").items())
+    headers = named_values("-H", given["headers"], "NAME=VALUE")
+    if not all(_is_text(name) for name, _ in headers):
+        raise click.UsageError("-H has a name that is no UTF-8, and a header's name is text")
+    if given["key"] == "":
+        raise click.UsageError("-k is empty: name what stands between key and value, or the key's field")
     written = _Written(topic)
     failure: ReplogError | None = None
     progress = ProgressLine(quiet=settings.quiet)
@@ -113,6 +118,11 @@ class _Written:
         return [(number, self._firsts[number], self._counts[number]) for number in sorted(self._counts)]
 
 
+def _is_text(name: str) -> bool:
+    """Return whether an argument was UTF-8: Python keeps bytes that are not as surrogates."""
+    return not any("\ud800" <= letter <= "\udfff" for letter in name)
+
+
 def _send(producer: Producer, topic: str, batch: pa.RecordBatch, written: _Written) -> None:
     if batch.num_rows:
         written.add(producer.send_arrow(topic, batch))
@@ -137,7 +147,14 @@ def _opened(name: str, kind: str) -> Iterator[IO[bytes]]:
                 ErrorCode.REPLOG_INPUT, f"{name} cannot be opened: {error.strerror}. Correct the path."
             ) from error
         with stream:
-            yield stream
+            if kind == "lines" or kind == "jsonl" or not os.path.isfile(name):
+                yield stream
+                return
+            import pyarrow as pa
+
+            # Arrow's threads read ahead; with a file of Python's they might still do when the interpreter ends.
+            with pa.OSFile(name) as native:
+                yield native
         return
     if kind == "parquet":
         raise click.UsageError("a Parquet file is read from its end: give it as a file, not through a pipe")
@@ -150,7 +167,7 @@ def _with_constants(batch: pa.RecordBatch, headers: list[tuple[str, str]], parti
 
     if headers:
         kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
-        row = [{"key": name, "value": value.encode()} for name, value in headers]
+        row = [{"key": name, "value": os.fsencode(value)} for name, value in headers]
         batch = _with_column(batch, "headers", pa.array([row] * batch.num_rows, kind))
     if partition is not None:
         batch = _with_column(batch, "partition", pa.array([partition] * batch.num_rows, pa.int32()))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -53,9 +55,9 @@ def read_batches(
         elif kind == "jsonl":
             yield from _json_lines(stream, name, key, value)
         else:
-            for batch in _tables(stream, kind):
+            for batch in _tables(stream, kind, key, value):
                 yield _columns(batch, name, key, value)
-    except (pa.ArrowInvalid, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeError) as error:
         raise InvalidConfigError(
             ErrorCode.REPLOG_INPUT, f"{name} cannot be read as {kind}: {error}. Name its format with --input."
         ) from error
@@ -83,7 +85,7 @@ def _lines(stream: IO[bytes], separator: str | None) -> Iterator[pa.RecordBatch]
         if separator is None:
             yield pa.record_batch({"value": pa.array(lines, pa.binary())})
             continue
-        parts = [line.partition(separator.encode()) for line in lines]
+        parts = [line.partition(os.fsencode(separator)) for line in lines]
         keys = [head if found else None for head, found, _ in parts]
         values = [tail if found else head for head, found, tail in parts]
         yield pa.record_batch({"key": pa.array(keys, pa.binary()), "value": pa.array(values, pa.binary())})
@@ -112,7 +114,7 @@ def _json_lines(stream: IO[bytes], name: str, key: str | None, value: str | None
 def _parsed(line: bytes, name: str, number: int) -> dict[str, Any]:
     try:
         row = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidConfigError(
             ErrorCode.REPLOG_INPUT, f"line {number} of {name} is no JSON: {error}. Correct it, or use --input lines."
         ) from error
@@ -123,13 +125,18 @@ def _parsed(line: bytes, name: str, number: int) -> dict[str, Any]:
     return row
 
 
-def _tables(stream: IO[bytes], kind: str) -> Iterator[pa.RecordBatch]:
+def _tables(stream: IO[bytes], kind: str, key: str | None, value: str | None) -> Iterator[pa.RecordBatch]:
     import pyarrow as pa
 
     if kind == "csv":
         from pyarrow import csv
 
-        yield from csv.open_csv(stream)
+        # What becomes a key or a value as it is, is text: 007 is no 7. Of rows that become JSON, numbers are numbers.
+        texts = ["value" if value is None else value]
+        if value is not None or key is None:
+            texts.append(key or "key")
+        options = csv.ConvertOptions(column_types=dict.fromkeys(texts, pa.string()))
+        yield from csv.open_csv(stream, convert_options=options)
         return
     if kind == "parquet":
         from pyarrow import parquet
@@ -164,6 +171,8 @@ def _columns(batch: pa.RecordBatch, name: str, key: str | None, value: str | Non
         columns = {each: batch.column(each) for each in ("headers", "partition", "timestamp") if each in names}
         if "timestamp" in columns:
             columns["timestamp"] = _as_moments(columns["timestamp"])
+        if "partition" in columns and pa.types.is_integer(columns["partition"].type):
+            columns["partition"] = columns["partition"].cast(pa.int32())  # a CSV file can hold no other than int64
     if key is not None or (is_log and "key" in names):
         columns["key"] = _as_bytes(batch.column(key or "key"))
     if value is not None or is_log:
@@ -197,7 +206,12 @@ def _bytes(value: Any) -> bytes | None:
         return value
     if isinstance(value, str):
         return value.encode()
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False, default=str).encode()
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False, default=_json_text).encode()
+
+
+def _json_text(value: Any) -> str:
+    """Return what JSON has no type for: bytes in Base64, as Spark's to_json does."""
+    return base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)
 
 
 __all__ = ["FORMATS", "format_of", "read_batches"]

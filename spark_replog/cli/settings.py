@@ -96,12 +96,17 @@ def _overrides(pairs: tuple[str, ...]) -> dict[str, str]:
 
 def key_values(flag: str, pairs: Iterable[str], shape: str = "KEY=VALUE") -> dict[str, str]:
     """Return what a repeatable flag gave, by name; a value may hold any text, a later one wins."""
-    found = {}
+    return dict(named_values(flag, pairs, shape))
+
+
+def named_values(flag: str, pairs: Iterable[str], shape: str) -> list[tuple[str, str]]:
+    """Return what a repeatable flag gave, in order; a name may come again."""
+    found = []
     for pair in pairs:
         name, separator, value = pair.partition("=")
         if not separator or not name.strip():
             raise click.UsageError(f"{flag} wants {shape}, not '{pair}'")
-        found[name.strip()] = value
+        found.append((name.strip(), value))
     return found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import sys
 
 import pyarrow as pa
@@ -61,9 +62,9 @@ def test_lines_of_standard_input(store, replog, monkeypatch):
 
 def test_a_separator_makes_keys_and_headers_go_on_every_record(store, replog, monkeypatch):
     pipe(monkeypatch, b"a:1\nb:2:3\nno key\n")
-    assert replog("produce", "t", "-k", ":", "-H", "from=test", "-H", "empty=").exit_code == 0
+    assert replog("produce", "t", "-k", ":", "-H", "h=1", "-H", "empty=", "-H", "h=2").exit_code == 0
     assert pairs(store) == [(b"", b"no key"), (b"a", b"1"), (b"b", b"2:3")]
-    assert all(list(record.headers) == [("from", b"test"), ("empty", b"")] for record in records(store))
+    assert all(list(record.headers) == [("h", b"1"), ("empty", b""), ("h", b"2")] for record in records(store))
 
 
 def test_json_lines(store, replog, tmp_path):
@@ -165,3 +166,61 @@ def test_a_large_input_is_read_in_pieces(store, replog, tmp_path, monkeypatch):
         == 3_000
     )
     assert [record.value for record in records(store)] == [b"%d" % number for number in range(3_000)]
+
+
+def test_keys_and_values_of_a_csv_file_stay_as_they_are_written(store, replog, tmp_path):
+    (tmp_path / "in.csv").write_text("key,value,partition\n007,1.50,1\n2024-01-02,true,0\n")
+    assert replog("produce", "t", tmp_path / "in.csv").exit_code == 0
+    assert [(each.partition, each.key, each.value) for each in sorted(records(store), key=lambda it: it.partition)] == [
+        (0, b"2024-01-02", b"true"),
+        (1, b"007", b"1.50"),
+    ]
+    (tmp_path / "far.csv").write_text(f"value,partition\nv,{2**40}\n")
+    answer = replog("produce", "t", tmp_path / "far.csv")
+    assert (answer.exit_code, "REPLOG_INPUT" in answer.err) == (2, True)
+
+
+def test_csv_columns_by_name_stay_as_they_are_written(store, replog, tmp_path):
+    (tmp_path / "in.csv").write_text("id,amount\n007,1.50\n")
+    assert replog("produce", "t", tmp_path / "in.csv", "-k", "id", "--value", "amount").exit_code == 0
+    assert pairs(store) == [(b"007", b"1.50")]
+
+
+def test_bytes_of_a_row_that_becomes_json_are_base64(store, replog, tmp_path):
+    parquet.write_table(pa.table({"id": [1], "raw": pa.array([b"\xff"])}), tmp_path / "in.parquet")
+    assert replog("produce", "t", tmp_path / "in.parquet").exit_code == 0
+    assert pairs(store) == [(b"", b'{"id":1,"raw":"/w=="}')]
+
+
+def test_bytes_that_are_no_utf_8_go_as_they_are(store, replog, tmp_path):
+    (tmp_path / "in.txt").write_bytes(b"\xfe\xff\xfd\n")
+    assert (
+        replog("produce", "t", tmp_path / "in.txt", "-k", os.fsdecode(b"\xff"), "-H", os.fsdecode(b"h=\xff")).exit_code
+        == 0
+    )
+    assert pairs(store) == [(b"\xfe", b"\xfd")]
+    assert list(records(store)[0].headers) == [("h", b"\xff")]
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "arguments"),
+    [
+        ("in.jsonl", b'{"a":"\\ud800"}\n', ["-k", "a"]),  # a str that is no text
+        ("in.jsonl", b'{"a":' + b"[" * 200_000 + b"]" * 200_000 + b"}\n", ["-k", "a"]),
+        ("in.jsonl", b'\xff{"a":1}\n', ["-k", "a"]),
+        ("in.csv", b"\xff,b\n1,2\n", []),
+        ("in.csv", b"a,b\n1,2\n3\n", ["-k", "a"]),
+        ("in.csv", b"", []),
+        ("in.parquet", b"PAR1", []),
+        ("in.arrow", b"ARROW1\0\0", []),
+        ("in.txt", b"a\n", ["-k", ""]),
+        ("in.txt", b"a\n", ["-H", os.fsdecode(b"\xff=1")]),
+    ],
+)
+def test_files_and_arguments_that_are_broken_are_told_as_such(store, replog, tmp_path, name, data, arguments):
+    (tmp_path / name).write_bytes(data)
+    answer = replog("produce", "t", tmp_path / name, *arguments)
+    assert answer.exit_code == 2
+    assert "UNKNOWN_SERVER_ERROR" not in answer.err
+    assert name in answer.err or arguments[0] in answer.err
+    assert records(store) == []
