@@ -15,7 +15,7 @@ from spark_driver import JobFailed
         ("error", "UNSUPPORTED_DATA_SOURCE_SAVE_MODE"),
         ("errorifexists", "UNSUPPORTED_DATA_SOURCE_SAVE_MODE"),
         ("ignore", "UNSUPPORTED_DATA_SOURCE_SAVE_MODE"),
-        ("overwrite", "[REPLOG_INVALID_OPTION] save mode overwrite is not allowed"),
+        ("overwrite", "[REPLOG_INVALID_OPTION] save mode Overwrite not allowed for Kafka"),
     ],
 )
 def test_a_batch_is_only_ever_appended(spark, store, mode, text):

@@ -30,7 +30,7 @@ def test_a_job_keeps_its_kafka_options(spark, store):
         "kafka.bootstrap.servers": "broker:9092", "kafka.security.protocol": "SASL_SSL", "kafka.acks": "all",
         "kafka.linger.ms": "5", "kafka.batch.size": "16384", "kafka.max.block.ms": "1000",
         "kafka.compression.type": "lz4", "kafka.client.id": "job", "kafka.enable.idempotence": "true",
-        "includeHeaders": "true", "KAFKA.Request.Timeout.MS": "20000",
+        "kafka.max.poll.records": "9", "includeHeaders": "true", "KAFKA.Request.Timeout.MS": "20000",
     }  # fmt: skip
     put(spark, store, "select 'a' value", topic=topic, **options)
     assert [row[3] for row in rows_of(spark, store, topic)] == ["a"]

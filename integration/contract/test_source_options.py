@@ -91,7 +91,7 @@ BATCH = {
         {**GOOD, "startingOffsets": JSON % (3, 0), "endingTimestamp": "1"},
         "resolved start offset 3 is greater than the resolved end offset 0",
     ),
-    "past the end": ({**GOOD, "endingOffsets": JSON % (99, 0)}, "[REPLOG_DATA_LOSS] the offset of good-0 was changed"),
+    "past the end": ({**GOOD, "endingOffsets": JSON % (99, 0)}, "partition good-0's offset was changed from 99 to 4"),
 }
 STREAM = {
     "endingOffsets": ({**GOOD, "endingOffsets": "latest"}, "ending offset not valid in streaming queries"),
@@ -100,7 +100,7 @@ STREAM = {
         "ending timestamp not valid in streaming queries",
     ),
     "endingTimestamp": ({**GOOD, "endingTimestamp": "1"}, "ending timestamp not valid in streaming queries"),
-    "past the end": ({**GOOD, "startingOffsets": JSON % (99, 0)}, "changed from 99 to 4"),
+    "past the end": ({**GOOD, "startingOffsets": JSON % (99, 0)}, "partition good-0's offset was changed from 99 to 4"),
 }
 
 
@@ -177,6 +177,7 @@ def test_a_job_changes_its_format_and_its_address_only(spark, store, good):
         "kafka.group.id": "g", "groupIdPrefix": "p", "kafka.isolation.level": "read_committed",
         "kafkaConsumer.pollTimeoutMs": "1000", "fetchOffset.numRetries": "3", "fetchOffset.retryIntervalMs": "10",
         "kafka.max.poll.records": "9", "kafka.security.protocol": "PLAINTEXT", "maxOffsetsPerTrigger": "1",
+        "kafka.acks": "all",
     }  # fmt: skip
     found = spark.call("batch_offsets", path=None, options=options)
     assert found["rows"] == {"good-0": [0, 1, 2, 3], "good-1": [0, 1]}

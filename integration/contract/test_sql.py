@@ -65,7 +65,7 @@ def test_a_view_reads_one_snapshot_until_it_is_made_again(spark, store, table):
     [
         ("select * from {table}", "use CREATE TEMPORARY VIEW ... USING replog OPTIONS"),
         ("insert into {table} select {columns}", "[REPLOG_MISSING_OPTION] no store is given"),
-        ("insert overwrite inserted select {columns}", "[REPLOG_INVALID_OPTION] save mode overwrite"),
+        ("insert overwrite inserted select {columns}", "[REPLOG_INVALID_OPTION] save mode Overwrite not allowed"),
         (
             "create table listed_copy using replog options (path '{path}', topic 'listed') as select 'a' value",
             "[REPLOG_MISSING_OPTION] no store is given",

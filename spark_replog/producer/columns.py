@@ -126,7 +126,7 @@ class InputColumns:
         if topics.null_count:
             raise InvalidConfigError(
                 ErrorCode.REPLOG_NULL_TOPIC,
-                f"{topics.null_count} of {len(topics)} rows have a null topic and there is no topic option. "
+                f"null topic present in the data: {topics.null_count} of {len(topics)} rows, and no topic option. "
                 "Set the option 'topic' or filter these rows out.",
                 condition="KAFKA_NULL_TOPIC_IN_DATA",
             )

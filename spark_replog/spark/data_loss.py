@@ -61,7 +61,7 @@ def removed_offsets(log_start: int, *, is_trimmed: bool) -> str:
 def offset_changed(topic: str, partition: int, position: int, end: int) -> str:
     """Return the text of a position past the end of the log."""
     return (
-        f"the offset of {topic}-{partition} was changed from {position} to {end}: the position {position} is past "
+        f"partition {topic}-{partition}'s offset was changed from {position} to {end}: the position {position} is past "
         f"the end {end} of the log. Either it was set too high, or rows were lost with a replica that held them."
     )
 

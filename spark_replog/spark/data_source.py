@@ -70,7 +70,7 @@ class ReplogDataSource(DataSource):
         if overwrite:
             raise InvalidConfigError(
                 ErrorCode.REPLOG_INVALID_OPTION,
-                "save mode overwrite is not allowed: a log is never truncated by a write. Use mode('append').",
+                "save mode Overwrite not allowed for Kafka's log, which a write never truncates. Use mode('append').",
             )
         options = parse_sink_options(dict(self.options), streaming=False)
         check_write_schema(schema, topic=options.topic)

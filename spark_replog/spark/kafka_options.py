@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Literal
 
 from spark_replog.config import KEY_PREFIX, keys_of, normalise_key, unknown_option_error
@@ -106,6 +106,13 @@ _WITHOUT_PREFIX: Mapping[Side, frozenset[str]] = {
 }
 """Of the connector itself, without a meaning there: the sink writes headers whenever the column exists, the
 source has no servers to ask again and no consumer group."""
+_OTHER_CLIENT: Mapping[Side, frozenset[str]] = {
+    "sink": _CONSUMER | PROTECTED,
+    "source": _PRODUCER
+    | {"key.serializer", "transactional.id", "value.serializer"}
+    | {key.name for key in keys_of("producer")},
+}
+"""Settings of the client that a side does not use; Kafka's own only log them. Without the prefix they are refused."""
 
 _logged: set[str] = set()
 
@@ -124,11 +131,31 @@ def without_ignored(given: Mapping[str, str], *sides: Side) -> dict[str, str]:
             ignored.append(name)
         else:
             kept[name] = value
-    fresh = [name for name in ignored if name != "includeheaders" and name not in _logged]
+    _say_once("ignored, as there are no servers here", (name for name in ignored if name != "includeheaders"))
+    if len(sides) > 1:
+        return kept
+    others = [name for name in kept if _is_of_other_client(name, sides[0])]
+    client = "producer" if "source" in sides else "consumer"
+    _say_once(f"ignored, as they are settings of a {client} and this is the {sides[0]}", others)
+    return {name: value for name, value in kept.items() if name not in others}
+
+
+def _say_once(why: str, names: Iterable[str]) -> None:
+    fresh = [name for name in names if name not in _logged]
     if fresh:
         _logged.update(fresh)
-        _LOG.warning("ignored, as there are no servers here: %s", ", ".join(sorted(fresh)))
-    return kept
+        _LOG.warning("%s: %s", why, ", ".join(sorted(fresh)))
+
+
+def _is_of_other_client(name: str, side: Side) -> bool:
+    plain = name.removeprefix(KEY_PREFIX)
+    return plain != name and plain in _OTHER_CLIENT[side] and plain not in _read_by(side)
+
+
+def _read_by(side: Side) -> set[str]:
+    """Return the names that a side reads or refuses itself, in lower case."""
+    own = PROTECTED if side == "source" else frozenset({"client.id"})
+    return {key.name.lower() for key in keys_of(*(("producer", "coordinator") if side == "sink" else ()), side)} | own
 
 
 def _is_ignored(name: str, side: Side) -> bool:
@@ -137,9 +164,8 @@ def _is_ignored(name: str, side: Side) -> bool:
     if not name.startswith(KEY_PREFIX):
         return False
     plain = name[len(KEY_PREFIX) :]
-    read_here = {key.name.lower() for key in keys_of(*(("producer", "coordinator") if side == "sink" else ()), side)}
     own = _PRODUCER if side == "sink" else _CONSUMER
-    return plain not in read_here and (plain in _CONNECTION or plain in own or plain.startswith(_PREFIXES))
+    return plain not in _read_by(side) and (plain in _CONNECTION or plain in own or plain.startswith(_PREFIXES))
 
 
 def check_consumer_options(given: Mapping[str, str]) -> None:

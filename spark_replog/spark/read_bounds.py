@@ -122,11 +122,11 @@ def _check_start(starting: Position) -> None:
     if not isinstance(starting, OffsetPosition):
         return
     if LATEST in (starting.default, *starting.topics.values()):
-        raise _invalid("starting offset can't be latest for batch queries. Use earliest or offsets.")
+        raise _invalid("starting offset can't be latest for batch queries on Kafka. Use earliest or offsets.")
     for key, offset in starting.offsets.items():
         if offset == LATEST:
             raise _invalid(
-                f"startingOffsets for {key.topic}-{key.partition} can't be latest for batch queries. "
+                f"startingOffsets for {key.topic}-{key.partition} can't be latest for batch queries on Kafka. "
                 "Use -2 (earliest) or an offset."
             )
 
@@ -135,11 +135,11 @@ def _check_end(ending: Position) -> None:
     if not isinstance(ending, OffsetPosition):
         return
     if EARLIEST in (ending.default, *ending.topics.values()):
-        raise _invalid("ending offset can't be earliest for batch queries. Use latest or offsets.")
+        raise _invalid("ending offset can't be earliest for batch queries on Kafka. Use latest or offsets.")
     for key, offset in ending.offsets.items():
         if offset == EARLIEST:
             raise _invalid(
-                f"ending offset for {key.topic}-{key.partition} can't be earliest for batch queries. "
+                f"ending offset for {key.topic}-{key.partition} can't be earliest for batch queries on Kafka. "
                 "Use -1 (latest) or an offset."
             )
 

@@ -197,6 +197,7 @@ class TestRefusals:
     def test_null_topic(self) -> None:
         error = refused(None, value=pa.array([b"v"] * 2), topic=pa.array(["a", None]))
         assert error.code is ErrorCode.REPLOG_NULL_TOPIC
+        assert "null topic present in the data" in str(error)
         assert "KAFKA_NULL_TOPIC_IN_DATA" in str(error)
 
     def test_two_columns_of_one_name(self) -> None:

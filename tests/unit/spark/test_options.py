@@ -246,11 +246,11 @@ def test_bad_pattern(pattern):
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"startingoffsets": "latest"}, "can't be latest"),
-        ({"startingoffsets": '{"a":{"0":-1}}'}, "startingOffsets for a-0 can't be latest"),
+        ({"startingoffsets": "latest"}, "starting offset can't be latest for batch queries on Kafka"),
+        ({"startingoffsets": '{"a":{"0":-1}}'}, "startingOffsets for a-0 can't be latest for batch queries on Kafka"),
         ({"startingoffsets": '{"a":"latest"}'}, "can't be latest"),
-        ({"endingoffsets": '{"a":{"0":-2}}'}, "ending offset for a-0 can't be earliest"),
-        ({"endingoffsets": "earliest"}, "can't be earliest"),
+        ({"endingoffsets": '{"a":{"0":-2}}'}, "ending offset for a-0 can't be earliest for batch queries on Kafka"),
+        ({"endingoffsets": "earliest"}, "ending offset can't be earliest for batch queries on Kafka"),
         (
             {"startingoffsets": '{"a":{"0":5}}', "endingoffsets": '{"a":{"0":4}}'},
             "specified start offset 5 is greater than the end offset 4.*UNRESOLVED_START_OFFSET_GREATER_THAN",
@@ -351,6 +351,25 @@ def test_kafka_options_that_mean_nothing_here_are_named_once(caplog):
 def test_a_producer_setting_is_never_taken_for_a_harmless_one():
     assert write(**{"kafka.metadata.max.age.ms": "5"}).coordinator.metadata_max_age_ms == 5
     assert write(**{"kafka.linger.ms": "9"}).producer.linger_ms == 9
+
+
+@pytest.mark.parametrize("streaming", [True, False])
+def test_settings_of_kafkas_other_client_are_named_once_as_one_set_of_options_serves_a_job(caplog, streaming):
+    kafka_options._logged.clear()
+    of_producer = {"kafka.acks": "all", "kafka.linger.ms": "x", "kafka.key.serializer": "y", "kafka.retries": "3"}
+    of_consumer = {"kafka.max.poll.records": "9", "kafka.group.id": "g", "kafka.auto.offset.reset": "latest"}
+    for _ in range(2):
+        assert read(streaming, **of_producer) == read(streaming)
+        assert write(streaming, **of_consumer) == write(streaming)
+    assert [record.getMessage() for record in caplog.records] == [
+        "ignored, as they are settings of a producer and this is the source: " + ", ".join(sorted(of_producer)),
+        "ignored, as they are settings of a consumer and this is the sink: " + ", ".join(sorted(of_consumer)),
+    ]
+    with pytest.raises(InvalidConfigError, match="for the source"):
+        write(streaming, **{"group.id": "g"})
+    for name in ("kafka.key.deserializer", "kafka.acsk"):
+        with pytest.raises(InvalidConfigError, match="REPLOG_UNKNOWN_OPTION"):
+            read(streaming, **{name: "x"})
 
 
 def test_a_client_id_is_used_and_so_not_called_ignored(caplog):

@@ -118,7 +118,7 @@ def test_driver_and_tasks_agree_on_what_a_timestamp_column_is(kind, caplog, monk
 def test_a_write_is_refused_in_kafkas_order_save_mode_then_options_then_columns():
     wrong, columns = {"path": "/s", "kafka.key.serializer": "x"}, ddl("key string")
     for options, overwrite, text in (
-        (wrong, True, "save mode overwrite is not allowed"),
+        (wrong, True, "save mode Overwrite not allowed for Kafka"),
         (wrong, False, "kafka option 'key.serializer' is not supported"),
         ({"path": "/s"}, False, "topic option required"),
         ({"path": "/s", "topic": "t"}, False, "Required attribute 'value' not found"),
