@@ -233,10 +233,14 @@ class DelayedOperationPurgatory:
         self._registered_at_purge = self._registered_count() - self.timer.size
         return sum(shard.purge() for shard in self._shards)
 
-    def await_completion(self, operation: DelayedOperation) -> None:
-        """Return once the operation has completed, advancing the timer meanwhile."""
+    def await_completion(self, operation: DelayedOperation, look: Callable[[], None], look_interval_ms: int) -> None:
+        """Return once the operation has completed, advancing the timer and calling ``look`` now and then meanwhile."""
+        next_look_ms = self._clock.monotonic_ms() + look_interval_ms
         while not operation.is_completed:
             self.advance()
+            if self._clock.monotonic_ms() >= next_look_ms:
+                look()
+                next_look_ms = self._clock.monotonic_ms() + look_interval_ms
             next_ms = self.timer.next_expiry_ms()
             nap_ms = WAIT_STEP_MS if next_ms is None else next_ms - self._clock.monotonic_ms()
             if nap_ms > 0:

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from spark_replog.coordinator.delayed_operation import DelayedOperation
 from spark_replog.coordinator.partition import Partition
 from spark_replog.errors import ErrorCode
-from spark_replog.ids import TopicId
+from spark_replog.ids import BrokerId, TopicId
 
 PartitionKey = tuple[TopicId, int]
-LeaderLookup = Callable[[PartitionKey], int | ErrorCode]
-"""The leader epoch of a partition in the newest fold of this process, or why there is none."""
+
+
+class LeaderAndIsr(NamedTuple):
+    """What the newest fold of this process says of a partition."""
+
+    leader_epoch: int
+    isr: Collection[BrokerId]
+
+
+LeaderLookup = Callable[[PartitionKey], LeaderAndIsr | ErrorCode]
+"""A partition in the newest fold, or why it is not there."""
 
 
 @dataclass(slots=True)
@@ -31,13 +41,13 @@ class DelayedProduce(DelayedOperation):
 
     A pending partition is done with (A) the error of its lookup, where it is not there any more; (B)
     NOT_LEADER_OR_FOLLOWER, where its leader epoch is another than when the tail was made; (C) what
-    ``Partition.check_enough_replicas_reach_offset`` answers.
+    ``Partition.check_enough_replicas_reach_offset`` answers, of those that are in sync by then.
 
     Args:
         timeout_ms: until REQUEST_TIMED_OUT for what is still pending.
         partitions: the provisional tails, by (topic id, partition).
         statuses: what each of them waits for.
-        lookup: the leader epoch now.
+        lookup: leader epoch and ISR now.
     """
 
     __slots__ = ("_lookup", "_partitions", "statuses")
@@ -73,11 +83,12 @@ class DelayedProduce(DelayedOperation):
 
     def _judge(self, key: PartitionKey, required_offset: int) -> tuple[bool, ErrorCode | None]:
         partition = self._partitions[key]
-        leader_epoch = self._lookup(key)
-        if isinstance(leader_epoch, ErrorCode):
-            return True, leader_epoch
-        if leader_epoch != partition.leader_epoch:
+        now = self._lookup(key)
+        if isinstance(now, ErrorCode):
+            return True, now
+        if now.leader_epoch != partition.leader_epoch:
             return True, ErrorCode.NOT_LEADER_OR_FOLLOWER
+        partition.follow_shrink(now.isr)
         return partition.check_enough_replicas_reach_offset(required_offset)
 
 

@@ -12,7 +12,12 @@ from spark_replog.config import CoordinatorConfig
 from spark_replog.coordinator.authorizer import Authorizer
 from spark_replog.coordinator.cluster import Cluster
 from spark_replog.coordinator.delayed_operation import DelayedOperationPurgatory
-from spark_replog.coordinator.delayed_produce import DelayedProduce, PartitionKey, delayed_produce_required
+from spark_replog.coordinator.delayed_produce import (
+    DelayedProduce,
+    LeaderAndIsr,
+    PartitionKey,
+    delayed_produce_required,
+)
 from spark_replog.coordinator.failover import LeaderFailover
 from spark_replog.coordinator.local_log import find_under_min_isr, find_unwritable, partitions_of, without_partitions
 from spark_replog.coordinator.replica_fetcher import ObjectKey, ReplicaFetcher
@@ -99,7 +104,7 @@ class LedgerAppend:
         self._absent: frozenset[BrokerId] = frozenset()
         self._has_looked_for_leaders = False
         # Of the ledger alone: a parked operation must keep neither this append nor what it names.
-        self._lookup = partial(_leader_epoch, ledger)
+        self._lookup = partial(_leader_and_isr, ledger)
 
     def run(self) -> CommandResult:
         """Decide the append and return what the fold answered.
@@ -209,7 +214,11 @@ class LedgerAppend:
             this,
             self._known,
             RoundServices(
-                services.purgatory, services.fetcher, services.clock, services.config.replica_lag_time_max_ms
+                services.purgatory,
+                services.fetcher,
+                services.clock,
+                services.config.replica_lag_time_max_ms,
+                self._ledger.refresh,
             ),
             self._lookup,
             max(0, self._deadline_ms - services.clock.monotonic_ms()),
@@ -441,10 +450,11 @@ class LedgerAppend:
         )
 
 
-def _leader_epoch(ledger: Ledger[TopicLedgerState], key: PartitionKey) -> int | ErrorCode:
+def _leader_and_isr(ledger: Ledger[TopicLedgerState], key: PartitionKey) -> LeaderAndIsr | ErrorCode:
     topic_id, number = key
     with ledger.lock:
         topic = ledger.state.topics.get(topic_id)
         if topic is None or topic.closed:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        return topic.partitions[number].leader_epoch
+        found = topic.partitions[number]
+        return LeaderAndIsr(found.leader_epoch, found.isr)

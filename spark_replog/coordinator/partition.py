@@ -8,7 +8,7 @@ needs no confirmation by a controller: it is decided by the same ENTRY as the ap
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from spark_replog.errors import ErrorCode
 from spark_replog.ids import BrokerId
@@ -81,6 +81,11 @@ class Partition:
     def shrink(self, broker_id: BrokerId) -> None:
         """Take a broker out of the ISR, by the ENTRY that is being prepared."""
         self._departed |= {broker_id}
+
+    def follow_shrink(self, isr: Collection[BrokerId]) -> None:
+        """Wait no more for who has left the ISR by another's ENTRY; who joined is for the next judgement."""
+        if not self._isr.issubset(isr):
+            self._isr = self._isr.intersection(isr)
 
     def replica_end_offset(self, broker_id: BrokerId) -> int:
         """Return where the replica's log ends: before the first object that it lacks."""

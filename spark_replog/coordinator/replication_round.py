@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 
 from spark_replog.clock import Clock
@@ -29,6 +29,10 @@ from spark_replog.log.commands import Append, Section
 from spark_replog.log.topic_state import PartitionState, TopicLedgerState
 
 _log = logging.getLogger(__name__)
+
+
+LOOK_INTERVAL_MS = 1_000
+"""How often an append that waits folds what other processes decided: one get per metadata root."""
 
 
 @dataclass(slots=True)
@@ -169,12 +173,13 @@ def _tail_of(
 
 @dataclass(frozen=True, slots=True)
 class RoundServices:
-    """What a round waits with: timers, copies, time."""
+    """What a round waits with: timers, copies, time, and the newest entries of the ledger."""
 
     purgatory: DelayedOperationPurgatory
     fetcher: ReplicaFetcher
     clock: Clock
     lag_ms: int
+    refresh: Callable[[], object]
 
 
 def run_round(
@@ -230,7 +235,15 @@ def run_round(
     # A replica may be late by lag_ms: behind that, not at it.
     lag_timer = purgatory.timer.add(services.clock.monotonic_ms() + lag_ms + 1, lagging)
     copies = [services.fetcher.submit(job, target, copied) for job, target in this.missing]
-    purgatory.await_completion(operation)
+    def look() -> None:
+        """See who left the ISR, or was elected, by another process's ENTRY: nobody else would tell."""
+        try:
+            services.refresh()
+        except ReplogError as error:
+            _log.info("an append that waits for copies could not look for newer entries: %s", error)
+        operation.safe_try_complete()
+
+    purgatory.await_completion(operation, look, LOOK_INTERVAL_MS)
     purgatory.timer.cancel(lag_timer)
     for future in copies:  # what nobody waits for any more is not begun: its replica left, or another leads
         future.cancel()

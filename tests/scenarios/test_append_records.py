@@ -10,7 +10,8 @@ from dataclasses import replace
 import pytest
 
 from spark_replog.config import CoordinatorConfig
-from spark_replog.coordinator import ledger_append
+from spark_replog.coordinator import ledger_append, replication_round
+from spark_replog.coordinator.cluster import Cluster
 from spark_replog.coordinator.produce_response import NO_TIMESTAMP, UNKNOWN_OFFSET
 from spark_replog.errors import ErrorCode
 from spark_replog.log.commands import (
@@ -290,6 +291,32 @@ def test_an_election_answers_a_parked_append_at_once(store, faults) -> None:
         assert not is_alive  # long before the lag time
         # One replica is left, and the topic wants two.
         assert codes(answers[0]) == ["NOT_ENOUGH_REPLICAS"]
+
+
+def test_an_isr_change_of_another_process_wakes_a_parked_append(store, faults, monkeypatch) -> None:
+    monkeypatch.setattr(replication_round, "LOOK_INTERVAL_MS", 1)
+    store.create("orders")
+    leader, second, third = store.controller.describe_topic("orders").partitions[0].replicas
+    config = CoordinatorConfig(replica_lag_time_max_ms=30_000, request_timeout_ms=90_000, replica_rejoin_wait_ms=60_000)
+    with faults(store, config) as broken:
+        objects = (store.put("orders", {0: 1}, {leader, second}),)
+        broken.stores[third].data_gate.clear()
+        answers: list = []
+        waiting = threading.Thread(
+            target=lambda: answers.append(store.append("orders", {0: 1}, batch=0, objects=objects))
+        )
+        waiting.start()
+        while not store.manager._services.purgatory.delayed_count:
+            threading.Event().wait(0.005)
+        other = Cluster.open(store.cluster.path)
+        leave = encode_command(IsrChange(None, third, False, other.clock.now_ms()))
+        other.topic_ledger(other.lookup("orders").ledger_id).append(lambda _: leave, timeout_ms=10_000)
+        waiting.join(15)
+        is_alive, broken.stores[third].data_gate = waiting.is_alive(), threading.Event()
+        assert not is_alive  # long before the lag time
+        assert codes(answers[0]) == [None]
+        assert set(store.isr("orders")) == {leader, second}
+        assert ends(store) == [1]
 
 
 @pytest.mark.parametrize("acks", [-1, 1])

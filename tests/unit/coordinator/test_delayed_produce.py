@@ -9,6 +9,7 @@ import pytest
 from spark_replog.coordinator.delayed_operation import DelayedOperationPurgatory
 from spark_replog.coordinator.delayed_produce import (
     DelayedProduce,
+    LeaderAndIsr,
     PartitionKey,
     ProducePartitionStatus,
     delayed_produce_required,
@@ -24,10 +25,10 @@ class Leaders:
     """What the fold of the process says of each partition."""
 
     def __init__(self) -> None:
-        self.answers: dict[PartitionKey, int | ErrorCode] = {}
+        self.answers: dict[PartitionKey, LeaderAndIsr | ErrorCode] = {}
 
-    def __call__(self, key: PartitionKey) -> int | ErrorCode:
-        return self.answers.get(key, 0)
+    def __call__(self, key: PartitionKey) -> LeaderAndIsr | ErrorCode:
+        return self.answers.get(key, LeaderAndIsr(0, (1, 2)))
 
 
 def one_waiting(
@@ -59,7 +60,7 @@ def test_case_b_another_leads_the_partition() -> None:
     operation, _, leaders = one_waiting(ObjectCopies({1}))
     purgatory = DelayedOperationPurgatory(clock=ManualClock())
     assert not purgatory.try_complete_else_watch(operation, [KEY])
-    leaders.answers[KEY] = 1
+    leaders.answers[KEY] = LeaderAndIsr(1, (1, 2))
     assert purgatory.check_and_complete(KEY) == 1
     assert operation.errors() == {KEY: ErrorCode.NOT_LEADER_OR_FOLLOWER}
     assert purgatory.delayed_count == 0
@@ -96,6 +97,17 @@ def test_case_c2_every_in_sync_replica_reached_the_offset() -> None:
     assert operation.safe_try_complete()
     assert operation.errors() == {}
     assert not operation.safe_try_complete()
+
+
+@pytest.mark.parametrize(("min_insync", "error"), [(1, None), (2, ErrorCode.NOT_ENOUGH_REPLICAS)])
+def test_case_c_who_left_the_isr_by_anothers_entry_is_not_waited_for(min_insync: int, error: ErrorCode | None) -> None:
+    operation, partition, leaders = one_waiting(ObjectCopies({1}), min_insync=min_insync)
+    leaders.answers[KEY] = LeaderAndIsr(0, (1, 2, 3))
+    assert not operation.safe_try_complete()
+    leaders.answers[KEY] = LeaderAndIsr(0, (1, 3))
+    assert operation.safe_try_complete()
+    assert operation.errors() == ({KEY: error} if error else {})
+    assert partition.in_sync == {1}
 
 
 def test_the_rows_must_all_be_there() -> None:

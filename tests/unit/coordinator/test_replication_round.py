@@ -9,6 +9,7 @@ import pytest
 
 from spark_replog.clock import SYSTEM_CLOCK
 from spark_replog.coordinator.delayed_operation import DelayedOperationPurgatory
+from spark_replog.coordinator.delayed_produce import LeaderAndIsr
 from spark_replog.coordinator.replica_fetcher import CopyJob
 from spark_replog.coordinator.replication_round import Replication, RoundServices, is_replicated, plan_round, run_round
 from spark_replog.errors import ErrorCode, ReplogError
@@ -102,7 +103,7 @@ def test_a_round_without_sources_ends_at_once_blames_no_target_and_leaves_no_tim
     this = plan_round(state, "L", append("new", frozenset({0})), known, 0)
     purgatory = DelayedOperationPurgatory()
     fetcher: Any = SourcesFail()
-    services = RoundServices(purgatory, fetcher, SYSTEM_CLOCK, 14_000)
-    run_round(this, known, services, lambda key: 0, 28_000)
+    services = RoundServices(purgatory, fetcher, SYSTEM_CLOCK, 14_000, lambda: None)
+    run_round(this, known, services, lambda key: LeaderAndIsr(0, ALL), 28_000)
     assert known.departed == {} and known.lost == {(0, "new"): (0,)}
     assert purgatory.timer.size == 0  # a late one would take replicas out of the next round
