@@ -133,7 +133,7 @@ class RecordAccumulator:
         Raises:
             InvalidConfigError: MESSAGE_TOO_LARGE, larger than ``buffer.memory``.
             RetriableError: REPLOG_BUFFER_EXHAUSTED; nothing was appended.
-            ReplogError: INVALID_REQUEST, the producer is closed.
+            ReplogError: REPLOG_PRODUCER_CLOSED, the producer is closed.
         """
         with self._lock:
             if sticky is not None:
@@ -197,7 +197,7 @@ class RecordAccumulator:
             The handle of the first record.
 
         Raises:
-            ReplogError: INVALID_REQUEST, the accumulator is closed.
+            ReplogError: REPLOG_PRODUCER_CLOSED, the accumulator is closed.
         """
         queue = self.queue(topic_partition)
         with self._lock:
@@ -397,6 +397,11 @@ class RecordAccumulator:
                 queue.batches.clear()
         self._abort(batches, error)
 
+    def abandon(self, error: ReplogError) -> None:
+        """In a forked child: nobody here decides what waits, so nobody is to wait for it. Takes no lock."""
+        for batch in list(self._incomplete):
+            batch.result.abandon(error)
+
     def abort_undrained(self, error: ReplogError, *, numbered_too: bool = False) -> None:
         """Fail every batch that waits; those on their way stay, and so do those that were before unless told."""
         batches: list[ProducerBatch] = []
@@ -423,7 +428,7 @@ class RecordAccumulator:
     def _check_open(self) -> None:
         if self._is_closed:
             raise ReplogError(
-                ErrorCode.INVALID_REQUEST, "the producer was closed while a record was sent. Open a new one."
+                ErrorCode.REPLOG_PRODUCER_CLOSED, "the producer was closed while a record was sent. Open a new one."
             )
 
     def _assign(self, queue: PartitionQueue, destination: Destination) -> None:

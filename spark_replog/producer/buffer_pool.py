@@ -105,7 +105,7 @@ class BufferPool:
         Raises:
             InvalidConfigError: MESSAGE_TOO_LARGE, more than the pool will ever have.
             RetriableError: REPLOG_BUFFER_EXHAUSTED after ``max_block_ms``; nothing is held.
-            ReplogError: INVALID_REQUEST, the pool was closed; nothing is held.
+            ReplogError: REPLOG_PRODUCER_CLOSED, the pool was closed; nothing is held.
         """
         self._reserve(size_bytes, max_block_ms, run_once, takes_buffer=False)
 
@@ -246,7 +246,7 @@ class BufferPool:
     def _check_open(self) -> None:
         if self._is_closed:
             raise ReplogError(
-                ErrorCode.INVALID_REQUEST,
+                ErrorCode.REPLOG_PRODUCER_CLOSED,
                 "the producer was closed while memory was asked for. Open a new one.",
             )
 

@@ -216,14 +216,18 @@ class Producer:
             TimeoutError: it took longer; everything goes on.
             ReplogError: REPLOG_NOT_FORK_SAFE.
         """
-        if self._refusal is not None and self._refusal.code is ErrorCode.REPLOG_NOT_FORK_SAFE:
-            self._refuse()
+        self._refuse_in_child()
         self._refuse_in_callback("flush()")
         if not self._accumulator.flush(None if timeout is None else int(timeout * 1000)):
             raise TimeoutError(f"[REQUEST_TIMED_OUT] flush() took longer than {timeout} s. Call it again.")
 
     def metrics(self) -> dict[str, float]:
-        """Return what was counted, under Kafka's names; see docs/producer.md."""
+        """Return what was counted, under Kafka's names; see docs/producer.md.
+
+        Raises:
+            ReplogError: REPLOG_NOT_FORK_SAFE.
+        """
+        self._refuse_in_child()
         return self._metrics.read() | self._pool.metrics() | {
             "requests-in-flight": self._sender.in_flight_count,
             "metadata-topics": len(self._topics),
@@ -413,6 +417,8 @@ class Producer:
     def _on_send_error(self, topic: str, partition: int | None, error: Exception) -> RecordHandle:
         """Return a failed handle for what Kafka calls an API error; raise what is the caller's mistake."""
         found = error.error if isinstance(error, _Failed) else error
+        if self._thread.error is not None and getattr(found, "code", None) is ErrorCode.REPLOG_PRODUCER_CLOSED:
+            found = self._thread.error  # why it closed
         where = TopicPartition(topic, -1 if partition is None else partition)
         if self._interceptors:
             self._interceptors.on_acknowledgement(RecordMetadata(topic, where.partition, -1, -1), found)
@@ -428,6 +434,10 @@ class Producer:
         result = BatchResult(where)
         result.fail(found)
         return RecordHandle(result, 0)
+
+    def _refuse_in_child(self) -> None:
+        if self._refusal is not None and self._refusal.code is ErrorCode.REPLOG_NOT_FORK_SAFE:
+            self._refuse()
 
     def _refuse_in_callback(self, call: str) -> None:
         if self._thread.is_current:
@@ -455,6 +465,7 @@ class Producer:
             "this producer was made before the process forked, and its sender stayed behind. Make one in the child.",
         )
         self._topics = {}
+        self._accumulator.abandon(self._refusal)
 
 
 class _Failed(ReplogError):

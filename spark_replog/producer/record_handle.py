@@ -100,6 +100,15 @@ class BatchResult:
         self._record_errors = record_errors or {}
         self._decide()
 
+    def abandon(self, error: ReplogError) -> None:
+        """Fail in a forked child, whose parent decides: other threads' locks stayed locked, so all are new."""
+        self._error = error
+        self._callbacks = []
+        self._lock = threading.Lock()
+        self._decided, self._settled = threading.Event(), threading.Event()
+        self._decided.set()
+        self._settled.set()
+
     def split(self, parts: Sequence[BatchResult], starts: Sequence[int]) -> None:
         """Pass the records on: those from ``starts[i]`` have the outcome of ``parts[i]``."""
         with self._lock:

@@ -127,7 +127,7 @@ def test_close_fails_all_waiters_and_new_ones() -> None:
     for thread in threads:
         thread.join(WAIT_SECONDS)
     ask()
-    assert codes == [ErrorCode.INVALID_REQUEST] * 3
+    assert codes == [ErrorCode.REPLOG_PRODUCER_CLOSED] * 3
     it.deallocate(1)
     assert it.available_bytes == 1
 

@@ -370,10 +370,19 @@ def test_a_forked_child_is_refused_and_the_parent_goes_on(shop):
     shop.topic()
     producer = shop.producer()
     producer.send("orders", b"parent").result(10)
+    shop.brokers.faulty[0]._stall_ms = 300
+    shop.brokers.faulty[0].fail_next("create", Fault.STALL, key_part="/data/")
+    waiting = producer.send("orders", b"waiting")
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:  # pragma: no cover
-        for call in (lambda: producer.send("orders", b"child"), lambda: producer.partitions_for("other")):
+        for call in (
+            lambda: producer.send("orders", b"child"),
+            lambda: producer.partitions_for("other"),
+            producer.metrics,
+            producer.flush,
+            waiting.result,
+        ):
             try:
                 call()
                 os.write(writing, b"sent ")
@@ -381,10 +390,10 @@ def test_a_forked_child_is_refused_and_the_parent_goes_on(shop):
                 os.write(writing, error.code.name.encode() + b" ")
         os._exit(0)
     os.waitpid(child, 0)
-    assert os.read(reading, 100).split() == [b"REPLOG_NOT_FORK_SAFE"] * 2
+    assert os.read(reading, 200).split() == [b"REPLOG_NOT_FORK_SAFE"] * 5
     os.close(reading)
     os.close(writing)
-    assert producer.send("orders", b"again").result(10).offset == 1
+    assert (waiting.result(10).offset, producer.send("orders", b"again").result(10).offset) == (1, 2)
 
 
 def test_spark_is_not_imported():

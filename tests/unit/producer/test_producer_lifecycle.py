@@ -220,7 +220,20 @@ def test_a_thread_that_ends_unexpectedly_fails_what_waits_and_says_so(shop, monk
     error = handle.exception(SECONDS)
     assert error.code is ErrorCode.UNKNOWN_SERVER_ERROR
     assert "a mistake of ours" in str(error)
+    assert producer.send("orders", b"behind it").exception(SECONDS) is error
     assert "the sender's thread ended" in caplog.text
+
+
+def test_a_send_beside_a_close_is_refused_as_one_behind_it(shop, monkeypatch):
+    shop.topic()
+    producer = shop.producer()
+    producer.partitions_for("orders")
+    real = producer._now_ms
+    monkeypatch.setattr(producer, "_now_ms", lambda: (producer.close(), real())[1])
+    with pytest.raises(ReplogError) as refused:
+        producer.send("orders", b"v")
+    assert refused.value.code is ErrorCode.REPLOG_PRODUCER_CLOSED
+    assert shop.values() == []
 
 
 def test_records_without_key_go_less_to_partitions_that_wait(shop):
