@@ -158,6 +158,8 @@ def _opened(name: str, kind: str) -> Iterator[IO[bytes]]:
         return
     if kind == "parquet":
         raise click.UsageError("a Parquet file is read from its end: give it as a file, not through a pipe")
+    if sys.stdin is None:
+        raise InvalidConfigError(ErrorCode.REPLOG_INPUT, "standard input is closed. Name a file, or pipe records in.")
     yield sys.stdin.buffer
 
 

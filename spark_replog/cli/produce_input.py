@@ -66,16 +66,20 @@ def read_batches(
 def _chunks(stream: IO[bytes]) -> Iterator[list[bytes]]:
     """Yield lines without their ends, as many as came together: a pipe's reader does not wait for more."""
     read = getattr(stream, "read1", stream.read)
-    rest = b""
+    rest: list[bytes] = []  # of a line that goes on; joined once, however long it is
     while True:
         data = read(_READ_BYTES)
         if not data:
             break
-        *lines, rest = (rest + data).split(b"\n")
-        if lines:
+        first, *others = data.split(b"\n")
+        rest.append(first)
+        if others:
+            lines = [b"".join(rest), *others]
+            rest = [lines.pop()]
             yield [line.removesuffix(b"\r") for line in lines]
-    if rest:
-        yield [rest.removesuffix(b"\r")]
+    last = b"".join(rest)
+    if last:
+        yield [last.removesuffix(b"\r")]
 
 
 def _lines(stream: IO[bytes], separator: str | None) -> Iterator[pa.RecordBatch]:

@@ -235,6 +235,7 @@ def run_round(
     # A replica may be late by lag_ms: behind that, not at it.
     lag_timer = purgatory.timer.add(services.clock.monotonic_ms() + lag_ms + 1, lagging)
     copies = [services.fetcher.submit(job, target, copied) for job, target in this.missing]
+
     def look() -> None:
         """See who left the ISR, or was elected, by another process's ENTRY: nobody else would tell."""
         try:

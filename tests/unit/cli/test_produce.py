@@ -148,6 +148,21 @@ def test_failures(store, replog, tmp_path, monkeypatch, arguments, said, code):
     assert records(store) == []
 
 
+def test_a_standard_input_that_is_closed_is_told(store, replog, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", None)
+    answer = replog("produce", "t")
+    assert (answer.exit_code, "standard input is closed" in answer.err) == (2, True)
+
+
+def test_a_line_may_come_in_many_pieces(monkeypatch):
+    monkeypatch.setattr(produce_input, "_READ_BYTES", 10)
+    long = b"x" * 1_003
+    (batch,) = produce_input.read_batches(io.BytesIO(long), "-", "lines", None, None)
+    assert batch.column("value").to_pylist() == [long]
+    pieces = list(produce_input.read_batches(io.BytesIO(b"a\r\n" + long + b"\n\nb"), "-", "lines", None, None))
+    assert [value for each in pieces for value in each.column("value").to_pylist()] == [b"a", long, b"", b"b"]
+
+
 def test_a_failure_says_what_was_acknowledged_before(store, replog, tmp_path, monkeypatch):
     monkeypatch.setattr(produce_input, "_READ_BYTES", 4)
     (tmp_path / "in.jsonl").write_text('{"a":1}\n{"a":2}\nno json\n')
