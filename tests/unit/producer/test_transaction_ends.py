@@ -225,6 +225,47 @@ def test_a_close_without_time_does_not_wait_for_the_puts_of_an_open_transaction(
     assert shop.values() == [] and shop.brokers.put_count() >= put_count
 
 
+def test_a_close_drops_what_is_stored_behind_it(shop):
+    shop.topic()
+    producer = shop.producer(**TILL)
+    producer.begin_transaction()
+    shop.brokers.faulty[0]._stall_ms = 200
+    shop.brokers.faulty[0].fail_next("create", Fault.STALL, key_part="/data/")
+    sent = producer.send("orders", b"on its way")
+    while producer._sender.in_flight_count == 0:
+        threading.Event().wait(0.001)
+    assert in_time(producer.close) is None
+    assert sent.exception(0).code is ErrorCode.REPLOG_TRANSACTION_ABORTED
+    assert shop.values() == []
+
+
+def test_a_close_ends_though_a_commit_of_another_thread_is_refused_before_its_append(shop, monkeypatch):
+    shop.topic()
+    producer = shop.producer(**TILL)
+    producer.begin_transaction()
+    handle = producer.send("orders", b"v")
+    entered, go = threading.Event(), threading.Event()
+    refusal = InvalidConfigError(ErrorCode.INVALID_TXN_STATE, "no.")
+
+    def check_commit():
+        if handle.batch_result.wait_until_settled(0):  # the second check, behind the flush
+            entered.set()
+            assert go.wait(20)
+            raise refusal
+
+    monkeypatch.setattr(producer._transactions, "check_commit", check_commit)
+    with ThreadPoolExecutor(2) as pool:
+        commit = pool.submit(producer.commit_transaction)
+        assert entered.wait(20)
+        close = pool.submit(producer.close)
+        while producer._refusal is None:
+            threading.Event().wait(0.001)
+        go.set()
+        assert commit.exception(20) is refusal
+        assert close.exception(20) is None
+    assert handle.exception(0).code is ErrorCode.REPLOG_TRANSACTION_ABORTED
+
+
 def test_a_close_in_a_callback_drops_the_open_transaction(shop):
     shop.topic()
     producer = shop.producer(**TILL)
