@@ -358,7 +358,6 @@ class TransactionCoordinator:
             self.state = TransactionState.IN_DOUBT
         else:
             self.error = error
-            self._append = None
             self.state = TransactionState.OPEN
         if self._drop_error is not None:
             self.drop(error)

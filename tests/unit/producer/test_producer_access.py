@@ -32,15 +32,19 @@ def test_an_unauthorised_topic_fails_its_own_records_and_the_others_are_written(
     assert (shop.values("open"), shop.values("closed")) == ([b"y"], [b"before"])
 
 
-def test_a_transactional_id_that_is_anothers_is_refused(shop):
+def test_a_transactional_id_that_is_anothers_is_refused_and_its_owner_not_fenced(shop):
     shop.topic("orders")
     deny_all_but(shop, ResourceType.TRANSACTIONAL_ID, "till", "User:other")
+    owner = shop.producer(**{"transactional.id": "till", "principal": "User:other"})
+    owner.begin_transaction()
+    owner.send("orders", b"the owner's")
     producer = shop.producer(**{"transactional.id": "till", "principal": "me"})
     producer.begin_transaction()
     producer.send("orders", b"a")
     with pytest.raises(ReplogError, match="TRANSACTIONAL_ID_AUTHORIZATION_FAILED"):
         producer.commit_transaction()
-    assert shop.values("orders") == []
+    owner.commit_transaction()
+    assert shop.values("orders") == [b"the owner's"]
 
 
 def test_the_wait_for_a_quota_shows_in_the_metrics(shop):
