@@ -208,10 +208,14 @@ def test_classes_without_their_arrow_form_are_refused_there_by_the_methods_name(
 
 def test_a_topic_that_comes_in_time_is_waited_for(shop):
     producer = shop.producer(max__block__ms=10_000)
+    left_ms = []
+    real = producer._append_record
+    producer._append_record = lambda *arguments: (left_ms.append(arguments[6]), real(*arguments))[1]
     timer = threading.Timer(0.2, shop.topic)
     timer.start()
     assert producer.send("orders", b"v").result(10).offset == 0
     timer.join()
+    assert 0 < left_ms[0] < 10_000  # what the topic took of max.block.ms is not there for memory
 
 
 def test_a_partition_that_comes_in_time_is_waited_for(shop):
@@ -346,6 +350,7 @@ def test_a_close_without_time_fails_what_is_left(shop):
     producer.close(0)
     assert code_of(handle) is ErrorCode.REPLOG_PRODUCER_CLOSED
     assert "closed forcefully" in str(handle.exception(0))
+    assert producer._appender._stopped.is_set()  # no append goes on behind it
 
 
 def test_close_and_flush_in_a_callback_do_not_wait_for_themselves(shop):

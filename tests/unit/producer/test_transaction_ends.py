@@ -156,6 +156,41 @@ def test_a_table_of_which_a_part_was_refused_can_be_aborted_only(shop):
     assert shop.values() == [b"after"]
 
 
+def test_a_table_in_the_middle_of_which_a_users_class_raises_can_be_aborted_only(shop):
+    shop.topic()
+
+    class Raising:
+        calls = 0
+
+        def partition_array(self, keys, count):
+            self.calls += 1
+            return [0] if self.calls == 1 else {}["mine"]
+
+    producer = shop.producer(**TILL, **{"partitioner.class": Raising})
+    parts = [pa.record_batch({"value": pa.array([value], pa.binary())}) for value in (b"1", b"2")]
+    producer.begin_transaction()
+    with pytest.raises(KeyError, match="mine"):
+        producer.send_arrow("orders", pa.Table.from_batches(parts))
+    with pytest.raises(InvalidConfigError, match="abort_transaction"):
+        producer.commit_transaction()
+    producer.abort_transaction()
+    assert shop.values() == []
+
+
+def test_an_abort_does_not_wait_for_batches_that_wait_to_be_put_again(shop):
+    shop.topic()
+    producer = shop.producer(**TILL | {"retry.backoff.ms": 60_000, "retry.backoff.max.ms": 60_000})
+    producer.begin_transaction()
+    producer.partitions_for("orders")
+    shop.brokers.faulty[0].fail_next("create", Fault.REFUSE, key_part="/data/", times=1_000)
+    handle = producer.send("orders", b"v")
+    while not shop.brokers.faulty[0].injected or not producer._accumulator.has_undrained:
+        assert not handle.done()
+        threading.Event().wait(0.001)
+    assert in_time(producer.abort_transaction) is None
+    assert handle.exception(0).code is ErrorCode.REPLOG_TRANSACTION_ABORTED  # and no time-out
+
+
 def test_a_close_does_not_wait_for_a_commit_without_answer(shop, monkeypatch):
     producer, handle = in_doubt(shop, monkeypatch)
     assert in_time(producer.close) is None
