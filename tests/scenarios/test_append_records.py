@@ -320,8 +320,9 @@ def test_an_isr_change_of_another_process_wakes_a_parked_append(store, faults, m
 
 
 @pytest.mark.parametrize("acks", [-1, 1])
-def test_an_append_that_elects_wakes_those_that_wait(store, faults, parked, acks: int) -> None:
+def test_an_append_that_elects_wakes_those_that_wait(store, faults, parked, monkeypatch, acks: int) -> None:
     # With acks=all the leader leaves because it takes no copy, with acks=1 because it is looked for and not there.
+    monkeypatch.setattr(replication_round, "LOOK_INTERVAL_MS", 10**6)  # not by looking for other processes' entries
     store.create("orders")
     leader, second, third = store.controller.describe_topic("orders").partitions[0].replicas
     config = CoordinatorConfig(replica_lag_time_max_ms=10_000, replica_catchup_budget_ms=0)

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from spark_replog.coordinator.catch_up import CatchUp
 from spark_replog.coordinator.replica_fetcher import ReplicaFetcher
+from spark_replog.errors import ErrorCode, RetriableError
 from spark_replog.testing.manual_clock import ManualClock
 
 
@@ -54,3 +55,23 @@ def test_a_follower_that_failed_is_left_alone_for_the_backoff(store) -> None:
     catch_up.copy_to_followers(ledger_of(store))
     assert asked == [1, 1] and store.high_watermarks("orders") == [1]
     assert fetcher._targets[1].failure_count == 0  # the next failure waits as briefly as the first
+
+
+def test_a_follower_that_takes_no_copies_stays_in_sync_where_it_alone_holds_rows(store) -> None:
+    # Its root answers, so an election cuts nothing: a shrink that cut its rows would lose what acks=1 acknowledged.
+    store.config = replace(store.config, replica_catchup_budget_ms=0)
+    store.reopen()
+    store.create("orders")
+    for batch, holders in enumerate(({0}, {1})):
+        assert store.append("orders", {0: 1}, batch=batch, holders=holders, acks=1).error is None
+    config = replace(store.config, replica_catchup_budget_ms=5_000)
+    fetcher = ReplicaFetcher(store.cluster.brokers, config, clock=store.cluster.clock)
+
+    def copy(job, target, *args, **more):
+        sources = {} if target == 1 else {"sources": str(job.sources)}
+        raise RetriableError(ErrorCode.KAFKA_STORAGE_ERROR, "it neither reads nor writes. Look at it.", **sources)
+
+    fetcher.copy = copy  # type: ignore[method-assign]
+    CatchUp(store.cluster.brokers, config, store.cluster.clock, fetcher).copy_to_followers(ledger_of(store))
+    (partition,) = store.controller.describe_topic("orders").partitions
+    assert (partition.log_end_offset, partition.isr) == (2, (0, 1, 2))
