@@ -150,7 +150,8 @@ def _damaged(root: str, position: int, why: str) -> CorruptDataError:
     return CorruptDataError(
         ErrorCode.CORRUPT_MESSAGE,
         f"The journal record at position {position} of {root} is damaged: {why}. "
-        "Move this journal's folder away and run `replog store repair --rebuild BROKER`; the other roots serve on.",
+        "Of three metadata roots or more the others serve on: move this journal's folder away and run "
+        "`replog store repair --rebuild BROKER`. Of fewer, put the file back as it was: nothing else knows it.",
         root=root,
         position=position,
     )

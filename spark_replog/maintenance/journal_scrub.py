@@ -219,6 +219,11 @@ class _LedgerScrub:
             self._report.behind_count += 1
 
     def _remedy(self, journal: _Journal) -> str:
+        root_count = len(self._prefix.views)
+        if root_count == 1:
+            return "Put this journal back as it was: nothing else knows it."
+        if root_count == 2:
+            return "Put this journal back as it was, or empty the whole root and run replog store repair."
         return f"Move this journal's folder away and run replog store repair --rebuild {journal.broker_id}."
 
 

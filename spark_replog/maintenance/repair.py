@@ -132,14 +132,15 @@ class StoreRepair:
         self._fetcher = ReplicaFetcher(self._brokers, self._config, clock=cluster.clock)
         self._catch_up = CatchUp(self._brokers, self._config, cluster.clock, self._fetcher)
         self._report = RepairReport()
+        self._stale: list[BrokerId] = []
         self._verified: dict[tuple[BrokerId, LedgerId], set[ObjectKey]] = {}
 
     def run(self) -> RepairReport:
         """Repair what can be reached.
 
         Raises:
-            RetriableError: REPLOG_NO_QUORUM: too few metadata roots are left to know what was decided.
-                Nothing was changed.
+            RetriableError: REPLOG_NO_QUORUM: too few metadata roots are left to know what was decided, or
+                would be without those to rebuild. Every root file is where it was.
         """
         pair = find_lost_of_pair(self._brokers)
         records = 0
@@ -147,6 +148,7 @@ class StoreRepair:
             records = rebuild_one_of_pair(self._brokers, *pair, partial(self._on_progress, pair[0], "journal"))
         self._cluster.refresh()
         roots = {broker_id: self._look(broker_id) for broker_id in self._brokers.broker_ids}
+        self._give_up_stale(roots)
         self._report.roots = roots
         ledger_ids = self._ledger_ids()
         lost = [each for each in roots.values() if each.condition is RootCondition.LOST]
@@ -169,11 +171,35 @@ class StoreRepair:
                 detail = f"its replog.json is that of broker {found.broker_id} of cluster {found.cluster_id}"
                 return RootRepair(broker_id, RootCondition.FOREIGN, detail=detail)
             if found is not None and (broker_id in self._rebuild or self._is_out(broker_id)):
-                store.delete(ROOT_FILE_KEY)
+                self._stale.append(broker_id)
                 found = None
         except ReplogError as error:
             return RootRepair(broker_id, RootCondition.UNREACHABLE, detail=str(error))
         return RootRepair(broker_id, RootCondition.OK if found is not None else RootCondition.LOST)
+
+    def _give_up_stale(self, roots: dict[BrokerId, RootRepair]) -> None:
+        """Take the root file off roots that went back in time, if enough others know what was decided.
+
+        Raises:
+            RetriableError: REPLOG_NO_QUORUM: too few; no root file was taken away.
+        """
+        metadata = frozenset(self._brokers.metadata_broker_ids)
+        well = [each for each in metadata if roots[each].condition is RootCondition.OK]
+        if not metadata.isdisjoint(self._stale) and len(well) < len(metadata) // 2 + 1:
+            remedy = "Put the roots back as they were, or name fewer at a time."
+            if len(metadata) == 2:
+                remedy = "Empty the folder of the one to rebuild, and run 'replog store repair' without --rebuild."
+            raise RetriableError(
+                ErrorCode.REPLOG_NO_QUORUM,
+                f"brokers {self._stale} cannot be rebuilt: of {len(metadata)} metadata roots only {len(well)} would be "
+                f"left to say what was decided, and {len(metadata) // 2 + 1} must be. Nothing was given up. {remedy}",
+                brokers=self._stale,
+            )
+        for broker_id in self._stale:
+            try:
+                self._brokers.store(broker_id).delete(ROOT_FILE_KEY)
+            except ReplogError as error:
+                roots[broker_id] = RootRepair(broker_id, RootCondition.UNREACHABLE, detail=str(error))
 
     def _is_out(self, broker_id: BrokerId) -> bool:
         """Return whether the root itself says that one of its journals went back in time."""

@@ -250,6 +250,43 @@ def test_too_few_metadata_roots_repair_nothing(store) -> None:
     assert not (store.path / "broker-1").exists()
 
 
+@pytest.mark.parametrize(("away", "rebuild"), [(None, {0, 1}), (None, {0, 1, 2}), (2, {1})])
+def test_a_rebuild_that_would_leave_no_majority_gives_no_root_up(store, away: int | None, rebuild: set[int]) -> None:
+    store.create("orders", 2)
+    fill(store, 0, 2)
+    if away is not None:
+        os.rename(store.path / f"broker-{away}", store.path / "away")
+    with pytest.raises(RetriableError, match=r"cannot be rebuilt: of 3 metadata roots only"):
+        repair(store, rebuild=frozenset(rebuild))
+    if away is not None:
+        os.rename(store.path / "away", store.path / f"broker-{away}")
+    store.reopen()
+    fill(store, 2, 1)
+    assert read_all(store) == 15
+    assert all(root.condition is RootCondition.OK for root in repair(store).roots.values())
+
+
+@pytest.mark.parametrize(("broker_count", "remedy"), [(1, "Put the roots back"), (2, "Empty the folder")])
+def test_the_last_root_that_knows_is_never_given_up(tmp_path: Path, store, broker_count: int, remedy: str) -> None:
+    path = tmp_path / "few"
+    init_cluster(str(path), broker_count, fsync=False)
+    few = type(store)(path, store.config)
+    few.controller.create_topic("orders", 2, broker_count, start_index=0)
+    holders = frozenset(range(broker_count))
+    fill(few, 0, 2, holders=holders)
+    cluster = Cluster.open(str(path), config=store.config)
+    out = out_key(few.sections("orders", 0)[0].object.ledger_id)
+    with pytest.raises(RetriableError, match=remedy):
+        repair(few, rebuild=frozenset({0}))
+    cluster.brokers.store(0).create(out, b"{}")  # as a process that caught it going back in time leaves it
+    with pytest.raises(RetriableError, match=remedy):
+        repair(few)
+    cluster.brokers.store(0).delete(out)
+    few.reopen()
+    fill(few, 2, 1, holders=holders)
+    assert read_all(few) == 15
+
+
 def test_writers_go_on_while_a_root_is_rebuilt(store) -> None:
     store.create("orders", 2)
     fill(store, 0, 5)
