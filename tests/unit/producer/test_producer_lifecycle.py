@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 
+import pyarrow as pa
 import pytest
 
 from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError, RetriableError
@@ -222,6 +223,56 @@ def test_a_thread_that_ends_unexpectedly_fails_what_waits_and_says_so(shop, monk
     assert "a mistake of ours" in str(error)
     assert producer.send("orders", b"behind it").exception(SECONDS) is error
     assert "the sender's thread ended" in caplog.text
+
+
+TABLE = pa.table({"value": pa.array([b"row"], pa.binary())})
+
+
+def test_a_topic_that_is_idle_is_forgotten_and_looked_up_again(shop):
+    shop.topic("orders")
+    shop.topic("stock")
+    producer = shop.producer(linger__ms=60_000)
+    metadata = producer._metadata
+
+    def sweep():
+        metadata._swept_ms -= 300_000  # metadata.max.idle.ms
+        metadata.refresh()
+        return sorted(metadata.topics)
+
+    producer.partitions_for("orders")
+    waiting = producer.send("stock", b"v")
+    assert sweep() == ["orders", "stock"]
+    producer.send_arrow("orders", TABLE.slice(0, 0))
+    assert sweep() == ["orders", "stock"]  # one was used since, of the other a record waits
+    assert sweep() == ["stock"]
+    producer.flush()
+    assert sweep() == []
+    assert producer.metrics()["metadata-topics"] == 0
+    again = producer.send("stock", b"w")
+    producer.flush()
+    assert (waiting.result(0).offset, again.result(0).offset) == (0, 1)
+
+
+def test_tables_reach_partitions_that_were_added(shop):
+    shop.topic()
+    producer = shop.producer()
+    assert producer.send_arrow("orders", TABLE).result(SECONDS)[0].partition == 0
+    shop.controller.add_partitions("orders", 2)
+    producer._metadata.refresh()
+    table = TABLE.append_column("partition", pa.array([1], pa.int32()))
+    assert producer.send_arrow("orders", table).result(SECONDS)[0].partition == 1
+    assert shop.values(partition=1) == [b"row"]
+
+
+def test_a_tables_callback_comes_once_and_behind_all_of_its_rows(shop):
+    shop.topic(partitions=3)
+    producer = shop.producer(linger__ms=60_000)
+    table = pa.table({"value": pa.array([b"v"] * 3, pa.binary()), "partition": pa.array([0, 1, 2], pa.int32())})
+    handle = producer.send_arrow("orders", table)
+    told = []
+    handle.add_done_callback(lambda it: told.append((it is handle, it.done())))
+    producer.flush()
+    assert told == [(True, True)]
 
 
 def test_a_send_beside_a_close_is_refused_as_one_behind_it(shop, monkeypatch):
