@@ -59,6 +59,8 @@ class ObjectStoreContract:
         self.put(store, "f/there", b"x")
         assert store.get("f/absent") is None
         assert store.get("f/absent", start=3, size_bytes=5) is None
+        assert store.get("f/absent", size_bytes=0) is None
+        assert store.get("f/there", size_bytes=0) == b""
         assert store.get("no-folder/absent") is None
         assert store.get("f/there/below") is None
 

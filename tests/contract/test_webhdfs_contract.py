@@ -31,6 +31,7 @@ class NameNode(ThreadingHTTPServer):
         self.lock = threading.RLock()
         self.requests = []
         self.planned = {}
+        self.sick_data_node = False
 
     def plan(self, op, answer):
         """Use ``answer(perform)`` for the next request of this kind."""
@@ -115,6 +116,8 @@ class Handler(BaseHTTPRequestHandler):
         return self.answer(boolean=True)
 
     def op_create(self, tree, path, query, body):
+        if "datanode" in query and self.server.sick_data_node:
+            return 500, {}, b""
         if "datanode" not in query:
             if query.get("createparent") == "false":
                 self.need(tree, path.rpartition("/")[0])
@@ -140,7 +143,10 @@ class Handler(BaseHTTPRequestHandler):
         return 200, {}, tree[path][start : start + length]
 
     def op_delete(self, tree, path, query, body):
-        if any(name.startswith(f"{path}/") for name in tree):
+        below = [name for name in tree if name.startswith(f"{path}/")]
+        for name in below if query.get("recursive") == "true" else ():
+            tree.pop(name)
+        if below and query.get("recursive") != "true":
             raise RemoteError(403, "PathIsNotEmptyDirectoryException")
         return self.answer(boolean=tree.pop(path, 0) != 0)
 
@@ -211,6 +217,14 @@ class TestRecipe:
         with pytest.raises(RetriableError) as raised:
             store.get("a")
         assert raised.value.code is ErrorCode.REPLOG_STORE_UNAVAILABLE
+
+    def test_bytes_that_a_data_node_did_not_take_never_get_the_name(self, store, name_node):
+        name_node.sick_data_node = True
+        with pytest.raises(OutcomeUnknownError):
+            store.create("a", b"x")
+        assert "RENAME" not in name_node.requests
+        name_node.sick_data_node = False
+        assert store.get("a") is None and store.create("a", b"x") is CREATED
 
     def test_no_permission_is_refused(self, store, name_node):
         def fail(perform):

@@ -44,6 +44,7 @@ from spark_replog.log.commands import (
 )
 from spark_replog.log.entry import decode_entry, encode_entry
 from spark_replog.log.quota_set import QuotaEntity
+from spark_replog.log.wire import Reader, Writer
 from spark_replog.storage.paths import object_name
 
 YEAR_MS = 31_536_000_000
@@ -240,6 +241,29 @@ def test_a_cut_command_is_damaged():
     for end in range(2, len(data)):
         with pytest.raises(CorruptDataError, match=r"\[CORRUPT_MESSAGE\]"):
             decode_command(data[:end])
+
+
+@pytest.mark.parametrize(
+    ("take", "data"),
+    [
+        (Reader.count, b"\x05abcd"),
+        (Reader.uint, b"\xff" * 10 + b"\x01"),
+        (Reader.text, b"\x00\x02\xff\xfe"),
+        (Reader.text, b"\x03" + bytes(16)),
+        (lambda reader: reader.column(1), b"\x09\x00" + bytes(9)),
+    ],
+    ids=["list too long", "number too long", "not UTF-8", "kind of text", "column too wide"],
+)
+def test_impossible_values_are_damage(take, data):
+    with pytest.raises(CorruptDataError, match=r"\[CORRUPT_MESSAGE\]"):
+        take(Reader(data))
+
+
+@pytest.mark.parametrize("text", ["AB" * 16, "ab" * 16, "Ab" * 16, "é" * 16, str(uuid.uuid4()).upper(), ""])
+def test_texts_keep_their_case_whatever_they_look_like(text):
+    writer = Writer()
+    writer.text(text)
+    assert Reader(bytes(writer.data)).text() == text
 
 
 def test_a_cut_entry_is_damaged():

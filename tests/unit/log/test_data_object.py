@@ -117,6 +117,17 @@ def test_a_ledger_can_be_rebuilt_from_the_object_alone(compression):
     assert tuple(rebuild(body)) == made.sections
 
 
+def test_times_are_those_of_the_rows_that_a_slice_keeps():
+    made, _ = encode((0, rows([b"x"] * 9, start_us=5_000_000).slice(3, 2)))
+    assert (made.sections[0].min_timestamp_ms, made.sections[0].max_timestamp_ms) == (5003, 5004)
+
+
+def test_one_record_larger_than_a_batch_comes_back():
+    value = bytes(BATCH_SIZE_BYTES_TARGET + 1)
+    made, body = encode((0, rows([value])))
+    assert read(body, made.sections[0]).column("value").to_pylist() == [value]
+
+
 def test_a_producer_name_cannot_disturb_the_checksum():
     made, body = encode((0, rows([b"a"])), producer="!CRC32C!")
     notes = pa.ipc.open_file(body).get_batch_with_custom_metadata(0)[1]

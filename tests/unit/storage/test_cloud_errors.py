@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
+
 import pytest
+from s3fs import S3FileSystem
 
 from spark_replog.errors import ErrorCode, OutcomeUnknownError, ReplogError, RetriableError
 from spark_replog.storage.azure_store import AzureStore
@@ -10,6 +13,7 @@ from spark_replog.storage.fsspec_store import error_code_of, status_of
 from spark_replog.storage.gcs_store import GcsStore
 from spark_replog.storage.object_store import CreateOutcome
 from spark_replog.storage.retrying_store import RetryingStore
+from spark_replog.storage.s3_store import S3Store
 
 
 class FakeFileSystem:
@@ -104,6 +108,7 @@ GCS = [
     (HttpError(401), REFUSED),
     (HttpError("401"), REFUSED),
     (HttpError(408), UNKNOWN),
+    (HttpError(425), UNKNOWN),
     (HttpError(429), UNKNOWN),
     (HttpError(503), UNKNOWN),
     (HttpError(None), UNKNOWN),
@@ -115,6 +120,8 @@ AZURE = [
     (HttpResponseError(409, "BlobAlreadyExists"), EXISTS),
     (HttpResponseError(412, "ConditionNotMet"), EXISTS),
     (HttpResponseError(409, "ContainerBeingDeleted"), UNKNOWN),
+    (HttpResponseError(409), UNKNOWN),
+    (caused(FileExistsError("x"), HttpResponseError(409)), EXISTS),
     (caused(FileExistsError("x"), HttpResponseError(409, "LeaseIdMissing")), UNKNOWN),
     (caused(RuntimeError("wrapped"), HttpResponseError(503, "ServerBusy")), UNKNOWN),
     (caused(RuntimeError("wrapped"), HttpResponseError(403, "AuthorizationFailure")), REFUSED),
@@ -196,6 +203,13 @@ class TestBothClouds:
                     call()
                 assert raised.value.code is code
 
+    def test_a_listing_holds_no_folder_marker_and_no_other_name(self, cls, url):
+        store, file_system = store_over(cls, url)
+        root = url.partition("://")[2]
+        file_system.objects = {f"{root}/f/{name}": b"x" for name in ("b2", "a", "b", "b1", "")}
+        assert [info.key for info in store.list_keys("f/b")] == ["f/b", "f/b1", "f/b2"]
+        assert [info.key for info in store.list_keys("f/")] == ["f/a", "f/b", "f/b1", "f/b2"]
+
     def test_too_large_for_one_request(self, cls, url):
         store, file_system = store_over(cls, url)
         with pytest.raises(ReplogError, match=r"max\.request\.size"):
@@ -212,6 +226,27 @@ def test_status_is_found_behind_any_number_of_wrappers():
     aiohttp.status = 503
     assert status_of(aiohttp) == 503
     assert status_of(OSError(5, "x")) is None and error_code_of(OSError(5, "x")) == ""
+    unchained = OSError("raised while another was handled")
+    unchained.__context__ = boto
+    assert status_of(unchained) == 412
     loop = RuntimeError("a")
     loop.__cause__ = loop
     assert status_of(loop) is None
+
+
+class NoCredentialsError(Exception):
+    """As botocore, raised before any request."""
+
+
+def test_a_write_without_credentials_is_refused_at_once():
+    store, file_system = store_over(S3Store, "s3://b/r")
+    file_system.answers = [caused(OSError("x"), NoCredentialsError("Unable to locate credentials"))]
+    assert outcome_of(store) == REFUSED
+
+
+def test_bodies_stay_below_what_the_clients_send_in_one_request():
+    # In parts the last request alone is conditional, or none: its answer says nothing certain.
+    mib = 1 << 20
+    assert S3Store.size_bytes_max < 2 * inspect.signature(S3FileSystem._pipe_file).parameters["chunksize"].default
+    assert GcsStore.size_bytes_max < 50 * mib
+    assert AzureStore.size_bytes_max < 64 * mib

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import sys
 import threading
 import time
 import warnings
@@ -92,4 +94,48 @@ def test_a_forked_child_has_a_pool_of_its_own():
             os._exit(0 if io_pool().submit(pow, 2, 5).result(5) == 32 else 1)
         finally:
             os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_a_call_behind_an_idle_thread_that_is_taken_gets_a_thread_of_its_own():
+    for trial in range(20):
+        pool = IoPool(lane_threads_max=2)
+        pool.submit_to(f"warm {trial}", pow, 2, 2).result(5)
+        barrier = threading.Barrier(2)
+        pair = [pool.submit_to(f"warm {trial}", barrier.wait, 5) for _ in range(2)]
+        assert sorted(future.result(5) for future in pair) == [0, 1]
+
+
+def test_an_exit_inside_a_call_is_an_answer_too():
+    pool = IoPool(lane_threads_max=1)
+    with pytest.raises(SystemExit):
+        pool.submit(sys.exit, 3).result(5)
+    assert pool.submit(pow, 2, 2).result(5) == 4
+
+
+def test_without_a_new_thread_a_call_waits_for_one_that_is_there_or_fails_at_once(monkeypatch):
+    def refuse(thread):
+        raise RuntimeError("can't start new thread")
+
+    pool = IoPool()
+    release = threading.Event()
+    busy = pool.submit(release.wait, 5)
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    behind = pool.submit(pow, 2, 2)
+    with pytest.raises(RuntimeError, match="new thread"):
+        pool.submit_to("nobody here", pow, 2, 3)
+    release.set()
+    assert busy.result(5) and behind.result(5) == 4
+    monkeypatch.undo()
+    assert pool.submit_to("nobody here", pow, 2, 5).result(5) == 32
+
+
+def test_a_lock_that_was_held_at_the_fork_stops_no_child(monkeypatch):
+    monkeypatch.setattr(module, "_pool", None)
+    with module._lock, warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
+        if child == 0:
+            signal.alarm(10)
+            os._exit(0 if io_pool().submit(pow, 2, 5).result(5) == 32 else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

@@ -121,6 +121,15 @@ class TestDurability:
         assert store.create("j/000001/a", b"x", make_parent=True) is CREATED
         assert "fsync folder j" in calls.log
 
+    def test_a_parent_that_was_replaced_is_flushed_again(self, store, root, calls):
+        store.create("j/000001/a", b"x", make_parent=True)
+        (root / "other").mkdir()
+        os.rename(root / "j" / "000001", root / "away")
+        os.rename(root / "other", root / "j" / "000001")
+        calls.log.clear()
+        assert store.create("j/000001/a", b"x", make_parent=True) is CREATED
+        assert calls.log.index("fsync folder j") < calls.log.index("link")
+
     def test_make_folder_flushes_every_level(self, tmp_path, calls):
         store = PosixStore(str(tmp_path / "new" / "root"))
         store.make_folder("")
@@ -167,6 +176,15 @@ class TestVisibility:
         body = os.urandom(1000)
         assert store.create("j/0", [body[:10], b"", body[10:]]) is CREATED
         assert store.get("j/0") == body
+
+    @pytest.mark.parametrize("start", [0, 7])
+    def test_short_reads_are_continued(self, store, monkeypatch, start):
+        body = os.urandom(5000)
+        store.create("j/0", body)
+        real = os.pread
+        monkeypatch.setattr(os, "pread", lambda fd, size_bytes, at: real(fd, min(size_bytes, 999), at))
+        assert store.get("j/0", start=start) == body[start:]
+        assert store.get("j/0", start=start, size_bytes=9000) == body[start:]
 
     def test_no_descriptor_is_left_open(self, store, calls):
         def open_now():
