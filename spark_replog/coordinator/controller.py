@@ -113,7 +113,11 @@ class Controller(Admin):
         ledger_id = self._register_ledger(ledger_name)
         away = self._make_folders(ledger_id, {broker for row in placed for broker in row})
         topic_id = self._init_topic(ledger_id, name, placed, settings, away)
-        winner = self._publish(TopicHandle(name, topic_id, ledger_id))
+        try:
+            winner = self._publish(TopicHandle(name, topic_id, ledger_id))
+        except InvalidConfigError:  # a name that collides with it was first: nobody could delete what has no name
+            self._close(self._cluster.topic_ledger(ledger_id), topic_id)
+            raise
         if winner != topic_id:
             self._close(self._cluster.topic_ledger(ledger_id), topic_id)
             if not if_not_exists:

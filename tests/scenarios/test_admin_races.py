@@ -135,6 +135,15 @@ def test_growth_that_another_overtook_is_refused(store, other, monkeypatch, othe
     assert len(store.controller.add_partitions("orders", 6).partitions) == 6
 
 
+def test_names_that_collide_are_refused_though_both_were_free_when_it_was_looked(store, other, monkeypatch):
+    meanwhile(monkeypatch, store.controller, "_init_topic", lambda: other.create_topic("shop_orders"))
+    with pytest.raises(ReplogError, match="INVALID_TOPIC_EXCEPTION"):
+        store.controller.create_topic("shop.orders", ledger_name="shop")
+    assert [each.name for each in store.controller.list_topics()] == ["shop_orders"]
+    ledger_id = store.cluster.cluster_ledger.state.ledgers["shop"]
+    assert [each.closed for each in store.cluster.topic_ledger(ledger_id).state.topics.values()] == [True]
+
+
 def test_nothing_is_changed_on_a_topic_that_another_deleted_meanwhile(store, other, monkeypatch):
     partitions = PartitionAdmin(store.cluster)
     store.create("shop", ledger_name="shop")

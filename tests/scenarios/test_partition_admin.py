@@ -222,3 +222,25 @@ def test_the_loop_stops_when_it_is_told_to(store) -> None:
     store.create("orders")
     answers = iter([False, False, True, True])
     assert CoordinatorLoop(store.cluster).run(lambda: next(answers), interval_ms=1) >= 1
+
+
+def test_leaders_of_a_partition_that_moves_are_left_alone_until_it_has_moved(five):
+    five.controller.create_topic("orders", assignment=[(0, 1, 2)])
+    PartitionAdmin(five.cluster).reassign("orders", {0: (3, 4, 0)})
+    five.away(4)
+    report = CoordinatorLoop(five.cluster).run_once()
+    assert (at(five).leader, set(at(five).isr), report.elected_count) == (0, {0, 1, 2, 3}, 0)
+
+
+def test_rows_that_only_a_fenced_broker_has_are_kept_while_its_root_answers(store):
+    store.config = replace(store.config, replica_catchup_budget_ms=0)
+    store.reopen()
+    store.create("orders")
+    leader = at(store).leader
+    assert is_applied(store.append("orders", {0: 4}, batch=0, holders={leader}, acks=1))
+    BrokerAdmin(store.cluster).fence(leader)
+    assert at(store).leader != leader and at(store).log_end_offset == 4
+    store.config = replace(store.config, replica_catchup_budget_ms=5_000)
+    store.reopen()
+    CoordinatorLoop(store.cluster).run_once()
+    assert store.high_watermarks("orders") == [4]

@@ -327,6 +327,17 @@ def test_a_rebalance_waits_as_long_as_its_most_patient_member_may_process(filled
     assert patient.group_metadata()[0] in {each.member_id for each in groups.group("g").metadata.members}
 
 
+def test_a_rebalance_ends_without_a_member_that_did_not_join_in_the_time_it_may_process(filled, join):
+    dead = join(max_poll_interval_ms=10_000, session_timeout_ms=1_800_000, heartbeat_interval_ms=3_000)
+    second = join(max_poll_interval_ms=10_000, heartbeat_interval_ms=3_000)
+    settle(filled, dead, second)
+    dead._membership._closed.set()  # its process ended; its session has half an hour to go
+    third = join(max_poll_interval_ms=10_000, heartbeat_interval_ms=3_000)
+    third.poll()
+    settle(filled, second, third)
+    assert sorted(len(each) for each in shares(second, third)) == [2, 2]
+
+
 def test_a_member_that_slept_alone_does_not_take_itself_out(filled, join):
     member = join()
     settle(filled, member)
