@@ -257,6 +257,7 @@ def test_what_kafka_tells_through_the_future_fails_the_handle(shop, sent, code):
         ({"partition": "0"}, ErrorCode.INVALID_PARTITIONS),
         ({"timestamp_ms": -1}, ErrorCode.INVALID_TIMESTAMP),
         ({"timestamp_ms": 1.5}, ErrorCode.INVALID_TIMESTAMP),
+        ({"timestamp_ms": 2**53}, ErrorCode.INVALID_TIMESTAMP),  # microseconds would not hold it
         ({"timestamp_ms": True}, ErrorCode.INVALID_TIMESTAMP),
         ({"headers": [("h", "text")]}, ErrorCode.INVALID_RECORD),
         ({"headers": [(b"h", b"1")]}, ErrorCode.INVALID_RECORD),

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError, RetriableError
+from spark_replog.producer import producer_metadata
 from spark_replog.testing.faulty_store import Fault
 
 SECONDS = 10
@@ -251,6 +252,18 @@ def test_a_topic_that_is_idle_is_forgotten_and_looked_up_again(shop):
     again = producer.send("stock", b"w")
     producer.flush()
     assert (waiting.result(0).offset, again.result(0).offset) == (0, 1)
+
+
+def test_metadata_that_cannot_be_fetched_anew_serves_on(shop, monkeypatch):
+    shop.topic()
+    producer = shop.producer()
+    entry = producer._metadata.wait_for("orders", None, 0)
+    with monkeypatch.context() as patch:
+        lost = RetriableError(ErrorCode.REPLOG_NO_QUORUM, "gone.")
+        patch.setattr(producer_metadata, "make_write_plan", lambda *_: (_ for _ in ()).throw(lost))
+        producer._metadata.refresh()
+    assert producer._metadata.topics == {"orders": entry}
+    assert producer.send("orders", b"v").result(SECONDS).offset == 0
 
 
 def test_tables_reach_partitions_that_were_added(shop):

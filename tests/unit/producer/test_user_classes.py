@@ -109,3 +109,58 @@ def test_an_exit_in_a_hook_does_not_end_the_sender(shop, caplog):
     producer.close()
     assert "a callback of send() raised" in caplog.text
     assert "raised in on_acknowledgement and is skipped" in caplog.text
+
+
+def test_a_serializer_that_gives_no_bytes_is_refused(shop):
+    shop.topic()
+    with pytest.raises(InvalidConfigError, match="wanted: bytes, not str") as refused:
+        shop.producer(value__serializer=lambda value: "text").send("orders", b"v")
+    assert refused.value.code is ErrorCode.INVALID_RECORD
+    assert shop.values() == []
+
+
+@pytest.mark.parametrize("answer", [pa.array([b"a", b"b"]), pa.array([1]), [b"a"], None])
+def test_a_serializer_that_gives_no_column_of_as_many_rows_is_refused(shop, answer):
+    shop.topic()
+
+    class Wrong:
+        def serialize_array(self, topic, array):
+            return answer
+
+    with pytest.raises(InvalidConfigError, match="wanted: a binary array of 1 rows") as refused:
+        shop.producer(value__serializer=Wrong).send_arrow("orders", TABLE)
+    assert refused.value.code is ErrorCode.INVALID_RECORD
+    assert shop.values() == []
+
+
+@pytest.mark.parametrize(
+    ("serializer", "value"),
+    [("int", True), ("int", 2**31), ("int", 1.5), ("long", 2**63), ("double", "1"), ("string", b"x"), ("json", {1, 2})],
+)
+def test_a_value_that_the_serializer_cannot_hold_is_refused(shop, serializer, value):
+    shop.topic()
+    with pytest.raises(InvalidConfigError) as refused:
+        shop.producer(value__serializer=serializer).send("orders", value)
+    assert refused.value.code is ErrorCode.INVALID_RECORD
+    assert shop.values() == []
+
+
+@pytest.mark.parametrize(
+    ("serializer", "value", "data"),
+    [
+        ("bytes", b"\xff", b"\xff"),
+        ("string", "é", b"\xc3\xa9"),
+        ("int", -2, b"\xff\xff\xff\xfe"),
+        ("long", 7, b"\0\0\0\0\0\0\0\7"),
+        ("double", 1.5, b"\x3f\xf8\0\0\0\0\0\0"),
+        ("json", {"a": [1, None]}, b'{"a":[1,null]}'),
+    ],
+)
+def test_a_built_in_serializer_writes_kafkas_bytes_for_records_and_for_columns(shop, serializer, value, data):
+    shop.topic()
+    producer = shop.producer(value__serializer=serializer)
+    producer.send("orders", value).result(10)
+    producer.send("orders", None).result(10)
+    producer.send_arrow("orders", pa.table({"value": [None, value, value]}).slice(1)).result(10)
+    producer.send_arrow("orders", pa.table({"value": [value, None]})).result(10)
+    assert shop.values() == [data, None, data, data, data, None]
