@@ -117,7 +117,8 @@ def test_trimmed_rows(stream, store):
     (item,) = store.cli("topic", "trim", "trimmed", "--partition", "0", "--to", "5", "-y")
     assert item["logStartOffset"] == 5
     text = query.start().error()
-    assert "[REPLOG_DATA_LOSS] offsets 2 to 5 (exclusive) of trimmed-0" in text
+    assert "[REPLOG_DATA_LOSS] Could not read records: offsets 2 to 5 (exclusive) of trimmed-0" in text
+    assert "Some data may have been lost because they are not available in Kafka any more" in text
     assert "were trimmed" in text
     assert "COULD_NOT_READ_OFFSET_RANGE" in text
     query.start(failOnDataLoss="false")

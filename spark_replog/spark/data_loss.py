@@ -44,7 +44,8 @@ class LossPolicy:
         if self.fail:
             raise ReplogError(
                 ErrorCode.REPLOG_DATA_LOSS,
-                f"{message} Some data may have been lost: set failOnDataLoss=false to go on with what still exists.",
+                f"{message} Some data may have been lost because they are not available in Kafka any more: set "
+                "failOnDataLoss=false to go on with what still exists.",
                 condition=f"KAFKA_DATA_LOSS.{loss.name}",
             )
         if message not in self._said:

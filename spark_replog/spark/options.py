@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar, cast
@@ -343,8 +344,10 @@ def _pattern(text: str) -> str:
     if not text:
         raise _invalid("subscribePattern: the pattern to subscribe is empty. Give a regular expression.")
     try:
-        re.compile(text)
-    except re.error as error:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", FutureWarning)  # sets of Java ([a-z&&[^q]]) would match something else
+            re.compile(text)
+    except (re.error, FutureWarning) as error:
         raise _invalid(f"subscribePattern is no regular expression of Python: {error}. Correct it.") from error
     return text
 

@@ -30,7 +30,7 @@ def check_ranges(ranges: Iterable[OffsetRange], view: LogView, losses: LossPolic
             gone = min(item.end, log_start)
             losses.report(
                 Loss.COULD_NOT_READ_OFFSET_RANGE,
-                f"offsets {item.start} to {gone} (exclusive) of {key.topic}-{key.partition} "
+                f"Could not read records: offsets {item.start} to {gone} (exclusive) of {key.topic}-{key.partition} "
                 + removed_offsets(log_start, is_trimmed=key in view.trimmed),
             )
         if max(item.start, item.end) > high_watermark:

@@ -237,7 +237,7 @@ def test_options_of_the_connector_without_a_meaning_are_named_once(caplog):
     assert caplog.text.count("groupidprefix") == 1
 
 
-@pytest.mark.parametrize("pattern", ["", "a("])
+@pytest.mark.parametrize("pattern", ["", "a(", "[a-z&&[^q]]", "[[ab]c]", r"\p{Lower}", r"\Qa.b\E", "(?<name>a)"])
 def test_bad_pattern(pattern):
     with pytest.raises(InvalidConfigError, match=r"REPLOG_INVALID_OPTION.*subscribePattern"):
         parse_source_options({"path": "/s", "subscribepattern": pattern}, streaming=True)

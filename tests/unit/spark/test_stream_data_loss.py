@@ -229,7 +229,8 @@ def test_rows_trimmed_before_they_were_read_are_lost(source, start_query, read, 
     source.write("t", {0: 10})
     query = start_query(subscribe="t", startingOffsets=f'{{"t":{{"0":{read}}}}}')
     source.controller.delete_records("t", {0: trimmed})
-    loses(query.next, f"{lost} (exclusive) of t-0", f"begins at {trimmed} now", "were trimmed",
+    loses(query.next, f"Could not read records: {lost} (exclusive) of t-0", "not available in Kafka any more",
+          f"begins at {trimmed} now", "were trimmed",
           "COULD_NOT_READ_OFFSET_RANGE")  # fmt: skip
     query.restart(failOnDataLoss="false")
     assert query.next() == ({"t-0": list(range(trimmed, 10))} if trimmed < 10 else {})
