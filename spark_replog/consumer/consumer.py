@@ -464,11 +464,13 @@ class Consumer:
         for key in list(partitions) or list(self._subscription.positions):
             at = self._subscription.position(key)
             at.offset, at.reset = None, to
+            self._fetcher.sought([key])
 
     def _forget(self, keys: Iterable[TopicPartition]) -> None:
         """Drop what is known of partitions that are read no more."""
         gone = list(keys)
         self._fetcher.forget(gone)
+        self._fetcher.sought(gone)
         self._committer.forget(gone)
 
     def _before_rebalance(self) -> None:

@@ -112,6 +112,35 @@ def test_without_a_policy_a_topic_made_again_is_an_error_until_its_position_is_s
     assert values(reader.poll()) == rows(2, 102)
 
 
+def test_a_position_that_another_committed_in_the_new_topic_is_not_taken_for_one_of_the_old(store):
+    store.create("orders")
+    store.write("orders", rows(2))
+    reader = assigned(store, P0, group="g", enable_auto_commit=False)
+    assert values(reader.poll()) == rows(2)
+    reader.assign([])
+    Controller(store.cluster).delete_topic("orders")
+    store.create("orders")
+    store.write("orders", rows(4, 100))
+    with assigned(store, P0, group="g") as other:
+        other.commit({P0: 2})
+    reader.assign([P0])
+    assert values(reader.poll()) == rows(2, 102)
+
+
+def test_the_end_of_a_topic_made_again_that_is_sought_is_where_reading_goes_on(store):
+    store.create("orders")
+    store.write("orders", rows(2))
+    reader = assigned(store, P0)
+    assert values(reader.poll()) == rows(2)
+    Controller(store.cluster).delete_topic("orders")
+    store.create("orders")
+    store.write("orders", rows(2, 100))
+    reader.seek_to_end()  # the same offset, by chance
+    assert values(reader.poll()) == []
+    store.write("orders", rows(1, 200))
+    assert values(reader.poll()) == rows(1, 200)
+
+
 def test_a_pattern_means_whole_names(filled):
     reader = consumer(filled)
     reader.subscribe(pattern="order")
