@@ -125,13 +125,14 @@ class TransactionCoordinator:
         """Make a topic's ledger that of the open transaction, and claim it where that was not done yet.
 
         Raises:
-            InvalidConfigError: INVALID_TXN_STATE: none is open, or it belongs to another ledger.
+            InvalidConfigError: INVALID_TXN_STATE: none is open, a part of it failed, or it belongs to another ledger.
             FencedError: PRODUCER_FENCED.
             RetriableError: REPLOG_NO_QUORUM.
         """
-        if self.state is TransactionState.OPEN and self._ledger_id == ledger_id:
+        if self.state is TransactionState.OPEN and self._ledger_id == ledger_id and self.error is None:
             return
         self._expect(TransactionState.OPEN, "send()")
+        self._check_error()
         with self._sends_ended:  # several threads may send the first record
             if self._ledger_id is None:
                 if ledger_id not in self._fresh:
@@ -191,11 +192,7 @@ class TransactionCoordinator:
                 "Raise it, or make transactions shorter.",
             )
         self.error = self.error or next((each.error for each in self.batch_results if each.error is not None), None)
-        if self.error is not None:
-            raise InvalidConfigError(
-                ErrorCode.INVALID_TXN_STATE,
-                f"the transaction cannot be committed: {self.error} Call abort_transaction() and send it again.",
-            ) from self.error
+        self._check_error()
 
     def commit(self) -> Future[None]:
         """Append all that is parked as one entry; everything must have been parked before."""
@@ -285,6 +282,13 @@ class TransactionCoordinator:
             return not self._results
 
     # ----------------------------------------------------------------------------- inside
+
+    def _check_error(self) -> None:
+        if self.error is not None:
+            raise InvalidConfigError(
+                ErrorCode.INVALID_TXN_STATE,
+                f"the transaction cannot be committed: {self.error} Call abort_transaction() and send it again.",
+            ) from self.error
 
     def _expect(self, state: TransactionState, call: str) -> None:
         if self.state is state:

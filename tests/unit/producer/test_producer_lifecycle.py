@@ -223,6 +223,9 @@ def test_a_thread_that_ends_unexpectedly_fails_what_waits_and_says_so(shop, monk
     assert error.code is ErrorCode.UNKNOWN_SERVER_ERROR
     assert "a mistake of ours" in str(error)
     assert producer.send("orders", b"behind it").exception(SECONDS) is error
+    ran = threading.Event()
+    threading.Thread(target=producer._thread.call, args=(ran.set,), daemon=True).start()
+    assert ran.wait(SECONDS)  # an abort behind it does not hang
     assert "the sender's thread ended" in caplog.text
 
 

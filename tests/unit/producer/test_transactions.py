@@ -158,8 +158,10 @@ def test_one_failed_send_makes_the_commit_impossible(shop):
     producer.begin_transaction()
     producer.send("orders", b"v")
     assert producer.send("orders", b"x" * 2_000).exception(0).code is ErrorCode.MESSAGE_TOO_LARGE
-    with pytest.raises(InvalidConfigError, match="abort_transaction"):
-        producer.commit_transaction()
+    for call in (lambda: producer.send("orders", b"w"), producer.commit_transaction):
+        with pytest.raises(InvalidConfigError, match="abort_transaction") as refused:
+            call()
+        assert refused.value.code is ErrorCode.INVALID_TXN_STATE
     producer.abort_transaction()
     assert shop.values() == []
 
