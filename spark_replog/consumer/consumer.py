@@ -214,6 +214,10 @@ class Consumer:
         """
         with self._guard:
             self._ready(self._cluster.clock.monotonic_ms() + timeout_ms)
+            renewed = self._fetcher.renewed(self._positions())
+            if renewed:
+                self._keeper.recover(renewed, {})
+                self._fetcher.sought(renewed)
             ends = self._keeper.ends(self._subscription.fetchable())
             spans = {}
             for key, end in ends.items():

@@ -94,9 +94,9 @@ class RecordFetcher:
         self._require_read({key.topic for key in positions})
         handles = {name: self._cluster.lookup(name) for name in {key.topic for key in positions}}
         self.refresh(handles.values())
-        renewed = [key for key, offset in positions.items() if self._is_of_another(handles[key.topic], key, offset)]
+        renewed = self.renewed(positions)
         if renewed:
-            return dict.fromkeys(renewed, ErrorCode.UNKNOWN_TOPIC_ID)
+            return renewed
         asked = {key: self._ask(handles[key.topic], key, positions[key]) for key in self._in_turn(positions)}
         self._metrics.refreshes += fetch_messages(
             list(asked.values()),
@@ -114,6 +114,16 @@ class RecordFetcher:
             for key, batch in self._read(slices):
                 self._buffers.setdefault(key, deque()).append(batch)
         return errors
+
+    def renewed(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, ErrorCode]:
+        """Return the partitions that were read up to here in a topic that was deleted and made again since."""
+        found = {}
+        self._cluster.refresh_if_stale()
+        for key, offset in positions.items():
+            planned_to, _, topic_id = self._fetched.get(key, (-1, UNDEFINED_EPOCH, ""))
+            if planned_to == offset and topic_id != self._cluster.lookup(key.topic).topic_id:
+                found[key] = ErrorCode.UNKNOWN_TOPIC_ID
+        return found
 
     def plan(
         self, asked: Mapping[TopicPartition, FetchPartition]
@@ -178,9 +188,10 @@ class RecordFetcher:
         self._require_read({key.topic for key in spans})
         for key, (start, end) in spans.items():
             handle = self._cluster.lookup(key.topic)
-            ledger, _ = self._cluster.folded_topic(handle)
+            ledger, topic = self._cluster.folded_topic(handle)
             with ledger.lock:
                 slices = plan_fetch(ledger.state, key.topic, handle.topic_id, key.partition, start, end)
+                self._fetched[key] = (end, topic.partitions[key.partition].leader_epoch, handle.topic_id)
             for found, batch in self._read(slices):
                 self._metrics.records_consumed += batch.num_rows
                 yield found, batch
@@ -222,10 +233,6 @@ class RecordFetcher:
         known_epoch = epoch if planned_to == offset and topic_id == handle.topic_id else UNDEFINED_EPOCH
         max_bytes = self._config.max_partition_fetch_bytes
         return FetchPartition(ledger, handle.topic_id, key.partition, offset, max_bytes, known_epoch)
-
-    def _is_of_another(self, handle: TopicHandle, key: TopicPartition, offset: int) -> bool:
-        planned_to, _, topic_id = self._fetched.get(key, (-1, UNDEFINED_EPOCH, ""))
-        return planned_to == offset and topic_id != handle.topic_id
 
     def _in_turn(self, positions: Mapping[TopicPartition, int]) -> list[TopicPartition]:
         """Return the partitions, those behind the last one read first: none starves."""

@@ -127,6 +127,21 @@ def test_a_position_that_another_committed_in_the_new_topic_is_not_taken_for_one
     assert values(reader.poll()) == rows(2, 102)
 
 
+@pytest.mark.parametrize("is_read_as_arrow", [True, False])
+def test_as_arrow_a_topic_made_again_is_read_as_the_policy_says_too(store, is_read_as_arrow):
+    store.create("orders")
+    store.write("orders", rows(2))
+    reader = assigned(store, P0)
+    assert (reader.to_arrow().num_rows if is_read_as_arrow else len(reader.poll())) == 2
+    again = store.another_process()
+    Controller(again.cluster).delete_topic("orders")
+    again.create("orders")
+    again.write("orders", rows(4, 100))
+    store.clock.advance(2_000)
+    assert reader.to_arrow().column("value").to_pylist() == rows(4, 100)
+    assert reader.to_arrow().num_rows == 0
+
+
 def test_the_end_of_a_topic_made_again_that_is_sought_is_where_reading_goes_on(store):
     store.create("orders")
     store.write("orders", rows(2))
