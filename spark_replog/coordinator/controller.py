@@ -92,6 +92,7 @@ class Controller(Admin):
             InvalidConfigError: INVALID_TOPIC_EXCEPTION, INVALID_CONFIG, INVALID_REQUEST,
                 INVALID_REPLICA_ASSIGNMENT, INVALID_REPLICATION_FACTOR, INVALID_PARTITIONS.
             ReplogError: TOPIC_ALREADY_EXISTS.
+            NotFoundError: REPLOG_STORE_NOT_INITIALISED: an init stopped half-way.
             RetriableError: REPLOG_NO_QUORUM.
         """
         topic_rules.check_name(name)
@@ -107,6 +108,7 @@ class Controller(Admin):
         with self._cluster.cluster_ledger.lock:
             topic_rules.check_collision(name, self._cluster.cluster_ledger.state.topics)
         settings = _validated_config(config or {})
+        topic_rules.check_init_finished(self._cluster.brokers.broker_ids, self._racks(), self._cluster.path)
         placed = self._place(partitions, replicas, assignment, start_index)
         if validate_only:
             return would_be(name, placed, settings)

@@ -55,6 +55,22 @@ def check_collision(name: str, existing: Iterable[str]) -> None:
             )
 
 
+def check_init_finished(roots: Collection[BrokerId], registered: Collection[BrokerId], path: str) -> None:
+    """Refuse to place a topic on a store whose init stopped half-way: it would spread over a part of the roots.
+
+    Raises:
+        NotFoundError: REPLOG_STORE_NOT_INITIALISED.
+    """
+    missing = sorted(set(roots) - set(registered))
+    if missing:
+        raise NotFoundError(
+            ErrorCode.REPLOG_STORE_NOT_INITIALISED,
+            f"the init of this store stopped before it had registered brokers {missing}. "
+            f"Run it again: replog -s {path} init, with the same arguments.",
+            path=path,
+        )
+
+
 def check_replication_factor(replication_factor: int, broker_count: int) -> None:
     """Refuse a replication factor that the brokers cannot hold.
 

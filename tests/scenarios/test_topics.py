@@ -11,6 +11,7 @@ from spark_replog.coordinator.cluster_init import init_cluster, root_urls
 from spark_replog.coordinator.controller import Controller
 from spark_replog.coordinator.write_plan import make_write_plan
 from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError, ReplogError
+from spark_replog.log.commands import BrokerRegister, encode_command
 from spark_replog.log.results import Outcome
 
 
@@ -238,7 +239,15 @@ def test_init_twice_and_half_done(tmp_path, monkeypatch: pytest.MonkeyPatch) -> 
         patch.setattr(cluster_init, "_register", crash)
         with pytest.raises(Crash):
             init_cluster(path, 3, fsync=False)
+    half = Cluster.open(path)
+    one = encode_command(BrokerRegister(1, half.brokers.url(1), None, "{}"))
+    half.cluster_ledger.append(lambda _: one, timeout_ms=10_000)
+    with pytest.raises(ReplogError, match=r"REPLOG_STORE_NOT_INITIALISED.*brokers \[0, 2\].*init") as raised:
+        Controller(half).create_topic("orders", 1)
+    assert raised.value.context["path"] == path
+    assert half.cluster_ledger.state.topics == {}
     cluster = init_cluster(path, 3, fsync=False)
+    assert Controller(cluster).create_topic("orders", 1, 3).name == "orders"
     cluster.refresh()
     assert sorted(cluster.cluster_ledger.state.brokers) == [0, 1, 2]
     for count in (3, 1, 5):
