@@ -95,6 +95,7 @@ class PositionKeeper:
                     topic=key.topic,
                     partition=key.partition,
                 )
+        self._fold(errors)  # a topic that was made again is in another ledger
         bounds = {key: (self._bounds(key)) for key in errors}
         if self._policy == "none":
             said = ", ".join(
