@@ -73,6 +73,16 @@ class BatchCompletion:
             self._leave_unresolved(batch)
             self._accumulator.fail(batch, batch_expired(batch, self._config.delivery_timeout_ms))
 
+    def park(self, request: DataRequest) -> None:
+        """Let batches wait for the end of their transaction, and nothing behind them for them.
+
+        One entry judges the whole transaction, so the log's window of five appends does not bound it.
+        """
+        for batch in request.batches:
+            if self._sequences is not None:
+                self._sequences.forget(batch)
+            batch.result.park()
+
     def acknowledge(self, request: DataRequest) -> None:
         """All batches of the request are done, at unknown offsets."""
         for batch in request.batches:

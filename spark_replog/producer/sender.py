@@ -367,8 +367,7 @@ class Sender:
         outcome = self._delivery.deliver(request)
         if outcome is Delivered.PARKED:
             request.is_parked = True
-            for batch in request.batches:
-                batch.result.park()
+            self._completion.park(request)
             self._complete(request, now_ms)
         elif outcome is Delivered.DONE or self._config.acks == 0:
             self._completion.acknowledge(request)

@@ -58,6 +58,20 @@ def test_transactions_follow_each_other(shop):
     assert shop.values() == [b"%d" % number for number in range(8)]
 
 
+def test_a_transaction_has_more_objects_of_a_partition_than_the_log_knows_again(shop):
+    shop.topic()
+    producer = shop.producer(**TILL)
+    with producer.transaction():
+        handles = []
+        for number in range(12):
+            if number == 7:  # a put that is repeated waits for none of those before it
+                shop.brokers.faulty[0].fail_next("create", Fault.REFUSE, key_part="/data/")
+            handles.append(producer.send("orders", b"%d" % number))
+            producer.flush()
+    assert [handle.result(0).offset for handle in handles] == list(range(12))
+    assert shop.values() == [b"%d" % number for number in range(12)]
+
+
 def test_nothing_of_an_aborted_one_is_ever_visible(shop):
     shop.topic()
     producer = shop.producer(**TILL)
