@@ -16,11 +16,11 @@ from typing import TypeVar
 
 from spark_replog.clock import SYSTEM_CLOCK, Clock
 from spark_replog.config import CoordinatorConfig
-from spark_replog.errors import ErrorCode, NotFoundError
 from spark_replog.ids import LedgerId, TopicId
 from spark_replog.ledger.ledger import JournalRoot, Ledger, LedgerSettings
 from spark_replog.log.cluster_state import ClusterLedgerState
 from spark_replog.log.topic_state import TopicLedgerState, TopicState
+from spark_replog.log.unknown_topic import unknown_topic
 from spark_replog.storage.brokers import BrokerSet
 from spark_replog.storage.io_pool import io_pool
 
@@ -119,6 +119,7 @@ class Cluster:
 
         Raises:
             NotFoundError: UNKNOWN_TOPIC_OR_PARTITION.
+            InvalidConfigError: INVALID_TOPIC_EXCEPTION: no topic can have the name.
             RetriableError: REPLOG_NO_QUORUM.
         """
         handle = None if self._is_older_than(self.config.metadata_max_age_ms) else self._known(name)
@@ -199,15 +200,6 @@ class Cluster:
         ]
         settings = LedgerSettings(grace_ms=self.config.commit_wait_ms)
         return Ledger(ledger_id, roots, state, settings=settings, clock=self.clock)
-
-
-def unknown_topic(name: str, path: str) -> NotFoundError:
-    """Return the error of a name that no topic has."""
-    return NotFoundError(
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        f"this store has no topic '{name}'. Create it: replog -s {path} topic create {name} -p 1.",
-        topic=name,
-    )
 
 
 _SharedKey = tuple[str, tuple[tuple[str, str], ...]]

@@ -9,8 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from spark_replog.errors import AuthorizationError, ErrorCode, NotFoundError
+from spark_replog.errors import AuthorizationError, ErrorCode
 from spark_replog.ids import BrokerId, LedgerId, TopicId
+from spark_replog.log.unknown_topic import unknown_topic
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +89,7 @@ class WritePlan:
         Raises:
             AuthorizationError: TOPIC_AUTHORIZATION_FAILED.
             NotFoundError: UNKNOWN_TOPIC_OR_PARTITION.
+            InvalidConfigError: INVALID_TOPIC_EXCEPTION: no topic can have the name.
         """
         found = self._by_name.get(name)
         if found is None:
@@ -95,9 +97,5 @@ class WritePlan:
                 if refused == name:
                     raise AuthorizationError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, why)
         if found is None:
-            raise NotFoundError(
-                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                f"this store has no topic '{name}'. Create it: replog -s {self.path} topic create {name} -p 1.",
-                topic=name,
-            )
+            raise unknown_topic(name, self.path)
         return found

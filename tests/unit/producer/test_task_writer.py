@@ -268,6 +268,12 @@ class TestRefusals:
         )
         assert error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and "'ordres'" in str(error)
 
+    def test_a_name_in_a_row_that_no_topic_can_have(self, make_task: Callable[..., Task]) -> None:
+        error = self.refused(
+            make_task(default_topic=None), batch(2, topic=pa.array(["orders", "no such"])), InvalidConfigError
+        )
+        assert error.code is ErrorCode.INVALID_TOPIC_EXCEPTION and "topic 'no such' is invalid" in str(error)
+
     def test_unknown_topic_option(self, make_task: Callable[..., Task]) -> None:
         with pytest.raises(NotFoundError):
             make_task(default_topic="other")

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from spark_replog.errors import NotFoundError
+from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError
 from spark_replog.ledger.ledger import Ledger
 from spark_replog.spark import stream_reader
 from tests.unit.spark.support import loses
@@ -14,8 +14,14 @@ from tests.unit.spark.support import loses
 
 def test_a_topic_that_never_existed_is_named(start_query, source):
     source.topic("t")
-    with pytest.raises(NotFoundError, match="nowhere"):
+    with pytest.raises(NotFoundError, match="does not host this topic-partition: it has no topic 'nowhere'"):
         start_query(subscribe="t,nowhere").next()
+
+
+def test_a_name_that_no_topic_can_have_is_told_from_one_that_is_missing(start_query):
+    with pytest.raises(InvalidConfigError, match="topic 'b!d' is invalid") as caught:
+        start_query(subscribe="b!d").next()
+    assert caught.value.code is ErrorCode.INVALID_TOPIC_EXCEPTION
 
 
 @pytest.mark.parametrize("how", [{"subscribe": "a,b"}, {"subscribePattern": "[ab]"}])
