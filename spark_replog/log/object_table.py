@@ -260,7 +260,9 @@ class ObjectTable:
         """Raise high watermarks over all entries that are on every in-sync replica now."""
         while self._unstable:
             head = self._unstable[0]
-            if any(len(p.isr) < p.min_insync and not p.retired for p in head.ends):
+            if any(
+                end > p.high_watermark and len(p.isr) < p.min_insync and not p.retired for p, end in head.ends.items()
+            ):  # a partition whose rows were all cut again waits for nobody
                 return
             for item in head.objects:
                 for partition in item.partitions:

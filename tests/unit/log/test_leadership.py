@@ -163,6 +163,18 @@ def test_an_unclean_leader_is_alone_in_sync_and_its_log_end_is_the_truth(kit):
     assert [each.missing for each in log.state.under_replicated(include_out_of_sync=True)] == [(0, 2)]
 
 
+def test_rows_that_an_unclean_election_cut_hold_nothing_back(kit):
+    log = kit.Log(partitions=1, config=UNCLEAN)
+    log.entry(kit.append({0: 2}, 0))
+    log.entry(IsrChange(None, 1, False, 0), IsrChange(None, 2, False, 0))
+    log.entry(kit.append({0: 3}, 1, holders=(0,)))
+    assert log.state.stable_index < log.state.applied_index  # the ISR is below min.insync.replicas
+    assert log.one(change(log, kit, leader=1, isr=(1,), is_unclean=True)).outcome is Outcome.APPLIED
+    assert (log.ends(), log.marks()) == ([2], [2])
+    # Else an append to another topic of this ledger would wait for ever for rows that are gone.
+    assert log.state.stable_index == log.state.applied_index
+
+
 def test_an_unclean_election_needs_the_topics_setting(kit):
     log = unclean_log(kit, config=())
     refused = log.one(change(log, kit, leader=1, isr=(1,), is_unclean=True))
