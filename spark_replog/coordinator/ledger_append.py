@@ -103,6 +103,8 @@ class LedgerAppend:
         self._failover_count = 0
         self._absent: frozenset[BrokerId] = frozenset()
         self._has_looked_for_leaders = False
+        self._raised: ReplogError | None = None
+        self._is_refreshed = False
         # Of the ledger alone: a parked operation must keep neither this append nor what it names.
         self._lookup = partial(_leader_and_isr, ledger)
 
@@ -119,7 +121,16 @@ class LedgerAppend:
             OutcomeUnknownError: REPLOG_COMMIT_OUTCOME_UNKNOWN.
         """
         while True:
-            outcome = self._ledger.append(self._propose, timeout_ms=self._services.config.delivery_timeout_ms)
+            try:
+                outcome = self._ledger.append(self._propose, timeout_ms=self._services.config.delivery_timeout_ms)
+            except ReplogError as error:
+                if error is not self._raised or self._is_refreshed:
+                    raise
+                # An owner on a streak reads nothing, and a refusal is followed by no create that would fail on a
+                # newer owner's entries: a partition may have been added since, or a replica be back.
+                self._is_refreshed = True
+                self._ledger.refresh()
+                continue
             if self._round is not None:
                 self._replicate(self._round, is_decided=False)
                 continue
@@ -135,6 +146,13 @@ class LedgerAppend:
             return result
 
     def _propose(self, state: TopicLedgerState) -> tuple[bytes, ...] | None:
+        try:
+            return self._judge(state)
+        except ReplogError as error:
+            self._raised = error
+            raise
+
+    def _judge(self, state: TopicLedgerState) -> tuple[bytes, ...] | None:
         """Judge on the newest fold: the commands of the ENTRY, or None with an answer or a round to run."""
         self._answer = self._round = None
         self._has_failed = False

@@ -11,7 +11,9 @@ import pytest
 
 from spark_replog.config import CoordinatorConfig
 from spark_replog.coordinator import ledger_append, replication_round
+from spark_replog.coordinator.broker_admin import BrokerAdmin
 from spark_replog.coordinator.cluster import Cluster
+from spark_replog.coordinator.coordinator_loop import CoordinatorLoop
 from spark_replog.coordinator.produce_response import NO_TIMESTAMP, UNKNOWN_OFFSET
 from spark_replog.errors import ErrorCode
 from spark_replog.log.commands import (
@@ -448,3 +450,30 @@ def test_an_unexpected_error_is_answered_for_every_partition_and_nobody_waits(st
         assert codes(store.append("orders", {0: 1, 1: 1}, batch=0)) == ["UNKNOWN_SERVER_ERROR"] * 2
     assert ends(store) == [0, 0]
     assert store.append("orders", {0: 1, 1: 1}, batch=0).error is None
+
+
+@pytest.fixture
+def other(store):
+    """Another process, and this one owns the ledger, on a streak: it proposes without reading first."""
+    store.create("orders")
+    for batch in range(4):
+        assert store.append("orders", {0: 1}, batch=batch).error is None
+    return type(store)(store.path, store.config)
+
+
+def test_an_owner_takes_rows_for_a_partition_that_another_process_added(store, other) -> None:
+    other.controller.add_partitions("orders", 3)
+    planned = other.put("orders", {2: 1}, {0, 1, 2})
+    assert codes(store.append("orders", {}, batch=4, objects=(planned,))) == [None]
+    assert ends(store) == [4, 0, 1]
+
+
+def test_an_owner_sees_that_replicas_are_back_before_it_refuses(store, other) -> None:
+    for broker_id in (0, 1):
+        BrokerAdmin(store.cluster).fence(broker_id)
+    assert codes(store.append("orders", {0: 1}, batch=4, holders={2})) == ["NOT_ENOUGH_REPLICAS"]
+    for broker_id in (0, 1):
+        BrokerAdmin(other.cluster).unfence(broker_id)
+    CoordinatorLoop(other.cluster).run_once()
+    assert other.isr("orders") == (0, 1, 2)
+    assert codes(store.append("orders", {0: 1}, batch=4)) == [None]
