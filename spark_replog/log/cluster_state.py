@@ -75,6 +75,10 @@ class ClusterLedgerState:
             ClusterConfigSet: self._apply_config_set,
         }
 
+    def ledger_ids(self) -> set[LedgerId]:
+        """Return every topic ledger that may still be appended to: a named one without a topic gets topics again."""
+        return {ledger_id for _, ledger_id in self.topics.values()} | set(self.ledgers.values())
+
     def apply(self, index: int, payload: bytes) -> tuple[CommandResult, ...]:
         """Fold one decided entry; return one result per command, in order.
 

@@ -91,7 +91,7 @@ def scrub_journals(cluster: Cluster, *, on_ledger: Callable[[int, int], None] | 
     """
     cluster.refresh()
     with cluster.cluster_ledger.lock:
-        of_topics = {ledger_id for _, ledger_id in cluster.cluster_ledger.state.topics.values()}
+        of_topics = cluster.cluster_ledger.state.ledger_ids()
     report = JournalReport()
     ledger_ids = [cluster.brokers.cluster_id, *sorted(of_topics)]
     for number, ledger_id in enumerate(ledger_ids):

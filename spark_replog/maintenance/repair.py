@@ -221,8 +221,7 @@ class StoreRepair:
 
     def _ledger_ids(self) -> list[LedgerId]:
         with self._cluster.cluster_ledger.lock:
-            state = self._cluster.cluster_ledger.state
-            return sorted({ledger_id for _, ledger_id in state.topics.values()})
+            return sorted(self._cluster.cluster_ledger.state.ledger_ids())
 
     # ------------------------------------------------------------------------------------- journals
 

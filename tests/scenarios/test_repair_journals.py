@@ -7,6 +7,7 @@ import threading
 
 import pytest
 
+from spark_replog.coordinator.cluster import Cluster
 from spark_replog.ledger.journal_rebuild import REBUILD_ROUND_STEP
 from spark_replog.storage.paths import journal_folder
 from tests.scenarios.repairing import fill, lose, read_all, repair
@@ -129,3 +130,17 @@ def test_a_claim_that_only_the_lost_root_had_taken_decides_nothing_old(store, en
         store.back(gone)
     shortest = min(map(len, folds))
     assert folds[0][:shortest] == folds[1][:shortest] == folds[2][:shortest]
+
+
+def test_the_journal_of_a_named_ledger_is_rebuilt_though_it_has_no_topic_now(store) -> None:
+    store.create("orders", 2, ledger_name="sales")
+    fill(store, 0, 3)
+    ledger_id = store.cluster.lookup("orders").ledger_id
+    store.away(2)
+    store.controller.delete_topic("orders")  # decided by brokers 0 and 1
+    store.back(2)
+    lose(store, 1)
+    assert repair(store).roots[1].is_repaired
+    lose(store, 0)  # broker 2 never heard of the deletion, so the rebuilt root has to say it
+    state = Cluster.open(str(store.path), config=store.config).topic_ledger(ledger_id).refresh()
+    assert [topic.closed for topic in state.topics.values()] == [True]
