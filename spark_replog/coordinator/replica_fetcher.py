@@ -50,6 +50,8 @@ class CopyJob:
     sources: tuple[BrokerId, ...]
     may_exist: bool = False
     """Whether another process may have made the copy already: look before writing."""
+    replaces: bool = False
+    """Whether the target's own copy is known to be bad: it goes once good bytes are in hand, not before."""
 
     @property
     def object_key(self) -> ObjectKey:
@@ -190,13 +192,15 @@ class ReplicaFetcher:
         """
         if check_root:
             self._brokers.check_root(target)
-        if job.may_exist and self.is_whole(job, target):
+        if (job.may_exist or job.replaces) and self.is_whole(job, target):
             return
         try:
             body = self._read_verified(job)
         except ReplogError as error:
             error.context["sources"] = job.sources  # so that nobody blames the target
             raise
+        if job.replaces:
+            self._brokers.store(target).delete(job.storage_key)
         outcome = self._brokers.store(target).create(job.storage_key, body, make_parent=True)
         if outcome is not CreateOutcome.CREATED:
             raise CorruptDataError(

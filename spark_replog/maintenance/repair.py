@@ -328,8 +328,9 @@ class StoreRepair:
         for root, needed in wanted:
             sources = tuple(sorted(good[needed.job.name]))
             if sources:
-                self._remove_bad(root, needed.job, present)
-                job = replace(needed.job, sources=sources)
+                is_bad = needed.job.name in self._sizes_on(root, needed.job, present)
+                # Another repair, or whoever catches up, may have made the copy since the listing.
+                job = replace(needed.job, sources=sources, may_exist=True, replaces=is_bad)
                 is_there = root.condition is RootCondition.OK
                 future = self._fetcher.submit(
                     job, root.broker_id, lambda *_: None, is_throttled=True, check_root=is_there
@@ -425,24 +426,17 @@ class StoreRepair:
             found = present[key] = {info.key.rpartition("/")[2]: info.size_bytes for info in listed}
         return found
 
-    def _remove_bad(
-        self, root: RootRepair, job: CopyJob, present: dict[tuple[BrokerId, LedgerId, int], Mapping[str, int]]
-    ) -> None:
-        """Free the name that a short or damaged copy holds; a good copy elsewhere is known."""
-        if job.name in self._sizes_on(root, job, present):
-            self._brokers.store(root.broker_id).delete(job.storage_key)
-
     # --------------------------------------------------------------------------------------- finish
 
     def _finish(self, root: RootRepair, ledger_ids: list[LedgerId]) -> None:
         """Give a rebuilt root its root file, then let it join the in-sync replicas."""
         if root.condition is RootCondition.LOST:
             self._write_root_file(root.broker_id)
-        if self._brokers.is_local(root.broker_id):
-            root.temp_files = sweep_temp_files(self._brokers.url(root.broker_id), TEMP_FILE_AGE_MS)
         behind = [each for each in ledger_ids if not self._admit(each, root)]
         if behind:
             root.detail = f"it is not yet in every in-sync set of ledger {behind[0]}. Repeat the repair."
+        elif self._brokers.is_local(root.broker_id):
+            root.temp_files = sweep_temp_files(self._brokers.url(root.broker_id), TEMP_FILE_AGE_MS)
         root.is_repaired = not root.detail
 
     def _admit(self, ledger_id: LedgerId, root: RootRepair) -> bool:

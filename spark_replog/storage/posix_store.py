@@ -318,8 +318,22 @@ def sweep_temp_files(url: str, min_age_ms: int) -> int:
     Args:
         url: of the root, as ``PosixStore``'s.
         min_age_ms: since the file's last change, by the file system's own clock.
+
+    Raises:
+        ReplogError: REPLOG_STORE_REFUSED: the root is full, read-only or another user's; some may be removed.
     """
-    root = os.path.abspath(url.removeprefix("file://"))
+    try:
+        return _sweep(os.path.abspath(url.removeprefix("file://")), min_age_ms)
+    except OSError as error:
+        raise ReplogError(
+            ErrorCode.REPLOG_STORE_REFUSED,
+            f"old temp files could not be swept: {error.strerror}. Check space, owner, mode and mount options of "
+            "this root.",
+            url=url,
+        ) from error
+
+
+def _sweep(root: str, min_age_ms: int) -> int:
     now_path = f"{root}/{TEMP_PREFIX}{new_id()}"
     fd = os.open(now_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
     try:

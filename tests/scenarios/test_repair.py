@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -418,3 +419,63 @@ class Unlisted:
         if self._folder in prefix:
             raise RetriableError(ErrorCode.REPLOG_STORE_UNAVAILABLE, "the root does not list.")
         return self._store.list_keys(prefix)
+
+
+def test_a_short_copy_stays_until_good_bytes_for_it_are_in_hand(store) -> None:
+    store.create("orders", 2)
+    fill(store, 0, 1)
+    short, *rotten = (next((store.path / f"broker-{broker_id}").rglob("*.arrow")) for broker_id in range(3))
+    for path in (short, *rotten):
+        path.chmod(0o644)
+    whole = short.read_bytes()
+    short.write_bytes(whole[:-1])  # the first partition's rows are all there, and nowhere else
+    for path in rotten:
+        path.write_bytes(b"?" + whole[1:])
+    report = repair(store)  # sizes tell, not bytes
+    assert not report.roots[0].is_repaired
+    assert short.read_bytes() == whole[:-1]
+    rotten[0].write_bytes(whole)
+    assert repair(store).roots[0].object_count == 1
+    assert short.read_bytes() == whole
+
+
+def test_a_copy_that_another_repair_mended_meanwhile_is_left_alone(store, monkeypatch) -> None:
+    store.create("orders", 2)
+    fill(store, 0, 2)
+    short, missing = sorted((store.path / "broker-2").rglob("*.arrow"))
+    short.chmod(0o644)
+    short.write_bytes(short.read_bytes()[:-1])
+    missing.unlink()
+    listed = StoreRepair._is_good
+    mended: list[int] = []
+
+    def others_first(self, root, job, present) -> bool:
+        is_good = listed(self, root, job, present)
+        if not is_good and not mended:
+            mended.append(0)
+            assert repair(store).roots[2].object_count == 2
+            mended[:] = [short.stat().st_mtime_ns, missing.stat().st_mtime_ns]
+        return is_good
+
+    monkeypatch.setattr(StoreRepair, "_is_good", others_first)
+    root = repair(store).roots[2]
+    assert root.is_repaired, root.detail
+    assert [short.stat().st_mtime_ns, missing.stat().st_mtime_ns] == mended
+
+
+def test_a_root_that_takes_no_writes_keeps_no_other_from_being_repaired(store, monkeypatch) -> None:
+    store.create("orders", 2)
+    fill(store, 0, 2)
+    next((store.path / "broker-1").rglob("*.arrow")).unlink()
+    really = os.open
+
+    def read_only(path, flags, *more, **others):
+        if f"{store.path}/broker-0/" in str(path) and flags & os.O_CREAT:
+            raise OSError(errno.EROFS, "Read-only file system", str(path))
+        return really(path, flags, *more, **others)
+
+    monkeypatch.setattr(os, "open", read_only)
+    report = repair(store)
+    assert "Read-only file system" in report.roots[0].detail and not report.roots[0].is_repaired
+    assert [report.roots[each].is_repaired for each in (1, 2)] == [True, True]
+    assert report.roots[1].object_count == 1
