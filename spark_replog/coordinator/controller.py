@@ -248,9 +248,14 @@ class Controller(Admin):
         return self._describe(name)
 
     def list_topics(self) -> list[TopicListing]:
-        """Return all topics that may be described, by name; one that is being deleted is left out."""
+        """Return all topics that may be described, by name; one that is being deleted is left out.
+
+        Raises:
+            NotFoundError: REPLOG_STORE_NOT_INITIALISED: an init stopped half-way.
+        """
         listings = []
         names = self._authorizer.allowed_topics(AclOperation.DESCRIBE, self._cluster.topic_names())
+        topic_rules.check_init_finished(self._cluster.brokers.broker_ids, self._racks(), self._cluster.path)
         handles = [self._cluster.lookup(name) for name in names]
         self._cluster.refresh_topics(handles)
         for name, handle in zip(names, handles, strict=True):

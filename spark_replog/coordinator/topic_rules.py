@@ -56,7 +56,7 @@ def check_collision(name: str, existing: Iterable[str]) -> None:
 
 
 def check_init_finished(roots: Collection[BrokerId], registered: Collection[BrokerId], path: str) -> None:
-    """Refuse to place a topic on a store whose init stopped half-way: it would spread over a part of the roots.
+    """Refuse a store whose init stopped half-way: a topic would spread over a part of the roots.
 
     Raises:
         NotFoundError: REPLOG_STORE_NOT_INITIALISED.

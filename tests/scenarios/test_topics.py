@@ -245,6 +245,8 @@ def test_init_twice_and_half_done(tmp_path, monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(ReplogError, match=r"REPLOG_STORE_NOT_INITIALISED.*brokers \[0, 2\].*init") as raised:
         Controller(half).create_topic("orders", 1)
     assert raised.value.context["path"] == path
+    with pytest.raises(ReplogError, match=r"REPLOG_STORE_NOT_INITIALISED.*brokers \[0, 2\].*init"):
+        Controller(Cluster.open(path)).list_topics()  # an empty list would look like a finished store
     assert half.cluster_ledger.state.topics == {}
     cluster = init_cluster(path, 3, fsync=False)
     assert Controller(cluster).create_topic("orders", 1, 3).name == "orders"
