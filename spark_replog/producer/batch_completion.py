@@ -5,6 +5,7 @@ Source: Kafka ``Sender.completeBatch``, ``canRetry`` and ``failBatch``.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 
 from spark_replog.config import ProducerConfig
@@ -17,6 +18,11 @@ from spark_replog.producer.producer_batch import BatchState, ProducerBatch
 from spark_replog.producer.record_handle import UNKNOWN_OFFSET
 from spark_replog.producer.sender_errors import batch_expired, invalid_record, other_record_invalid
 from spark_replog.producer.sequences import ProducerSequences
+
+logger = logging.getLogger(__name__)
+
+SILENT_RETRY_MS = 1_000
+"""Retries of a batch older than this are told: a leader that moves is met with one quick retry, a lack is not."""
 
 
 class BatchCompletion:
@@ -42,6 +48,7 @@ class BatchCompletion:
         self._sequences = sequences
         self.fatal: ReplogError | None = None
         """A newer producer of this name exists: nothing may be sent any more."""
+        self._is_wait_told = False
 
     def run_once(self, now_ms: int) -> None:
         """Decide what is unresolved and fail what waited for too long."""
@@ -108,6 +115,7 @@ class BatchCompletion:
                 split.append(batch)
             elif self._can_retry(request, batch, response, now_ms):
                 retried.append(batch)
+                self._tell_wait(batch, response.error, now_ms)
             elif request.is_doubtful:
                 self._leave_unresolved(batch)
                 self._accumulator.fail(batch, response.error)
@@ -122,6 +130,7 @@ class BatchCompletion:
         for batch in request.batches:
             if self._can_retry(request, batch, response, now_ms):
                 retried.append(batch)
+                self._tell_wait(batch, error, now_ms)
             elif batch.has_expired(now_ms, self._config.delivery_timeout_ms):
                 self._expire(batch)
             else:
@@ -140,6 +149,19 @@ class BatchCompletion:
         if self._sequences is not None and batch.has_sequence:
             return self._sequences.can_retry(batch, response)
         return isinstance(response.error, RetriableError)
+
+    def _tell_wait(self, batch: ProducerBatch, error: ReplogError, now_ms: int) -> None:
+        """Log once, until a batch succeeds, that records wait and why."""
+        if self._is_wait_told or now_ms - batch.created_ms < SILENT_RETRY_MS:
+            return
+        self._is_wait_told = True
+        logger.warning(
+            "records for %s-%d wait and are sent again for up to delivery.timeout.ms (%d): %s",
+            batch.topic_partition.topic,
+            batch.topic_partition.partition,
+            self._config.delivery_timeout_ms,
+            error,
+        )
 
     def _is_splittable(self, request: DataRequest, batch: ProducerBatch, error: ReplogError) -> bool:
         return (
@@ -163,6 +185,7 @@ class BatchCompletion:
                 self._accumulator.split_and_reenqueue(batch)
 
     def _succeed(self, batch: ProducerBatch, response: PartitionResponse, first_row: int) -> None:
+        self._is_wait_told = False
         known = response.error is None and response.base_offset != UNKNOWN_OFFSET
         base_offset = response.base_offset + first_row if known else UNKNOWN_OFFSET
         if self._sequences is not None and batch.has_sequence:

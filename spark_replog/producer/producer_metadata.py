@@ -6,6 +6,8 @@ write does; senders of records wait for a topic here, and the sender's thread ke
 
 from __future__ import annotations
 
+import logging
+import math
 import random
 import threading
 from collections.abc import Callable
@@ -25,6 +27,10 @@ from spark_replog.producer.row_router import destination_of, row_limit
 from spark_replog.producer.settings import ProducerSettings
 from spark_replog.producer.sticky_partitioner import StickyPartitioner
 
+logger = logging.getLogger(__name__)
+
+SILENT_WAIT_MS = 1_000
+"""After so long a wait for a topic is told: until ``max.block.ms`` a typing error would look like a hang."""
 KEYS_REMEMBERED = 16_384
 """Per topic: the partition of a key that was seen is not computed again."""
 KEY_BYTES_REMEMBERED = 64
@@ -92,7 +98,7 @@ class ProducerMetadata:
         self._refreshed_ms = self._swept_ms = clock.monotonic_ms()
 
     def wait_for(self, topic: str, partition: int | None, max_block_ms: int) -> TopicEntry:
-        """Return a topic, waiting until it and the partition exist.
+        """Return a topic, waiting until it and the partition exist; a wait of more than a second is logged once.
 
         Args:
             topic: its name.
@@ -110,6 +116,7 @@ class ProducerMetadata:
                 f"'{topic}' is no topic that can be written to. Use 1 to 249 of a-z A-Z 0-9 . _ -, no internal name.",
             )
         deadline_ms = self._clock.monotonic_ms() + max_block_ms
+        warn_ms: float = deadline_ms - max_block_ms + SILENT_WAIT_MS
         while True:
             reason = self._look_up(topic, partition)
             if reason is None:
@@ -126,6 +133,9 @@ class ProducerMetadata:
                     f"create {topic} -p {1 if partition is None else partition + 1}, or correct the name.",
                     topic=topic,
                 )
+            if deadline_ms - left_ms >= warn_ms:
+                warn_ms = math.inf
+                logger.warning("%s; it is waited for up to max.block.ms (%d)", reason, max_block_ms)
             self._clock.sleep_ms(min(left_ms, self._settings.producer.retry_backoff_ms))
 
     def close(self) -> None:

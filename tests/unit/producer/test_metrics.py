@@ -179,6 +179,26 @@ def test_a_record_that_is_refused_counts_in_the_rate_of_errors(timed):
     assert (found["record-error-total"], found["record-error-rate"]) == (1, pytest.approx(1 / WINDOW_SECONDS))
 
 
+@pytest.mark.parametrize(
+    ("timed", "said"),
+    [
+        (
+            {"max.block.ms": 60_000, "retry.backoff.ms": 500},
+            ["topic 'nothing' is not there; it is waited for up to max.block.ms (60000)"],
+        ),
+        ({"max.block.ms": 900, "retry.backoff.ms": 500}, []),
+    ],
+    indirect=["timed"],
+)
+def test_a_wait_of_more_than_a_second_for_a_topic_is_told_once(timed, clock, caplog, said):
+    started_ms = clock.monotonic_ms()
+    heard_ms = []
+    caplog.handler.addFilter(lambda _: not heard_ms.append(clock.monotonic_ms() - started_ms))
+    assert timed.send("nothing", b"v").exception(0).code is ErrorCode.REQUEST_TIMED_OUT
+    assert caplog.messages == said
+    assert all(1_000 <= each < 1_600 for each in heard_ms)
+
+
 def test_the_wait_ratio_is_the_part_of_the_time_in_which_an_append_waited(clock):
     metrics = ProducerMetrics(2, WINDOW_SECONDS * 1000, clock)
     pool = BufferPool(100, clock=clock, on_wait=metrics.on_pool_wait)

@@ -41,6 +41,24 @@ class TestWithoutIdempotence:
         assert len(setup.delivery.delivered) == 4
         setup.check_clean()
 
+    def test_records_that_wait_for_more_than_a_second_are_told_once_until_one_gets_through(
+        self, make: Callable[..., Setup], caplog: pytest.LogCaptureFixture
+    ) -> None:
+        setup = make(replace(CONFIG, delivery_timeout_ms=9_000), idempotent=False)
+        for said_count in (1, 2):
+            handle = setup.send_and_run()
+            setup.answer(setup.open[0], DISCONNECT)
+            assert len(caplog.messages) == said_count - 1
+            for _ in range(2):
+                setup.run(after_ms=1_000)
+                setup.answer(setup.open[0], DISCONNECT)
+                assert len(caplog.messages) == said_count
+            setup.run(after_ms=20)
+            setup.answer(setup.open[0], offset=0)
+            assert handle.done()
+        assert "records for orders-0 wait" in caplog.text and "delivery.timeout.ms (9000)" in caplog.text
+        assert str(DISCONNECT) in caplog.text
+
     def test_case_41_one_in_flight_keeps_order_over_a_leader_change(self, make: Callable[..., Setup]) -> None:
         setup = make(replace(CONFIG, max_in_flight=1), idempotent=False)
         setup.send_and_run()
