@@ -192,6 +192,12 @@ def _write_task(
     context = TaskContext.get()
     task_id = 0 if context is None else context.partitionId()
     first = next((batch for batch in iterator if batch.num_rows > 0), None)
+    if first is not None and tasks is None:  # its rows would be acknowledged and stored nowhere
+        raise ReplogError(
+            ErrorCode.REPLOG_ENVIRONMENT,
+            "the task has rows and no plan: the writer was made in a process that Spark starts to commit. Nothing is "
+            "written. Import nothing of pyspark.sql.worker in the job, and report it if the job imports none.",
+        )
     if first is None or tasks is None:
         return WriteMessage(task.query_id, task.batch_id, task.run_id, task_id, (), 0, 0, 0)
     from spark_replog.producer.task_writer import TaskWriter

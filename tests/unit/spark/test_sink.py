@@ -293,6 +293,15 @@ def test_a_batch_over_two_ledgers_names_what_is_decided_and_its_repetition_compl
     assert writes.values("payments") == [b"p", b"q"]
 
 
+def test_rows_of_a_task_without_a_plan_are_refused_and_not_dropped(writes, monkeypatch):
+    monkeypatch.setattr(sink, "in_commit_worker", lambda: True)
+    with pytest.raises(ReplogError, match="has rows and no plan") as raised:
+        writes.tasks(0, [b"a"], topic="orders")
+    assert raised.value.code is ErrorCode.REPLOG_ENVIRONMENT
+    _, messages = writes.tasks(0, [], topic="orders")
+    assert [message.objects for message in messages] == [()]
+
+
 def test_overwrite_is_refused(writes):
     with pytest.raises(InvalidConfigError, match="append"):
         ReplogDataSource({"path": str(writes.source.path), "topic": "orders"}).writer(SCHEMA, True)
