@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from spark_replog.ledger.journal_view import JournalView
 from spark_replog.ledger.record import (
@@ -76,6 +76,7 @@ class JournalRebuild:
         self._owned = owned
         self._view = JournalView()
         self._has_claim = False
+        self._may_have_gaps = True
         self.written_count = 0
 
     def run(self, on_record: Callable[[int, int], None]) -> bool:
@@ -91,6 +92,12 @@ class JournalRebuild:
             CorruptDataError: CORRUPT_MESSAGE: the root holds a damaged record; move its journal away.
         """
         while self._read_on():
+            if self._may_have_gaps and (behind := self._record_behind_gap()) is not None:
+                if behind.epoch > self._owned.epoch:
+                    return False
+                self.written_count += self._write([self._gap_record(behind)])
+                continue
+            self._may_have_gaps = False
             on_record(self._view.matched + 1, len(self._owned.hashes))
             missing = self._missing_records()
             if not missing:
@@ -111,6 +118,21 @@ class JournalRebuild:
             self._has_claim |= record.kind is RecordKind.CLAIM and record.epoch == self._owned.epoch
             self._view.learn(record, record_crc(bytes(data)))
             self._view.match(self._owned.hashes)
+
+    def _record_behind_gap(self) -> JournalRecord | None:
+        """Return what an attempt that died in the midst of its creates left behind the first empty position."""
+        for position in range(self._view.next_position + 1, self._view.next_position + _WINDOW):
+            data = self._store.get(journal_key(self._ledger_id, position))
+            if data is not None:
+                return decode_record(data, root=self._root_name, position=position)
+        return None
+
+    def _gap_record(self, behind: JournalRecord) -> JournalRecord:
+        """Return what that attempt had for the position, in its epoch: on one root epochs never decrease."""
+        index = self._view.matched + 1
+        is_entry = behind.kind is RecordKind.ENTRY and index < behind.index
+        record = self._record(RecordKind.ENTRY, index) if is_entry else self._record(RecordKind.CLAIM, NO_INDEX)
+        return replace(record, epoch=behind.epoch)
 
     def _missing_records(self) -> list[JournalRecord]:
         """Return the next records: the promise, the decided entries, then padding."""

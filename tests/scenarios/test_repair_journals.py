@@ -9,6 +9,8 @@ import pytest
 
 from spark_replog.coordinator.cluster import Cluster
 from spark_replog.ledger.journal_rebuild import REBUILD_ROUND_STEP
+from spark_replog.maintenance.journal_scrub import scrub_journals
+from spark_replog.maintenance.repair import StoreRepair
 from spark_replog.storage.paths import journal_folder
 from tests.scenarios.repairing import fill, lose, read_all, repair
 
@@ -144,3 +146,36 @@ def test_the_journal_of_a_named_ledger_is_rebuilt_though_it_has_no_topic_now(sto
     lose(store, 0)  # broker 2 never heard of the deletion, so the rebuilt root has to say it
     state = Cluster.open(str(store.path), config=store.config).topic_ledger(ledger_id).refresh()
     assert [topic.closed for topic in state.topics.values()] == [True]
+
+
+@pytest.mark.parametrize("failing", [{0}, {3}, {8, 9, 12}, {13}, {20, 22}])
+def test_a_repair_that_died_between_creates_leaves_no_gap_and_no_falling_epoch(store, failing: set[int]) -> None:
+    class Died(Exception):
+        """The process ends, and creates that ran beside this one arrive."""
+
+    store.create("orders", 2)
+    fill(store, 0, 12)
+    lose(store, 1)
+    cluster = Cluster.open(str(store.path), config=store.config)
+    target, folder = cluster.brokers.store(1), journal_folder(store.cluster.lookup("orders").ledger_id)
+    keys = {f"{folder}{position:020d}" for position in failing}
+
+    class DyingStore:
+        url = target.url
+
+        def __getattr__(self, name: str):
+            return getattr(target, name)
+
+        def create(self, key, data, *, make_parent: bool = False):
+            if key in keys:
+                raise Died
+            return target.create(key, data, make_parent=make_parent)
+
+    cluster.brokers._stores[1] = DyingStore()  # type: ignore[assignment]
+    with pytest.raises(Died):
+        StoreRepair(cluster).run()
+    assert repair(store).roots[1].is_repaired
+    assert scrub_journals(Cluster.open(str(store.path), config=store.config)).findings == []
+    lose(store, 0)
+    store.reopen()
+    assert read_all(store) == 60
