@@ -243,19 +243,25 @@ def _ask_worker(program: str, environ: Mapping[str, str]) -> dict[str, Any] | st
 
 def store_checks(path: str, options: Mapping[str, str]) -> Iterator[Check]:
     """Open the store and prove create-if-absent on each of its roots."""
-    from spark_replog.storage.brokers import BrokerSet
+    from spark_replog.coordinator.cluster import Cluster
+    from spark_replog.coordinator.root_check import check_root_and_journal
     from spark_replog.storage.probe import probe_root
 
     try:
-        brokers = BrokerSet.open(path, options)
+        cluster = Cluster.open(path, options)
     except ReplogError as error:
         yield _store_failure("store", error)
         return
+    brokers = cluster.brokers
     yield Check("store", "ok", f"cluster {brokers.cluster_id}, {len(brokers.broker_ids)} brokers")
+    try:
+        cluster.refresh()
+    except ReplogError as error:
+        yield _store_failure("cluster ledger", error)
     for broker in brokers.broker_ids:
         name = f"root {broker}"
         try:
-            brokers.check_root(broker)
+            check_root_and_journal(cluster, broker)
             report = probe_root(brokers.store(broker))
         except ReplogError as error:
             yield _store_failure(name, error)

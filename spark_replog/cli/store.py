@@ -11,6 +11,7 @@ from spark_replog.cli.settings import current_settings, global_options
 from spark_replog.errors import ReplogError
 
 if TYPE_CHECKING:
+    from spark_replog.coordinator.cluster import Cluster
     from spark_replog.maintenance.journal_scrub import JournalReport
     from spark_replog.maintenance.scrub import ScrubReport
 
@@ -40,7 +41,7 @@ def store() -> None:
 @store.command("info")
 @global_options
 def info() -> int:
-    """Show cluster id, brokers and whether each root answers.
+    """Show cluster id, brokers and whether each root answers and has its journal still.
 
     Exit code 1 when a root does not; the store works on while a majority of its metadata roots does.
     """
@@ -49,7 +50,7 @@ def info() -> int:
     cluster = settings.open_cluster()
     names = cluster.topic_names()
     brokers = cluster.brokers
-    states = [_broker_item(brokers, broker) for broker in brokers.broker_ids]
+    states = [_broker_item(cluster, broker) for broker in brokers.broker_ids]
     item: dict[str, Any] = {
         "clusterId": brokers.cluster_id,
         "path": path,
@@ -73,7 +74,10 @@ def info() -> int:
     return emit("store info", [item], settings, text="\n".join(lines), exit_code=exit_code)
 
 
-def _broker_item(brokers: Any, broker: int) -> dict[str, Any]:
+def _broker_item(cluster: Cluster, broker: int) -> dict[str, Any]:
+    from spark_replog.coordinator.root_check import check_root_and_journal
+
+    brokers = cluster.brokers
     item: dict[str, Any] = {
         "broker": broker,
         "url": brokers.url(broker),
@@ -82,7 +86,7 @@ def _broker_item(brokers: Any, broker: int) -> dict[str, Any]:
         "state": "ok",
     }
     try:
-        brokers.check_root(broker)
+        check_root_and_journal(cluster, broker)
     except ReplogError as error:
         item["state"] = error.code.name
         item["detail"] = str(error.args[0])

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from spark_replog.errors import ReplogError
+from spark_replog.coordinator.cluster import Cluster
+from spark_replog.errors import ErrorCode, ReplogError, RetriableError
 from spark_replog.ids import BrokerId, LedgerId
 from spark_replog.storage.brokers import BrokerSet
 from spark_replog.storage.io_pool import io_pool
-from spark_replog.storage.paths import ledger_folders
+from spark_replog.storage.paths import journal_key, ledger_folders, out_key
 
 ROOT_TIMEOUT_MS = 5000
 """A root that does not answer an admin command by then counts as away."""
@@ -23,6 +24,29 @@ def is_root_there(brokers: BrokerSet, broker_id: BrokerId, timeout_ms: int = ROO
         answer.cancel()
         return False
     return True
+
+
+def check_root_and_journal(cluster: Cluster, broker_id: BrokerId) -> None:
+    """Look at a root's ``replog.json`` and whether its journal of the cluster ledger is as long as others know it.
+
+    Two small gets more; ``store verify`` reads every journal whole. Refresh the cluster first.
+
+    Raises:
+        RetriableError: REPLOG_ROOT_STALE, also where the journal went back; what the store raises.
+    """
+    cluster.brokers.check_root(broker_id)
+    if broker_id not in cluster.brokers.metadata_broker_ids:
+        return
+    ledger_id, store = cluster.brokers.cluster_id, cluster.brokers.store(broker_id)
+    position = cluster.cluster_ledger.named_position(broker_id)
+    is_short = position >= 0 and store.get(journal_key(ledger_id, position)) is None
+    if is_short or store.get(out_key(ledger_id)) is not None:
+        raise RetriableError(
+            ErrorCode.REPLOG_ROOT_STALE,
+            "its journal was set back: records that it had are gone. Put them back, or run 'replog store repair "
+            f"--rebuild {broker_id}'. 'replog store verify' says more.",
+            broker=broker_id,
+        )
 
 
 def make_ledger_folders(brokers: BrokerSet, ledger_id: LedgerId, broker_ids: Iterable[BrokerId]) -> set[BrokerId]:

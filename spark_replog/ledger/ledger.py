@@ -411,6 +411,10 @@ class Ledger(Generic[S]):
     def _now_ms(self) -> float:
         return self._clock.monotonic_ms()
 
+    def named_position(self, broker_id: int) -> int:
+        """Return the highest position that any record read so far says the broker's journal holds; -1 for none."""
+        return self._core.prefix.named[[each.broker_id for each in self._roots].index(broker_id)]
+
     def owned_log(self, broker_id: int) -> OwnedLog | None:
         """Return all decided entries and the epoch that owns them, to rebuild a root's journal from.
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 
 ONE_ITEM_KEYS = {
@@ -181,6 +183,17 @@ def test_store_info_with_a_root_away_and_a_majority_away(store, replog):
     answer = replog("-s", store, "topic", "list", "-f", "json")
     assert answer.exit_code == 5
     assert answer.items[0]["error"] == "REPLOG_NO_QUORUM"
+
+
+def test_store_info_names_a_root_whose_journals_are_gone(store, replog):
+    replog("-s", store, "topic", "create", "orders")
+    shutil.rmtree(store / "broker-1" / "ledgers")
+    answer = replog("-s", store, "store", "info", "-f", "json")
+    assert answer.exit_code == 1
+    assert [broker["state"] for broker in answer.items[0]["brokers"]] == ["ok", "REPLOG_ROOT_STALE", "ok"]
+    assert "store repair --rebuild 1" in answer.items[0]["brokers"][1]["detail"]
+    found = {item["check"]: item["verdict"] for item in replog("-s", store, "doctor", "-f", "json").items}
+    assert [found[f"root {broker}"] for broker in range(3)] == ["ok", "critical", "ok"]
 
 
 def test_store_that_was_never_made(tmp_path, replog):
