@@ -449,7 +449,7 @@ class Sender:
             yield request.expires_ms
         if request.redeliver_ms is not None:
             yield request.redeliver_ms
-        if request.satisfied_ms is not None:
+        if request.satisfied_ms is not None and now_ms < request.satisfied_ms + self._config.replica_grace_ms:
             yield request.satisfied_ms + self._config.replica_grace_ms
         for put in request.puts.values():
             if put.sent_ms is not None:

@@ -41,6 +41,16 @@ class TestWithoutIdempotence:
         assert len(setup.delivery.delivered) == 4
         setup.check_clean()
 
+    def test_nothing_is_due_while_an_answer_is_waited_for_beyond_the_grace(self, make: Callable[..., Setup]) -> None:
+        setup = make(replace(CONFIG, replica_grace_ms=100), idempotent=False)
+        setup.send_and_run()
+        setup.run(after_ms=200)
+        assert len(setup.open) == 1
+        # The thread sleeps until the record expires: with 0 it would turn without a pause until the answer comes.
+        assert setup.sender.run_once(setup.clock.time_ms) == 1_000
+        setup.answer(setup.open[0], offset=0)
+        setup.check_clean()
+
     def test_records_that_wait_for_more_than_a_second_are_told_once_until_one_gets_through(
         self, make: Callable[..., Setup], caplog: pytest.LogCaptureFixture
     ) -> None:
