@@ -6,15 +6,15 @@ import os
 import sys
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import IO, TYPE_CHECKING, Any
 
 import click
 
-from spark_replog.cli.output import emit, error_item, exit_code_of, table
+from spark_replog.cli.output import EXIT_INTERRUPTED, emit, error_item, exit_code_of, note, table
 from spark_replog.cli.produce_input import FORMATS, format_of, read_batches
 from spark_replog.cli.progress import ProgressLine
-from spark_replog.cli.settings import current_settings, global_options, key_values, named_values
+from spark_replog.cli.settings import Settings, current_settings, global_options, key_values, named_values
 from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError
 
 if TYPE_CHECKING:
@@ -71,6 +71,9 @@ def produce(topic: str, files: tuple[str, ...], **given: Any) -> int:
             written.settle(0)
     except ReplogError as error:
         failure = error
+    except KeyboardInterrupt:  # the producer was closed, so what it had taken is decided
+        progress.close()
+        return _stopped(written, settings)
     progress.close()
     item = written.item() if failure is None else error_item(failure, **written.item())
     text = table(["partition", "first offset", "records"], written.rows()) if failure is None else ""
@@ -106,6 +109,15 @@ class _Written:
                 self._counts[found.partition] = self._counts.get(found.partition, 0) + row_count
                 self._firsts.setdefault(found.partition, found.offset)
 
+    def settle_acknowledged(self) -> None:
+        """Count what was acknowledged of the open batches, and wait for none."""
+        while self._open:
+            if not self._open[0].done():
+                self._open.popleft()
+                continue
+            with suppress(ReplogError):
+                self.settle(len(self._open) - 1)
+
     def item(self) -> dict[str, Any]:
         """Return the result for scripts."""
         partitions = [
@@ -116,6 +128,13 @@ class _Written:
     def rows(self) -> list[tuple[int, int, int]]:
         """Return partition, first offset and number of records."""
         return [(number, self._firsts[number], self._counts[number]) for number in sorted(self._counts)]
+
+
+def _stopped(written: _Written, settings: Settings) -> int:
+    """Say what a Ctrl-C leaves in the log: who sends the rest must know where it begins."""
+    written.settle_acknowledged()
+    note(f"replog: stopped; {written.row_count:,} records were acknowledged before")
+    return emit("produce", [{**written.item(), "ok": False}], settings, text="", exit_code=EXIT_INTERRUPTED)
 
 
 def _is_text(name: str) -> bool:

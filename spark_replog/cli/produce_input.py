@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -117,7 +118,7 @@ def _json_lines(stream: IO[bytes], name: str, key: str | None, value: str | None
 
 def _parsed(line: bytes, name: str, number: int) -> dict[str, Any]:
     try:
-        row = json.loads(line)
+        row = json.loads(line, parse_constant=_no_json)
     except (ValueError, RecursionError) as error:
         raise InvalidConfigError(
             ErrorCode.REPLOG_INPUT, f"line {number} of {name} is no JSON: {error}. Correct it, or use --input lines."
@@ -127,6 +128,10 @@ def _parsed(line: bytes, name: str, number: int) -> dict[str, Any]:
             ErrorCode.REPLOG_INPUT, f"line {number} of {name} is no JSON object, so it has no fields. Leave -k out."
         )
     return row
+
+
+def _no_json(word: str) -> None:
+    raise ValueError(f"{word} is no value of JSON")
 
 
 def _tables(stream: IO[bytes], kind: str, key: str | None, value: str | None) -> Iterator[pa.RecordBatch]:
@@ -210,7 +215,29 @@ def _bytes(value: Any) -> bytes | None:
         return value
     if isinstance(value, str):
         return value.encode()
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False, default=_json_text).encode()
+    if isinstance(value, float) and not math.isfinite(value):
+        return _json_number(value).encode()
+    return _json(value).encode()
+
+
+def _json(value: Any) -> str:
+    try:
+        return json.dumps(value, separators=(",", ":"), ensure_ascii=False, default=_json_text, allow_nan=False)
+    except ValueError:  # rare, and Python names no way to write these otherwise
+        return _json(_without_nan(value))
+
+
+def _without_nan(value: Any) -> Any:
+    """Return a row whose numbers that JSON cannot write are text, as in Spark's to_json."""
+    if isinstance(value, dict):
+        return {name: _without_nan(each) for name, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_without_nan(each) for each in value]
+    return value if not isinstance(value, float) or math.isfinite(value) else _json_number(value)
+
+
+def _json_number(value: float) -> str:
+    return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
 
 
 def _json_text(value: Any) -> str:

@@ -239,3 +239,38 @@ def test_files_and_arguments_that_are_broken_are_told_as_such(store, replog, tmp
     assert "UNKNOWN_SERVER_ERROR" not in answer.err
     assert name in answer.err or arguments[0] in answer.err
     assert records(store) == []
+
+
+def test_numbers_that_json_cannot_write_are_text(store, replog, tmp_path):
+    odd = [float("nan"), float("inf"), float("-inf"), 1.5]
+    parquet.write_table(pa.table({"a": odd, "b": [[each] for each in odd]}), tmp_path / "t.parquet")
+    assert replog("produce", "t", tmp_path / "t.parquet", "-p", "0").exit_code == 0
+    assert replog("produce", "t", tmp_path / "t.parquet", "-p", "1", "--value", "a").exit_code == 0
+    words = ['"NaN"', '"Infinity"', '"-Infinity"', "1.5"]
+    rows, values = ([r.value for r in records(store) if r.partition == number] for number in (0, 1))
+    assert rows == [f'{{"a":{word},"b":[{word}]}}'.encode() for word in words]
+    assert values == [word.strip('"').encode() for word in words]
+
+
+def test_a_line_with_a_number_that_json_cannot_write_is_no_json(store, replog, tmp_path):
+    (tmp_path / "t.jsonl").write_text('{"k": 1}\n{"k": NaN}\n')
+    answer = replog("produce", "t", tmp_path / "t.jsonl", "-k", "k")
+    assert answer.exit_code == 2 and "line 2 of" in answer.err and "NaN is no value of JSON" in answer.err
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_ctrl_c_says_what_was_acknowledged_before(store, replog, monkeypatch, form):
+    class Interrupted(io.BytesIO):
+        def read1(self, size=-1):
+            if self.tell() == len(self.getvalue()):
+                raise KeyboardInterrupt
+            return super().read1(size)
+
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(Interrupted(b"one\ntwo\nthr")))
+    answer = replog("produce", "t", "-p", "1", "-f", form)
+    assert (answer.exit_code, answer.err) == (130, "replog: stopped; 2 records were acknowledged before\n")
+    assert [record.value for record in records(store)] == [b"one", b"two"]
+    if form == "json":
+        assert (answer.items[0]["records"], answer.items[0]["ok"]) == (2, False)
+    else:
+        assert answer.out == ""
