@@ -8,9 +8,9 @@ from collections.abc import Collection, Mapping
 from spark_replog.clock import Clock
 from spark_replog.config import ConsumerConfig
 from spark_replog.consumer.group_membership import GroupMembership
-from spark_replog.consumer.subscription_state import SubscriptionState
+from spark_replog.consumer.subscription_state import SubscriptionState, whole_number
 from spark_replog.coordinator.group_coordinator import RENEWALS_PER_RETENTION, GroupCoordinator, check_group_id
-from spark_replog.errors import ErrorCode, OutcomeUnknownError, ReplogError, RetriableError
+from spark_replog.errors import ErrorCode, InvalidConfigError, OutcomeUnknownError, ReplogError, RetriableError
 from spark_replog.ids import TopicPartition
 from spark_replog.log.group_records import OffsetAndMetadata
 
@@ -57,13 +57,14 @@ class OffsetCommitter:
                 nothing: the same offsets, by a member that the ledger still knows.
 
         Raises:
+            InvalidConfigError: INVALID_REQUEST: an offset is no whole number.
             ReplogError: the first partition's refusal, after the others were committed.
         """
         group = self._config.group_id or ""
         check_group_id(group)
         given = self._positions() if offsets is None else offsets
         values = {
-            key: value if isinstance(value, OffsetAndMetadata) else OffsetAndMetadata(value)
+            key: value if isinstance(value, OffsetAndMetadata) else OffsetAndMetadata(_offset_of(key, value))
             for key, value in given.items()
         }
         if not values:
@@ -128,3 +129,13 @@ class OffsetCommitter:
 
     def _positions(self) -> dict[TopicPartition, int]:
         return {key: at.offset for key, at in self._subscription.positions.items() if at.offset is not None}
+
+
+def _offset_of(key: TopicPartition, value: object) -> int:
+    number = whole_number(value)
+    if number is None:
+        raise InvalidConfigError(
+            ErrorCode.INVALID_REQUEST,
+            f"cannot commit {value!r} for {key.topic}-{key.partition}. Give the next offset to read, a whole number.",
+        )
+    return number

@@ -20,7 +20,7 @@ from spark_replog.consumer.group_membership import GroupMembership
 from spark_replog.consumer.positions import PositionKeeper
 from spark_replog.consumer.record_fetcher import ConsumerMetrics, RecordFetcher
 from spark_replog.consumer.rows import read_schema
-from spark_replog.consumer.subscription_state import SubscriptionState
+from spark_replog.consumer.subscription_state import SubscriptionState, whole_number
 from spark_replog.coordinator.authorizer import Authorizer
 from spark_replog.coordinator.cluster import Cluster
 from spark_replog.coordinator.group_coordinator import GroupCoordinator
@@ -123,7 +123,7 @@ class Consumer:
             on_lost: with those that went without asking (this member was fenced); default ``on_revoked``.
 
         Raises:
-            InvalidConfigError: REPLOG_CONFLICTING_OPTIONS, REPLOG_INVALID_OPTION.
+            InvalidConfigError: REPLOG_CONFLICTING_OPTIONS, REPLOG_INVALID_OPTION, INVALID_TOPIC_EXCEPTION.
         """
         if isinstance(topics, str):
             topics = [topics]
@@ -254,14 +254,17 @@ class Consumer:
         """Read on from an offset, or from what ``committed`` gave; nothing is looked up, as in Kafka.
 
         Raises:
-            InvalidConfigError: INVALID_REQUEST: negative.
+            InvalidConfigError: INVALID_REQUEST: no whole number, or negative.
             ReplogError: INVALID_REQUEST: not assigned.
         """
         wanted = offset.offset if isinstance(offset, OffsetAndMetadata) else offset
-        if wanted < 0:
-            raise InvalidConfigError(ErrorCode.INVALID_REQUEST, f"cannot seek to {wanted}. Give 0 or more.")
+        number = whole_number(wanted)
+        if number is None or number < 0:
+            raise InvalidConfigError(
+                ErrorCode.INVALID_REQUEST, f"cannot seek to {wanted!r}. Give a whole number, 0 or more."
+            )
         at = self._subscription.position(key)
-        at.offset, at.reset = wanted, None
+        at.offset, at.reset = number, None
         self._fetcher.sought([key])
 
     @guarded

@@ -12,7 +12,7 @@ from spark_replog.config import ConsumerConfig
 from spark_replog.config.consumer import BY_DURATION
 from spark_replog.consumer.committing import OffsetCommitter
 from spark_replog.consumer.offsets_for_times import offsets_for_times
-from spark_replog.consumer.subscription_state import SubscriptionState
+from spark_replog.consumer.subscription_state import SubscriptionState, whole_number
 from spark_replog.coordinator.authorizer import Authorizer
 from spark_replog.coordinator.cluster import Cluster, TopicHandle
 from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError, ReplogError
@@ -155,10 +155,11 @@ class PositionKeeper:
     def offsets_for_times(self, times_ms: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
         """Return the first offsets at or after a time, None where there is none."""
         for key, time_ms in times_ms.items():
-            if time_ms < 0:
+            number = whole_number(time_ms)
+            if number is None or number < 0:
                 raise InvalidConfigError(
                     ErrorCode.INVALID_REQUEST,
-                    f"{time_ms} is no time to look for. Give epoch milliseconds, 0 or more.",
+                    f"{time_ms!r} is no time to look for. Give epoch milliseconds, 0 or more.",
                     topic=key.topic,
                     partition=key.partition,
                 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
@@ -55,13 +56,18 @@ class SubscriptionState:
         """Read the partitions that these topics turn out to have.
 
         Raises:
-            InvalidConfigError: REPLOG_CONFLICTING_OPTIONS, REPLOG_INVALID_OPTION.
+            InvalidConfigError: REPLOG_CONFLICTING_OPTIONS, REPLOG_INVALID_OPTION, INVALID_TOPIC_EXCEPTION.
         """
         if self.is_assigned_by_hand:
             raise _mixed()
+        for name in topics:
+            if not isinstance(name, str) or not name.strip():
+                raise InvalidConfigError(
+                    ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name!r} is no topic's name. Subscribe to names, as text."
+                )
         try:
             compiled = None if pattern is None else re.compile(pattern)
-        except re.error as error:
+        except (re.error, TypeError) as error:
             raise InvalidConfigError(
                 ErrorCode.REPLOG_INVALID_OPTION,
                 f"'{pattern}' is no regular expression of Python: {error}. Correct it.",
@@ -102,3 +108,11 @@ def _mixed() -> InvalidConfigError:
         ErrorCode.REPLOG_CONFLICTING_OPTIONS,
         "subscribe and assign exclude each other. Call unsubscribe first, or use one of them.",
     )
+
+
+def whole_number(value: object) -> int | None:
+    """Return a whole number, numpy's too; None: it is something else, as a text is."""
+    try:
+        return operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        return None

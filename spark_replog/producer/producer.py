@@ -24,7 +24,7 @@ from spark_replog.producer.interceptors import Interceptors, ProducerRecord
 from spark_replog.producer.metrics import ProducerMetrics
 from spark_replog.producer.partition_queue import PartitionQueue
 from spark_replog.producer.partitioner import make_partitioner
-from spark_replog.producer.producer_metadata import TopicEntry
+from spark_replog.producer.producer_metadata import TopicEntry, invalid_topic
 from spark_replog.producer.producer_parts import build_parts
 from spark_replog.producer.record_checks import checked_headers, checked_partition, checked_time
 from spark_replog.producer.record_columns import record_size
@@ -365,7 +365,7 @@ class Producer:
 
     def _wait_for(self, topic: str, partition: int | None) -> tuple[TopicEntry, int]:
         """Return the topic and what is left of ``max.block.ms``."""
-        entry = self._topics.get(topic)
+        entry = self._topics.get(topic) if isinstance(topic, str) else None
         if entry is not None and (partition is None or partition < len(entry.queues)):
             return entry, self._max_block_ms
         if partition is not None:
@@ -416,6 +416,8 @@ class Producer:
 
     def _on_send_error(self, topic: str, partition: int | None, error: Exception) -> RecordHandle:
         """Return a failed handle for what Kafka calls an API error; raise what is the caller's mistake."""
+        if not isinstance(topic, str):
+            raise invalid_topic(topic)
         found = error.error if isinstance(error, _Failed) else error
         if self._thread.error is not None and getattr(found, "code", None) is ErrorCode.REPLOG_PRODUCER_CLOSED:
             found = self._thread.error  # why it closed

@@ -111,10 +111,7 @@ class ProducerMetadata:
             ReplogError: REPLOG_PRODUCER_CLOSED: the producer was closed meanwhile.
         """
         if not isinstance(topic, str) or not is_valid_topic_name(topic) or topic in INTERNAL_TOPICS:
-            raise InvalidConfigError(
-                ErrorCode.INVALID_TOPIC_EXCEPTION,
-                f"'{topic}' is no topic that can be written to. Use 1 to 249 of a-z A-Z 0-9 . _ -, no internal name.",
-            )
+            raise invalid_topic(topic)
         deadline_ms = self._clock.monotonic_ms() + max_block_ms
         warn_ms: float = deadline_ms - max_block_ms + SILENT_WAIT_MS
         while True:
@@ -222,4 +219,12 @@ class ProducerMetadata:
         return entry
 
 
-__all__ = ["ProducerMetadata", "TopicEntry"]
+def invalid_topic(topic: object) -> InvalidConfigError:
+    """Return INVALID_TOPIC_EXCEPTION."""
+    return InvalidConfigError(
+        ErrorCode.INVALID_TOPIC_EXCEPTION,
+        f"'{topic}' is no topic that can be written to. Use 1 to 249 of a-z A-Z 0-9 . _ -, no internal name.",
+    )
+
+
+__all__ = ["ProducerMetadata", "TopicEntry", "invalid_topic"]

@@ -156,3 +156,12 @@ def test_an_idle_consumer_that_lives_keeps_its_offsets_from_expiring(filled):
     del reader
     filled.clock.advance(7 * day_ms)
     assert GroupCoordinator(filled.cluster).expire_offsets() == 1
+
+
+@pytest.mark.parametrize("offset", ["4", 4.0, None])
+def test_an_offset_that_is_no_whole_number_is_not_committed(filled, offset):
+    reader = assigned(filled, P0, group="g")
+    with pytest.raises(ReplogError) as refused:
+        reader.commit({P0: offset})
+    assert refused.value.code is ErrorCode.INVALID_REQUEST
+    assert reader.committed([P0]) == {P0: None}

@@ -14,6 +14,10 @@ from tests.unit.consumer.support import P0, P1, assigned, consumer, rows, values
     ("act", "code"),
     [
         (lambda c: c.seek(P0, -1), ErrorCode.INVALID_REQUEST),
+        (lambda c: c.seek(P0, "1"), ErrorCode.INVALID_REQUEST),
+        (lambda c: c.seek(P0, 1.5), ErrorCode.INVALID_REQUEST),
+        (lambda c: c.seek_to_time("2026-11-21"), ErrorCode.INVALID_REQUEST),
+        (lambda c: c.offsets_for_times({P0: None}), ErrorCode.INVALID_REQUEST),
         (lambda c: c.seek(TopicPartition("orders", 9), 1), ErrorCode.INVALID_REQUEST),
         (lambda c: c.subscribe(["orders"]), ErrorCode.REPLOG_CONFLICTING_OPTIONS),
         (lambda c: c.end_offsets([TopicPartition("orders", 9)]), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
@@ -24,6 +28,14 @@ def test_misuse_is_refused_by_code(filled, act, code):
     with pytest.raises(ReplogError) as refused:
         act(assigned(filled, P0))
     assert refused.value.code is code
+
+
+@pytest.mark.parametrize("topics", [[None], ["orders", 7], [""], [b"orders"], [["orders"]]])
+def test_a_subscription_takes_names_only(filled, topics):
+    reader = consumer(filled)
+    with pytest.raises(InvalidConfigError) as refused:
+        reader.subscribe(topics)
+    assert (refused.value.code, reader.subscription()) == (ErrorCode.INVALID_TOPIC_EXCEPTION, frozenset())
 
 
 def test_a_subscription_and_an_assignment_exclude_each_other_until_unsubscribed(filled):

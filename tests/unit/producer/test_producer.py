@@ -228,6 +228,18 @@ def test_a_partition_that_comes_in_time_is_waited_for(shop):
     timer.join()
 
 
+@pytest.mark.parametrize("topic", [[], None, 7])
+@pytest.mark.parametrize(
+    "call",
+    [lambda p, t: p.send(t, b"v"), lambda p, t: p.partitions_for(t), lambda p, t: p.send_arrow(t, pa.table({}))],
+)
+def test_a_topic_that_is_no_text_is_refused_at_the_call(shop, topic, call):
+    producer = shop.producer(max__block__ms=20)
+    with pytest.raises(InvalidConfigError) as refused:
+        call(producer, topic)
+    assert refused.value.code is ErrorCode.INVALID_TOPIC_EXCEPTION
+
+
 @pytest.mark.parametrize(
     ("sent", "code"),
     [
