@@ -29,6 +29,7 @@ from spark_replog.ledger.request import Proposal
 from spark_replog.log.cluster_state import ClusterLedgerState
 from spark_replog.log.commands import BrokerRegister, IsrChange, Truncate, encode_command
 from spark_replog.log.topic_state import TopicLedgerState
+from spark_replog.maintenance.journal_scrub import scrub_journals
 from spark_replog.maintenance.pair_repair import find_lost_of_pair, rebuild_one_of_pair
 from spark_replog.storage.object_store import CreateOutcome
 from spark_replog.storage.paths import ROOT_FILE_KEY, data_folder, ledger_folders, out_key
@@ -184,7 +185,13 @@ class StoreRepair:
             RetriableError: REPLOG_NO_QUORUM: too few; no root file was taken away.
         """
         metadata = frozenset(self._brokers.metadata_broker_ids)
-        well = [each for each in metadata if roots[each].condition is RootCondition.OK]
+        well = {each for each in metadata if roots[each].condition is RootCondition.OK}
+        if not metadata.isdisjoint(self._stale):
+            # Of each ledger: a root may have its replog.json, and have lost a journal or a record of one.
+            found: dict[LedgerId, set[BrokerId]] = {}
+            for each in scrub_journals(self._cluster).findings:
+                found.setdefault(each.ledger_id, set()).add(each.broker_id)
+            well = min((well - bad for bad in found.values()), key=len, default=well)
         if not metadata.isdisjoint(self._stale) and len(well) < len(metadata) // 2 + 1:
             remedy = "Put the roots back as they were, or name fewer at a time."
             if len(metadata) == 2:

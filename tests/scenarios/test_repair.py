@@ -20,7 +20,7 @@ from spark_replog.coordinator.controller import Controller
 from spark_replog.errors import ErrorCode, RetriableError
 from spark_replog.maintenance.repair import RootCondition, StoreRepair
 from spark_replog.maintenance.scrub import scrub
-from spark_replog.storage.paths import data_key, out_key
+from spark_replog.storage.paths import data_key, journal_folder, out_key
 from tests.scenarios.repairing import fill, is_applied, lose, read_all, repair
 
 
@@ -265,6 +265,21 @@ def test_a_rebuild_that_would_leave_no_majority_gives_no_root_up(store, away: in
     fill(store, 2, 1)
     assert read_all(store) == 15
     assert all(root.condition is RootCondition.OK for root in repair(store).roots.values())
+
+
+def test_a_rebuild_asks_whether_the_others_have_their_journals_still(store) -> None:
+    store.create("orders", 2)
+    fill(store, 0, 2)
+    journal = store.path / "broker-1" / journal_folder(store.cluster.lookup("orders").ledger_id)
+    kept = journal.rename(store.path / "kept")  # its replog.json is there
+    journal.mkdir()
+    with pytest.raises(RetriableError, match=r"cannot be rebuilt: of 3 metadata roots only 1"):
+        repair(store, rebuild=frozenset({0}))
+    assert (store.path / "broker-0" / "replog.json").exists()
+    store.reopen()
+    fill(store, 2, 1)  # brokers 0 and 2 are a majority still
+    assert kept.exists() and repair(store, rebuild=frozenset({1})).roots[1].is_repaired
+    assert read_all(store) == 15
 
 
 @pytest.mark.parametrize(("broker_count", "remedy"), [(1, "Put the roots back"), (2, "Empty the folder")])
