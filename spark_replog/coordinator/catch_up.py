@@ -166,6 +166,19 @@ class CatchUp:
             is_in_sync = broker_id not in out_of_sync(ledger.state)
         return Admission(is_in_sync, object_count, copied_bytes)
 
+    def copy_from(self, ledger: Ledger[TopicLedgerState], broker_ids: Collection[BrokerId]) -> None:
+        """Give the other in-sync replicas what only these brokers hold; who gives the brokers up calls it first.
+
+        Raises:
+            RetriableError: REPLOG_NO_QUORUM.
+        """
+        ledger.refresh()
+        with ledger.lock:
+            missing = [each for each in ledger.state.under_replicated() if each.object.holders <= set(broker_ids)]
+        wanted = [(each, to) for each in missing for to in each.missing if to not in broker_ids]
+        copied = self._copy(wanted, is_throttled=False, budget_ms=self._config.delivery_timeout_ms)
+        self._record(ledger, copied, None)
+
     def _returned_brokers(self, ledger: Ledger[TopicLedgerState]) -> list[BrokerId]:
         """Return brokers out of some ISR whose root answers and whose last shrink is long enough ago."""
         with ledger.lock:

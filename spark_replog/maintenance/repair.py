@@ -202,6 +202,9 @@ class StoreRepair:
                 f"left to say what was decided, and {len(metadata) // 2 + 1} must be. Nothing was given up. {remedy}",
                 brokers=self._stale,
             )
+        for ledger_id in self._ledger_ids() if self._stale else ():
+            # A journal that went back says nothing of the rows beside it: with acks=1 nobody else may have them.
+            self._catch_up.copy_from(self._cluster.topic_ledger(ledger_id), self._stale)
         for broker_id in self._stale:
             try:
                 self._brokers.store(broker_id).delete(ROOT_FILE_KEY)

@@ -88,6 +88,19 @@ def test_rows_that_only_the_lost_root_held_hold_nothing_back(store) -> None:
     assert set(store.isr("orders")) == {0, 1, 2}
 
 
+def test_rows_that_only_a_root_to_rebuild_holds_are_copied_before_it_is_given_up(store) -> None:
+    store.config = replace(store.config, replica_catchup_budget_ms=0)
+    store.reopen()
+    store.create("orders", 2)
+    fill(store, 0, 2)
+    assert is_applied(store.append("orders", {0: 9}, batch=2, holders={1}, acks=1))
+    assert store.high_watermarks("orders") == [4, 6]
+    assert repair(store, rebuild=frozenset({1})).roots[1].is_repaired
+    store.reopen()
+    assert store.high_watermarks("orders") == [13, 6]
+    assert read_all(store) == 19
+
+
 def test_a_repair_of_a_whole_store_changes_nothing(store) -> None:
     store.create("orders", 2)
     fill(store, 0, 3)
