@@ -171,8 +171,12 @@ class _Printed:
 
 
 def _partitions_of(cluster: Cluster, topics: tuple[str, ...], numbers: tuple[int, ...]) -> list[TopicPartition]:
+    from spark_replog.coordinator.authorizer import Authorizer
     from spark_replog.ids import TopicPartition
+    from spark_replog.log.acl import AclOperation
 
+    cluster.refresh_if_stale()
+    Authorizer(cluster).require_topic(AclOperation.DESCRIBE, *topics)  # first: the look-up tells whether they exist
     keys: list[TopicPartition] = []
     for name in dict.fromkeys(topics):
         _, found = cluster.topic_state(cluster.lookup(name))

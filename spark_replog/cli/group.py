@@ -186,13 +186,18 @@ def _partitions(
     cluster: Cluster, coordinator: GroupCoordinator, name: str, topics: tuple[str, ...], *, all_topics: bool
 ) -> list[TopicPartition]:
     """Return the partitions that ``TOPIC`` or ``TOPIC:0,1`` name; with all_topics those the group has."""
+    from spark_replog.coordinator.authorizer import Authorizer
     from spark_replog.ids import TopicPartition
+    from spark_replog.log.acl import AclOperation
 
     if all_topics:
         return sorted(coordinator.fetch_offsets(name))
+    cluster.refresh_if_stale()
+    authorizer = Authorizer(cluster)
     keys = []
     for word in topics:
         topic, _, numbers = word.partition(":")
+        authorizer.require_topic(AclOperation.DESCRIBE, topic)  # first: the look-up tells whether it exists
         _, found = cluster.topic_state(cluster.lookup(topic))
         try:
             wanted = [int(each) for each in numbers.split(",")] if numbers else range(len(found.partitions))

@@ -93,6 +93,25 @@ def test_another_principal_is_refused_with_exit_code_1(store, monkeypatch):
 @pytest.mark.parametrize(
     "words",
     [
+        ("group", "reset-offsets", "g", "--to-earliest", "--topic"),
+        ("group", "delete-offsets", "g", "-y", "--topic"),
+        ("topic", "describe"),
+        ("consume",),
+    ],
+)
+def test_who_may_not_describe_a_topic_does_not_learn_whether_it_exists(store, monkeypatch, words):
+    assert store("topic", "create", "secret").exit_code == 0
+    store("acl", "config", "set", "super.users=User:admin", "allow.everyone.if.no.acl.found=false")
+    store("acl", "add", "--allow-principal", "eve", "--operation", "all", "--group", "g")
+    monkeypatch.setenv("REPLOG_PRINCIPAL", "User:eve")
+    there, nowhere = store(*words, "secret"), store(*words, "nothing")
+    assert there.items[0]["error"] == nowhere.items[0]["error"] == "TOPIC_AUTHORIZATION_FAILED"
+    assert (there.exit_code, there.out) == (nowhere.exit_code, nowhere.out.replace("nothing", "secret"))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
         ("acl", "add", "--topic", "t", "--operation", "read"),
         ("acl", "add", "--allow-principal", "a", "--topic", "t"),
         ("acl", "add", "--allow-principal", "a", "--operation", "read"),
