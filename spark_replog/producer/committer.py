@@ -172,7 +172,8 @@ class Appender:
             answer.responses |= response.partitions if error is None else own
             if error is None:
                 return answer
-            if isinstance(error, OutcomeUnknownError) and first_unknown is None:
+            is_in_log = error.code is ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+            if (isinstance(error, OutcomeUnknownError) or is_in_log) and first_unknown is None:
                 first_unknown = error
             if own:
                 append = without_partitions(append, {place: each.error or error for place, each in own.items()})

@@ -358,7 +358,8 @@ class TransactionCoordinator:
             return
         if isinstance(error, FencedError):
             self._tell_parked(Answer({}, error), TransactionState.FATAL)
-        elif isinstance(error, OutcomeUnknownError):
+        elif isinstance(error, OutcomeUnknownError) or error.code is ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND:
+            # The latter is in the log already, not yet readable: an abort must not say that it never will be.
             self.state = TransactionState.IN_DOUBT
         else:
             self.error = error

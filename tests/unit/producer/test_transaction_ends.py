@@ -9,7 +9,14 @@ from contextlib import suppress
 import pyarrow as pa
 import pytest
 
-from spark_replog.errors import ErrorCode, FencedError, InvalidConfigError, OutcomeUnknownError, ReplogError
+from spark_replog.errors import (
+    ErrorCode,
+    FencedError,
+    InvalidConfigError,
+    OutcomeUnknownError,
+    ReplogError,
+    RetriableError,
+)
 from spark_replog.producer import transactions
 from spark_replog.producer.committer import Answer
 from spark_replog.testing.faulty_store import Fault
@@ -357,3 +364,26 @@ def test_an_abort_without_answer_leaves_all_in_doubt_and_can_be_repeated(shop, m
     with producer.transaction():
         producer.send("orders", b"after")
     assert shop.values() == [b"before", b"after"]
+
+
+def test_an_abort_of_what_is_in_the_log_on_too_few_replicas_says_that_it_was_committed(shop, monkeypatch):
+    shop.topic()
+    producer = shop.producer(**TILL)
+    producer.begin_transaction()
+    handle = producer.send("orders", b"decided")
+    real = producer._appender.append
+    late = RetriableError(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, "the rows are in the log. Repeat the batch.")
+
+    def decided_and_not_yet_replicated(*arguments, **keywords):
+        assert real(*arguments, **keywords).error is None
+        return Answer({}, late)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(producer._appender, "append", decided_and_not_yet_replicated)
+        with pytest.raises(RetriableError, match="AFTER_APPEND"):
+            producer.commit_transaction()
+    with pytest.raises(InvalidConfigError, match="was committed"):
+        producer.abort_transaction()
+    assert handle.exception(0) is None
+    producer.begin_transaction()
+    producer.abort_transaction()
