@@ -69,7 +69,8 @@ def describe(names: tuple[str, ...], all_groups: bool, members: bool) -> int:
     wanted = [state.group for state in coordinator.groups()] if all_groups else list(names)
     items = act_on_each("group", tuple(wanted), lambda name: _described(describe_group(cluster, coordinator, name)))
     found = [item for item in items if item["ok"]]
-    return emit("group describe", items, settings, text=_member_table(found) if members else _lag_table(found))
+    shown = _member_table(found) if members else _lag_table(found)
+    return emit("group describe", items, settings, text=shown if found or not items else "")
 
 
 @group.command("delete")

@@ -77,6 +77,12 @@ def test_lag_is_undefined_without_a_commit_and_zero_at_the_end(call, store):
     assert "orders-0,orders-1" in members.out
 
 
+@pytest.mark.parametrize("words", [(), ("--members",)])
+def test_of_a_group_that_is_not_there_no_empty_table_is_shown(call, words):
+    answer = call("group", "describe", "nothing", *words)
+    assert (answer.exit_code, answer.out) == (1, "") and "GROUP_ID_NOT_FOUND" in answer.err
+
+
 def test_a_group_that_is_not_there_fails_alone(call, billing):
     answer = call("group", "describe", "billing", "nobody", "-f", "json")
     assert answer.exit_code == 1
