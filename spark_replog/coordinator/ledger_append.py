@@ -142,7 +142,7 @@ class LedgerAppend:
             result: CommandResult = outcome.result if self._answer is None else self._answer
             self._complete_parked()
             if self._required_acks == -1 and result.outcome in _SUCCESSES:
-                self._settle(outcome.index)
+                self._settle_decided(outcome.index)
             return result
 
     def _propose(self, state: TopicLedgerState) -> tuple[bytes, ...] | None:
@@ -291,6 +291,20 @@ class LedgerAppend:
             ledger=self._ledger.ledger_id,
             brokers=",".join(map(str, sorted(suspects))),
         )
+
+    def _settle_decided(self, index: int) -> None:
+        """Settle; no error from now on may say that nothing was decided, or the rows would be written again."""
+        try:
+            self._settle(index)
+        except RetriableError as error:
+            if error.code in (ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, ErrorCode.NOT_LEADER_OR_FOLLOWER):
+                raise
+            raise RetriableError(
+                ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+                "the rows are in the log, and whether enough replicas have them could not be decided: repeat the "
+                f"batch to have them acknowledged. {error.code.name}: {error.args[0]}",
+                ledger=self._ledger.ledger_id,
+            ) from error
 
     def _settle(self, decided_index: int) -> None:
         """Wait until the decided append is stable.

@@ -15,7 +15,7 @@ from spark_replog.coordinator.broker_admin import BrokerAdmin
 from spark_replog.coordinator.cluster import Cluster
 from spark_replog.coordinator.coordinator_loop import CoordinatorLoop
 from spark_replog.coordinator.produce_response import NO_TIMESTAMP, UNKNOWN_OFFSET
-from spark_replog.errors import ErrorCode
+from spark_replog.errors import ErrorCode, RetriableError
 from spark_replog.log.commands import (
     Append,
     ConfigSet,
@@ -215,6 +215,22 @@ def test_a_repeated_append_whose_isr_shrank_is_in_the_log_and_not_on_enough_repl
     assert codes(again) == ["NOT_ENOUGH_REPLICAS_AFTER_APPEND"]
     assert ends(store) == [10]
     assert store.high_watermarks("orders") == [0]
+
+
+def test_what_is_in_the_log_is_never_said_to_be_undecided(store, monkeypatch) -> None:
+    store.config = CoordinatorConfig(replica_catchup_budget_ms=0, replica_rejoin_wait_ms=3_600_000)
+    store.reopen()
+    store.create("orders")
+    assert store.append("orders", {0: 10}, batch=0, holders={0}, acks=1).error is None
+
+    def without_a_majority(*_):
+        raise RetriableError(ErrorCode.REPLOG_NO_QUORUM, "too few roots answer; nothing was decided. Repeat it.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ledger_append.LedgerAppend, "_propose_settling", without_a_majority)
+        assert codes(store.append("orders", {0: 10}, batch=0)) == ["NOT_ENOUGH_REPLICAS_AFTER_APPEND"]
+    assert codes(store.append("orders", {0: 10}, batch=0)) == [None]
+    assert ends(store) == [10]
 
 
 def test_a_replica_joins_at_the_log_end_and_not_before(store) -> None:
