@@ -347,11 +347,11 @@ class LedgerAppend:
 
     def _side_commands(self, state: TopicLedgerState) -> tuple[bytes, ...]:
         """Return what must be folded before the append: who left the ISR, who got which older object."""
-        known = self._known
+        known = self._known  # copies that are under way still may add to it
         if not known.departed and not known.copied:
             return ()
         now_ms = self._services.clock.now_ms()
-        commands: list[IsrChange | HoldersAdd] = [*leave_isr(state, known.departed, now_ms)]
+        commands: list[IsrChange | HoldersAdd] = [*leave_isr(state, known.departed.copy(), now_ms)]
         for missing in state.under_replicated(include_out_of_sync=True):
             added = known.holders((missing.object.generation, missing.object.name), frozenset())
             brokers = tuple(sorted(added.intersection(missing.missing)))

@@ -136,7 +136,7 @@ def plan_round(
         if lacking:
             jobs.append((copy_job(ledger_id, item, item.sections, holders), lacking))
     for partition in partitions.values():
-        for broker_id in known.departed:
+        for broker_id in tuple(known.departed):  # copies that are under way still may add to it
             partition.shrink(broker_id)
     return ReplicationRound(
         partitions,
