@@ -1,0 +1,137 @@
+"""Single copies of objects are bad, short or gone: what a repair may mend, delete, and must leave."""
+
+from __future__ import annotations
+
+import errno
+import os
+from dataclasses import replace
+
+from spark_replog.errors import ErrorCode, RetriableError
+from spark_replog.maintenance.repair import StoreRepair
+from spark_replog.maintenance.scrub import scrub
+from spark_replog.storage.paths import data_key
+from tests.scenarios.repairing import fill, is_applied, repair
+
+
+def test_damaged_short_and_missing_copies_are_mended(store) -> None:
+    store.create("orders", 2)
+    fill(store, 0, 4)
+    objects = sorted((store.path / "broker-2").rglob("*.arrow"))
+    for path in objects:
+        path.chmod(0o644)
+    objects[0].unlink()
+    objects[1].write_bytes(objects[1].read_bytes()[:-1])
+    body = bytearray(objects[2].read_bytes())
+    body[7] ^= 1
+    objects[2].write_bytes(body)
+    shallow = repair(store)
+    assert (shallow.roots[2].object_count, shallow.roots[2].is_repaired) == (2, True)
+    deep = repair(store, deep=True)
+    assert (deep.roots[2].object_count, deep.roots[2].is_repaired) == (1, True)
+    assert scrub(store.cluster, deep=True).findings == []
+    for path in objects:
+        assert path.read_bytes() == (store.path / "broker-0" / path.relative_to(store.path / "broker-2")).read_bytes()
+
+
+def test_rows_without_a_good_copy_are_named_and_nothing_is_deleted(store) -> None:
+    store.create("orders", 1)
+    assert is_applied(store.append("orders", {0: 1}, batch=0))
+    handle = store.cluster.lookup("orders")
+    name = store.sections("orders")[0].object.name
+    for broker_id in range(3):
+        path = store.path / f"broker-{broker_id}" / data_key(handle.ledger_id, 0, name)
+        path.chmod(0o644)
+        path.write_bytes(b"?" * path.stat().st_size)
+    report = repair(store, deep=True)
+    assert report.lost_objects == [name]
+    assert all(name in store.held_by("orders", broker_id) for broker_id in range(3))
+
+
+class Unlisted:
+    """A root that hides its objects from a listing."""
+
+    def __init__(self, store, folder: str) -> None:
+        self._store, self._folder = store, folder
+
+    def __getattr__(self, name: str):
+        return getattr(self._store, name)
+
+    def list_keys(self, prefix: str):
+        if self._folder in prefix:
+            raise RetriableError(ErrorCode.REPLOG_STORE_UNAVAILABLE, "the root does not list.")
+        return self._store.list_keys(prefix)
+
+
+def test_a_short_copy_stays_until_good_bytes_for_it_are_in_hand(store) -> None:
+    store.create("orders", 2)
+    fill(store, 0, 1)
+    short, *rotten = (next((store.path / f"broker-{broker_id}").rglob("*.arrow")) for broker_id in range(3))
+    for path in (short, *rotten):
+        path.chmod(0o644)
+    whole = short.read_bytes()
+    short.write_bytes(whole[:-1])  # the first partition's rows are all there, and nowhere else
+    for path in rotten:
+        path.write_bytes(b"?" + whole[1:])
+    report = repair(store)  # sizes tell, not bytes
+    assert not report.roots[0].is_repaired
+    assert short.read_bytes() == whole[:-1]
+    rotten[0].write_bytes(whole)
+    assert repair(store).roots[0].object_count == 1
+    assert short.read_bytes() == whole
+
+
+def test_a_copy_that_another_repair_mended_meanwhile_is_left_alone(store, monkeypatch) -> None:
+    store.create("orders", 2)
+    fill(store, 0, 2)
+    short, missing = sorted((store.path / "broker-2").rglob("*.arrow"))
+    short.chmod(0o644)
+    short.write_bytes(short.read_bytes()[:-1])
+    missing.unlink()
+    listed = StoreRepair._is_good
+    mended: list[int] = []
+
+    def others_first(self, root, job, present) -> bool:
+        is_good = listed(self, root, job, present)
+        if not is_good and not mended:
+            mended.append(0)
+            assert repair(store).roots[2].object_count == 2
+            mended[:] = [short.stat().st_mtime_ns, missing.stat().st_mtime_ns]
+        return is_good
+
+    monkeypatch.setattr(StoreRepair, "_is_good", others_first)
+    root = repair(store).roots[2]
+    assert root.is_repaired, root.detail
+    assert [short.stat().st_mtime_ns, missing.stat().st_mtime_ns] == mended
+
+
+def test_a_root_that_takes_no_writes_keeps_no_other_from_being_repaired(store, monkeypatch) -> None:
+    store.create("orders", 2)
+    fill(store, 0, 2)
+    next((store.path / "broker-1").rglob("*.arrow")).unlink()
+    really = os.open
+
+    def read_only(path, flags, *more, **others):
+        if f"{store.path}/broker-0/" in str(path) and flags & os.O_CREAT:
+            raise OSError(errno.EROFS, "Read-only file system", str(path))
+        return really(path, flags, *more, **others)
+
+    monkeypatch.setattr(os, "open", read_only)
+    report = repair(store)
+    assert "Read-only file system" in report.roots[0].detail and not report.roots[0].is_repaired
+    assert [report.roots[each].is_repaired for each in (1, 2)] == [True, True]
+    assert report.roots[1].object_count == 1
+
+
+def test_unread_rows_on_a_root_that_does_not_answer_are_not_given_up(store) -> None:
+    store.config = replace(store.config, replica_catchup_budget_ms=0)
+    store.reopen()
+    store.create("orders", 2)
+    fill(store, 0, 1)
+    only = store.put("orders", {0: 1}, {2})
+    assert is_applied(store.append("orders", {}, batch=1, objects=(only,), acks=1))
+    folder = next((store.path / "broker-2").rglob(only.name)).parent
+    store.cluster.brokers._stores[2] = Unlisted(store.cluster.brokers.store(2), folder.name)  # type: ignore[assignment]
+    report = StoreRepair(store.cluster).run()
+    assert "does not list" in report.roots[2].detail
+    assert is_applied(store.append("orders", {0: 2, 1: 3}, batch=2))
+    assert store.high_watermarks("orders") == [5, 6]
