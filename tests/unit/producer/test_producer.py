@@ -143,7 +143,7 @@ def test_a_partition_that_comes_in_time_is_waited_for(shop):
     timer.join()
 
 
-@pytest.mark.parametrize("topic", [[], None, 7])
+@pytest.mark.parametrize("topic", [[], None, 7, b"orders"])
 @pytest.mark.parametrize(
     "call",
     [lambda p, t: p.send(t, b"v"), lambda p, t: p.partitions_for(t), lambda p, t: p.send_arrow(t, pa.table({}))],
