@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Collection
+from concurrent.futures import Future, wait
 from typing import Any
 
 import pyarrow as pa
@@ -13,6 +15,7 @@ from spark_replog.spark import sink
 from spark_replog.spark.batch_reader import BatchReader
 from spark_replog.spark.options import parse_sink_options, parse_source_options
 from spark_replog.spark.sink import StreamWriter
+from spark_replog.storage.io_pool import IoPool
 
 OPTIONS = {
     "kafka.acks": "1", "replica.grace.ms": "50", "request.timeout.ms": "2000", "delivery.timeout.ms": "4000",
@@ -27,6 +30,8 @@ class Query:
         made = {"path": str(store.path), "topic": "orders", "checkpointLocation": "x", **OPTIONS, **options}
         self.options = parse_sink_options(made, streaming=True)
         self.batch_id = 0
+        self.store = store
+        self.monkeypatch = monkeypatch
         monkeypatch.setattr(sink, "_query_of_task", lambda: ("query", self.batch_id, "run"))
 
     def plan(self) -> StreamWriter:
@@ -38,6 +43,25 @@ class Query:
             {"value": pa.array(values, pa.binary()), "partition": pa.array([0] * len(values), pa.int32())}
         )
         return pickle.loads(pickle.dumps(planned.write(iter([rows]))))
+
+    def write_without(self, away: Collection[int], planned: StreamWriter, *values: bytes) -> Any:
+        """Write while these roots are away; they are back when every put was answered: a late one would still land."""
+        started: list[Future[Any]] = []
+        submit_to = IoPool.submit_to
+
+        def remember(pool: IoPool, *call: Any) -> Future[Any]:
+            started.append(submit_to(pool, *call))
+            return started[-1]
+
+        for each in away:
+            self.store.away(each)
+        with self.monkeypatch.context() as patched:
+            patched.setattr(IoPool, "submit_to", remember)
+            message = self.write(planned, *values)
+        assert not wait(started, timeout=20).not_done
+        for each in away:
+            self.store.back(each)
+        return message
 
     def commit(self, *messages: Any) -> None:
         forget_process()

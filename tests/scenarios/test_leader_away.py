@@ -135,9 +135,7 @@ def test_rows_that_only_the_lost_leader_has_are_cut_by_the_next_batch(orders, mo
     query = Query(orders, monkeypatch, **{"replica.catchup.budget.ms": "0"})  # nothing is copied behind a commit
     query.batch_id = 1
     planned = query.plan()
-    orders.away(1), orders.away(2)
-    message = query.write(planned, b"lost")
-    orders.back(1), orders.back(2)
+    message = query.write_without((1, 2), planned, b"lost")
     query.commit(message)
     query.batch_id += 1
     assert read(orders) == [b"0"] and described(orders).log_end_offset == 2
