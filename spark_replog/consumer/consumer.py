@@ -211,14 +211,18 @@ class Consumer:
 
         Args:
             timeout_ms: how long a group may take to assign partitions.
+
+        Raises:
+            ReplogError: what ``poll`` raises.
         """
         with self._guard:
             self._ready(self._cluster.clock.monotonic_ms() + timeout_ms)
-            renewed = self._fetcher.renewed(self._positions())
-            if renewed:
-                self._keeper.recover(renewed, {})
-                self._fetcher.sought(renewed)
             ends = self._keeper.ends(self._subscription.fetchable())
+            errors = self._fetcher.check(self._positions())
+            if errors:
+                self._keeper.recover(errors, self._fetcher.diverged)
+                self._fetcher.sought(errors)
+                ends = self._keeper.ends(self._subscription.fetchable())
             spans = {}
             for key, end in ends.items():
                 offset = self._subscription.position(key).offset

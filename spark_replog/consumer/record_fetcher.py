@@ -16,7 +16,7 @@ from spark_replog.consumer.fetch_plan import FetchSlice, plan_fetch
 from spark_replog.consumer.fetcher import Fetcher
 from spark_replog.coordinator.authorizer import Authorizer
 from spark_replog.coordinator.cluster import Cluster, TopicHandle
-from spark_replog.coordinator.delayed_fetch import FetchPartition, fetch_messages, look
+from spark_replog.coordinator.delayed_fetch import FetchPartition, FetchState, fetch_messages, look
 from spark_replog.coordinator.delayed_operation import DelayedOperationPurgatory
 from spark_replog.coordinator.quota_manager import ClientQuotaManager
 from spark_replog.errors import ErrorCode
@@ -115,6 +115,15 @@ class RecordFetcher:
                 self._buffers.setdefault(key, deque()).append(batch)
         return errors
 
+    def check(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, ErrorCode]:
+        """Return what ``fetch`` would of partitions that cannot be read from there, on the fold as it is."""
+        errors = self.renewed(positions)
+        self.diverged = {}
+        for key, offset in positions.items() if not errors else ():
+            found = look(self._ask(self._cluster.lookup(key.topic), key, offset), 0, one_section_min=False)
+            self._note(key, found, errors)
+        return errors
+
     def renewed(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, ErrorCode]:
         """Return the partitions that were read up to here in a topic that was deleted and made again since."""
         found = {}
@@ -139,11 +148,8 @@ class RecordFetcher:
         rest_bytes = self._config.fetch_max_bytes
         for key, item in asked.items():
             found = look(item, rest_bytes, one_section_min=not slices)
-            if found.error is not None:
-                errors[key] = found.error
-                if found.diverging_offset is not None:
-                    self.diverged[key] = found.diverging_offset
-            else:
+            self._note(key, found, errors)
+            if found.error is None:
                 self._fetched[key] = (found.end_offset, found.leader_epoch, item.topic_id)
             if found.end_offset == item.fetch_offset:
                 continue
@@ -153,6 +159,12 @@ class RecordFetcher:
                     item.ledger.state, key.topic, item.topic_id, key.partition, item.fetch_offset, found.end_offset
                 )
         return slices, errors
+
+    def _note(self, key: TopicPartition, found: FetchState, errors: dict[TopicPartition, ErrorCode]) -> None:
+        if found.error is not None:
+            errors[key] = found.error
+            if found.diverging_offset is not None:
+                self.diverged[key] = found.diverging_offset
 
     def take(
         self, positions: Mapping[TopicPartition, int], max_records: int
@@ -191,10 +203,12 @@ class RecordFetcher:
             ledger, topic = self._cluster.folded_topic(handle)
             with ledger.lock:
                 slices = plan_fetch(ledger.state, key.topic, handle.topic_id, key.partition, start, end)
-                self._fetched[key] = (end, topic.partitions[key.partition].leader_epoch, handle.topic_id)
+                epoch = topic.partitions[key.partition].leader_epoch
             for found, batch in self._read(slices):
                 self._metrics.records_consumed += batch.num_rows
                 yield found, batch
+                # As the position: behind a batch when the next one is asked for.
+                self._fetched[key] = (batch.column(4)[-1].as_py() + 1, epoch, handle.topic_id)
 
     def _require_read(self, topics: Iterable[str]) -> None:
         """Check the reader's right, and look up its quota.

@@ -50,6 +50,36 @@ def reader(store, policy):
     return made
 
 
+def as_records(consumer):
+    return values(consumer.poll(100))
+
+
+def as_arrow(consumer):
+    return consumer.to_arrow()["value"].to_pylist()
+
+
+@pytest.mark.parametrize("read_first", [as_records, as_arrow])
+def test_as_arrow_a_reader_goes_on_from_the_cut_too(lonely, read_first, caplog):
+    with reader(lonely, "latest") as consumer:
+        assert read_first(consumer) == rows(5, 0)
+        elect_another(lonely)
+        lonely.write("orders", rows(6, 100), partition=0)
+        assert as_arrow(consumer) == rows(6, 100)
+        assert "was cut back to offset 2" in caplog.text
+        assert as_arrow(consumer) == []
+
+
+def test_as_arrow_a_position_out_of_range_is_never_silent(lonely, caplog):
+    with reader(lonely, "earliest") as consumer:
+        consumer.seek(P0, 99)
+        assert as_arrow(consumer) == rows(5, 0)
+        assert "orders-0 has offsets 0 to 5, not 99" in caplog.text
+    with reader(lonely, "none") as consumer:
+        consumer.seek(P0, 99)
+        with pytest.raises(ReplogError, match="orders-0 at 99, which has 0 to 5"):
+            as_arrow(consumer)
+
+
 @pytest.mark.parametrize("policy", ["earliest", "latest"])
 def test_a_reader_goes_on_where_the_log_was_cut_and_misses_no_row_of_the_new_leader(lonely, policy, caplog):
     with reader(lonely, policy) as consumer:
