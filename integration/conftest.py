@@ -9,6 +9,8 @@ import os
 import shutil
 import sys
 import tempfile
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -68,13 +70,41 @@ def environment(work_folder, wheel, java_home) -> Environment:
     return make_environment(work_folder / "env", wheel, spark=None, java_home=java_home)
 
 
+def after_others():
+    """Let the processors be the tests'; on Linux a thread has a priority of its own, and its children take it over."""
+    if sys.platform == "linux":
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def prepared(request, environment, cache_folder):
+    """What tests of this run will ask for and takes long to make, made beside the tests before them."""
+    made = {}
+    with ThreadPoolExecutor(1, initializer=after_others) as thread:
+        for item in request.session.items:
+            version = next((mark.args[0] for mark in item.iter_markers("older_spark")), None)
+            if version is not None and version not in made:
+                made[version] = thread.submit(unpacked_spark, version, cache_folder)
+            if "often_started_environment" in item.fixturenames and "often" not in made:
+                environment.quick_to_start()  # here: other tests make it too, where it is not there yet
+                made["often"] = thread.submit(environment.quick_to_start_often)
+        yield made
+        thread.shutdown(cancel_futures=True)
+
+
 @pytest.fixture(scope="session")
-def older_environment(work_folder, wheel, java_home, cache_folder):
-    """Return a function: Spark version to its environment, made at the first call."""
+def often_started_environment(prepared) -> Environment:
+    """`environment` for a test that starts a dozen drivers."""
+    return prepared["often"].result()
+
+
+@pytest.fixture(scope="session")
+def older_environment(work_folder, wheel, java_home, prepared):
+    """Return a function: Spark version, which the test's mark ``older_spark`` names too, to its environment."""
 
     @functools.cache
     def make(version: str) -> Environment:
-        spark = unpacked_spark(version, cache_folder)
+        spark = prepared[version].result()
         return make_environment(work_folder / f"env-{version}", wheel, spark=spark, java_home=java_home)
 
     return make

@@ -51,7 +51,9 @@ def test_blocks_run(page, spark, make_store):
         check(spark, store)
 
 
-@pytest.mark.parametrize("page", JAR_PAGES, ids=name_of)
+@pytest.mark.parametrize(
+    "page", [pytest.param(page, id=name_of(page), marks=pytest.mark.older_spark(page.spark)) for page in JAR_PAGES]
+)
 def test_blocks_that_need_jars_run(page, older_environment, make_store, work_folder, cache_folder):
     """Spark itself fetches the jars, by the coordinates of the page; a registry out of reach fails the test."""
     settings = {"spark.jars.packages": ",".join(page.jars), "spark.jars.ivy": str(cache_folder / "ivy"), **page.confs}

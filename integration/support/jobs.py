@@ -356,13 +356,14 @@ def serve(settings="{}"):
 
 
 def copy(arguments):
-    """Copy without end, telling each finished micro-batch, until killed or (``until_idle``) done."""
+    """Copy without end, telling the start and each finished micro-batch, until killed or (``until_idle``) done."""
     given = json.loads(arguments)
     until_idle = given.pop("until_idle")
     no_compiler = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
     spark = make_session("local[1]", no_compiler)
     spark.sparkContext.setLogLevel("ERROR")
     query = start_copy(spark, available_now=until_idle, **given)
+    answer(started=True)
     seen = -1
     while query.isActive:
         progress = query.lastProgress
