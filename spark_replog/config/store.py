@@ -24,7 +24,8 @@ STORAGE_KEYS = (
         None,
         "text",
         "Anything else after 'storage.' goes to the file system as it is (fsspec's own names, such as "
-        "storage.endpoint_url for S3).",
+        "storage.endpoint_url for S3). A scheme or a URL before the name, as in storage.s3.key or "
+        "storage.s3://bucket.key, keeps it to those roots.",
     ),
 )
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Hashable, Sequence
+from typing import Any
 
 from spark_replog.clock import SYSTEM_CLOCK, Clock
 from spark_replog.coordinator.timing_wheel import Timer, TimerTask
@@ -76,12 +77,12 @@ class DelayedOperation(TimerTask):
         with self.lock:
             return not self._claim.locked() and self.try_complete()
 
-    def safe_try_complete_or_else(self, action: Callable[[], None]) -> bool:
-        """Look; when it does not hold run ``action`` and look again, all under the lock."""
+    def safe_try_complete_or_else(self, action: Callable[..., None], *arguments: Any) -> bool:
+        """Look; when it does not hold call ``action`` and look again, all under the lock."""
         with self.lock:
             if self.safe_try_complete():
                 return True
-            action()
+            action(*arguments)
             return self.safe_try_complete()
 
     def wait(self, timeout_ms: float) -> bool:
@@ -201,7 +202,7 @@ class DelayedOperationPurgatory:
         """
         if not keys:
             raise ValueError("a delayed operation needs at least one key to be found by")
-        if operation.safe_try_complete_or_else(lambda: self._watch(operation, keys)):
+        if operation.safe_try_complete_or_else(self._watch, operation, keys):
             return True
         if not operation.is_completed:
             operation.start_timer(self.timer, self._clock.monotonic_ms() + operation.timeout_ms)

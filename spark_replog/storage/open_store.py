@@ -14,6 +14,7 @@ from spark_replog.storage.gcs_store import GcsStore
 from spark_replog.storage.memory_store import MemoryStore
 from spark_replog.storage.object_store import ObjectStore
 from spark_replog.storage.posix_store import PosixStore
+from spark_replog.storage.root_options import options_of_root
 from spark_replog.storage.s3_store import S3Store
 from spark_replog.storage.webhdfs_store import WebHdfsStore
 
@@ -60,21 +61,24 @@ def open_store(url: str, storage_options: Mapping[str, str] = _NO_OPTIONS, *, fs
 
     Args:
         url: root URL or a bare path.
-        storage_options: the fsspec file system's own options; local and memory roots take none.
+        storage_options: the fsspec file system's own options, some for this kind of root or this root only
+            (``root_options``); local and memory roots take none.
         fsync: False gives up durability on local roots (throw-away stores).
 
     Raises:
-        InvalidConfigError: REPLOG_UNSUPPORTED_STORE: no proven create-if-absent for this scheme.
+        InvalidConfigError: REPLOG_UNSUPPORTED_STORE: no proven create-if-absent for this scheme;
+            REPLOG_INVALID_OPTION: an option for a scheme that takes none.
     """
     url = normalise_url(url)
     scheme = scheme_of(url)
+    options = options_of_root(url, storage_options, _REMOTE_STORES, _ALIASES)
     if scheme == "file":
         return PosixStore(url, fsync=fsync)
     if scheme == "memory":
         return MemoryStore(url)
     remote = _REMOTE_STORES.get(scheme)
     if remote is not None:
-        store = remote(url, storage_options)
+        store = remote(url, options)
         store.file_system_class()  # a missing package or a foreign class is told here, not in a task
         return store
     raise _unsupported(scheme, url)

@@ -1,0 +1,54 @@
+"""A query over a store whose three replicas lie in a folder, in an S3 bucket and on HDFS."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.remote_roots import RemoteRoots, name_node_running, s3_running
+
+QUICK = {"kafka.request.timeout.ms": "3000", "replica.lag.time.max.ms": "1000", "replica.rejoin.wait.ms": "0"}
+
+
+@pytest.fixture
+def roots(work_folder, environment):
+    folder = work_folder / "mixed"
+    folder.mkdir()
+    with s3_running() as s3, name_node_running() as name_node:
+        made = RemoteRoots(folder / "log", s3, name_node)
+        made.spark_options = {f"storage.{name}": value for name, value in made.options.items()}
+
+        def cli(*arguments):
+            settings = [text for name, value in made.spark_options.items() for text in ("-X", f"{name}={value}")]
+            answer = environment.run(str(environment.replog), "-f", "json", "-s", made.path, *settings, *arguments)
+            return json.loads(answer.stdout)["items"]
+
+        made.cli = cli
+        cli("init")
+        for topic in ("in", "out"):
+            cli("topic", "create", topic, "-p", "2", "--replicas", "3")
+        yield made
+
+
+def test_a_query_goes_on_whichever_kind_of_storage_is_away(spark, roots, work_folder):
+    options = roots.spark_options
+    spark.call("write", path=roots.path, topic="in", start=0, end=100, options=options)
+    spark.call(
+        "start_named", name="mixed", path=roots.path, source="in", sink="out", checkpoint=str(work_folder / "mixed/ck"),
+        source_options=options, sink_options={**options, **QUICK},
+    )  # fmt: skip
+    try:
+        for broker_id in range(3):
+            roots.away(broker_id)
+            start = 100 * (broker_id + 1)
+            spark.call("write", path=roots.path, topic="in", start=start, end=start + 100, options={**options, **QUICK})
+            roots.back(broker_id)
+    finally:
+        spark.call("drain_named", name="mixed")
+    rows = spark.call("read", path=roots.path, topic="out", options=options)
+    assert sorted(int(row[3]) for row in rows) == list(range(400))
+    assert [row[:2] for row in rows] == [[p, n] for p in (0, 1) for n in range(sum(row[0] == p for row in rows))]
+    assert roots.cli("store", "repair") is not None
+    (checked,) = roots.cli("store", "verify", "--deep")
+    assert (checked["ok"], checked["lostObjects"]) == (True, 0)
