@@ -7,6 +7,7 @@ Kafka's name and number where Kafka has the error, 1000 and up for ours; append-
 
 from __future__ import annotations
 
+import shlex
 from enum import IntEnum
 
 
@@ -137,6 +138,16 @@ class ReplogError(Exception):
         return _rebuild, (type(self), self.args, dict(self.__dict__))
 
 
+def command_line(path: str, *words: str) -> str:
+    """Return the command that a message tells to type: a path, a group or a principal may hold spaces.
+
+    Args:
+        path: of the store.
+        words: of the command, one argument each.
+    """
+    return "replog " + shlex.join(("-s", path, *words))
+
+
 class RetriableError(ReplogError):
     """The same call may succeed later; nothing was decided."""
 
@@ -180,4 +191,5 @@ __all__ = [
     "ReplogError",
     "RetriableError",
     "UnsupportedFormatError",
+    "command_line",
 ]

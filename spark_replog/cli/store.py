@@ -8,7 +8,7 @@ import click
 
 from spark_replog.cli.output import EXIT_CRITICAL, EXIT_OK, EXIT_WARN, emit, table
 from spark_replog.cli.settings import current_settings, global_options
-from spark_replog.errors import ReplogError
+from spark_replog.errors import ReplogError, command_line
 
 if TYPE_CHECKING:
     from spark_replog.coordinator.cluster import Cluster
@@ -217,7 +217,7 @@ def repair(deep: bool, rebuild: tuple[int, ...], throttle: int | None) -> int:
     cluster = settings.open_cluster()
     unknown = sorted(set(rebuild) - set(cluster.brokers.broker_ids))
     if unknown:
-        raise click.UsageError(f"this store has no broker {unknown[0]}: see replog -s {path} store info")
+        raise click.UsageError(f"this store has no broker {unknown[0]}: see {command_line(path, 'store', 'info')}")
     report = StoreRepair(
         cluster,
         read_coordinator_config(options),

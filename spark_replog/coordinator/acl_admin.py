@@ -13,7 +13,7 @@ from spark_replog.config import parse_value, unknown_option_error
 from spark_replog.config.store import CLUSTER_KEYS
 from spark_replog.coordinator.admin import Admin
 from spark_replog.coordinator.authorizer import is_allowed
-from spark_replog.errors import ErrorCode, InvalidConfigError
+from spark_replog.errors import ErrorCode, InvalidConfigError, command_line
 from spark_replog.log.acl import (
     CLUSTER_NAME,
     AclBinding,
@@ -174,7 +174,7 @@ class AclAdmin(Admin):
                 raise InvalidConfigError(
                     ErrorCode.INVALID_REQUEST,
                     f"after this change {who} could no longer change ACLs. Nothing was changed. Name somebody who "
-                    f"can first: replog -s {self._cluster.path} acl config set super.users={who}.",
+                    f"can first: {command_line(self._cluster.path, 'acl', 'config', 'set', f'super.users={who}')}.",
                 )
 
 

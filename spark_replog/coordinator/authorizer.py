@@ -14,7 +14,7 @@ from spark_replog.coordinator.cluster import Cluster
 from spark_replog.coordinator.delayed_produce import PartitionKey
 from spark_replog.coordinator.local_log import partitions_of
 from spark_replog.coordinator.principal import default_principal
-from spark_replog.errors import AuthorizationError, ErrorCode, ReplogError
+from spark_replog.errors import AuthorizationError, ErrorCode, ReplogError, command_line
 from spark_replog.log.acl import CLUSTER_NAME, AclOperation, AclSet, Decision, ResourceType, normal_principal
 from spark_replog.log.cluster_state import ClusterLedgerState
 from spark_replog.log.commands import Append, IdentityKind
@@ -150,13 +150,13 @@ class Authorizer:
 
     def refusal(self, operation: AclOperation, resource_type: ResourceType, name: str) -> AuthorizationError:
         """Return the error of a refused request."""
-        flag = "--cluster" if resource_type is ResourceType.CLUSTER else f"--{_word(resource_type)} {name}"
+        words = ["acl", "add", "--allow-principal", self.principal, "--operation", _word(operation)]
+        words += ["--cluster"] if resource_type is ResourceType.CLUSTER else [f"--{_word(resource_type)}", name]
         what = "this store" if resource_type is ResourceType.CLUSTER else f"{_word(resource_type)} '{name}'"
         return AuthorizationError(
             _CODES[resource_type],
-            f"{self.principal} may not {operation.name.lower().replace('_', ' ')} {what}. Ask for: replog -s "
-            f"{self._cluster.path} acl add --allow-principal {self.principal} --operation "
-            f"{operation.name.lower().replace('_', '-')} {flag}.",
+            f"{self.principal} may not {operation.name.lower().replace('_', ' ')} {what}. "
+            f"Ask for: {command_line(self._cluster.path, *words)}.",
         )
 
     def _require(self, operation: AclOperation, resource_type: ResourceType, name: str) -> None:
@@ -167,5 +167,5 @@ class Authorizer:
             raise self.refusal(operation, resource_type, name)
 
 
-def _word(resource_type: ResourceType) -> str:
-    return resource_type.name.lower().replace("_", "-")
+def _word(value: ResourceType | AclOperation) -> str:
+    return value.name.lower().replace("_", "-")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError, ReplogError, RetriableError
+from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError, ReplogError, RetriableError, command_line
 from spark_replog.ids import TOPIC_NAME_LENGTH_MAX, BrokerId, is_valid_topic_name
 
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
@@ -66,7 +66,7 @@ def check_init_finished(roots: Collection[BrokerId], registered: Collection[Brok
         raise NotFoundError(
             ErrorCode.REPLOG_STORE_NOT_INITIALISED,
             f"the init of this store stopped before it had registered brokers {missing}. "
-            f"Run it again: replog -s {path} init, with the same arguments.",
+            f"Run it again: {command_line(path, 'init')}, with the same arguments.",
             path=path,
         )
 

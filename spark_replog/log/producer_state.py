@@ -49,7 +49,14 @@ class ProducerState:
 
 
 def _digest(counts: RowCounts) -> bytes:
-    text = "\n".join(f"{topic} {partition} {rows}" for (topic, partition), rows in sorted(counts.items()))
+    """Return what tells other rows under the same txnVersion, by topic.
+
+    Not by partition: a repeated write may come in other tasks, and then rows without a key lie elsewhere.
+    """
+    rows_of: dict[TopicId, int] = {}
+    for (topic, _), rows in counts.items():
+        rows_of[topic] = rows_of.get(topic, 0) + rows
+    text = "\n".join(f"{topic} {rows}" for topic, rows in sorted(rows_of.items()))
     return hashlib.sha256(text.encode()).digest()[:8]
 
 
@@ -84,10 +91,12 @@ class ProducerTable:
                 return (
                     Outcome.TXN_MISMATCH,
                     f"txnVersion {identity.sequence} of '{identity.producer_id}' is not after {last}, and its"
-                    " row counts per partition are not those of that version",
+                    " row counts per topic are not those of that version",
                     {},
                 )
-            return Outcome.DUPLICATE, "", known.last_ranges if identity.sequence == last else {}
+            if identity.sequence == last:
+                return Outcome.DUPLICATE, _difference(known, append), known.last_ranges
+            return Outcome.DUPLICATE, "", {}
         incarnation_last = known.last_sequences.get(identity.incarnation)
         if incarnation_last is None or identity.sequence > incarnation_last:
             return None

@@ -34,7 +34,7 @@ class Outcome(Enum):
     """An idempotent producer's epoch was passed."""
     CHECKPOINT_RESET = "checkpoint_reset"
     TXN_MISMATCH = "txn_mismatch"
-    """Same txnVersion, other row counts."""
+    """Same txnVersion, other row counts per topic."""
     REFUSED = "refused"
     """A change of a partition that its state does not allow; `error_code` says why, as Kafka would."""
     INVALID = "invalid"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError, ReplogError
+from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError, ReplogError, command_line
 from spark_replog.ids import TOPIC_NAME_LENGTH_MAX, is_valid_topic_name
 
 
@@ -23,7 +23,7 @@ def unknown_topic(name: str, path: str) -> ReplogError:
     return NotFoundError(
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         f"this store does not host this topic-partition: it has no topic '{name}'. "
-        f"Create it: replog -s {path} topic create {name} -p 1.",
+        f"Create it: {command_line(path, 'topic', 'create', name, '-p', '1')}.",
         topic=name,
     )
 

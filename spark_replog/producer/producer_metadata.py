@@ -17,7 +17,7 @@ from spark_replog.clock import Clock
 from spark_replog.coordinator.cluster import Cluster
 from spark_replog.coordinator.topic_rules import INTERNAL_TOPICS
 from spark_replog.coordinator.write_plan import make_write_plan
-from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError, ReplogError, RetriableError
+from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError, ReplogError, RetriableError, command_line
 from spark_replog.ids import TopicPartition, is_valid_topic_name
 from spark_replog.log.write_plan import TopicPlan, WritePlan
 from spark_replog.producer.accumulator import RecordAccumulator
@@ -115,9 +115,10 @@ class ProducerMetadata:
         deadline_ms = self._clock.monotonic_ms() + max_block_ms
         warn_ms: float = deadline_ms - max_block_ms + SILENT_WAIT_MS
         while True:
-            reason = self._look_up(topic, partition)
-            if reason is None:
+            missing = self._look_up(topic, partition)
+            if missing is None:
                 return self.topics[topic]
+            reason, remedy = missing
             if self._is_closed:
                 raise ReplogError(
                     ErrorCode.REPLOG_PRODUCER_CLOSED, f"the producer was closed while {reason}. Open a new one."
@@ -126,8 +127,7 @@ class ProducerMetadata:
             if left_ms <= 0:
                 raise RetriableError(
                     ErrorCode.REQUEST_TIMED_OUT,
-                    f"{reason} after max.block.ms ({max_block_ms}). Create it: replog -s {self._cluster.path} topic "
-                    f"create {topic} -p {1 if partition is None else partition + 1}, or correct the name.",
+                    f"{reason} after max.block.ms ({max_block_ms}). {remedy}",
                     topic=topic,
                 )
             if deadline_ms - left_ms >= warn_ms:
@@ -180,20 +180,27 @@ class ProducerMetadata:
                     del self.topics[name]
                 entry.is_used = False
 
-    def _look_up(self, topic: str, partition: int | None) -> str | None:
-        """Learn a topic; return what is missing, None where nothing is."""
+    def _look_up(self, topic: str, partition: int | None) -> tuple[str, str] | None:
+        """Learn a topic; return what is missing and its remedy, None where nothing is."""
         entry = self.topics.get(topic)
         if entry is None or (partition is not None and partition >= len(entry.queues)):
             try:
                 plan = make_write_plan(self._cluster, [topic], self._settings.client.principal)
             except NotFoundError:
-                return f"topic '{topic}' is not there"
+                words = ("topic", "create", topic, "-p", str(1 if partition is None else partition + 1))
+                remedy = f"Create it: {command_line(self._cluster.path, *words)}, or correct the name."
+                return f"topic '{topic}' is not there", remedy
             except RetriableError as error:
-                return f"topic '{topic}' could not be looked up ({error})"
+                remedy = f"See which roots answer: {command_line(self._cluster.path, 'store', 'info')}."
+                return f"topic '{topic}' could not be looked up ({error})", remedy
             with self._lock:
                 entry = self._apply(plan.topics[0])
         if partition is not None and partition >= len(entry.queues):
-            return f"partition {partition} of topic '{topic}' with {len(entry.queues)} partitions is not there"
+            words = ("topic", "add-partitions", topic, str(partition + 1))
+            return (
+                f"partition {partition} of topic '{topic}' with {len(entry.queues)} partitions is not there",
+                f"Add it: {command_line(self._cluster.path, *words)}, or correct the number.",
+            )
         return None
 
     def _apply(self, plan: TopicPlan) -> TopicEntry:

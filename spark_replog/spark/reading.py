@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from spark_replog.consumer.fetch_plan import FetchSlice, in_log_order, plan_fetch
 from spark_replog.consumer.fetcher import BATCH_SIZE_BYTES_MIN, Fetcher
-from spark_replog.errors import ReplogError
+from spark_replog.errors import ReplogError, command_line
 from spark_replog.log.data_object import join_batches
 from spark_replog.spark.compat import freeze_garbage_once
 from spark_replog.spark.messages import ReadPartition, ReadRange
@@ -77,9 +77,8 @@ class _TaskRead:
         waited_ms, quota = self._fetcher.stats.throttle_time_ms, self._partition.quota
         if waited_ms and quota is not None:  # a task has no metrics: this line is all that tells why it is slow
             _LOG.warning(
-                "this task waited %d ms: its reads are above its reader's consumer_byte_rate of %d. See: replog -s %s "
-                "quota describe",
-                waited_ms, quota.limit_per_second, self._options.store.path,
+                "this task waited %d ms: its reads are above its reader's consumer_byte_rate of %d. See: %s",
+                waited_ms, quota.limit_per_second, command_line(self._options.store.path, "quota", "describe"),
             )  # fmt: skip
 
     def _rest(self) -> list[ReadRange]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 from pyspark import TaskContext
@@ -21,7 +22,7 @@ from spark_replog.coordinator.produce_response import ProduceResponse
 from spark_replog.coordinator.replica_manager import ReplicaManager
 from spark_replog.coordinator.task_catch_up import TaskCatchUp, check_task_age, holders_by_ledger
 from spark_replog.coordinator.write_plan import make_write_plan
-from spark_replog.errors import ErrorCode, ReplogError
+from spark_replog.errors import ErrorCode, ReplogError, command_line
 from spark_replog.ids import LedgerId, new_id
 from spark_replog.log.commands import Append, DataObject, IdentityKind, ProducerIdentity, ResetPolicy
 from spark_replog.log.results import Outcome
@@ -103,8 +104,7 @@ class BatchWriter(DataSourceArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriteMessage:
         """Put one task's rows. Executor."""
         query_id, batch_id, _ = _query_of_task()
-        task = _QueryTask(self._write_id, 0, None)
-        message = _write_task(iterator, self._options, self._tasks, task)
+        message = _write_task(iterator, self._options, self._tasks, self._task_name())
         return WriteMessage(
             query_id,
             batch_id,
@@ -139,6 +139,13 @@ class BatchWriter(DataSourceArrowWriter):
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Delete nothing: see ``StreamWriter.abort``."""
         _log_abort(messages)
+
+    def _task_name(self) -> _QueryTask:
+        """Name the tasks of a repeated txnVersion alike: rows without a key go where they went the first time."""
+        if self._options.txn is None:
+            return _QueryTask(self._write_id, 0, None)
+        app_id, version = self._options.txn
+        return _QueryTask(blake2b(app_id.encode(), digest_size=16).hexdigest(), version, None)
 
     def _warn_of_foreach_batch(self, written: Sequence[WriteMessage]) -> None:
         query_id = written[0].query_id if written else None
@@ -304,8 +311,9 @@ def _commit(
     if throttle_ms:  # a query has no metrics: this line is all that tells why it is slow
         _LOG.warning(
             "batch %d of %s is written and was held back for %d ms: %s with client id '%s' is above its "
-            "producer_byte_rate. See: replog -s %s quota describe",
-            identity.sequence, identity.producer_id, throttle_ms, principal, options.client_id, cluster.path,
+            "producer_byte_rate. See: %s",
+            identity.sequence, identity.producer_id, throttle_ms, principal, options.client_id,
+            command_line(cluster.path, "quota", "describe"),
         )  # fmt: skip
     _raise_refusals(cluster, identity, answers)
 

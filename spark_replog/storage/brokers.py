@@ -13,6 +13,7 @@ from spark_replog.errors import (
     ReplogError,
     RetriableError,
     UnsupportedFormatError,
+    command_line,
 )
 from spark_replog.ids import BrokerId, new_id
 from spark_replog.storage.object_store import CreateOutcome, ObjectStore
@@ -223,7 +224,7 @@ def _not_found(path: str, read: Mapping[str, ReadRoot]) -> ReplogError:
         )
     return NotFoundError(
         ErrorCode.REPLOG_STORE_NOT_INITIALISED,
-        f"there is no store under this path. Check it, or make one: replog -s {path} init.",
+        f"there is no store under this path. Check it, or make one: {command_line(path, 'init')}.",
         path=path,
     )
 

@@ -107,11 +107,20 @@ def test_a_later_batch_of_another_query_goes_on(kit):
 def test_a_txn_version_is_skipped_only_with_equal_row_counts(kit):
     log = kit.Log()
     log.one(kit.append({0: 3, 1: 1}, 10, producer="app", kind=BATCH))
-    assert log.one(kit.append({0: 3, 1: 1}, 10, producer="app", kind=BATCH)).outcome is Outcome.DUPLICATE
-    other = log.one(kit.append({0: 4}, 10, producer="app", kind=BATCH))
+    assert log.one(kit.append({0: 3, 1: 1}, 10, producer="app", kind=BATCH)).detail == ""
+    other = log.one(kit.append({0: 5}, 10, producer="app", kind=BATCH))
     assert other.outcome is Outcome.TXN_MISMATCH
-    assert log.one(kit.append({0: 4}, 11, producer="app", kind=BATCH, run="z")).outcome is Outcome.APPLIED
+    assert log.one(kit.append({0: 5}, 11, producer="app", kind=BATCH, run="z")).outcome is Outcome.APPLIED
     assert log.one(kit.append({0: 3, 1: 1}, 10, producer="app", kind=BATCH)).outcome is Outcome.DUPLICATE
+
+
+def test_a_txn_version_whose_rows_lie_in_other_partitions_is_skipped_and_says_so(kit):
+    log = kit.Log()
+    log.one(kit.append({0: 3, 1: 1}, 10, producer="app", kind=BATCH))
+    again = log.one(kit.append({0: 2, 1: 2}, 10, producer="app", kind=BATCH))
+    assert again.outcome is Outcome.DUPLICATE
+    assert "first difference in partition 0" in again.detail
+    assert log.ends() == [3, 1]
 
 
 def test_a_txn_version_that_was_jumped_over_is_not_dropped_in_silence(kit):

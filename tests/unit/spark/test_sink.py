@@ -223,6 +223,16 @@ def test_a_batch_write_with_a_version_is_applied_once(writes):
     assert writes.values() == [b"a", b"b", b"c"]
 
 
+def test_a_repeated_version_puts_rows_without_a_key_where_they_were(writes, caplog):
+    writes.source.topic("wide", partitions=16)
+    for version in range(4):
+        for _ in range(2):
+            writes.batch([b"a"], [b"b"], topic="wide", txnAppId="load", txnVersion=str(version))
+    assert not [each for each in caplog.records if each.levelno >= logging.WARNING]
+    reader = writes.source.batch(subscribe="wide")
+    assert sum(batch.num_rows for task in reader.partitions() for batch in reader.read(task)) == 8
+
+
 def test_a_plain_batch_write_appends_each_time_but_once_a_writer(writes):
     writer, messages = writes.batch([b"a"], topic="orders")
     writer.commit(messages)  # the answer was lost, and Spark asks again
