@@ -6,6 +6,7 @@ import base64
 import csv
 import io
 import json
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from spark_replog.cli.moments import parse_time_ms
-from spark_replog.cli.output import EXIT_OK, emit
+from spark_replog.cli.output import EXIT_OK, emit, note, show
 from spark_replog.cli.settings import Settings, current_settings, global_options
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ def consume(topics: tuple[str, ...], **given: Any) -> int:
     with reader, _ended_by_signals(reader) as is_ending:
         keys = _partitions_of(cluster, topics, given["partitions"])
         ends = reader.end_offsets(keys)
-        show = _printer(settings, given)
+        print_record = _printer(settings, given)
         if is_member:
             reader.subscribe(topics, on_revoked=printed.commit, on_lost=printed.forget)
         else:
@@ -85,7 +86,7 @@ def consume(topics: tuple[str, ...], **given: Any) -> int:
             _seek(reader, ends, given)
         try:
             for record in _records(reader, ends, given, is_member=is_member):
-                show(record)
+                print_record(record)
                 if given["group"] is not None:
                     printed.add(record)
                 if is_ending.is_set():
@@ -205,7 +206,9 @@ def _seek(reader: Consumer, ends: dict[TopicPartition, int], given: dict[str, An
             raise click.UsageError(f"--offset is '{where}'. Give beginning, end, N, -N or @TIME.") from None
         starts = reader.beginning_offsets(list(ends))
         for key in ends:
-            reader.seek(key, number if number >= 0 else max(starts[key], ends[key] + number))
+            if number > ends[key]:
+                note(f"replog: {key.topic}-{key.partition} ends at {ends[key]}, before {number}: going on from its end")
+            reader.seek(key, min(number, ends[key]) if number >= 0 else max(starts[key], ends[key] + number))
 
 
 def _records(
@@ -243,7 +246,7 @@ def _printer(settings: Settings, given: dict[str, Any]) -> Callable[[ConsumerRec
         return lambda record: items.append({**_item(record), "ok": True})
     output = "jsonl" if settings.format == "jsonl" else given["output"]
     if output == "jsonl":
-        return lambda record: click.echo(json.dumps(_item(record), ensure_ascii=False))
+        return lambda record: show(json.dumps(_item(record), ensure_ascii=False))
     if output == "csv":
         _csv_line(_CSV_COLUMNS)
         return lambda record: _csv_line(_csv_row(record))
@@ -279,7 +282,12 @@ def _text(data: bytes | None) -> Any:
 
 
 def _time(timestamp_ms: int) -> str:
-    found = datetime.fromtimestamp(timestamp_ms // 1000, UTC)
+    try:
+        found = datetime.fromtimestamp(timestamp_ms // 1000, UTC)
+    except (ValueError, OverflowError):  # behind the year 9999, which Python ends with and the log does not
+        import numpy as np
+
+        return f"+{np.datetime64(timestamp_ms, 'ms')}Z"
     return f"{found:%Y-%m-%dT%H:%M:%S}.{timestamp_ms % 1000:03d}Z"
 
 
@@ -298,7 +306,7 @@ def _line(record: ConsumerRecord, given: dict[str, Any]) -> bytes:
     if given["print_key"]:
         parts.append(b"null" if record.key is None else record.key)
     parts.append(b"null" if record.value is None else record.value)
-    return str(given["key_separator"]).encode().join(parts) + b"\n"
+    return os.fsencode(given["key_separator"]).join(parts) + b"\n"
 
 
 def _pattern(record: ConsumerRecord, pattern: str) -> bytes:
@@ -322,7 +330,7 @@ def _pattern(record: ConsumerRecord, pattern: str) -> bytes:
         mark, word = pattern[at], pattern[at + 1 : at + 2]
         table = {"%": words, "\\": escapes}.get(mark)
         if table is None:
-            made += mark.encode()
+            made += os.fsencode(mark)
             at += 1
             continue
         if word not in table:
@@ -344,9 +352,9 @@ def _csv_row(record: ConsumerRecord) -> tuple[object, ...]:
 def _csv_line(cells: tuple[object, ...]) -> None:
     line = io.StringIO()
     csv.writer(line, lineterminator="").writerow(cells)
-    click.echo(line.getvalue())
+    show(line.getvalue())
 
 
 def _write(data: bytes) -> None:
     """Write bytes as they are."""
-    click.echo(data, nl=False)
+    show(data, newline=False)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -61,22 +63,30 @@ def emit(
     ok = all(item.get("ok", True) for item in items)
     if settings.format == "json":
         envelope = {"_command": command, "_schema": SCHEMA, "ok": ok, "items": list(items)}
-        _print(json.dumps(envelope, ensure_ascii=False))
+        show(json.dumps(envelope, ensure_ascii=False))
     elif settings.format == "jsonl":
         for item in items:
-            _print(json.dumps(item, ensure_ascii=False))
+            show(json.dumps(item, ensure_ascii=False))
     else:
         if text:
-            _print(text)
+            show(text)
         for item in items:
             if "error" in item and not item.get("ok", True):
                 note(f"replog: [{item['error']}] {item['message']}")
     return exit_code if exit_code is not None else (EXIT_OK if ok else EXIT_FAILED)
 
 
-def _print(text: str) -> None:
+def show(text: str | bytes, *, newline: bool = True) -> None:
+    """Print on stdout, at once.
+
+    Raises:
+        OutputError: it cannot be written, or is closed.
+        BrokenPipeError: nobody reads it any more.
+    """
     try:
-        click.echo(text)
+        if sys.stdout is None:  # closed before the command began; Click would print nothing and say nothing
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+        click.echo(text, nl=newline)
     except BrokenPipeError:
         raise
     except OSError as error:

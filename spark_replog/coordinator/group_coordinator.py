@@ -394,14 +394,16 @@ class GroupCoordinator:
 
 
 def check_group_id(group: str) -> None:
-    """Refuse an empty name.
+    """Refuse an empty name, one that is too long, and one that is no text.
 
     Raises:
         InvalidConfigError: INVALID_GROUP_ID.
     """
-    if not group or len(group.encode()) > 0x7FFF:
+    size_bytes = len(group.encode(errors="surrogatepass"))
+    if not 0 < size_bytes <= 0x7FFF or size_bytes != len(group.encode(errors="ignore")):
         raise InvalidConfigError(
-            ErrorCode.INVALID_GROUP_ID, "this call needs a consumer group. Give group.id, at most 32,767 bytes."
+            ErrorCode.INVALID_GROUP_ID,
+            "this call needs a consumer group. Give group.id, UTF-8 text of at most 32,767 bytes.",
         )
 
 

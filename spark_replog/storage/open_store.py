@@ -34,9 +34,16 @@ def normalise_url(url: str) -> str:
     slash. A bare path becomes ``file://`` plus its absolute form.
 
     Raises:
-        InvalidConfigError: REPLOG_UNSUPPORTED_STORE: a scheme with one slash (``dbfs:/x``).
+        InvalidConfigError: REPLOG_UNSUPPORTED_STORE: a scheme with one slash (``dbfs:/x``); REPLOG_INVALID_OPTION:
+            a path that is no text, and can be recorded in no root file.
     """
     text = url.strip()
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # Python keeps what is no UTF-8 on a command line as surrogates
+        raise InvalidConfigError(
+            ErrorCode.REPLOG_INVALID_OPTION, f"the path {os.fsencode(text)!r} is no UTF-8 text. Rename the folder."
+        ) from None
     if "://" not in text:
         text = text.removeprefix("file:")
         if _SINGLE_SLASH_SCHEME.match(text):  # dbfs:/x, s3:/x: a local folder of that name is never meant

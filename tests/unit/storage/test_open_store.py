@@ -121,3 +121,9 @@ def test_file_systems_are_made_once_per_process():
     store._file_system = (-1, made)  # what a forked child inherits
     assert store._file_system[0] != -2 and store.file_system() is not None
     assert store._file_system[0] > 0
+
+
+def test_a_path_that_is_no_text_is_refused_before_anything_is_made():
+    with pytest.raises(InvalidConfigError, match=r"b'/a/\\xff' is no UTF-8 text") as raised:
+        normalise_url("/a/\udcff")
+    assert raised.value.code is ErrorCode.REPLOG_INVALID_OPTION

@@ -1,0 +1,80 @@
+"""``replog consume`` on its own: odd arguments, odd records, and a stdout that takes nothing."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from spark_replog import Producer
+from spark_replog.cli.main import run
+from spark_replog.coordinator.group_coordinator import GroupCoordinator
+from tests.unit.consumer.support import Store, rows
+
+ROOT = Path(__file__).parents[3]
+NO_UTF_8 = os.fsdecode(b"\xff")
+YEAR_10000_MS = 253_402_300_800_000
+
+
+@pytest.fixture
+def store(tmp_path):
+    store = Store.init(str(tmp_path / "store"))
+    store.create("orders")
+    store.write("orders", rows(3), partition=0)
+    return store
+
+
+@pytest.fixture
+def consume(replog, store):
+    return lambda *arguments: replog("-s", store.path, "consume", "orders", *arguments)
+
+
+@pytest.mark.parametrize("follow", [[], ["--follow", "--timeout-ms", 1]])
+@pytest.mark.parametrize("where", ["9", "9" * 30])
+def test_an_offset_behind_the_end_is_told_and_old_records_are_not_printed(consume, where, follow):
+    answer = consume("-o", where, *follow)
+    assert (answer.exit_code, answer.out) == (0, "")
+    assert answer.err == f"replog: orders-0 ends at 3, before {where}: going on from its end\n"
+
+
+def test_a_time_behind_the_year_9999_is_printed(consume, store):
+    with Producer(store.path) as producer:
+        producer.send("orders", b"late", timestamp_ms=YEAR_10000_MS + 1).result(30)
+    printed = consume("-o", "-1", "-f", "jsonl")
+    assert (printed.exit_code, printed.err) == (0, "")
+    assert '"timestamp": "+10000-01-01T00:00:00.001Z"' in printed.out
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["--print-offset", "--key-separator", NO_UTF_8], b"Offset:0\xffv0\n"),
+        (["--output", f"%o{NO_UTF_8}%s\\n"], b"0\xffv0\n"),
+    ],
+)
+def test_what_stands_between_may_be_any_bytes(store, capsysbinary, words, line):
+    assert run(["-s", store.path, "consume", "orders", "-n", "1", *words]) == 0
+    assert capsysbinary.readouterr().out == line
+
+
+def test_a_group_that_is_no_text_is_refused(consume):
+    answer = consume("-g", NO_UTF_8, "-n", 1)
+    assert (answer.exit_code, answer.out) == (2, "")
+    assert "INVALID_GROUP_ID" in answer.err
+
+
+@pytest.mark.parametrize(("words", "redirection"), [
+    ((), ">&-"),
+    pytest.param(("-f", "jsonl"), ">/dev/full",
+                 marks=pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")),
+])  # fmt: skip
+def test_what_could_not_be_printed_is_told_and_not_committed(store, words, redirection):
+    command = [sys.executable, "-m", "spark_replog", "-s", store.path, "consume", "orders", "-g", "app", *words]
+    shell = ["sh", "-c", f'exec "$@" {redirection}', "sh"]
+    done = subprocess.run([*shell, *command], cwd=ROOT, stderr=subprocess.PIPE, timeout=60)
+    assert done.returncode == 1
+    assert done.stderr.startswith(b"replog: [REPLOG_ENVIRONMENT] stdout cannot be written: ")
+    assert not GroupCoordinator(store.another_process().cluster).group("app").offsets
