@@ -75,6 +75,10 @@ def produce(topic: str, files: tuple[str, ...], **given: Any) -> int:
         progress.close()
         return _stopped(written, settings)
     progress.close()
+    if failure is not None:
+        written.settle_acknowledged()
+        if settings.format == "text" and written.row_count:
+            note(f"replog: {written.row_count:,} records were acknowledged, the others were not")
     item = written.item() if failure is None else error_item(failure, **written.item())
     text = table(["partition", "first offset", "records"], written.rows()) if failure is None else ""
     code = None if failure is None else exit_code_of(failure)

@@ -115,6 +115,7 @@ class BatchCompletion:
                 split.append(batch)
             elif self._can_retry(request, batch, response, now_ms):
                 retried.append(batch)
+                batch.last_error = response.error
                 self._tell_wait(batch, response.error, now_ms)
             elif request.is_doubtful:
                 self._leave_unresolved(batch)
@@ -128,6 +129,7 @@ class BatchCompletion:
         response = PartitionResponse(error)
         retried = []
         for batch in request.batches:
+            batch.last_error = error
             if self._can_retry(request, batch, response, now_ms):
                 retried.append(batch)
                 self._tell_wait(batch, error, now_ms)

@@ -89,6 +89,7 @@ class ProducerBatch:
         "drained_ms",
         "is_closed",
         "last_attempt_ms",
+        "last_error",
         "leader_epoch",
         "producer_epoch",
         "producer_id",
@@ -109,6 +110,8 @@ class ProducerBatch:
         self.attempts = 0
         """How often it was put back into its queue."""
         self.last_attempt_ms = created_ms
+        self.last_error: ReplogError | None = None
+        """Why the attempt before failed."""
         self.backoff_ms = 0
         """How long after ``last_attempt_ms`` it may be tried again."""
         self.leader_epoch = 0
@@ -300,6 +303,7 @@ class ProducerBatch:
     def _part(self, limit_bytes: int) -> ProducerBatch:
         part = ProducerBatch(self.topic_partition, limit_bytes, self.created_ms)
         part.attempts = self.attempts
+        part.last_error = self.last_error
         part.record_size_max = self.record_size_max
         part.last_attempt_ms = self.last_attempt_ms
         part.leader_epoch = self.leader_epoch

@@ -137,7 +137,7 @@ def test_closed_pipe_ends_quietly(tmp_path, arguments):
 def test_full_stdout_is_said_once_on_stderr(replog, tmp_path, monkeypatch, format_name, command):
     assert replog("-s", tmp_path / "store", "init").exit_code == 0
 
-    def full(text):
+    def full(text, nl):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(output, "click", SimpleNamespace(echo=full))

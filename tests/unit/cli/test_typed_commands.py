@@ -33,12 +33,12 @@ def type_it(replog, path):
 
 def test_what_a_message_tells_to_type_does_what_was_missing(replog, path, type_it):
     assert type_it(replog("-s", path, "topic", "list").err) == ["init"]
-    assert type_it(replog("-s", path, "topic", "describe", "orders").err) == "topic create orders -p 1".split()
+    assert type_it(replog("-s", path, "topic", "describe", "orders").err) == ["topic", "create", "orders", "-p", "1"]
     with Producer(path, max_block_ms=0) as producer:
         missing = str(producer.send("clicks", b"v", partition=1).exception(0))
-        assert type_it(missing) == "topic create clicks -p 2".split()
+        assert type_it(missing) == ["topic", "create", "clicks", "-p", "2"]
         missing = str(producer.send("clicks", b"v", partition=3).exception(0))
-        assert type_it(missing, "-y") == "topic add-partitions clicks 4".split()
+        assert type_it(missing, "-y") == ["topic", "add-partitions", "clicks", "4"]
         assert producer.send("clicks", b"v", partition=3).result(30).partition == 3
 
 

@@ -113,6 +113,15 @@ class TestWithoutIdempotence:
         assert handle.exception(0) is error
         setup.check_clean()
 
+    def test_a_batch_that_expires_says_why_its_last_attempt_failed(self, make: Callable[..., Setup]) -> None:
+        setup = make(idempotent=False)
+        handle = setup.send_and_run()
+        setup.answer(setup.open[0], DISCONNECT)
+        setup.run(after_ms=1_500)
+        error = handle.exception(0)
+        assert error is not None and error.code is ErrorCode.REQUEST_TIMED_OUT
+        assert f"Its last attempt failed: [{DISCONNECT.code.name}] {DISCONNECT.args[0]}" in str(error)
+
     def test_case_54_an_expired_batch_keeps_its_partition_muted_until_its_response(
         self, make: Callable[..., Setup]
     ) -> None:
