@@ -187,19 +187,19 @@ class ProducerMetadata:
             try:
                 plan = make_write_plan(self._cluster, [topic], self._settings.client.principal)
             except NotFoundError:
-                words = ("topic", "create", topic, "-p", str(1 if partition is None else partition + 1))
-                remedy = f"Create it: {command_line(self._cluster.path, *words)}, or correct the name."
-                return f"topic '{topic}' is not there", remedy
+                count = 1 if partition is None else partition + 1
+                line = command_line(self._cluster.path, "topic", "create", topic, "-p", str(count))
+                return f"topic '{topic}' is not there", f"Create it: {line}, or correct the name."
             except RetriableError as error:
                 remedy = f"See which roots answer: {command_line(self._cluster.path, 'store', 'info')}."
                 return f"topic '{topic}' could not be looked up ({error})", remedy
             with self._lock:
                 entry = self._apply(plan.topics[0])
         if partition is not None and partition >= len(entry.queues):
-            words = ("topic", "add-partitions", topic, str(partition + 1))
+            line = command_line(self._cluster.path, "topic", "add-partitions", topic, str(partition + 1))
             return (
                 f"partition {partition} of topic '{topic}' with {len(entry.queues)} partitions is not there",
-                f"Add it: {command_line(self._cluster.path, *words)}, or correct the number.",
+                f"Add it: {line}, or correct the number.",
             )
         return None
 
