@@ -86,7 +86,7 @@ COORDINATOR_KEYS = (
         "replica.rejoin.wait.ms",
         None,
         "ms",
-        "How long a replica stays out of the ISR at least, and how often a commit looks whether its root is back.",
+        "How long a replica stays out of the ISR, unless too few are in it, and how often a commit looks for its root.",
     ),
     _key(
         "num.replica.fetchers",

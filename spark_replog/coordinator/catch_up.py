@@ -94,38 +94,48 @@ class CatchUp:
             left = ", ".join(map(str, sorted(lagging)))
             _log.warning("broker(s) %s took no copies: entry %d takes them out of the ISR", left, outcome.index)
 
-    def readmit(self, ledger: Ledger[TopicLedgerState]) -> None:
+    def readmit(self, ledger: Ledger[TopicLedgerState], *, is_short: bool = False) -> bool:
         """Look at most every ``replica.rejoin.wait.ms`` whether a root that left the ISR is back.
 
         It gets up to ``replica.catchup.bytes`` of what it misses, and joins once it holds every
         object above the log start; the fold checks that again.
+
+        Args:
+            ledger: whose replicas.
+            is_short: an append is refused for too few replicas: look now, however short ago a root left. One that
+                is slow at times serves better than none.
+
+        Returns:
+            Whether one is back.
         """
         now_ms = self._clock.monotonic_ms()
-        wait_ms = self._config.replica_rejoin_wait_ms
+        wait_ms = 0 if is_short else self._config.replica_rejoin_wait_ms
         with self._lock:
-            if now_ms < self._next_look_ms.get(ledger.ledger_id, 0):
-                return
+            if not is_short and now_ms < self._next_look_ms.get(ledger.ledger_id, 0):
+                return False
             self._next_look_ms[ledger.ledger_id] = now_ms + wait_ms
-        for broker_id in self._returned_brokers(ledger):
-            with ledger.lock:
-                missing = [
-                    each
-                    for each in ledger.state.under_replicated(include_out_of_sync=True)
-                    if broker_id in each.missing
-                ]
-            chosen = within(missing, self._config.replica_catchup_bytes)
-            copied = self._copy(
-                [(each, broker_id) for each in chosen],
-                is_throttled=True,
-                budget_ms=self._config.replica_catchup_budget_ms,
-            )
-            has_all = len(copied) == len(missing)
-            is_back = self._record(ledger, copied, broker_id if has_all else None)
-            if is_back:
-                _log.info("broker %d is back in the in-sync replicas of ledger %s", broker_id, ledger.ledger_id)
-            elif copied or has_all:  # on its way, or overtaken by another coordinator's append: go on at once
-                with self._lock:
-                    self._next_look_ms[ledger.ledger_id] = now_ms
+        returned = self._returned_brokers(ledger, wait_ms)
+        return sum(self._readmit_one(ledger, each, now_ms) for each in returned) > 0  # all of them, not the first
+
+    def _readmit_one(self, ledger: Ledger[TopicLedgerState], broker_id: BrokerId, now_ms: int) -> bool:
+        with ledger.lock:
+            missing = [
+                each for each in ledger.state.under_replicated(include_out_of_sync=True) if broker_id in each.missing
+            ]
+        chosen = within(missing, self._config.replica_catchup_bytes)
+        copied = self._copy(
+            [(each, broker_id) for each in chosen],
+            is_throttled=True,
+            budget_ms=self._config.replica_catchup_budget_ms,
+        )
+        has_all = len(copied) == len(missing)
+        is_back = self._record(ledger, copied, broker_id if has_all else None)
+        if is_back:
+            _log.info("broker %d is back in the in-sync replicas of ledger %s", broker_id, ledger.ledger_id)
+        elif copied or has_all:  # on its way, or overtaken by another coordinator's append: go on at once
+            with self._lock:
+                self._next_look_ms[ledger.ledger_id] = now_ms
+        return is_back
 
     def admit(
         self, ledger: Ledger[TopicLedgerState], broker_id: BrokerId, verified: Container[ObjectKey] = ()
@@ -179,12 +189,12 @@ class CatchUp:
         copied = self._copy(wanted, is_throttled=False, budget_ms=self._config.delivery_timeout_ms)
         self._record(ledger, copied, None)
 
-    def _returned_brokers(self, ledger: Ledger[TopicLedgerState]) -> list[BrokerId]:
-        """Return brokers out of some ISR whose root answers and whose last shrink is long enough ago."""
+    def _returned_brokers(self, ledger: Ledger[TopicLedgerState], wait_ms: int) -> list[BrokerId]:
+        """Return brokers out of some ISR whose root answers and whose last shrink is that long ago."""
         with ledger.lock:
             out = out_of_sync(ledger.state)
             last_shrink_ms = {broker_id: ledger.state.last_shrink_ms.get(broker_id, 0) for broker_id in out}
-        earliest_ms = self._clock.now_ms() - self._config.replica_rejoin_wait_ms
+        earliest_ms = self._clock.now_ms() - wait_ms
         returned = []
         for broker_id in sorted(out):
             if last_shrink_ms[broker_id] > earliest_ms:

@@ -31,6 +31,8 @@ from spark_replog.storage.paths import data_key
 _log = logging.getLogger(__name__)
 
 BACKOFF_DOUBLINGS_MAX = 5
+DISTRUST_MS = 30_000
+"""So long a root that failed is read from last, after every other holder."""
 
 ObjectKey = tuple[int, str]
 """(generation, name) of a data object within its ledger."""
@@ -67,7 +69,7 @@ class CopyJob:
 def copy_job(
     ledger_id: LedgerId, item: DataObject | ObjectRef, sections: Iterable[Section], holders: Iterable[BrokerId]
 ) -> CopyJob:
-    """Return what a fetcher needs to know of an object; it is read from the holders, the lowest id first."""
+    """Return what a fetcher needs to know of an object; of the holders that answer the lowest id is read."""
     checksums = tuple((each.start_byte, each.size_bytes, each.crc32c) for each in sections)
     return CopyJob(ledger_id, item.generation, item.name, item.size_bytes, checksums, tuple(sorted(holders)))
 
@@ -126,7 +128,12 @@ class ReplicaFetcher:
         self._clock = clock
         self._throttle = ReplicationThrottle(self._config.follower_replication_throttled_rate, clock)
         self._targets: dict[BrokerId, _Target] = {}
+        self._distrusted_until_ms: dict[BrokerId, int] = {}
         self._lock = threading.Lock()
+
+    def distrust(self, broker_id: BrokerId) -> None:
+        """Read from other holders first for a while: this root fails or hangs, and each try would cost a time-out."""
+        self._distrusted_until_ms[broker_id] = self._clock.monotonic_ms() + DISTRUST_MS
 
     def submit(
         self,
@@ -264,10 +271,12 @@ class ReplicaFetcher:
     def _read_verified(self, job: CopyJob) -> Buffer:
         """Return the body from the first source whose bytes match every section's checksum."""
         failure: ReplogError | None = None
-        for source in job.sources:
+        now_ms = self._clock.monotonic_ms()
+        for source in sorted(job.sources, key=lambda each: self._distrusted_until_ms.get(each, 0) > now_ms):
             try:
                 body = self._brokers.store(source).get(job.storage_key)
             except ReplogError as error:
+                self.distrust(source)
                 failure = failure or error
                 continue
             problem = _damage(job, body)

@@ -134,6 +134,31 @@ class ReplicaManager:
         is_atomic: bool,
         copied: Mapping[ObjectKey, set[BrokerId]],
     ) -> ProduceResponse:
+        def attempt(rest_ms: int) -> ProduceResponse:
+            return self._attempt(ledger_id, append, rest_ms, required_acks, internal_topics_allowed, is_atomic, copied)
+
+        deadline_ms = self._services.clock.monotonic_ms() + timeout_ms
+        response = attempt(timeout_ms)
+        if _is_short(response):
+            # Nobody else looks for a root that is back, and without it no append would ever succeed again.
+            is_back = self._look_after_replicas(ledger_id, -1, is_short=True)
+            rest_ms = deadline_ms - self._services.clock.monotonic_ms()
+            if is_back and response.error is not None and rest_ms > 0:
+                response = attempt(rest_ms)
+        if response.error is None:
+            self._look_after_replicas(ledger_id, required_acks)
+        return response
+
+    def _attempt(
+        self,
+        ledger_id: LedgerId,
+        append: Append,
+        timeout_ms: int,
+        required_acks: int,
+        internal_topics_allowed: bool,
+        is_atomic: bool,
+        copied: Mapping[ObjectKey, set[BrokerId]],
+    ) -> ProduceResponse:
         refused: dict[PartitionKey, ReplogError] = {}
         try:
             self._cluster.refresh_if_stale()  # ACLs and quotas
@@ -151,9 +176,9 @@ class ReplicaManager:
             )
             result = attempt.run()
             with ledger.lock:
-                response = respond_to(ledger.state, append, result, refused, required_acks)
+                return respond_to(ledger.state, append, result, refused, required_acks)
         except ReplogError as error:
-            response = refuse_all(append, error, None, refused)
+            return refuse_all(append, error, None, refused)
         except Exception as error:  # a thread must not die silently: the caller waits for its answer
             _log.exception("append to ledger %s failed", ledger_id)
             unexpected = ReplogError(
@@ -161,20 +186,15 @@ class ReplicaManager:
             )
             unexpected.__cause__ = error
             return refuse_all(append, unexpected)
-        if response.error is None:
-            self._look_after_replicas(ledger_id, required_acks)
-        elif response.error.code is ErrorCode.NOT_ENOUGH_REPLICAS:
-            # A root that is back would never count again if only a success looked for it.
-            self._look_after_replicas(ledger_id, -1)
-        return response
 
-    def _look_after_replicas(self, ledger_id: LedgerId, required_acks: int) -> None:
-        """Bring followers up to date after a decided append; never fails it."""
+    def _look_after_replicas(self, ledger_id: LedgerId, required_acks: int, *, is_short: bool = False) -> bool:
+        """Bring followers up to date behind an append; never fails it. Return whether a replica is back in sync."""
         ledger = self._cluster.topic_ledger(ledger_id)
+        is_back = False
         try:
             if required_acks != -1:
                 self._catch_up.copy_to_followers(ledger)
-            self._catch_up.readmit(ledger)
+            is_back = self._catch_up.readmit(ledger, is_short=is_short)
             with ledger.lock:
                 is_moved = bool(completions(ledger.state))
             if is_moved:
@@ -183,3 +203,10 @@ class ReplicaManager:
             advance_generation(ledger, now_ms, config.gc_floor_lag_ms, config.delivery_timeout_ms)
         except ReplogError as error:
             _log.warning("catch-up of ledger %s is left to a later commit: %s", ledger_id, error)
+        return is_back
+
+
+def _is_short(response: ProduceResponse) -> bool:
+    """Return whether too few replicas are in sync for some partition."""
+    errors = [response.error, *(each.error for each in response.partitions.values())]
+    return any(error is not None and error.code is ErrorCode.NOT_ENOUGH_REPLICAS for error in errors)

@@ -205,6 +205,7 @@ def run_round(
             known.departed[broker_id] = reason
             for partition in this.partitions.values():
                 partition.shrink(broker_id)
+        services.fetcher.distrust(broker_id)
         _log.warning("broker %d leaves the in-sync replicas: %s", broker_id, reason)
 
     def copied(job: CopyJob, target: BrokerId, error: Exception | None) -> None:

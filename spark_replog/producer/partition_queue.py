@@ -21,6 +21,8 @@ class Destination:
     leader: BrokerId | None
     """Who must hold it with acks=1; None with acks=all, where leaders share objects."""
     compression: str
+    spares: tuple[BrokerId, ...] = ()
+    """With acks=all the replicas out of sync, ascending: they get it where too few in-sync ones take it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,8 @@ from spark_replog.ids import BrokerId
 
 AWAY_MS = 10_000
 """After this a root that was left out is tried again, once nothing that was sent to it is unanswered."""
+NEEDED_AWAY_MS = 1_000
+"""The same for a root without which there are too few."""
 
 
 class RootHealth:
@@ -40,10 +42,12 @@ class RootHealth:
         """Return whether the root missed a copy and took none since."""
         return broker_id in self._missed_since_ms
 
-    def able(self, brokers: Sequence[BrokerId], now_ms: int) -> list[BrokerId]:
+    def able(self, brokers: Sequence[BrokerId], now_ms: int, away_ms: int = AWAY_MS) -> list[BrokerId]:
         """Return the roots that are not known to be gone; after a while they are asked again."""
         for broker_id in brokers:
-            if broker_id in self._out and self._is_worth_a_try(broker_id, self._out_since_ms[broker_id], now_ms):
+            if broker_id in self._out and self._is_worth_a_try(
+                broker_id, self._out_since_ms[broker_id], now_ms, away_ms
+            ):
                 del self._out[broker_id]
         return [broker_id for broker_id in brokers if broker_id not in self._out]
 
@@ -94,8 +98,8 @@ class RootHealth:
         self._told.add(broker_id)
         return True
 
-    def _is_worth_a_try(self, broker_id: BrokerId, since_ms: int, now_ms: int) -> bool:
-        return now_ms - since_ms >= AWAY_MS and not self._unanswered.get(broker_id)
+    def _is_worth_a_try(self, broker_id: BrokerId, since_ms: int, now_ms: int, away_ms: int = AWAY_MS) -> bool:
+        return now_ms - since_ms >= away_ms and not self._unanswered.get(broker_id)
 
 
-__all__ = ["AWAY_MS", "RootHealth"]
+__all__ = ["AWAY_MS", "NEEDED_AWAY_MS", "RootHealth"]

@@ -211,6 +211,7 @@ def destination_of(topic: TopicPlan, partition: int, config: ProducerConfig) -> 
         brokers=tuple(sorted(in_sync)),
         leader=None if config.acks == -1 or not in_sync else in_sync[0],
         compression=config.compression_type or topic.compression,
+        spares=tuple(sorted(set(topic.replica_sets[partition]).difference(in_sync))) if config.acks == -1 else (),
     )
 
 

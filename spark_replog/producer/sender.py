@@ -6,7 +6,8 @@ uploads go on while rows arrive.
 
 What brings the copies of a request to an end:
 
-* acks=all: ``min.insync.replicas`` copies, then ``replica.grace.ms`` for the rest.
+* acks=all: ``min.insync.replicas`` copies, then ``replica.grace.ms`` for the rest. Where in-sync roots fail or are
+  late, so that too few are left, replicas that are out of sync get one too.
 * acks=1: the leader's copy. While a put on the leader fails: that of another in-sync replica, which
   the commit may elect, after ``replica.grace.ms`` for the rest.
 * acks=0: one answer per root, no retry; an object that no root holds is dropped and logged.
@@ -36,13 +37,15 @@ from spark_replog.producer.delivery import Delivered, Delivery, DeliveryResult
 from spark_replog.producer.in_flight import DataRequest, InFlightRequests, Put
 from spark_replog.producer.object_builder import ObjectBuilder
 from spark_replog.producer.partition_queue import Destination
-from spark_replog.producer.root_health import RootHealth
+from spark_replog.producer.root_health import NEEDED_AWAY_MS, RootHealth
 from spark_replog.producer.sender_errors import copy_missed, dropped, expired, leader_away, too_few_copies
 from spark_replog.producer.sequences import ProducerSequences
 from spark_replog.producer.transport import PutResult, PutTransport
 
 POLL_MS_MAX = 1_000
 """Longest time that ``run_once`` asks its owner to wait."""
+LATE_SHARE = 15
+"""A put is late after this share of ``request.timeout.ms``: 2 s by default, as long as a commit waits for a replica."""
 
 
 class Report(Protocol):
@@ -91,6 +94,7 @@ class Sender:
         self._keeps_order = config.max_in_flight == 1
         self._requests: dict[int, DataRequest] = {}
         self._next_sequence = 0
+        self._late_after_ms = config.request_timeout_ms // LATE_SHARE
         self._health = RootHealth()
         self._last_run_ms: int | None = None
         self._paused_ms = 0
@@ -278,6 +282,7 @@ class Sender:
             if put.sent_ms is not None and now_ms - put.sent_ms >= self._config.request_timeout_ms:
                 self._on_silence(put, now_ms)
         if request.completed_ms is None:
+            self._call_spares(request, now_ms)
             self._judge(request, now_ms)
         if request.completed_ms is None or not self._is_over(request, now_ms):
             for put in request.puts.values():
@@ -285,6 +290,25 @@ class Sender:
                     self._submit(request, put, now_ms)
             return
         self._let_go(request, now_ms)
+
+    def _call_spares(self, request: DataRequest, now_ms: int) -> None:
+        """Put on replicas that are out of sync too, where the in-sync ones that take it in time are too few.
+
+        A root that came back is out of sync until a commit lets it in; the commit of this object may, and finds
+        its copy there. Without it a second root that goes would stop all writers until somebody repairs.
+        """
+        if not request.destination.spares or request.satisfied_ms is not None:
+            return
+        prompt = [put for put in request.puts.values() if put.is_held or not (put.error or self._is_late(put, now_ms))]
+        if len(prompt) >= request.required_count:
+            return
+        for broker_id in self._health.able(request.destination.spares, now_ms, NEEDED_AWAY_MS):
+            put = request.puts.setdefault(broker_id, Put(broker_id))
+            if put.is_given_up and put.error is not None and put.error.code is ErrorCode.REPLOG_ROOT_STALE:
+                put.is_given_up = False  # it was not there: it may be now
+
+    def _is_late(self, put: Put, now_ms: int) -> bool:
+        return put.sent_ms is not None and now_ms - put.sent_ms >= self._late_after_ms
 
     def _on_silence(self, put: Put, now_ms: int) -> None:
         put.sent_ms = None
@@ -454,6 +478,8 @@ class Sender:
         for put in request.puts.values():
             if put.sent_ms is not None:
                 yield put.sent_ms + self._config.request_timeout_ms
+                if request.destination.spares and not self._is_late(put, now_ms):
+                    yield put.sent_ms + self._late_after_ms
             elif not put.is_settled:
                 yield put.next_attempt_ms
 

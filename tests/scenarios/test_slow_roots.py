@@ -23,6 +23,7 @@ class LateStore:
         self._store = store
         self._reads, self._creates = (reads,) if reads else (), creates
         self.asked, self.gate = threading.Event(), threading.Event()
+        self.asked_to_read = False
 
     def hangs_for(self, *reads: str) -> None:
         self._reads = reads
@@ -31,7 +32,9 @@ class LateStore:
         return getattr(self._store, name)
 
     def get(self, key: str, **more: object):
-        self._wait(any(each in key for each in self._reads))
+        is_late = any(each in key for each in self._reads)
+        self.asked_to_read |= is_late
+        self._wait(is_late)
         return self._store.get(key, **more)
 
     def create(self, key: str, data: object, *, make_parent: bool = False):
@@ -154,3 +157,16 @@ def test_a_source_that_fails_is_not_its_targets_fault(store) -> None:
     next((store.path / "broker-0").rglob(made.name)).unlink()
     assert store.append("orders", {}, batch=0, objects=(made,), acks=1).error is None
     assert store.isr("orders") == (0, 1, 2)
+
+
+def test_nothing_is_read_from_a_root_that_hangs_to_bring_another_back_in_time(store, late) -> None:
+    store.create("orders")
+    store.away(0)
+    assert store.append("orders", {0: 1}, batch=0, holders={1, 2}).error is None
+    store.back(0)
+    made = store.put("orders", {0: 1}, {0, 2})
+    root = late(1, creates="/data/", replica_lag_time_max_ms=100, replica_catchup_budget_ms=1_000)
+    root.hangs_for("/data/")
+    assert store.append("orders", {}, batch=1, objects=(made,)).error is None
+    assert store.isr("orders") == (0, 2) and store.high_watermarks("orders") == [2]
+    assert not root.asked_to_read

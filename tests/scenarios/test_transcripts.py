@@ -108,7 +108,7 @@ class Stage:
         with pytest.MonkeyPatch.context() as patch:
             if "dies" in more:  # right after its entry is decided
                 patch.setattr(CatchUp, "copy_to_followers", lambda *_: None)
-                patch.setattr(CatchUp, "readmit", lambda *_: None)
+                patch.setattr(CatchUp, "readmit", lambda *_, **__: False)
             answer = one.append(topic, wanted, batch=batch, holders=holders, acks=level, query=query)
         if answer.error is not None:
             return [f"refused: {answer.error.code.name}"]

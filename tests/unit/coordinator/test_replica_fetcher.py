@@ -12,7 +12,7 @@ import pytest
 from crc32c import crc32c
 
 from spark_replog.config import CoordinatorConfig
-from spark_replog.coordinator.replica_fetcher import CopyJob, ReplicaFetcher, ReplicationThrottle
+from spark_replog.coordinator.replica_fetcher import DISTRUST_MS, CopyJob, ReplicaFetcher, ReplicationThrottle
 from spark_replog.errors import CorruptDataError, ErrorCode, ReplogError, RetriableError
 from spark_replog.ids import new_id
 from spark_replog.storage.memory_store import MemoryStore
@@ -96,6 +96,28 @@ def test_a_failed_read_leaves_the_follower_as_it_was(roots: Roots) -> None:
     with pytest.raises(ReplogError):
         fetcher_of(roots).copy(job, 1)
     assert roots.stores[1].get(job.storage_key) is None
+
+
+def test_a_holder_that_fails_is_read_last_for_a_while(roots: Roots) -> None:
+    clock = ManualClock()
+    fetcher = fetcher_of(roots, clock)
+    asked = []
+
+    class Failing:
+        url = "memory://failing"
+
+        def get(self, key: str) -> bytes:
+            asked.append(key)
+            raise RetriableError(ErrorCode.REPLOG_STORE_UNAVAILABLE, "no answer")
+
+    jobs = [job_of(roots, b"x", (0, 2)) for _ in range(4)]
+    roots.stores[0] = Failing()
+    for job in jobs[:3]:
+        fetcher.copy(job, 1)
+    assert asked == [jobs[0].storage_key]
+    clock.time_ms = DISTRUST_MS
+    fetcher.copy(jobs[3], 1)
+    assert asked == [jobs[0].storage_key, jobs[3].storage_key]
 
 
 def test_a_root_that_is_away_gets_nothing(roots: Roots) -> None:

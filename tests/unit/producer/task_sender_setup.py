@@ -48,7 +48,14 @@ class TaskSetup:
             random_source=random.Random(0),
         )
 
-    def add(self, size_bytes: int = 3000, *, brokers: tuple[int, ...] = (0, 1, 2), partition: int = 0) -> None:
+    def add(
+        self,
+        size_bytes: int = 3000,
+        *,
+        brokers: tuple[int, ...] = (0, 1, 2),
+        spares: tuple[int, ...] = (),
+        partition: int = 0,
+    ) -> None:
         columns = [
             pa.nulls(2, pa.binary()),
             pa.array([b"a", b"b"]),
@@ -58,7 +65,7 @@ class TaskSetup:
         self.pool.allocate(size_bytes, 0)
         pinned = PinnedBytes(self.pool, size_bytes)
         leader = None if self.acks == -1 else brokers[0]
-        destination = Destination("ledger", 0, tuple(sorted(brokers)), leader, "none")
+        destination = Destination("ledger", 0, tuple(sorted(brokers)), leader, "none", spares)
         self.accumulator.append(TopicPartition("orders", partition), destination, records, size_bytes, pinned, 0)
         pinned.release()
 

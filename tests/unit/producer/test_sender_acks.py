@@ -1,4 +1,4 @@
-"""What acks 1 and 0 make of a write task's answers."""
+"""What acks makes of a write task's answers, and which roots are asked."""
 
 from __future__ import annotations
 
@@ -6,7 +6,84 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from spark_replog.errors import ErrorCode
-from tests.unit.producer.task_sender_setup import CONFIG, REFUSED, RETRIABLE, TaskSetup
+from tests.unit.producer.task_sender_setup import CONFIG, REFUSED, RETRIABLE, STALE, TaskSetup
+
+
+def asked(setup: TaskSetup) -> list[int]:
+    return [put["broker_id"] for put in setup.transport.sent]
+
+
+class TestSpares:
+    """Two replicas in sync, two copies needed, one replica out of sync."""
+
+    def test_nobody_is_asked_who_is_not_needed(self, make_task_sender: Callable[..., TaskSetup]) -> None:
+        setup = make_task_sender()
+        setup.add(brokers=(1, 2), spares=(0,))
+        setup.run(0)
+        setup.run(199)
+        for broker_id in (1, 2):
+            setup.transport.answer(broker_id)
+        setup.run(200)
+        setup.run(5_000)
+        assert asked(setup) == [1, 2] and setup.first.holders == {1, 2}
+
+    def test_a_spare_takes_the_place_of_one_that_fails(self, make_task_sender: Callable[..., TaskSetup]) -> None:
+        setup = make_task_sender()
+        setup.add(brokers=(1, 2), spares=(0,))
+        setup.run(0)
+        setup.transport.answer(1, RETRIABLE)
+        setup.transport.answer(2)
+        setup.run(1)
+        assert asked(setup) == [1, 2, 0]
+        setup.transport.answer(0)
+        setup.run(2)
+        setup.run(600)
+        assert setup.first.holders == {0, 2} and setup.first.error is None
+
+    def test_a_spare_takes_the_place_of_one_that_is_late(self, make_task_sender: Callable[..., TaskSetup]) -> None:
+        setup = make_task_sender()
+        setup.add(brokers=(1, 2), spares=(0,))
+        setup.run(0)
+        setup.transport.answer(2)
+        assert setup.run(1) <= 199  # it asks to be called when the put is late
+        setup.run(199)
+        assert asked(setup) == [1, 2]
+        setup.run(200)
+        assert asked(setup) == [1, 2, 0]
+        setup.transport.answer(0)
+        setup.run(201)
+        setup.run(701)
+        assert setup.first.holders == {0, 2} and not setup.sender.has_open_requests
+
+    def test_a_spare_that_is_not_there_is_asked_again_each_second(
+        self, make_task_sender: Callable[..., TaskSetup]
+    ) -> None:
+        setup = make_task_sender()
+        setup.add(brokers=(1, 2), spares=(0,))
+        setup.run(0)
+        setup.transport.answer(2)
+        setup.run(200)
+        setup.transport.answer(0, STALE)
+        setup.run(201)
+        setup.run(1_200)
+        assert asked(setup) == [1, 2, 0] and setup.sender.failure is None  # broker 1 may still answer
+        setup.run(1_201)
+        assert asked(setup) == [1, 2, 0, 0]
+        setup.transport.answer(0)
+        setup.run(1_202)
+        setup.run(1_800)
+        assert setup.first.holders == {0, 2}
+
+    def test_without_a_spare_left_it_fails_at_once(self, make_task_sender: Callable[..., TaskSetup]) -> None:
+        setup = make_task_sender()
+        setup.add(brokers=(1, 2), spares=(0,))
+        setup.run(0)
+        for broker_id in (1, 0):
+            setup.transport.answer(broker_id, STALE)
+            setup.run(1 - broker_id)
+        error = setup.sender.failure
+        assert error is not None and error.code is ErrorCode.NOT_ENOUGH_REPLICAS
+        assert "Broker 0: [REPLOG_ROOT_STALE]" in str(error)
 
 
 class TestAcks1:
