@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from spark_replog.clock import SYSTEM_CLOCK, Clock
 from spark_replog.errors import (
     CorruptDataError,
     ErrorCode,
@@ -81,7 +82,9 @@ class BrokerSet:
         )
 
     @classmethod
-    def open(cls, path: str, storage_options: Mapping[str, str] | None = None) -> BrokerSet:
+    def open(
+        cls, path: str, storage_options: Mapping[str, str] | None = None, *, clock: Clock = SYSTEM_CLOCK
+    ) -> BrokerSet:
         """Find the cluster behind a path.
 
         Args:
@@ -89,26 +92,25 @@ class BrokerSet:
                 One answering root is enough: it names the others. URLs given here win over those
                 recorded, for the broker whose root file lies there.
             storage_options: fsspec options of the roots.
+            clock: decides whether roots that failed, all of them and at once, are asked again.
 
         Raises:
             NotFoundError: REPLOG_STORE_NOT_INITIALISED: no root file under the path.
             InvalidConfigError: REPLOG_CLUSTER_MISMATCH: roots of different clusters, or two that
                 say they are the same broker; REPLOG_MISSING_OPTION: an empty path.
-            RetriableError: REPLOG_STORE_UNAVAILABLE: no root answers.
+            RetriableError: REPLOG_STORE_UNAVAILABLE: no root answers; REPLOG_STORE_REFUSED: none may be read.
             CorruptDataError, UnsupportedFormatError: the only root files found cannot be read.
         """
         options = dict(storage_options or {})
-        given = split_path(path)
-        read = read_roots(given, options)
-        if len(given) == 1 and read[given[0]] is None:
-            parent = given[0]
-            children = [f"{parent}/broker-{number}" for number in range(_SCAN_BROKERS_MAX)]
-            read = read_roots(children, options, lane=parent)
-            given = [url for url in children if isinstance(read[url], RootFile)]
+        started_ms = clock.monotonic_ms()
+        read = _look(path, options)
+        if _may_yet_be_read(read) and clock.monotonic_ms() - started_ms < STORE_DEADLINE_MS:
+            read = _look(path, options, deadline_ms=STORE_DEADLINE_MS)
         roots = {url: root for url, root in read.items() if isinstance(root, RootFile)}
         if not roots:
             raise _not_found(path, read)
-        return _assemble(given, roots, options)
+        given = split_path(path)
+        return _assemble(given if roots.keys() & set(given) else list(roots), roots, options)
 
     def store(self, broker_id: BrokerId) -> ObjectStore:
         """Return the broker's store: retries for two seconds, own writes recognised.
@@ -156,6 +158,24 @@ class BrokerSet:
             raise _stale(f"belongs to cluster {root.cluster_id}, not {self.cluster_id}", broker_id, url)
         if root.broker_id != broker_id:
             raise _stale(f"belongs to broker {root.broker_id}", broker_id, url)
+
+
+def _look(path: str, options: Mapping[str, str], *, deadline_ms: int = 0) -> dict[str, ReadRoot]:
+    """Look at the roots of a path, or at those below it where it is a parent folder."""
+    given = split_path(path)
+    read = read_roots(given, options, deadline_ms=deadline_ms)
+    if len(given) == 1 and read[given[0]] is None:
+        children = [f"{given[0]}/broker-{number}" for number in range(_SCAN_BROKERS_MAX)]
+        read = read_roots(children, options, lane=given[0], deadline_ms=deadline_ms)
+    return read
+
+
+def _may_yet_be_read(read: Mapping[str, ReadRoot]) -> bool:
+    """Return whether no root was read, and one may be when it is asked again."""
+    is_any = any(isinstance(root, RootFile) for root in read.values())
+    return not is_any and any(
+        isinstance(root, RetriableError) and root.code is not ErrorCode.REPLOG_STORE_REFUSED for root in read.values()
+    )
 
 
 def _rebuild(
@@ -217,10 +237,11 @@ def _not_found(path: str, read: Mapping[str, ReadRoot]) -> ReplogError:
         if not isinstance(error, RetriableError):
             return error
     if errors:
+        refused = all(error.code is ErrorCode.REPLOG_STORE_REFUSED for error in errors)
         return RetriableError(
-            ErrorCode.REPLOG_STORE_UNAVAILABLE,
-            f"no root of the store answers. Check network, mounts and credentials. First error: {errors[0]}",
-            path=path,
+            ErrorCode.REPLOG_STORE_REFUSED if refused else ErrorCode.REPLOG_STORE_UNAVAILABLE,
+            f"no root of the store can be read. The first: {errors[0].args[0]}",
+            **{**errors[0].context, "path": path},
         )
     return NotFoundError(
         ErrorCode.REPLOG_STORE_NOT_INITIALISED,
@@ -268,6 +289,8 @@ def write_root_files(
     brokers = tuple(Broker(number, url, rack_of[number]) for number, url in enumerate(roots))
     cluster_id = _cluster_id_to_use(roots, options, brokers, fsync=fsync)
     refs = _recorded_refs(brokers)
+    for broker in brokers:  # before any root file: one that cannot be made leaves no half-made store behind
+        _make_root(broker.url, options, fsync=fsync)
     for broker in brokers:
         _write_root_file(
             RootFile(
@@ -305,11 +328,9 @@ def _cluster_id_to_use(
         elif root is not None:
             raise (
                 root
-                if not isinstance(root, RetriableError)
+                if root.code not in (ErrorCode.REPLOG_STORE_UNAVAILABLE, ErrorCode.KAFKA_STORAGE_ERROR)
                 else RetriableError(
-                    ErrorCode.REPLOG_STORE_UNAVAILABLE,
-                    f"init needs every root, and one does not answer: {root}",
-                    url=url,
+                    root.code, f"init needs every root, and one does not answer: {root.args[0]}", **root.context
                 )
             )
     wanted = {broker.url: broker for broker in brokers}
@@ -336,9 +357,19 @@ def _holds_ledgers(url: str, options: Mapping[str, str]) -> bool:
         raise
 
 
+def _make_root(url: str, options: Mapping[str, str], *, fsync: bool) -> None:
+    """Make the folder; a bucket must be there, which a listing tells.
+
+    Raises:
+        RetriableError: REPLOG_ROOT_STALE: there is no such bucket.
+    """
+    store = RetryingStore(open_store(url, options, fsync=fsync), deadline_ms=INIT_DEADLINE_MS)
+    store.make_folder("")
+    store.list_keys(LEDGERS_PREFIX)
+
+
 def _write_root_file(root: RootFile, url: str, options: Mapping[str, str]) -> None:
     store = RetryingStore(open_store(url, options, fsync=root.fsync), deadline_ms=INIT_DEADLINE_MS)
-    store.make_folder("")
     if store.create(ROOT_FILE_KEY, encode_root_file(root)) is not CreateOutcome.CREATED:
         raise _exists("another init took the root meanwhile", url, complete=False)
 

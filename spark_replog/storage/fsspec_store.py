@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from types import TracebackType
+from typing import Any, ClassVar, Self
 
 import fsspec
 
@@ -79,6 +81,28 @@ def error_code_of(error: BaseException) -> str:
     return ""
 
 
+class Apart:
+    """Unlinks what the caller was handling when it made a call from the failure of that call.
+
+    Python chains the two. A 404 that a program is handling while it reads would else be this read's
+    answer: absent, though nobody answered.
+    """
+
+    def __enter__(self) -> Self:
+        self._handled = sys.exception()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        seen: set[int] = set()
+        while error is not None and self._handled is not None and id(error) not in seen:
+            seen.add(id(error))
+            if error.__context__ is self._handled:
+                error.__context__ = None
+            error = error.__cause__ or error.__context__
+
+
 class FsspecStore:
     """An ObjectStore over one of the fsspec classes that the subclass proves.
 
@@ -111,7 +135,8 @@ class FsspecStore:
             return None if self.get(key, start=start, size_bytes=1) is None else b""
         try:
             end = None if size_bytes is None else start + size_bytes
-            body: bytes = self.file_system().cat_file(self._path(key), start=start, end=end)
+            with Apart():
+                body: bytes = self.file_system().cat_file(self._path(key), start=start, end=end)
             return body
         except ReplogError:
             raise
@@ -138,7 +163,8 @@ class FsspecStore:
                 key=key,
             )
         try:
-            self._put(key, body, make_parent=make_parent)
+            with Apart():
+                self._put(key, body, make_parent=make_parent)
         except ReplogError:
             raise
         except Exception as error:
@@ -151,7 +177,8 @@ class FsspecStore:
     def list_keys(self, prefix: str) -> Iterator[ObjectInfo]:
         """As ``ObjectStore.list_keys``."""
         try:
-            found = self._find(prefix)
+            with Apart():
+                found = self._find(prefix)
         except ReplogError:
             raise
         except Exception as error:
@@ -165,7 +192,8 @@ class FsspecStore:
         if key.endswith("/"):
             return
         try:
-            self.file_system().rm_file(self._path(key))
+            with Apart():
+                self.file_system().rm_file(self._path(key))
         except ReplogError:
             raise
         except Exception as error:
@@ -323,10 +351,13 @@ def _typed(value: Any) -> Any:
 
 def _describe(error: Exception, status: int | None) -> str:
     answer = "no answer" if status is None else f"HTTP {status}"
-    return f"{answer}, {type(error).__name__}: {str(error).rstrip('.')[:300]}"
+    text = " ".join(str(error).split())
+    return f"{answer}, {type(error).__name__}: {text.rstrip('.')[:300]}"
 
 
 def _remedy(error: Exception, status: int | None) -> str:
+    if any(type(cause).__name__ == "ParamValidationError" for cause in causes_of(error)):
+        return "Check the root's URL."
     if status == 501:
         return "It has no conditional writes: use a store that has them."
     if status == 404 or isinstance(error, FileNotFoundError):
@@ -334,4 +365,4 @@ def _remedy(error: Exception, status: int | None) -> str:
     return "Check credentials and permissions (read, write, delete and list are all needed)."
 
 
-__all__ = ["FsspecStore", "causes_of", "error_code_of", "status_of"]
+__all__ = ["Apart", "FsspecStore", "causes_of", "error_code_of", "status_of"]

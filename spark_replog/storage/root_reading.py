@@ -10,6 +10,7 @@ from spark_replog.storage.io_pool import io_pool
 from spark_replog.storage.object_store import ObjectStore
 from spark_replog.storage.open_store import normalise_url, open_store
 from spark_replog.storage.paths import ROOT_FILE_KEY
+from spark_replog.storage.retrying_store import RetryingStore
 from spark_replog.storage.root_file import RootFile, decode_root_file
 
 OPEN_TIMEOUT_SECONDS = 15.0
@@ -50,21 +51,22 @@ def read_root(store: ObjectStore) -> RootFile | None:
 
 
 def read_roots(
-    urls: Sequence[str], storage_options: Mapping[str, str], *, lane: str | None = None
+    urls: Sequence[str], storage_options: Mapping[str, str], *, lane: str | None = None, deadline_ms: int = 0
 ) -> dict[str, ReadRoot]:
-    """Look at roots in parallel, one attempt each; hung ones count as unavailable.
+    """Look at roots in parallel; hung ones count as unavailable.
 
     Args:
         urls: normalised root URLs.
         storage_options: fsspec options of the roots.
         lane: where all run, for roots that share a fate; by default each has its own.
+        deadline_ms: how long a failed look is repeated; 0: one attempt each.
 
     Raises:
         InvalidConfigError: REPLOG_UNSUPPORTED_STORE.
     """
     pending: dict[str, Future[RootFile | None]] = {}
     for url in urls:
-        store = open_store(url, storage_options)
+        store = RetryingStore(open_store(url, storage_options), deadline_ms=deadline_ms)
         pending[url] = io_pool().submit_to(lane or url, read_root, store)
     left = set(pending.values())
     timeout = OPEN_TIMEOUT_SECONDS

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from spark_replog.errors import ErrorCode, OutcomeUnknownError, ReplogError
 from spark_replog.ids import new_id
-from spark_replog.storage.fsspec_store import FsspecStore
+from spark_replog.storage.fsspec_store import Apart, FsspecStore
 from spark_replog.storage.object_store import Buffer, ObjectInfo
 
 TEMP_PREFIX = ".tmp-"
@@ -35,13 +35,14 @@ class WebHdfsStore(FsspecStore):
         """As ``ObjectStore.get``; a range that starts behind the end is an error to HDFS."""
         path = self._path(key)
         try:
-            length = self._status(path)
-            if length is None or start >= length:
-                return None if length is None else b""
-            size_bytes = length - start if size_bytes is None else min(size_bytes, length - start)
-            answer = self.file_system()._call("OPEN", path=path, offset=start, length=size_bytes)
-            body: bytes = answer.content
-            return body
+            with Apart():
+                length = self._status(path)
+                if length is None or start >= length:
+                    return None if length is None else b""
+                size_bytes = length - start if size_bytes is None else min(size_bytes, length - start)
+                answer = self.file_system()._call("OPEN", path=path, offset=start, length=size_bytes)
+                body: bytes = answer.content
+                return body
         except ReplogError:
             raise
         except FileNotFoundError:
@@ -57,9 +58,10 @@ class WebHdfsStore(FsspecStore):
             RetriableError: no answer.
         """
         try:
-            if key_prefix.strip("/"):
-                self.file_system()._call("GETFILESTATUS", path=self._path(""))
-            self.file_system()._call("MKDIRS", method="put", path=self._path(key_prefix))
+            with Apart():
+                if key_prefix.strip("/"):
+                    self.file_system()._call("GETFILESTATUS", path=self._path(""))
+                self.file_system()._call("MKDIRS", method="put", path=self._path(key_prefix))
         except FileNotFoundError as error:
             raise ReplogError(
                 ErrorCode.REPLOG_STORE_REFUSED,
@@ -83,8 +85,9 @@ class WebHdfsStore(FsspecStore):
     def delete(self, key: str) -> None:
         """As ``ObjectStore.delete``: HDFS refuses to drop a folder that is not empty."""
         try:
-            # Answers {"boolean": false} for an absent file.
-            self.file_system()._call("DELETE", method="delete", path=self._path(key), recursive="false")
+            with Apart():
+                # Answers {"boolean": false} for an absent file.
+                self.file_system()._call("DELETE", method="delete", path=self._path(key), recursive="false")
         except ReplogError:
             raise
         except Exception as error:

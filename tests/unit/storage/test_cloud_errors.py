@@ -14,6 +14,7 @@ from spark_replog.storage.gcs_store import GcsStore
 from spark_replog.storage.object_store import CreateOutcome
 from spark_replog.storage.retrying_store import RetryingStore
 from spark_replog.storage.s3_store import S3Store
+from spark_replog.testing.manual_clock import ManualClock
 
 
 class FakeFileSystem:
@@ -236,6 +237,37 @@ def test_status_is_found_behind_any_number_of_wrappers():
 
 class NoCredentialsError(Exception):
     """As botocore, raised before any request."""
+
+
+@pytest.mark.parametrize("handled", [HttpResponseError(404), caused(OSError("gone"), HttpResponseError(404))])
+def test_what_the_caller_is_handling_is_no_answer_to_its_call(handled):
+    store, file_system = store_over(S3Store, "s3://b/r")
+    timed_out = TimeoutError("read timed out")
+    for call in (lambda: store.get("a"), lambda: list(store.list_keys("a")), lambda: store.delete("a")):
+        with pytest.raises(RetriableError) as raised:
+            try:
+                raise handled
+            except Exception:
+                file_system.answers = [caused(OSError("no answer"), timed_out)]
+                call()
+        assert raised.value.code is ErrorCode.REPLOG_STORE_UNAVAILABLE
+        assert "no answer" in str(raised.value) and "404" not in str(raised.value)
+    with pytest.raises(OutcomeUnknownError):
+        try:
+            raise handled
+        except Exception:
+            file_system.answers = [timed_out]
+            store.create("a", b"x")
+
+
+def test_a_second_attempt_is_judged_by_its_own_answer():
+    store, file_system = store_over(S3Store, "s3://b/r")
+    retrying = RetryingStore(store, deadline_ms=1_000, clock=ManualClock())
+    file_system.answers = [HttpResponseError(503), FileNotFoundError("a")]
+    assert retrying.get("a") is None
+    file_system.answers = [HttpResponseError(503), NoCredentialsError("Unable to locate credentials")]
+    with pytest.raises(RetriableError, match=r"REPLOG_STORE_REFUSED.*no answer, NoCredentials"):
+        retrying.get("a")
 
 
 def test_a_write_without_credentials_is_refused_at_once():
