@@ -53,6 +53,8 @@ def produce(topic: str, files: tuple[str, ...], **given: Any) -> int:
         "acks": given["acks"],
         **key_values("-c", given["config"]),
     }
+    if config.get("transactional.id"):
+        raise click.UsageError("-c transactional.id needs a program that begins and commits: see docs/producer.md")
     headers = named_values("-H", given["headers"], "NAME=VALUE")
     if not all(_is_text(name) for name, _ in headers):
         raise click.UsageError("-H has a name that is no UTF-8, and a header's name is text")
@@ -80,7 +82,8 @@ def produce(topic: str, files: tuple[str, ...], **given: Any) -> int:
         if settings.format == "text" and written.row_count:
             note(f"replog: {written.row_count:,} records were acknowledged, the others were not")
     item = written.item() if failure is None else error_item(failure, **written.item())
-    text = table(["partition", "first offset", "records"], written.rows()) if failure is None else ""
+    rows = [(number, None if first < 0 else first, count) for number, first, count in written.rows()]  # acks=0: unknown
+    text = table(["partition", "first offset", "records"], rows) if failure is None else ""
     code = None if failure is None else exit_code_of(failure)
     return emit("produce", [item], settings, text=text, exit_code=code)
 

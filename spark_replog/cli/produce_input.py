@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import codecs
 import json
 import math
 import os
@@ -101,6 +102,8 @@ def _json_lines(stream: IO[bytes], name: str, key: str | None, value: str | None
 
     first = 1
     for lines in _chunks(stream):
+        if first == 1:
+            lines[0] = lines[0].removeprefix(codecs.BOM_UTF8)  # no JSON, so what reads the value would stumble over it
         rows = [line for line in lines if line.strip()]
         columns: dict[str, Any] = {}
         if key is None and value is None:

@@ -60,6 +60,12 @@ def test_what_stands_between_may_be_any_bytes(store, capsysbinary, words, line):
     assert capsysbinary.readouterr().out == line
 
 
+def test_an_empty_header_is_not_printed_as_null(consume, store):
+    with Producer(store.path) as producer:
+        producer.send("orders", b"v", headers=[("empty", b""), ("null", None)]).result(30)
+    assert consume("-o", "-1", "--print-headers").out == "empty:,null:null\tv\n"
+
+
 def test_a_group_that_is_no_text_is_refused(consume):
     answer = consume("-g", NO_UTF_8, "-n", 1)
     assert (answer.exit_code, answer.out) == (2, "")

@@ -115,6 +115,18 @@ def test_a_table_with_the_logs_columns_goes_as_it_is(store, replog, tmp_path):
     assert (record.partition, record.key, record.value, record.timestamp_ms) == (1, b"k", b"v", 5_000)
 
 
+def test_a_byte_order_mark_before_json_lines_is_no_part_of_the_first_value(store, replog, tmp_path):
+    (tmp_path / "in.jsonl").write_text('{"a":1}\n{"a":2}\n', encoding="utf-8-sig")
+    assert replog("produce", "t", tmp_path / "in.jsonl", "-k", "a").exit_code == 0
+    assert pairs(store) == [(b"1", b'{"a":1}'), (b"2", b'{"a":2}')]
+
+
+def test_no_first_offset_is_shown_where_none_is_known(store, replog, tmp_path):
+    (tmp_path / "in.txt").write_text("v\n")
+    answer = replog("produce", "t", tmp_path / "in.txt", "-p", "0", "--acks", "0")
+    assert answer.out.splitlines()[1].split() == ["0", "-", "1"]
+
+
 def test_several_files_and_settings(store, replog, tmp_path):
     for name in ("a.txt", "b.txt"):
         (tmp_path / name).write_text(name)
@@ -137,6 +149,7 @@ def test_several_files_and_settings(store, replog, tmp_path):
         (["t", "-i", "parquet"], "not through a pipe", 2),
         (["t", "FILE", "-c", "batch.sise=1"], "Did you mean", 2),
         (["t", "FILE", "-c", "bootstrap.servers=a"], "has no meaning here", 2),
+        (["t", "FILE", "-c", "transactional.id=a"], "needs a program that begins and commits", 2),
     ],
 )
 def test_failures(store, replog, tmp_path, monkeypatch, arguments, said, code):
