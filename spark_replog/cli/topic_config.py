@@ -43,6 +43,8 @@ def _show(found: TopicDescription, settings: Settings) -> int:
     for key in keys_of("topic"):
         value = found.config.get(key.name)
         default = None if key.default is None else str(key.default)
+        if key.unit == "bool":
+            default = str(default).lower()  # as it is typed
         items.append(
             {
                 "key": key.name,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from spark_replog.config import read_topic_config
+from spark_replog.config import keys_of, read_topic_config, unknown_option_error
 from spark_replog.coordinator import topic_rules
 from spark_replog.coordinator.admin import Admin
 from spark_replog.coordinator.assignment import Assignment, check_explicit, place_replicas
@@ -204,12 +204,14 @@ class Controller(Admin):
         """
         self._require_topic(AclOperation.ALTER_CONFIGS, name)
         handle, ledger = self._open(name)
+        known = [key.name for key in keys_of("topic")]
 
         def propose(state: TopicLedgerState) -> tuple[bytes, ...]:
             topic = live_topic(state, handle.topic_id)
             wanted = {**topic.config, **{key: value for key, value in changes.items() if value is not None}}
             for key in [key for key, value in changes.items() if value is None]:
-                wanted.pop(key, None)
+                if wanted.pop(key, None) is None and key not in known:
+                    raise unknown_option_error(key, known, code=ErrorCode.INVALID_CONFIG)
             _validated_config(wanted)
             if wanted == topic.config:
                 return ()

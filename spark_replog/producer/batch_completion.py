@@ -61,7 +61,7 @@ class BatchCompletion:
         """Fail what is over its ``delivery.timeout.ms`` while the answer of its request is missing."""
         for batch in request.batches:
             if batch.state is BatchState.INCOMPLETE and batch.has_expired(now_ms, self._config.delivery_timeout_ms):
-                self._accumulator.fail(batch, batch_expired(batch, self._config.delivery_timeout_ms))
+                self._accumulator.fail(batch, self._expired(batch, is_on_its_way=True))
 
     def is_doubtful(self, request: DataRequest, result: DeliveryResult) -> bool:
         """Return whether an object may have been appended or not.
@@ -78,7 +78,7 @@ class BatchCompletion:
         """Fail what is over its ``delivery.timeout.ms`` while nobody knows whether it was appended."""
         for batch in request.batches:
             self._leave_unresolved(batch)
-            self._accumulator.fail(batch, batch_expired(batch, self._config.delivery_timeout_ms))
+            self._accumulator.fail(batch, self._expired(batch, is_on_its_way=True))
 
     def park(self, request: DataRequest) -> None:
         """Let batches wait for the end of their transaction, and nothing behind them for them.
@@ -214,7 +214,10 @@ class BatchCompletion:
         """Fail a batch that waited for too long, for its first attempt or for another one."""
         if batch.attempts:
             self._leave_unresolved(batch)
-        self._fail(batch, batch_expired(batch, self._config.delivery_timeout_ms), leaves_hole=True)
+        self._fail(batch, self._expired(batch, is_on_its_way=False), leaves_hole=True)
+
+    def _expired(self, batch: ProducerBatch, *, is_on_its_way: bool) -> ReplogError:
+        return batch_expired(batch, self._config.delivery_timeout_ms, is_on_its_way=is_on_its_way)
 
     def _leave_unresolved(self, batch: ProducerBatch) -> None:
         if self._sequences is not None and batch.has_sequence:

@@ -25,16 +25,23 @@ def expired(request: DataRequest, config: ProducerConfig) -> RetriableError:
     )
 
 
-def batch_expired(batch: ProducerBatch, delivery_timeout_ms: int) -> RetriableError:
-    """Return REQUEST_TIMED_OUT for one batch: ``delivery.timeout.ms`` passed since it was made."""
+def batch_expired(batch: ProducerBatch, delivery_timeout_ms: int, *, is_on_its_way: bool) -> RetriableError:
+    """Return REQUEST_TIMED_OUT for one batch: ``delivery.timeout.ms`` passed since it was made.
+
+    Args:
+        batch: the batch.
+        delivery_timeout_ms: of the producer.
+        is_on_its_way: whether an attempt is not answered, so that nobody knows whether it is appended.
+    """
     name = batch.topic_partition
-    is_open = "It was on its way, so it may still be appended. " if batch.drained_ms is not None else ""
     last = batch.last_error
     why = "" if last is None else f"Its last attempt failed: [{last.code.name}] {last.args[0]} "
+    if is_on_its_way:
+        why = "Its last attempt is not answered, so it may still be appended. "
     return RetriableError(
         ErrorCode.REQUEST_TIMED_OUT,
         f"expiring {batch.row_count} records for {name.topic}-{name.partition}: delivery.timeout.ms "
-        f"({delivery_timeout_ms}) passed since the batch was made. {why}{is_open}Look for slow roots with replog store "
+        f"({delivery_timeout_ms}) passed since the batch was made. {why}Look for slow roots with replog store "
         "info, or raise delivery.timeout.ms.",
         records=batch.row_count,
     )

@@ -125,6 +125,7 @@ def test_settings_are_shown_set_and_unset(store, replog):
 
     found, _ = settings("get")
     assert found["retention.ms"] == ("604800000", "default")
+    assert found["unclean.leader.election.enable"] == ("false", "default")
     found, _ = settings("set", "retention.ms=1000", "unclean.leader.election.enable=true")
     assert found["retention.ms"] == ("1000", "topic")
     assert found["unclean.leader.election.enable"] == ("true", "topic")
@@ -132,6 +133,8 @@ def test_settings_are_shown_set_and_unset(store, replog):
     assert found["retention.ms"] == ("604800000", "default")
     _, answer = settings("set", "retention.ms=soon")
     assert (answer.exit_code, answer.items[0]["error"]) == (2, "INVALID_CONFIG")
+    _, answer = settings("unset", "retention.mz")
+    assert (answer.exit_code, answer.items[0]["hint"]) == (2, "Did you mean 'retention.ms'?")
     for wrong in (("get", "a"), ("set",), ("set", "a"), ("unset", "a=b")):
         assert settings(*wrong)[1].exit_code == 2
     assert settings("get")[0]["unclean.leader.election.enable"] == ("true", "topic")

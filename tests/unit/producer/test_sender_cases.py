@@ -121,6 +121,7 @@ class TestWithoutIdempotence:
         error = handle.exception(0)
         assert error is not None and error.code is ErrorCode.REQUEST_TIMED_OUT
         assert f"Its last attempt failed: [{DISCONNECT.code.name}] {DISCONNECT.args[0]}" in str(error)
+        assert "may still be appended" not in str(error)
 
     def test_case_54_an_expired_batch_keeps_its_partition_muted_until_its_response(
         self, make: Callable[..., Setup]
