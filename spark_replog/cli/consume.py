@@ -301,7 +301,9 @@ def _line(record: ConsumerRecord, given: dict[str, Any]) -> bytes:
     if given["print_offset"]:
         parts.append(f"Offset:{record.offset}".encode())
     if given["print_headers"]:
-        headers = b",".join(name.encode() + b":" + (b"null" if value is None else value) for name, value in record.headers)
+        headers = b",".join(
+            name.encode() + b":" + (b"null" if value is None else value) for name, value in record.headers
+        )
         parts.append(headers or b"NO_HEADERS")
     if given["print_key"]:
         parts.append(b"null" if record.key is None else record.key)
