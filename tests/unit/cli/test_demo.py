@@ -12,6 +12,7 @@ import pytest
 from spark_replog.cli import demo
 from spark_replog.cli.progress import ProgressLine
 from spark_replog.errors import ReplogError
+from spark_replog.spark import demo_job
 
 DONE = {
     "event": "done",
@@ -84,6 +85,17 @@ def test_counts_that_differ_fail(place):
             demo._check_counts(rows, end_offsets, done, place)
 
 
+def test_rows_without_a_key_are_counted_under_no_name():
+    counts = dict.fromkeys(("rows", "rowsRead", "rowsReadWhileWriting", "partitions", "replicas"), 3)
+    times = dict.fromkeys(("writeBatches", "readBatches", "writeMs", "totalMs", "steadyRowsPerSecond"), 1)
+    item = {**counts, **times, "offsets": {}, "directory": "x", "key": "carrier", "groups": DONE["groups"]}
+    assert [line.split() for line in demo._summary(item).splitlines()[-2:]] == [["UA", "2", "9"], ["-", "1", "3"]]
+
+
+def test_a_columns_name_may_hold_what_spark_takes_apart():
+    assert demo_job._quoted("a.b`c") == "`a.b``c`"
+
+
 def test_folders_are_new(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert demo._new_folder(None) == tmp_path / "replog-demo-1"
@@ -98,7 +110,9 @@ def test_an_existing_folder_is_refused(tmp_path, replog):
     assert "exists already" in answer.err
 
 
-@pytest.mark.parametrize(("arguments", "code"), [(["--input", "nothing.csv"], 1), (["--key", "zzz"], 2)])
+@pytest.mark.parametrize(
+    ("arguments", "code"), [(["--input", "nothing.csv"], 1), (["--key", "zzz"], 2), (["-s", "mine"], 2)]
+)
 def test_bad_input_starts_no_spark(tmp_path, replog, monkeypatch, arguments, code):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "x.csv").write_text("a\n1\n")
