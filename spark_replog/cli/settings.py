@@ -29,7 +29,7 @@ class Settings:
     format: str = "text"
     quiet: bool = False
     verbose: int = 0
-    storage_options: dict[str, str] = field(default_factory=dict)
+    storage_options: dict[str, str] = field(default_factory=dict, repr=False)  # secrets
 
     def required_store(self) -> str:
         """Return the store's path.
@@ -87,6 +87,8 @@ def _keep(context: click.Context, parameter: click.Parameter, value: Any) -> Non
 
 
 def _overrides(pairs: tuple[str, ...]) -> dict[str, str]:
+    if any("=" not in pair for pair in pairs):
+        raise click.UsageError("-X wants KEY=VALUE, and one was given without '='")  # it may be a secret: not shown
     options = key_values("-X", pairs)
     for name in options:
         if not name.startswith(STORAGE_PREFIX):

@@ -9,7 +9,7 @@ list of keys. One file a reader: ``producer``, ``client``, ``consumer``, ``coord
 from spark_replog.config.client import ClientConfig, TaskHooks
 from spark_replog.config.consumer import ConsumerConfig
 from spark_replog.config.coordinator import CoordinatorConfig
-from spark_replog.config.key import KEY_PREFIX, STORAGE_PREFIX, ConfigGroup, ConfigKey, normalise_key
+from spark_replog.config.key import KEY_PREFIX, STORAGE_PREFIX, ConfigGroup, ConfigKey, name_of_keyword, normalise_key
 from spark_replog.config.producer import ProducerConfig
 from spark_replog.config.reading import (
     parse_value,
@@ -19,6 +19,7 @@ from spark_replog.config.reading import (
     read_producer_config,
     read_topic_config,
     storage_options,
+    storage_texts,
     unknown_option_error,
 )
 from spark_replog.config.registry import CONFIG_KEYS, keys_of
@@ -42,11 +43,13 @@ __all__ = [
     "read_consumer_config",
     "read_coordinator_config",
     "keys_of",
+    "name_of_keyword",
     "normalise_key",
     "parse_value",
     "read_producer_config",
     "read_group",
     "storage_options",
+    "storage_texts",
     "read_topic_config",
     "unknown_option_error",
 ]

@@ -50,4 +50,15 @@ def normalise_key(name: str) -> str:
     return name[len(KEY_PREFIX) :] if name.lower().startswith(KEY_PREFIX) else name
 
 
-__all__ = ["KEY_PREFIX", "STORAGE_PREFIX", "ConfigGroup", "ConfigKey", "normalise_key"]
+def name_of_keyword(keyword: str) -> str:
+    """Return the name of a setting that is given as a keyword: dots are underscores there.
+
+    What follows ``storage_`` stays as it is: the names of file systems have underscores of their own.
+    """
+    prefix = STORAGE_PREFIX.replace(".", "_")
+    if keyword.startswith(prefix):
+        return STORAGE_PREFIX + keyword[len(prefix) :]
+    return keyword.replace("_", ".")
+
+
+__all__ = ["KEY_PREFIX", "STORAGE_PREFIX", "ConfigGroup", "ConfigKey", "name_of_keyword", "normalise_key"]

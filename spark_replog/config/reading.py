@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -86,9 +87,18 @@ def unknown_option_error(
 
 
 def storage_options(options: Mapping[str, object]) -> dict[str, str]:
-    """Return what goes to the file system: the ``storage.`` options without their prefix."""
+    """Return what goes to the file system: the ``storage.`` options without that prefix (and ``kafka.``)."""
+    given = {normalise_key(name): value for name, value in options.items()}
+    return storage_texts(
+        {name[len(STORAGE_PREFIX) :]: value for name, value in given.items() if name.startswith(STORAGE_PREFIX)}
+    )
+
+
+def storage_texts(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a file system's options as plans carry them: nested ones as JSON text, the others as they are."""
     return {
-        name[len(STORAGE_PREFIX) :]: str(value) for name, value in options.items() if name.startswith(STORAGE_PREFIX)
+        name: json.dumps(value) if isinstance(value, Mapping | list | tuple) else value
+        for name, value in options.items()
     }
 
 
@@ -149,6 +159,7 @@ __all__ = [
     "read_producer_config",
     "read_group",
     "storage_options",
+    "storage_texts",
     "read_topic_config",
     "unknown_option_error",
 ]

@@ -11,7 +11,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark_replog.config import keys_of, normalise_key, read_consumer_config, read_coordinator_config, storage_options
+from spark_replog.config import (
+    keys_of,
+    name_of_keyword,
+    normalise_key,
+    read_consumer_config,
+    read_coordinator_config,
+    storage_options,
+)
 from spark_replog.consumer.access_guard import AccessGuard, guarded
 from spark_replog.consumer.committing import OffsetCommitter
 from spark_replog.consumer.consumer_record import ConsumerRecord, ConsumerRecords, RecordMaker
@@ -55,7 +62,7 @@ class Consumer:
         group: str | None = None,
         **settings: object,
     ) -> None:
-        options = {**(config or {}), **{name.replace("_", "."): value for name, value in settings.items()}}
+        options = {**(config or {}), **{name_of_keyword(name): value for name, value in settings.items()}}
         if group is not None:
             options["group.id"] = group
         hooks = {name: options.pop(name, None) for name in ("key.deserializer", "value.deserializer")}
@@ -69,7 +76,7 @@ class Consumer:
                 ErrorCode.REPLOG_CONFLICTING_OPTIONS,
                 "enable.auto.commit is true, and there is no group.id to commit for. Give a group.id, or leave it out.",
             )
-        self._cluster = _open(store, options) if isinstance(store, str) else store
+        self._cluster = _open(store, options)
         self._maker = RecordMaker(*(make_deserializer(name, given) for name, given in hooks.items()))
         names = [name for name in (self._config.interceptor_classes or "").split(",") if name.strip()]
         self._interceptors: list[Any] = [load_class("interceptor.classes", name) for name in names]
@@ -488,11 +495,14 @@ class Consumer:
         self._committer.maybe_auto_commit(is_last=True)
 
 
-def _open(path: str, options: Mapping[str, object]) -> Cluster:
+def _open(store: str | Cluster, options: Mapping[str, object]) -> Cluster:
     """Return this process's cluster of the store; one of its own where settings of the coordinator are given."""
     own = {key.name for key in keys_of("coordinator")}
     given = {name: value for name, value in options.items() if normalise_key(name) in own}
     storage = storage_options(options)
+    if isinstance(store, Cluster):
+        store.refuse_storage_options(storage)
+        return store
     if not given:
-        return Cluster.shared(path, storage)
-    return Cluster.open(path, storage, config=read_coordinator_config(given))
+        return Cluster.shared(store, storage)
+    return Cluster.open(store, storage, config=read_coordinator_config(given))

@@ -15,7 +15,8 @@ from functools import partial
 from typing import TypeVar
 
 from spark_replog.clock import SYSTEM_CLOCK, Clock
-from spark_replog.config import CoordinatorConfig
+from spark_replog.config import CoordinatorConfig, storage_texts
+from spark_replog.errors import ErrorCode, InvalidConfigError
 from spark_replog.ids import LedgerId, TopicId
 from spark_replog.ledger.ledger import JournalRoot, Ledger, LedgerSettings
 from spark_replog.log.cluster_state import ClusterLedgerState
@@ -83,7 +84,7 @@ class Cluster:
         Raises:
             ReplogError: REPLOG_STORE_NOT_INITIALISED, REPLOG_CLUSTER_MISMATCH.
         """
-        options = dict(storage_options or {})
+        options = storage_texts(storage_options or {})
         return cls(
             BrokerSet.open(path, options),
             path=path,
@@ -95,14 +96,28 @@ class Cluster:
     @classmethod
     def shared(cls, path: str, storage_options: Mapping[str, str] | None = None) -> Cluster:
         """Return this process's cluster for the path and options, opened on first use."""
-        key = (path, tuple(sorted((storage_options or {}).items())))
+        options = storage_texts(storage_options or {})
+        key = (path, tuple(sorted(options.items())))
         with _SHARED_LOCK:
             cluster = _SHARED.get(key)
         if cluster is None:
-            opened = cls.open(path, storage_options)
+            opened = cls.open(path, options)
             with _SHARED_LOCK:
                 cluster = _SHARED.setdefault(key, opened)
         return cluster
+
+    def refuse_storage_options(self, storage_options: Mapping[str, str]) -> None:
+        """Refuse options of a client of this store, which is open already: they would do nothing.
+
+        Raises:
+            InvalidConfigError: REPLOG_CONFLICTING_OPTIONS.
+        """
+        if storage_options:
+            raise InvalidConfigError(
+                ErrorCode.REPLOG_CONFLICTING_OPTIONS,
+                f"storage options ({', '.join(sorted(storage_options))}) come too late for a store that is open: "
+                "give them to spark_replog.open(path, options).",
+            )
 
     def topic_ledger(self, ledger_id: LedgerId) -> Ledger[TopicLedgerState]:
         """Return the ledger, folded as far as this process has read it."""

@@ -14,6 +14,7 @@ from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError
 from spark_replog.log.cluster_state import ClusterLedgerState
 from spark_replog.log.commands import BrokerRegister, encode_command
 from spark_replog.storage.brokers import BrokerSet, write_root_files
+from spark_replog.storage.open_store import normalise_url
 from spark_replog.storage.paths import ledger_folders
 from spark_replog.storage.probe import probe_root
 
@@ -84,6 +85,7 @@ def root_urls(path: str, broker_count: int | None) -> list[str]:
             ErrorCode.REPLOG_INVALID_OPTION,
             f"a store needs a path and 1 to {BROKER_COUNT_MAX} brokers. Give replog -s PATH init --brokers 3.",
         )
+    normalise_url(roots[0])  # refused as it was given
     return [f"{roots[0].rstrip('/')}/broker-{number}" for number in range(count)]
 
 

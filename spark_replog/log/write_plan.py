@@ -67,7 +67,7 @@ class WritePlan:
     """All that the tasks of one micro-batch carry. Picklable; made by ``coordinator.write_plan``."""
 
     path: str
-    storage_options: tuple[tuple[str, str], ...]
+    storage_options: tuple[tuple[str, str], ...] = field(repr=False)  # secrets
     cluster_id: str
     topics: tuple[TopicPlan, ...]
     """The one topic asked for, or every topic when rows name their topic."""

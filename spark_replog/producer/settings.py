@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from spark_replog.config import (
     CoordinatorConfig,
     ProducerConfig,
     keys_of,
+    name_of_keyword,
     normalise_key,
     read_group,
     storage_options,
@@ -45,7 +46,7 @@ class ProducerSettings:
     producer: ProducerConfig
     client: ClientConfig
     coordinator: CoordinatorConfig
-    storage: Mapping[str, str]
+    storage: Mapping[str, str] = field(repr=False)
     objects: Mapping[str, Any]
     is_idempotent: bool
 
@@ -79,7 +80,7 @@ def _merged(config: Mapping[str, object], keywords: Mapping[str, object]) -> dic
     for name, value in config.items():
         given[normalise_key(name)] = value
     for keyword, value in keywords.items():
-        name = dotted.get(keyword, keyword.replace("_", "."))
+        name = dotted.get(keyword) or name_of_keyword(keyword)
         if name in given:
             raise InvalidConfigError(
                 ErrorCode.REPLOG_CONFLICTING_OPTIONS, f"'{name}' is given twice, as '{keyword}' too. Give it once."

@@ -12,7 +12,7 @@ import logging
 import re
 import warnings
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar, cast
 
 from spark_replog.config import (
@@ -64,7 +64,7 @@ class StoreOptions:
     """Which store. Hashable and picklable: it is the key of per-process caches."""
 
     path: str
-    storage: tuple[tuple[str, str], ...]
+    storage: tuple[tuple[str, str], ...] = field(repr=False)  # secrets
 
     def storage_options(self) -> dict[str, str]:
         """Return the options of the file system."""

@@ -33,6 +33,8 @@ child SHARES with its parent, and the parent then waits for answers that it neve
 _CAUSES_MAX = 8
 _REPEATED_STATUSES = frozenset({408, 409, 425, 429})
 """Client errors that say "not decided", not "never"."""
+_OPTION_TEXTS = ("'str' object has no attribute", "Invalid endpoint: ")
+"""A word where a mapping belongs; botocore's ValueError for an endpoint that is no URL."""
 _REFUSED_CLASSES = (PermissionError, FileNotFoundError, NotImplementedError)
 _REFUSED_NAMES = frozenset(
     {"NoCredentialsError", "PartialCredentialsError", "ClientAuthenticationError", "ParamValidationError"}
@@ -289,8 +291,8 @@ class FsspecStore:
         return status == 501 or (400 <= status < 500 and status not in _REPEATED_STATUSES)
 
     def _check_options(self, error: Exception) -> None:
-        # Clients look at their options on the first request; no answer of a server is a TypeError.
-        if isinstance(error, TypeError):
+        # Clients look at their options on the first request; no answer of a server is one of these.
+        if isinstance(error, TypeError) or str(error).startswith(_OPTION_TEXTS):
             raise self._wrong_options(error) from error
 
     def _wrong_options(self, error: Exception) -> InvalidConfigError:

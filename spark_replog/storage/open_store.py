@@ -34,8 +34,9 @@ def normalise_url(url: str) -> str:
     slash. A bare path becomes ``file://`` plus its absolute form.
 
     Raises:
-        InvalidConfigError: REPLOG_UNSUPPORTED_STORE: a scheme with one slash (``dbfs:/x``); REPLOG_INVALID_OPTION:
-            a path that is no text, and can be recorded in no root file.
+        InvalidConfigError: REPLOG_UNSUPPORTED_STORE: a scheme with one slash (``dbfs:/x``), a remote URL
+            without a place; REPLOG_INVALID_OPTION: a path that is no text, and can be recorded in no root file, or
+            a URL with a password, which is not shown.
     """
     text = url.strip()
     try:
@@ -53,6 +54,18 @@ def normalise_url(url: str) -> str:
     scheme = _ALIASES.get(scheme.lower(), scheme.lower())
     if scheme == "file":
         return f"file://{os.path.abspath(rest)}"
+    place = rest.partition("/")[0]
+    if ":" in place.rpartition("@")[0]:
+        raise InvalidConfigError(
+            ErrorCode.REPLOG_INVALID_OPTION,
+            f"the URL of a {scheme}:// root holds a password, which every root would record and errors would show. "
+            "Give it as a storage option.",
+        )
+    if not place and scheme in _REMOTE_STORES:
+        raise InvalidConfigError(
+            ErrorCode.REPLOG_UNSUPPORTED_STORE,
+            f"'{text}' names no place. Write {scheme}://PLACE/FOLDER: its bucket, container or host first.",
+        )
     return f"{scheme}://{rest.rstrip('/')}"
 
 

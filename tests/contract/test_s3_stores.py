@@ -6,7 +6,7 @@ import uuid
 
 import pytest
 
-from spark_replog.errors import ErrorCode, ReplogError, RetriableError
+from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError, RetriableError
 from spark_replog.storage.brokers import BrokerSet, write_root_files
 from spark_replog.storage.open_store import open_store
 from spark_replog.testing.http_fault_proxy import HttpFault, PlannedAnswer
@@ -48,3 +48,10 @@ def test_roots_that_all_refuse_are_not_said_to_be_away(s3_options, s3_proxy, buc
             call()
         assert raised.value.code is ErrorCode.REPLOG_STORE_REFUSED
         assert len(s3_proxy.requests) == 2
+
+
+@pytest.mark.parametrize("wrong", [{"client_kwargs": "eu-west-1"}, {"endpoint_url": "127.0.0.1:9000"}, {"bogus": "1"}])
+def test_options_that_the_client_does_not_take_are_not_said_to_be_the_network(s3_options, bucket, wrong):
+    with pytest.raises(InvalidConfigError, match="does not take these storage options") as raised:
+        BrokerSet.open(f"s3://{bucket}/log", {**s3_options, **wrong})
+    assert raised.value.code is ErrorCode.REPLOG_INVALID_OPTION
