@@ -66,9 +66,7 @@ class Consumer:
         if group is not None:
             options["group.id"] = group
         hooks = {name: options.pop(name, None) for name in ("key.deserializer", "value.deserializer")}
-        for name, given in hooks.items():
-            if isinstance(given, str):
-                options[name] = given
+        options |= {name: given for name, given in hooks.items() if isinstance(given, str)}
         self._config = read_consumer_config(options)
         is_asked = "enable.auto.commit" in {normalise_key(name) for name in options}
         if is_asked and self._config.enable_auto_commit and self._config.group_id is None:
@@ -499,10 +497,4 @@ def _open(store: str | Cluster, options: Mapping[str, object]) -> Cluster:
     """Return this process's cluster of the store; one of its own where settings of the coordinator are given."""
     own = {key.name for key in keys_of("coordinator")}
     given = {name: value for name, value in options.items() if normalise_key(name) in own}
-    storage = storage_options(options)
-    if isinstance(store, Cluster):
-        store.refuse_storage_options(storage)
-        return store
-    if not given:
-        return Cluster.shared(store, storage)
-    return Cluster.open(store, storage, config=read_coordinator_config(given))
+    return Cluster.of(store, storage_options(options), read_coordinator_config(given) if given else None)

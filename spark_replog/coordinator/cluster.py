@@ -106,18 +106,34 @@ class Cluster:
                 cluster = _SHARED.setdefault(key, opened)
         return cluster
 
-    def refuse_storage_options(self, storage_options: Mapping[str, str]) -> None:
-        """Refuse options of a client of this store, which is open already: they would do nothing.
+    @classmethod
+    def of(
+        cls, store: str | Cluster, storage_options: Mapping[str, str], config: CoordinatorConfig | None = None
+    ) -> Cluster:
+        """Return the cluster of a client: the one that it was given, or this process's of the path.
+
+        Args:
+            store: an opened store, or a path.
+            storage_options: of the client's settings; of an open store they would do nothing.
+            config: of the client's settings, None where it has none: with some it gets a cluster of its own.
 
         Raises:
-            InvalidConfigError: REPLOG_CONFLICTING_OPTIONS.
+            InvalidConfigError: REPLOG_CONFLICTING_OPTIONS: storage options for a store that is open.
+            ReplogError: as ``open``.
         """
+        if isinstance(store, str):
+            return (
+                cls.shared(store, storage_options)
+                if config is None
+                else cls.open(store, storage_options, config=config)
+            )
         if storage_options:
             raise InvalidConfigError(
                 ErrorCode.REPLOG_CONFLICTING_OPTIONS,
                 f"storage options ({', '.join(sorted(storage_options))}) come too late for a store that is open: "
                 "give them to spark_replog.open(path, options).",
             )
+        return store
 
     def topic_ledger(self, ledger_id: LedgerId) -> Ledger[TopicLedgerState]:
         """Return the ledger, folded as far as this process has read it."""

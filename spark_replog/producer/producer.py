@@ -75,9 +75,7 @@ class Producer:
         self._partitioner = make_partitioner(found.objects.get("partitioner.class", producer.partitioner_class))
         self._ignores_keys = producer.partitioner_ignore_keys
         self.client_id = client.client_id or f"producer-{next(_numbers)}"
-        if isinstance(store, Cluster):
-            store.refuse_storage_options(found.storage)
-        cluster = store if isinstance(store, Cluster) else Cluster.shared(store, found.storage)
+        cluster = Cluster.of(store, found.storage)
         self._refusal: ReplogError | None = None
         self._metrics = ProducerMetrics(client.metrics_num_samples, client.metrics_sample_window_ms, clock)
         parts = build_parts(
