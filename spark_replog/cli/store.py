@@ -118,7 +118,7 @@ def verify(deep: bool) -> int:
     cluster = Cluster.open(path, settings.storage_options)
 
     def progress(what: str, done: int, total: int) -> None:
-        if not settings.quiet and (done == total or done % 1000 == 0):
+        if not settings.quiet and (done == total or done % 100 == 0):
             click.echo(f"verified {done} of {total} {what}", err=True)
 
     journals = scrub_journals(cluster, on_ledger=lambda done, total: progress("ledgers", done, total))

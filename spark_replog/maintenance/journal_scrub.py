@@ -25,6 +25,7 @@ from spark_replog.ledger.record import (
     genesis_hash,
     record_crc,
 )
+from spark_replog.maintenance.away_roots import AwayRoots
 from spark_replog.storage.brokers import BrokerSet
 from spark_replog.storage.object_store import ObjectStore
 from spark_replog.storage.paths import journal_folder, journal_key, out_key
@@ -94,8 +95,9 @@ def scrub_journals(cluster: Cluster, *, on_ledger: Callable[[int, int], None] | 
         of_topics = cluster.cluster_ledger.state.ledger_ids()
     report = JournalReport()
     ledger_ids = [cluster.brokers.cluster_id, *sorted(of_topics)]
+    away = AwayRoots(cluster.clock)
     for number, ledger_id in enumerate(ledger_ids):
-        _LedgerScrub(cluster.brokers, ledger_id, report).run()
+        _LedgerScrub(cluster.brokers, ledger_id, report, away).run()
         if on_ledger is not None:
             on_ledger(number + 1, len(ledger_ids))
     return report
@@ -133,7 +135,8 @@ class _Journal:
 class _LedgerScrub:
     """The journals of one ledger, read side by side, so that memory is bounded by how far they differ."""
 
-    def __init__(self, brokers: BrokerSet, ledger_id: LedgerId, report: JournalReport) -> None:
+    def __init__(self, brokers: BrokerSet, ledger_id: LedgerId, report: JournalReport, away: AwayRoots) -> None:
+        self._away = away
         self._brokers = brokers
         self._ledger_id = ledger_id
         self._report = report
@@ -167,12 +170,14 @@ class _LedgerScrub:
         except CorruptDataError as error:
             self._note(journal, JournalFault.CORRUPT, journal.position, str(error.args[0]))
         except ReplogError as error:
+            self._away.note(journal.broker_id, error)
             self._note(journal, JournalFault.UNREACHABLE, None, f"{error.code.name}: {error.args[0]}")
 
     def _note(self, journal: _Journal, fault: JournalFault, position: int | None, detail: str) -> None:
         journal.finding = JournalFinding(journal.broker_id, self._ledger_id, fault, position, detail)
 
     def _look_at_root(self, journal: _Journal) -> None:
+        self._away.check(journal.broker_id)
         self._brokers.check_root(journal.broker_id)
         if journal.store.get(out_key(self._ledger_id)) is not None:
             self._note(journal, JournalFault.OUT, None, "the root went back in time. Run replog store repair.")

@@ -15,6 +15,7 @@ from spark_replog.coordinator.cluster import Cluster
 from spark_replog.errors import ReplogError
 from spark_replog.ids import BrokerId, LedgerId
 from spark_replog.log.partition_state import ObjectRef, SectionRef
+from spark_replog.maintenance.away_roots import AwayRoots
 from spark_replog.storage.paths import data_key
 
 
@@ -68,12 +69,12 @@ def scrub(cluster: Cluster, *, deep: bool = False, on_object: Callable[[int, int
     Raises:
         RetriableError: REPLOG_NO_QUORUM: the ledgers cannot be read. Nothing was changed.
     """
-    report = ScrubReport()
+    report, away = ScrubReport(), AwayRoots(cluster.clock)
     objects = list(_live_objects(cluster))
     for number, (item, sections) in enumerate(objects):
         good = 0
         for broker_id in sorted(item.holders):
-            finding = _look(cluster, broker_id, item, sections if deep else [], report)
+            finding = _look(cluster, broker_id, item, sections if deep else [], report, away)
             report.copy_count += 1
             if finding is None:
                 good += 1
@@ -101,13 +102,19 @@ def _live_objects(cluster: Cluster) -> Iterator[tuple[ObjectRef, list[SectionRef
 
 
 def _look(
-    cluster: Cluster, broker_id: BrokerId, item: ObjectRef, sections: list[SectionRef], report: ScrubReport
+    cluster: Cluster,
+    broker_id: BrokerId,
+    item: ObjectRef,
+    sections: list[SectionRef],
+    report: ScrubReport,
+    away: AwayRoots,
 ) -> ScrubFinding | None:
     def finding(fault: Fault, detail: str) -> ScrubFinding:
         return ScrubFinding(broker_id, item.ledger_id, item.name, fault, detail)
 
     key = data_key(item.ledger_id, item.generation, item.name)
     try:
+        away.check(broker_id)
         cluster.brokers.check_root(broker_id)
         store = cluster.brokers.store(broker_id)
         last = store.get(key, start=item.size_bytes - 1, size_bytes=2)
@@ -121,5 +128,6 @@ def _look(
             if body is None or crc32c.crc32c(body) != section.crc32c:
                 return finding(Fault.CORRUPT, f"checksum differs in bytes from {section.start_byte} on")
     except ReplogError as error:
+        away.note(broker_id, error)
         return finding(Fault.UNREACHABLE, f"{error.code.name}: {error.args[0]}")
     return None

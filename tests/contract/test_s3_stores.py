@@ -6,7 +6,7 @@ import uuid
 
 import pytest
 
-from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError, RetriableError
+from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError, ReplogError, RetriableError
 from spark_replog.storage.brokers import BrokerSet, write_root_files
 from spark_replog.storage.open_store import open_store
 from spark_replog.testing.http_fault_proxy import HttpFault, PlannedAnswer
@@ -55,3 +55,8 @@ def test_options_that_the_client_does_not_take_are_not_said_to_be_the_network(s3
     with pytest.raises(InvalidConfigError, match="does not take these storage options") as raised:
         BrokerSet.open(f"s3://{bucket}/log", {**s3_options, **wrong})
     assert raised.value.code is ErrorCode.REPLOG_INVALID_OPTION
+
+
+def test_a_store_that_is_not_found_may_lack_its_bucket(s3_options):
+    with pytest.raises(NotFoundError, match="that its bucket exists, or make one: replog -s s3://mistyped/log init"):
+        BrokerSet.open("s3://mistyped/log", s3_options)

@@ -9,7 +9,11 @@ from pathlib import Path
 import pytest
 
 from spark_replog.cli.main import run
+from spark_replog.errors import ErrorCode, RetriableError
+from spark_replog.maintenance.away_roots import AGAIN_MS, AwayRoots
+from spark_replog.maintenance.journal_scrub import JournalFault, scrub_journals
 from spark_replog.maintenance.scrub import Fault, scrub
+from spark_replog.testing.manual_clock import ManualClock
 from tests.scenarios.conftest import LocalStore
 
 
@@ -64,3 +68,37 @@ def test_the_exit_code_is_the_verdict(
     item = json.loads(capsys.readouterr().out)["items"][0]
     assert verdict == exit_code
     assert (item["ok"], len(item["findings"])) == (not lost, len(lost))
+
+
+def test_a_root_that_does_not_answer_is_asked_once_not_for_every_copy_and_journal(written: LocalStore) -> None:
+    for batch in (1, 2):
+        assert written.append("orders", {0: 1}, batch=batch).error is None
+    brokers = written.cluster.brokers
+    check, asked = brokers.check_root, []
+
+    def hung(broker_id: int) -> None:
+        asked.append(broker_id)
+        if broker_id == 2:
+            raise RetriableError(ErrorCode.REPLOG_STORE_UNAVAILABLE, "no answer")
+        check(broker_id)
+
+    brokers.check_root = hung  # type: ignore[method-assign]
+    assert [(f.broker_id, f.fault) for f in scrub(written.cluster).findings] == [(2, Fault.UNREACHABLE)] * 3
+    assert asked.count(2) == 1
+    report = scrub_journals(written.cluster)
+    assert [(f.broker_id, f.fault) for f in report.findings] == [(2, JournalFault.UNREACHABLE)] * 2
+    assert asked.count(2) == 2
+
+
+def test_a_root_that_did_not_answer_is_asked_again_after_a_while() -> None:
+    clock = ManualClock()
+    away = AwayRoots(clock)
+    away.note(0, RetriableError(ErrorCode.REPLOG_STORE_REFUSED, "one object"))
+    away.check(0)
+    away.note(0, RetriableError(ErrorCode.REPLOG_STORE_UNAVAILABLE, "no answer"))
+    clock.sleep_ms(AGAIN_MS - 1)
+    with pytest.raises(RetriableError) as raised:
+        away.check(0)
+    away.note(0, raised.value)  # what is only remembered does not put off the next question
+    clock.sleep_ms(1)
+    away.check(0)
