@@ -7,7 +7,7 @@ from typing import Any
 
 from spark_replog.consumer.consumer import Consumer
 from spark_replog.consumer.topic_scan import Bound, TopicScan
-from spark_replog.coordinator.cluster import Cluster
+from spark_replog.coordinator.cluster import Cluster, StorePath
 from spark_replog.coordinator.controller import Controller
 from spark_replog.producer.producer import Producer
 
@@ -74,7 +74,7 @@ class Topic:
         return TopicScan(self._cluster, self.name, start, end, partitions)
 
 
-def open_store(path: str, storage_options: Mapping[str, str] | None = None) -> Store:
+def open_store(path: StorePath, storage_options: Mapping[str, str] | None = None) -> Store:
     """Open a store; this process shares what it has folded of it.
 
     Args:

@@ -29,7 +29,7 @@ from spark_replog.consumer.record_fetcher import ConsumerMetrics, RecordFetcher
 from spark_replog.consumer.rows import read_schema
 from spark_replog.consumer.subscription_state import SubscriptionState, whole_number
 from spark_replog.coordinator.authorizer import Authorizer
-from spark_replog.coordinator.cluster import Cluster
+from spark_replog.coordinator.cluster import Cluster, StorePath
 from spark_replog.coordinator.group_coordinator import GroupCoordinator
 from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError
 from spark_replog.ids import TopicPartition
@@ -56,7 +56,7 @@ class Consumer:
 
     def __init__(
         self,
-        store: str | Cluster,
+        store: StorePath | Cluster,
         *topics: str,
         config: Mapping[str, object] | None = None,
         group: str | None = None,
@@ -493,7 +493,7 @@ class Consumer:
         self._committer.maybe_auto_commit(is_last=True)
 
 
-def _open(store: str | Cluster, options: Mapping[str, object]) -> Cluster:
+def _open(store: StorePath | Cluster, options: Mapping[str, object]) -> Cluster:
     """Return this process's cluster of the store; one of its own where settings of the coordinator are given."""
     own = {key.name for key in keys_of("coordinator")}
     given = {name: value for name, value in options.items() if normalise_key(name) in own}

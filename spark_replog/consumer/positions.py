@@ -223,8 +223,9 @@ class PositionKeeper:
 
 def _no_offset(keys: Collection[TopicPartition], group: str | None) -> ReplogError:
     names = ", ".join(f"{key.topic}-{key.partition}" for key in keys)
+    who = "a consumer without a group" if group is None else f"group '{group}'"
     return ReplogError(
         ErrorCode.REPLOG_NO_OFFSET_FOR_PARTITION,
-        f"group '{group}' has no offset for {names}, and auto.offset.reset is none. Seek to a position, or set it to"
+        f"{who} has no offset for {names}, and auto.offset.reset is none. Seek to a position, or set it to"
         " earliest or latest.",
     )

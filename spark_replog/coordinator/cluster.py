@@ -29,6 +29,8 @@ ACCESS_AGE_MS = 1_000
 """How old a process's view of ACLs and quotas may be when it plans, appends or reads. A constant, since who
 sets one expects it to hold at once; it costs a running process one get per metadata root and second."""
 
+StorePath = str | os.PathLike[str]
+"""A parent directory of roots, or the roots, comma separated."""
 _State = TypeVar("_State", ClusterLedgerState, TopicLedgerState)
 
 
@@ -73,7 +75,7 @@ class Cluster:
     @classmethod
     def open(
         cls,
-        path: str,
+        path: StorePath,
         storage_options: Mapping[str, str] | None = None,
         *,
         config: CoordinatorConfig | None = None,
@@ -84,7 +86,7 @@ class Cluster:
         Raises:
             ReplogError: REPLOG_STORE_NOT_INITIALISED, REPLOG_CLUSTER_MISMATCH.
         """
-        options = storage_texts(storage_options or {})
+        path, options = os.fspath(path), storage_texts(storage_options or {})
         return cls(
             BrokerSet.open(path, options),
             path=path,
@@ -94,10 +96,10 @@ class Cluster:
         )
 
     @classmethod
-    def shared(cls, path: str, storage_options: Mapping[str, str] | None = None) -> Cluster:
+    def shared(cls, path: StorePath, storage_options: Mapping[str, str] | None = None) -> Cluster:
         """Return this process's cluster for the path and options, opened on first use."""
         options = storage_texts(storage_options or {})
-        key = (path, tuple(sorted(options.items())))
+        key = (os.fspath(path), tuple(sorted(options.items())))
         with _SHARED_LOCK:
             cluster = _SHARED.get(key)
         if cluster is None:
@@ -108,7 +110,7 @@ class Cluster:
 
     @classmethod
     def of(
-        cls, store: str | Cluster, storage_options: Mapping[str, str], config: CoordinatorConfig | None = None
+        cls, store: StorePath | Cluster, storage_options: Mapping[str, str], config: CoordinatorConfig | None = None
     ) -> Cluster:
         """Return the cluster of a client: the one that it was given, or this process's of the path.
 
@@ -121,7 +123,7 @@ class Cluster:
             InvalidConfigError: REPLOG_CONFLICTING_OPTIONS: storage options for a store that is open.
             ReplogError: as ``open``.
         """
-        if isinstance(store, str):
+        if isinstance(store, (str, os.PathLike)):
             return (
                 cls.shared(store, storage_options)
                 if config is None

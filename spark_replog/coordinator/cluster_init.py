@@ -7,9 +7,10 @@ by the same command, any other existing root is refused.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 
-from spark_replog.coordinator.cluster import Cluster
+from spark_replog.coordinator.cluster import Cluster, StorePath
 from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError
 from spark_replog.log.cluster_state import ClusterLedgerState
 from spark_replog.log.commands import BrokerRegister, encode_command
@@ -27,7 +28,7 @@ TWO_BROKERS_WARNING = (
 
 
 def init_cluster(
-    path: str,
+    path: StorePath,
     broker_count: int | None = None,
     storage_options: Mapping[str, str] | None = None,
     *,
@@ -50,8 +51,8 @@ def init_cluster(
             REPLOG_STORE_LIES: a root's create-if-absent does not hold.
         InvalidConfigError: REPLOG_INVALID_OPTION: broker count and path do not fit.
     """
+    path, options = os.fspath(path), dict(storage_options or {})
     urls = root_urls(path, broker_count)
-    options = dict(storage_options or {})
     brokers = _brokers_to_finish(urls, options, racks, fsync)
     reports = {
         broker_id: json.dumps(probe_root(brokers.store(broker_id)).to_dict(), sort_keys=True)

@@ -86,6 +86,8 @@ def test_where_to_begin_without_an_offset(filled):
         assert refused.value.code is ErrorCode.REPLOG_NO_OFFSET_FOR_PARTITION
     reader.seek(P0, 4)
     assert values(reader.poll(max_records=1)) == rows(1, 4)
+    with pytest.raises(ReplogError, match="a consumer without a group has no offset for "):
+        assigned(filled, P0, auto_offset_reset="none").poll()
 
 
 @pytest.mark.parametrize(

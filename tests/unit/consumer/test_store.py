@@ -9,6 +9,8 @@ import pytest
 
 import spark_replog
 from spark_replog.cli.main import run
+from spark_replog.coordinator.cluster_init import init_cluster
+from spark_replog.coordinator.controller import Controller
 from spark_replog.errors import InvalidConfigError, NotFoundError
 
 
@@ -40,6 +42,16 @@ def test_from_an_empty_store_to_a_commit(filled):
     assert len(records) == 11
     last = next(record for record in records if record.key == b"k")
     assert (last.offset, last.value, last.headers) == (5, b"v", (("h", b"1"),))
+
+
+def test_a_store_may_be_named_by_a_path_of_pathlib(tmp_path):
+    path = tmp_path / "store"
+    Controller(init_cluster(path, 1, fsync=False)).create_topic("orders")
+    with spark_replog.Producer(path) as producer:
+        producer.send("orders", b"v").result(timeout=10)
+    with spark_replog.Consumer(path, "orders", auto_offset_reset="earliest") as consumer:
+        assert consumer.to_arrow().num_rows == 1
+    assert spark_replog.open(path).topic("orders").scan().to_arrow().num_rows == 1
 
 
 def test_a_scan_is_a_snapshot(filled):
