@@ -243,9 +243,10 @@ def _not_found(path: str, read: Mapping[str, ReadRoot]) -> ReplogError:
             f"no root of the store can be read. The first: {errors[0].args[0]}",
             **{**errors[0].context, "path": path},
         )
+    remote = "" if all(scheme_of(url) in ("file", "memory") for url in read) else ", and that its bucket exists"
     return NotFoundError(
         ErrorCode.REPLOG_STORE_NOT_INITIALISED,
-        f"there is no store under this path. Check it, or make one: {command_line(path, 'init')}.",
+        f"there is no store under this path. Check it{remote}, or make one: {command_line(path, 'init')}.",
         path=path,
     )
 
