@@ -221,7 +221,8 @@ SINK_KEYS = (
         None,
         None,
         "count",
-        "Batch writes: a growing number; a write at or below the last one is skipped.",
+        "Batch writes: a growing number; a write at or below the last one is skipped, or refused where it brings "
+        "other row counts.",
     ),
     ConfigKey(
         "interceptor.classes",
