@@ -38,12 +38,13 @@ def test_unchanged_archives_are_not_read_again(archive):
     del reads[:]
     for _ in range(5):
         importer.invalidate_caches()
+        importer.find_spec("replog_zipped")  # from 3.13 on the library reads when it is asked
     assert len(reads) == 1, "once to know the archive, then not again"
     with zipfile.ZipFile(path, "a") as file:
         file.writestr("replog_added.py", "answer = 2\n")
     importer.invalidate_caches()
-    assert len(reads) == 2
     assert importer.find_spec("replog_added") is not None
+    assert len(reads) == 2
     os.remove(path)
     importer.invalidate_caches()
     assert importer.find_spec("replog_added") is None
