@@ -32,6 +32,8 @@ DEFAULT_SETTINGS = LedgerSettings()
 
 _LOG = logging.getLogger(__name__)
 _POLL_MS_MAX = 1000.0
+SILENT_WAIT_MS = 3_000
+"""After so long a write that is not decided is told: until its time-out a store that refuses would look like a hang."""
 """A driver looks at its deadline this often, whatever hangs."""
 
 
@@ -250,6 +252,7 @@ class Ledger(Generic[S]):
                 ErrorCode.INVALID_REQUEST, "This process opened the ledger read-only. Open it for writing."
             )
         core.begin_write(self._now_ms())
+        tell_ms = self._now_ms() + SILENT_WAIT_MS
         while not request.is_done:
             if core.phase is Phase.READY:
                 if not self._propose():
@@ -259,6 +262,10 @@ class Ledger(Generic[S]):
                 core.begin_write(self._now_ms())
             if not self._step(request.deadline_ms):
                 self._expire(request, is_driver=True)
+            elif self._now_ms() >= tell_ms and core.missing_roots():
+                tell_ms = request.deadline_ms
+                _LOG.warning("a write waits for a majority of the metadata roots. Not answering: %s.",
+                             self._missing_names())  # fmt: skip
         if core.phase is not Phase.DONE:
             self._wait_grace()
 

@@ -16,6 +16,7 @@ from spark_replog.errors import (
     RetriableError,
     UnsupportedFormatError,
 )
+from spark_replog.ledger import ledger
 from spark_replog.ledger.ledger import LedgerSettings
 from spark_replog.ledger.record import decode_record, encode_record
 from spark_replog.storage.paths import journal_folder, out_key
@@ -160,6 +161,21 @@ def test_no_quorum_names_the_roots(make_store):
     store.bring_back(0)
     assert process.commands() == [b"before"]
     assert process.append(b"after").result == "applied"
+
+
+def test_a_write_that_waits_for_a_majority_says_once_for_whom(make_store, monkeypatch, caplog):
+    monkeypatch.setattr(ledger, "SILENT_WAIT_MS", 50)
+    store = make_store(3)
+    process = store.process()
+    process.append(b"before")
+    assert caplog.messages == []
+    for root in (0, 1):
+        process.faulty[root].is_down = True
+    with pytest.raises(ReplogError):
+        process.append(b"waits", timeout_ms=500)
+    (said,) = caplog.messages
+    assert said.startswith("a write waits for a majority of the metadata roots. Not answering: broker 0 (")
+    assert "broker 1 (" in said
 
 
 def test_append_without_majority_is_unknown_and_its_replay_is_found(make_store):
