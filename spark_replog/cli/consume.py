@@ -74,13 +74,15 @@ def consume(topics: tuple[str, ...], **given: Any) -> int:
         enable_auto_commit=False,
         auto_offset_reset="latest" if begins_late else "earliest",
     )
-    printed = _Printed(reader, cluster.clock.monotonic_ms)
+    is_one_value = settings.format == "json"
+    printed = _Printed(reader, cluster.clock.monotonic_ms, is_held=is_one_value)
     with reader, _ended_by_signals(reader) as is_ending:
         keys = _partitions_of(cluster, topics, given["partitions"])
         ends = reader.end_offsets(keys)
         print_record = _printer(settings, given)
         if is_member:
-            reader.subscribe(topics, on_revoked=printed.commit, on_lost=printed.forget)
+            on_revoked = printed.forget if is_one_value else printed.commit
+            reader.subscribe(topics, on_revoked=on_revoked, on_lost=printed.forget)
         else:
             reader.assign(keys)
             _seek(reader, ends, given)
@@ -96,10 +98,11 @@ def consume(topics: tuple[str, ...], **given: Any) -> int:
                 raise
         finally:  # whatever ended it: what was printed is done
             printed.commit()
+        if is_one_value:  # of a run that was stopped, too: what it took is committed as soon as it is printed
+            emit("consume", given.get("items", []), settings, text="")
+            printed.release()
     if is_ending.is_set():
         raise click.Abort
-    if settings.format == "json":
-        return emit("consume", given.get("items", []), settings, text="")
     return EXIT_OK
 
 
@@ -143,10 +146,17 @@ def _ended_by_signals(reader: Consumer) -> Iterator[threading.Event]:
 
 
 class _Printed:
-    """What was printed and is not committed yet: the next offset per partition."""
+    """What was printed and is not committed yet: the next offset per partition.
 
-    def __init__(self, reader: Consumer, monotonic_ms: Callable[[], int]) -> None:
+    Args:
+        reader: commits.
+        monotonic_ms: the time.
+        is_held: nothing is printed, so nothing committed, before ``release``.
+    """
+
+    def __init__(self, reader: Consumer, monotonic_ms: Callable[[], int], *, is_held: bool) -> None:
         self._reader = reader
+        self._is_held = is_held
         self._monotonic_ms = monotonic_ms
         self._next: dict[TopicPartition, int] = {}
         self._committed_ms = monotonic_ms()
@@ -161,10 +171,17 @@ class _Printed:
 
     def commit(self, _keys: object = None) -> None:
         """Commit all; before partitions go, too."""
+        if self._is_held:
+            return
         self._committed_ms = self._monotonic_ms()
         done, self._next = self._next, {}
         if done:
             self._reader.commit(done)
+
+    def release(self) -> None:
+        """All is printed now: commit it."""
+        self._is_held = False
+        self.commit()
 
     def forget(self, _keys: object) -> None:
         """The partitions went without asking: whoever has them prints again what was not committed."""

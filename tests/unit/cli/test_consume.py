@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from spark_replog import Producer
+from spark_replog.cli import consume as consume_module
 from spark_replog.cli.main import run
 from spark_replog.coordinator.group_coordinator import GroupCoordinator
 from tests.unit.consumer.support import Store, rows
@@ -72,9 +74,22 @@ def test_a_group_that_is_no_text_is_refused(consume):
     assert "INVALID_GROUP_ID" in answer.err
 
 
+def test_of_one_json_value_is_committed_what_is_in_it_when_it_is_stopped(consume, store, monkeypatch):
+    def item(record):
+        if record.offset == 1:
+            signal.raise_signal(signal.SIGTERM)
+        return {"offset": record.offset}
+
+    monkeypatch.setattr(consume_module, "_item", item)
+    answer = consume("-g", "app", "-f", "json")
+    assert (answer.exit_code, [each["offset"] for each in answer.items]) == (130, [0, 1])
+    (committed,) = GroupCoordinator(store.another_process().cluster).group("app").offsets.values()
+    assert committed.offset == 2
+
+
 @pytest.mark.parametrize(("words", "redirection"), [
     ((), ">&-"),
-    pytest.param(("-f", "jsonl"), ">/dev/full",
+    pytest.param(("-f", "json"), ">/dev/full",
                  marks=pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")),
 ])  # fmt: skip
 def test_what_could_not_be_printed_is_told_and_not_committed(store, words, redirection):
