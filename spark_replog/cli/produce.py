@@ -196,7 +196,13 @@ def _with_constants(batch: pa.RecordBatch, headers: list[tuple[str, str]], parti
     if headers:
         kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
         row = [{"key": name, "value": os.fsencode(value)} for name, value in headers]
-        batch = _with_column(batch, "headers", pa.array([row] * batch.num_rows, kind))
+        place = batch.schema.get_field_index("headers")
+        own = pa.nulls(batch.num_rows, kind) if place < 0 else batch.column(place)
+        if pa.types.is_list(own.type) and pa.types.is_struct(
+            own.type.value_type
+        ):  # any other is refused when it is sent
+            added = pa.array([[*(each or ()), *row] for each in own.to_pylist()], kind)
+            batch = _with_column(batch, "headers", added)
     if partition is not None:
         batch = _with_column(batch, "partition", pa.array([partition] * batch.num_rows, pa.int32()))
     return batch

@@ -172,6 +172,11 @@ def _columns(batch: pa.RecordBatch, name: str, key: str | None, value: str | Non
     import pyarrow as pa
 
     names = batch.schema.names
+    twice = sorted({each for each in names if names.count(each) > 1})
+    if twice:  # a row would keep one of them
+        raise InvalidConfigError(
+            ErrorCode.REPLOG_INPUT, f"{name} has more than one column '{twice[0]}'. Rename all but one."
+        )
     for wanted in (key, value):
         if wanted is not None and wanted not in names:
             raise InvalidConfigError(

@@ -127,6 +127,22 @@ def test_no_first_offset_is_shown_where_none_is_known(store, replog, tmp_path):
     assert answer.out.splitlines()[1].split() == ["0", "-", "1"]
 
 
+def test_headers_of_the_command_stand_behind_those_of_the_records(store, replog, tmp_path):
+    kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+    own = pa.array([[{"key": "own", "value": b"1"}], None], kind)
+    parquet.write_table(pa.table({"value": ["a", "b"], "headers": own}), tmp_path / "in.parquet")
+    assert replog("produce", "t", tmp_path / "in.parquet", "-p", "0", "-H", "all=2").exit_code == 0
+    assert [each.headers for each in records(store)] == [(("own", b"1"), ("all", b"2")), (("all", b"2"),)]
+
+
+@pytest.mark.parametrize("names", ["value,value", "x,value,x", "x,x"])
+def test_a_table_with_two_columns_of_one_name_is_refused(store, replog, tmp_path, names):
+    (tmp_path / "in.csv").write_text(f"{names}\n{names}\n")
+    answer = replog("produce", "t", tmp_path / "in.csv")
+    assert (answer.exit_code, "has more than one column" in answer.err) == (2, True)
+    assert records(store) == []
+
+
 def test_several_files_and_settings(store, replog, tmp_path):
     for name in ("a.txt", "b.txt"):
         (tmp_path / name).write_text(name)
