@@ -67,6 +67,10 @@ def write_pieces(source: Path, folder: Path) -> Pieces:
     columns: tuple[str, ...] = ()
     try:
         for table in _pieces(_batches(source)):
+            lowered = [each.lower() for each in table.column_names]
+            twice = [each for each in table.column_names if lowered.count(each.lower()) > 1]
+            if twice:
+                raise _bad(source, f"has columns that Spark takes for one: {', '.join(twice)}. Rename all but one.")
             # A file stream must see whole files only: the name without a leading dot comes last.
             hidden = folder / f".part-{count:05d}"
             pq.write_table(table, hidden, coerce_timestamps="us", allow_truncated_timestamps=True)

@@ -84,6 +84,7 @@ def test_types_that_spark_cannot_read_are_cast(tmp_path):
         ("x.parquet", b"PAR1 not really", "cannot be read"),
         ("x.jsonl", b"{broken", "cannot be read"),
         ("x.csv.zip", b"no archive", "cannot be read"),
+        ("x.csv", b"a,b,A\n1,2,3\n", "takes for one: a, A. Rename"),
     ],
 )
 def test_bad_files(tmp_path, name, body, said):
