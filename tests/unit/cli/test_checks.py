@@ -129,3 +129,9 @@ def test_store_that_is_not_there(tmp_path):
     (check,) = checks.store_checks(str(tmp_path / "nothing"), {})
     assert check.verdict == "critical"
     assert "REPLOG_STORE_NOT_INITIALISED" in check.detail
+
+
+def test_a_remedy_can_be_typed_where_this_python_lies_under_a_name_with_spaces(monkeypatch, environ):
+    monkeypatch.setattr(sys, "executable", "/opt/my python/bin/python")
+    check = findings("/no/such/python", environ)["worker python (PYSPARK_PYTHON)"]
+    assert check.remedy == "Run: export PYSPARK_PYTHON='/opt/my python/bin/python'"
