@@ -273,6 +273,9 @@ def _printer(settings: Settings, given: dict[str, Any]) -> Callable[[ConsumerRec
         return lambda record: _write(record.value or b"")
     if "%" not in output:
         raise click.UsageError(f"--output is '{output}'. Give values, raw, jsonl, csv, or a pattern with %s.")
+    from spark_replog.consumer.consumer_record import ConsumerRecord
+
+    _pattern(ConsumerRecord("", 0, 0, None, None, (), 0, ""), output)  # refused before a record is read
     return lambda record: _write(_pattern(record, output))
 
 

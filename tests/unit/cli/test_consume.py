@@ -62,6 +62,11 @@ def test_what_stands_between_may_be_any_bytes(store, capsysbinary, words, line):
     assert capsysbinary.readouterr().out == line
 
 
+def test_a_wrong_pattern_is_told_though_there_is_nothing_to_print(consume):
+    answer = consume("-o", "end", "--output", "%o %d")
+    assert (answer.exit_code, "'%d' is unknown" in answer.err) == (2, True)
+
+
 def test_an_empty_header_is_not_printed_as_null(consume, store):
     with Producer(store.path) as producer:
         producer.send("orders", b"v", headers=[("empty", b""), ("null", None)]).result(30)
