@@ -26,7 +26,7 @@ from spark_replog.coordinator.state_changes import (
     live_topic,
 )
 from spark_replog.coordinator.topic_description import TopicDescription, TopicListing, describe, would_be
-from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError
+from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError, command_line
 from spark_replog.ids import BrokerId, LedgerId, TopicId, new_id
 from spark_replog.ledger.ledger import Ledger
 from spark_replog.log.acl import AclOperation
@@ -131,10 +131,18 @@ class Controller(Admin):
 
         Raises:
             AuthorizationError: TOPIC_AUTHORIZATION_FAILED.
+            InvalidConfigError: INVALID_TOPIC_EXCEPTION: an internal topic.
             NotFoundError: UNKNOWN_TOPIC_OR_PARTITION.
             RetriableError: REPLOG_NO_QUORUM.
         """
         self._require_topic(AclOperation.DELETE, name)
+        if name in topic_rules.INTERNAL_TOPICS:
+            raise InvalidConfigError(
+                ErrorCode.INVALID_TOPIC_EXCEPTION,
+                f"'{name}' is internal: every group has its offsets there. Nothing was deleted. To forget one group: "
+                f"{command_line(self._cluster.path, 'group', 'delete', 'GROUP')}.",
+                topic=name,
+            )
         self._cluster.refresh()
         self._finish_delete(self._cluster.lookup(name))
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from spark_replog.consumer.fetch_plan import FetchSlice, plan_fetch
 from spark_replog.coordinator.authorizer import Authorizer
 from spark_replog.coordinator.cluster import Cluster, TopicHandle
+from spark_replog.coordinator.topic_rules import INTERNAL_TOPICS
 from spark_replog.errors import ErrorCode, NotFoundError
 from spark_replog.ids import LedgerId, TopicId, TopicPartition
 from spark_replog.log.acl import AclOperation
@@ -23,8 +24,6 @@ from spark_replog.spark.positions import OffsetsForTimes
 from spark_replog.spark.splitting import OffsetRange
 
 _LOG = logging.getLogger(__name__)
-INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__cluster_metadata"})
-"""Never matched by a pattern (source: ``Topic.isInternal``)."""
 _said_absent: set[tuple[str | int, ...]] = set()
 
 

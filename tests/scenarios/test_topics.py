@@ -89,6 +89,14 @@ def test_unknown_topics(store) -> None:
             call()
 
 
+def test_the_topic_of_all_groups_is_not_deleted(store) -> None:
+    store.create("__consumer_offsets", 1)
+    with pytest.raises(InvalidConfigError, match="To forget one group: replog -s ") as raised:
+        store.controller.delete_topic("__consumer_offsets")
+    assert raised.value.code is ErrorCode.INVALID_TOPIC_EXCEPTION
+    assert store.cluster.lookup("__consumer_offsets")
+
+
 def test_delete_and_make_again_gives_a_new_id(store) -> None:
     store.create("orders")
     store.append("orders", {0: 3}, batch=0)
