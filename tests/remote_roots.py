@@ -29,6 +29,7 @@ class NameNode(ThreadingHTTPServer):
     """
 
     daemon_threads = True
+    request_queue_size = 128
 
     def __init__(self):
         super().__init__(("127.0.0.1", 0), Handler)

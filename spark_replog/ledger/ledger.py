@@ -171,7 +171,9 @@ class Ledger(Generic[S]):
             if core.prefix.learned_count() > learned:
                 learned, self._heard_ms = core.prefix.learned_count(), self._now_ms()
             elif not is_in_time:
-                raise self._no_quorum()
+                if self._io.learned_ms <= self._heard_ms:
+                    raise self._no_quorum()
+                self._heard_ms = self._io.learned_ms  # a read of many records is under way
         if core.is_tail_unclear:
             self._log_unclear("the tail")
 

@@ -32,14 +32,19 @@ class RootIo:
         roots: the metadata roots, in the store's order.
         stats: counted into.
         clock: tells slow gets.
+
+    Attributes:
+        learned_ms: when a get last found a record that no get of this process had found on its root, on the clock.
     """
 
     def __init__(self, ledger_id: str, roots: Sequence[JournalRoot], stats: LedgerStats, clock: Clock) -> None:
         self._clock = clock
+        self.learned_ms = 0.0
+        self._ends: dict[str, int] = {}  # root's URL -> position behind the last record found there
         self._ledger_id = ledger_id
         self._roots = roots
         self._stats = stats
-        self._answered = threading.Condition(threading.Lock())
+        self._ready = threading.Condition(threading.Lock())
         self._answers: deque[Completion] = deque()
 
     def start(self, operations: Sequence[Operation]) -> None:
@@ -50,9 +55,9 @@ class RootIo:
 
     def take(self, timeout_ms: float | None) -> list[Completion]:
         """Return the answers that came in; waits for one, up to the time-out."""
-        with self._answered:
+        with self._ready:
             if not self._answers and (timeout_ms is None or timeout_ms > 0):
-                self._answered.wait(None if timeout_ms is None else timeout_ms / 1000.0)
+                self._ready.wait(None if timeout_ms is None else timeout_ms / 1000.0)
             found = list(self._answers)
             self._answers.clear()
             return found
@@ -65,9 +70,9 @@ class RootIo:
         except Exception as error:  # a lane must answer, whatever a file system raises
             status = Status.UNKNOWN if isinstance(operation, Create) else Status.FAILED
             completion = Completion(operation, status, error=error)
-        with self._answered:
+        with self._ready:
             self._answers.append(completion)
-            self._answered.notify()
+            self._ready.notify()
 
     def _execute(self, operation: Operation) -> Completion:
         root = self._roots[operation.root]
@@ -138,11 +143,18 @@ class RootIo:
         self._stats.gets += count
         keys = [journal_key(self._ledger_id, position + step) for step in range(count)]
         if count == 1:
-            return [root.store.get(keys[0])]
+            return [self._found(root, position, root.store.get(keys[0]))]
         # A lane of its own: a job that waits for jobs of its own lane could wait for ever.
         lane = f"{root.store.url}#window"
         futures = [io_pool().submit_to(lane, root.store.get, key) for key in keys]
-        return [future.result() for future in futures]
+        return [self._found(root, position + step, future.result()) for step, future in enumerate(futures)]
+
+    def _found(self, root: JournalRoot, position: int, found: Buffer | None) -> Buffer | None:
+        # Only what is new: a root that is read again and again says nothing of those that are waited for.
+        if found is not None and position >= self._ends.get(root.store.url, 0):
+            self._ends[root.store.url] = position + 1
+            self.learned_ms = self._clock.monotonic_ms()
+        return found
 
 
 def _out_body(ledger_id: str, root: JournalRoot, position: int) -> bytes:

@@ -58,8 +58,7 @@ class HttpFaultProxy:
         class Handler(_Handler):
             owner = proxy
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
+        self._server = _Server(("127.0.0.1", 0), Handler)
         self.port = int(self._server.server_address[1])
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
 
@@ -104,6 +103,11 @@ class HttpFaultProxy:
             if planned is not None:
                 return planned.status, [], planned.body
             return answer.status, answer_headers, answer_body
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 128  # of 5, a burst of connections loses some, and each is tried again a second later
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -90,8 +90,8 @@ def test_entry_overhead_is_small(make_store):
 class Crowd:
     """A slow store that remembers how many gets it was asked at one time."""
 
-    def __init__(self, store):
-        self.store, self.url = store, store.url
+    def __init__(self, store, get_seconds=0.008):
+        self.store, self.url, self.get_seconds = store, store.url, get_seconds
         self.most = self.now = 0
         self._lock = threading.Lock()
 
@@ -99,7 +99,7 @@ class Crowd:
         with self._lock:
             self.now += 1
             self.most = max(self.most, self.now)
-        time.sleep(0.008)
+        time.sleep(self.get_seconds)
         try:
             return self.store.get(key, **where)
         finally:
@@ -137,3 +137,13 @@ def test_a_long_journal_is_not_mistaken_for_silent_roots(make_store):
     assert len(reader.commands()) == 600
     slept_ms = 8 * 600 / max(crowd.most for crowd in crowds)
     assert slept_ms > 2 * 200  # so the read as a whole outlasted the timeout
+
+
+def test_one_read_that_takes_longer_than_the_time_out_is_no_silence_either(make_store):
+    store = make_store(3)
+    writer, reader = store.process(), store.process(LedgerSettings(quorum_timeout_ms=500))
+    for number in range(64):
+        writer.append(b"command %d" % number)
+    for counting, faulty in zip(reader.counting, reader.faulty, strict=True):
+        counting.store = Crowd(faulty.store, get_seconds=0.08)  # 64 records: eleven round trips, 880 ms
+    assert len(reader.commands()) == 64
