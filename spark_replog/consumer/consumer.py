@@ -7,26 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from types import TracebackType
-from typing import Any
 
 import pyarrow as pa
 
-from spark_replog.config import (
-    keys_of,
-    name_of_keyword,
-    normalise_key,
-    read_consumer_config,
-    read_coordinator_config,
-    storage_options,
-)
 from spark_replog.consumer.access_guard import AccessGuard, guarded
 from spark_replog.consumer.committing import OffsetCommitter
-from spark_replog.consumer.consumer_record import ConsumerRecord, ConsumerRecords, RecordMaker
-from spark_replog.consumer.deserializers import load_class, make_deserializer
+from spark_replog.consumer.consumer_record import ConsumerRecord, ConsumerRecords
 from spark_replog.consumer.group_membership import GroupMembership
 from spark_replog.consumer.positions import PositionKeeper
 from spark_replog.consumer.record_fetcher import ConsumerMetrics, RecordFetcher
 from spark_replog.consumer.rows import read_schema
+from spark_replog.consumer.settings import ConsumerSettings
 from spark_replog.consumer.subscription_state import SubscriptionState, whole_number
 from spark_replog.coordinator.authorizer import Authorizer
 from spark_replog.coordinator.cluster import Cluster, StorePath
@@ -62,22 +53,9 @@ class Consumer:
         group: str | None = None,
         **settings: object,
     ) -> None:
-        options = {**(config or {}), **{name_of_keyword(name): value for name, value in settings.items()}}
-        if group is not None:
-            options["group.id"] = group
-        hooks = {name: options.pop(name, None) for name in ("key.deserializer", "value.deserializer")}
-        options |= {name: given for name, given in hooks.items() if isinstance(given, str)}
-        self._config = read_consumer_config(options)
-        is_asked = "enable.auto.commit" in {normalise_key(name) for name in options}
-        if is_asked and self._config.enable_auto_commit and self._config.group_id is None:
-            raise InvalidConfigError(
-                ErrorCode.REPLOG_CONFLICTING_OPTIONS,
-                "enable.auto.commit is true, and there is no group.id to commit for. Give a group.id, or leave it out.",
-            )
-        self._cluster = _open(store, options)
-        self._maker = RecordMaker(*(make_deserializer(name, given) for name, given in hooks.items()))
-        names = [name for name in (self._config.interceptor_classes or "").split(",") if name.strip()]
-        self._interceptors: list[Any] = [load_class("interceptor.classes", name) for name in names]
+        found = ConsumerSettings.read(config or {}, group, settings)
+        self._config, self._maker, self._interceptors = found.consumer, found.maker, found.interceptors
+        self._cluster = Cluster.of(store, found.storage, found.coordinator)
         self._authorizer = Authorizer(self._cluster, self._config.principal)
         self._counters = ConsumerMetrics()
         self._guard = AccessGuard()
@@ -491,10 +469,3 @@ class Consumer:
 
     def _before_rebalance(self) -> None:
         self._committer.maybe_auto_commit(is_last=True)
-
-
-def _open(store: StorePath | Cluster, options: Mapping[str, object]) -> Cluster:
-    """Return this process's cluster of the store; one of its own where settings of the coordinator are given."""
-    own = {key.name for key in keys_of("coordinator")}
-    given = {name: value for name, value in options.items() if normalise_key(name) in own}
-    return Cluster.of(store, storage_options(options), read_coordinator_config(given) if given else None)

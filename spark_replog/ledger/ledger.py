@@ -32,9 +32,9 @@ DEFAULT_SETTINGS = LedgerSettings()
 
 _LOG = logging.getLogger(__name__)
 _POLL_MS_MAX = 1000.0
+"""A driver looks at its deadline this often, whatever hangs."""
 SILENT_WAIT_MS = 3_000
 """After so long a write that is not decided is told: until its time-out a store that refuses would look like a hang."""
-"""A driver looks at its deadline this often, whatever hangs."""
 
 
 class Ledger(Generic[S]):

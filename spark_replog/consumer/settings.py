@@ -1,0 +1,80 @@
+"""What the user of a plain consumer has said, read once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from spark_replog.config import (
+    ConsumerConfig,
+    CoordinatorConfig,
+    keys_of,
+    name_of_keyword,
+    normalise_key,
+    read_consumer_config,
+    read_coordinator_config,
+    storage_options,
+)
+from spark_replog.consumer.consumer_record import RecordMaker
+from spark_replog.consumer.deserializers import load_class, make_deserializer
+from spark_replog.errors import ErrorCode, InvalidConfigError
+
+_DESERIALIZERS = ("key.deserializer", "value.deserializer")
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerSettings:
+    """All settings of one consumer.
+
+    Attributes:
+        consumer: its own.
+        maker: makes records, with the deserializers.
+        interceptors: of ``interceptor.classes``, in order.
+        storage: of the file systems.
+        coordinator: None where none is given: then the process's shared view of the store serves.
+    """
+
+    consumer: ConsumerConfig
+    maker: RecordMaker
+    interceptors: list[Any]
+    storage: dict[str, str] = field(repr=False)
+    coordinator: CoordinatorConfig | None
+
+    @classmethod
+    def read(cls, config: Mapping[str, object], group: str | None, keywords: Mapping[str, object]) -> ConsumerSettings:
+        """Read dotted names and keywords; a keyword wins.
+
+        Args:
+            config: Kafka's dotted names, and ``storage.`` options.
+            group: short for ``group.id``.
+            keywords: the same settings with underscores for dots.
+
+        Raises:
+            InvalidConfigError: REPLOG_UNKNOWN_OPTION, REPLOG_INVALID_OPTION, REPLOG_CONFLICTING_OPTIONS.
+        """
+        options = {**config, **{name_of_keyword(name): value for name, value in keywords.items()}}
+        if group is not None:
+            options["group.id"] = group
+        hooks = {name: options.pop(name, None) for name in _DESERIALIZERS}
+        options |= {name: given for name, given in hooks.items() if isinstance(given, str)}
+        consumer = read_consumer_config(options)
+        is_asked = "enable.auto.commit" in {normalise_key(name) for name in options}
+        if is_asked and consumer.enable_auto_commit and consumer.group_id is None:
+            raise InvalidConfigError(
+                ErrorCode.REPLOG_CONFLICTING_OPTIONS,
+                "enable.auto.commit is true, and there is no group.id to commit for. Give a group.id, or leave it out.",
+            )
+        names = [name for name in (consumer.interceptor_classes or "").split(",") if name.strip()]
+        own = {key.name for key in keys_of("coordinator")}
+        coordinator = {name: value for name, value in options.items() if normalise_key(name) in own}
+        return cls(
+            consumer,
+            RecordMaker(*(make_deserializer(name, given) for name, given in hooks.items())),
+            [load_class("interceptor.classes", name) for name in names],
+            storage_options(options),
+            read_coordinator_config(coordinator) if coordinator else None,
+        )
+
+
+__all__ = ["ConsumerSettings"]
