@@ -42,35 +42,35 @@ class ConsumerSettings:
     coordinator: CoordinatorConfig | None
 
     @classmethod
-    def read(cls, config: Mapping[str, object], group: str | None, keywords: Mapping[str, object]) -> ConsumerSettings:
+    def read(cls, given: Mapping[str, object], group: str | None, keywords: Mapping[str, object]) -> ConsumerSettings:
         """Read dotted names and keywords; a keyword wins.
 
         Args:
-            config: Kafka's dotted names, and ``storage.`` options.
+            given: Kafka's dotted names, and ``storage.`` options.
             group: short for ``group.id``.
             keywords: the same settings with underscores for dots.
 
         Raises:
             InvalidConfigError: REPLOG_UNKNOWN_OPTION, REPLOG_INVALID_OPTION, REPLOG_CONFLICTING_OPTIONS.
         """
-        options = {**config, **{name_of_keyword(name): value for name, value in keywords.items()}}
+        options = {**given, **{name_of_keyword(name): value for name, value in keywords.items()}}
         if group is not None:
             options["group.id"] = group
         hooks = {name: options.pop(name, None) for name in _DESERIALIZERS}
-        options |= {name: given for name, given in hooks.items() if isinstance(given, str)}
-        consumer = read_consumer_config(options)
+        options |= {name: hook for name, hook in hooks.items() if isinstance(hook, str)}
+        config = read_consumer_config(options)
         is_asked = "enable.auto.commit" in {normalise_key(name) for name in options}
-        if is_asked and consumer.enable_auto_commit and consumer.group_id is None:
+        if is_asked and config.enable_auto_commit and config.group_id is None:
             raise InvalidConfigError(
                 ErrorCode.REPLOG_CONFLICTING_OPTIONS,
                 "enable.auto.commit is true, and there is no group.id to commit for. Give a group.id, or leave it out.",
             )
-        names = [name for name in (consumer.interceptor_classes or "").split(",") if name.strip()]
+        names = [name for name in (config.interceptor_classes or "").split(",") if name.strip()]
         own = {key.name for key in keys_of("coordinator")}
         coordinator = {name: value for name, value in options.items() if normalise_key(name) in own}
         return cls(
-            consumer,
-            RecordMaker(*(make_deserializer(name, given) for name, given in hooks.items())),
+            config,
+            RecordMaker(*(make_deserializer(name, hook) for name, hook in hooks.items())),
             [load_class("interceptor.classes", name) for name in names],
             storage_options(options),
             read_coordinator_config(coordinator) if coordinator else None,
