@@ -11,9 +11,14 @@ TopicId = str
 """32 hex digits; a re-created topic gets a new one (Kafka: KIP-516)."""
 LedgerId = str
 """32 hex digits."""
+PartitionKey = tuple[TopicId, int]
+"""A partition of one incarnation of a topic."""
 
 TOPIC_NAME_LENGTH_MAX = 249
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]+")
+
+INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state", "__cluster_metadata"})
+"""Names that only coordinators write to."""
 
 
 @dataclass(frozen=True, slots=True, order=True)

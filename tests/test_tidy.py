@@ -34,14 +34,14 @@ FILE_LINES_MAX = 500
 EDGES: dict[str, set[str]] = {
     "config": set(),
     "storage": set(),
-    "log": {"storage"},
-    "ledger": {"storage", "log"},
+    "log": set(),
+    "ledger": {"storage"},
     "maintenance": {"config", "storage", "log", "ledger", "coordinator"},
     "spark": {"config", "storage", "log", "coordinator", "producer", "consumer"},
     "cli": {"config", "storage", "log", "maintenance", "coordinator", "producer", "consumer"},
     "coordinator": {"config", "storage", "log", "ledger"},
     "producer": {"config", "storage", "log", "coordinator"},
-    "consumer": {"config", "storage", "log", "ledger", "coordinator"},
+    "consumer": {"config", "storage", "log", "coordinator"},
 }
 ONLY_IN = {"pyspark": ("spark_replog/spark/", "pyspark_replog/"), "fsspec": ("spark_replog/storage/",)}
 

@@ -8,23 +8,39 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from concurrent.futures import Future
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
 
 import numpy as np
 
 from spark_replog.consumer.fetch_plan import FetchSlice, plan_fetch
 from spark_replog.consumer.fetcher import Fetcher
 from spark_replog.ids import TopicId
-from spark_replog.ledger.ledger import Ledger
 from spark_replog.log.topic_state import TopicLedgerState
 from spark_replog.storage.brokers import BrokerSet
 from spark_replog.storage.io_pool import io_pool
+
+
+class FoldedLedger(Protocol):
+    """A topic ledger as this process has folded it so far; `lock` is held while `state` is read."""
+
+    @property
+    def lock(self) -> AbstractContextManager[Any]:
+        """Return what keeps the fold from moving on."""
+        ...
+
+    @property
+    def state(self) -> TopicLedgerState:
+        """Return the fold."""
+        ...
+
 
 _LANE = "offsets for times"
 """A lane of its own: a job here waits for reads on the lanes of the roots."""
 
 
 def offsets_for_times(
-    ledger: Ledger[TopicLedgerState],
+    ledger: FoldedLedger,
     brokers: BrokerSet,
     topic_name: str,
     topic_id: TopicId,
@@ -63,7 +79,7 @@ def offsets_for_times(
 
 
 def _find(
-    ledger: Ledger[TopicLedgerState],
+    ledger: FoldedLedger,
     brokers: BrokerSet,
     topic_name: str,
     topic_id: TopicId,

@@ -11,13 +11,13 @@ from collections.abc import Iterable, Mapping
 
 from spark_replog.config import ALLOW_EVERYONE_KEY, SUPER_USERS_KEY
 from spark_replog.coordinator.cluster import Cluster
-from spark_replog.coordinator.delayed_produce import PartitionKey
-from spark_replog.coordinator.local_log import partitions_of
 from spark_replog.coordinator.principal import default_principal
 from spark_replog.errors import AuthorizationError, ErrorCode, ReplogError, command_line
+from spark_replog.ids import PartitionKey
 from spark_replog.log.acl import CLUSTER_NAME, AclOperation, AclSet, Decision, ResourceType, normal_principal
 from spark_replog.log.cluster_state import ClusterLedgerState
 from spark_replog.log.commands import Append, IdentityKind
+from spark_replog.log.model import row_counts
 from spark_replog.log.topic_state import TopicLedgerState
 
 _CODES: Mapping[ResourceType, ErrorCode] = {
@@ -140,7 +140,7 @@ class Authorizer:
         """
         if append.identity.kind is IdentityKind.TRANSACTIONAL:
             self.require_transactional_id(AclOperation.WRITE, append.identity.producer_id)
-        partitions = partitions_of(append)
+        partitions = row_counts(append)
         errors: dict[str, ReplogError] = {}
         for topic_id in {key[0] for key in partitions}:
             topic = state.topics.get(topic_id)

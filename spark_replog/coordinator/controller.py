@@ -27,7 +27,7 @@ from spark_replog.coordinator.state_changes import (
 )
 from spark_replog.coordinator.topic_description import TopicDescription, TopicListing, describe, would_be
 from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError, command_line
-from spark_replog.ids import BrokerId, LedgerId, TopicId, new_id
+from spark_replog.ids import INTERNAL_TOPICS, BrokerId, LedgerId, TopicId, new_id
 from spark_replog.ledger.ledger import Ledger
 from spark_replog.log.acl import AclOperation
 from spark_replog.log.cluster_state import ClusterLedgerState
@@ -136,7 +136,7 @@ class Controller(Admin):
             RetriableError: REPLOG_NO_QUORUM.
         """
         self._require_topic(AclOperation.DELETE, name)
-        if name in topic_rules.INTERNAL_TOPICS:
+        if name in INTERNAL_TOPICS:
             raise InvalidConfigError(
                 ErrorCode.INVALID_TOPIC_EXCEPTION,
                 f"'{name}' is internal: every group has its offsets there. Nothing was deleted. To forget one group: "

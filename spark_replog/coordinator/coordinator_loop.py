@@ -17,7 +17,7 @@ from spark_replog.coordinator.catch_up import CatchUp
 from spark_replog.coordinator.cluster import Cluster
 from spark_replog.coordinator.failover import LeaderFailover
 from spark_replog.coordinator.generations import advance_generation
-from spark_replog.coordinator.partition_admin import complete_reassignments
+from spark_replog.coordinator.reassignment import complete_reassignments
 from spark_replog.coordinator.replica_fetcher import ReplicaFetcher
 from spark_replog.coordinator.root_check import is_root_there
 from spark_replog.coordinator.state_changes import change_partition, live_partitions

@@ -9,9 +9,7 @@ from typing import NamedTuple
 from spark_replog.coordinator.delayed_operation import DelayedOperation
 from spark_replog.coordinator.partition import Partition
 from spark_replog.errors import ErrorCode
-from spark_replog.ids import BrokerId, TopicId
-
-PartitionKey = tuple[TopicId, int]
+from spark_replog.ids import BrokerId, PartitionKey
 
 
 class LeaderAndIsr(NamedTuple):

@@ -15,11 +15,10 @@ from spark_replog.coordinator.delayed_operation import DelayedOperationPurgatory
 from spark_replog.coordinator.delayed_produce import (
     DelayedProduce,
     LeaderAndIsr,
-    PartitionKey,
     delayed_produce_required,
 )
 from spark_replog.coordinator.failover import LeaderFailover
-from spark_replog.coordinator.local_log import find_under_min_isr, find_unwritable, partitions_of, without_partitions
+from spark_replog.coordinator.local_log import find_under_min_isr, find_unwritable, without_partitions
 from spark_replog.coordinator.replica_fetcher import ObjectKey, ReplicaFetcher
 from spark_replog.coordinator.replication_round import (
     Replication,
@@ -31,9 +30,10 @@ from spark_replog.coordinator.replication_round import (
 )
 from spark_replog.coordinator.state_changes import leave_isr
 from spark_replog.errors import ErrorCode, ReplogError, RetriableError
-from spark_replog.ids import BrokerId
+from spark_replog.ids import BrokerId, PartitionKey
 from spark_replog.ledger.ledger import Ledger
 from spark_replog.log.commands import Append, HoldersAdd, IsrChange, encode_command
+from spark_replog.log.model import row_counts
 from spark_replog.log.results import CommandResult, Outcome
 from spark_replog.log.topic_state import TopicLedgerState
 
@@ -157,20 +157,20 @@ class LedgerAppend:
         self._answer = self._round = None
         self._has_failed = False
         self._absent = frozenset()
-        partitions = partitions_of(self._append)
+        partitions = row_counts(self._append)
         self._refused.clear()
         self._refused.update(self._failed)
         append = self._leave_out(self._append, self._authorizer.refused_partitions(state, self._append))
         append = self._leave_out(
             append,
-            find_unwritable(state, partitions_of(append), internal_topics_allowed=self._internal_topics_allowed),
+            find_unwritable(state, row_counts(append), internal_topics_allowed=self._internal_topics_allowed),
         )
         judgement = state.judge(append)
         if judgement.outcome is not Outcome.APPLIED:
             self._answer = CommandResult(judgement.outcome, judgement.ranges, judgement.detail)
             return None
         if self._required_acks == -1:
-            append = self._leave_out(append, find_under_min_isr(state, partitions_of(append)))
+            append = self._leave_out(append, find_under_min_isr(state, row_counts(append)))
         else:
             append = self._confirmed(state, append)
             self._absent = self._leaders_without(state, append)
@@ -446,7 +446,7 @@ class LedgerAppend:
             return
         refusals = {key: self._refusal(this, key, code, len(errors), is_decided) for key, code in errors.items()}
         # A partition of another append above the stable index holds back this one as a whole.
-        if is_decided or self._is_atomic or not partitions_of(self._append).keys() >= errors.keys():
+        if is_decided or self._is_atomic or not row_counts(self._append).keys() >= errors.keys():
             raise refusals[min(errors)]
         self._failed.update(refusals)
         self._has_failed = True

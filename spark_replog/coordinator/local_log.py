@@ -9,17 +9,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from spark_replog.coordinator.delayed_produce import PartitionKey
-from spark_replog.coordinator.topic_rules import INTERNAL_TOPICS
 from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError, ReplogError, RetriableError
+from spark_replog.ids import INTERNAL_TOPICS, PartitionKey
 from spark_replog.log.commands import Append
 from spark_replog.log.election import NO_LEADER
 from spark_replog.log.topic_state import TopicLedgerState, TopicState
-
-
-def partitions_of(append: Append) -> dict[PartitionKey, None]:
-    """Return the partitions that the append has rows for, in order of appearance."""
-    return {(each.topic_id, each.partition): None for item in append.objects for each in item.sections}
 
 
 def find_unwritable(

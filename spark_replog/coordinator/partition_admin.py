@@ -116,7 +116,7 @@ class PartitionAdmin(Admin):
             sorted(targets),
             lambda state, number: reassignment.begin(state, handle.topic_id, number, targets[number]),
         )
-        complete_reassignments(ledger, self._timeout_ms)
+        reassignment.complete_reassignments(ledger, self._timeout_ms)
         return [each if each.error else self._outcome(ledger, handle, each.partition, None) for each in outcomes]
 
     def cancel(self, name: str, partitions: Iterable[int] | None = None) -> list[PartitionOutcome]:
@@ -197,24 +197,6 @@ class PartitionAdmin(Admin):
             return PartitionOutcome(
                 number, at.leader, at.leader_epoch, at.isr, at.replicas, at.adding, at.removing, error
             )
-
-
-def complete_reassignments(ledger: Ledger[TopicLedgerState], timeout_ms: int) -> int:
-    """End the reassignments whose targets are all in sync; return how many.
-
-    Raises:
-        RetriableError: REPLOG_NO_QUORUM.
-    """
-    count = 0
-
-    def propose(state: TopicLedgerState) -> tuple[bytes, ...] | None:
-        nonlocal count
-        changes = reassignment.completions(state)
-        count = len(changes)
-        return tuple(encode_command(each) for each in changes) or None
-
-    ledger.append(propose, timeout_ms=timeout_ms)
-    return count
 
 
 def _preferred(partition: PartitionState, live: set[BrokerId], name: str, number: int) -> Election:

@@ -6,11 +6,10 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from spark_replog.coordinator.delayed_produce import PartitionKey
-from spark_replog.coordinator.local_log import partitions_of
 from spark_replog.errors import ErrorCode, FencedError, InvalidConfigError, NotFoundError, ReplogError
-from spark_replog.ids import LedgerId
+from spark_replog.ids import LedgerId, PartitionKey
 from spark_replog.log.commands import Append, SequencedAppend
+from spark_replog.log.model import row_counts
 from spark_replog.log.results import CommandResult, Outcome
 from spark_replog.log.topic_state import TopicLedgerState
 
@@ -70,9 +69,7 @@ def refuse_all(
 ) -> ProduceResponse:
     """Answer an append of which nothing is decided: each partition's own error, else the one of all."""
     own = refused or {}
-    return ProduceResponse(
-        error, result, {key: PartitionResponse(own.get(key, error)) for key in partitions_of(append)}
-    )
+    return ProduceResponse(error, result, {key: PartitionResponse(own.get(key, error)) for key in row_counts(append)})
 
 
 def respond_to(
@@ -96,7 +93,7 @@ def respond_to(
         return refuse_all(append, answer.error, result, refused)
     bases = result.base_offsets if required_acks else {}
     partitions = {}
-    for key in partitions_of(append):
+    for key in row_counts(append):
         error = refused.get(key)
         topic = state.topics[key[0]] if error is None else None
         if topic is None:

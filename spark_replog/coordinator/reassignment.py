@@ -1,4 +1,4 @@
-"""Moving a partition to other brokers: add, catch up, drop. Pure: states in, ledger commands out.
+"""Moving a partition to other brokers: add, catch up, drop. Changes are pure: states in, ledger commands out.
 
 Source: Kafka's ``PartitionReassignmentReplicas`` and ``PartitionReassignmentRevert``.
 """
@@ -10,7 +10,8 @@ from collections.abc import Collection, Sequence
 from spark_replog.coordinator.state_changes import change_partition, live_partitions, live_topic, settle_leader
 from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError
 from spark_replog.ids import BrokerId, TopicId
-from spark_replog.log.commands import PartitionChange
+from spark_replog.ledger.ledger import Ledger
+from spark_replog.log.commands import PartitionChange, encode_command
 from spark_replog.log.partition_state import PartitionState
 from spark_replog.log.topic_state import TopicLedgerState
 
@@ -83,6 +84,24 @@ def completions(state: TopicLedgerState) -> list[PartitionChange]:
     """Return the changes that end what can end now."""
     found = (completion(state, topic.topic_id, number) for topic, number, _ in live_partitions(state))
     return [each for each in found if each is not None]
+
+
+def complete_reassignments(ledger: Ledger[TopicLedgerState], timeout_ms: int) -> int:
+    """End the reassignments whose targets are all in sync; return how many.
+
+    Raises:
+        RetriableError: REPLOG_NO_QUORUM.
+    """
+    count = 0
+
+    def propose(state: TopicLedgerState) -> tuple[bytes, ...] | None:
+        nonlocal count
+        changes = completions(state)
+        count = len(changes)
+        return tuple(encode_command(each) for each in changes) or None
+
+    ledger.append(propose, timeout_ms=timeout_ms)
+    return count
 
 
 def _still_in_sync(partition: PartitionState, replicas: tuple[BrokerId, ...], number: int) -> tuple[BrokerId, ...]:

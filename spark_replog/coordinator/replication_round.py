@@ -18,13 +18,12 @@ from spark_replog.coordinator.delayed_operation import DelayedOperationPurgatory
 from spark_replog.coordinator.delayed_produce import (
     DelayedProduce,
     LeaderLookup,
-    PartitionKey,
     ProducePartitionStatus,
 )
 from spark_replog.coordinator.partition import ObjectCopies, Partition
 from spark_replog.coordinator.replica_fetcher import CopyJob, ObjectKey, ReplicaFetcher, copy_job
 from spark_replog.errors import ErrorCode, ReplogError
-from spark_replog.ids import BrokerId, LedgerId
+from spark_replog.ids import BrokerId, LedgerId, PartitionKey
 from spark_replog.log.commands import Append, Section
 from spark_replog.log.topic_state import PartitionState, TopicLedgerState
 

@@ -10,9 +10,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError, ReplogError, RetriableError, command_line
 from spark_replog.ids import TOPIC_NAME_LENGTH_MAX, BrokerId, is_valid_topic_name
 
-INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state", "__cluster_metadata"})
-"""Names that only coordinators write to."""
-
 
 def check_name(name: str) -> None:
     """Refuse a name that Kafka refuses.

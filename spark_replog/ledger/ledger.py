@@ -25,7 +25,6 @@ from spark_replog.ledger.record import INCARNATION_SIZE_BYTES, TAG_SIZE_BYTES, g
 from spark_replog.ledger.request import Proposal, Request
 from spark_replog.ledger.shell_io import RootIo
 from spark_replog.ledger.types import AppendOutcome, JournalRoot, LedgerSettings, LedgerState, LedgerStats
-from spark_replog.log.entry import encode_entry
 
 S = TypeVar("S", bound=LedgerState)
 DEFAULT_SETTINGS = LedgerSettings()
@@ -298,7 +297,7 @@ class Ledger(Generic[S]):
                 command_nos.append(len(commands) - 1)
                 batch.append(each)
         if batch:
-            self._core.propose(os.urandom(TAG_SIZE_BYTES) + encode_entry(commands))
+            self._core.propose(os.urandom(TAG_SIZE_BYTES) + self.state.encode(commands))
         with self._turn:
             if self._core.phase is Phase.LEAD:
                 self._sent = batch

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -17,6 +17,10 @@ class LedgerState(Protocol):
 
     def apply(self, index: int, payload: bytes) -> tuple[Any, ...]:
         """Fold one decided ENTRY; return one result per command in it, in order."""
+        ...
+
+    def encode(self, commands: Sequence[bytes]) -> bytes:
+        """Return the ENTRY payload that ``apply`` folds into one result per command."""
         ...
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +10,7 @@ from spark_replog.errors import ErrorCode, ReplogError, UnsupportedFormatError
 from spark_replog.ids import BrokerId, LedgerId, TopicId
 from spark_replog.log.acl import AclsAdd, AclSet, AclsRemove
 from spark_replog.log.commands import decode_command
-from spark_replog.log.entry import decode_entry
+from spark_replog.log.entry import decode_entry, encode_entry
 from spark_replog.log.model import (
     BrokerFence,
     BrokerRegister,
@@ -78,6 +78,10 @@ class ClusterLedgerState:
     def ledger_ids(self) -> set[LedgerId]:
         """Return every topic ledger that may still be appended to: a named one without a topic gets topics again."""
         return {ledger_id for _, ledger_id in self.topics.values()} | set(self.ledgers.values())
+
+    def encode(self, commands: Sequence[bytes]) -> bytes:
+        """Return the payload of an entry that holds these commands, in this order."""
+        return encode_entry(commands)
 
     def apply(self, index: int, payload: bytes) -> tuple[CommandResult, ...]:
         """Fold one decided entry; return one result per command, in order.

@@ -16,7 +16,6 @@ import pyarrow as pa
 
 from spark_replog.errors import CorruptDataError, ErrorCode, InvalidConfigError
 from spark_replog.log.model import Section
-from spark_replog.storage.object_store import Buffer
 
 DATA_OBJECT_FORMAT_VERSION = 1
 BATCH_SIZE_BYTES_TARGET = 4 * 1024 * 1024
@@ -47,6 +46,7 @@ _SCHEMA_PLAIN = pa.schema(_BASE_FIELDS)
 _SCHEMA_HEADERS = pa.schema([*_BASE_FIELDS, pa.field("headers", HEADERS_TYPE)])
 _FILE_METADATA = {b"replog.format": str(DATA_OBJECT_FORMAT_VERSION).encode()}
 
+Buffer = bytes | bytearray | memoryview
 SectionInput = tuple[str, str, int, "pa.RecordBatch | Sequence[pa.RecordBatch]", str]
 """(topic name, topic id, partition, rows, producer)."""
 

@@ -8,13 +8,13 @@ the stable index), `partition_state` (offsets of one partition), `producer_state
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from spark_replog.errors import ErrorCode, ReplogError
 from spark_replog.ids import BrokerId, LedgerId, TopicId
 from spark_replog.log.commands import decode_command
-from spark_replog.log.entry import decode_entry
+from spark_replog.log.entry import decode_entry, encode_entry
 from spark_replog.log.group_state import GroupTable
 from spark_replog.log.leadership import Leadership
 from spark_replog.log.model import (
@@ -199,6 +199,10 @@ class TopicLedgerState:
         return Judgement(Outcome.APPLIED, "", ranges)
 
     # ---------------------------------------------------------------------------------------- fold
+
+    def encode(self, commands: Sequence[bytes]) -> bytes:
+        """Return the payload of an entry that holds these commands, in this order."""
+        return encode_entry(commands)
 
     def apply(self, index: int, payload: bytes) -> tuple[CommandResult, ...]:
         """Fold one decided entry; return one result per command, in order.

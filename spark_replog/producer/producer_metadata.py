@@ -15,10 +15,9 @@ from dataclasses import replace
 
 from spark_replog.clock import Clock
 from spark_replog.coordinator.cluster import Cluster
-from spark_replog.coordinator.topic_rules import INTERNAL_TOPICS
 from spark_replog.coordinator.write_plan import make_write_plan
 from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError, ReplogError, RetriableError, command_line
-from spark_replog.ids import TopicPartition, is_valid_topic_name
+from spark_replog.ids import INTERNAL_TOPICS, TopicPartition, is_valid_topic_name
 from spark_replog.log.write_plan import TopicPlan, WritePlan
 from spark_replog.producer.accumulator import RecordAccumulator
 from spark_replog.producer.murmur2 import partition_of

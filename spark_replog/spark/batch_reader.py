@@ -18,7 +18,7 @@ from spark_replog.spark.options import SourceOptions
 from spark_replog.spark.read_bounds import check_resolved
 from spark_replog.spark.read_plan import check_ranges, plan_partitions
 from spark_replog.spark.splitting import OffsetRange
-from spark_replog.spark.topics import LogView, offsets_for_times_of, shared_cluster, view_topics
+from spark_replog.spark.topics import LogView, offsets_for_times_of, view_topics
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -37,7 +37,7 @@ class BatchReader(DataSourceReader):
             ReplogError: REPLOG_INVALID_OPTION, REPLOG_DATA_LOSS, UNKNOWN_TOPIC_OR_PARTITION.
         """
         options = self._options
-        cluster = shared_cluster(options.store)
+        cluster = options.store.cluster()
         view = view_topics(cluster, options.subscription, principal=options.principal).require_all()
         lookup, now_ms = offsets_for_times_of(cluster, view), cluster.clock.now_ms()
         starts = options.starting.resolve(view.bounds, lookup, now_ms)

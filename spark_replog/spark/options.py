@@ -26,6 +26,7 @@ from spark_replog.config import (
     read_producer_config,
     unknown_option_error,
 )
+from spark_replog.coordinator.cluster import Cluster
 from spark_replog.errors import ErrorCode, InvalidConfigError
 from spark_replog.log.model import ResetPolicy
 from spark_replog.spark.kafka_options import (
@@ -69,6 +70,10 @@ class StoreOptions:
     def storage_options(self) -> dict[str, str]:
         """Return the options of the file system."""
         return dict(self.storage)
+
+    def cluster(self) -> Cluster:
+        """Return this process's opened store."""
+        return Cluster.shared(self.path, self.storage_options())
 
 
 @dataclass(frozen=True, slots=True)

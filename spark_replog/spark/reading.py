@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
@@ -14,21 +13,12 @@ from spark_replog.log.data_object import join_batches
 from spark_replog.spark.compat import freeze_garbage_once
 from spark_replog.spark.messages import ReadPartition, ReadRange
 from spark_replog.spark.options import SourceOptions
-from spark_replog.spark.topics import shared_cluster
-from spark_replog.storage.brokers import BrokerSet
+from spark_replog.storage.brokers import shared_brokers
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 _LOG = logging.getLogger(__name__)
-_BrokersKey = tuple[int, str, tuple[str, ...]]
-_brokers_by_key: dict[_BrokersKey, BrokerSet] = {}
-
-
-def worker_brokers(brokers: BrokerSet) -> BrokerSet:
-    """Return this process's own set of the same brokers, so that stores stay open between tasks."""
-    urls = tuple(brokers.url(broker_id) for broker_id in brokers.broker_ids)
-    return _brokers_by_key.setdefault((os.getpid(), brokers.cluster_id, urls), brokers)
 
 
 def read_partition(partition: ReadPartition, options: SourceOptions) -> Iterator[pa.RecordBatch]:
@@ -52,7 +42,7 @@ class _TaskRead:
     def __init__(self, partition: ReadPartition, options: SourceOptions) -> None:
         self._partition = partition
         self._options = options
-        self._fetcher = Fetcher(worker_brokers(partition.brokers), quota=partition.quota)
+        self._fetcher = Fetcher(shared_brokers(partition.brokers), quota=partition.quota)
         self._done: dict[tuple[str, int], int] = {}
 
     def batches(self) -> Iterator[pa.RecordBatch]:
@@ -90,7 +80,7 @@ class _TaskRead:
         return [item for item in rest if item.start < item.end]
 
     def _plan_again(self) -> tuple[FetchSlice, ...]:
-        cluster = shared_cluster(self._options.store)
+        cluster = self._options.store.cluster()
         plans = []
         for ledger_id in {item.ledger_id for item in self._partition.ranges}:
             cluster.topic_ledger(ledger_id).refresh()

@@ -30,9 +30,7 @@ from spark_replog.log.write_plan import MadeCopy, WritePlan
 from spark_replog.spark.compat import StreamArrowWriter, freeze_garbage_once, in_commit_worker
 from spark_replog.spark.messages import WriteMessage
 from spark_replog.spark.options import SinkOptions
-from spark_replog.spark.reading import worker_brokers
-from spark_replog.spark.topics import shared_cluster
-from spark_replog.storage.brokers import BrokerSet
+from spark_replog.storage.brokers import BrokerSet, shared_brokers
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -171,7 +169,7 @@ class _QueryTask:
 
 def _plan_tasks(options: SinkOptions) -> tuple[WritePlan, BrokerSet]:
     """Fold the ledgers once, so that tasks need not read any."""
-    cluster = shared_cluster(options.store)
+    cluster = options.store.cluster()
     topics = None if options.topic is None else [options.topic]
     return make_write_plan(cluster, topics, options.principal, options.coordinator), cluster.brokers
 
@@ -213,7 +211,7 @@ def _write_task(
     writer = TaskWriter(
         plan,
         options.producer,
-        worker_brokers(brokers),
+        shared_brokers(brokers),
         query_id=task.query_id,
         batch_id=task.batch_id,
         task_id=task_id,
@@ -233,7 +231,7 @@ def _write_task(
         raise
     copies: tuple[MadeCopy, ...] = ()
     if plan.missing_copies:
-        catch_up = TaskCatchUp(worker_brokers(brokers), options.coordinator)
+        catch_up = TaskCatchUp(shared_brokers(brokers), options.coordinator)
         copies = catch_up.run(plan.missing_copies, task.batch_id, task_id)
     return WriteMessage(
         task.query_id,
@@ -292,7 +290,7 @@ def _commit(
     if dropped_rows:
         _LOG.warning("[REPLOG_ACKS0_DROPPED] %d rows of batch %d were dropped, as acks=0 allows.",
                      dropped_rows, identity.sequence)  # fmt: skip
-    cluster = shared_cluster(options.store)
+    cluster = options.store.cluster()
     principal = options.principal or default_principal()
     entries = {
         ledger_id: Append(identity, principal, options.client_id, cluster.clock.now_ms(), tuple(items))

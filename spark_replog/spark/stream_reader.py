@@ -32,7 +32,7 @@ from spark_replog.spark.options import SourceOptions
 from spark_replog.spark.rate_limit import BatchDelay, limit_bytes, limit_rows
 from spark_replog.spark.read_plan import check_ranges, plan_partitions
 from spark_replog.spark.splitting import OffsetRange
-from spark_replog.spark.topics import LogView, final_ends, offsets_for_times_of, shared_cluster, view_topics
+from spark_replog.spark.topics import LogView, final_ends, offsets_for_times_of, view_topics
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -113,7 +113,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._refused is not None and not at.topic_ids:
             raise self._refused
         self._show(at)
-        cluster = shared_cluster(self._options.store)
+        cluster = self._options.store.cluster()
         view = self._view(cluster, at)
         self._head = LogOffset(view.high_watermarks, view.topic_ids)
         if self._target is not None:
@@ -142,7 +142,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._refused = None
         if start == end:
             return []
-        cluster = shared_cluster(self._options.store)
+        cluster = self._options.store.cluster()
         view = self._view(cluster, last)
         starts = batch_start(first, last)
         ranges = []
@@ -186,13 +186,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._options.group_id is None:
             return
         if self._publisher is None:
-            cluster = shared_cluster(self._options.store)
+            cluster = self._options.store.cluster()
             self._publisher = ProgressPublisher(cluster, self._options.group_id, principal=self._options.principal)
         self._publisher.publish(at.ends)
 
     def _initial_offset(self) -> LogOffset:
         if self._initial is None:
-            cluster = shared_cluster(self._options.store)
+            cluster = self._options.store.cluster()
             view = self._look(cluster).require_all()
             lookup = offsets_for_times_of(cluster, view)
             ends = self._options.starting.resolve(view.bounds, lookup, cluster.clock.now_ms())

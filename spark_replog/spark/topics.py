@@ -14,12 +14,11 @@ from dataclasses import dataclass, field
 from spark_replog.consumer.fetch_plan import FetchSlice, plan_fetch
 from spark_replog.coordinator.authorizer import Authorizer
 from spark_replog.coordinator.cluster import Cluster, TopicHandle
-from spark_replog.coordinator.topic_rules import INTERNAL_TOPICS
 from spark_replog.errors import ErrorCode, NotFoundError
-from spark_replog.ids import LedgerId, TopicId, TopicPartition
+from spark_replog.ids import INTERNAL_TOPICS, LedgerId, TopicId, TopicPartition
 from spark_replog.log.acl import AclOperation
 from spark_replog.log.model import LogStartReason
-from spark_replog.spark.options import StoreOptions, Subscription
+from spark_replog.spark.options import Subscription
 from spark_replog.spark.positions import OffsetsForTimes
 from spark_replog.spark.splitting import OffsetRange
 
@@ -66,11 +65,6 @@ class LogView:
         for error in self.missing.values():
             raise error
         return self
-
-
-def shared_cluster(store: StoreOptions) -> Cluster:
-    """Return this process's cluster of a store."""
-    return Cluster.shared(store.path, store.storage_options())
 
 
 def view_topics(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -158,6 +159,15 @@ class BrokerSet:
             raise _stale(f"belongs to cluster {root.cluster_id}, not {self.cluster_id}", broker_id, url)
         if root.broker_id != broker_id:
             raise _stale(f"belongs to broker {root.broker_id}", broker_id, url)
+
+
+_shared: dict[tuple[int, str, tuple[str, ...]], BrokerSet] = {}
+
+
+def shared_brokers(brokers: BrokerSet) -> BrokerSet:
+    """Return this process's own set of the same brokers, so that stores stay open between tasks."""
+    urls = tuple(brokers.url(broker_id) for broker_id in brokers.broker_ids)
+    return _shared.setdefault((os.getpid(), brokers.cluster_id, urls), brokers)
 
 
 def _look(path: str, options: Mapping[str, str], *, deadline_ms: int = 0) -> dict[str, ReadRoot]:

@@ -11,7 +11,8 @@ from spark_replog.coordinator.authorizer import Authorizer
 from spark_replog.coordinator.controller import Controller
 from spark_replog.coordinator.group_ledger import OFFSETS_TOPIC
 from spark_replog.coordinator.principal import default_principal
-from spark_replog.coordinator.quota_manager import ClientQuotaManager, QuotaAdmin
+from spark_replog.coordinator.quota_admin import QuotaAdmin
+from spark_replog.coordinator.quota_manager import ClientQuotaManager
 from spark_replog.coordinator.replica_manager import ReplicaManager
 from spark_replog.coordinator.write_plan import make_write_plan
 from spark_replog.errors import AuthorizationError, ErrorCode, InvalidConfigError

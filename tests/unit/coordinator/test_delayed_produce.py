@@ -10,12 +10,12 @@ from spark_replog.coordinator.delayed_operation import DelayedOperationPurgatory
 from spark_replog.coordinator.delayed_produce import (
     DelayedProduce,
     LeaderAndIsr,
-    PartitionKey,
     ProducePartitionStatus,
     delayed_produce_required,
 )
 from spark_replog.coordinator.partition import ObjectCopies, Partition
 from spark_replog.errors import ErrorCode
+from spark_replog.ids import PartitionKey
 from spark_replog.testing.manual_clock import ManualClock
 
 KEY: PartitionKey = ("topic", 0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import pytest
 
 from spark_replog.errors import ErrorCode, RetriableError
 from spark_replog.ledger.ledger import JournalRoot, Ledger, LedgerSettings
-from spark_replog.log.entry import decode_entry
+from spark_replog.log.entry import decode_entry, encode_entry
 from spark_replog.storage.paths import journal_folder
 from spark_replog.storage.posix_store import PosixStore
 from spark_replog.storage.retrying_store import RetryingStore
@@ -28,6 +28,9 @@ class ListState:
     def __init__(self) -> None:
         self.applied_index = -1
         self.commands: list[bytes] = []
+
+    def encode(self, commands: Sequence[bytes]) -> bytes:
+        return encode_entry(commands)
 
     def apply(self, index: int, payload: bytes) -> tuple[str, ...]:
         assert index == self.applied_index + 1
