@@ -12,10 +12,10 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 
+from spark_replog.cluster.authorizer import Authorizer
+from spark_replog.cluster.cluster import Cluster
+from spark_replog.cluster.init_store import init_cluster
 from spark_replog.coordinator.acl_admin import AclAdmin
-from spark_replog.coordinator.authorizer import Authorizer
-from spark_replog.coordinator.cluster import Cluster
-from spark_replog.coordinator.cluster_init import init_cluster
 from spark_replog.coordinator.controller import Controller
 from spark_replog.coordinator.produce_response import ProduceResponse
 from spark_replog.coordinator.replica_manager import ReplicaManager

@@ -11,7 +11,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping
 
-from spark_replog.coordinator.cluster_init import init_cluster
+from spark_replog.cluster.init_store import init_cluster
 from spark_replog.coordinator.controller import Controller
 from spark_replog.coordinator.delayed_operation import DelayedOperation, DelayedOperationPurgatory
 from spark_replog.coordinator.produce_response import ProduceResponse

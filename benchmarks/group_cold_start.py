@@ -13,8 +13,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from spark_replog.coordinator.cluster import Cluster
-from spark_replog.coordinator.cluster_init import init_cluster
+from spark_replog.cluster.cluster import Cluster
+from spark_replog.cluster.init_store import init_cluster
 from spark_replog.coordinator.controller import Controller
 from spark_replog.coordinator.group_coordinator import GroupCoordinator
 from spark_replog.ids import TopicPartition

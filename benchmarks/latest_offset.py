@@ -15,7 +15,7 @@ import time
 import pyarrow as pa
 
 from benchmarks.bench_session import scratch
-from spark_replog.coordinator.cluster_init import init_cluster
+from spark_replog.cluster.init_store import init_cluster
 from spark_replog.coordinator.controller import Controller
 from spark_replog.spark.options import parse_sink_options, parse_source_options
 from spark_replog.spark.sink import BatchWriter

@@ -15,10 +15,10 @@ from pathlib import Path
 
 from benchmarks.bench_session import scratch
 from benchmarks.floors import prebuilt_batch
+from spark_replog.cluster.init_store import init_cluster
 from spark_replog.config import ProducerConfig
 from spark_replog.consumer.fetch_plan import plan_fetch
 from spark_replog.consumer.fetcher import Fetcher
-from spark_replog.coordinator.cluster_init import init_cluster
 from spark_replog.coordinator.controller import Controller
 from spark_replog.coordinator.replica_manager import ReplicaManager
 from spark_replog.coordinator.write_plan import make_write_plan

@@ -18,8 +18,8 @@ from pathlib import Path
 
 from crc32c import crc32c
 
-from spark_replog.coordinator.cluster import Cluster
-from spark_replog.coordinator.cluster_init import init_cluster
+from spark_replog.cluster.cluster import Cluster
+from spark_replog.cluster.init_store import init_cluster
 from spark_replog.coordinator.controller import Controller
 from spark_replog.coordinator.replica_manager import ReplicaManager
 from spark_replog.ids import new_id

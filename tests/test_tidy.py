@@ -36,12 +36,13 @@ EDGES: dict[str, set[str]] = {
     "storage": set(),
     "log": set(),
     "ledger": {"storage"},
-    "maintenance": {"config", "storage", "log", "ledger", "coordinator"},
-    "spark": {"config", "storage", "log", "coordinator", "producer", "consumer"},
-    "cli": {"config", "storage", "log", "maintenance", "coordinator", "producer", "consumer"},
-    "coordinator": {"config", "storage", "log", "ledger"},
-    "producer": {"config", "storage", "log", "coordinator"},
-    "consumer": {"config", "storage", "log", "coordinator"},
+    "cluster": {"config", "storage", "log", "ledger"},
+    "maintenance": {"config", "storage", "log", "ledger", "cluster", "coordinator"},
+    "spark": {"config", "storage", "log", "cluster", "coordinator", "producer", "consumer"},
+    "cli": {"config", "storage", "log", "cluster", "maintenance", "coordinator", "producer", "consumer"},
+    "coordinator": {"config", "storage", "log", "ledger", "cluster"},
+    "producer": {"config", "storage", "log", "cluster", "coordinator"},
+    "consumer": {"config", "storage", "log", "cluster", "coordinator"},
 }
 ONLY_IN = {"pyspark": ("spark_replog/spark/", "pyspark_replog/"), "fsspec": ("spark_replog/storage/",)}
 

@@ -244,8 +244,8 @@ def _ask_worker(program: str, environ: Mapping[str, str]) -> dict[str, Any] | st
 
 def store_checks(path: str, options: Mapping[str, str]) -> Iterator[Check]:
     """Open the store and prove create-if-absent on each of its roots."""
-    from spark_replog.coordinator.cluster import Cluster
-    from spark_replog.coordinator.root_check import check_root_and_journal
+    from spark_replog.cluster.cluster import Cluster
+    from spark_replog.cluster.root_check import check_root_and_journal
     from spark_replog.storage.probe import probe_root
 
     try:

@@ -21,9 +21,9 @@ from spark_replog.cli.output import EXIT_OK, emit, note, show
 from spark_replog.cli.settings import Settings, current_settings, global_options
 
 if TYPE_CHECKING:
+    from spark_replog.cluster.cluster import Cluster
     from spark_replog.consumer.consumer import Consumer
     from spark_replog.consumer.consumer_record import ConsumerRecord
-    from spark_replog.coordinator.cluster import Cluster
     from spark_replog.ids import TopicPartition
 
 _COMMIT_INTERVAL_MS = 5_000
@@ -189,7 +189,7 @@ class _Printed:
 
 
 def _partitions_of(cluster: Cluster, topics: tuple[str, ...], numbers: tuple[int, ...]) -> list[TopicPartition]:
-    from spark_replog.coordinator.authorizer import Authorizer
+    from spark_replog.cluster.authorizer import Authorizer
     from spark_replog.ids import TopicPartition
     from spark_replog.log.acl import AclOperation
 

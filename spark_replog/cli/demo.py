@@ -172,7 +172,7 @@ def _spark_environment(environ: dict[str, str]) -> dict[str, str]:
 
 
 def _make_topic(place: _Place, topic: str) -> Any:
-    from spark_replog.coordinator.cluster_init import init_cluster
+    from spark_replog.cluster.init_store import init_cluster
     from spark_replog.coordinator.controller import Controller
 
     controller = Controller(init_cluster(str(place.store), BROKERS))

@@ -15,7 +15,7 @@ from spark_replog.cli.output import act_on_each, emit, error_item, table
 from spark_replog.cli.settings import current_settings, global_options
 
 if TYPE_CHECKING:
-    from spark_replog.coordinator.cluster import Cluster
+    from spark_replog.cluster.cluster import Cluster
     from spark_replog.coordinator.group_coordinator import GroupCoordinator
     from spark_replog.coordinator.group_description import GroupDescription
     from spark_replog.ids import TopicPartition
@@ -187,7 +187,7 @@ def _partitions(
     cluster: Cluster, coordinator: GroupCoordinator, name: str, topics: tuple[str, ...], *, all_topics: bool
 ) -> list[TopicPartition]:
     """Return the partitions that ``TOPIC`` or ``TOPIC:0,1`` name; with all_topics those the group has."""
-    from spark_replog.coordinator.authorizer import Authorizer
+    from spark_replog.cluster.authorizer import Authorizer
     from spark_replog.ids import TopicPartition
     from spark_replog.log.acl import AclOperation
 

@@ -30,7 +30,7 @@ def init(brokers: int | None, no_fsync: bool, racks: tuple[str, ...]) -> int:
     count = len(roots) if len(roots) > 1 else brokers or 1
     if racks and len(racks) != count:
         raise click.UsageError(f"--rack is given {len(racks)} times for {count} brokers: once per broker")
-    from spark_replog.coordinator.cluster_init import TWO_BROKERS_WARNING, init_cluster
+    from spark_replog.cluster.init_store import TWO_BROKERS_WARNING, init_cluster
 
     cluster = init_cluster(path, brokers, settings.storage_options, fsync=not no_fsync, racks=racks or None)
     found = cluster.brokers

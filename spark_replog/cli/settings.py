@@ -13,7 +13,7 @@ from spark_replog.config import STORAGE_PREFIX, storage_options, unknown_option_
 from spark_replog.errors import ErrorCode, InvalidConfigError
 
 if TYPE_CHECKING:
-    from spark_replog.coordinator.cluster import Cluster
+    from spark_replog.cluster.cluster import Cluster
 
 FORMATS = ("text", "json", "jsonl")
 _META = "spark_replog.cli"
@@ -55,8 +55,8 @@ class Settings:
             ReplogError: REPLOG_STORE_NOT_INITIALISED, REPLOG_CLUSTER_MISMATCH.
         """
         path = self.required_store()
+        from spark_replog.cluster.cluster import Cluster
         from spark_replog.config import read_coordinator_config
-        from spark_replog.coordinator.cluster import Cluster
 
         config = read_coordinator_config(coordinator_settings or {})
         return Cluster.open(path, self.storage_options, config=config)

@@ -11,7 +11,7 @@ from spark_replog.cli.settings import current_settings, global_options
 from spark_replog.errors import ReplogError, command_line
 
 if TYPE_CHECKING:
-    from spark_replog.coordinator.cluster import Cluster
+    from spark_replog.cluster.cluster import Cluster
     from spark_replog.maintenance.journal_scrub import JournalReport
     from spark_replog.maintenance.scrub import ScrubReport
 
@@ -75,7 +75,7 @@ def info() -> int:
 
 
 def _broker_item(cluster: Cluster, broker: int) -> dict[str, Any]:
-    from spark_replog.coordinator.root_check import check_root_and_journal
+    from spark_replog.cluster.root_check import check_root_and_journal
 
     brokers = cluster.brokers
     item: dict[str, Any] = {
@@ -111,7 +111,7 @@ def verify(deep: bool) -> int:
     """
     settings = current_settings()
     path = settings.required_store()
-    from spark_replog.coordinator.cluster import Cluster
+    from spark_replog.cluster.cluster import Cluster
     from spark_replog.maintenance.journal_scrub import scrub_journals
     from spark_replog.maintenance.scrub import scrub
 

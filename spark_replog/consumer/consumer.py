@@ -10,6 +10,8 @@ from types import TracebackType
 
 import pyarrow as pa
 
+from spark_replog.cluster.authorizer import Authorizer
+from spark_replog.cluster.cluster import Cluster, StorePath
 from spark_replog.consumer.access_guard import AccessGuard, guarded
 from spark_replog.consumer.committing import OffsetCommitter
 from spark_replog.consumer.consumer_record import ConsumerRecord, ConsumerRecords
@@ -19,8 +21,6 @@ from spark_replog.consumer.record_fetcher import ConsumerMetrics, RecordFetcher
 from spark_replog.consumer.rows import read_schema
 from spark_replog.consumer.settings import ConsumerSettings
 from spark_replog.consumer.subscription_state import SubscriptionState, whole_number
-from spark_replog.coordinator.authorizer import Authorizer
-from spark_replog.coordinator.cluster import Cluster, StorePath
 from spark_replog.coordinator.group_coordinator import GroupCoordinator
 from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError
 from spark_replog.ids import TopicPartition

@@ -10,7 +10,7 @@ import logging
 import threading
 from collections.abc import Mapping
 
-from spark_replog.coordinator.cluster import Cluster
+from spark_replog.cluster.cluster import Cluster
 from spark_replog.coordinator.group_coordinator import (
     OFFSETS_RETENTION_MINUTES,
     RENEWALS_PER_RETENTION,

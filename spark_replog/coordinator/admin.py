@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from spark_replog.coordinator.authorizer import Authorizer
-from spark_replog.coordinator.cluster import Cluster, TopicHandle
+from spark_replog.cluster.authorizer import Authorizer
+from spark_replog.cluster.cluster import Cluster, TopicHandle
 from spark_replog.errors import ErrorCode, RetriableError
 from spark_replog.ids import BrokerId, LedgerId
 from spark_replog.ledger.ledger import Ledger

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from spark_replog.cluster.cluster import Cluster, TopicHandle
+from spark_replog.cluster.root_check import make_ledger_folders
 from spark_replog.config import keys_of, read_topic_config, unknown_option_error
 from spark_replog.coordinator import topic_rules
 from spark_replog.coordinator.admin import Admin
 from spark_replog.coordinator.assignment import Assignment, check_explicit, place_replicas
-from spark_replog.coordinator.cluster import Cluster, TopicHandle
 from spark_replog.coordinator.reassignment import is_reassigning
-from spark_replog.coordinator.root_check import make_ledger_folders
 from spark_replog.coordinator.state_changes import (
     check_deleted,
     close_topic,

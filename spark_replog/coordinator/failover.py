@@ -13,8 +13,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection
 
-from spark_replog.coordinator.cluster import Cluster
-from spark_replog.coordinator.root_check import is_root_there
+from spark_replog.cluster.cluster import Cluster
+from spark_replog.cluster.root_check import is_root_there
 from spark_replog.coordinator.state_changes import leave_isr, live_partitions
 from spark_replog.ids import BrokerId
 from spark_replog.ledger.ledger import Ledger

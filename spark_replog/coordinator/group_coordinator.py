@@ -11,9 +11,9 @@ import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from spark_replog.cluster.authorizer import Authorizer
+from spark_replog.cluster.cluster import Cluster
 from spark_replog.coordinator import group_rebalance
-from spark_replog.coordinator.authorizer import Authorizer
-from spark_replog.coordinator.cluster import Cluster
 from spark_replog.coordinator.group_expiry import expired_records
 from spark_replog.coordinator.group_ledger import NO_MEMBER, GroupLedger, MemberIdentity
 from spark_replog.coordinator.group_subscription import subscribed_topics

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from spark_replog.coordinator.cluster import Cluster
+from spark_replog.cluster.cluster import Cluster
 from spark_replog.coordinator.group_coordinator import GroupCoordinator
 from spark_replog.coordinator.group_ledger import group_not_found
 from spark_replog.coordinator.group_subscription import decode_assignment

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from spark_replog.clock import Clock
+from spark_replog.cluster.authorizer import Authorizer
+from spark_replog.cluster.cluster import Cluster
 from spark_replog.config import CoordinatorConfig
-from spark_replog.coordinator.authorizer import Authorizer
-from spark_replog.coordinator.cluster import Cluster
 from spark_replog.coordinator.delayed_operation import DelayedOperationPurgatory
 from spark_replog.coordinator.delayed_produce import (
     DelayedProduce,

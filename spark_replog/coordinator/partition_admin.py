@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from spark_replog.cluster.cluster import TopicHandle
+from spark_replog.cluster.root_check import is_root_there, make_ledger_folders
 from spark_replog.coordinator import reassignment
 from spark_replog.coordinator.admin import Admin, is_overtaken
-from spark_replog.coordinator.cluster import TopicHandle
 from spark_replog.coordinator.failover import LeaderFailover
-from spark_replog.coordinator.root_check import is_root_there, make_ledger_folders
 from spark_replog.coordinator.state_changes import change_partition, live_topic
 from spark_replog.errors import ErrorCode, NotFoundError, ReplogError
 from spark_replog.ids import BrokerId

@@ -11,14 +11,14 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from spark_replog.cluster.cluster import Cluster
+from spark_replog.cluster.quota_manager import ClientQuotaManager
 from spark_replog.config import CoordinatorConfig
 from spark_replog.coordinator.catch_up import CatchUp
-from spark_replog.coordinator.cluster import Cluster
 from spark_replog.coordinator.delayed_operation import DelayedOperationPurgatory
 from spark_replog.coordinator.generations import advance_generation
 from spark_replog.coordinator.ledger_append import AppendServices, LedgerAppend
 from spark_replog.coordinator.produce_response import ProduceResponse, refuse_all, respond_to
-from spark_replog.coordinator.quota_manager import ClientQuotaManager
 from spark_replog.coordinator.reassignment import complete_reassignments, completions
 from spark_replog.coordinator.replica_fetcher import ObjectKey, ReplicaFetcher
 from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError

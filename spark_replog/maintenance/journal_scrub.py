@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
 
-from spark_replog.coordinator.cluster import Cluster
+from spark_replog.cluster.cluster import Cluster
 from spark_replog.errors import CorruptDataError, ErrorCode, ReplogError
 from spark_replog.ids import BrokerId, LedgerId
 from spark_replog.ledger.reader import DecidedPrefix

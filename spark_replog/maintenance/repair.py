@@ -16,9 +16,9 @@ from enum import Enum
 from functools import partial
 from typing import TypeVar
 
+from spark_replog.cluster.cluster import Cluster
 from spark_replog.config import CoordinatorConfig
 from spark_replog.coordinator.catch_up import CatchUp
-from spark_replog.coordinator.cluster import Cluster
 from spark_replog.coordinator.failover import failover_commands
 from spark_replog.coordinator.replica_fetcher import CopyJob, ObjectKey, ReplicaFetcher
 from spark_replog.errors import ErrorCode, ReplogError, RetriableError

@@ -11,7 +11,7 @@ from enum import Enum
 
 import crc32c
 
-from spark_replog.coordinator.cluster import Cluster
+from spark_replog.cluster.cluster import Cluster
 from spark_replog.errors import ReplogError
 from spark_replog.ids import BrokerId, LedgerId
 from spark_replog.log.partition_state import ObjectRef, SectionRef

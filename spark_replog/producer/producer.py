@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 import pyarrow as pa
 
 from spark_replog.clock import SYSTEM_CLOCK, Clock
-from spark_replog.coordinator.cluster import Cluster, StorePath
+from spark_replog.cluster.cluster import Cluster, StorePath
 from spark_replog.errors import ErrorCode, FencedError, InvalidConfigError, ReplogError
 from spark_replog.ids import TopicPartition
 from spark_replog.producer.arrow_sender import TableHandle

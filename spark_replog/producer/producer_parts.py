@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from spark_replog.clock import Clock
-from spark_replog.coordinator.cluster import Cluster
+from spark_replog.cluster.cluster import Cluster
 from spark_replog.coordinator.replica_manager import ReplicaManager
 from spark_replog.errors import ReplogError
 from spark_replog.ids import new_id

@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from enum import Enum
 
 from spark_replog.clock import Clock
-from spark_replog.coordinator.authorizer import Authorizer
-from spark_replog.coordinator.cluster import Cluster
+from spark_replog.cluster.authorizer import Authorizer
+from spark_replog.cluster.cluster import Cluster
 from spark_replog.coordinator.producer_claim import claim_producer
 from spark_replog.errors import ErrorCode, FencedError, InvalidConfigError, OutcomeUnknownError, ReplogError
 from spark_replog.ids import LedgerId, new_id

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from spark_replog.coordinator.cluster import Cluster
+from spark_replog.cluster.cluster import Cluster
 from spark_replog.spark.data_loss import LossPolicy
 from spark_replog.spark.messages import ReadPartition
 from spark_replog.spark.options import SourceOptions

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar, cast
 
+from spark_replog.cluster.cluster import Cluster
 from spark_replog.config import (
     CoordinatorConfig,
     ProducerConfig,
@@ -26,7 +27,6 @@ from spark_replog.config import (
     read_producer_config,
     unknown_option_error,
 )
-from spark_replog.coordinator.cluster import Cluster
 from spark_replog.errors import ErrorCode, InvalidConfigError
 from spark_replog.log.model import ResetPolicy
 from spark_replog.spark.kafka_options import (

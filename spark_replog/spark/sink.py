@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
+from spark_replog.cluster.cluster import Cluster
+from spark_replog.cluster.principal import default_principal
 from spark_replog.config import CoordinatorConfig
-from spark_replog.coordinator.cluster import Cluster
-from spark_replog.coordinator.principal import default_principal
 from spark_replog.coordinator.produce_response import ProduceResponse
 from spark_replog.coordinator.replica_manager import ReplicaManager
 from spark_replog.coordinator.task_catch_up import TaskCatchUp, check_task_age, holders_by_ledger

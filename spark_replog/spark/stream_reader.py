@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
+from spark_replog.cluster.cluster import Cluster, TopicHandle
 from spark_replog.consumer.progress_publisher import ProgressPublisher
-from spark_replog.coordinator.cluster import Cluster, TopicHandle
 from spark_replog.errors import InvalidConfigError, NotFoundError, ReplogError
 from spark_replog.ids import TopicId, TopicPartition
 from spark_replog.log.topic_state import TopicLedgerState

@@ -11,9 +11,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from spark_replog.cluster.authorizer import Authorizer
+from spark_replog.cluster.cluster import Cluster, TopicHandle
 from spark_replog.consumer.fetch_plan import FetchSlice, plan_fetch
-from spark_replog.coordinator.authorizer import Authorizer
-from spark_replog.coordinator.cluster import Cluster, TopicHandle
 from spark_replog.errors import ErrorCode, NotFoundError
 from spark_replog.ids import INTERNAL_TOPICS, LedgerId, TopicId, TopicPartition
 from spark_replog.log.acl import AclOperation

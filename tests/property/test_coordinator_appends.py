@@ -13,7 +13,7 @@ from pathlib import Path
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from spark_replog.coordinator.cluster_init import init_cluster
+from spark_replog.cluster.init_store import init_cluster
 from spark_replog.log.results import Outcome
 
 _spec = importlib.util.spec_from_file_location(

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from crc32c import crc32c
 
+from spark_replog.cluster.cluster import Cluster
+from spark_replog.cluster.init_store import init_cluster
 from spark_replog.config import CoordinatorConfig
-from spark_replog.coordinator.cluster import Cluster
-from spark_replog.coordinator.cluster_init import init_cluster
 from spark_replog.coordinator.controller import Controller
 from spark_replog.coordinator.produce_response import ProduceResponse
 from spark_replog.coordinator.replica_manager import ReplicaManager

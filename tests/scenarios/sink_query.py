@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_replog.coordinator import cluster
+from spark_replog.cluster import cluster
 from spark_replog.spark import sink
 from spark_replog.spark.batch_reader import BatchReader
 from spark_replog.spark.options import parse_sink_options, parse_source_options

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
+from spark_replog.cluster.cluster import Cluster
+from spark_replog.cluster.init_store import init_cluster
 from spark_replog.coordinator.admin import DECIDE_TRIES_MAX, Admin
 from spark_replog.coordinator.broker_admin import BrokerAdmin
-from spark_replog.coordinator.cluster import Cluster
-from spark_replog.coordinator.cluster_init import init_cluster
 from spark_replog.coordinator.controller import Controller
 from spark_replog.coordinator.partition_admin import PartitionAdmin
 from spark_replog.errors import NotFoundError, OutcomeUnknownError, ReplogError, RetriableError

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from spark_replog.cli.main import run
-from spark_replog.coordinator.cluster import Cluster
-from spark_replog.coordinator.cluster_init import init_cluster
+from spark_replog.cluster.cluster import Cluster
+from spark_replog.cluster.init_store import init_cluster
 from spark_replog.ledger.record import RecordKind, decode_record, encode_record, entry_hash
 from spark_replog.maintenance.journal_scrub import JournalFault, JournalReport, scrub_journals
 from spark_replog.storage.paths import journal_folder, out_key

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from spark_replog.cluster.init_store import init_cluster
 from spark_replog.coordinator.broker_admin import BrokerAdmin
-from spark_replog.coordinator.cluster_init import init_cluster
 from spark_replog.coordinator.coordinator_loop import CoordinatorLoop
 from spark_replog.coordinator.partition_admin import PartitionAdmin
 from spark_replog.errors import InvalidConfigError, NotFoundError, RetriableError

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from spark_replog.cli.main import run
+from spark_replog.cluster.cluster import Cluster
+from spark_replog.cluster.init_store import init_cluster
 from spark_replog.config import CoordinatorConfig
-from spark_replog.coordinator.cluster import Cluster
-from spark_replog.coordinator.cluster_init import init_cluster
 from spark_replog.coordinator.controller import Controller
 from spark_replog.errors import RetriableError
 from spark_replog.maintenance.repair import RootCondition, StoreRepair

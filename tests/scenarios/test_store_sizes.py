@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from crc32c import crc32c
 
+from spark_replog.cluster.init_store import init_cluster
 from spark_replog.config import CoordinatorConfig
-from spark_replog.coordinator.cluster_init import init_cluster
 from spark_replog.errors import ReplogError
 from spark_replog.storage.paths import data_key
 

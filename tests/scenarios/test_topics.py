@@ -6,8 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from spark_replog.coordinator.cluster import Cluster, TopicHandle
-from spark_replog.coordinator.cluster_init import init_cluster, root_urls
+from spark_replog.cluster.cluster import Cluster, TopicHandle
+from spark_replog.cluster.init_store import init_cluster, root_urls
 from spark_replog.coordinator.controller import Controller
 from spark_replog.coordinator.write_plan import make_write_plan
 from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError, ReplogError
@@ -236,7 +236,7 @@ def test_a_vanished_root_gets_no_folders(store) -> None:
 
 
 def test_init_twice_and_half_done(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from spark_replog.coordinator import cluster_init
+    from spark_replog.cluster import init_store as cluster_init
 
     path = str(tmp_path / "s")
 

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from spark_replog.clock import SystemClock
+from spark_replog.cluster.cluster import Cluster
+from spark_replog.cluster.init_store import init_cluster
 from spark_replog.config import CoordinatorConfig
 from spark_replog.coordinator.broker_admin import BrokerAdmin
 from spark_replog.coordinator.catch_up import CatchUp
-from spark_replog.coordinator.cluster import Cluster
-from spark_replog.coordinator.cluster_init import init_cluster
 from spark_replog.coordinator.controller import Controller
 from spark_replog.coordinator.coordinator_loop import CoordinatorLoop
 from spark_replog.coordinator.partition_admin import PartitionAdmin

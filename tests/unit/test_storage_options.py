@@ -10,9 +10,9 @@ import pytest
 import spark_replog
 from spark_replog.cli.main import run
 from spark_replog.cli.settings import Settings
+from spark_replog.cluster.cluster import Cluster
+from spark_replog.cluster.init_store import init_cluster
 from spark_replog.config import storage_options
-from spark_replog.coordinator.cluster import Cluster
-from spark_replog.coordinator.cluster_init import init_cluster
 from spark_replog.errors import ErrorCode, InvalidConfigError
 from spark_replog.log.write_plan import WritePlan
 from spark_replog.producer.settings import ProducerSettings

@@ -9,9 +9,9 @@ import pyarrow as pa
 
 from spark_replog import Consumer, TopicPartition
 from spark_replog.clock import SYSTEM_CLOCK
+from spark_replog.cluster.cluster import Cluster
+from spark_replog.cluster.init_store import init_cluster
 from spark_replog.config import ProducerConfig
-from spark_replog.coordinator.cluster import Cluster
-from spark_replog.coordinator.cluster_init import init_cluster
 from spark_replog.coordinator.controller import Controller
 from spark_replog.coordinator.replica_manager import ReplicaManager
 from spark_replog.coordinator.write_plan import make_write_plan

@@ -9,7 +9,7 @@ import pytest
 
 import spark_replog
 from spark_replog.cli.main import run
-from spark_replog.coordinator.cluster_init import init_cluster
+from spark_replog.cluster.init_store import init_cluster
 from spark_replog.coordinator.controller import Controller
 from spark_replog.errors import InvalidConfigError, NotFoundError
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_replog.coordinator.cluster import TopicHandle
+from spark_replog.cluster.cluster import TopicHandle
 from spark_replog.errors import ReplogError
 from spark_replog.ids import TopicPartition
 from spark_replog.spark.data_loss import LossPolicy

@@ -25,7 +25,7 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
-from spark_replog.coordinator.cluster_init import init_cluster
+from spark_replog.cluster.init_store import init_cluster
 from spark_replog.coordinator.controller import Controller
 from spark_replog.spark.batch_reader import BatchReader
 from spark_replog.spark.options import parse_sink_options, parse_source_options
@@ -194,7 +194,7 @@ def test_only_the_reader_of_the_push_down_worker_has_the_method():
 
 
 def test_microseconds_of_a_row_are_not_lost_in_the_ledgers_milliseconds(store):
-    from spark_replog.coordinator.cluster import Cluster
+    from spark_replog.cluster.cluster import Cluster
 
     Controller(Cluster.open(store)).create_topic("micro", partitions=1, replicas=1, config={})
     time = datetime(2024, 1, 1, 12, 0, 0, 500, tzinfo=UTC)

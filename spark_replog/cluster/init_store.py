@@ -10,7 +10,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 
-from spark_replog.coordinator.cluster import Cluster, StorePath
+from spark_replog.cluster.cluster import Cluster, StorePath
 from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError
 from spark_replog.log.cluster_state import ClusterLedgerState
 from spark_replog.log.commands import BrokerRegister, encode_command

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from spark_replog.coordinator.cluster import Cluster
+from spark_replog.cluster.cluster import Cluster
 from spark_replog.ids import LedgerId
 from spark_replog.log.acl import normal_principal
 from spark_replog.log.commands import Append

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from spark_replog.cluster.cluster import Cluster
+from spark_replog.cluster.principal import default_principal
 from spark_replog.config import ALLOW_EVERYONE_KEY, SUPER_USERS_KEY
-from spark_replog.coordinator.cluster import Cluster
-from spark_replog.coordinator.principal import default_principal
 from spark_replog.errors import AuthorizationError, ErrorCode, ReplogError, command_line
 from spark_replog.ids import PartitionKey
 from spark_replog.log.acl import CLUSTER_NAME, AclOperation, AclSet, Decision, ResourceType, normal_principal

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from spark_replog.coordinator.cluster import Cluster
+from spark_replog.cluster.cluster import Cluster
 from spark_replog.errors import ErrorCode, ReplogError, RetriableError
 from spark_replog.ids import BrokerId, LedgerId
 from spark_replog.storage.brokers import BrokerSet
