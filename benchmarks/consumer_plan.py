@@ -25,7 +25,7 @@ from spark_replog.consumer.record_fetcher import ConsumerMetrics, RecordFetcher
 from spark_replog.coordinator.controller import Controller
 from spark_replog.coordinator.delayed_fetch import FetchPartition
 from spark_replog.ids import TopicPartition
-from spark_replog.log.commands import Append, DataObject, IdentityKind, ProducerIdentity, Section, encode_command
+from spark_replog.log.codec.commands import Append, DataObject, IdentityKind, ProducerIdentity, Section, encode_command
 from spark_replog.producer.producer import Producer
 
 PARTITIONS, SECTIONS, RUNS, RECORDS = 100, 200, 15, 50_000

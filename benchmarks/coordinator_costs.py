@@ -17,7 +17,7 @@ from spark_replog.coordinator.delayed_operation import DelayedOperation, Delayed
 from spark_replog.coordinator.produce_response import ProduceResponse
 from spark_replog.coordinator.replica_manager import ReplicaManager
 from spark_replog.ids import LedgerId, new_id
-from spark_replog.log.commands import Append, DataObject, IdentityKind, ProducerIdentity, Section
+from spark_replog.log.codec.commands import Append, DataObject, IdentityKind, ProducerIdentity, Section
 
 OPERATION_COUNT = 1_000_000
 PARTITION_COUNT = 1_000

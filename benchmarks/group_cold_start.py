@@ -18,7 +18,7 @@ from spark_replog.cluster.init_store import init_cluster
 from spark_replog.coordinator.controller import Controller
 from spark_replog.coordinator.group_coordinator import GroupCoordinator
 from spark_replog.ids import TopicPartition
-from spark_replog.log.group_records import OffsetAndMetadata
+from spark_replog.log.codec.group_records import OffsetAndMetadata
 
 COMMITS = 2_000
 PARTITIONS = (1, 64)

@@ -20,7 +20,7 @@ from spark_replog.cluster.cluster import Cluster
 from spark_replog.cluster.init_store import init_cluster
 from spark_replog.coordinator.controller import Controller
 from spark_replog.ids import new_id
-from spark_replog.log.commands import (
+from spark_replog.log.codec.commands import (
     Append,
     DataObject,
     IdentityKind,
@@ -28,7 +28,7 @@ from spark_replog.log.commands import (
     Section,
     encode_command,
 )
-from spark_replog.log.entry import encode_entry
+from spark_replog.log.codec.entry import encode_entry
 from spark_replog.storage.io_pool import io_pool
 
 PARTITIONS = 256

@@ -23,7 +23,7 @@ from spark_replog.coordinator.controller import Controller
 from spark_replog.coordinator.replica_manager import ReplicaManager
 from spark_replog.coordinator.write_plan import make_write_plan
 from spark_replog.ids import new_id
-from spark_replog.log.commands import (
+from spark_replog.log.codec.commands import (
     Append,
     DataObject,
     IdentityKind,
@@ -32,7 +32,7 @@ from spark_replog.log.commands import (
     TopicInit,
     encode_command,
 )
-from spark_replog.log.entry import encode_entry
+from spark_replog.log.codec.entry import encode_entry
 from spark_replog.log.topic_state import TopicLedgerState
 from spark_replog.producer.task_writer import TaskWriter
 

@@ -23,7 +23,7 @@ from spark_replog.cluster.init_store import init_cluster
 from spark_replog.coordinator.controller import Controller
 from spark_replog.coordinator.replica_manager import ReplicaManager
 from spark_replog.ids import new_id
-from spark_replog.log.commands import Append, DataObject, IdentityKind, ProducerIdentity, Section
+from spark_replog.log.codec.commands import Append, DataObject, IdentityKind, ProducerIdentity, Section
 from spark_replog.maintenance.repair import StoreRepair
 from spark_replog.storage.paths import data_key
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from spark_replog.consumer.consumer import Consumer
     from spark_replog.ids import TopicPartition
-    from spark_replog.log.group_records import OffsetAndMetadata
+    from spark_replog.log.codec.group_records import OffsetAndMetadata
     from spark_replog.producer.producer import Producer
     from spark_replog.store import Store
 
@@ -38,7 +38,7 @@ def open(path: str, storage_options: Mapping[str, str] | None = None) -> Store:
 _EXPORTS = {
     "Consumer": "spark_replog.consumer.consumer",
     "Producer": "spark_replog.producer.producer",
-    "OffsetAndMetadata": "spark_replog.log.group_records",
+    "OffsetAndMetadata": "spark_replog.log.codec.group_records",
     "TopicPartition": "spark_replog.ids",
 }
 

@@ -34,15 +34,16 @@ FILE_LINES_MAX = 500
 EDGES: dict[str, set[str]] = {
     "config": set(),
     "storage": set(),
-    "log": set(),
+    "log": {"log/codec"},
+    "log/codec": {"log"},
     "ledger": {"storage"},
-    "cluster": {"config", "storage", "log", "ledger"},
-    "maintenance": {"config", "storage", "log", "ledger", "cluster", "coordinator"},
-    "spark": {"config", "storage", "log", "cluster", "coordinator", "producer", "consumer"},
+    "cluster": {"config", "storage", "log", "log/codec", "ledger"},
+    "maintenance": {"config", "storage", "log", "log/codec", "ledger", "cluster", "coordinator"},
+    "spark": {"config", "storage", "log", "log/codec", "cluster", "coordinator", "producer", "consumer"},
     "cli": {"config", "storage", "log", "cluster", "maintenance", "coordinator", "producer", "consumer"},
-    "coordinator": {"config", "storage", "log", "ledger", "cluster"},
-    "producer": {"config", "storage", "log", "cluster", "coordinator"},
-    "consumer": {"config", "storage", "log", "cluster", "coordinator"},
+    "coordinator": {"config", "storage", "log", "log/codec", "ledger", "cluster"},
+    "producer": {"config", "storage", "log", "log/codec", "cluster", "coordinator"},
+    "consumer": {"config", "storage", "log", "log/codec", "cluster", "coordinator"},
 }
 ONLY_IN = {"pyspark": ("spark_replog/spark/", "pyspark_replog/"), "fsspec": ("spark_replog/storage/",)}
 

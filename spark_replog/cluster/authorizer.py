@@ -16,7 +16,7 @@ from spark_replog.errors import AuthorizationError, ErrorCode, ReplogError, comm
 from spark_replog.ids import PartitionKey
 from spark_replog.log.acl import CLUSTER_NAME, AclOperation, AclSet, Decision, ResourceType, normal_principal
 from spark_replog.log.cluster_state import ClusterLedgerState
-from spark_replog.log.commands import Append, IdentityKind
+from spark_replog.log.codec.commands import Append, IdentityKind
 from spark_replog.log.model import row_counts
 from spark_replog.log.topic_state import TopicLedgerState
 

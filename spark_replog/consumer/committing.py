@@ -12,7 +12,7 @@ from spark_replog.consumer.subscription_state import SubscriptionState, whole_nu
 from spark_replog.coordinator.group_coordinator import RENEWALS_PER_RETENTION, GroupCoordinator, check_group_id
 from spark_replog.errors import ErrorCode, InvalidConfigError, OutcomeUnknownError, ReplogError, RetriableError
 from spark_replog.ids import TopicPartition
-from spark_replog.log.group_records import OffsetAndMetadata
+from spark_replog.log.codec.group_records import OffsetAndMetadata
 
 _LOG = logging.getLogger(__name__)
 

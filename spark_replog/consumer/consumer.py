@@ -25,7 +25,7 @@ from spark_replog.coordinator.group_coordinator import GroupCoordinator
 from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError
 from spark_replog.ids import TopicPartition
 from spark_replog.log.acl import AclOperation
-from spark_replog.log.group_records import OffsetAndMetadata
+from spark_replog.log.codec.group_records import OffsetAndMetadata
 
 RebalanceListener = Callable[[list[TopicPartition]], None]
 

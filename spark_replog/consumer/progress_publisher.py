@@ -17,7 +17,7 @@ from spark_replog.coordinator.group_coordinator import (
     GroupCoordinator,
 )
 from spark_replog.ids import TopicPartition
-from spark_replog.log.group_records import OffsetAndMetadata
+from spark_replog.log.codec.group_records import OffsetAndMetadata
 
 _LOG = logging.getLogger(__name__)
 PUBLISH_INTERVAL_MS = 5_000

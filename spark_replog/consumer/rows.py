@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_replog.log.data_object import HEADERS_TYPE, TIMESTAMP_TYPE, join_batches
+from spark_replog.log.codec.data_object import HEADERS_TYPE, TIMESTAMP_TYPE, join_batches
 
 _CACHED_ROWS_MIN = 65_536
 _READ_FIELDS = [

@@ -27,7 +27,7 @@ from spark_replog.log.acl import (
     normal_principal,
 )
 from spark_replog.log.cluster_state import ClusterLedgerState
-from spark_replog.log.commands import ClusterConfigSet, encode_command
+from spark_replog.log.codec.commands import ClusterConfigSet, encode_command
 
 
 @dataclass(frozen=True, slots=True)

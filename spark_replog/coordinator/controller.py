@@ -31,7 +31,7 @@ from spark_replog.ids import INTERNAL_TOPICS, BrokerId, LedgerId, TopicId, new_i
 from spark_replog.ledger.ledger import Ledger
 from spark_replog.log.acl import AclOperation
 from spark_replog.log.cluster_state import ClusterLedgerState
-from spark_replog.log.commands import (
+from spark_replog.log.codec.commands import (
     ConfigSet,
     LedgerRegister,
     LogStartAdvance,

@@ -24,7 +24,7 @@ from spark_replog.coordinator.state_changes import change_partition, live_partit
 from spark_replog.errors import ReplogError
 from spark_replog.ids import BrokerId
 from spark_replog.ledger.ledger import Ledger
-from spark_replog.log.commands import PartitionChange, encode_command
+from spark_replog.log.codec.commands import PartitionChange, encode_command
 from spark_replog.log.election import elect_preferred
 from spark_replog.log.topic_state import TopicLedgerState
 

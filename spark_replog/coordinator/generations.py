@@ -9,7 +9,7 @@ coordinator run``; a clock only chooses when, the fold is what refuses.
 from __future__ import annotations
 
 from spark_replog.ledger.ledger import Ledger
-from spark_replog.log.commands import GenerationAdvance, encode_command
+from spark_replog.log.codec.commands import GenerationAdvance, encode_command
 from spark_replog.log.topic_state import TopicLedgerState
 
 GENERATIONS_PER_LAG = 7

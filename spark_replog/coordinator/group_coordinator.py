@@ -20,7 +20,7 @@ from spark_replog.coordinator.group_subscription import subscribed_topics
 from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError, ReplogError
 from spark_replog.ids import TopicId, TopicPartition
 from spark_replog.log.acl import AclOperation, ResourceType
-from spark_replog.log.group_records import (
+from spark_replog.log.codec.group_records import (
     GroupMember,
     GroupMetadata,
     GroupPhase,

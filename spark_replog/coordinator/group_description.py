@@ -11,7 +11,7 @@ from spark_replog.coordinator.group_ledger import group_not_found
 from spark_replog.coordinator.group_subscription import decode_assignment
 from spark_replog.errors import NotFoundError
 from spark_replog.ids import TopicPartition
-from spark_replog.log.group_records import GroupMember, OffsetAndMetadata
+from spark_replog.log.codec.group_records import GroupMember, OffsetAndMetadata
 from spark_replog.log.group_state import GroupState
 
 

@@ -14,8 +14,8 @@ from spark_replog.coordinator.controller import Controller
 from spark_replog.errors import ErrorCode, NotFoundError, RetriableError
 from spark_replog.ids import TopicId, new_id
 from spark_replog.ledger.ledger import Ledger
-from spark_replog.log.commands import GroupRecords, encode_command
-from spark_replog.log.group_records import GroupMetadata, GroupRecord, Record
+from spark_replog.log.codec.commands import GroupRecords, encode_command
+from spark_replog.log.codec.group_records import GroupMetadata, GroupRecord, Record
 from spark_replog.log.group_state import GroupState
 from spark_replog.log.results import Outcome
 from spark_replog.log.topic_state import TopicLedgerState

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from spark_replog.errors import ErrorCode, FencedError, InvalidConfigError, RetriableError
-from spark_replog.log.group_records import GroupMember, GroupMetadata, GroupPhase
+from spark_replog.log.codec.group_records import GroupMember, GroupMetadata, GroupPhase
 from spark_replog.log.group_state import judge_member
 
 SESSION_TIMEOUT_MS_MIN, SESSION_TIMEOUT_MS_MAX = 6_000, 1_800_000

@@ -12,7 +12,7 @@ from typing import Any
 
 from spark_replog.errors import CorruptDataError, ErrorCode
 from spark_replog.ids import TopicPartition
-from spark_replog.log.group_records import GroupMetadata
+from spark_replog.log.codec.group_records import GroupMetadata
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ from spark_replog.coordinator.state_changes import leave_isr
 from spark_replog.errors import ErrorCode, ReplogError, RetriableError
 from spark_replog.ids import BrokerId, PartitionKey
 from spark_replog.ledger.ledger import Ledger
-from spark_replog.log.commands import Append, HoldersAdd, IsrChange, encode_command
+from spark_replog.log.codec.commands import Append, HoldersAdd, IsrChange, encode_command
 from spark_replog.log.model import row_counts
 from spark_replog.log.results import CommandResult, Outcome
 from spark_replog.log.topic_state import TopicLedgerState

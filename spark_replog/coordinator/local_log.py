@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError, ReplogError, RetriableError
 from spark_replog.ids import INTERNAL_TOPICS, PartitionKey
-from spark_replog.log.commands import Append
+from spark_replog.log.codec.commands import Append
 from spark_replog.log.election import NO_LEADER
 from spark_replog.log.topic_state import TopicLedgerState, TopicState
 

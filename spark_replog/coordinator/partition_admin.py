@@ -18,7 +18,7 @@ from spark_replog.errors import ErrorCode, NotFoundError, ReplogError
 from spark_replog.ids import BrokerId
 from spark_replog.ledger.ledger import Ledger
 from spark_replog.log.acl import AclOperation
-from spark_replog.log.commands import PartitionChange, encode_command
+from spark_replog.log.codec.commands import PartitionChange, encode_command
 from spark_replog.log.election import NO_LEADER, Election, elect_offline, elect_preferred
 from spark_replog.log.leadership import UNCLEAN_KEY
 from spark_replog.log.partition_state import PartitionState

@@ -11,7 +11,7 @@ from spark_replog.coordinator.state_changes import change_partition, live_partit
 from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError
 from spark_replog.ids import BrokerId, TopicId
 from spark_replog.ledger.ledger import Ledger
-from spark_replog.log.commands import PartitionChange, encode_command
+from spark_replog.log.codec.commands import PartitionChange, encode_command
 from spark_replog.log.partition_state import PartitionState
 from spark_replog.log.topic_state import TopicLedgerState
 

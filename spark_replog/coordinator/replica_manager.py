@@ -23,7 +23,7 @@ from spark_replog.coordinator.reassignment import complete_reassignments, comple
 from spark_replog.coordinator.replica_fetcher import ObjectKey, ReplicaFetcher
 from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError
 from spark_replog.ids import BrokerId, LedgerId, PartitionKey
-from spark_replog.log.commands import Append
+from spark_replog.log.codec.commands import Append
 from spark_replog.log.results import Outcome
 
 _log = logging.getLogger(__name__)

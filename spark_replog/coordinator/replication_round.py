@@ -24,7 +24,7 @@ from spark_replog.coordinator.partition import ObjectCopies, Partition
 from spark_replog.coordinator.replica_fetcher import CopyJob, ObjectKey, ReplicaFetcher, copy_job
 from spark_replog.errors import ErrorCode, ReplogError
 from spark_replog.ids import BrokerId, LedgerId, PartitionKey
-from spark_replog.log.commands import Append, Section
+from spark_replog.log.codec.commands import Append, Section
 from spark_replog.log.topic_state import PartitionState, TopicLedgerState
 
 _log = logging.getLogger(__name__)

@@ -19,7 +19,14 @@ from spark_replog.coordinator.state_machines import (
 )
 from spark_replog.errors import ErrorCode, NotFoundError, ReplogError
 from spark_replog.ids import BrokerId, TopicId
-from spark_replog.log.commands import BrokerFence, IsrChange, PartitionChange, PartitionsAdd, TopicClose, TopicInit
+from spark_replog.log.codec.commands import (
+    BrokerFence,
+    IsrChange,
+    PartitionChange,
+    PartitionsAdd,
+    TopicClose,
+    TopicInit,
+)
 from spark_replog.log.election import NO_LEADER, elect_reassigned
 from spark_replog.log.topic_state import PartitionState, TopicLedgerState, TopicState
 

@@ -9,8 +9,8 @@ from typing import Any
 from spark_replog.errors import ErrorCode, ReplogError, UnsupportedFormatError
 from spark_replog.ids import BrokerId, LedgerId, TopicId
 from spark_replog.log.acl import AclsAdd, AclSet, AclsRemove
-from spark_replog.log.commands import decode_command
-from spark_replog.log.entry import decode_entry, encode_entry
+from spark_replog.log.codec.commands import decode_command
+from spark_replog.log.codec.entry import decode_entry, encode_entry
 from spark_replog.log.model import (
     BrokerFence,
     BrokerRegister,

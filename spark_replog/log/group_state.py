@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from spark_replog.errors import ErrorCode
-from spark_replog.log.group_records import GroupMetadata, GroupPhase, OffsetAndMetadata, OffsetRecord
+from spark_replog.log.codec.group_records import GroupMetadata, GroupPhase, OffsetAndMetadata, OffsetRecord
 from spark_replog.log.model import GroupRecords
 from spark_replog.log.results import OK, CommandResult, Outcome
 

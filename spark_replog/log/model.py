@@ -1,4 +1,4 @@
-"""What a ledger entry says: frozen values, no behaviour. Import them from `spark_replog.log.commands`."""
+"""What a ledger entry says: frozen values, no behaviour. Import them from `spark_replog.log.codec.commands`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from spark_replog.log.acl import AclsAdd, AclsRemove
-from spark_replog.log.group_records import Record
+from spark_replog.log.codec.group_records import Record
 from spark_replog.log.quota_set import QuotaAlter
 
 

@@ -13,8 +13,8 @@ from typing import Any
 
 from spark_replog.errors import ErrorCode, ReplogError
 from spark_replog.ids import BrokerId, LedgerId, TopicId
-from spark_replog.log.commands import decode_command
-from spark_replog.log.entry import decode_entry, encode_entry
+from spark_replog.log.codec.commands import decode_command
+from spark_replog.log.codec.entry import decode_entry, encode_entry
 from spark_replog.log.group_state import GroupTable
 from spark_replog.log.leadership import Leadership
 from spark_replog.log.model import (

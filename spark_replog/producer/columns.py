@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_replog.errors import ErrorCode, InvalidConfigError
-from spark_replog.log.data_object import HEADERS_TYPE, TIMESTAMP_TYPE
+from spark_replog.log.codec.data_object import HEADERS_TYPE, TIMESTAMP_TYPE
 from spark_replog.producer.murmur2 import Int64Array, offsets_of
 
 ROW_OVERHEAD_BYTES = 16

@@ -23,7 +23,7 @@ from spark_replog.coordinator.local_log import without_partitions
 from spark_replog.coordinator.replica_manager import ReplicaManager
 from spark_replog.errors import ErrorCode, OutcomeUnknownError, ReplogError, RetriableError
 from spark_replog.ids import LedgerId, TopicId, TopicPartition, new_id
-from spark_replog.log.commands import (
+from spark_replog.log.codec.commands import (
     Append,
     BatchSequence,
     DataObject,

@@ -7,7 +7,12 @@ from collections.abc import Iterator, Sequence, Set
 import pyarrow as pa
 
 from spark_replog.ids import TopicPartition, new_id
-from spark_replog.log.data_object import BATCH_SIZE_BYTES_TARGET, EncodedObject, decode_section, encode_data_object
+from spark_replog.log.codec.data_object import (
+    BATCH_SIZE_BYTES_TARGET,
+    EncodedObject,
+    decode_section,
+    encode_data_object,
+)
 from spark_replog.log.write_plan import WritePlan
 from spark_replog.producer.buffer_pool import BufferPool, PinnedBytes
 from spark_replog.producer.in_flight import DataRequest, Releasable

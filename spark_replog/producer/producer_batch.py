@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from spark_replog.errors import ReplogError
 from spark_replog.ids import TopicPartition
-from spark_replog.log.data_object import HEADERS_TYPE
+from spark_replog.log.codec.data_object import HEADERS_TYPE
 from spark_replog.producer.buffer_pool import BufferPool, PinnedBytes
 from spark_replog.producer.columns import row_sizes
 from spark_replog.producer.record_columns import RecordColumns

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from spark_replog.log.data_object import HEADERS_TYPE, TIMESTAMP_TYPE
+from spark_replog.log.codec.data_object import HEADERS_TYPE, TIMESTAMP_TYPE
 from spark_replog.producer.columns import HEADER_OVERHEAD_BYTES, ROW_OVERHEAD_BYTES
 from spark_replog.producer.record_handle import BatchResult
 

@@ -20,7 +20,7 @@ from spark_replog.coordinator.producer_claim import claim_producer
 from spark_replog.errors import ErrorCode, FencedError, InvalidConfigError, OutcomeUnknownError, ReplogError
 from spark_replog.ids import LedgerId, new_id
 from spark_replog.log.acl import AclOperation
-from spark_replog.log.commands import Append, BatchSequence, IdentityKind
+from spark_replog.log.codec.commands import Append, BatchSequence, IdentityKind
 from spark_replog.producer.committer import Answer, Appender, StoredObject, results_of
 from spark_replog.producer.delivery import Delivered, DeliveryResult
 from spark_replog.producer.in_flight import DataRequest

@@ -14,7 +14,7 @@ from spark_replog.coordinator.quota_admin import QuotaAdmin
 from spark_replog.coordinator.write_plan import make_write_plan
 from spark_replog.errors import AuthorizationError, ErrorCode
 from spark_replog.log.acl import AclBinding, AclOperation, PatternType, Permission, ResourceType
-from spark_replog.log.commands import Append, IdentityKind, ProducerIdentity
+from spark_replog.log.codec.commands import Append, IdentityKind, ProducerIdentity
 from spark_replog.log.quota_set import QuotaEntity
 from spark_replog.testing.manual_clock import ManualClock
 

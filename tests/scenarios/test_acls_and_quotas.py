@@ -17,7 +17,7 @@ from spark_replog.coordinator.replica_manager import ReplicaManager
 from spark_replog.coordinator.write_plan import make_write_plan
 from spark_replog.errors import AuthorizationError, ErrorCode, InvalidConfigError
 from spark_replog.log.acl import AclBinding, AclOperation, PatternType, Permission, ResourceType
-from spark_replog.log.commands import Append, IdentityKind, ProducerIdentity
+from spark_replog.log.codec.commands import Append, IdentityKind, ProducerIdentity
 from spark_replog.log.quota_set import DEFAULT_NAME, QuotaEntity
 from spark_replog.log.results import Outcome
 from tests.scenarios.conftest import ROW_SIZE_BYTES

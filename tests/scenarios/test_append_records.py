@@ -16,7 +16,7 @@ from spark_replog.coordinator.broker_admin import BrokerAdmin
 from spark_replog.coordinator.coordinator_loop import CoordinatorLoop
 from spark_replog.coordinator.produce_response import NO_TIMESTAMP, UNKNOWN_OFFSET
 from spark_replog.errors import ErrorCode, RetriableError
-from spark_replog.log.commands import (
+from spark_replog.log.codec.commands import (
     Append,
     ConfigSet,
     DataObject,

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from spark_replog.log.commands import IdentityKind, ResetPolicy
+from spark_replog.log.codec.commands import IdentityKind, ResetPolicy
 from spark_replog.log.results import Outcome
 
 

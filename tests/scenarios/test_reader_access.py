@@ -15,7 +15,7 @@ from spark_replog.coordinator.quota_admin import QuotaAdmin
 from spark_replog.errors import AuthorizationError, ErrorCode
 from spark_replog.ids import TopicPartition
 from spark_replog.log.acl import AclBinding, AclOperation, PatternType, Permission, ResourceType
-from spark_replog.log.group_records import OffsetAndMetadata
+from spark_replog.log.codec.group_records import OffsetAndMetadata
 from spark_replog.log.quota_set import FetchQuota, QuotaEntity, QuotaScope
 from spark_replog.testing.manual_clock import ManualClock
 

@@ -18,7 +18,7 @@ from spark_replog.coordinator.task_catch_up import (
 )
 from spark_replog.coordinator.write_plan import make_write_plan
 from spark_replog.errors import ErrorCode, ReplogError
-from spark_replog.log.commands import Append, IdentityKind, ProducerIdentity
+from spark_replog.log.codec.commands import Append, IdentityKind, ProducerIdentity
 from spark_replog.log.results import Outcome
 from spark_replog.storage.brokers import BrokerSet
 from spark_replog.testing.counting_store import CountingStore

@@ -13,7 +13,7 @@ from spark_replog.consumer.fetcher import Fetcher
 from spark_replog.coordinator.catch_up import CatchUp
 from spark_replog.coordinator.write_plan import make_write_plan
 from spark_replog.errors import ErrorCode, RetriableError
-from spark_replog.log.commands import Append, IdentityKind, ProducerIdentity
+from spark_replog.log.codec.commands import Append, IdentityKind, ProducerIdentity
 from spark_replog.log.results import Outcome
 from spark_replog.producer.task_writer import TaskWriter
 from spark_replog.storage.brokers import BrokerSet

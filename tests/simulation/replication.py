@@ -21,7 +21,7 @@ from spark_replog.errors import ReplogError
 from spark_replog.ledger.core import Phase
 from spark_replog.ledger.record import TAG_SIZE_BYTES, JournalRecord
 from spark_replog.log.acl import AclSet
-from spark_replog.log.commands import (
+from spark_replog.log.codec.commands import (
     Append,
     DataObject,
     HoldersAdd,
@@ -33,7 +33,7 @@ from spark_replog.log.commands import (
     Truncate,
     encode_command,
 )
-from spark_replog.log.entry import encode_entry
+from spark_replog.log.codec.entry import encode_entry
 from spark_replog.log.results import CommandResult, Outcome
 from spark_replog.log.topic_state import PartitionState, TopicLedgerState
 from spark_replog.testing.simulation import Parts, Process, Scenario, Simulation

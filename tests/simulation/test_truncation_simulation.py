@@ -12,7 +12,7 @@ import pytest
 
 from spark_replog.coordinator.failover import failover_commands
 from spark_replog.coordinator.ledger_append import LedgerAppend
-from spark_replog.log.commands import Append, IsrChange, Truncate
+from spark_replog.log.codec.commands import Append, IsrChange, Truncate
 from spark_replog.log.object_table import ObjectTable
 from spark_replog.log.partition_state import PartitionState
 from spark_replog.log.producer_state import ProducerTable

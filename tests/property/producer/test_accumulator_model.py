@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from spark_replog.errors import ErrorCode, ReplogError
 from spark_replog.ids import TopicPartition
-from spark_replog.log.data_object import data_schema
+from spark_replog.log.codec.data_object import data_schema
 from spark_replog.producer.accumulator import RecordAccumulator
 from spark_replog.producer.buffer_pool import BufferPool, PinnedBytes
 from spark_replog.producer.columns import row_sizes

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from spark_replog.config import ProducerConfig
 from spark_replog.ids import new_id
-from spark_replog.log.data_object import decode_section
+from spark_replog.log.codec.data_object import decode_section
 from spark_replog.log.write_plan import TopicPlan, WritePlan
 from spark_replog.producer.murmur2 import murmur2_array
 from spark_replog.producer.task_writer import TaskWriter

@@ -8,9 +8,16 @@ import pytest
 
 from spark_replog.errors import ErrorCode, RetriableError
 from spark_replog.ids import new_id
-from spark_replog.log.commands import Append, DataObject, IdentityKind, ProducerIdentity, TopicInit, encode_command
-from spark_replog.log.data_object import HEADERS_TYPE, data_schema, encode_data_object
-from spark_replog.log.entry import encode_entry
+from spark_replog.log.codec.commands import (
+    Append,
+    DataObject,
+    IdentityKind,
+    ProducerIdentity,
+    TopicInit,
+    encode_command,
+)
+from spark_replog.log.codec.data_object import HEADERS_TYPE, data_schema, encode_data_object
+from spark_replog.log.codec.entry import encode_entry
 from spark_replog.log.topic_state import TopicLedgerState
 from spark_replog.storage.open_store import open_store
 from spark_replog.storage.paths import data_key

@@ -16,7 +16,7 @@ from spark_replog.coordinator.controller import Controller
 from spark_replog.coordinator.replica_manager import ReplicaManager
 from spark_replog.coordinator.write_plan import make_write_plan
 from spark_replog.ids import new_id
-from spark_replog.log.commands import Append, IdentityKind, ProducerIdentity
+from spark_replog.log.codec.commands import Append, IdentityKind, ProducerIdentity
 from spark_replog.producer.task_writer import TaskWriter
 from spark_replog.testing.counting_store import CountingStore
 

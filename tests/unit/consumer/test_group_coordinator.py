@@ -20,7 +20,7 @@ from spark_replog.errors import (
     RetriableError,
 )
 from spark_replog.ids import TopicPartition
-from spark_replog.log.group_records import GroupMember, GroupPhase, OffsetAndMetadata
+from spark_replog.log.codec.group_records import GroupMember, GroupPhase, OffsetAndMetadata
 from tests.unit.consumer.support import rows
 
 P0, P1 = TopicPartition("orders", 0), TopicPartition("orders", 1)

@@ -7,7 +7,7 @@ import pytest
 from spark_replog.coordinator.controller import Controller
 from spark_replog.coordinator.group_coordinator import GroupCoordinator
 from spark_replog.coordinator.group_description import describe_group
-from spark_replog.log.group_records import OffsetAndMetadata
+from spark_replog.log.codec.group_records import OffsetAndMetadata
 from tests.unit.consumer.support import P0, rows
 
 

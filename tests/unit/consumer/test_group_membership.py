@@ -8,7 +8,7 @@ from spark_replog import Consumer, TopicPartition
 from spark_replog.coordinator.controller import Controller
 from spark_replog.coordinator.group_coordinator import GroupCoordinator
 from spark_replog.errors import ErrorCode, FencedError, InvalidConfigError, ReplogError, RetriableError
-from spark_replog.log.group_records import GroupPhase
+from spark_replog.log.codec.group_records import GroupPhase
 from tests.unit.consumer.support import rows
 
 P = [TopicPartition("orders", number) for number in range(4)]

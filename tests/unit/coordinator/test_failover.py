@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from spark_replog.coordinator.failover import failover_commands
-from spark_replog.log.commands import (
+from spark_replog.log.codec.commands import (
     Append,
     DataObject,
     IdentityKind,
@@ -15,7 +15,7 @@ from spark_replog.log.commands import (
     Truncate,
     encode_command,
 )
-from spark_replog.log.entry import encode_entry
+from spark_replog.log.codec.entry import encode_entry
 from spark_replog.log.topic_state import TopicLedgerState
 
 ORDERS, OTHER = "a" * 32, "b" * 32

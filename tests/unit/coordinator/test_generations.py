@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from spark_replog.coordinator.generations import next_generation
-from spark_replog.log.commands import (
+from spark_replog.log.codec.commands import (
     Append,
     DataObject,
     GenerationAdvance,
@@ -13,7 +13,7 @@ from spark_replog.log.commands import (
     TopicInit,
     encode_command,
 )
-from spark_replog.log.entry import encode_entry
+from spark_replog.log.codec.entry import encode_entry
 from spark_replog.log.results import Outcome
 from spark_replog.log.topic_state import TopicLedgerState
 

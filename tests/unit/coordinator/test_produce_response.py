@@ -8,7 +8,7 @@ import pytest
 
 from spark_replog.coordinator.produce_response import respond
 from spark_replog.errors import ErrorCode, FencedError, NotFoundError, ReplogError
-from spark_replog.log.commands import Append, IdentityKind, ProducerIdentity
+from spark_replog.log.codec.commands import Append, IdentityKind, ProducerIdentity
 from spark_replog.log.results import CommandResult, Outcome
 
 APPEND = Append(ProducerIdentity("query-1", "query-1", 7, "run-1", IdentityKind.STREAM), "User:a", "", 0, ())

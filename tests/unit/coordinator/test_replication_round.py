@@ -13,7 +13,7 @@ from spark_replog.coordinator.delayed_produce import LeaderAndIsr
 from spark_replog.coordinator.replica_fetcher import CopyJob
 from spark_replog.coordinator.replication_round import Replication, RoundServices, is_replicated, plan_round, run_round
 from spark_replog.errors import ErrorCode, ReplogError
-from spark_replog.log.commands import (
+from spark_replog.log.codec.commands import (
     Append,
     DataObject,
     IdentityKind,
@@ -23,7 +23,7 @@ from spark_replog.log.commands import (
     TopicInit,
     encode_command,
 )
-from spark_replog.log.entry import encode_entry
+from spark_replog.log.codec.entry import encode_entry
 from spark_replog.log.topic_state import TopicLedgerState
 
 TOPIC = "a" * 32

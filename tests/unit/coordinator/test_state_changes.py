@@ -20,9 +20,9 @@ from spark_replog.coordinator.state_changes import (
 )
 from spark_replog.coordinator.state_machines import PartitionPhase, ReplicaPhase, partition_phase, replica_phase
 from spark_replog.errors import ReplogError
-from spark_replog.log.commands import BrokerFence, IsrChange, PartitionsAdd, TopicClose, TopicInit, encode_command
+from spark_replog.log.codec.commands import BrokerFence, IsrChange, PartitionsAdd, TopicClose, TopicInit, encode_command
+from spark_replog.log.codec.entry import encode_entry
 from spark_replog.log.election import NO_LEADER
-from spark_replog.log.entry import encode_entry
 from spark_replog.log.results import Outcome
 from spark_replog.log.topic_state import TopicLedgerState
 

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from spark_replog.log.commands import (
+from spark_replog.log.codec.commands import (
     Append,
     Command,
     DataObject,
@@ -15,7 +15,7 @@ from spark_replog.log.commands import (
     TopicInit,
     encode_command,
 )
-from spark_replog.log.entry import encode_entry
+from spark_replog.log.codec.entry import encode_entry
 from spark_replog.log.topic_state import CommandResult, TopicLedgerState
 
 TOPIC = "ab" * 16

@@ -4,7 +4,7 @@ import pytest
 
 from spark_replog.errors import ReplogError, UnsupportedFormatError
 from spark_replog.log.cluster_state import FEATURE_LEVEL_MAX, ClusterLedgerState
-from spark_replog.log.commands import (
+from spark_replog.log.codec.commands import (
     BrokerRegister,
     FeatureSet,
     LedgerRegister,
@@ -14,7 +14,7 @@ from spark_replog.log.commands import (
     TopicUnpublish,
     encode_command,
 )
-from spark_replog.log.entry import encode_entry
+from spark_replog.log.codec.entry import encode_entry
 
 A, B, C = "a" * 32, "b" * 32, "c" * 32
 

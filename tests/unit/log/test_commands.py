@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from spark_replog.errors import CorruptDataError, ErrorCode, UnsupportedFormatError
 from spark_replog.ids import new_id
 from spark_replog.log.acl import AclBinding, AclOperation, PatternType, Permission, ResourceType
-from spark_replog.log.commands import (
+from spark_replog.log.codec.commands import (
     AclsAdd,
     AclsRemove,
     Append,
@@ -42,9 +42,9 @@ from spark_replog.log.commands import (
     decode_command,
     encode_command,
 )
-from spark_replog.log.entry import decode_entry, encode_entry
+from spark_replog.log.codec.entry import decode_entry, encode_entry
+from spark_replog.log.codec.wire import Reader, Writer
 from spark_replog.log.quota_set import QuotaEntity
-from spark_replog.log.wire import Reader, Writer
 from spark_replog.storage.paths import object_name
 
 YEAR_MS = 31_536_000_000

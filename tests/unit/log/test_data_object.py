@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_replog.errors import CorruptDataError, ErrorCode, InvalidConfigError
-from spark_replog.log.data_object import (
+from spark_replog.log.codec.data_object import (
     BATCH_SIZE_BYTES_TARGET,
     COMPRESSION_TYPES,
     HEADERS_TYPE,

@@ -8,7 +8,7 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_replog.log.commands import (
+from spark_replog.log.codec.commands import (
     Append,
     BrokerFence,
     DataObject,
@@ -24,8 +24,8 @@ from spark_replog.log.commands import (
     Truncate,
     encode_command,
 )
+from spark_replog.log.codec.entry import encode_entry
 from spark_replog.log.election import NO_LEADER
-from spark_replog.log.entry import encode_entry
 from spark_replog.log.topic_state import Outcome, TopicLedgerState
 
 TOPICS = ("a" * 32, "b" * 32)

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_replog.errors import CorruptDataError, ErrorCode, UnsupportedFormatError
-from spark_replog.log.commands import GroupRecords, TopicClose, TopicInit, encode_command
-from spark_replog.log.entry import encode_entry
-from spark_replog.log.group_records import (
+from spark_replog.log.codec.commands import GroupRecords, TopicClose, TopicInit, encode_command
+from spark_replog.log.codec.entry import encode_entry
+from spark_replog.log.codec.group_records import (
     GroupMember,
     GroupMetadata,
     GroupPhase,

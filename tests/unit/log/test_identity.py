@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_replog.log.commands import GenerationAdvance, IdentityKind, ResetPolicy, TopicClose
+from spark_replog.log.codec.commands import GenerationAdvance, IdentityKind, ResetPolicy, TopicClose
 from spark_replog.log.producer_state import TXN_VERSIONS_KEPT
 from spark_replog.log.topic_state import Outcome
 

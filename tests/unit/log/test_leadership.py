@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from spark_replog.errors import ErrorCode
-from spark_replog.log.commands import (
+from spark_replog.log.codec.commands import (
     BrokerFence,
     ConfigSet,
     HoldersAdd,

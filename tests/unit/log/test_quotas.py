@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from spark_replog.log.cluster_state import ClusterLedgerState
-from spark_replog.log.commands import (
+from spark_replog.log.codec.commands import (
     Append,
     DataObject,
     IdentityKind,
@@ -18,7 +18,7 @@ from spark_replog.log.commands import (
     TopicInit,
     encode_command,
 )
-from spark_replog.log.entry import encode_entry
+from spark_replog.log.codec.entry import encode_entry
 from spark_replog.log.produce_rates import ProduceRates, rate_key
 from spark_replog.log.quota_rate import SampledRate, bounded_throttle_time_ms, throttle_time_ms
 from spark_replog.log.quota_set import DEFAULT_NAME, QuotaEntity, QuotaScope, QuotaSet

@@ -6,7 +6,7 @@ import pytest
 
 from spark_replog.coordinator.produce_response import respond
 from spark_replog.errors import ErrorCode
-from spark_replog.log.commands import (
+from spark_replog.log.codec.commands import (
     BatchSequence,
     GenerationAdvance,
     IdentityKind,

@@ -4,7 +4,7 @@ import pytest
 
 from spark_replog.errors import CorruptDataError, ReplogError, UnsupportedFormatError
 from spark_replog.log import partition_state
-from spark_replog.log.commands import (
+from spark_replog.log.codec.commands import (
     Append,
     BrokerRegister,
     ConfigSet,
@@ -20,7 +20,7 @@ from spark_replog.log.commands import (
     TopicInit,
     encode_command,
 )
-from spark_replog.log.entry import encode_entry
+from spark_replog.log.codec.entry import encode_entry
 from spark_replog.log.partition_state import SectionRow
 from spark_replog.log.topic_state import Outcome
 

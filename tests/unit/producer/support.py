@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from spark_replog.config import ProducerConfig
-from spark_replog.log.data_object import decode_section
+from spark_replog.log.codec.data_object import decode_section
 from spark_replog.log.write_plan import WritePlan
 from spark_replog.producer.task_writer import TaskResult, TaskWriter
 from spark_replog.storage.paths import data_key

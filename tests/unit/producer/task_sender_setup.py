@@ -10,7 +10,7 @@ from spark_replog.clock import SYSTEM_CLOCK
 from spark_replog.config import ProducerConfig
 from spark_replog.errors import ErrorCode, OutcomeUnknownError, ReplogError, RetriableError
 from spark_replog.ids import TopicPartition
-from spark_replog.log.data_object import data_schema
+from spark_replog.log.codec.data_object import data_schema
 from spark_replog.log.write_plan import WritePlan
 from spark_replog.producer.accumulator import RecordAccumulator
 from spark_replog.producer.buffer_pool import BufferPool, PinnedBytes

@@ -93,7 +93,7 @@ class TestSlicesAndRecordsTogether:
     def test_order_is_kept_and_no_batch_mixes_them(self, clock: Any) -> None:
         import pyarrow as pa
 
-        from spark_replog.log.data_object import data_schema
+        from spark_replog.log.codec.data_object import data_schema
         from spark_replog.producer.buffer_pool import PinnedBytes
 
         setup = Setup(clock)

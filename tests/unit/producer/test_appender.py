@@ -10,7 +10,7 @@ import pytest
 from spark_replog.config import ProducerConfig
 from spark_replog.coordinator.produce_response import ProduceResponse
 from spark_replog.errors import ErrorCode, OutcomeUnknownError, ReplogError, RetriableError
-from spark_replog.log.commands import Append, DataObject, IdentityKind
+from spark_replog.log.codec.commands import Append, DataObject, IdentityKind
 from spark_replog.producer.committer import Appender
 
 AWAY = RetriableError(ErrorCode.REPLOG_NO_QUORUM, "the roots are away. Try again.")

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from spark_replog.errors import ErrorCode, InvalidConfigError
-from spark_replog.log.data_object import HEADERS_TYPE, TIMESTAMP_TYPE
+from spark_replog.log.codec.data_object import HEADERS_TYPE, TIMESTAMP_TYPE
 from spark_replog.producer.columns import InputColumns, Rows
 
 NOW_MS = 1_700_000_000_123

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_replog.ids import TopicPartition
-from spark_replog.log.data_object import data_schema
+from spark_replog.log.codec.data_object import data_schema
 from spark_replog.producer.columns import row_sizes
 from spark_replog.producer.record_columns import RecordColumns, record_size
 from spark_replog.producer.record_handle import BatchResult

@@ -11,9 +11,9 @@ from spark_replog.log.acl import (
     Permission,
     ResourceType,
 )
+from spark_replog.log.codec.wire import Reader, Writer
 from spark_replog.log.model import ClusterConfigSet
 from spark_replog.log.quota_set import QuotaAlter, QuotaEntity
-from spark_replog.log.wire import Reader, Writer
 
 
 def encode_acls(writer: Writer, command: AclsAdd | AclsRemove) -> None:

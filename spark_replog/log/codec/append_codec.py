@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 
+from spark_replog.log.codec.wire import Reader, Writer, corrupt, unzigzag, zigzag
 from spark_replog.log.model import (
     Append,
     BatchSequence,
@@ -17,7 +18,6 @@ from spark_replog.log.model import (
     Section,
     SequencedAppend,
 )
-from spark_replog.log.wire import Reader, Writer, corrupt, unzigzag, zigzag
 
 SECTIONS_PER_OBJECT_MAX = 1 << 24
 """Sanity bound of the reader: a damaged count must not allocate memory."""

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 from spark_replog.errors import ErrorCode, UnsupportedFormatError
-from spark_replog.log.access_codec import (
+from spark_replog.log.acl import AclsAdd, AclsRemove
+from spark_replog.log.codec.access_codec import (
     decode_acls,
     decode_cluster_config,
     decode_quota_alter,
@@ -18,8 +19,7 @@ from spark_replog.log.access_codec import (
     encode_cluster_config,
     encode_quota_alter,
 )
-from spark_replog.log.acl import AclsAdd, AclsRemove
-from spark_replog.log.append_codec import (
+from spark_replog.log.codec.append_codec import (
     decode_append,
     decode_ids,
     decode_sequenced_append,
@@ -27,7 +27,8 @@ from spark_replog.log.append_codec import (
     encode_ids,
     encode_sequenced_append,
 )
-from spark_replog.log.group_records import decode_record, encode_record
+from spark_replog.log.codec.group_records import decode_record, encode_record
+from spark_replog.log.codec.wire import Reader, Writer, corrupt
 from spark_replog.log.model import (
     Append,
     BatchSequence,
@@ -63,7 +64,6 @@ from spark_replog.log.model import (
 )
 from spark_replog.log.quota_set import QuotaAlter
 from spark_replog.log.results import CommandResult, Judgement, Outcome
-from spark_replog.log.wire import Reader, Writer, corrupt
 
 COMMAND_FORMAT_VERSION = 1
 

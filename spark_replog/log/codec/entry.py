@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from spark_replog.errors import ErrorCode, UnsupportedFormatError
-from spark_replog.log.wire import Reader, Writer
+from spark_replog.log.codec.wire import Reader, Writer
 
 ENTRY_FORMAT_VERSION = 1
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from spark_replog.errors import CorruptDataError, ErrorCode, UnsupportedFormatError
 from spark_replog.ids import TopicId
-from spark_replog.log.wire import Reader, Writer
+from spark_replog.log.codec.wire import Reader, Writer
 
 OFFSET_KEY_VERSION = 1
 GROUP_KEY_VERSION = 2

@@ -1,0 +1,1 @@
+"""Bytes of the log: data objects, entries, commands. Pure."""
