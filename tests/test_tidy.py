@@ -36,14 +36,15 @@ EDGES: dict[str, set[str]] = {
     "storage": set(),
     "log": {"log/codec"},
     "log/codec": {"log"},
+    "log/fold": {"log", "log/codec"},
     "ledger": {"storage"},
-    "cluster": {"config", "storage", "log", "log/codec", "ledger"},
-    "maintenance": {"config", "storage", "log", "log/codec", "ledger", "cluster", "coordinator"},
-    "spark": {"config", "storage", "log", "log/codec", "cluster", "coordinator", "producer", "consumer"},
+    "cluster": {"config", "storage", "log", "log/codec", "log/fold", "ledger"},
+    "maintenance": {"config", "storage", "log/codec", "log/fold", "ledger", "cluster", "coordinator"},
+    "spark": {"config", "storage", "log", "log/codec", "log/fold", "cluster", "coordinator", "producer", "consumer"},
     "cli": {"config", "storage", "log", "cluster", "maintenance", "coordinator", "producer", "consumer"},
-    "coordinator": {"config", "storage", "log", "log/codec", "ledger", "cluster"},
+    "coordinator": {"config", "storage", "log", "log/codec", "log/fold", "ledger", "cluster"},
     "producer": {"config", "storage", "log", "log/codec", "cluster", "coordinator"},
-    "consumer": {"config", "storage", "log", "log/codec", "cluster", "coordinator"},
+    "consumer": {"config", "storage", "log", "log/codec", "log/fold", "cluster", "coordinator"},
 }
 ONLY_IN = {"pyspark": ("spark_replog/spark/", "pyspark_replog/"), "fsspec": ("spark_replog/storage/",)}
 

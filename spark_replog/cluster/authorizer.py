@@ -15,10 +15,10 @@ from spark_replog.config import ALLOW_EVERYONE_KEY, SUPER_USERS_KEY
 from spark_replog.errors import AuthorizationError, ErrorCode, ReplogError, command_line
 from spark_replog.ids import PartitionKey
 from spark_replog.log.acl import CLUSTER_NAME, AclOperation, AclSet, Decision, ResourceType, normal_principal
-from spark_replog.log.cluster_state import ClusterLedgerState
 from spark_replog.log.codec.commands import Append, IdentityKind
+from spark_replog.log.fold.cluster_state import ClusterLedgerState
+from spark_replog.log.fold.topic_state import TopicLedgerState
 from spark_replog.log.model import row_counts
-from spark_replog.log.topic_state import TopicLedgerState
 
 _CODES: Mapping[ResourceType, ErrorCode] = {
     ResourceType.TOPIC: ErrorCode.TOPIC_AUTHORIZATION_FAILED,

@@ -19,8 +19,8 @@ from spark_replog.config import CoordinatorConfig, storage_texts
 from spark_replog.errors import ErrorCode, InvalidConfigError
 from spark_replog.ids import LedgerId, TopicId
 from spark_replog.ledger.ledger import JournalRoot, Ledger, LedgerSettings
-from spark_replog.log.cluster_state import ClusterLedgerState
-from spark_replog.log.topic_state import TopicLedgerState, TopicState
+from spark_replog.log.fold.cluster_state import ClusterLedgerState
+from spark_replog.log.fold.topic_state import TopicLedgerState, TopicState
 from spark_replog.log.unknown_topic import unknown_topic
 from spark_replog.storage.brokers import BrokerSet
 from spark_replog.storage.io_pool import io_pool

@@ -12,8 +12,8 @@ from spark_replog.cluster.cluster import Cluster
 from spark_replog.ids import LedgerId
 from spark_replog.log.acl import normal_principal
 from spark_replog.log.codec.commands import Append
-from spark_replog.log.produce_rates import rate_key
-from spark_replog.log.quota_rate import bounded_throttle_time_ms
+from spark_replog.log.fold.produce_rates import rate_key
+from spark_replog.log.fold.quota_rate import bounded_throttle_time_ms
 from spark_replog.log.quota_set import (
     CONSUMER_BYTE_RATE,
     PRODUCER_BYTE_RATE,

@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 from spark_replog.errors import ErrorCode, ReplogError
 from spark_replog.ids import LedgerId, TopicId
+from spark_replog.log.fold.partition_state import ObjectRef
+from spark_replog.log.fold.topic_state import TopicLedgerState
 from spark_replog.log.model import LogStartReason
-from spark_replog.log.partition_state import ObjectRef
-from spark_replog.log.topic_state import TopicLedgerState
 
 
 class FetchSlice(NamedTuple):

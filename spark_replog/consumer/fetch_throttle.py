@@ -6,7 +6,7 @@ import os
 import threading
 
 from spark_replog.clock import Clock
-from spark_replog.log.quota_rate import SampledRate, bounded_throttle_time_ms
+from spark_replog.log.fold.quota_rate import SampledRate, bounded_throttle_time_ms
 from spark_replog.log.quota_set import FetchQuota, RateKey
 
 THROTTLE_MS_MAX = 15_000

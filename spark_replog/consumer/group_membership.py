@@ -29,7 +29,7 @@ from spark_replog.coordinator.group_subscription import (
 from spark_replog.errors import ErrorCode, FencedError, ReplogError, RetriableError
 from spark_replog.ids import TopicPartition, new_id
 from spark_replog.log.codec.group_records import GroupMember, GroupMetadata, GroupPhase
-from spark_replog.log.group_state import GroupState
+from spark_replog.log.fold.group_state import GroupState
 
 _LOG = logging.getLogger(__name__)
 Listener = Callable[[list[TopicPartition]], None]

@@ -22,7 +22,7 @@ from spark_replog.coordinator.delayed_operation import DelayedOperationPurgatory
 from spark_replog.errors import ErrorCode
 from spark_replog.ids import TopicId, TopicPartition
 from spark_replog.log.acl import AclOperation
-from spark_replog.log.leader_epochs import UNDEFINED_EPOCH
+from spark_replog.log.fold.leader_epochs import UNDEFINED_EPOCH
 
 
 @dataclass(slots=True)

@@ -26,8 +26,8 @@ from spark_replog.log.acl import (
     ResourceType,
     normal_principal,
 )
-from spark_replog.log.cluster_state import ClusterLedgerState
 from spark_replog.log.codec.commands import ClusterConfigSet, encode_command
+from spark_replog.log.fold.cluster_state import ClusterLedgerState
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ from spark_replog.errors import ErrorCode, RetriableError
 from spark_replog.ids import BrokerId, LedgerId
 from spark_replog.ledger.ledger import Ledger
 from spark_replog.log.acl import AclOperation
+from spark_replog.log.fold.topic_state import TopicLedgerState
 from spark_replog.log.results import CommandResult, Outcome
-from spark_replog.log.topic_state import TopicLedgerState
 
 DECIDE_TRIES_MAX = 10
 _OVERTAKEN = frozenset({Outcome.REFUSED, Outcome.INVALID, Outcome.UNKNOWN_TOPIC, Outcome.TOPIC_CLOSED})

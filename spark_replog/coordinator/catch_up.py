@@ -18,7 +18,7 @@ from spark_replog.errors import ReplogError
 from spark_replog.ids import BrokerId, LedgerId
 from spark_replog.ledger.ledger import Ledger
 from spark_replog.log.codec.commands import HoldersAdd, IsrChange, Truncate, encode_command
-from spark_replog.log.topic_state import MissingCopy, TopicLedgerState
+from spark_replog.log.fold.topic_state import MissingCopy, TopicLedgerState
 from spark_replog.storage.brokers import BrokerSet
 
 _log = logging.getLogger(__name__)

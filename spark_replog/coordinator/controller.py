@@ -30,7 +30,6 @@ from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError, co
 from spark_replog.ids import INTERNAL_TOPICS, BrokerId, LedgerId, TopicId, new_id
 from spark_replog.ledger.ledger import Ledger
 from spark_replog.log.acl import AclOperation
-from spark_replog.log.cluster_state import ClusterLedgerState
 from spark_replog.log.codec.commands import (
     ConfigSet,
     LedgerRegister,
@@ -42,7 +41,8 @@ from spark_replog.log.codec.commands import (
     TopicUnpublish,
     encode_command,
 )
-from spark_replog.log.topic_state import TopicLedgerState
+from spark_replog.log.fold.cluster_state import ClusterLedgerState
+from spark_replog.log.fold.topic_state import TopicLedgerState
 
 DEFAULT_REPLICATION_FACTOR_MAX = 3
 

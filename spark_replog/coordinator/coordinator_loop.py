@@ -25,8 +25,8 @@ from spark_replog.errors import ReplogError
 from spark_replog.ids import BrokerId
 from spark_replog.ledger.ledger import Ledger
 from spark_replog.log.codec.commands import PartitionChange, encode_command
-from spark_replog.log.election import elect_preferred
-from spark_replog.log.topic_state import TopicLedgerState
+from spark_replog.log.fold.election import elect_preferred
+from spark_replog.log.fold.topic_state import TopicLedgerState
 
 _log = logging.getLogger(__name__)
 

@@ -14,9 +14,9 @@ from spark_replog.coordinator.delayed_operation import DelayedOperation, Delayed
 from spark_replog.errors import ErrorCode
 from spark_replog.ids import TopicId
 from spark_replog.ledger.ledger import Ledger
-from spark_replog.log.leader_epochs import UNDEFINED_EPOCH, UNDEFINED_OFFSET
-from spark_replog.log.partition_state import PartitionState
-from spark_replog.log.topic_state import TopicLedgerState
+from spark_replog.log.fold.leader_epochs import UNDEFINED_EPOCH, UNDEFINED_OFFSET
+from spark_replog.log.fold.partition_state import PartitionState
+from spark_replog.log.fold.topic_state import TopicLedgerState
 
 FetchKey = tuple[TopicId, int]
 

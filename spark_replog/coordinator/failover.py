@@ -19,8 +19,8 @@ from spark_replog.coordinator.state_changes import leave_isr, live_partitions
 from spark_replog.ids import BrokerId
 from spark_replog.ledger.ledger import Ledger
 from spark_replog.log.codec.commands import IsrChange, Truncate, encode_command
+from spark_replog.log.fold.topic_state import TopicLedgerState
 from spark_replog.log.results import CommandResult, Outcome
-from spark_replog.log.topic_state import TopicLedgerState
 
 _log = logging.getLogger(__name__)
 

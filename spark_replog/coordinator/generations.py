@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from spark_replog.ledger.ledger import Ledger
 from spark_replog.log.codec.commands import GenerationAdvance, encode_command
-from spark_replog.log.topic_state import TopicLedgerState
+from spark_replog.log.fold.topic_state import TopicLedgerState
 
 GENERATIONS_PER_LAG = 7
 """A generation lasts this part of ``gc.floor.lag.ms``: a day of seven."""

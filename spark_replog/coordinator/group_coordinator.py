@@ -29,7 +29,7 @@ from spark_replog.log.codec.group_records import (
     OffsetRecord,
     Record,
 )
-from spark_replog.log.group_state import GroupState
+from spark_replog.log.fold.group_state import GroupState
 
 OFFSET_METADATA_MAX_BYTES = 4096
 OFFSETS_COMMIT_TIMEOUT_MS = 5_000

@@ -12,7 +12,7 @@ from spark_replog.coordinator.group_subscription import decode_assignment
 from spark_replog.errors import NotFoundError
 from spark_replog.ids import TopicPartition
 from spark_replog.log.codec.group_records import GroupMember, OffsetAndMetadata
-from spark_replog.log.group_state import GroupState
+from spark_replog.log.fold.group_state import GroupState
 
 
 @dataclass(frozen=True, slots=True)

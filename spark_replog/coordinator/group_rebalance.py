@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from spark_replog.errors import ErrorCode, FencedError, InvalidConfigError, RetriableError
 from spark_replog.log.codec.group_records import GroupMember, GroupMetadata, GroupPhase
-from spark_replog.log.group_state import judge_member
+from spark_replog.log.fold.group_state import judge_member
 
 SESSION_TIMEOUT_MS_MIN, SESSION_TIMEOUT_MS_MAX = 6_000, 1_800_000
 """Kafka's ``group.min.session.timeout.ms`` and ``group.max.session.timeout.ms``."""

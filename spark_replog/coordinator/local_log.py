@@ -12,8 +12,8 @@ from dataclasses import replace
 from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError, ReplogError, RetriableError
 from spark_replog.ids import INTERNAL_TOPICS, PartitionKey
 from spark_replog.log.codec.commands import Append
-from spark_replog.log.election import NO_LEADER
-from spark_replog.log.topic_state import TopicLedgerState, TopicState
+from spark_replog.log.fold.election import NO_LEADER
+from spark_replog.log.fold.topic_state import TopicLedgerState, TopicState
 
 
 def find_unwritable(

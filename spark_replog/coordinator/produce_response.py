@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from spark_replog.errors import ErrorCode, FencedError, InvalidConfigError, NotFoundError, ReplogError
 from spark_replog.ids import LedgerId, PartitionKey
 from spark_replog.log.codec.commands import Append, SequencedAppend
+from spark_replog.log.fold.topic_state import TopicLedgerState
 from spark_replog.log.model import row_counts
 from spark_replog.log.results import CommandResult, Outcome
-from spark_replog.log.topic_state import TopicLedgerState
 
 _log = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from spark_replog.errors import ErrorCode, FencedError
 from spark_replog.ledger.ledger import Ledger
 from spark_replog.log.codec.commands import ProducerInit, encode_command
-from spark_replog.log.topic_state import TopicLedgerState
+from spark_replog.log.fold.topic_state import TopicLedgerState
 
 
 def claim_producer(

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from spark_replog.coordinator.admin import Admin
 from spark_replog.errors import ErrorCode, InvalidConfigError
 from spark_replog.log.acl import CLUSTER_NAME, AclOperation, ResourceType, normal_principal
-from spark_replog.log.cluster_state import ClusterLedgerState
 from spark_replog.log.codec.commands import QuotaAlter, encode_command
+from spark_replog.log.fold.cluster_state import ClusterLedgerState
 from spark_replog.log.quota_set import (
     DEFAULT_NAME,
     QUOTA_KEYS,

@@ -12,8 +12,8 @@ from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError
 from spark_replog.ids import BrokerId, TopicId
 from spark_replog.ledger.ledger import Ledger
 from spark_replog.log.codec.commands import PartitionChange, encode_command
-from spark_replog.log.partition_state import PartitionState
-from spark_replog.log.topic_state import TopicLedgerState
+from spark_replog.log.fold.partition_state import PartitionState
+from spark_replog.log.fold.topic_state import TopicLedgerState
 
 
 def check_target(target: Sequence[BrokerId], registered: Collection[BrokerId]) -> None:

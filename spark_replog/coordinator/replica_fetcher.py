@@ -22,7 +22,7 @@ from spark_replog.config import CoordinatorConfig
 from spark_replog.errors import CorruptDataError, ErrorCode, ReplogError, RetriableError
 from spark_replog.ids import BrokerId, LedgerId
 from spark_replog.log.codec.commands import DataObject, Section
-from spark_replog.log.topic_state import ObjectRef
+from spark_replog.log.fold.topic_state import ObjectRef
 from spark_replog.storage.brokers import BrokerSet
 from spark_replog.storage.io_pool import io_pool
 from spark_replog.storage.object_store import Buffer, CreateOutcome

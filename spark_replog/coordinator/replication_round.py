@@ -25,7 +25,7 @@ from spark_replog.coordinator.replica_fetcher import CopyJob, ObjectKey, Replica
 from spark_replog.errors import ErrorCode, ReplogError
 from spark_replog.ids import BrokerId, LedgerId, PartitionKey
 from spark_replog.log.codec.commands import Append, Section
-from spark_replog.log.topic_state import PartitionState, TopicLedgerState
+from spark_replog.log.fold.topic_state import PartitionState, TopicLedgerState
 
 _log = logging.getLogger(__name__)
 

@@ -27,8 +27,8 @@ from spark_replog.log.codec.commands import (
     TopicClose,
     TopicInit,
 )
-from spark_replog.log.election import NO_LEADER, elect_reassigned
-from spark_replog.log.topic_state import PartitionState, TopicLedgerState, TopicState
+from spark_replog.log.fold.election import NO_LEADER, elect_reassigned
+from spark_replog.log.fold.topic_state import PartitionState, TopicLedgerState, TopicState
 
 _P, _R = PartitionPhase, ReplicaPhase
 

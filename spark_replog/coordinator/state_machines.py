@@ -13,9 +13,9 @@ from enum import Enum
 
 from spark_replog.errors import ErrorCode, ReplogError
 from spark_replog.ids import BrokerId
-from spark_replog.log.election import NO_LEADER
-from spark_replog.log.partition_state import PartitionState
-from spark_replog.log.topic_state import TopicState
+from spark_replog.log.fold.election import NO_LEADER
+from spark_replog.log.fold.partition_state import PartitionState
+from spark_replog.log.fold.topic_state import TopicState
 
 
 class PartitionPhase(Enum):

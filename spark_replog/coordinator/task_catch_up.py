@@ -18,7 +18,7 @@ from spark_replog.config import CoordinatorConfig
 from spark_replog.coordinator.replica_fetcher import CopyJob, ObjectKey, ReplicaFetcher, copy_job
 from spark_replog.errors import ErrorCode, ReplogError
 from spark_replog.ids import BrokerId, LedgerId
-from spark_replog.log.topic_state import MissingCopy
+from spark_replog.log.fold.topic_state import MissingCopy
 from spark_replog.log.write_plan import MadeCopy, PlannedCopy, WritePlan
 from spark_replog.storage.brokers import BrokerSet
 

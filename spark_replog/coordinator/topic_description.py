@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from spark_replog.cluster.cluster import TopicHandle
 from spark_replog.coordinator.assignment import Assignment
 from spark_replog.ids import BrokerId, LedgerId, TopicId
-from spark_replog.log.topic_state import TopicState
+from spark_replog.log.fold.topic_state import TopicState
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ from spark_replog.coordinator.task_catch_up import plan_copies
 from spark_replog.errors import NotFoundError
 from spark_replog.ids import BrokerId
 from spark_replog.log.acl import AclOperation, ResourceType
-from spark_replog.log.election import NO_LEADER
-from spark_replog.log.topic_state import PartitionState, TopicLedgerState, TopicState
+from spark_replog.log.fold.election import NO_LEADER
+from spark_replog.log.fold.topic_state import PartitionState, TopicLedgerState, TopicState
 from spark_replog.log.write_plan import TopicPlan, WritePlan
 
 

@@ -26,9 +26,9 @@ from spark_replog.ids import BrokerId, LedgerId
 from spark_replog.ledger.journal_rebuild import REBUILD_ROUND_STEP, JournalRebuild
 from spark_replog.ledger.ledger import JournalRoot, Ledger, LedgerSettings
 from spark_replog.ledger.request import Proposal
-from spark_replog.log.cluster_state import ClusterLedgerState
 from spark_replog.log.codec.commands import BrokerRegister, IsrChange, Truncate, encode_command
-from spark_replog.log.topic_state import TopicLedgerState
+from spark_replog.log.fold.cluster_state import ClusterLedgerState
+from spark_replog.log.fold.topic_state import TopicLedgerState
 from spark_replog.maintenance.journal_scrub import scrub_journals
 from spark_replog.maintenance.pair_repair import find_lost_of_pair, rebuild_one_of_pair
 from spark_replog.storage.object_store import CreateOutcome

@@ -14,7 +14,7 @@ import crc32c
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.errors import ReplogError
 from spark_replog.ids import BrokerId, LedgerId
-from spark_replog.log.partition_state import ObjectRef, SectionRef
+from spark_replog.log.fold.partition_state import ObjectRef, SectionRef
 from spark_replog.maintenance.away_roots import AwayRoots
 from spark_replog.storage.paths import data_key
 

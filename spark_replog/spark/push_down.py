@@ -17,7 +17,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from spark_replog.cluster.cluster import Cluster
-from spark_replog.log.partition_state import SectionRef
+from spark_replog.log.fold.partition_state import SectionRef
 from spark_replog.spark.batch_reader import BatchReader
 from spark_replog.spark.options import SourceOptions
 from spark_replog.spark.splitting import OffsetRange

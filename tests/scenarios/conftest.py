@@ -23,7 +23,7 @@ from spark_replog.coordinator.replica_manager import ReplicaManager
 from spark_replog.errors import ErrorCode, OutcomeUnknownError
 from spark_replog.ids import new_id
 from spark_replog.log.codec.commands import Append, DataObject, IdentityKind, ProducerIdentity, ResetPolicy, Section
-from spark_replog.log.topic_state import SectionRef
+from spark_replog.log.fold.topic_state import SectionRef
 from spark_replog.storage.brokers import BrokerSet
 from spark_replog.storage.paths import data_key
 

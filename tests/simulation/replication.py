@@ -34,8 +34,8 @@ from spark_replog.log.codec.commands import (
     encode_command,
 )
 from spark_replog.log.codec.entry import encode_entry
+from spark_replog.log.fold.topic_state import PartitionState, TopicLedgerState
 from spark_replog.log.results import CommandResult, Outcome
-from spark_replog.log.topic_state import PartitionState, TopicLedgerState
 from spark_replog.testing.simulation import Parts, Process, Scenario, Simulation
 from spark_replog.testing.simulation_invariants import Truth, Violation
 

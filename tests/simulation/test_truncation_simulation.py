@@ -13,10 +13,10 @@ import pytest
 from spark_replog.coordinator.failover import failover_commands
 from spark_replog.coordinator.ledger_append import LedgerAppend
 from spark_replog.log.codec.commands import Append, IsrChange, Truncate
-from spark_replog.log.object_table import ObjectTable
-from spark_replog.log.partition_state import PartitionState
-from spark_replog.log.producer_state import ProducerTable
-from spark_replog.log.topic_state import TopicLedgerState
+from spark_replog.log.fold.object_table import ObjectTable
+from spark_replog.log.fold.partition_state import PartitionState
+from spark_replog.log.fold.producer_state import ProducerTable
+from spark_replog.log.fold.topic_state import TopicLedgerState
 from spark_replog.testing.simulation import Scenario
 from tests.simulation.replication import FIGHT, SCENARIO, Rules, Violation, live
 

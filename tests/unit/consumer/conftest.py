@@ -18,7 +18,7 @@ from spark_replog.log.codec.commands import (
 )
 from spark_replog.log.codec.data_object import HEADERS_TYPE, data_schema, encode_data_object
 from spark_replog.log.codec.entry import encode_entry
-from spark_replog.log.topic_state import TopicLedgerState
+from spark_replog.log.fold.topic_state import TopicLedgerState
 from spark_replog.storage.open_store import open_store
 from spark_replog.storage.paths import data_key
 from tests.unit.consumer.support import Store, rows

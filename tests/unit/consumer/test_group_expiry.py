@@ -9,7 +9,7 @@ import pytest
 from spark_replog.coordinator.group_expiry import expired_records
 from spark_replog.coordinator.group_subscription import GroupSubscription, encode_subscription
 from spark_replog.log.codec.group_records import GroupMember, GroupMetadata, GroupPhase, GroupRecord, OffsetAndMetadata
-from spark_replog.log.group_state import GroupState
+from spark_replog.log.fold.group_state import GroupState
 
 RETENTION_MS = 1_000
 TOPICS = {"orders": "id-1", "clicks": "id-2"}

@@ -16,7 +16,7 @@ from spark_replog.log.codec.commands import (
     encode_command,
 )
 from spark_replog.log.codec.entry import encode_entry
-from spark_replog.log.topic_state import TopicLedgerState
+from spark_replog.log.fold.topic_state import TopicLedgerState
 
 ORDERS, OTHER = "a" * 32, "b" * 32
 GONE = frozenset({0})

@@ -14,8 +14,8 @@ from spark_replog.log.codec.commands import (
     encode_command,
 )
 from spark_replog.log.codec.entry import encode_entry
+from spark_replog.log.fold.topic_state import TopicLedgerState
 from spark_replog.log.results import Outcome
-from spark_replog.log.topic_state import TopicLedgerState
 
 TOPIC = "a" * 32
 DAY_MS = 86_400_000

@@ -22,9 +22,9 @@ from spark_replog.coordinator.state_machines import PartitionPhase, ReplicaPhase
 from spark_replog.errors import ReplogError
 from spark_replog.log.codec.commands import BrokerFence, IsrChange, PartitionsAdd, TopicClose, TopicInit, encode_command
 from spark_replog.log.codec.entry import encode_entry
-from spark_replog.log.election import NO_LEADER
+from spark_replog.log.fold.election import NO_LEADER
+from spark_replog.log.fold.topic_state import TopicLedgerState
 from spark_replog.log.results import Outcome
-from spark_replog.log.topic_state import TopicLedgerState
 
 P, R = PartitionPhase, ReplicaPhase
 BROKERS = range(4)

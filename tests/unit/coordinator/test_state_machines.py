@@ -13,9 +13,9 @@ from spark_replog.coordinator.state_machines import (
     replica_phase,
 )
 from spark_replog.errors import ReplogError
-from spark_replog.log.election import NO_LEADER
-from spark_replog.log.partition_state import PartitionState
-from spark_replog.log.topic_state import TopicState
+from spark_replog.log.fold.election import NO_LEADER
+from spark_replog.log.fold.partition_state import PartitionState
+from spark_replog.log.fold.topic_state import TopicState
 
 P, R = PartitionPhase, ReplicaPhase
 

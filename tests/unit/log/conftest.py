@@ -16,7 +16,7 @@ from spark_replog.log.codec.commands import (
     encode_command,
 )
 from spark_replog.log.codec.entry import encode_entry
-from spark_replog.log.topic_state import CommandResult, TopicLedgerState
+from spark_replog.log.fold.topic_state import CommandResult, TopicLedgerState
 
 TOPIC = "ab" * 16
 OTHER = "cd" * 16

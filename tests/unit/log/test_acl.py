@@ -16,9 +16,9 @@ from spark_replog.log.acl import (
     ResourceType,
     normal_principal,
 )
-from spark_replog.log.cluster_state import ClusterLedgerState
 from spark_replog.log.codec.commands import AclsAdd, AclsRemove, ClusterConfigSet, Outcome, encode_command
 from spark_replog.log.codec.entry import encode_entry
+from spark_replog.log.fold.cluster_state import ClusterLedgerState
 
 ALICE = "User:alice"
 READ, WRITE, DESCRIBE, ALL = AclOperation.READ, AclOperation.WRITE, AclOperation.DESCRIBE, AclOperation.ALL

@@ -3,7 +3,6 @@ from __future__ import annotations
 import pytest
 
 from spark_replog.errors import ReplogError, UnsupportedFormatError
-from spark_replog.log.cluster_state import FEATURE_LEVEL_MAX, ClusterLedgerState
 from spark_replog.log.codec.commands import (
     BrokerRegister,
     FeatureSet,
@@ -15,6 +14,7 @@ from spark_replog.log.codec.commands import (
     encode_command,
 )
 from spark_replog.log.codec.entry import encode_entry
+from spark_replog.log.fold.cluster_state import FEATURE_LEVEL_MAX, ClusterLedgerState
 
 A, B, C = "a" * 32, "b" * 32, "c" * 32
 

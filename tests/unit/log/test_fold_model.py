@@ -25,8 +25,8 @@ from spark_replog.log.codec.commands import (
     encode_command,
 )
 from spark_replog.log.codec.entry import encode_entry
-from spark_replog.log.election import NO_LEADER
-from spark_replog.log.topic_state import Outcome, TopicLedgerState
+from spark_replog.log.fold.election import NO_LEADER
+from spark_replog.log.fold.topic_state import Outcome, TopicLedgerState
 
 TOPICS = ("a" * 32, "b" * 32)
 PARTITIONS = 3

@@ -22,9 +22,9 @@ from spark_replog.log.codec.group_records import (
     decode_record,
     encode_record,
 )
-from spark_replog.log.group_state import WRITERS_KEPT
+from spark_replog.log.fold.group_state import WRITERS_KEPT
+from spark_replog.log.fold.topic_state import TopicLedgerState
 from spark_replog.log.results import Outcome
-from spark_replog.log.topic_state import TopicLedgerState
 
 TOPIC = "ab" * 16
 SOURCE = "cd" * 16

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from spark_replog.log.codec.commands import GenerationAdvance, IdentityKind, ResetPolicy, TopicClose
-from spark_replog.log.producer_state import TXN_VERSIONS_KEPT
-from spark_replog.log.topic_state import Outcome
+from spark_replog.log.fold.producer_state import TXN_VERSIONS_KEPT
+from spark_replog.log.fold.topic_state import Outcome
 
 TXN = IdentityKind.TRANSACTIONAL
 BATCH = IdentityKind.TXN_BATCH

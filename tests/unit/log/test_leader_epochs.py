@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from spark_replog.log.leader_epochs import LeaderEpochCache
-from spark_replog.log.partition_state import PartitionState
+from spark_replog.log.fold.leader_epochs import LeaderEpochCache
+from spark_replog.log.fold.partition_state import PartitionState
 
 
 def cache_of(*entries: tuple[int, int]) -> LeaderEpochCache:

@@ -17,7 +17,7 @@ from spark_replog.log.codec.commands import (
     TopicInit,
     Truncate,
 )
-from spark_replog.log.election import NO_LEADER
+from spark_replog.log.fold.election import NO_LEADER
 from spark_replog.log.results import Outcome
 
 UNCLEAN = (("unclean.leader.election.enable", "true"),)

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from spark_replog.log.cluster_state import ClusterLedgerState
 from spark_replog.log.codec.commands import (
     Append,
     DataObject,
@@ -19,10 +18,11 @@ from spark_replog.log.codec.commands import (
     encode_command,
 )
 from spark_replog.log.codec.entry import encode_entry
-from spark_replog.log.produce_rates import ProduceRates, rate_key
-from spark_replog.log.quota_rate import SampledRate, bounded_throttle_time_ms, throttle_time_ms
+from spark_replog.log.fold.cluster_state import ClusterLedgerState
+from spark_replog.log.fold.produce_rates import ProduceRates, rate_key
+from spark_replog.log.fold.quota_rate import SampledRate, bounded_throttle_time_ms, throttle_time_ms
+from spark_replog.log.fold.topic_state import TopicLedgerState
 from spark_replog.log.quota_set import DEFAULT_NAME, QuotaEntity, QuotaScope, QuotaSet
-from spark_replog.log.topic_state import TopicLedgerState
 
 TOPIC, LEDGER = "a" * 32, "b" * 32
 KEY = "producer_byte_rate"

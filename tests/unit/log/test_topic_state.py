@@ -3,7 +3,6 @@ from __future__ import annotations
 import pytest
 
 from spark_replog.errors import CorruptDataError, ReplogError, UnsupportedFormatError
-from spark_replog.log import partition_state
 from spark_replog.log.codec.commands import (
     Append,
     BrokerRegister,
@@ -21,8 +20,9 @@ from spark_replog.log.codec.commands import (
     encode_command,
 )
 from spark_replog.log.codec.entry import encode_entry
-from spark_replog.log.partition_state import SectionRow
-from spark_replog.log.topic_state import Outcome
+from spark_replog.log.fold import partition_state
+from spark_replog.log.fold.partition_state import SectionRow
+from spark_replog.log.fold.topic_state import Outcome
 
 
 def test_offsets_are_prefix_sums_in_task_order(kit):

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from spark_replog.ids import BrokerId, LedgerId
+from spark_replog.log.fold.partition_state import ObjectRef, PartitionState
 from spark_replog.log.model import DataObject, HoldersAdd, Section
-from spark_replog.log.partition_state import ObjectRef, PartitionState
 from spark_replog.log.results import OK, CommandResult, Outcome
 
 

@@ -15,8 +15,13 @@ from spark_replog.errors import ErrorCode, ReplogError
 from spark_replog.ids import BrokerId, LedgerId, TopicId
 from spark_replog.log.codec.commands import decode_command
 from spark_replog.log.codec.entry import decode_entry, encode_entry
-from spark_replog.log.group_state import GroupTable
-from spark_replog.log.leadership import Leadership
+from spark_replog.log.fold.group_state import GroupTable
+from spark_replog.log.fold.leadership import Leadership
+from spark_replog.log.fold.object_table import MissingCopy, ObjectPlace, ObjectTable
+from spark_replog.log.fold.partition_state import ObjectRef, PartitionState, SectionRef
+from spark_replog.log.fold.produce_rates import ProduceRates
+from spark_replog.log.fold.producer_state import ProducerTable
+from spark_replog.log.fold.topic_table import TopicState, TopicTable
 from spark_replog.log.model import (
     Append,
     BrokerFence,
@@ -37,12 +42,7 @@ from spark_replog.log.model import (
     Truncate,
     row_counts,
 )
-from spark_replog.log.object_table import MissingCopy, ObjectPlace, ObjectTable
-from spark_replog.log.partition_state import ObjectRef, PartitionState, SectionRef
-from spark_replog.log.produce_rates import ProduceRates
-from spark_replog.log.producer_state import ProducerTable
 from spark_replog.log.results import OK, CommandResult, Judgement, Outcome
-from spark_replog.log.topic_table import TopicState, TopicTable
 
 
 class TopicLedgerState:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from spark_replog.ids import BrokerId, TopicId
+from spark_replog.log.fold.partition_state import PartitionState
 from spark_replog.log.model import ConfigSet, LogStartAdvance, PartitionsAdd, TopicClose, TopicInit
-from spark_replog.log.partition_state import PartitionState
 from spark_replog.log.results import OK, CommandResult, Outcome
 
 LOG_APPEND_TIME = "LogAppendTime"

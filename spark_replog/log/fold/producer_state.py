@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from spark_replog.ids import TopicId
+from spark_replog.log.fold.sequence_state import SequenceTable
 from spark_replog.log.model import Append, IdentityKind, ProducerIdentity, ResetPolicy, SequencedAppend, row_counts
 from spark_replog.log.results import OffsetRanges, Outcome
-from spark_replog.log.sequence_state import SequenceTable
 
 RowCounts = Mapping[tuple[TopicId, int], int]
 TXN_VERSIONS_KEPT = 1000

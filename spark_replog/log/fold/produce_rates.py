@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from spark_replog.log.acl import normal_principal
+from spark_replog.log.fold.quota_rate import SAMPLE_COUNT, WINDOW_MS, SampledRate
 from spark_replog.log.model import Append
-from spark_replog.log.quota_rate import SAMPLE_COUNT, WINDOW_MS, SampledRate
 from spark_replog.log.quota_set import QuotaScope, RateKey
 
 

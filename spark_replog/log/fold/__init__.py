@@ -1,0 +1,1 @@
+"""What decided entries mean: topics, offsets, leader epochs, producers, groups, quotas. Pure."""
