@@ -34,7 +34,7 @@ from spark_replog.log.codec.commands import (
 )
 from spark_replog.log.codec.entry import encode_entry
 from spark_replog.log.fold.topic_state import TopicLedgerState
-from spark_replog.producer.task_writer import TaskWriter
+from spark_replog.write.task_writer import TaskWriter
 
 TASKS, PARTITIONS, RUNS = 16, 64, 15
 

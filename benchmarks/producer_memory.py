@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.producer_store import TOPIC, make_input, make_store, read_input
 from spark_replog.config import ProducerConfig
-from spark_replog.producer.task_writer import TaskWriter
+from spark_replog.write.task_writer import TaskWriter
 
 MIB = 1024 * 1024
 

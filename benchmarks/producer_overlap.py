@@ -24,12 +24,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.producer_store import TOPIC, make_input, make_store, read_input
 from spark_replog.config import ProducerConfig
-from spark_replog.producer import transport
-from spark_replog.producer.task_writer import TaskWriter
 from spark_replog.storage.brokers import BrokerSet
 from spark_replog.storage.io_pool import io_pool
 from spark_replog.storage.object_store import ObjectStore
 from spark_replog.testing.faulty_store import FaultRates, FaultyStore
+from spark_replog.write import transport
+from spark_replog.write.task_writer import TaskWriter
 
 MIB = 1024 * 1024
 CASES = {"overlapped": 5, "one in flight": 1, "switched off": 1}

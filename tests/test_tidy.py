@@ -39,11 +39,12 @@ EDGES: dict[str, set[str]] = {
     "log/fold": {"log", "log/codec"},
     "ledger": {"storage"},
     "cluster": {"config", "storage", "log", "log/codec", "log/fold", "ledger"},
+    "write": {"config", "storage", "log", "log/codec"},
     "maintenance": {"config", "storage", "log/codec", "log/fold", "ledger", "cluster", "coordinator"},
-    "spark": {"config", "storage", "log", "log/codec", "log/fold", "cluster", "coordinator", "producer", "consumer"},
+    "spark": {"config", "storage", "log", "log/codec", "log/fold", "cluster", "write", "coordinator", "consumer"},
     "cli": {"config", "storage", "log", "cluster", "maintenance", "coordinator", "producer", "consumer"},
     "coordinator": {"config", "storage", "log", "log/codec", "log/fold", "ledger", "cluster"},
-    "producer": {"config", "storage", "log", "log/codec", "cluster", "coordinator"},
+    "producer": {"config", "storage", "log", "log/codec", "cluster", "write", "coordinator"},
     "consumer": {"config", "storage", "log", "log/codec", "log/fold", "cluster", "coordinator"},
 }
 ONLY_IN = {"pyspark": ("spark_replog/spark/", "pyspark_replog/"), "fsspec": ("spark_replog/storage/",)}
@@ -169,8 +170,8 @@ def test_only_these_delete_from_a_root():
         "cli/demo.py",  # the folder that it has just made
         "coordinator/replica_fetcher.py",  # a bad copy that a repair replaces, once good bytes are in hand
         "maintenance/repair.py",  # what keeps a root that went back in time in or out: replog.json, `out`
-        "producer/task_writer.py",  # own objects, before anybody was told of them
-        "producer/transport.py",
+        "write/task_writer.py",  # own objects, before anybody was told of them
+        "write/transport.py",
         "spark/registration.py",  # a folder of this process
     }
 

@@ -10,16 +10,16 @@ import pyarrow as pa
 
 from spark_replog.clock import SYSTEM_CLOCK, Clock
 from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError
-from spark_replog.producer.accumulator import RecordAccumulator
-from spark_replog.producer.arrow_appender import ArrowAppender
-from spark_replog.producer.columns import InputColumns
-from spark_replog.producer.interceptors import Interceptors
-from spark_replog.producer.partitioner import UserPartitioner, check_arrow_partitioner
 from spark_replog.producer.producer_metadata import ProducerMetadata, TopicEntry
-from spark_replog.producer.record_handle import RecordHandle, RecordMetadata
-from spark_replog.producer.row_router import RowRouter
-from spark_replog.producer.serializers import Serializer, serialize_columns
 from spark_replog.producer.settings import ProducerSettings
+from spark_replog.write.accumulator import RecordAccumulator
+from spark_replog.write.arrow_appender import ArrowAppender
+from spark_replog.write.columns import InputColumns
+from spark_replog.write.interceptors import Interceptors
+from spark_replog.write.partitioner import UserPartitioner, check_arrow_partitioner
+from spark_replog.write.record_handle import RecordHandle, RecordMetadata
+from spark_replog.write.row_router import RowRouter
+from spark_replog.write.serializers import Serializer, serialize_columns
 
 
 class TableHandle:

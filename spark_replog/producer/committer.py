@@ -31,12 +31,12 @@ from spark_replog.log.codec.commands import (
     ProducerIdentity,
     SequencedAppend,
 )
-from spark_replog.producer.backoff import ExponentialBackoff
-from spark_replog.producer.delivery import Delivered, DeliveryResult, PartitionResponse
-from spark_replog.producer.in_flight import DataRequest
 from spark_replog.producer.metrics import ProducerMetrics
-from spark_replog.producer.producer_batch import NO_SEQUENCE
 from spark_replog.storage.io_pool import io_pool
+from spark_replog.write.backoff import ExponentialBackoff
+from spark_replog.write.delivery import Delivered, DeliveryResult, PartitionResponse
+from spark_replog.write.in_flight import DataRequest
+from spark_replog.write.producer_batch import NO_SEQUENCE
 
 Place = tuple[TopicId, int]
 

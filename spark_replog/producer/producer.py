@@ -19,21 +19,21 @@ from spark_replog.cluster.cluster import Cluster, StorePath
 from spark_replog.errors import ErrorCode, FencedError, InvalidConfigError, ReplogError
 from spark_replog.ids import TopicPartition
 from spark_replog.producer.arrow_sender import TableHandle
-from spark_replog.producer.columns import ROW_OVERHEAD_BYTES
-from spark_replog.producer.interceptors import Interceptors, ProducerRecord
 from spark_replog.producer.metrics import ProducerMetrics
-from spark_replog.producer.partition_queue import PartitionQueue
-from spark_replog.producer.partitioner import make_partitioner
 from spark_replog.producer.producer_metadata import TopicEntry, invalid_topic
 from spark_replog.producer.producer_parts import build_parts
 from spark_replog.producer.record_checks import checked_headers, checked_partition, checked_time
-from spark_replog.producer.record_columns import record_size
-from spark_replog.producer.record_handle import BatchResult, RecordHandle, RecordMetadata
-from spark_replog.producer.row_router import too_large
-from spark_replog.producer.serializers import BytesSerializer, make_serializer, serialize
 from spark_replog.producer.settings import ProducerSettings
-from spark_replog.producer.sticky_partitioner import StickyPartitioner
 from spark_replog.producer.transactions import TransactionCoordinator, TransactionState
+from spark_replog.write.columns import ROW_OVERHEAD_BYTES
+from spark_replog.write.interceptors import Interceptors, ProducerRecord
+from spark_replog.write.partition_queue import PartitionQueue
+from spark_replog.write.partitioner import make_partitioner
+from spark_replog.write.record_columns import record_size
+from spark_replog.write.record_handle import BatchResult, RecordHandle, RecordMetadata
+from spark_replog.write.row_router import too_large
+from spark_replog.write.serializers import BytesSerializer, make_serializer, serialize
+from spark_replog.write.sticky_partitioner import StickyPartitioner
 
 _numbers = itertools.count(1)
 _producers: weakref.WeakSet[Producer] = weakref.WeakSet()

@@ -19,12 +19,12 @@ from spark_replog.coordinator.write_plan import make_write_plan
 from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError, ReplogError, RetriableError, command_line
 from spark_replog.ids import INTERNAL_TOPICS, TopicPartition, is_valid_topic_name
 from spark_replog.log.write_plan import TopicPlan, WritePlan
-from spark_replog.producer.accumulator import RecordAccumulator
-from spark_replog.producer.murmur2 import partition_of
-from spark_replog.producer.partition_queue import PartitionQueue
-from spark_replog.producer.row_router import destination_of, row_limit
 from spark_replog.producer.settings import ProducerSettings
-from spark_replog.producer.sticky_partitioner import StickyPartitioner
+from spark_replog.write.accumulator import RecordAccumulator
+from spark_replog.write.murmur2 import partition_of
+from spark_replog.write.partition_queue import PartitionQueue
+from spark_replog.write.row_router import destination_of, row_limit
+from spark_replog.write.sticky_partitioner import StickyPartitioner
 
 logger = logging.getLogger(__name__)
 

@@ -13,23 +13,23 @@ from spark_replog.coordinator.replica_manager import ReplicaManager
 from spark_replog.errors import ReplogError
 from spark_replog.ids import new_id
 from spark_replog.log.write_plan import WritePlan
-from spark_replog.producer.accumulator import RecordAccumulator
 from spark_replog.producer.arrow_sender import ArrowSender
-from spark_replog.producer.buffer_pool import BufferPool
 from spark_replog.producer.committer import Appender, Committer
-from spark_replog.producer.interceptors import Interceptors
 from spark_replog.producer.metrics import ProducerMetrics
-from spark_replog.producer.object_builder import ObjectBuilder
-from spark_replog.producer.partitioner import UserPartitioner
 from spark_replog.producer.producer_metadata import ProducerMetadata
-from spark_replog.producer.sender import Sender
 from spark_replog.producer.sender_thread import SenderThread
-from spark_replog.producer.sequences import ProducerSequences
-from spark_replog.producer.serializers import Serializer
 from spark_replog.producer.settings import ProducerSettings
-from spark_replog.producer.task_writer import pool_bytes_of
 from spark_replog.producer.transactions import TransactionCoordinator
-from spark_replog.producer.transport import PutTransport
+from spark_replog.write.accumulator import RecordAccumulator
+from spark_replog.write.buffer_pool import BufferPool
+from spark_replog.write.interceptors import Interceptors
+from spark_replog.write.object_builder import ObjectBuilder
+from spark_replog.write.partitioner import UserPartitioner
+from spark_replog.write.sender import Sender
+from spark_replog.write.sequences import ProducerSequences
+from spark_replog.write.serializers import Serializer
+from spark_replog.write.task_writer import pool_bytes_of
+from spark_replog.write.transport import PutTransport
 
 logger = logging.getLogger(__name__)
 

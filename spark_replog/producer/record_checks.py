@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from spark_replog.errors import ErrorCode, InvalidConfigError
-from spark_replog.producer.record_columns import Headers
+from spark_replog.write.record_columns import Headers
 
 
 def checked_partition(partition: object) -> int:

@@ -10,11 +10,11 @@ from concurrent.futures import Future
 
 from spark_replog.clock import Clock
 from spark_replog.errors import ErrorCode, ReplogError
-from spark_replog.producer.accumulator import RecordAccumulator
 from spark_replog.producer.producer_metadata import ProducerMetadata
-from spark_replog.producer.sender import Sender
-from spark_replog.producer.sticky_partitioner import NodeAvailability
-from spark_replog.producer.transport import PutTransport
+from spark_replog.write.accumulator import RecordAccumulator
+from spark_replog.write.sender import Sender
+from spark_replog.write.sticky_partitioner import NodeAvailability
+from spark_replog.write.transport import PutTransport
 
 logger = logging.getLogger(__name__)
 

@@ -22,11 +22,11 @@ from spark_replog.ids import LedgerId, new_id
 from spark_replog.log.acl import AclOperation
 from spark_replog.log.codec.commands import Append, BatchSequence, IdentityKind
 from spark_replog.producer.committer import Answer, Appender, StoredObject, results_of
-from spark_replog.producer.delivery import Delivered, DeliveryResult
-from spark_replog.producer.in_flight import DataRequest
 from spark_replog.producer.metrics import ProducerMetrics
-from spark_replog.producer.record_handle import BatchResult
 from spark_replog.storage.io_pool import io_pool
+from spark_replog.write.delivery import Delivered, DeliveryResult
+from spark_replog.write.in_flight import DataRequest
+from spark_replog.write.record_handle import BatchResult
 
 
 class TransactionState(Enum):

@@ -205,7 +205,7 @@ def _write_task(
         )
     if first is None or tasks is None:
         return WriteMessage(task.query_id, task.batch_id, task.run_id, task_id, (), 0, 0, 0)
-    from spark_replog.producer.task_writer import TaskWriter
+    from spark_replog.write.task_writer import TaskWriter
 
     plan, brokers = tasks
     writer = TaskWriter(

@@ -15,8 +15,8 @@ from spark_replog.coordinator.write_plan import make_write_plan
 from spark_replog.errors import ErrorCode, RetriableError
 from spark_replog.log.codec.commands import Append, IdentityKind, ProducerIdentity
 from spark_replog.log.results import Outcome
-from spark_replog.producer.task_writer import TaskWriter
 from spark_replog.storage.brokers import BrokerSet
+from spark_replog.write.task_writer import TaskWriter
 
 FAST = CoordinatorConfig(replica_rejoin_wait_ms=0, replica_lag_time_max_ms=500)
 

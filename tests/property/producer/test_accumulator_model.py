@@ -14,13 +14,13 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from spark_replog.errors import ErrorCode, ReplogError
 from spark_replog.ids import TopicPartition
 from spark_replog.log.codec.data_object import data_schema
-from spark_replog.producer.accumulator import RecordAccumulator
-from spark_replog.producer.buffer_pool import BufferPool, PinnedBytes
-from spark_replog.producer.columns import row_sizes
-from spark_replog.producer.partition_queue import Destination, PartitionQueue
-from spark_replog.producer.producer_batch import BatchState, ProducerBatch
-from spark_replog.producer.record_columns import record_size
-from spark_replog.producer.record_handle import RecordHandle
+from spark_replog.write.accumulator import RecordAccumulator
+from spark_replog.write.buffer_pool import BufferPool, PinnedBytes
+from spark_replog.write.columns import row_sizes
+from spark_replog.write.partition_queue import Destination, PartitionQueue
+from spark_replog.write.producer_batch import BatchState, ProducerBatch
+from spark_replog.write.record_columns import record_size
+from spark_replog.write.record_handle import RecordHandle
 
 TOTAL_BYTES = 1 << 20
 BATCH_BYTES = 120

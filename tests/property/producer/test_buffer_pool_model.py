@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from spark_replog.clock import SYSTEM_CLOCK
-from spark_replog.producer.buffer_pool import BufferPool
+from spark_replog.write.buffer_pool import BufferPool
 
 TOTAL_BYTES = 20
 POOLABLE_BYTES = 4

@@ -17,8 +17,8 @@ from spark_replog.coordinator.replica_manager import ReplicaManager
 from spark_replog.coordinator.write_plan import make_write_plan
 from spark_replog.ids import new_id
 from spark_replog.log.codec.commands import Append, IdentityKind, ProducerIdentity
-from spark_replog.producer.task_writer import TaskWriter
 from spark_replog.testing.counting_store import CountingStore
+from spark_replog.write.task_writer import TaskWriter
 
 TIME = pa.timestamp("us", tz="UTC")
 

@@ -7,12 +7,12 @@ from typing import Any
 
 from spark_replog.errors import ErrorCode, ReplogError
 from spark_replog.ids import TopicPartition
-from spark_replog.producer.accumulator import RecordAccumulator
-from spark_replog.producer.buffer_pool import BufferPool
-from spark_replog.producer.partition_queue import Destination
-from spark_replog.producer.producer_batch import ProducerBatch
-from spark_replog.producer.record_columns import record_size
-from spark_replog.producer.record_handle import RecordHandle
+from spark_replog.write.accumulator import RecordAccumulator
+from spark_replog.write.buffer_pool import BufferPool
+from spark_replog.write.partition_queue import Destination
+from spark_replog.write.producer_batch import ProducerBatch
+from spark_replog.write.record_columns import record_size
+from spark_replog.write.record_handle import RecordHandle
 
 NODE_1 = Destination("ledger", 0, (0,), None, "none")
 NODE_2 = Destination("ledger", 0, (1,), None, "none")

@@ -11,8 +11,8 @@ import pyarrow as pa
 from spark_replog.config import ProducerConfig
 from spark_replog.log.codec.data_object import decode_section
 from spark_replog.log.write_plan import WritePlan
-from spark_replog.producer.task_writer import TaskResult, TaskWriter
 from spark_replog.storage.paths import data_key
+from spark_replog.write.task_writer import TaskResult, TaskWriter
 
 QUICK = ProducerConfig(
     replica_grace_ms=30,

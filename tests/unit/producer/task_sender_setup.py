@@ -12,13 +12,13 @@ from spark_replog.errors import ErrorCode, OutcomeUnknownError, ReplogError, Ret
 from spark_replog.ids import TopicPartition
 from spark_replog.log.codec.data_object import data_schema
 from spark_replog.log.write_plan import WritePlan
-from spark_replog.producer.accumulator import RecordAccumulator
-from spark_replog.producer.buffer_pool import BufferPool, PinnedBytes
-from spark_replog.producer.in_flight import DataRequest
-from spark_replog.producer.object_builder import ObjectBuilder
-from spark_replog.producer.partition_queue import Destination
-from spark_replog.producer.sender import Sender
-from spark_replog.producer.task_writer import TaskReport
+from spark_replog.write.accumulator import RecordAccumulator
+from spark_replog.write.buffer_pool import BufferPool, PinnedBytes
+from spark_replog.write.in_flight import DataRequest
+from spark_replog.write.object_builder import ObjectBuilder
+from spark_replog.write.partition_queue import Destination
+from spark_replog.write.sender import Sender
+from spark_replog.write.task_writer import TaskReport
 from tests.unit.producer.sender_setup import FakeTransport
 
 RETRIABLE = OutcomeUnknownError(ErrorCode.REPLOG_STORE_OUTCOME_UNKNOWN, "lost.")

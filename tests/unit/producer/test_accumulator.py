@@ -9,11 +9,11 @@ from spark_replog.clock import SYSTEM_CLOCK
 from spark_replog.errors import ErrorCode, ReplogError, RetriableError
 from spark_replog.ids import TopicPartition
 from spark_replog.log.codec.data_object import data_schema
-from spark_replog.producer.accumulator import RecordAccumulator
-from spark_replog.producer.buffer_pool import BufferPool, PinnedBytes
-from spark_replog.producer.columns import row_sizes
-from spark_replog.producer.partition_queue import Destination
-from spark_replog.producer.producer_batch import BatchState, ProducerBatch
+from spark_replog.write.accumulator import RecordAccumulator
+from spark_replog.write.buffer_pool import BufferPool, PinnedBytes
+from spark_replog.write.columns import row_sizes
+from spark_replog.write.partition_queue import Destination
+from spark_replog.write.producer_batch import BatchState, ProducerBatch
 
 GONE = ReplogError(ErrorCode.INVALID_REQUEST, "gone.")
 NODE_1 = Destination("ledger", 0, (0, 1), None, "none")

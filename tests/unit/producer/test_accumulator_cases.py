@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from spark_replog.errors import ReplogError
-from spark_replog.producer.partition_queue import Destination
-from spark_replog.producer.producer_batch import BatchState, ProducerBatch
-from spark_replog.producer.record_handle import BatchResult, RecordHandle
+from spark_replog.write.partition_queue import Destination
+from spark_replog.write.producer_batch import BatchState, ProducerBatch
+from spark_replog.write.record_handle import BatchResult, RecordHandle
 from tests.unit.producer.accumulator_setup import ERROR, NODE_1, NODE_2, TP, Setup, put_back, records
 
 

@@ -9,10 +9,10 @@ import pytest
 
 from spark_replog.clock import SYSTEM_CLOCK
 from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError, RetriableError
-from spark_replog.producer.accumulator import RecordAccumulator
-from spark_replog.producer.buffer_pool import BufferPool
-from spark_replog.producer.partition_queue import Destination
-from spark_replog.producer.record_handle import RecordHandle
+from spark_replog.write.accumulator import RecordAccumulator
+from spark_replog.write.buffer_pool import BufferPool
+from spark_replog.write.partition_queue import Destination
+from spark_replog.write.record_handle import RecordHandle
 from tests.unit.producer.accumulator_setup import NODE_1, NODE_2, TP, Setup, records
 
 
@@ -94,7 +94,7 @@ class TestSlicesAndRecordsTogether:
         import pyarrow as pa
 
         from spark_replog.log.codec.data_object import data_schema
-        from spark_replog.producer.buffer_pool import PinnedBytes
+        from spark_replog.write.buffer_pool import PinnedBytes
 
         setup = Setup(clock)
         rows = pa.RecordBatch.from_pydict(

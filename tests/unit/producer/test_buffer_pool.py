@@ -10,7 +10,7 @@ import pytest
 
 from spark_replog.clock import SYSTEM_CLOCK
 from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError, RetriableError
-from spark_replog.producer.buffer_pool import BufferPool, PinnedBytes
+from spark_replog.write.buffer_pool import BufferPool, PinnedBytes
 
 WAIT_SECONDS = 10
 STRESS_ROUNDS = 10_000

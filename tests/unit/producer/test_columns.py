@@ -8,7 +8,7 @@ import pytest
 
 from spark_replog.errors import ErrorCode, InvalidConfigError
 from spark_replog.log.codec.data_object import HEADERS_TYPE, TIMESTAMP_TYPE
-from spark_replog.producer.columns import InputColumns, Rows
+from spark_replog.write.columns import InputColumns, Rows
 
 NOW_MS = 1_700_000_000_123
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))

@@ -10,10 +10,10 @@ import pytest
 
 from spark_replog.errors import ErrorCode, ReplogError
 from spark_replog.producer.committer import StoredObject, _next_group
-from spark_replog.producer.delivery import Delivered, DeliveryResult, PartitionResponse
-from spark_replog.producer.producer_batch import SEQUENCE_MAX, increment_sequence
-from spark_replog.producer.record_handle import RecordHandle
-from spark_replog.producer.sequences import EPOCH_MAX
+from spark_replog.write.delivery import Delivered, DeliveryResult, PartitionResponse
+from spark_replog.write.producer_batch import SEQUENCE_MAX, increment_sequence
+from spark_replog.write.record_handle import RecordHandle
+from spark_replog.write.sequences import EPOCH_MAX
 from tests.unit.producer.sender_setup import (
     CONFIG,
     DISCONNECT,

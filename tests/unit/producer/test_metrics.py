@@ -9,10 +9,10 @@ import pyarrow as pa
 import pytest
 
 from spark_replog.errors import ErrorCode, ReplogError, RetriableError
-from spark_replog.producer.buffer_pool import BufferPool
 from spark_replog.producer.metrics import ProducerMetrics, Sampled
 from spark_replog.producer.producer import Producer
 from spark_replog.testing.faulty_store import Fault
+from spark_replog.write.buffer_pool import BufferPool
 
 PAGE = Path(__file__).parents[3] / "docs/producer.md"
 WINDOW_SECONDS = 30

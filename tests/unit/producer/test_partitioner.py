@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from spark_replog.errors import ErrorCode, InvalidConfigError
-from spark_replog.producer.partitioner import BuiltInPartitioner, TopicPartitioner, load_partitioner
+from spark_replog.write.partitioner import BuiltInPartitioner, TopicPartitioner, load_partitioner
 
 
 class Draws(random.Random):

@@ -9,12 +9,12 @@ import pytest
 
 from spark_replog.clock import SYSTEM_CLOCK
 from spark_replog.ids import TopicPartition
-from spark_replog.producer.accumulator import RecordAccumulator
-from spark_replog.producer.buffer_pool import BufferPool
-from spark_replog.producer.murmur2 import murmur2, murmur2_array, partition_of
-from spark_replog.producer.partition_queue import Destination
-from spark_replog.producer.partitioner import RoundRobinPartitioner, make_partitioner
-from spark_replog.producer.sticky_partitioner import NodeAvailability, StickyPartitioner
+from spark_replog.write.accumulator import RecordAccumulator
+from spark_replog.write.buffer_pool import BufferPool
+from spark_replog.write.murmur2 import murmur2, murmur2_array, partition_of
+from spark_replog.write.partition_queue import Destination
+from spark_replog.write.partitioner import RoundRobinPartitioner, make_partitioner
+from spark_replog.write.sticky_partitioner import NodeAvailability, StickyPartitioner
 
 NODES = [Destination("L", 0, (number,), None, "none") for number in range(2)]
 VECTORS = {

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 from spark_replog.errors import ErrorCode, InvalidConfigError, OutcomeUnknownError, ReplogError, RetriableError
-from spark_replog.producer.murmur2 import partition_of
 from spark_replog.testing.faulty_store import Fault
+from spark_replog.write.murmur2 import partition_of
 
 
 def code_of(handle):

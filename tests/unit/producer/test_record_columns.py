@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from spark_replog.ids import TopicPartition
 from spark_replog.log.codec.data_object import data_schema
-from spark_replog.producer.columns import row_sizes
-from spark_replog.producer.record_columns import RecordColumns, record_size
-from spark_replog.producer.record_handle import BatchResult
+from spark_replog.write.columns import row_sizes
+from spark_replog.write.record_columns import RecordColumns, record_size
+from spark_replog.write.record_handle import BatchResult
 
 LIMIT_BYTES = 400
 record_strategy = st.tuples(

@@ -9,7 +9,7 @@ import pytest
 
 from spark_replog.errors import ErrorCode, ReplogError, RetriableError
 from spark_replog.ids import TopicPartition
-from spark_replog.producer.record_handle import UNKNOWN_OFFSET, BatchResult, RecordHandle, RecordMetadata
+from spark_replog.write.record_handle import UNKNOWN_OFFSET, BatchResult, RecordHandle, RecordMetadata
 
 ERROR = RetriableError(ErrorCode.NOT_ENOUGH_REPLICAS, "too few.")
 OTHER = ReplogError(ErrorCode.INVALID_RECORD, "bad.")

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from spark_replog.errors import ErrorCode, ReplogError
-from spark_replog.producer.delivery import DeliveryResult, PartitionResponse
-from spark_replog.producer.record_handle import RecordHandle
+from spark_replog.write.delivery import DeliveryResult, PartitionResponse
+from spark_replog.write.record_handle import RecordHandle
 from tests.unit.producer.sender_setup import (
     CONFIG,
     DISCONNECT,

@@ -17,18 +17,18 @@ from spark_replog.errors import ErrorCode, OutcomeUnknownError, ReplogError, Ret
 from spark_replog.ids import TopicPartition
 from spark_replog.log.codec.data_object import decode_section
 from spark_replog.log.write_plan import TopicPlan, WritePlan
-from spark_replog.producer.accumulator import RecordAccumulator
-from spark_replog.producer.buffer_pool import BufferPool
-from spark_replog.producer.delivery import Delivered, DeliveryResult, PartitionResponse
-from spark_replog.producer.in_flight import DataRequest
-from spark_replog.producer.object_builder import ObjectBuilder
-from spark_replog.producer.partition_queue import Destination
-from spark_replog.producer.record_columns import record_size
-from spark_replog.producer.record_handle import RecordHandle
-from spark_replog.producer.sender import Sender
-from spark_replog.producer.sequences import ProducerSequences
-from spark_replog.producer.transport import PutTransport
 from spark_replog.testing.faulty_store import FaultRates, FaultyStore
+from spark_replog.write.accumulator import RecordAccumulator
+from spark_replog.write.buffer_pool import BufferPool
+from spark_replog.write.delivery import Delivered, DeliveryResult, PartitionResponse
+from spark_replog.write.in_flight import DataRequest
+from spark_replog.write.object_builder import ObjectBuilder
+from spark_replog.write.partition_queue import Destination
+from spark_replog.write.record_columns import record_size
+from spark_replog.write.record_handle import RecordHandle
+from spark_replog.write.sender import Sender
+from spark_replog.write.sequences import ProducerSequences
+from spark_replog.write.transport import PutTransport
 
 THREADS = 8
 RECORDS = 400

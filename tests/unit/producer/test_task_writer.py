@@ -14,9 +14,9 @@ import pytest
 from spark_replog.config import TaskHooks
 from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError, ReplogError, RetriableError
 from spark_replog.log.write_plan import TopicPlan
-from spark_replog.producer.task_writer import TaskResult, TaskWriter, pool_bytes_of
 from spark_replog.storage.paths import data_key
 from spark_replog.testing.faulty_store import FaultRates, FaultyStore
+from spark_replog.write.task_writer import TaskResult, TaskWriter, pool_bytes_of
 from tests.unit.producer.support import HEADERS, QUICK, Task, batch, written
 
 

@@ -12,10 +12,10 @@ import pytest
 
 from spark_replog.errors import ErrorCode, InvalidConfigError, RetriableError
 from spark_replog.log.write_plan import TopicPlan, WritePlan
-from spark_replog.producer.task_writer import TaskResult, TaskWriter
 from spark_replog.storage.brokers import write_root_files
 from spark_replog.storage.paths import ROOT_FILE_KEY, data_key, ledger_folders
 from spark_replog.testing.faulty_store import Fault, FaultRates, FaultyStore
+from spark_replog.write.task_writer import TaskResult, TaskWriter
 from tests.unit.producer.support import QUICK, Task, batch, written
 
 

@@ -22,20 +22,20 @@ from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError
 from spark_replog.ids import LedgerId
 from spark_replog.log.model import DataObject
 from spark_replog.log.write_plan import WritePlan
-from spark_replog.producer.accumulator import RecordAccumulator
-from spark_replog.producer.arrow_appender import ArrowAppender
-from spark_replog.producer.buffer_pool import BufferPool
-from spark_replog.producer.columns import InputColumns
-from spark_replog.producer.delivery import Delivered, DeliveryResult
-from spark_replog.producer.in_flight import DataRequest
-from spark_replog.producer.interceptors import Interceptors
-from spark_replog.producer.object_builder import ObjectBuilder
-from spark_replog.producer.partitioner import load_partitioner
-from spark_replog.producer.row_router import RowRouter
-from spark_replog.producer.sender import Sender
-from spark_replog.producer.serializers import check_arrow_form, make_serializer, serialize_columns
-from spark_replog.producer.transport import PutTransport
 from spark_replog.storage.brokers import BrokerSet
+from spark_replog.write.accumulator import RecordAccumulator
+from spark_replog.write.arrow_appender import ArrowAppender
+from spark_replog.write.buffer_pool import BufferPool
+from spark_replog.write.columns import InputColumns
+from spark_replog.write.delivery import Delivered, DeliveryResult
+from spark_replog.write.in_flight import DataRequest
+from spark_replog.write.interceptors import Interceptors
+from spark_replog.write.object_builder import ObjectBuilder
+from spark_replog.write.partitioner import load_partitioner
+from spark_replog.write.row_router import RowRouter
+from spark_replog.write.sender import Sender
+from spark_replog.write.serializers import check_arrow_form, make_serializer, serialize_columns
+from spark_replog.write.transport import PutTransport
 
 logger = logging.getLogger(__name__)
 

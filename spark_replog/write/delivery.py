@@ -13,8 +13,8 @@ from typing import Protocol
 
 from spark_replog.errors import ReplogError
 from spark_replog.ids import TopicPartition
-from spark_replog.producer.in_flight import DataRequest
-from spark_replog.producer.record_handle import UNKNOWN_OFFSET
+from spark_replog.write.in_flight import DataRequest
+from spark_replog.write.record_handle import UNKNOWN_OFFSET
 
 
 class Delivered(Enum):

@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from spark_replog.clock import Clock
-from spark_replog.producer.accumulator import RecordAccumulator
-from spark_replog.producer.buffer_pool import PinnedBytes
-from spark_replog.producer.columns import Rows
-from spark_replog.producer.murmur2 import Int64Array
-from spark_replog.producer.record_handle import RecordHandle
-from spark_replog.producer.row_router import RowRouter, SlotRows
+from spark_replog.write.accumulator import RecordAccumulator
+from spark_replog.write.buffer_pool import PinnedBytes
+from spark_replog.write.columns import Rows
+from spark_replog.write.murmur2 import Int64Array
+from spark_replog.write.record_handle import RecordHandle
+from spark_replog.write.row_router import RowRouter, SlotRows
 
 RANGE_BYTES_MAX = 8 * 1024 * 1024
 """Rows sorted and gathered together: small enough for the cache, large enough for few slices."""

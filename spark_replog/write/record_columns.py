@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 
 from spark_replog.log.codec.data_object import HEADERS_TYPE, TIMESTAMP_TYPE
-from spark_replog.producer.columns import HEADER_OVERHEAD_BYTES, ROW_OVERHEAD_BYTES
-from spark_replog.producer.record_handle import BatchResult
+from spark_replog.write.columns import HEADER_OVERHEAD_BYTES, ROW_OVERHEAD_BYTES
+from spark_replog.write.record_handle import BatchResult
 
 Headers = Sequence[tuple[str, bytes | None]]
 

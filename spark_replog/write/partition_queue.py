@@ -6,8 +6,8 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from spark_replog.ids import BrokerId, LedgerId, TopicPartition
-from spark_replog.producer.producer_batch import ProducerBatch
-from spark_replog.producer.record_columns import RecordColumns
+from spark_replog.write.producer_batch import ProducerBatch
+from spark_replog.write.record_columns import RecordColumns
 
 
 @dataclass(frozen=True, slots=True)

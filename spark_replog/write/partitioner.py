@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 
 from spark_replog.errors import ErrorCode, InvalidConfigError
-from spark_replog.producer.murmur2 import Int32Array, Int64Array, murmur2_array, partitions_of
-from spark_replog.producer.serializers import load_class, make_object
+from spark_replog.write.murmur2 import Int32Array, Int64Array, murmur2_array, partitions_of
+from spark_replog.write.serializers import load_class, make_object
 
 
 class Partitioner(Protocol):

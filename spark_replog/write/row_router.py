@@ -18,10 +18,10 @@ from spark_replog.config import ProducerConfig
 from spark_replog.errors import ErrorCode, InvalidConfigError
 from spark_replog.ids import TopicPartition
 from spark_replog.log.write_plan import TopicPlan, WritePlan
-from spark_replog.producer.columns import Rows
-from spark_replog.producer.murmur2 import Int64Array
-from spark_replog.producer.partition_queue import Destination
-from spark_replog.producer.partitioner import BuiltInPartitioner, Partitioner, TopicPartitioner
+from spark_replog.write.columns import Rows
+from spark_replog.write.murmur2 import Int64Array
+from spark_replog.write.partition_queue import Destination
+from spark_replog.write.partitioner import BuiltInPartitioner, Partitioner, TopicPartitioner
 
 
 @dataclass(frozen=True, slots=True)

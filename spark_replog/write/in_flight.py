@@ -13,9 +13,9 @@ from typing import Protocol
 from spark_replog.errors import ReplogError
 from spark_replog.ids import BrokerId, TopicId, TopicPartition
 from spark_replog.log.model import DataObject, Section
-from spark_replog.producer.partition_queue import Destination
-from spark_replog.producer.producer_batch import ProducerBatch
 from spark_replog.storage.object_store import Buffer
+from spark_replog.write.partition_queue import Destination
+from spark_replog.write.producer_batch import ProducerBatch
 
 
 class Releasable(Protocol):

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from spark_replog.errors import ErrorCode, InvalidConfigError
 from spark_replog.log.codec.data_object import HEADERS_TYPE, TIMESTAMP_TYPE
-from spark_replog.producer.murmur2 import Int64Array, offsets_of
+from spark_replog.write.murmur2 import Int64Array, offsets_of
 
 ROW_OVERHEAD_BYTES = 16
 """What Arrow keeps per row besides its bytes: two 32-bit offsets and a timestamp."""

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from spark_replog.config import ProducerConfig
 from spark_replog.errors import ErrorCode, ReplogError, RetriableError
 from spark_replog.ids import BrokerId
-from spark_replog.producer.in_flight import DataRequest, Put
-from spark_replog.producer.producer_batch import ProducerBatch
+from spark_replog.write.in_flight import DataRequest, Put
+from spark_replog.write.producer_batch import ProducerBatch
 
 PARTITIONS_NAMED_MAX = 3
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from spark_replog.producer.partition_queue import Destination, Node
+from spark_replog.write.partition_queue import Destination, Node
 
 
 @dataclass(slots=True)

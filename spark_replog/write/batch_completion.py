@@ -10,14 +10,14 @@ from collections.abc import Sequence
 
 from spark_replog.config import ProducerConfig
 from spark_replog.errors import ErrorCode, FencedError, OutcomeUnknownError, ReplogError, RetriableError
-from spark_replog.producer.accumulator import RecordAccumulator
-from spark_replog.producer.delivery import DeliveryResult, PartitionResponse
-from spark_replog.producer.in_flight import DataRequest
-from spark_replog.producer.object_builder import ObjectBuilder
-from spark_replog.producer.producer_batch import BatchState, ProducerBatch
-from spark_replog.producer.record_handle import UNKNOWN_OFFSET
-from spark_replog.producer.sender_errors import batch_expired, invalid_record, other_record_invalid
-from spark_replog.producer.sequences import ProducerSequences
+from spark_replog.write.accumulator import RecordAccumulator
+from spark_replog.write.delivery import DeliveryResult, PartitionResponse
+from spark_replog.write.in_flight import DataRequest
+from spark_replog.write.object_builder import ObjectBuilder
+from spark_replog.write.producer_batch import BatchState, ProducerBatch
+from spark_replog.write.record_handle import UNKNOWN_OFFSET
+from spark_replog.write.sender_errors import batch_expired, invalid_record, other_record_invalid
+from spark_replog.write.sequences import ProducerSequences
 
 logger = logging.getLogger(__name__)
 

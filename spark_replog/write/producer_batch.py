@@ -16,10 +16,10 @@ import pyarrow as pa
 from spark_replog.errors import ReplogError
 from spark_replog.ids import TopicPartition
 from spark_replog.log.codec.data_object import HEADERS_TYPE
-from spark_replog.producer.buffer_pool import BufferPool, PinnedBytes
-from spark_replog.producer.columns import row_sizes
-from spark_replog.producer.record_columns import RecordColumns
-from spark_replog.producer.record_handle import BatchResult
+from spark_replog.write.buffer_pool import BufferPool, PinnedBytes
+from spark_replog.write.columns import row_sizes
+from spark_replog.write.record_columns import RecordColumns
+from spark_replog.write.record_handle import BatchResult
 
 NO_SEQUENCE = -1
 SEQUENCE_MAX = 2**31 - 1

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from spark_replog.errors import ErrorCode, InvalidConfigError
-from spark_replog.producer.record_handle import RecordHandle, RecordMetadata
-from spark_replog.producer.serializers import check_arrow_form, load_class, make_object
+from spark_replog.write.record_handle import RecordHandle, RecordMetadata
+from spark_replog.write.serializers import check_arrow_form, load_class, make_object
 
 logger = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ import random
 from bisect import bisect_right
 from collections.abc import Sequence
 
-from spark_replog.producer.partition_queue import PartitionQueue
+from spark_replog.write.partition_queue import PartitionQueue
 
 _DRAW_MAX = 2**31
 
