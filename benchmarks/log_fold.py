@@ -17,8 +17,6 @@ from benchmarks.bench_session import scratch
 from benchmarks.floors import prebuilt_batch
 from spark_replog.cluster.init_store import init_cluster
 from spark_replog.config import ProducerConfig
-from spark_replog.consumer.fetch_plan import plan_fetch
-from spark_replog.consumer.fetcher import Fetcher
 from spark_replog.coordinator.controller import Controller
 from spark_replog.coordinator.replica_manager import ReplicaManager
 from spark_replog.coordinator.write_plan import make_write_plan
@@ -34,6 +32,8 @@ from spark_replog.log.codec.commands import (
 )
 from spark_replog.log.codec.entry import encode_entry
 from spark_replog.log.fold.topic_state import TopicLedgerState
+from spark_replog.read.fetch_plan import plan_fetch
+from spark_replog.read.fetcher import Fetcher
 from spark_replog.write.task_writer import TaskWriter
 
 TASKS, PARTITIONS, RUNS = 16, 64, 15

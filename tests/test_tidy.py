@@ -40,12 +40,24 @@ EDGES: dict[str, set[str]] = {
     "ledger": {"storage"},
     "cluster": {"config", "storage", "log", "log/codec", "log/fold", "ledger"},
     "write": {"config", "storage", "log", "log/codec"},
+    "read": {"storage", "log", "log/codec", "log/fold"},
     "maintenance": {"config", "storage", "log/codec", "log/fold", "ledger", "cluster", "coordinator"},
-    "spark": {"config", "storage", "log", "log/codec", "log/fold", "cluster", "write", "coordinator", "consumer"},
-    "cli": {"config", "storage", "log", "cluster", "maintenance", "coordinator", "producer", "consumer"},
+    "spark": {
+        "config",
+        "storage",
+        "log",
+        "log/codec",
+        "log/fold",
+        "cluster",
+        "write",
+        "read",
+        "coordinator",
+        "consumer",
+    },
+    "cli": {"config", "storage", "log", "cluster", "read", "maintenance", "coordinator", "producer", "consumer"},
     "coordinator": {"config", "storage", "log", "log/codec", "log/fold", "ledger", "cluster"},
     "producer": {"config", "storage", "log", "log/codec", "cluster", "write", "coordinator"},
-    "consumer": {"config", "storage", "log", "log/codec", "log/fold", "cluster", "coordinator"},
+    "consumer": {"config", "log", "log/codec", "log/fold", "cluster", "read", "coordinator"},
 }
 ONLY_IN = {"pyspark": ("spark_replog/spark/", "pyspark_replog/"), "fsspec": ("spark_replog/storage/",)}
 

@@ -150,7 +150,7 @@ def reset_offsets(name: str, topics: tuple[str, ...], all_topics: bool, execute:
     elif word == "by_duration":
         value = cluster.clock.now_ms() - parse_duration_ms(value)
     target = ResetTo(word.removeprefix("to_"), value if type(value) is int else 0)
-    from spark_replog.consumer.offsets_for_times import offsets_for_times
+    from spark_replog.read.offsets_for_times import offsets_for_times
 
     plan = plan_reset(cluster, coordinator, name, keys, target, wanted, offsets_for_times)
     if execute:

@@ -18,7 +18,6 @@ from spark_replog.consumer.consumer_record import ConsumerRecord, ConsumerRecord
 from spark_replog.consumer.group_membership import GroupMembership
 from spark_replog.consumer.positions import PositionKeeper
 from spark_replog.consumer.record_fetcher import ConsumerMetrics, RecordFetcher
-from spark_replog.consumer.rows import read_schema
 from spark_replog.consumer.settings import ConsumerSettings
 from spark_replog.consumer.subscription_state import SubscriptionState, whole_number
 from spark_replog.coordinator.group_coordinator import GroupCoordinator
@@ -26,6 +25,7 @@ from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError
 from spark_replog.ids import TopicPartition
 from spark_replog.log.acl import AclOperation
 from spark_replog.log.codec.group_records import OffsetAndMetadata
+from spark_replog.read.rows import read_schema
 
 RebalanceListener = Callable[[list[TopicPartition]], None]
 

@@ -13,11 +13,11 @@ from spark_replog.cluster.cluster import Cluster, TopicHandle
 from spark_replog.config import ConsumerConfig
 from spark_replog.config.consumer import BY_DURATION
 from spark_replog.consumer.committing import OffsetCommitter
-from spark_replog.consumer.offsets_for_times import offsets_for_times
 from spark_replog.consumer.subscription_state import SubscriptionState, whole_number
 from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError, ReplogError
 from spark_replog.ids import TopicPartition
 from spark_replog.log.acl import AclOperation
+from spark_replog.read.offsets_for_times import offsets_for_times
 
 _LOG = logging.getLogger(__name__)
 

@@ -15,14 +15,14 @@ from spark_replog.cluster.authorizer import Authorizer
 from spark_replog.cluster.cluster import Cluster, TopicHandle
 from spark_replog.cluster.quota_manager import ClientQuotaManager
 from spark_replog.config import ConsumerConfig
-from spark_replog.consumer.fetch_plan import FetchSlice, plan_fetch
-from spark_replog.consumer.fetcher import Fetcher
 from spark_replog.coordinator.delayed_fetch import FetchPartition, FetchState, fetch_messages, look
 from spark_replog.coordinator.delayed_operation import DelayedOperationPurgatory
 from spark_replog.errors import ErrorCode
 from spark_replog.ids import TopicId, TopicPartition
 from spark_replog.log.acl import AclOperation
 from spark_replog.log.fold.leader_epochs import UNDEFINED_EPOCH
+from spark_replog.read.fetch_plan import FetchSlice, plan_fetch
+from spark_replog.read.fetcher import Fetcher
 
 
 @dataclass(slots=True)

@@ -11,9 +11,9 @@ import pyarrow as pa
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.config import ConsumerConfig
 from spark_replog.consumer.record_fetcher import ConsumerMetrics, RecordFetcher
-from spark_replog.consumer.rows import read_schema
 from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError
 from spark_replog.ids import TopicPartition
+from spark_replog.read.rows import read_schema
 
 Bound = str | int | Mapping[int, int]
 """``earliest``, ``latest``, an offset for every partition, or offsets by partition."""

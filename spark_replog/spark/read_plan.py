@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from spark_replog.cluster.authorizer import Authorizer
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.cluster.quota_manager import ClientQuotaManager
-from spark_replog.consumer.fetch_plan import in_log_order
+from spark_replog.read.fetch_plan import in_log_order
 from spark_replog.spark.data_loss import Loss, LossPolicy, offset_changed, removed_offsets
 from spark_replog.spark.messages import ReadPartition, ReadRange
 from spark_replog.spark.options import SourceOptions

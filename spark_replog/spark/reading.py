@@ -6,10 +6,10 @@ import logging
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from spark_replog.consumer.fetch_plan import FetchSlice, in_log_order, plan_fetch
-from spark_replog.consumer.fetcher import BATCH_SIZE_BYTES_MIN, Fetcher
 from spark_replog.errors import ReplogError, command_line
 from spark_replog.log.codec.data_object import join_batches
+from spark_replog.read.fetch_plan import FetchSlice, in_log_order, plan_fetch
+from spark_replog.read.fetcher import BATCH_SIZE_BYTES_MIN, Fetcher
 from spark_replog.spark.compat import freeze_garbage_once
 from spark_replog.spark.messages import ReadPartition, ReadRange
 from spark_replog.spark.options import SourceOptions

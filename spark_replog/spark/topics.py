@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 
 from spark_replog.cluster.authorizer import Authorizer
 from spark_replog.cluster.cluster import Cluster, TopicHandle
-from spark_replog.consumer.fetch_plan import FetchSlice, plan_fetch
 from spark_replog.errors import ErrorCode, NotFoundError
 from spark_replog.ids import INTERNAL_TOPICS, LedgerId, TopicId, TopicPartition
 from spark_replog.log.acl import AclOperation
 from spark_replog.log.model import LogStartReason
+from spark_replog.read.fetch_plan import FetchSlice, plan_fetch
 from spark_replog.spark.options import Subscription
 from spark_replog.spark.positions import OffsetsForTimes
 from spark_replog.spark.splitting import OffsetRange
@@ -120,7 +120,7 @@ def offsets_for_times_of(cluster: Cluster, view: LogView) -> OffsetsForTimes:
     """Return the function that looks up times in the log of a view; it reads sections where it must."""
 
     def find(times_ms: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int | None]:
-        from spark_replog.consumer.offsets_for_times import offsets_for_times
+        from spark_replog.read.offsets_for_times import offsets_for_times
 
         found: dict[TopicPartition, int | None] = {}
         for name in sorted({key.topic for key in times_ms}):

@@ -6,8 +6,6 @@ import threading
 
 import pytest
 
-from spark_replog.consumer.fetch_throttle import forget_rates
-from spark_replog.consumer.fetcher import Fetcher
 from spark_replog.coordinator.acl_admin import AclAdmin
 from spark_replog.coordinator.group_coordinator import GroupCoordinator
 from spark_replog.coordinator.group_description import describe_group
@@ -17,6 +15,8 @@ from spark_replog.ids import TopicPartition
 from spark_replog.log.acl import AclBinding, AclOperation, PatternType, Permission, ResourceType
 from spark_replog.log.codec.group_records import OffsetAndMetadata
 from spark_replog.log.quota_set import FetchQuota, QuotaEntity, QuotaScope
+from spark_replog.read.fetch_throttle import forget_rates
+from spark_replog.read.fetcher import Fetcher
 from spark_replog.testing.manual_clock import ManualClock
 
 READER = "User:reader"

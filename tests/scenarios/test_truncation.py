@@ -8,13 +8,13 @@ import pyarrow as pa
 import pytest
 
 from spark_replog.config import CoordinatorConfig, ProducerConfig
-from spark_replog.consumer.fetch_plan import plan_fetch
-from spark_replog.consumer.fetcher import Fetcher
 from spark_replog.coordinator.catch_up import CatchUp
 from spark_replog.coordinator.write_plan import make_write_plan
 from spark_replog.errors import ErrorCode, RetriableError
 from spark_replog.log.codec.commands import Append, IdentityKind, ProducerIdentity
 from spark_replog.log.results import Outcome
+from spark_replog.read.fetch_plan import plan_fetch
+from spark_replog.read.fetcher import Fetcher
 from spark_replog.storage.brokers import BrokerSet
 from spark_replog.write.task_writer import TaskWriter
 

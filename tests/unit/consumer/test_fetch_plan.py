@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_replog.consumer.fetch_plan import FetchSlice, in_log_order, plan_fetch
 from spark_replog.errors import ErrorCode, ReplogError
 from spark_replog.log.fold.partition_state import ObjectRef, SectionRef
+from spark_replog.read.fetch_plan import FetchSlice, in_log_order, plan_fetch
 
 TOPIC = "ab" * 16
 

@@ -5,10 +5,10 @@ import time
 import pyarrow as pa
 import pytest
 
-from spark_replog.consumer.fetch_plan import plan_fetch
-from spark_replog.consumer.fetcher import Fetcher
-from spark_replog.consumer.rows import read_schema
 from spark_replog.errors import CorruptDataError, ErrorCode, NotFoundError, RetriableError
+from spark_replog.read.fetch_plan import plan_fetch
+from spark_replog.read.fetcher import Fetcher
+from spark_replog.read.rows import read_schema
 
 TOPIC = "ab" * 16
 

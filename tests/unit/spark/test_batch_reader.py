@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from spark_replog.consumer.fetcher import Fetcher
 from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError
+from spark_replog.read.fetcher import Fetcher
 
 
 def offsets(source, **options):

@@ -100,7 +100,7 @@ def test_bytes_limit_a_batch(source, start_query):
 
 
 def test_few_tasks_read_many_partitions_and_each_object_once(source, start_query, monkeypatch):
-    from spark_replog.consumer.fetcher import Fetcher
+    from spark_replog.read.fetcher import Fetcher
 
     source.topic("t", 16)
     for _ in range(3):

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from spark_replog.clock import SYSTEM_CLOCK, Clock
-from spark_replog.consumer.fetch_plan import FetchSlice
-from spark_replog.consumer.fetch_throttle import throttle
-from spark_replog.consumer.rows import Run, read_columns, read_schema, stored_columns
 from spark_replog.errors import CorruptDataError, ErrorCode, NotFoundError, ReplogError, RetriableError
 from spark_replog.ids import BrokerId
 from spark_replog.log.codec.data_object import decode_section
 from spark_replog.log.quota_set import FetchQuota
+from spark_replog.read.fetch_plan import FetchSlice
+from spark_replog.read.fetch_throttle import throttle
+from spark_replog.read.rows import Run, read_columns, read_schema, stored_columns
 from spark_replog.storage.brokers import BrokerSet
 from spark_replog.storage.io_pool import io_pool
 from spark_replog.storage.object_store import Buffer

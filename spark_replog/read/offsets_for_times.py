@@ -13,10 +13,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from spark_replog.consumer.fetch_plan import FetchSlice, plan_fetch
-from spark_replog.consumer.fetcher import Fetcher
 from spark_replog.ids import TopicId
 from spark_replog.log.fold.topic_state import TopicLedgerState
+from spark_replog.read.fetch_plan import FetchSlice, plan_fetch
+from spark_replog.read.fetcher import Fetcher
 from spark_replog.storage.brokers import BrokerSet
 from spark_replog.storage.io_pool import io_pool
 
