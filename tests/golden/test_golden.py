@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-
 from spark_replog.log.commands import Section, decode_command, encode_command
 from spark_replog.log.entry import decode_entry, encode_entry
 
