@@ -41,23 +41,13 @@ EDGES: dict[str, set[str]] = {
     "cluster": {"config", "storage", "log", "log/codec", "log/fold", "ledger"},
     "write": {"config", "storage", "log", "log/codec"},
     "read": {"storage", "log", "log/codec", "log/fold"},
-    "maintenance": {"config", "storage", "log/codec", "log/fold", "ledger", "cluster", "coordinator"},
-    "spark": {
-        "config",
-        "storage",
-        "log",
-        "log/codec",
-        "log/fold",
-        "cluster",
-        "write",
-        "read",
-        "coordinator",
-        "consumer",
-    },
+    "commit": {"config", "storage", "log", "log/codec", "log/fold", "ledger", "cluster"},
+    "maintenance": {"config", "storage", "log/codec", "log/fold", "ledger", "cluster", "commit"},
+    "spark": {"config", "storage", "log", "log/codec", "log/fold", "cluster", "write", "read", "commit", "consumer"},
     "cli": {"config", "storage", "log", "cluster", "read", "maintenance", "coordinator", "producer", "consumer"},
-    "coordinator": {"config", "storage", "log", "log/codec", "log/fold", "ledger", "cluster"},
-    "producer": {"config", "storage", "log", "log/codec", "cluster", "write", "coordinator"},
-    "consumer": {"config", "log", "log/codec", "log/fold", "cluster", "read", "coordinator"},
+    "coordinator": {"config", "log", "log/codec", "log/fold", "ledger", "cluster", "commit"},
+    "producer": {"config", "storage", "log", "log/codec", "cluster", "write", "commit"},
+    "consumer": {"config", "log", "log/codec", "log/fold", "cluster", "read", "commit", "coordinator"},
 }
 ONLY_IN = {"pyspark": ("spark_replog/spark/", "pyspark_replog/"), "fsspec": ("spark_replog/storage/",)}
 
@@ -180,7 +170,7 @@ def test_only_these_delete_from_a_root():
     }
     assert {name for name in found if not name.startswith(("storage/", "testing/"))} == {
         "cli/demo.py",  # the folder that it has just made
-        "coordinator/replica_fetcher.py",  # a bad copy that a repair replaces, once good bytes are in hand
+        "commit/replica_fetcher.py",  # a bad copy that a repair replaces, once good bytes are in hand
         "maintenance/repair.py",  # what keeps a root that went back in time in or out: replog.json, `out`
         "write/task_writer.py",  # own objects, before anybody was told of them
         "write/transport.py",

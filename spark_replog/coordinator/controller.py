@@ -12,12 +12,8 @@ from collections.abc import Mapping, Sequence
 
 from spark_replog.cluster.cluster import Cluster, TopicHandle
 from spark_replog.cluster.root_check import make_ledger_folders
-from spark_replog.config import keys_of, read_topic_config, unknown_option_error
-from spark_replog.coordinator import topic_rules
-from spark_replog.coordinator.admin import Admin
-from spark_replog.coordinator.assignment import Assignment, check_explicit, place_replicas
-from spark_replog.coordinator.reassignment import is_reassigning
-from spark_replog.coordinator.state_changes import (
+from spark_replog.commit.reassignment import is_reassigning
+from spark_replog.commit.state_changes import (
     check_deleted,
     close_topic,
     create_topic,
@@ -25,6 +21,10 @@ from spark_replog.coordinator.state_changes import (
     leave_empty,
     live_topic,
 )
+from spark_replog.config import keys_of, read_topic_config, unknown_option_error
+from spark_replog.coordinator import topic_rules
+from spark_replog.coordinator.admin import Admin
+from spark_replog.coordinator.assignment import Assignment, check_explicit, place_replicas
 from spark_replog.coordinator.topic_description import TopicDescription, TopicListing, describe, would_be
 from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError, command_line
 from spark_replog.ids import INTERNAL_TOPICS, BrokerId, LedgerId, TopicId, new_id

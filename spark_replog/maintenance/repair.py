@@ -17,10 +17,10 @@ from functools import partial
 from typing import TypeVar
 
 from spark_replog.cluster.cluster import Cluster
+from spark_replog.commit.catch_up import CatchUp
+from spark_replog.commit.failover import failover_commands
+from spark_replog.commit.replica_fetcher import CopyJob, ObjectKey, ReplicaFetcher
 from spark_replog.config import CoordinatorConfig
-from spark_replog.coordinator.catch_up import CatchUp
-from spark_replog.coordinator.failover import failover_commands
-from spark_replog.coordinator.replica_fetcher import CopyJob, ObjectKey, ReplicaFetcher
 from spark_replog.errors import ErrorCode, ReplogError, RetriableError
 from spark_replog.ids import BrokerId, LedgerId
 from spark_replog.ledger.journal_rebuild import REBUILD_ROUND_STEP, JournalRebuild

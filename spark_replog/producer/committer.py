@@ -17,10 +17,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from spark_replog.clock import Clock
+from spark_replog.commit import produce_response
+from spark_replog.commit.local_log import without_partitions
+from spark_replog.commit.replica_manager import ReplicaManager
 from spark_replog.config import ProducerConfig
-from spark_replog.coordinator import produce_response
-from spark_replog.coordinator.local_log import without_partitions
-from spark_replog.coordinator.replica_manager import ReplicaManager
 from spark_replog.errors import ErrorCode, OutcomeUnknownError, ReplogError, RetriableError
 from spark_replog.ids import LedgerId, TopicId, TopicPartition, new_id
 from spark_replog.log.codec.commands import (

@@ -9,7 +9,7 @@ from functools import partial
 
 from spark_replog.clock import Clock
 from spark_replog.cluster.cluster import Cluster
-from spark_replog.coordinator.replica_manager import ReplicaManager
+from spark_replog.commit.replica_manager import ReplicaManager
 from spark_replog.errors import ReplogError
 from spark_replog.ids import new_id
 from spark_replog.log.write_plan import WritePlan

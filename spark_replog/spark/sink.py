@@ -17,11 +17,11 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.cluster.principal import default_principal
+from spark_replog.commit.produce_response import ProduceResponse
+from spark_replog.commit.replica_manager import ReplicaManager
+from spark_replog.commit.task_catch_up import TaskCatchUp, check_task_age, holders_by_ledger
+from spark_replog.commit.write_plan import make_write_plan
 from spark_replog.config import CoordinatorConfig
-from spark_replog.coordinator.produce_response import ProduceResponse
-from spark_replog.coordinator.replica_manager import ReplicaManager
-from spark_replog.coordinator.task_catch_up import TaskCatchUp, check_task_age, holders_by_ledger
-from spark_replog.coordinator.write_plan import make_write_plan
 from spark_replog.errors import ErrorCode, ReplogError, command_line
 from spark_replog.ids import LedgerId, new_id
 from spark_replog.log.codec.commands import Append, DataObject, IdentityKind, ProducerIdentity, ResetPolicy

@@ -10,11 +10,11 @@ from dataclasses import replace
 import pytest
 
 from spark_replog.cluster.cluster import Cluster
+from spark_replog.commit import ledger_append, replication_round
+from spark_replog.commit.produce_response import NO_TIMESTAMP, UNKNOWN_OFFSET
 from spark_replog.config import CoordinatorConfig
-from spark_replog.coordinator import ledger_append, replication_round
 from spark_replog.coordinator.broker_admin import BrokerAdmin
 from spark_replog.coordinator.coordinator_loop import CoordinatorLoop
-from spark_replog.coordinator.produce_response import NO_TIMESTAMP, UNKNOWN_OFFSET
 from spark_replog.errors import ErrorCode, RetriableError
 from spark_replog.log.codec.commands import (
     Append,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from spark_replog.coordinator.catch_up import CatchUp
-from spark_replog.coordinator.replica_fetcher import ReplicaFetcher
+from spark_replog.commit.catch_up import CatchUp
+from spark_replog.commit.replica_fetcher import ReplicaFetcher
 from spark_replog.errors import ErrorCode, RetriableError
 from spark_replog.testing.manual_clock import ManualClock
 

@@ -8,15 +8,15 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from spark_replog.config import CoordinatorConfig
-from spark_replog.coordinator import task_catch_up
-from spark_replog.coordinator.task_catch_up import (
+from spark_replog.commit import task_catch_up
+from spark_replog.commit.task_catch_up import (
     PLANNED_COPIES_MAX,
     TaskCatchUp,
     check_task_age,
     holders_by_ledger,
 )
-from spark_replog.coordinator.write_plan import make_write_plan
+from spark_replog.commit.write_plan import make_write_plan
+from spark_replog.config import CoordinatorConfig
 from spark_replog.errors import ErrorCode, ReplogError
 from spark_replog.log.codec.commands import Append, IdentityKind, ProducerIdentity
 from spark_replog.log.results import Outcome

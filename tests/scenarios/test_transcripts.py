@@ -15,14 +15,14 @@ import pytest
 from spark_replog.clock import SystemClock
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.cluster.init_store import init_cluster
+from spark_replog.commit.catch_up import CatchUp
+from spark_replog.commit.replica_manager import ReplicaManager
+from spark_replog.commit.write_plan import make_write_plan
 from spark_replog.config import CoordinatorConfig
 from spark_replog.coordinator.broker_admin import BrokerAdmin
-from spark_replog.coordinator.catch_up import CatchUp
 from spark_replog.coordinator.controller import Controller
 from spark_replog.coordinator.coordinator_loop import CoordinatorLoop
 from spark_replog.coordinator.partition_admin import PartitionAdmin
-from spark_replog.coordinator.replica_manager import ReplicaManager
-from spark_replog.coordinator.write_plan import make_write_plan
 from spark_replog.errors import ReplogError
 
 HERE = Path(__file__).parent

@@ -7,9 +7,9 @@ import threading
 import pyarrow as pa
 import pytest
 
+from spark_replog.commit.catch_up import CatchUp
+from spark_replog.commit.write_plan import make_write_plan
 from spark_replog.config import CoordinatorConfig, ProducerConfig
-from spark_replog.coordinator.catch_up import CatchUp
-from spark_replog.coordinator.write_plan import make_write_plan
 from spark_replog.errors import ErrorCode, RetriableError
 from spark_replog.log.codec.commands import Append, IdentityKind, ProducerIdentity
 from spark_replog.log.results import Outcome

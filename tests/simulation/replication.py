@@ -14,9 +14,9 @@ from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
 
+from spark_replog.commit.failover import failover_commands
+from spark_replog.commit.ledger_append import AppendServices, LedgerAppend
 from spark_replog.config import CoordinatorConfig
-from spark_replog.coordinator.failover import failover_commands
-from spark_replog.coordinator.ledger_append import AppendServices, LedgerAppend
 from spark_replog.errors import ReplogError
 from spark_replog.ledger.core import Phase
 from spark_replog.ledger.record import TAG_SIZE_BYTES, JournalRecord

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from spark_replog.coordinator.failover import failover_commands
-from spark_replog.coordinator.ledger_append import LedgerAppend
+from spark_replog.commit.failover import failover_commands
+from spark_replog.commit.ledger_append import LedgerAppend
 from spark_replog.log.codec.commands import Append, IsrChange, Truncate
 from spark_replog.log.fold.object_table import ObjectTable
 from spark_replog.log.fold.partition_state import PartitionState

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spark_replog.coordinator.failover import failover_commands
+from spark_replog.commit.failover import failover_commands
 from spark_replog.log.codec.commands import (
     Append,
     DataObject,

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from crc32c import crc32c
 
+from spark_replog.commit.replica_fetcher import DISTRUST_MS, CopyJob, ReplicaFetcher, ReplicationThrottle
 from spark_replog.config import CoordinatorConfig
-from spark_replog.coordinator.replica_fetcher import DISTRUST_MS, CopyJob, ReplicaFetcher, ReplicationThrottle
 from spark_replog.errors import CorruptDataError, ErrorCode, ReplogError, RetriableError
 from spark_replog.ids import new_id
 from spark_replog.storage.memory_store import MemoryStore

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_replog.coordinator import reassignment
-from spark_replog.coordinator.state_changes import (
+from spark_replog.commit import reassignment
+from spark_replog.commit.state_changes import (
     change_partition,
     check_deleted,
     close_topic,
@@ -18,7 +18,7 @@ from spark_replog.coordinator.state_changes import (
     leave_isr,
     settle_fences,
 )
-from spark_replog.coordinator.state_machines import PartitionPhase, ReplicaPhase, partition_phase, replica_phase
+from spark_replog.commit.state_machines import PartitionPhase, ReplicaPhase, partition_phase, replica_phase
 from spark_replog.errors import ReplogError
 from spark_replog.log.codec.commands import BrokerFence, IsrChange, PartitionsAdd, TopicClose, TopicInit, encode_command
 from spark_replog.log.codec.entry import encode_entry

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from spark_replog.coordinator.state_changes import change_partition, live_partitions, live_topic, settle_leader
+from spark_replog.commit.state_changes import change_partition, live_partitions, live_topic, settle_leader
 from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError
 from spark_replog.ids import BrokerId, TopicId
 from spark_replog.ledger.ledger import Ledger

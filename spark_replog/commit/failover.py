@@ -15,7 +15,7 @@ from collections.abc import Collection
 
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.cluster.root_check import is_root_there
-from spark_replog.coordinator.state_changes import leave_isr, live_partitions
+from spark_replog.commit.state_changes import leave_isr, live_partitions
 from spark_replog.ids import BrokerId
 from spark_replog.ledger.ledger import Ledger
 from spark_replog.log.codec.commands import IsrChange, Truncate, encode_command

@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 from spark_replog.clock import SYSTEM_CLOCK, Clock
-from spark_replog.coordinator.timing_wheel import Timer, TimerTask
+from spark_replog.commit.timing_wheel import Timer, TimerTask
 
 PURGE_INTERVAL = 1000
 WAIT_STEP_MS = 200

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 
-from spark_replog.coordinator.state_machines import (
+from spark_replog.commit.state_machines import (
     PartitionPhase,
     ReplicaPhase,
     move_partition,

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 from spark_replog.clock import Clock
 from spark_replog.cluster.root_check import is_root_there
+from spark_replog.commit.failover import failover_commands
+from spark_replog.commit.replica_fetcher import CopyJob, ObjectKey, ReplicaFetcher, copy_job
+from spark_replog.commit.state_changes import join_isr, out_of_sync
 from spark_replog.config import CoordinatorConfig
-from spark_replog.coordinator.failover import failover_commands
-from spark_replog.coordinator.replica_fetcher import CopyJob, ObjectKey, ReplicaFetcher, copy_job
-from spark_replog.coordinator.state_changes import join_isr, out_of_sync
 from spark_replog.errors import ReplogError
 from spark_replog.ids import BrokerId, LedgerId
 from spark_replog.ledger.ledger import Ledger

@@ -14,8 +14,8 @@ from hashlib import blake2b
 from spark_replog.clock import SYSTEM_CLOCK, Clock
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.cluster.root_check import is_root_there
+from spark_replog.commit.replica_fetcher import CopyJob, ObjectKey, ReplicaFetcher, copy_job
 from spark_replog.config import CoordinatorConfig
-from spark_replog.coordinator.replica_fetcher import CopyJob, ObjectKey, ReplicaFetcher, copy_job
 from spark_replog.errors import ErrorCode, ReplogError
 from spark_replog.ids import BrokerId, LedgerId
 from spark_replog.log.fold.topic_state import MissingCopy

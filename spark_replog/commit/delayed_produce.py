@@ -6,8 +6,8 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from spark_replog.coordinator.delayed_operation import DelayedOperation
-from spark_replog.coordinator.partition import Partition
+from spark_replog.commit.delayed_operation import DelayedOperation
+from spark_replog.commit.partition import Partition
 from spark_replog.errors import ErrorCode
 from spark_replog.ids import BrokerId, PartitionKey
 

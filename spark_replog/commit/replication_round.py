@@ -14,14 +14,14 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 
 from spark_replog.clock import Clock
-from spark_replog.coordinator.delayed_operation import DelayedOperationPurgatory
-from spark_replog.coordinator.delayed_produce import (
+from spark_replog.commit.delayed_operation import DelayedOperationPurgatory
+from spark_replog.commit.delayed_produce import (
     DelayedProduce,
     LeaderLookup,
     ProducePartitionStatus,
 )
-from spark_replog.coordinator.partition import ObjectCopies, Partition
-from spark_replog.coordinator.replica_fetcher import CopyJob, ObjectKey, ReplicaFetcher, copy_job
+from spark_replog.commit.partition import ObjectCopies, Partition
+from spark_replog.commit.replica_fetcher import CopyJob, ObjectKey, ReplicaFetcher, copy_job
 from spark_replog.errors import ErrorCode, ReplogError
 from spark_replog.ids import BrokerId, LedgerId, PartitionKey
 from spark_replog.log.codec.commands import Append, Section

@@ -10,17 +10,16 @@ from functools import partial
 from spark_replog.clock import Clock
 from spark_replog.cluster.authorizer import Authorizer
 from spark_replog.cluster.cluster import Cluster
-from spark_replog.config import CoordinatorConfig
-from spark_replog.coordinator.delayed_operation import DelayedOperationPurgatory
-from spark_replog.coordinator.delayed_produce import (
+from spark_replog.commit.delayed_operation import DelayedOperationPurgatory
+from spark_replog.commit.delayed_produce import (
     DelayedProduce,
     LeaderAndIsr,
     delayed_produce_required,
 )
-from spark_replog.coordinator.failover import LeaderFailover
-from spark_replog.coordinator.local_log import find_under_min_isr, find_unwritable, without_partitions
-from spark_replog.coordinator.replica_fetcher import ObjectKey, ReplicaFetcher
-from spark_replog.coordinator.replication_round import (
+from spark_replog.commit.failover import LeaderFailover
+from spark_replog.commit.local_log import find_under_min_isr, find_unwritable, without_partitions
+from spark_replog.commit.replica_fetcher import ObjectKey, ReplicaFetcher
+from spark_replog.commit.replication_round import (
     Replication,
     ReplicationRound,
     RoundServices,
@@ -28,7 +27,8 @@ from spark_replog.coordinator.replication_round import (
     plan_round,
     run_round,
 )
-from spark_replog.coordinator.state_changes import leave_isr
+from spark_replog.commit.state_changes import leave_isr
+from spark_replog.config import CoordinatorConfig
 from spark_replog.errors import ErrorCode, ReplogError, RetriableError
 from spark_replog.ids import BrokerId, PartitionKey
 from spark_replog.ledger.ledger import Ledger
