@@ -17,12 +17,12 @@ from pathlib import Path
 
 from benchmarks.bench_session import scratch
 from benchmarks.floors import prebuilt_batch
+from spark_replog.admin.controller import Controller
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.cluster.init_store import init_cluster
 from spark_replog.config import ConsumerConfig
 from spark_replog.consumer.consumer import Consumer
 from spark_replog.consumer.record_fetcher import ConsumerMetrics, RecordFetcher
-from spark_replog.coordinator.controller import Controller
 from spark_replog.coordinator.delayed_fetch import FetchPartition
 from spark_replog.ids import TopicPartition
 from spark_replog.log.codec.commands import Append, DataObject, IdentityKind, ProducerIdentity, Section, encode_command

@@ -11,11 +11,11 @@ import statistics
 import time
 from collections.abc import Callable, Mapping
 
+from spark_replog.admin.controller import Controller
 from spark_replog.cluster.init_store import init_cluster
 from spark_replog.commit.delayed_operation import DelayedOperation, DelayedOperationPurgatory
 from spark_replog.commit.produce_response import ProduceResponse
 from spark_replog.commit.replica_manager import ReplicaManager
-from spark_replog.coordinator.controller import Controller
 from spark_replog.ids import LedgerId, new_id
 from spark_replog.log.codec.commands import Append, DataObject, IdentityKind, ProducerIdentity, Section
 

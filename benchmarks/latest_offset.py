@@ -15,8 +15,8 @@ import time
 import pyarrow as pa
 
 from benchmarks.bench_session import scratch
+from spark_replog.admin.controller import Controller
 from spark_replog.cluster.init_store import init_cluster
-from spark_replog.coordinator.controller import Controller
 from spark_replog.spark.options import parse_sink_options, parse_source_options
 from spark_replog.spark.sink import BatchWriter
 from spark_replog.spark.stream_reader import StreamReader

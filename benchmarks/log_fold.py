@@ -15,11 +15,11 @@ from pathlib import Path
 
 from benchmarks.bench_session import scratch
 from benchmarks.floors import prebuilt_batch
+from spark_replog.admin.controller import Controller
 from spark_replog.cluster.init_store import init_cluster
 from spark_replog.commit.replica_manager import ReplicaManager
 from spark_replog.commit.write_plan import make_write_plan
 from spark_replog.config import ProducerConfig
-from spark_replog.coordinator.controller import Controller
 from spark_replog.ids import new_id
 from spark_replog.log.codec.commands import (
     Append,

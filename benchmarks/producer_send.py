@@ -18,9 +18,9 @@ import pyarrow as pa
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from spark_replog.admin.controller import Controller
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.cluster.init_store import init_cluster
-from spark_replog.coordinator.controller import Controller
 from spark_replog.producer.producer import Producer
 
 VALUE = b"v" * 100

@@ -13,8 +13,8 @@ import time
 from pyspark.sql import SparkSession
 
 from benchmarks.bench_session import scratch, session, table
+from spark_replog.admin.controller import Controller
 from spark_replog.cluster.init_store import init_cluster
-from spark_replog.coordinator.controller import Controller
 
 CORES = 2
 WRITES = 4

@@ -15,9 +15,9 @@ import time
 from pathlib import Path
 
 from benchmarks.bench_session import scratch, session
+from spark_replog.admin.controller import Controller
 from spark_replog.cluster.init_store import init_cluster
 from spark_replog.config import ProducerConfig
-from spark_replog.coordinator.controller import Controller
 
 MIB = 1024 * 1024
 KEY_BYTES = 10

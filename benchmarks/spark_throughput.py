@@ -19,8 +19,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from benchmarks.bench_session import scratch, session, table
 from benchmarks.floors import VALUE_SIZE_BYTES
+from spark_replog.admin.controller import Controller
 from spark_replog.cluster.init_store import init_cluster
-from spark_replog.coordinator.controller import Controller
 
 PARTITIONS = 2
 

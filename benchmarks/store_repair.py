@@ -18,10 +18,10 @@ from pathlib import Path
 
 from crc32c import crc32c
 
+from spark_replog.admin.controller import Controller
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.cluster.init_store import init_cluster
 from spark_replog.commit.replica_manager import ReplicaManager
-from spark_replog.coordinator.controller import Controller
 from spark_replog.ids import new_id
 from spark_replog.log.codec.commands import Append, DataObject, IdentityKind, ProducerIdentity, Section
 from spark_replog.maintenance.repair import StoreRepair

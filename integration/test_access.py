@@ -14,8 +14,8 @@ WRITER = {"principal": "User:etl"}
 @pytest.fixture(scope="module")
 def store(make_store):
     """A store of one broker; the command line's principal, which also looks at the results, is its super user."""
+    from spark_replog.admin.controller import Controller
     from spark_replog.cluster.cluster import Cluster
-    from spark_replog.coordinator.controller import Controller
 
     made = make_store(1)
     made.cli("acl", "config", "set", "super.users=User:integration")

@@ -110,8 +110,8 @@ def delete_during_the_batch(spark, path, source, doomed, spared, checkpoint):
     from pyspark.sql.functions import udf
 
     def choose(value):
+        from spark_replog.admin.controller import Controller
         from spark_replog.cluster.cluster import Cluster
-        from spark_replog.coordinator.controller import Controller
 
         controller = Controller(Cluster.open(path))
         if doomed in {topic.name for topic in controller.list_topics()}:

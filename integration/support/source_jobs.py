@@ -164,8 +164,8 @@ def feed(spark, path, topic, rows, size=1):
 
 def admin(spark, path, steps):
     """Run steps of a controller: [name of the method, its arguments]."""
+    from spark_replog.admin.controller import Controller
     from spark_replog.cluster.cluster import Cluster
-    from spark_replog.coordinator.controller import Controller
 
     controller = Controller(Cluster.open(path))
     for name, *arguments in steps:

@@ -10,7 +10,7 @@ from spark_replog.cli.output import emit, table
 from spark_replog.cli.settings import Settings, current_settings, global_options
 
 if TYPE_CHECKING:
-    from spark_replog.coordinator.broker_admin import BrokerAdmin
+    from spark_replog.admin.broker_admin import BrokerAdmin
 
 
 @click.group("broker")
@@ -20,7 +20,7 @@ def broker() -> None:
 
 
 def _admin(settings: Settings) -> BrokerAdmin:
-    from spark_replog.coordinator.broker_admin import BrokerAdmin
+    from spark_replog.admin.broker_admin import BrokerAdmin
 
     return BrokerAdmin(settings.open_cluster())
 

@@ -29,7 +29,7 @@ def run(once: bool, interval_ms: int, configs: tuple[str, ...]) -> int:
     """Catch up followers, readmit roots that are back, move leaders, finish reassignments; until SIGTERM."""
     settings = current_settings()
     path = settings.required_store()
-    from spark_replog.coordinator.coordinator_loop import CoordinatorLoop
+    from spark_replog.admin.coordinator_loop import CoordinatorLoop
 
     loop = CoordinatorLoop(settings.open_cluster(key_values("-c", configs)))
     if once:

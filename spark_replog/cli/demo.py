@@ -172,8 +172,8 @@ def _spark_environment(environ: dict[str, str]) -> dict[str, str]:
 
 
 def _make_topic(place: _Place, topic: str) -> Any:
+    from spark_replog.admin.controller import Controller
     from spark_replog.cluster.init_store import init_cluster
-    from spark_replog.coordinator.controller import Controller
 
     controller = Controller(init_cluster(str(place.store), BROKERS))
     controller.create_topic(topic, PARTITIONS, BROKERS)

@@ -13,8 +13,8 @@ from spark_replog.cli.topic_config import config as topic_config
 from spark_replog.cli.topic_partitions import elect, parse_assignment, reassign
 
 if TYPE_CHECKING:
-    from spark_replog.coordinator.controller import Controller
-    from spark_replog.coordinator.topic_description import PartitionDescription, TopicDescription
+    from spark_replog.admin.controller import Controller
+    from spark_replog.admin.topic_description import PartitionDescription, TopicDescription
 
 
 @click.group("topic")
@@ -24,7 +24,7 @@ def topic() -> None:
 
 
 def _controller(settings: Settings) -> Controller:
-    from spark_replog.coordinator.controller import Controller
+    from spark_replog.admin.controller import Controller
 
     return Controller(settings.open_cluster())
 

@@ -10,7 +10,7 @@ from spark_replog.cli.output import emit, table
 from spark_replog.cli.settings import Settings, current_settings, global_options
 
 if TYPE_CHECKING:
-    from spark_replog.coordinator.topic_description import TopicDescription
+    from spark_replog.admin.topic_description import TopicDescription
 
 
 @click.command("config")
@@ -29,7 +29,7 @@ def config(name: str, action: str, settings_given: tuple[str, ...]) -> int:
         if not key or bool(separator) != (action == "set"):
             raise click.UsageError(f"{action} wants {'KEY=VALUE' if action == 'set' else 'KEY'}, not '{given}'")
         changes[key.strip()] = value.strip() if separator else None
-    from spark_replog.coordinator.controller import Controller
+    from spark_replog.admin.controller import Controller
 
     controller = Controller(settings.open_cluster())
     found = controller.alter_config(name, changes) if changes else controller.describe_topic(name)

@@ -15,11 +15,11 @@ from spark_replog.cli.settings import Settings, current_settings, global_options
 from spark_replog.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from spark_replog.coordinator.partition_admin import PartitionAdmin, PartitionOutcome
+    from spark_replog.admin.partition_admin import PartitionAdmin, PartitionOutcome
 
 
 def _admin(settings: Settings) -> PartitionAdmin:
-    from spark_replog.coordinator.partition_admin import PartitionAdmin
+    from spark_replog.admin.partition_admin import PartitionAdmin
 
     return PartitionAdmin(settings.open_cluster())
 

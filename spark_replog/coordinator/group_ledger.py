@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from spark_replog.admin.controller import Controller
 from spark_replog.cluster.cluster import Cluster, TopicHandle
 from spark_replog.coordinator import group_rebalance
-from spark_replog.coordinator.controller import Controller
 from spark_replog.errors import ErrorCode, NotFoundError, RetriableError
 from spark_replog.ids import TopicId, new_id
 from spark_replog.ledger.ledger import Ledger

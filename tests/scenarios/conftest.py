@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 from crc32c import crc32c
 
+from spark_replog.admin.controller import Controller
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.cluster.init_store import init_cluster
 from spark_replog.commit.produce_response import ProduceResponse
 from spark_replog.commit.replica_manager import ReplicaManager
 from spark_replog.config import CoordinatorConfig
-from spark_replog.coordinator.controller import Controller
 from spark_replog.errors import ErrorCode, OutcomeUnknownError
 from spark_replog.ids import new_id
 from spark_replog.log.codec.commands import Append, DataObject, IdentityKind, ProducerIdentity, ResetPolicy, Section

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
+from spark_replog.admin.acl_admin import AclAdmin, AclFilter
+from spark_replog.admin.quota_admin import QuotaAdmin
 from spark_replog.cluster.authorizer import Authorizer
 from spark_replog.cluster.cluster import ACCESS_AGE_MS, Cluster
 from spark_replog.cluster.quota_manager import ClientQuotaManager
 from spark_replog.commit.write_plan import make_write_plan
-from spark_replog.coordinator.acl_admin import AclAdmin, AclFilter
-from spark_replog.coordinator.quota_admin import QuotaAdmin
 from spark_replog.errors import AuthorizationError, ErrorCode
 from spark_replog.log.acl import AclBinding, AclOperation, PatternType, Permission, ResourceType
 from spark_replog.log.codec.commands import Append, IdentityKind, ProducerIdentity

@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import pytest
 
+from spark_replog.admin.acl_admin import AclAdmin, AclFilter
+from spark_replog.admin.controller import Controller
+from spark_replog.admin.quota_admin import QuotaAdmin
 from spark_replog.cluster.authorizer import Authorizer
 from spark_replog.cluster.principal import default_principal
 from spark_replog.cluster.quota_manager import ClientQuotaManager
 from spark_replog.commit.replica_manager import ReplicaManager
 from spark_replog.commit.write_plan import make_write_plan
-from spark_replog.coordinator.acl_admin import AclAdmin, AclFilter
-from spark_replog.coordinator.controller import Controller
 from spark_replog.coordinator.group_ledger import OFFSETS_TOPIC
-from spark_replog.coordinator.quota_admin import QuotaAdmin
 from spark_replog.errors import AuthorizationError, ErrorCode, InvalidConfigError
 from spark_replog.log.acl import AclBinding, AclOperation, PatternType, Permission, ResourceType
 from spark_replog.log.codec.commands import Append, IdentityKind, ProducerIdentity

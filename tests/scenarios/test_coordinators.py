@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_replog.coordinator.controller import Controller
+from spark_replog.admin.controller import Controller
 from spark_replog.log.results import Outcome
 from spark_replog.storage.brokers import BrokerSet
 

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from spark_replog.admin.controller import Controller
 from spark_replog.cli.main import run
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.cluster.init_store import init_cluster
 from spark_replog.config import CoordinatorConfig
-from spark_replog.coordinator.controller import Controller
 from spark_replog.errors import RetriableError
 from spark_replog.maintenance.repair import RootCondition, StoreRepair
 from spark_replog.maintenance.scrub import scrub

@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import pytest
 
+from spark_replog.admin.coordinator_loop import CoordinatorLoop
 from spark_replog.commit.catch_up import CatchUp
 from spark_replog.commit.failover import LeaderFailover
-from spark_replog.coordinator.coordinator_loop import CoordinatorLoop
 from spark_replog.storage.paths import ROOT_FILE_KEY
 
 LONG_MS = 14_000

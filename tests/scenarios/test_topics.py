@@ -6,10 +6,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from spark_replog.admin.controller import Controller
 from spark_replog.cluster.cluster import Cluster, TopicHandle
 from spark_replog.cluster.init_store import init_cluster, root_urls
 from spark_replog.commit.write_plan import make_write_plan
-from spark_replog.coordinator.controller import Controller
 from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError, ReplogError
 from spark_replog.log.codec.commands import BrokerRegister, encode_command
 from spark_replog.log.results import Outcome

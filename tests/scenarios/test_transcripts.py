@@ -12,6 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from spark_replog.admin.broker_admin import BrokerAdmin
+from spark_replog.admin.controller import Controller
+from spark_replog.admin.coordinator_loop import CoordinatorLoop
+from spark_replog.admin.partition_admin import PartitionAdmin
 from spark_replog.clock import SystemClock
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.cluster.init_store import init_cluster
@@ -19,10 +23,6 @@ from spark_replog.commit.catch_up import CatchUp
 from spark_replog.commit.replica_manager import ReplicaManager
 from spark_replog.commit.write_plan import make_write_plan
 from spark_replog.config import CoordinatorConfig
-from spark_replog.coordinator.broker_admin import BrokerAdmin
-from spark_replog.coordinator.controller import Controller
-from spark_replog.coordinator.coordinator_loop import CoordinatorLoop
-from spark_replog.coordinator.partition_admin import PartitionAdmin
 from spark_replog.errors import ReplogError
 
 HERE = Path(__file__).parent

@@ -8,13 +8,13 @@ from collections.abc import Iterable, Sequence
 import pyarrow as pa
 
 from spark_replog import Consumer, TopicPartition
+from spark_replog.admin.controller import Controller
 from spark_replog.clock import SYSTEM_CLOCK
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.cluster.init_store import init_cluster
 from spark_replog.commit.replica_manager import ReplicaManager
 from spark_replog.commit.write_plan import make_write_plan
 from spark_replog.config import ProducerConfig
-from spark_replog.coordinator.controller import Controller
 from spark_replog.ids import new_id
 from spark_replog.log.codec.commands import Append, IdentityKind, ProducerIdentity
 from spark_replog.testing.counting_store import CountingStore

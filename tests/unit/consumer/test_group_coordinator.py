@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from spark_replog.coordinator.controller import Controller
+from spark_replog.admin.controller import Controller
 from spark_replog.coordinator.group_coordinator import GroupCoordinator
 from spark_replog.coordinator.group_ledger import NO_MEMBER, OFFSETS_TOPIC, MemberIdentity
 from spark_replog.coordinator.group_subscription import GroupSubscription, encode_subscription

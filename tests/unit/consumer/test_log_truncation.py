@@ -7,8 +7,8 @@ import logging
 import pytest
 
 from spark_replog import Consumer
-from spark_replog.coordinator.broker_admin import BrokerAdmin
-from spark_replog.coordinator.partition_admin import PartitionAdmin
+from spark_replog.admin.broker_admin import BrokerAdmin
+from spark_replog.admin.partition_admin import PartitionAdmin
 from spark_replog.errors import ErrorCode, ReplogError
 from spark_replog.ids import TopicPartition
 from tests.unit.consumer.support import rows

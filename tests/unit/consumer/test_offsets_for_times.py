@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_replog.coordinator.controller import Controller
+from spark_replog.admin.controller import Controller
 from spark_replog.read import offsets_for_times as module
 from tests.unit.consumer.support import P0, assigned, rows
 

@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import pytest
 
 import spark_replog
+from spark_replog.admin.controller import Controller
 from spark_replog.cli.main import run
 from spark_replog.cluster.init_store import init_cluster
-from spark_replog.coordinator.controller import Controller
 from spark_replog.errors import InvalidConfigError, NotFoundError
 
 

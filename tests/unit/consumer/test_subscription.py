@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spark_replog import TopicPartition
-from spark_replog.coordinator.controller import Controller
+from spark_replog.admin.controller import Controller
 from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError, ReplogError
 from tests.unit.consumer.support import P0, P1, assigned, consumer, rows, values
 

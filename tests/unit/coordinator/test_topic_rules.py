@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_replog.coordinator import topic_rules
+from spark_replog.admin import topic_rules
 from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError
 
 FORBIDDEN = "/\\,\0:\"';*? \t\r\n="

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType, TimestampType
 
+from spark_replog.admin.controller import Controller
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.cluster.init_store import init_cluster
-from spark_replog.coordinator.controller import Controller
 from spark_replog.spark.data_source import ReplogDataSource
 from spark_replog.spark.schema import read_schema
 

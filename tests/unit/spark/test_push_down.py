@@ -25,8 +25,8 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
+from spark_replog.admin.controller import Controller
 from spark_replog.cluster.init_store import init_cluster
-from spark_replog.coordinator.controller import Controller
 from spark_replog.spark.batch_reader import BatchReader
 from spark_replog.spark.options import parse_sink_options, parse_source_options
 from spark_replog.spark.push_down import (

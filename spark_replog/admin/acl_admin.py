@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from spark_replog.admin.admin import Admin
 from spark_replog.cluster.authorizer import is_allowed
 from spark_replog.config import parse_value, unknown_option_error
 from spark_replog.config.store import CLUSTER_KEYS
-from spark_replog.coordinator.admin import Admin
 from spark_replog.errors import ErrorCode, InvalidConfigError, command_line
 from spark_replog.log.acl import (
     CLUSTER_NAME,

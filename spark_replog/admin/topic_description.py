@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from spark_replog.admin.assignment import Assignment
 from spark_replog.cluster.cluster import TopicHandle
-from spark_replog.coordinator.assignment import Assignment
 from spark_replog.ids import BrokerId, LedgerId, TopicId
 from spark_replog.log.fold.topic_state import TopicState
 

@@ -10,6 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from spark_replog.admin import topic_rules
+from spark_replog.admin.admin import Admin
+from spark_replog.admin.assignment import Assignment, check_explicit, place_replicas
+from spark_replog.admin.topic_description import TopicDescription, TopicListing, describe, would_be
 from spark_replog.cluster.cluster import Cluster, TopicHandle
 from spark_replog.cluster.root_check import make_ledger_folders
 from spark_replog.commit.reassignment import is_reassigning
@@ -22,10 +26,6 @@ from spark_replog.commit.state_changes import (
     live_topic,
 )
 from spark_replog.config import keys_of, read_topic_config, unknown_option_error
-from spark_replog.coordinator import topic_rules
-from spark_replog.coordinator.admin import Admin
-from spark_replog.coordinator.assignment import Assignment, check_explicit, place_replicas
-from spark_replog.coordinator.topic_description import TopicDescription, TopicListing, describe, would_be
 from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError, command_line
 from spark_replog.ids import INTERNAL_TOPICS, BrokerId, LedgerId, TopicId, new_id
 from spark_replog.ledger.ledger import Ledger

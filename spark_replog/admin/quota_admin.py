@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from spark_replog.coordinator.admin import Admin
+from spark_replog.admin.admin import Admin
 from spark_replog.errors import ErrorCode, InvalidConfigError
 from spark_replog.log.acl import CLUSTER_NAME, AclOperation, ResourceType, normal_principal
 from spark_replog.log.codec.commands import QuotaAlter, encode_command

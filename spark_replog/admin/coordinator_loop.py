@@ -11,6 +11,8 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from spark_replog.admin.admin import topic_ledgers
+from spark_replog.admin.broker_admin import settle_fences
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.cluster.root_check import is_root_there
 from spark_replog.commit.catch_up import CatchUp
@@ -19,8 +21,6 @@ from spark_replog.commit.generations import advance_generation
 from spark_replog.commit.reassignment import complete_reassignments
 from spark_replog.commit.replica_fetcher import ReplicaFetcher
 from spark_replog.commit.state_changes import change_partition, live_partitions
-from spark_replog.coordinator.admin import topic_ledgers
-from spark_replog.coordinator.broker_admin import settle_fences
 from spark_replog.errors import ReplogError
 from spark_replog.ids import BrokerId
 from spark_replog.ledger.ledger import Ledger

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from spark_replog.admin.admin import Admin, topic_ledgers
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.cluster.root_check import is_root_there
 from spark_replog.commit import state_changes
 from spark_replog.commit.failover import failover_commands
-from spark_replog.coordinator.admin import Admin, topic_ledgers
 from spark_replog.errors import ErrorCode, NotFoundError
 from spark_replog.ids import BrokerId
 from spark_replog.ledger.ledger import Ledger

@@ -1,0 +1,1 @@
+"""Topics, partitions, brokers, ACLs and quotas by command, and the coordinator loop."""
