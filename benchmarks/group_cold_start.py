@@ -16,7 +16,7 @@ from pathlib import Path
 from spark_replog.admin.controller import Controller
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.cluster.init_store import init_cluster
-from spark_replog.coordinator.group_coordinator import GroupCoordinator
+from spark_replog.groups.group_coordinator import GroupCoordinator
 from spark_replog.ids import TopicPartition
 from spark_replog.log.codec.group_records import OffsetAndMetadata
 

@@ -43,23 +43,13 @@ EDGES: dict[str, set[str]] = {
     "read": {"storage", "log", "log/codec", "log/fold"},
     "commit": {"config", "storage", "log", "log/codec", "log/fold", "ledger", "cluster"},
     "admin": {"config", "log", "log/codec", "log/fold", "ledger", "cluster", "commit"},
+    "groups": {"log", "log/codec", "log/fold", "ledger", "cluster", "admin"},
     "maintenance": {"config", "storage", "log/codec", "log/fold", "ledger", "cluster", "commit"},
-    "spark": {"config", "storage", "log", "log/codec", "log/fold", "cluster", "write", "read", "commit", "consumer"},
-    "cli": {
-        "config",
-        "storage",
-        "log",
-        "cluster",
-        "read",
-        "admin",
-        "maintenance",
-        "coordinator",
-        "producer",
-        "consumer",
-    },
-    "coordinator": {"log", "log/codec", "log/fold", "ledger", "cluster", "commit", "admin"},
+    "spark": {"config", "storage", "log", "log/codec", "log/fold", "cluster", "write", "read", "commit", "groups"},
+    "cli": {"config", "storage", "log", "cluster", "read", "admin", "groups", "maintenance", "producer", "consumer"},
+    "coordinator": {"log/fold", "ledger", "commit"},
     "producer": {"config", "storage", "log", "log/codec", "cluster", "write", "commit"},
-    "consumer": {"config", "log", "log/codec", "log/fold", "cluster", "read", "commit", "coordinator"},
+    "consumer": {"config", "log", "log/codec", "log/fold", "cluster", "read", "commit", "groups", "coordinator"},
 }
 ONLY_IN = {"pyspark": ("spark_replog/spark/", "pyspark_replog/"), "fsspec": ("spark_replog/storage/",)}
 

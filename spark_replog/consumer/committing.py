@@ -9,8 +9,8 @@ from spark_replog.clock import Clock
 from spark_replog.config import ConsumerConfig
 from spark_replog.consumer.group_membership import GroupMembership
 from spark_replog.consumer.subscription_state import SubscriptionState, whole_number
-from spark_replog.coordinator.group_coordinator import RENEWALS_PER_RETENTION, GroupCoordinator, check_group_id
 from spark_replog.errors import ErrorCode, InvalidConfigError, OutcomeUnknownError, ReplogError, RetriableError
+from spark_replog.groups.group_coordinator import RENEWALS_PER_RETENTION, GroupCoordinator, check_group_id
 from spark_replog.ids import TopicPartition
 from spark_replog.log.codec.group_records import OffsetAndMetadata
 

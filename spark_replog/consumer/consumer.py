@@ -20,8 +20,8 @@ from spark_replog.consumer.positions import PositionKeeper
 from spark_replog.consumer.record_fetcher import ConsumerMetrics, RecordFetcher
 from spark_replog.consumer.settings import ConsumerSettings
 from spark_replog.consumer.subscription_state import SubscriptionState, whole_number
-from spark_replog.coordinator.group_coordinator import GroupCoordinator
 from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError
+from spark_replog.groups.group_coordinator import GroupCoordinator
 from spark_replog.ids import TopicPartition
 from spark_replog.log.acl import AclOperation
 from spark_replog.log.codec.group_records import OffsetAndMetadata

@@ -16,17 +16,17 @@ from spark_replog.config import ConsumerConfig
 from spark_replog.consumer.assignors import make_assignors
 from spark_replog.consumer.subscription_state import SubscriptionState
 from spark_replog.consumer.topic_discovery import TopicDiscovery
-from spark_replog.coordinator.group_coordinator import GroupCoordinator
-from spark_replog.coordinator.group_ledger import NO_MEMBER, MemberIdentity
-from spark_replog.coordinator.group_rebalance import group_error
-from spark_replog.coordinator.group_subscription import (
+from spark_replog.errors import ErrorCode, FencedError, ReplogError, RetriableError
+from spark_replog.groups.group_coordinator import GroupCoordinator
+from spark_replog.groups.group_ledger import NO_MEMBER, MemberIdentity
+from spark_replog.groups.group_rebalance import group_error
+from spark_replog.groups.group_subscription import (
     GroupSubscription,
     decode_assignment,
     decode_subscription,
     encode_assignment,
     encode_subscription,
 )
-from spark_replog.errors import ErrorCode, FencedError, ReplogError, RetriableError
 from spark_replog.ids import TopicPartition, new_id
 from spark_replog.log.codec.group_records import GroupMember, GroupMetadata, GroupPhase
 from spark_replog.log.fold.group_state import GroupState

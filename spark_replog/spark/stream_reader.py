@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from spark_replog.cluster.cluster import Cluster, TopicHandle
-from spark_replog.consumer.progress_publisher import ProgressPublisher
 from spark_replog.errors import InvalidConfigError, NotFoundError, ReplogError
+from spark_replog.groups.progress_publisher import ProgressPublisher
 from spark_replog.ids import TopicId, TopicPartition
 from spark_replog.log.fold.topic_state import TopicLedgerState
 from spark_replog.spark.compat import (

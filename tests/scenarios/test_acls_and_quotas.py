@@ -14,8 +14,8 @@ from spark_replog.cluster.principal import default_principal
 from spark_replog.cluster.quota_manager import ClientQuotaManager
 from spark_replog.commit.replica_manager import ReplicaManager
 from spark_replog.commit.write_plan import make_write_plan
-from spark_replog.coordinator.group_ledger import OFFSETS_TOPIC
 from spark_replog.errors import AuthorizationError, ErrorCode, InvalidConfigError
+from spark_replog.groups.group_ledger import OFFSETS_TOPIC
 from spark_replog.log.acl import AclBinding, AclOperation, PatternType, Permission, ResourceType
 from spark_replog.log.codec.commands import Append, IdentityKind, ProducerIdentity
 from spark_replog.log.quota_set import DEFAULT_NAME, QuotaEntity

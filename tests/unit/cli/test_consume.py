@@ -13,7 +13,7 @@ import pytest
 from spark_replog import Producer
 from spark_replog.cli import consume as consume_module
 from spark_replog.cli.main import run
-from spark_replog.coordinator.group_coordinator import GroupCoordinator
+from spark_replog.groups.group_coordinator import GroupCoordinator
 from tests.unit.consumer.support import Store, rows
 
 ROOT = Path(__file__).parents[3]

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from spark_replog import Consumer, TopicPartition
-from spark_replog.coordinator.group_coordinator import GroupCoordinator
+from spark_replog.groups.group_coordinator import GroupCoordinator
 from tests.unit.consumer.support import Store, rows
 
 ROOT = Path(__file__).parents[3]

@@ -8,8 +8,8 @@ import threading
 import pytest
 
 from spark_replog import Consumer
-from spark_replog.coordinator.group_coordinator import GroupCoordinator
 from spark_replog.errors import ErrorCode, ReplogError
+from spark_replog.groups.group_coordinator import GroupCoordinator
 from tests.unit.consumer.support import P0, assigned, consumer, rows, values
 
 CALLS = {

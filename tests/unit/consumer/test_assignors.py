@@ -12,8 +12,8 @@ from spark_replog.consumer.assignors import (
     round_robin_assignor,
     sticky_assignor,
 )
-from spark_replog.coordinator.group_subscription import GroupSubscription
 from spark_replog.errors import InvalidConfigError
+from spark_replog.groups.group_subscription import GroupSubscription
 from spark_replog.ids import TopicPartition
 
 

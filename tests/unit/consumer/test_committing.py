@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from spark_replog import OffsetAndMetadata
-from spark_replog.coordinator.group_coordinator import GroupCoordinator
 from spark_replog.errors import ErrorCode, InvalidConfigError, OutcomeUnknownError, ReplogError, RetriableError
+from spark_replog.groups.group_coordinator import GroupCoordinator
 from tests.unit.consumer.support import P0, P1, assigned, rows, values
 
 

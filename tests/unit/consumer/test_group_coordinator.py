@@ -7,9 +7,6 @@ import threading
 import pytest
 
 from spark_replog.admin.controller import Controller
-from spark_replog.coordinator.group_coordinator import GroupCoordinator
-from spark_replog.coordinator.group_ledger import NO_MEMBER, OFFSETS_TOPIC, MemberIdentity
-from spark_replog.coordinator.group_subscription import GroupSubscription, encode_subscription
 from spark_replog.errors import (
     ErrorCode,
     FencedError,
@@ -19,6 +16,9 @@ from spark_replog.errors import (
     ReplogError,
     RetriableError,
 )
+from spark_replog.groups.group_coordinator import GroupCoordinator
+from spark_replog.groups.group_ledger import NO_MEMBER, OFFSETS_TOPIC, MemberIdentity
+from spark_replog.groups.group_subscription import GroupSubscription, encode_subscription
 from spark_replog.ids import TopicPartition
 from spark_replog.log.codec.group_records import GroupMember, GroupPhase, OffsetAndMetadata
 from tests.unit.consumer.support import rows

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from spark_replog.coordinator.group_expiry import expired_records
-from spark_replog.coordinator.group_subscription import GroupSubscription, encode_subscription
+from spark_replog.groups.group_expiry import expired_records
+from spark_replog.groups.group_subscription import GroupSubscription, encode_subscription
 from spark_replog.log.codec.group_records import GroupMember, GroupMetadata, GroupPhase, GroupRecord, OffsetAndMetadata
 from spark_replog.log.fold.group_state import GroupState
 

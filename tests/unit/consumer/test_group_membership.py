@@ -6,8 +6,8 @@ import pytest
 
 from spark_replog import Consumer, TopicPartition
 from spark_replog.admin.controller import Controller
-from spark_replog.coordinator.group_coordinator import GroupCoordinator
 from spark_replog.errors import ErrorCode, FencedError, InvalidConfigError, ReplogError, RetriableError
+from spark_replog.groups.group_coordinator import GroupCoordinator
 from spark_replog.log.codec.group_records import GroupPhase
 from tests.unit.consumer.support import rows
 

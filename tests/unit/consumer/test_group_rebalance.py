@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from spark_replog.coordinator.group_rebalance import drop_absent, join, leave, select_protocol, sync
 from spark_replog.errors import ErrorCode, ReplogError
+from spark_replog.groups.group_rebalance import drop_absent, join, leave, select_protocol, sync
 from spark_replog.log.codec.group_records import GroupMember, GroupMetadata, GroupPhase
 
 EMPTY = GroupMetadata()

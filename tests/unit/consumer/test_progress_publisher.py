@@ -7,8 +7,8 @@ import threading
 import pytest
 
 from spark_replog import TopicPartition
-from spark_replog.consumer.progress_publisher import NOTE, ProgressPublisher
-from spark_replog.coordinator.group_coordinator import GroupCoordinator
+from spark_replog.groups.group_coordinator import GroupCoordinator
+from spark_replog.groups.progress_publisher import NOTE, ProgressPublisher
 
 P0, P1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_replog.consumer import progress_publisher
+from spark_replog.groups import progress_publisher
 from spark_replog.ids import TopicPartition, new_id
 from spark_replog.spark.options import parse_source_options
 from spark_replog.spark.stream_reader import StreamReader

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from spark_replog.cluster.cluster import Cluster
-from spark_replog.coordinator.group_coordinator import GroupCoordinator
 from spark_replog.errors import ErrorCode, NotFoundError
+from spark_replog.groups.group_coordinator import GroupCoordinator
 from spark_replog.ids import TopicPartition
 
 TimeLookup = Callable[..., Mapping[int, int | None]]

@@ -13,11 +13,11 @@ from dataclasses import replace
 
 from spark_replog.cluster.authorizer import Authorizer
 from spark_replog.cluster.cluster import Cluster
-from spark_replog.coordinator import group_rebalance
-from spark_replog.coordinator.group_expiry import expired_records
-from spark_replog.coordinator.group_ledger import NO_MEMBER, GroupLedger, MemberIdentity
-from spark_replog.coordinator.group_subscription import subscribed_topics
 from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError, ReplogError
+from spark_replog.groups import group_rebalance
+from spark_replog.groups.group_expiry import expired_records
+from spark_replog.groups.group_ledger import NO_MEMBER, GroupLedger, MemberIdentity
+from spark_replog.groups.group_subscription import subscribed_topics
 from spark_replog.ids import TopicId, TopicPartition
 from spark_replog.log.acl import AclOperation, ResourceType
 from spark_replog.log.codec.group_records import (

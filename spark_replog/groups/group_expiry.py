@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from spark_replog.coordinator.group_subscription import subscribed_topics
+from spark_replog.groups.group_subscription import subscribed_topics
 from spark_replog.ids import TopicId
 from spark_replog.log.codec.group_records import GroupPhase, GroupRecord, OffsetAndMetadata, OffsetRecord, Record
 from spark_replog.log.fold.group_state import GroupState

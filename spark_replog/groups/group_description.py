@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from spark_replog.cluster.cluster import Cluster
-from spark_replog.coordinator.group_coordinator import GroupCoordinator
-from spark_replog.coordinator.group_ledger import group_not_found
-from spark_replog.coordinator.group_subscription import decode_assignment
 from spark_replog.errors import NotFoundError
+from spark_replog.groups.group_coordinator import GroupCoordinator
+from spark_replog.groups.group_ledger import group_not_found
+from spark_replog.groups.group_subscription import decode_assignment
 from spark_replog.ids import TopicPartition
 from spark_replog.log.codec.group_records import GroupMember, OffsetAndMetadata
 from spark_replog.log.fold.group_state import GroupState

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Mapping
 
 from spark_replog.cluster.cluster import Cluster
-from spark_replog.coordinator.group_coordinator import (
+from spark_replog.groups.group_coordinator import (
     OFFSETS_RETENTION_MINUTES,
     RENEWALS_PER_RETENTION,
     GroupCoordinator,
