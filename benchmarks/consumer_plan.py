@@ -18,15 +18,15 @@ from pathlib import Path
 from benchmarks.bench_session import scratch
 from benchmarks.floors import prebuilt_batch
 from spark_replog.admin.controller import Controller
+from spark_replog.client.consumer import Consumer
+from spark_replog.client.delayed_fetch import FetchPartition
+from spark_replog.client.producer import Producer
+from spark_replog.client.record_fetcher import ConsumerMetrics, RecordFetcher
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.cluster.init_store import init_cluster
 from spark_replog.config import ConsumerConfig
-from spark_replog.consumer.consumer import Consumer
-from spark_replog.consumer.record_fetcher import ConsumerMetrics, RecordFetcher
-from spark_replog.coordinator.delayed_fetch import FetchPartition
 from spark_replog.ids import TopicPartition
 from spark_replog.log.codec.commands import Append, DataObject, IdentityKind, ProducerIdentity, Section, encode_command
-from spark_replog.producer.producer import Producer
 
 PARTITIONS, SECTIONS, RUNS, RECORDS = 100, 200, 15, 50_000
 TARGET_MS = 5.0

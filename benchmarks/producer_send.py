@@ -19,9 +19,9 @@ import pyarrow as pa
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from spark_replog.admin.controller import Controller
+from spark_replog.client.producer import Producer
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.cluster.init_store import init_cluster
-from spark_replog.producer.producer import Producer
 
 VALUE = b"v" * 100
 TABLE_ROWS = 100_000

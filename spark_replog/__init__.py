@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from spark_replog.consumer.consumer import Consumer
+    from spark_replog.client.consumer import Consumer
+    from spark_replog.client.producer import Producer
+    from spark_replog.client.store import Store
     from spark_replog.ids import TopicPartition
     from spark_replog.log.codec.group_records import OffsetAndMetadata
-    from spark_replog.producer.producer import Producer
-    from spark_replog.store import Store
 
     __version__: str
 
@@ -29,15 +29,15 @@ def register(spark: SparkSession) -> None:
 
 
 def open(path: str, storage_options: Mapping[str, str] | None = None) -> Store:
-    """Open a store for plain Python: ``open(path).consumer("orders")`` and so on. See ``spark_replog.store``."""
-    from spark_replog.store import open_store
+    """Open a store for plain Python: ``open(path).consumer("orders")`` and so on. See ``spark_replog.client.store``."""
+    from spark_replog.client.store import open_store
 
     return open_store(path, storage_options)
 
 
 _EXPORTS = {
-    "Consumer": "spark_replog.consumer.consumer",
-    "Producer": "spark_replog.producer.producer",
+    "Consumer": "spark_replog.client.consumer",
+    "Producer": "spark_replog.client.producer",
     "OffsetAndMetadata": "spark_replog.log.codec.group_records",
     "TopicPartition": "spark_replog.ids",
 }

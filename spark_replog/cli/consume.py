@@ -21,9 +21,9 @@ from spark_replog.cli.output import EXIT_OK, emit, note, show
 from spark_replog.cli.settings import Settings, current_settings, global_options
 
 if TYPE_CHECKING:
+    from spark_replog.client.consumer import Consumer
+    from spark_replog.client.consumer_record import ConsumerRecord
     from spark_replog.cluster.cluster import Cluster
-    from spark_replog.consumer.consumer import Consumer
-    from spark_replog.consumer.consumer_record import ConsumerRecord
     from spark_replog.ids import TopicPartition
 
 _COMMIT_INTERVAL_MS = 5_000
@@ -62,7 +62,7 @@ def consume(topics: tuple[str, ...], **given: Any) -> int:
     settings = current_settings()
     settings.required_store()
     _check(given, settings)
-    from spark_replog.consumer.consumer import Consumer
+    from spark_replog.client.consumer import Consumer
     from spark_replog.errors import ErrorCode, ReplogError
 
     cluster = settings.open_cluster()
@@ -273,7 +273,7 @@ def _printer(settings: Settings, given: dict[str, Any]) -> Callable[[ConsumerRec
         return lambda record: _write(record.value or b"")
     if "%" not in output:
         raise click.UsageError(f"--output is '{output}'. Give values, raw, jsonl, csv, or a pattern with %s.")
-    from spark_replog.consumer.consumer_record import ConsumerRecord
+    from spark_replog.client.consumer_record import ConsumerRecord
 
     _pattern(ConsumerRecord("", 0, 0, None, None, (), 0, ""), output)  # refused before a record is read
     return lambda record: _write(_pattern(record, output))

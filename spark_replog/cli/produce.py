@@ -20,8 +20,8 @@ from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from spark_replog.producer.arrow_sender import TableHandle
-    from spark_replog.producer.producer import Producer
+    from spark_replog.client.arrow_sender import TableHandle
+    from spark_replog.client.producer import Producer
 
 HANDLES_OPEN_MAX = 64
 """So many batches may wait for their acknowledgement before the next one is read."""
@@ -46,7 +46,7 @@ def produce(topic: str, files: tuple[str, ...], **given: Any) -> int:
     """
     settings = current_settings()
     settings.required_store()
-    from spark_replog.producer.producer import Producer
+    from spark_replog.client.producer import Producer
 
     config: dict[str, object] = {
         "client.id": "replog-produce",

@@ -10,12 +10,12 @@ import pytest
 import spark_replog
 from spark_replog.cli.main import run
 from spark_replog.cli.settings import Settings
+from spark_replog.client.producer_settings import ProducerSettings
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.cluster.init_store import init_cluster
 from spark_replog.config import storage_options
 from spark_replog.errors import ErrorCode, InvalidConfigError
 from spark_replog.log.write_plan import WritePlan
-from spark_replog.producer.settings import ProducerSettings
 from spark_replog.spark.options import parse_sink_options, parse_source_options
 from spark_replog.storage.open_store import normalise_url
 

@@ -12,7 +12,7 @@ import pytest
 from pyarrow import csv, parquet
 
 from spark_replog.cli import produce_input
-from spark_replog.consumer.consumer import Consumer
+from spark_replog.client.consumer import Consumer
 from spark_replog.ids import TopicPartition
 
 

@@ -8,11 +8,11 @@ from typing import Any
 import pyarrow as pa
 
 from spark_replog.admin.controller import Controller
+from spark_replog.client.producer import Producer
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.cluster.init_store import init_cluster
 from spark_replog.config import CoordinatorConfig
 from spark_replog.log.codec.data_object import decode_section
-from spark_replog.producer.producer import Producer
 from spark_replog.storage.brokers import BrokerSet
 from spark_replog.storage.paths import data_key
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from spark_replog.client.committer import Appender
 from spark_replog.commit.produce_response import ProduceResponse
 from spark_replog.config import ProducerConfig
 from spark_replog.errors import ErrorCode, OutcomeUnknownError, ReplogError, RetriableError
 from spark_replog.log.codec.commands import Append, DataObject, IdentityKind
-from spark_replog.producer.committer import Appender
 
 AWAY = RetriableError(ErrorCode.REPLOG_NO_QUORUM, "the roots are away. Try again.")
 UNKNOWN = OutcomeUnknownError(ErrorCode.REPLOG_COMMIT_OUTCOME_UNKNOWN, "no answer. Try again.")

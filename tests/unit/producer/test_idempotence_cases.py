@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
+from spark_replog.client.committer import StoredObject, _next_group
 from spark_replog.errors import ErrorCode, ReplogError
-from spark_replog.producer.committer import StoredObject, _next_group
 from spark_replog.write.delivery import Delivered, DeliveryResult, PartitionResponse
 from spark_replog.write.producer_batch import SEQUENCE_MAX, increment_sequence
 from spark_replog.write.record_handle import RecordHandle

@@ -8,9 +8,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from spark_replog.client.metrics import ProducerMetrics, Sampled
+from spark_replog.client.producer import Producer
 from spark_replog.errors import ErrorCode, ReplogError, RetriableError
-from spark_replog.producer.metrics import ProducerMetrics, Sampled
-from spark_replog.producer.producer import Producer
 from spark_replog.testing.faulty_store import Fault
 from spark_replog.write.buffer_pool import BufferPool
 

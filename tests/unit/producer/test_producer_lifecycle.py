@@ -7,8 +7,8 @@ import threading
 import pyarrow as pa
 import pytest
 
+from spark_replog.client import producer_metadata
 from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError, RetriableError
-from spark_replog.producer import producer_metadata
 from spark_replog.testing.faulty_store import Fault
 
 SECONDS = 10

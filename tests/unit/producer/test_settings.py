@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from spark_replog.client.producer_settings import LINGER_MS, ProducerSettings
 from spark_replog.config import keys_of
 from spark_replog.config.client import REFUSED_PRODUCER_PREFIXES, REFUSED_PRODUCER_SETTINGS, refusal_of
 from spark_replog.errors import ErrorCode, InvalidConfigError
-from spark_replog.producer.settings import LINGER_MS, ProducerSettings
 
 ROOT = Path(__file__).parents[3]
 

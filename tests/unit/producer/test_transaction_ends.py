@@ -9,6 +9,8 @@ from contextlib import suppress
 import pyarrow as pa
 import pytest
 
+from spark_replog.client import transactions
+from spark_replog.client.committer import Answer
 from spark_replog.errors import (
     ErrorCode,
     FencedError,
@@ -17,8 +19,6 @@ from spark_replog.errors import (
     ReplogError,
     RetriableError,
 )
-from spark_replog.producer import transactions
-from spark_replog.producer.committer import Answer
 from spark_replog.testing.faulty_store import Fault
 from tests.unit.producer.test_transactions import TILL
 

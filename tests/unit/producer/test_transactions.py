@@ -7,10 +7,10 @@ import threading
 import pyarrow as pa
 import pytest
 
+from spark_replog.client.committer import Answer
 from spark_replog.clock import SYSTEM_CLOCK
 from spark_replog.commit.producer_claim import claim_producer
 from spark_replog.errors import ErrorCode, FencedError, InvalidConfigError, OutcomeUnknownError, ReplogError
-from spark_replog.producer.committer import Answer
 from spark_replog.testing.faulty_store import Fault
 
 TILL = {

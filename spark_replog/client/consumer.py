@@ -10,16 +10,16 @@ from types import TracebackType
 
 import pyarrow as pa
 
+from spark_replog.client.access_guard import AccessGuard, guarded
+from spark_replog.client.committing import OffsetCommitter
+from spark_replog.client.consumer_record import ConsumerRecord, ConsumerRecords
+from spark_replog.client.consumer_settings import ConsumerSettings
+from spark_replog.client.group_membership import GroupMembership
+from spark_replog.client.positions import PositionKeeper
+from spark_replog.client.record_fetcher import ConsumerMetrics, RecordFetcher
+from spark_replog.client.subscription_state import SubscriptionState, whole_number
 from spark_replog.cluster.authorizer import Authorizer
 from spark_replog.cluster.cluster import Cluster, StorePath
-from spark_replog.consumer.access_guard import AccessGuard, guarded
-from spark_replog.consumer.committing import OffsetCommitter
-from spark_replog.consumer.consumer_record import ConsumerRecord, ConsumerRecords
-from spark_replog.consumer.group_membership import GroupMembership
-from spark_replog.consumer.positions import PositionKeeper
-from spark_replog.consumer.record_fetcher import ConsumerMetrics, RecordFetcher
-from spark_replog.consumer.settings import ConsumerSettings
-from spark_replog.consumer.subscription_state import SubscriptionState, whole_number
 from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError
 from spark_replog.groups.group_coordinator import GroupCoordinator
 from spark_replog.ids import TopicPartition

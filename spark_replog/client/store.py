@@ -6,10 +6,10 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from spark_replog.admin.controller import Controller
+from spark_replog.client.consumer import Consumer
+from spark_replog.client.producer import Producer
+from spark_replog.client.topic_scan import Bound, TopicScan
 from spark_replog.cluster.cluster import Cluster, StorePath
-from spark_replog.consumer.consumer import Consumer
-from spark_replog.consumer.topic_scan import Bound, TopicScan
-from spark_replog.producer.producer import Producer
 
 
 class Store:

@@ -13,6 +13,8 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from enum import Enum
 
+from spark_replog.client.committer import Answer, Appender, StoredObject, results_of
+from spark_replog.client.metrics import ProducerMetrics
 from spark_replog.clock import Clock
 from spark_replog.cluster.authorizer import Authorizer
 from spark_replog.cluster.cluster import Cluster
@@ -21,8 +23,6 @@ from spark_replog.errors import ErrorCode, FencedError, InvalidConfigError, Outc
 from spark_replog.ids import LedgerId, new_id
 from spark_replog.log.acl import AclOperation
 from spark_replog.log.codec.commands import Append, BatchSequence, IdentityKind
-from spark_replog.producer.committer import Answer, Appender, StoredObject, results_of
-from spark_replog.producer.metrics import ProducerMetrics
 from spark_replog.storage.io_pool import io_pool
 from spark_replog.write.delivery import Delivered, DeliveryResult
 from spark_replog.write.in_flight import DataRequest

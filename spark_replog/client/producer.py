@@ -14,17 +14,17 @@ from typing import Any, NoReturn
 
 import pyarrow as pa
 
+from spark_replog.client.arrow_sender import TableHandle
+from spark_replog.client.metrics import ProducerMetrics
+from spark_replog.client.producer_metadata import TopicEntry, invalid_topic
+from spark_replog.client.producer_parts import build_parts
+from spark_replog.client.producer_settings import ProducerSettings
+from spark_replog.client.record_checks import checked_headers, checked_partition, checked_time
+from spark_replog.client.transactions import TransactionCoordinator, TransactionState
 from spark_replog.clock import SYSTEM_CLOCK, Clock
 from spark_replog.cluster.cluster import Cluster, StorePath
 from spark_replog.errors import ErrorCode, FencedError, InvalidConfigError, ReplogError
 from spark_replog.ids import TopicPartition
-from spark_replog.producer.arrow_sender import TableHandle
-from spark_replog.producer.metrics import ProducerMetrics
-from spark_replog.producer.producer_metadata import TopicEntry, invalid_topic
-from spark_replog.producer.producer_parts import build_parts
-from spark_replog.producer.record_checks import checked_headers, checked_partition, checked_time
-from spark_replog.producer.settings import ProducerSettings
-from spark_replog.producer.transactions import TransactionCoordinator, TransactionState
 from spark_replog.write.columns import ROW_OVERHEAD_BYTES
 from spark_replog.write.interceptors import Interceptors, ProducerRecord
 from spark_replog.write.partition_queue import PartitionQueue

@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Mapping
 
+from spark_replog.client.group_membership import GroupMembership
+from spark_replog.client.subscription_state import SubscriptionState, whole_number
 from spark_replog.clock import Clock
 from spark_replog.config import ConsumerConfig
-from spark_replog.consumer.group_membership import GroupMembership
-from spark_replog.consumer.subscription_state import SubscriptionState, whole_number
 from spark_replog.errors import ErrorCode, InvalidConfigError, OutcomeUnknownError, ReplogError, RetriableError
 from spark_replog.groups.group_coordinator import RENEWALS_PER_RETENTION, GroupCoordinator, check_group_id
 from spark_replog.ids import TopicPartition

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from spark_replog.client.consumer_record import RecordMaker
+from spark_replog.client.deserializers import load_class, make_deserializer
 from spark_replog.config import (
     ConsumerConfig,
     CoordinatorConfig,
@@ -16,8 +18,6 @@ from spark_replog.config import (
     read_coordinator_config,
     storage_options,
 )
-from spark_replog.consumer.consumer_record import RecordMaker
-from spark_replog.consumer.deserializers import load_class, make_deserializer
 from spark_replog.errors import ErrorCode, InvalidConfigError
 
 _DESERIALIZERS = ("key.deserializer", "value.deserializer")

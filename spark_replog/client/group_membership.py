@@ -11,11 +11,11 @@ import logging
 import threading
 from collections.abc import Callable
 
+from spark_replog.client.assignors import make_assignors
+from spark_replog.client.subscription_state import SubscriptionState
+from spark_replog.client.topic_discovery import TopicDiscovery
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.config import ConsumerConfig
-from spark_replog.consumer.assignors import make_assignors
-from spark_replog.consumer.subscription_state import SubscriptionState
-from spark_replog.consumer.topic_discovery import TopicDiscovery
 from spark_replog.errors import ErrorCode, FencedError, ReplogError, RetriableError
 from spark_replog.groups.group_coordinator import GroupCoordinator
 from spark_replog.groups.group_ledger import NO_MEMBER, MemberIdentity

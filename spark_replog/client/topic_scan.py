@@ -8,9 +8,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from spark_replog.client.record_fetcher import ConsumerMetrics, RecordFetcher
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.config import ConsumerConfig
-from spark_replog.consumer.record_fetcher import ConsumerMetrics, RecordFetcher
 from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError
 from spark_replog.ids import TopicPartition
 from spark_replog.read.rows import read_schema

@@ -13,13 +13,13 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 
+from spark_replog.client.producer_settings import ProducerSettings
 from spark_replog.clock import Clock
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.commit.write_plan import make_write_plan
 from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError, ReplogError, RetriableError, command_line
 from spark_replog.ids import INTERNAL_TOPICS, TopicPartition, is_valid_topic_name
 from spark_replog.log.write_plan import TopicPlan, WritePlan
-from spark_replog.producer.settings import ProducerSettings
 from spark_replog.write.accumulator import RecordAccumulator
 from spark_replog.write.murmur2 import partition_of
 from spark_replog.write.partition_queue import PartitionQueue

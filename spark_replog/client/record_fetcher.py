@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from spark_replog.client.delayed_fetch import FetchPartition, FetchState, fetch_messages, look
 from spark_replog.cluster.authorizer import Authorizer
 from spark_replog.cluster.cluster import Cluster, TopicHandle
 from spark_replog.cluster.quota_manager import ClientQuotaManager
 from spark_replog.commit.delayed_operation import DelayedOperationPurgatory
 from spark_replog.config import ConsumerConfig
-from spark_replog.coordinator.delayed_fetch import FetchPartition, FetchState, fetch_messages, look
 from spark_replog.errors import ErrorCode
 from spark_replog.ids import TopicId, TopicPartition
 from spark_replog.log.acl import AclOperation

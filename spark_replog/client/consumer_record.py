@@ -8,7 +8,7 @@ from typing import Any, overload
 
 import pyarrow as pa
 
-from spark_replog.consumer.deserializers import Deserializer
+from spark_replog.client.deserializers import Deserializer
 from spark_replog.errors import CorruptDataError, ErrorCode, ReplogError
 from spark_replog.ids import TopicPartition
 

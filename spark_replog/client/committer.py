@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from spark_replog.client.metrics import ProducerMetrics
 from spark_replog.clock import Clock
 from spark_replog.commit import produce_response
 from spark_replog.commit.local_log import without_partitions
@@ -31,7 +32,6 @@ from spark_replog.log.codec.commands import (
     ProducerIdentity,
     SequencedAppend,
 )
-from spark_replog.producer.metrics import ProducerMetrics
 from spark_replog.storage.io_pool import io_pool
 from spark_replog.write.backoff import ExponentialBackoff
 from spark_replog.write.delivery import Delivered, DeliveryResult, PartitionResponse

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from spark_replog.client.subscription_state import SubscriptionState
 from spark_replog.cluster.authorizer import Authorizer
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.config import ConsumerConfig
-from spark_replog.consumer.subscription_state import SubscriptionState
 from spark_replog.errors import NotFoundError
 from spark_replog.ids import INTERNAL_TOPICS
 from spark_replog.log.acl import AclOperation

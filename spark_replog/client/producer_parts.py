@@ -7,19 +7,19 @@ import random
 from dataclasses import dataclass
 from functools import partial
 
+from spark_replog.client.arrow_sender import ArrowSender
+from spark_replog.client.committer import Appender, Committer
+from spark_replog.client.metrics import ProducerMetrics
+from spark_replog.client.producer_metadata import ProducerMetadata
+from spark_replog.client.producer_settings import ProducerSettings
+from spark_replog.client.sender_thread import SenderThread
+from spark_replog.client.transactions import TransactionCoordinator
 from spark_replog.clock import Clock
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.commit.replica_manager import ReplicaManager
 from spark_replog.errors import ReplogError
 from spark_replog.ids import new_id
 from spark_replog.log.write_plan import WritePlan
-from spark_replog.producer.arrow_sender import ArrowSender
-from spark_replog.producer.committer import Appender, Committer
-from spark_replog.producer.metrics import ProducerMetrics
-from spark_replog.producer.producer_metadata import ProducerMetadata
-from spark_replog.producer.sender_thread import SenderThread
-from spark_replog.producer.settings import ProducerSettings
-from spark_replog.producer.transactions import TransactionCoordinator
 from spark_replog.write.accumulator import RecordAccumulator
 from spark_replog.write.buffer_pool import BufferPool
 from spark_replog.write.interceptors import Interceptors

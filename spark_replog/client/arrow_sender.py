@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pyarrow as pa
 
+from spark_replog.client.producer_metadata import ProducerMetadata, TopicEntry
+from spark_replog.client.producer_settings import ProducerSettings
 from spark_replog.clock import SYSTEM_CLOCK, Clock
 from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError
-from spark_replog.producer.producer_metadata import ProducerMetadata, TopicEntry
-from spark_replog.producer.settings import ProducerSettings
 from spark_replog.write.accumulator import RecordAccumulator
 from spark_replog.write.arrow_appender import ArrowAppender
 from spark_replog.write.columns import InputColumns

@@ -8,9 +8,9 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 
+from spark_replog.client.producer_metadata import ProducerMetadata
 from spark_replog.clock import Clock
 from spark_replog.errors import ErrorCode, ReplogError
-from spark_replog.producer.producer_metadata import ProducerMetadata
 from spark_replog.write.accumulator import RecordAccumulator
 from spark_replog.write.sender import Sender
 from spark_replog.write.sticky_partitioner import NodeAvailability

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
-from spark_replog.consumer.deserializers import load_class
+from spark_replog.client.deserializers import load_class
 from spark_replog.errors import ErrorCode, InvalidConfigError
 from spark_replog.groups.group_subscription import GroupSubscription
 from spark_replog.ids import TopicPartition

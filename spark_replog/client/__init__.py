@@ -1,0 +1,1 @@
+"""Plain Python: open, Producer, Consumer, scan, transactions, group membership."""
