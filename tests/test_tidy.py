@@ -61,9 +61,6 @@ EDGES: dict[str, set[str]] = {
     },
     "spark": {"config", "storage", "log", "log/codec", "log/fold", "cluster", "write", "read", "commit", "groups"},
     "cli": {"config", "storage", "log", "cluster", "read", "admin", "groups", "maintenance", "client"},
-    "coordinator": set(),
-    "producer": set(),
-    "consumer": set(),
 }
 ONLY_IN = {"pyspark": ("spark_replog/spark/", "pyspark_replog/"), "fsspec": ("spark_replog/storage/",)}
 

@@ -1,1 +1,0 @@
-"""The read path: which bytes hold which offsets, and how they become rows."""

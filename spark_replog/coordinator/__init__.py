@@ -1,1 +1,0 @@
-"""Driver-side coordination: controller, replica manager, delayed operations, replica fetcher."""
