@@ -59,7 +59,8 @@ EDGES: dict[str, set[str]] = {
         "admin",
         "groups",
     },
-    "spark": {"config", "storage", "log", "log/codec", "log/fold", "cluster", "write", "read", "commit", "groups"},
+    "spark": {"config", "storage", "log", "log/codec", "cluster", "write", "read", "commit", "spark/source"},
+    "spark/source": {"storage", "log", "log/codec", "log/fold", "cluster", "read", "groups", "spark"},
     "cli": {"config", "storage", "log", "cluster", "read", "admin", "groups", "maintenance", "client"},
 }
 ONLY_IN = {"pyspark": ("spark_replog/spark/", "pyspark_replog/"), "fsspec": ("spark_replog/storage/",)}

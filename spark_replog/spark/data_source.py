@@ -13,12 +13,12 @@ from pyspark.sql.types import StructType
 from spark_replog.errors import ErrorCode, InvalidConfigError
 from spark_replog.spark.compat import in_push_down_worker, patch_zipimport_if_asked
 from spark_replog.spark.options import check_schema_options, parse_sink_options, parse_source_options
-from spark_replog.spark.schema import check_read_schema, check_write_schema, read_schema
+from spark_replog.spark.source.schema import check_read_schema, check_write_schema, read_schema
 
 if TYPE_CHECKING:
-    from spark_replog.spark.batch_reader import BatchReader
     from spark_replog.spark.sink import BatchWriter, StreamWriter
-    from spark_replog.spark.stream_reader import StreamReader
+    from spark_replog.spark.source.batch_reader import BatchReader
+    from spark_replog.spark.source.stream_reader import StreamReader
 
 patch_zipimport_if_asked()
 
@@ -42,19 +42,19 @@ class ReplogDataSource(DataSource):
 
     def reader(self, schema: StructType) -> BatchReader:
         """Return the reader of ``spark.read``. Spark's planner process."""
-        from spark_replog.spark.batch_reader import BatchReader
+        from spark_replog.spark.source.batch_reader import BatchReader
 
         options = parse_source_options(dict(self.options), streaming=False)
         check_read_schema(schema, include_headers=options.include_headers)
         if options.push_down_filters and in_push_down_worker():
-            from spark_replog.spark.push_down import FilteringBatchReader
+            from spark_replog.spark.source.push_down import FilteringBatchReader
 
             return FilteringBatchReader(options)
         return BatchReader(options)
 
     def streamReader(self, schema: StructType) -> StreamReader:
         """Return the reader of ``spark.readStream``. The query's own Python process, and the planner's."""
-        from spark_replog.spark.stream_reader import StreamReader
+        from spark_replog.spark.source.stream_reader import StreamReader
 
         options = parse_source_options(dict(self.options), streaming=True)
         check_read_schema(schema, include_headers=options.include_headers)

@@ -36,10 +36,10 @@ from spark_replog.spark.kafka_options import (
     refuse_protected,
     without_ignored,
 )
-from spark_replog.spark.positions import Position, parse_assignment
-from spark_replog.spark.rate_limit import DELAY_MS_DEFAULT, TriggerLimits
-from spark_replog.spark.read_bounds import check_bounds, parse_bounds, warn_of_precedence
-from spark_replog.spark.times import parse_duration_ms
+from spark_replog.spark.source.positions import Position, parse_assignment
+from spark_replog.spark.source.rate_limit import DELAY_MS_DEFAULT, TriggerLimits
+from spark_replog.spark.source.read_bounds import check_bounds, parse_bounds, warn_of_precedence
+from spark_replog.spark.source.times import parse_duration_ms
 
 _STORAGE_PREFIX = "storage."
 _HOOKS = frozenset({"interceptor.classes", "key.serializer", "value.serializer"})

@@ -55,7 +55,7 @@ def test_a_quota_set_elsewhere_throttles_the_next_commit_a_second_later(running)
 
 
 def test_a_consumer_quota_set_elsewhere_is_in_the_next_plan_of_a_read(running):
-    topics = pytest.importorskip("spark_replog.spark.topics")
+    topics = pytest.importorskip("spark_replog.spark.source.topics")
     options = pytest.importorskip("spark_replog.spark.options")
     subscription = options.Subscription(topics=("t",))
     QuotaAdmin(running.other, ADMIN).alter(QuotaEntity("reader", None), {"consumer_byte_rate": 10})

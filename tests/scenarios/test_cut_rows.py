@@ -13,7 +13,7 @@ pytest.importorskip("pyspark")
 from spark_replog import Consumer
 from spark_replog.ids import TopicPartition
 from spark_replog.spark.options import parse_source_options
-from spark_replog.spark.stream_reader import StreamReader
+from spark_replog.spark.source.stream_reader import StreamReader
 from tests.scenarios.sink_query import Query, forget_process, read
 
 

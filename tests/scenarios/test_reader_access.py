@@ -38,7 +38,7 @@ def secured(store):
 
 
 def test_the_source_reads_what_it_may_and_a_pattern_matches_what_may_be_described(secured):
-    topics = pytest.importorskip("spark_replog.spark.topics")
+    topics = pytest.importorskip("spark_replog.spark.source.topics")
     options = pytest.importorskip("spark_replog.spark.options")
 
     def view(**subscription):
@@ -60,7 +60,7 @@ def test_the_source_reads_what_it_may_and_a_pattern_matches_what_may_be_describe
 
 
 def test_a_look_refreshes_every_ledger_once_and_all_at_the_same_time(store):
-    topics = pytest.importorskip("spark_replog.spark.topics")
+    topics = pytest.importorskip("spark_replog.spark.source.topics")
     options = pytest.importorskip("spark_replog.spark.options")
     names = ("a", "b", "c")
     for name in names:
@@ -146,10 +146,10 @@ def test_reads_of_one_client_wait_together_and_no_row_is_dropped(store):
 
 
 def test_the_quota_of_the_reader_is_carried_to_its_tasks(store):
-    read_plan = pytest.importorskip("spark_replog.spark.read_plan")
+    read_plan = pytest.importorskip("spark_replog.spark.source.read_plan")
     options = pytest.importorskip("spark_replog.spark.options")
-    topics = pytest.importorskip("spark_replog.spark.topics")
-    splitting = pytest.importorskip("spark_replog.spark.splitting")
+    topics = pytest.importorskip("spark_replog.spark.source.topics")
+    splitting = pytest.importorskip("spark_replog.spark.source.splitting")
     store.create("a")
     store.append("a", {0: 3}, batch=0)
     QuotaAdmin(store.cluster, "User:admin").alter(QuotaEntity("reader", None), {"consumer_byte_rate": 7})

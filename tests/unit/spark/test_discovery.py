@@ -7,10 +7,10 @@ import pytest
 from spark_replog.cluster.cluster import TopicHandle
 from spark_replog.errors import ReplogError
 from spark_replog.ids import TopicPartition
-from spark_replog.spark.data_loss import LossPolicy
-from spark_replog.spark.discovery import Span, check_target, reconcile
-from spark_replog.spark.offsets import LogOffset
-from spark_replog.spark.topics import LogView
+from spark_replog.spark.source.data_loss import LossPolicy
+from spark_replog.spark.source.discovery import Span, check_target, reconcile
+from spark_replog.spark.source.offsets import LogOffset
+from spark_replog.spark.source.topics import LogView
 
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
 

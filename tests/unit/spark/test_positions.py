@@ -6,7 +6,7 @@ import pytest
 
 from spark_replog.errors import InvalidConfigError
 from spark_replog.ids import TopicPartition
-from spark_replog.spark.positions import parse_assignment, parse_position, parse_single_time, parse_times
+from spark_replog.spark.source.positions import parse_assignment, parse_position, parse_single_time, parse_times
 
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
 

@@ -7,7 +7,7 @@ import pytest
 from spark_replog.groups import progress_publisher
 from spark_replog.ids import TopicPartition, new_id
 from spark_replog.spark.options import parse_source_options
-from spark_replog.spark.stream_reader import StreamReader
+from spark_replog.spark.source.stream_reader import StreamReader
 from tests.unit.consumer.support import Store, rows
 
 P0 = TopicPartition("orders", 0)

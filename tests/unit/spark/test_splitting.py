@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spark_replog.ids import TopicPartition
-from spark_replog.spark.splitting import OffsetRange, coalesce, split_ranges
+from spark_replog.spark.source.splitting import OffsetRange, coalesce, split_ranges
 
 
 def split(ranges, p=None, m=None):

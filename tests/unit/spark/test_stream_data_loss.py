@@ -8,7 +8,7 @@ import pytest
 
 from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError
 from spark_replog.ledger.ledger import Ledger
-from spark_replog.spark import stream_reader
+from spark_replog.spark.source import stream_reader
 from tests.unit.spark.support import loses
 
 

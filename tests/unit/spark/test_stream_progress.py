@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from spark_replog.spark import stream_reader
 from spark_replog.spark.compat import ReadAllAvailable, ReadMaxRows
+from spark_replog.spark.source import stream_reader
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 from spark_replog.errors import ErrorCode, InvalidConfigError
 from spark_replog.ids import TopicPartition
-from spark_replog.spark.offsets import META_KEY, Ends
-from spark_replog.spark.times import PointInTime, parse_time
+from spark_replog.spark.source.offsets import META_KEY, Ends
+from spark_replog.spark.source.times import PointInTime, parse_time
 
 LATEST = -1
 EARLIEST = -2

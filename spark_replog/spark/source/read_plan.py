@@ -8,11 +8,11 @@ from spark_replog.cluster.authorizer import Authorizer
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.cluster.quota_manager import ClientQuotaManager
 from spark_replog.read.fetch_plan import in_log_order
-from spark_replog.spark.data_loss import Loss, LossPolicy, offset_changed, removed_offsets
 from spark_replog.spark.messages import ReadPartition, ReadRange
 from spark_replog.spark.options import SourceOptions
-from spark_replog.spark.splitting import OffsetRange, coalesce, split_ranges
-from spark_replog.spark.topics import LogView, plan_range
+from spark_replog.spark.source.data_loss import Loss, LossPolicy, offset_changed, removed_offsets
+from spark_replog.spark.source.splitting import OffsetRange, coalesce, split_ranges
+from spark_replog.spark.source.topics import LogView, plan_range
 
 
 def check_ranges(ranges: Iterable[OffsetRange], view: LogView, losses: LossPolicy) -> list[OffsetRange]:

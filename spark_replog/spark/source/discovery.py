@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from spark_replog.errors import ErrorCode, ReplogError
 from spark_replog.ids import TopicId, TopicPartition
-from spark_replog.spark.data_loss import Loss, LossPolicy, offset_changed, removed_offsets
-from spark_replog.spark.offsets import Ends, LogOffset
-from spark_replog.spark.topics import LogView
+from spark_replog.spark.source.data_loss import Loss, LossPolicy, offset_changed, removed_offsets
+from spark_replog.spark.source.offsets import Ends, LogOffset
+from spark_replog.spark.source.topics import LogView
 
 FinalEnds = Callable[[TopicId], Mapping[int, int]]
 """Topic id to the high watermarks of its partitions, as far as this process can still find them."""

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from spark_replog.cluster.cluster import Cluster
-from spark_replog.spark.data_loss import LossPolicy
 from spark_replog.spark.messages import ReadPartition
 from spark_replog.spark.options import SourceOptions
-from spark_replog.spark.read_bounds import check_resolved
-from spark_replog.spark.read_plan import check_ranges, plan_partitions
-from spark_replog.spark.splitting import OffsetRange
-from spark_replog.spark.topics import LogView, offsets_for_times_of, view_topics
+from spark_replog.spark.source.data_loss import LossPolicy
+from spark_replog.spark.source.read_bounds import check_resolved
+from spark_replog.spark.source.read_plan import check_ranges, plan_partitions
+from spark_replog.spark.source.splitting import OffsetRange
+from spark_replog.spark.source.topics import LogView, offsets_for_times_of, view_topics
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -56,6 +56,6 @@ class BatchReader(DataSourceReader):
         """Yield one task's rows. Executor."""
         if not isinstance(partition, ReadPartition):
             return iter(())  # Spark's stand-in for a read without partitions
-        from spark_replog.spark.reading import read_partition
+        from spark_replog.spark.source.reading import read_partition
 
         return read_partition(partition, self._options)

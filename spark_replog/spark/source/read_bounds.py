@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from spark_replog.errors import ErrorCode, InvalidConfigError
 from spark_replog.ids import TopicPartition
-from spark_replog.spark.positions import (
+from spark_replog.spark.source.positions import (
     EARLIEST,
     LATEST,
     OffsetPosition,

@@ -19,8 +19,8 @@ from spark_replog.log.acl import AclOperation
 from spark_replog.log.model import LogStartReason
 from spark_replog.read.fetch_plan import FetchSlice, plan_fetch
 from spark_replog.spark.options import Subscription
-from spark_replog.spark.positions import OffsetsForTimes
-from spark_replog.spark.splitting import OffsetRange
+from spark_replog.spark.source.positions import OffsetsForTimes
+from spark_replog.spark.source.splitting import OffsetRange
 
 _LOG = logging.getLogger(__name__)
 _said_absent: set[tuple[str | int, ...]] = set()

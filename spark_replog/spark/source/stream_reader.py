@@ -24,15 +24,15 @@ from spark_replog.spark.compat import (
     SupportsTriggerAvailableNow,
     is_read_all,
 )
-from spark_replog.spark.data_loss import Loss, LossPolicy, offset_changed
-from spark_replog.spark.discovery import Span, check_target, reconcile
 from spark_replog.spark.messages import ReadPartition
-from spark_replog.spark.offsets import Ends, LogOffset, advance, batch_start
 from spark_replog.spark.options import SourceOptions
-from spark_replog.spark.rate_limit import BatchDelay, limit_bytes, limit_rows
-from spark_replog.spark.read_plan import check_ranges, plan_partitions
-from spark_replog.spark.splitting import OffsetRange
-from spark_replog.spark.topics import LogView, final_ends, offsets_for_times_of, view_topics
+from spark_replog.spark.source.data_loss import Loss, LossPolicy, offset_changed
+from spark_replog.spark.source.discovery import Span, check_target, reconcile
+from spark_replog.spark.source.offsets import Ends, LogOffset, advance, batch_start
+from spark_replog.spark.source.rate_limit import BatchDelay, limit_bytes, limit_rows
+from spark_replog.spark.source.read_plan import check_ranges, plan_partitions
+from spark_replog.spark.source.splitting import OffsetRange
+from spark_replog.spark.source.topics import LogView, final_ends, offsets_for_times_of, view_topics
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -175,7 +175,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Yield one task's rows as Arrow batches. Executor."""
         if not isinstance(partition, ReadPartition):
             return iter(())
-        from spark_replog.spark.reading import read_partition
+        from spark_replog.spark.source.reading import read_partition
 
         return read_partition(partition, self._options)
 

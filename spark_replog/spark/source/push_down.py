@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.log.fold.partition_state import SectionRef
-from spark_replog.spark.batch_reader import BatchReader
 from spark_replog.spark.options import SourceOptions
-from spark_replog.spark.splitting import OffsetRange
-from spark_replog.spark.topics import LogView
+from spark_replog.spark.source.batch_reader import BatchReader
+from spark_replog.spark.source.splitting import OffsetRange
+from spark_replog.spark.source.topics import LogView
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter

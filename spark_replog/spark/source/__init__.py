@@ -1,0 +1,1 @@
+"""The streaming and batch source: positions, limits, splitting, data loss, rows."""
