@@ -18,7 +18,7 @@ from benchmarks.bench_session import scratch
 from spark_replog.admin.controller import Controller
 from spark_replog.cluster.init_store import init_cluster
 from spark_replog.spark.options import parse_sink_options, parse_source_options
-from spark_replog.spark.sink import BatchWriter
+from spark_replog.spark.sink.sink import BatchWriter
 from spark_replog.spark.source.stream_reader import StreamReader
 
 TARGET_MS = 3.0

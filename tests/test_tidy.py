@@ -59,8 +59,9 @@ EDGES: dict[str, set[str]] = {
         "admin",
         "groups",
     },
-    "spark": {"config", "storage", "log", "log/codec", "cluster", "write", "read", "commit", "spark/source"},
+    "spark": {"config", "storage", "log", "log/codec", "cluster", "read", "spark/source", "spark/sink"},
     "spark/source": {"storage", "log", "log/codec", "log/fold", "cluster", "read", "groups", "spark"},
+    "spark/sink": {"config", "storage", "log", "log/codec", "cluster", "write", "commit", "spark"},
     "cli": {"config", "storage", "log", "cluster", "read", "admin", "groups", "maintenance", "client"},
 }
 ONLY_IN = {"pyspark": ("spark_replog/spark/", "pyspark_replog/"), "fsspec": ("spark_replog/storage/",)}

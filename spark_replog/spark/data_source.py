@@ -16,7 +16,7 @@ from spark_replog.spark.options import check_schema_options, parse_sink_options,
 from spark_replog.spark.source.schema import check_read_schema, check_write_schema, read_schema
 
 if TYPE_CHECKING:
-    from spark_replog.spark.sink import BatchWriter, StreamWriter
+    from spark_replog.spark.sink.sink import BatchWriter, StreamWriter
     from spark_replog.spark.source.batch_reader import BatchReader
     from spark_replog.spark.source.stream_reader import StreamReader
 
@@ -65,7 +65,7 @@ class ReplogDataSource(DataSource):
 
         Refuses in the order of Kafka's connector: the save mode, the options, the columns.
         """
-        from spark_replog.spark.sink import BatchWriter
+        from spark_replog.spark.sink.sink import BatchWriter
 
         if overwrite:
             raise InvalidConfigError(
@@ -81,7 +81,7 @@ class ReplogDataSource(DataSource):
 
         ``overwrite`` (output mode complete) appends, as Kafka's sink does: a log is never truncated.
         """
-        from spark_replog.spark.sink import StreamWriter
+        from spark_replog.spark.sink.sink import StreamWriter
 
         options = parse_sink_options(dict(self.options), streaming=True)
         check_write_schema(schema, topic=options.topic)

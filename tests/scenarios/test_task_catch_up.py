@@ -170,7 +170,7 @@ def test_a_task_older_than_half_of_the_floors_lag_fails_early(store) -> None:
 def test_the_sinks_tasks_catch_up_and_its_commit_records_it(behind) -> None:
     pytest.importorskip("pyspark")
     from spark_replog.spark.options import parse_sink_options
-    from spark_replog.spark.sink import BatchWriter
+    from spark_replog.spark.sink.sink import BatchWriter
 
     options = {"path": str(behind.path), "topic": "orders", "replica.rejoin.wait.ms": "3600000"}
     writer = BatchWriter(parse_sink_options(options, streaming=False))

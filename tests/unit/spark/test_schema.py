@@ -18,7 +18,7 @@ from pyspark.sql.types import (
 from spark_replog.errors import InvalidConfigError, ReplogError
 from spark_replog.spark.data_source import ReplogDataSource
 from spark_replog.spark.messages import WriteMessage
-from spark_replog.spark.sink import StreamWriter
+from spark_replog.spark.sink.sink import StreamWriter
 from spark_replog.spark.source import schema
 from spark_replog.spark.source.schema import check_read_schema, check_write_schema, read_schema
 from spark_replog.write.columns import is_time

@@ -1,0 +1,1 @@
+"""The sink: writer per micro-batch, tasks, commit."""
