@@ -40,7 +40,7 @@ _COMMANDS = {
         "doctor",
         "Find the usual traps on this machine and say the remedy.",
     ),
-    "demo": ("spark_replog.cli.demo", "demo", "Stream a real table into a 3-broker store and back."),
+    "demo": ("spark_replog.demo.demo", "demo", "Stream a real table into a 3-broker store and back."),
 }
 
 

@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from spark_replog.cli import demo
 from spark_replog.cli.progress import ProgressLine
+from spark_replog.demo import demo, demo_job
 from spark_replog.errors import ReplogError
-from spark_replog.spark import demo_job
 
 DONE = {
     "event": "done",

@@ -1,6 +1,6 @@
 """``replog demo``: a real table streamed into a 3-broker store by one query and read back by another.
 
-The Spark side runs in a process of its own, ``spark_replog.spark.demo_job``; this side makes
+The Spark side runs in a process of its own, ``spark_replog.demo.demo_job``; this side makes
 the store, shows progress, and holds what was read against what was written.
 """
 
@@ -74,8 +74,8 @@ def demo(input_file: Path | None, key: str | None, folder: Path | None) -> int:
     if settings.store != os.environ.get("REPLOG_STORE"):
         raise click.UsageError("the demo makes a store of its own, so -s names none: --dir says where it goes")
     started_ms = SYSTEM_CLOCK.monotonic_ms()
-    from spark_replog.cli.demo_data import DEFAULT_KEY, flights_file, write_pieces
     from spark_replog.cli.java import java_environment
+    from spark_replog.demo.demo_data import DEFAULT_KEY, flights_file, write_pieces
 
     progress = ProgressLine(quiet=settings.quiet)
     source = input_file or flights_file()
@@ -188,7 +188,7 @@ def _run_job(
     Raises:
         ReplogError: REPLOG_ENVIRONMENT when it ends without one; its log's tail goes to stderr.
     """
-    command = [sys.executable, "-m", "spark_replog.spark.demo_job", json.dumps(job)]
+    command = [sys.executable, "-m", "spark_replog.demo.demo_job", json.dumps(job)]
     last: dict[str, Any] = {}
     first_batch: dict[str, Any] = {}
     with (
