@@ -28,7 +28,7 @@ CHECKED = sorted(
 )
 
 FUNCTION_LINES_MAX = 70
-FILE_LINES_MAX = 500
+FILE_LINES_MAX = 800
 # The house's plan: which room may import which, imports inside functions included. A file that needs an edge that is
 # not here stands in the wrong room. Rooms are folders; a folder with rooms of its own lists them by path.
 EDGES: dict[str, set[str]] = {

@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from spark_replog.log.data_object import HEADERS_TYPE, data_schema, decode_section, encode_data_object
-from spark_replog.log.entry import encode_entry
 
 from spark_replog.log import acl as a
-from spark_replog.log import commands as c
-from spark_replog.log import group_records as g
+from spark_replog.log.codec import commands as c
+from spark_replog.log.codec import group_records as g
+from spark_replog.log.codec.data_object import HEADERS_TYPE, data_schema, decode_section, encode_data_object
+from spark_replog.log.codec.entry import encode_entry
 from spark_replog.log.quota_set import DEFAULT_NAME, QuotaEntity
 
 TOPIC, LEDGER = "0123456789abcdef" * 2, "fedcba9876543210" * 2

@@ -12,7 +12,8 @@ import pytest
 
 from spark_replog.cluster import cluster
 from spark_replog.spark.options import parse_sink_options, parse_source_options
-from spark_replog.spark.sink.sink import StreamWriter, sink
+from spark_replog.spark.sink import sink
+from spark_replog.spark.sink.sink import StreamWriter
 from spark_replog.spark.source.batch_reader import BatchReader
 from spark_replog.storage.io_pool import IoPool
 

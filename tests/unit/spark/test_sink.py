@@ -12,7 +12,7 @@ from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError
 from spark_replog.log.codec.commands import IdentityKind, ProducerIdentity
 from spark_replog.spark.data_source import ReplogDataSource
-from spark_replog.spark.sink.sink import sink
+from spark_replog.spark.sink import sink
 
 SCHEMA = StructType([StructField("topic", StringType()), StructField("value", BinaryType())])
 
