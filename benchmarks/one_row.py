@@ -1,4 +1,4 @@
-"""One warm row's way through the code, sink to source: which functions, modules and calls between files each stage runs.
+"""One warm row, sink to source: the functions, modules and calls between files that each stage runs.
 
 The very objects that Spark calls, in one process without a JVM: three local roots, one topic with three replicas,
 acks=all. Micro-batches before the traced one warm every cache, so that what is left is what each row pays for.
@@ -122,7 +122,7 @@ def one_batch(
     with tracer.stage(stages["commit"]):
         writer.commit([message], batch_id)
     with tracer.stage(stages["latestOffset"]):
-        end = reader.latestOffset(at, reader.getDefaultReadLimit())
+        end: dict[str, Any] = reader.latestOffset(at, reader.getDefaultReadLimit())
     with tracer.stage(stages["partitions"]):
         tasks = reader.partitions(at, end)
     tasks = pickle.loads(pickle.dumps(tasks))
