@@ -25,7 +25,7 @@ from spark_replog.ledger.record import (
     genesis_hash,
     record_crc,
 )
-from spark_replog.maintenance.away_roots import AwayRoots
+from spark_replog.maintenance.scrub import AwayRoots
 from spark_replog.storage.brokers import BrokerSet
 from spark_replog.storage.object_store import ObjectStore
 from spark_replog.storage.paths import journal_folder, journal_key, out_key

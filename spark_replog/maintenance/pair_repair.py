@@ -27,8 +27,7 @@ from spark_replog.ledger.record import (
 from spark_replog.storage.brokers import BrokerSet
 from spark_replog.storage.object_store import CreateOutcome, ObjectStore
 from spark_replog.storage.paths import LEDGERS_PREFIX, ROOT_FILE_KEY, journal_key, ledger_folders
-from spark_replog.storage.root_file import encode_root_file
-from spark_replog.storage.root_reading import read_root
+from spark_replog.storage.root_file import encode_root_file, read_root
 
 
 def find_lost_of_pair(brokers: BrokerSet) -> tuple[BrokerId, BrokerId] | None:

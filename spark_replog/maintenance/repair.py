@@ -34,8 +34,7 @@ from spark_replog.maintenance.pair_repair import find_lost_of_pair, rebuild_one_
 from spark_replog.storage.object_store import CreateOutcome
 from spark_replog.storage.paths import ROOT_FILE_KEY, data_folder, ledger_folders, out_key
 from spark_replog.storage.posix_store import sweep_temp_files
-from spark_replog.storage.root_file import encode_root_file
-from spark_replog.storage.root_reading import read_root
+from spark_replog.storage.root_file import encode_root_file, read_root
 
 _log = logging.getLogger(__name__)
 

@@ -25,12 +25,16 @@ from spark_replog.storage.retrying_store import RetryingStore
 from spark_replog.storage.root_file import (
     FORMAT_VERSION,
     BrokerRef,
+    ReadRoot,
     RootFile,
     decode_root_file,
     encode_root_file,
     metadata_broker_ids,
+    parent_url,
+    read_roots,
+    resolve_url,
+    split_path,
 )
-from spark_replog.storage.root_reading import ReadRoot, parent_url, read_roots, resolve_url, split_path
 
 STORE_DEADLINE_MS = 2000
 """Short: the other roots answer meanwhile, and callers with a longer deadline repeat the call."""

@@ -367,4 +367,78 @@ def _remedy(error: Exception, status: int | None) -> str:
     return "Check credentials and permissions (read, write, delete and list are all needed)."
 
 
-__all__ = ["Apart", "FsspecStore", "causes_of", "error_code_of", "status_of"]
+_MIB = 1 << 20
+_CONFIG: dict[str, Any] = {
+    # Our own loop repeats, with a deadline; a client that waits and repeats as well only hides time.
+    "connect_timeout": 5,
+    "read_timeout": 10,
+    "retries": {"total_max_attempts": 1},
+    "max_pool_connections": 32,
+}
+
+
+class S3Store(FsspecStore):
+    """An ObjectStore over a bucket, or a prefix in one: ``s3://bucket/prefix``."""
+
+    protocol: ClassVar[str] = "s3"
+    extra: ClassVar[str] = "s3"
+    classes: ClassVar[frozenset[str]] = frozenset({"s3fs.core.S3FileSystem"})
+    # s3fs: one PUT below twice its chunk size of 50 MiB.
+    size_bytes_max: ClassVar[int] = 2 * 50 * _MIB - 1
+
+    def _file_system_options(self) -> dict[str, Any]:
+        options = super()._file_system_options()
+        options["config_kwargs"] = {**_CONFIG, **options.get("config_kwargs", {})}
+        return options
+
+    def _prepared(self, file_system: Any) -> Any:
+        file_system.retries = 1
+        return file_system
+
+    def _is_absent(self, error: Exception, status: int | None) -> bool:
+        if error_code_of(error) == "NoSuchBucket":
+            raise RetriableError(
+                ErrorCode.REPLOG_ROOT_STALE, "the bucket does not exist. Check its name.", url=self.url
+            ) from error
+        return super()._is_absent(error, status)
+
+    def _is_refused(self, error: Exception, status: int | None) -> bool:
+        # 400 RequestTimeout: the connection stalled, nothing is wrong with the request.
+        return super()._is_refused(error, status) and error_code_of(error) != "RequestTimeout"
+
+
+class GcsStore(FsspecStore):
+    """An ObjectStore over a bucket, or a prefix in one: ``gs://bucket/prefix``."""
+
+    protocol: ClassVar[str] = "gs"
+    extra: ClassVar[str] = "gcs"
+    classes: ClassVar[frozenset[str]] = frozenset(
+        {"gcsfs.core.GCSFileSystem", "gcsfs.extended_gcsfs.ExtendedGcsFileSystem"}
+    )
+    # gcsfs: one request below its chunk size of 50 MiB.
+    size_bytes_max: ClassVar[int] = 50 * (1 << 20) - 1
+
+    def _is_refused(self, error: Exception, status: int | None) -> bool:
+        # gcsfs turns 403 and some 400 into plain errors without their response.
+        told = status is None and str(error).startswith(("Forbidden", "Bad Request"))
+        return told or super()._is_refused(error, status)
+
+
+class AzureStore(FsspecStore):
+    """An ObjectStore over a container, or a prefix in one: ``abfs://container/prefix``."""
+
+    protocol: ClassVar[str] = "abfs"
+    extra: ClassVar[str] = "azure"
+    classes: ClassVar[frozenset[str]] = frozenset({"adlfs.spec.AzureBlobFileSystem"})
+    # azure-storage-blob: one Put Blob up to max_single_put_size, 64 MiB.
+    size_bytes_max: ClassVar[int] = 64 * (1 << 20) - 1
+
+    def _is_existing(self, error: Exception, status: int | None) -> bool:
+        # Azure says 409 for a taken name, and for other conflicts under other codes.
+        if status == 409:
+            code = error_code_of(error)
+            return code == "BlobAlreadyExists" or (not code and isinstance(error, FileExistsError))
+        return super()._is_existing(error, status)
+
+
+__all__ = ["Apart", "AzureStore", "FsspecStore", "GcsStore", "S3Store", "causes_of", "error_code_of", "status_of"]

@@ -11,9 +11,40 @@ from contextlib import suppress
 from spark_replog.errors import ErrorCode, OutcomeUnknownError, ReplogError, RetriableError
 from spark_replog.ids import new_id
 from spark_replog.storage.direct_write import may_write_directly, open_direct, write_direct
-from spark_replog.storage.mounts import file_system_type, is_remote_file_system
 from spark_replog.storage.object_store import Buffer, CreateOutcome, ObjectInfo
 from spark_replog.storage.retrying_store import pieces_of
+
+_MOUNT_TABLE = "/proc/self/mountinfo"
+_REMOTE_TYPES = ("nfs", "cifs", "smb", "fuse", "9p", "ceph", "glusterfs", "lustre", "afs", "vboxsf", "beegfs")
+
+
+def file_system_type(path: str) -> str:
+    """Return the type of the mount that holds the path (``ext4``, ``nfs4``, ...), "" where unknown.
+
+    Source: proc(5), /proc/pid/mountinfo: field 5 is the mount point, the type follows the lone dash.
+    """
+    real = os.path.realpath(path)
+    best, best_type = "", ""
+    try:
+        with open(_MOUNT_TABLE, encoding="utf-8", errors="surrogateescape") as table:
+            lines = table.read().splitlines()
+    except OSError:
+        return ""
+    for line in lines:
+        fields = line.split(" ")
+        if "-" not in fields:
+            continue
+        point = fields[4].encode("utf-8", "surrogateescape").decode("unicode_escape")
+        inside = real == point or real.startswith(point.rstrip("/") + "/")
+        if inside and len(point) >= len(best):
+            best, best_type = point, fields[fields.index("-") + 1]
+    return best_type
+
+
+def is_remote_file_system(path: str) -> bool:
+    """Return whether a network or user-space file system holds the path."""
+    return file_system_type(path).startswith(_REMOTE_TYPES)
+
 
 MAP_SIZE_BYTES_MIN = 65536
 """From this size on a range is mapped; below, the map's page faults cost more than the copy."""
@@ -420,4 +451,4 @@ def _map_range(fd: int, start: int, size_bytes: int) -> Buffer:
     return memoryview(mapped)[slack:]
 
 
-__all__ = ["PosixStore", "sweep_temp_files"]
+__all__ = ["PosixStore", "file_system_type", "is_remote_file_system", "sweep_temp_files"]

@@ -10,9 +10,8 @@ import pytest
 
 from spark_replog.cli.main import run
 from spark_replog.errors import ErrorCode, RetriableError
-from spark_replog.maintenance.away_roots import AGAIN_MS, AwayRoots
 from spark_replog.maintenance.journal_scrub import JournalFault, scrub_journals
-from spark_replog.maintenance.scrub import Fault, scrub
+from spark_replog.maintenance.scrub import AGAIN_MS, AwayRoots, Fault, scrub
 from spark_replog.testing.manual_clock import ManualClock
 from tests.scenarios.conftest import LocalStore
 

@@ -18,7 +18,7 @@ from spark_replog.errors import (
 )
 from spark_replog.ids import new_id
 from spark_replog.storage import brokers as module
-from spark_replog.storage import root_reading
+from spark_replog.storage import root_file
 from spark_replog.storage.brokers import BrokerSet, write_root_files
 from spark_replog.storage.object_store import CreateOutcome
 from spark_replog.storage.open_store import open_store
@@ -166,7 +166,7 @@ class TestOpen:
         def fail(store):
             raise RetriableError(ErrorCode.REPLOG_STORE_UNAVAILABLE, "down.", url=store.url)
 
-        monkeypatch.setattr(root_reading, "read_root", fail)
+        monkeypatch.setattr(root_file, "read_root", fail)
         with pytest.raises(RetriableError, match="REPLOG_STORE_UNAVAILABLE"):
             BrokerSet.open(",".join(roots_of(made[0])))
 
@@ -174,15 +174,15 @@ class TestOpen:
         import threading
 
         release = threading.Event()
-        real = root_reading.read_root
+        real = root_file.read_root
 
         def read(store):
             if store.url.endswith("broker-1"):
                 release.wait(10)
             return real(store)
 
-        monkeypatch.setattr(root_reading, "read_root", read)
-        monkeypatch.setattr(root_reading, "OPEN_GRACE_SECONDS", 0.1)
+        monkeypatch.setattr(root_file, "read_root", read)
+        monkeypatch.setattr(root_file, "OPEN_GRACE_SECONDS", 0.1)
         try:
             assert BrokerSet.open(",".join(roots_of(made[0]))).broker_ids == (0, 1, 2)
         finally:
@@ -343,14 +343,14 @@ class TestInit:
         assert code_of(lambda: write_root_files(roots_of(folder), racks=racks)) is ErrorCode.REPLOG_STORE_EXISTS
 
     def test_an_unreachable_root_stops_init_before_anything_is_written(self, tmp_path, monkeypatch):
-        real = root_reading.read_root
+        real = root_file.read_root
 
         def read(store):
             if store.url.endswith("broker-2"):
                 raise RetriableError(ErrorCode.REPLOG_STORE_UNAVAILABLE, "down.")
             return real(store)
 
-        monkeypatch.setattr(root_reading, "read_root", read)
+        monkeypatch.setattr(root_file, "read_root", read)
         assert code_of(lambda: write_root_files(roots_of(tmp_path / "s"))) is ErrorCode.REPLOG_STORE_UNAVAILABLE
         assert not (tmp_path / "s").exists()
 

@@ -8,12 +8,9 @@ import pytest
 from s3fs import S3FileSystem
 
 from spark_replog.errors import ErrorCode, OutcomeUnknownError, ReplogError, RetriableError
-from spark_replog.storage.azure_store import AzureStore
-from spark_replog.storage.fsspec_store import error_code_of, status_of
-from spark_replog.storage.gcs_store import GcsStore
+from spark_replog.storage.fsspec_store import AzureStore, GcsStore, S3Store, error_code_of, status_of
 from spark_replog.storage.object_store import CreateOutcome
 from spark_replog.storage.retrying_store import RetryingStore
-from spark_replog.storage.s3_store import S3Store
 from spark_replog.testing.manual_clock import ManualClock
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from spark_replog.errors import ErrorCode, ReplogError
-from spark_replog.storage import direct_write, mounts
+from spark_replog.storage import direct_write, posix_store
 from spark_replog.storage.direct_write import ALIGN_BYTES, CHUNK_SIZE_BYTES, DIRECT_SIZE_BYTES_MIN
 from spark_replog.storage.object_store import CreateOutcome
 from spark_replog.storage.posix_store import PosixStore
@@ -68,7 +68,7 @@ def test_a_direct_file_is_flushed_before_its_name_exists(store, writes):
 
 def test_small_bodies_and_network_mounts_keep_to_the_page_cache(tmp_path, writes, monkeypatch):
     PosixStore(f"file://{tmp_path}").create("small", body(DIRECT_SIZE_BYTES_MIN - 1))
-    monkeypatch.setattr(mounts, "file_system_type", lambda path: "nfs4")
+    monkeypatch.setattr(posix_store, "file_system_type", lambda path: "nfs4")
     PosixStore(f"file://{tmp_path}").create("far", body(DIRECT_SIZE_BYTES_MIN))
     assert not [item for item in writes if item[0] == "pwrite"]
     assert ("writev",) in writes

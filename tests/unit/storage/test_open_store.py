@@ -7,12 +7,10 @@ from fsspec.implementations.memory import MemoryFileSystem
 from s3fs import S3FileSystem
 
 from spark_replog.errors import ErrorCode, InvalidConfigError
-from spark_replog.storage.azure_store import AzureStore
-from spark_replog.storage.gcs_store import GcsStore
+from spark_replog.storage.fsspec_store import AzureStore, GcsStore, S3Store
 from spark_replog.storage.memory_store import MemoryStore
 from spark_replog.storage.open_store import normalise_url, open_store
 from spark_replog.storage.posix_store import PosixStore
-from spark_replog.storage.s3_store import S3Store
 from spark_replog.storage.webhdfs_store import WebHdfsStore
 
 

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from spark_replog.errors import ErrorCode, OutcomeUnknownError, ReplogError, RetriableError
-from spark_replog.storage import mounts, posix_store
+from spark_replog.storage import posix_store
 from spark_replog.storage.object_store import CreateOutcome
 from spark_replog.storage.posix_store import PosixStore
 
@@ -423,13 +423,13 @@ class TestMaps:
             "30 22 0:50 / /mnt/a\\040b rw,relatime shared:3 - nfs4 host:/x rw\n"
             "31 22 0:51 / /mnt/fuse rw - fuse.sshfs x rw\n"
         )
-        monkeypatch.setattr(mounts, "_MOUNT_TABLE", str(table))
-        assert mounts.file_system_type("/mnt/a b/c") == "nfs4"
-        assert mounts.file_system_type("/mnt/ab") == "ext4"
-        assert mounts.is_remote_file_system("/mnt/fuse/x")
-        assert not mounts.is_remote_file_system("/srv")
-        monkeypatch.setattr(mounts, "_MOUNT_TABLE", str(tmp_path / "absent"))
-        assert not mounts.is_remote_file_system("/mnt/fuse/x")
+        monkeypatch.setattr(posix_store, "_MOUNT_TABLE", str(table))
+        assert posix_store.file_system_type("/mnt/a b/c") == "nfs4"
+        assert posix_store.file_system_type("/mnt/ab") == "ext4"
+        assert posix_store.is_remote_file_system("/mnt/fuse/x")
+        assert not posix_store.is_remote_file_system("/srv")
+        monkeypatch.setattr(posix_store, "_MOUNT_TABLE", str(tmp_path / "absent"))
+        assert not posix_store.is_remote_file_system("/mnt/fuse/x")
 
 
 def test_many_threads_one_winner_each(store):

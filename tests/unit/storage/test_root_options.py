@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spark_replog.errors import ErrorCode, InvalidConfigError
-from spark_replog.storage.open_store import open_store
-from spark_replog.storage.root_options import options_of_root
+from spark_replog.storage.open_store import open_store, options_of_root
 
 SCHEMES = ("s3", "gs")
 ALIASES = {"s3a": "s3"}
