@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from spark_replog.cli.confirmation import confirm
-from spark_replog.cli.output import emit, table
+from spark_replog.cli.output import confirm, emit, table
 from spark_replog.cli.settings import Settings, current_settings, global_options, key_values
 
 if TYPE_CHECKING:

@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from spark_replog.cli.moments import parse_time_ms
 from spark_replog.cli.output import EXIT_OK, emit, note, show
-from spark_replog.cli.settings import Settings, current_settings, global_options
+from spark_replog.cli.settings import Settings, current_settings, global_options, parse_time_ms
 
 if TYPE_CHECKING:
     from spark_replog.client.consumer import Consumer

@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from spark_replog.cli.confirmation import confirm
-from spark_replog.cli.moments import parse_duration_ms, parse_time_ms
-from spark_replog.cli.output import act_on_each, emit, error_item, table
-from spark_replog.cli.settings import current_settings, global_options
+from spark_replog.cli.output import act_on_each, confirm, emit, error_item, table
+from spark_replog.cli.settings import current_settings, global_options, parse_duration_ms, parse_time_ms
 
 if TYPE_CHECKING:
     from spark_replog.cluster.cluster import Cluster

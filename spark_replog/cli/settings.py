@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from spark_replog.config import STORAGE_PREFIX, storage_options, unknown_option_error
+from spark_replog.config.duration import duration_ms
 from spark_replog.errors import ErrorCode, InvalidConfigError
 
 if TYPE_CHECKING:
@@ -154,3 +156,32 @@ def global_options(command: _Command) -> _Command:
     for option in reversed(options):
         command = option(command)
     return command
+
+
+def parse_time_ms(text: str) -> int:
+    """Return epoch milliseconds of an ISO 8601 time (UTC where it names no zone), or of milliseconds.
+
+    Raises:
+        click.UsageError: with an example.
+    """
+    if text.isdecimal():
+        return int(text)
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise click.UsageError(f"'{text}' is no time. Give 2026-11-21T08:30:00, or epoch milliseconds.") from None
+    if found.tzinfo is None:
+        found = found.replace(tzinfo=UTC)
+    return int(found.timestamp() * 1000)
+
+
+def parse_duration_ms(text: str) -> int:
+    """Return the milliseconds of an ISO 8601 duration in days, hours, minutes and seconds.
+
+    Raises:
+        click.UsageError: with an example.
+    """
+    found = duration_ms(text)
+    if found is None:
+        raise click.UsageError(f"'{text}' is no duration. Give PT30M, PT1H30M or P1D.")
+    return found

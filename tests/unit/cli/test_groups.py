@@ -7,7 +7,7 @@ import json
 import pytest
 
 from spark_replog import Consumer, TopicPartition
-from spark_replog.cli.moments import parse_duration_ms, parse_time_ms
+from spark_replog.cli.settings import parse_duration_ms, parse_time_ms
 from tests.unit.consumer.support import Store
 
 P0, P1 = TopicPartition("orders", 0), TopicPartition("orders", 1)

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import csv, parquet
 
-from spark_replog.cli import produce_input
+from spark_replog.cli import produce as produce_module
 from spark_replog.client.consumer import Consumer
 from spark_replog.ids import TopicPartition
 
@@ -184,16 +184,16 @@ def test_a_standard_input_that_is_closed_is_told(store, replog, monkeypatch):
 
 
 def test_a_line_may_come_in_many_pieces(monkeypatch):
-    monkeypatch.setattr(produce_input, "_READ_BYTES", 10)
+    monkeypatch.setattr(produce_module, "_READ_BYTES", 10)
     long = b"x" * 1_003
-    (batch,) = produce_input.read_batches(io.BytesIO(long), "-", "lines", None, None)
+    (batch,) = produce_module.read_batches(io.BytesIO(long), "-", "lines", None, None)
     assert batch.column("value").to_pylist() == [long]
-    pieces = list(produce_input.read_batches(io.BytesIO(b"a\r\n" + long + b"\n\nb"), "-", "lines", None, None))
+    pieces = list(produce_module.read_batches(io.BytesIO(b"a\r\n" + long + b"\n\nb"), "-", "lines", None, None))
     assert [value for each in pieces for value in each.column("value").to_pylist()] == [b"a", long, b"", b"b"]
 
 
 def test_a_failure_says_what_was_acknowledged_before(store, replog, tmp_path, monkeypatch):
-    monkeypatch.setattr(produce_input, "_READ_BYTES", 4)
+    monkeypatch.setattr(produce_module, "_READ_BYTES", 4)
     (tmp_path / "in.jsonl").write_text('{"a":1}\n{"a":2}\nno json\n')
     answer = replog("produce", "t", tmp_path / "in.jsonl", "-k", "a", "-f", "json")
     (item,) = answer.items
@@ -205,7 +205,7 @@ def test_a_failure_says_what_was_acknowledged_before(store, replog, tmp_path, mo
 
 
 def test_a_large_input_is_read_in_pieces(store, replog, tmp_path, monkeypatch):
-    monkeypatch.setattr(produce_input, "_READ_BYTES", 100)
+    monkeypatch.setattr(produce_module, "_READ_BYTES", 100)
     (tmp_path / "in.txt").write_text("\n".join(str(number) for number in range(3_000)))
     assert (
         json.loads(replog("produce", "t", tmp_path / "in.txt", "-p", "0", "-f", "json").out)["items"][0]["records"]

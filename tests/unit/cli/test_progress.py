@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 
-from spark_replog.cli.progress import ProgressLine
+from spark_replog.cli.output import ProgressLine
 from spark_replog.testing.manual_clock import ManualClock
 
 

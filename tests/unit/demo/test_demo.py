@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_replog.cli.progress import ProgressLine
+from spark_replog.cli.output import ProgressLine
 from spark_replog.demo import demo, demo_job
 from spark_replog.errors import ReplogError
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from spark_replog.cli import checks
+from spark_replog.cli import doctor
 
-PACKAGE_PARENT = str(Path(checks.__file__).parents[2])
+PACKAGE_PARENT = str(Path(doctor.__file__).parents[2])
 
 
 def program(path: Path, body: str) -> str:
@@ -19,8 +19,8 @@ def program(path: Path, body: str) -> str:
     return str(path)
 
 
-def findings(name: str, environ: dict[str, str]) -> dict[str, checks.Check]:
-    return {check.name: check for check in checks.worker_checks("PYSPARK_PYTHON", name, environ)}
+def findings(name: str, environ: dict[str, str]) -> dict[str, doctor.Check]:
+    return {check.name: check for check in doctor.worker_checks("PYSPARK_PYTHON", name, environ)}
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def environ():
 
 def test_this_machine_is_well_where_workers_run_this_python(environ):
     environ["PYSPARK_PYTHON"] = sys.executable
-    found = {check.name: check for check in checks.machine_checks(environ)}
+    found = {check.name: check for check in doctor.machine_checks(environ)}
     assert {"python", "pyarrow", "pyspark", "java", "registration"} <= set(found)
     trouble = {name: check for name, check in found.items() if check.verdict == "critical" and name != "java"}
     assert not trouble
@@ -91,16 +91,16 @@ def test_a_source_that_spark_cannot_list(tmp_path, environ):
 
 
 def test_both_variables_are_looked_at():
-    assert checks.worker_programs({}) == {"PYSPARK_PYTHON": "python3"}
-    assert checks.worker_programs({"PYSPARK_PYTHON": "a", "PYSPARK_DRIVER_PYTHON": "b"}) == {
+    assert doctor.worker_programs({}) == {"PYSPARK_PYTHON": "python3"}
+    assert doctor.worker_programs({"PYSPARK_PYTHON": "a", "PYSPARK_DRIVER_PYTHON": "b"}) == {
         "PYSPARK_PYTHON": "a",
         "PYSPARK_DRIVER_PYTHON": "b",
     }
 
 
-def java_check(monkeypatch, environ: dict[str, str], *, wheel: Path | None = None) -> checks.Check:
-    monkeypatch.setattr(checks, "wheel_java", lambda: wheel)
-    return checks._java(environ, has_spark=True)
+def java_check(monkeypatch, environ: dict[str, str], *, wheel: Path | None = None) -> doctor.Check:
+    monkeypatch.setattr(doctor, "wheel_java", lambda: wheel)
+    return doctor._java(environ, has_spark=True)
 
 
 def test_no_java(monkeypatch):
@@ -120,13 +120,13 @@ def test_wrong_java_home(tmp_path, monkeypatch):
 
 
 def test_package_that_is_missing_or_old(monkeypatch):
-    assert checks._package("no-such-package", 1).verdict == "critical"
-    monkeypatch.setattr(checks, "version", lambda name: "3.5.1")
-    assert checks._pyspark().verdict == "critical"
+    assert doctor._package("no-such-package", 1).verdict == "critical"
+    monkeypatch.setattr(doctor, "version", lambda name: "3.5.1")
+    assert doctor._pyspark().verdict == "critical"
 
 
 def test_store_that_is_not_there(tmp_path):
-    (check,) = checks.store_checks(str(tmp_path / "nothing"), {})
+    (check,) = doctor.store_checks(str(tmp_path / "nothing"), {})
     assert check.verdict == "critical"
     assert "REPLOG_STORE_NOT_INITIALISED" in check.detail
 
