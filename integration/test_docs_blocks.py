@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGES = [read_page(path) for path in [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]]
 WITHOUT_SPARK = {
     "docs/consumer.md": "tests/unit/consumer/test_consumer_docs.py",
-    "docs/producer.md": "tests/unit/producer/test_producer_page.py",
+    "docs/producer.md": "tests/unit/client/test_producer_page.py",
 }
 """Pages of plain Python: their blocks run in the unit tests."""
 

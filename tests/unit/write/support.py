@@ -8,10 +8,16 @@ from typing import Any
 
 import pyarrow as pa
 
+from spark_replog.clock import SYSTEM_CLOCK
 from spark_replog.config import ProducerConfig
 from spark_replog.log.codec.data_object import decode_section
 from spark_replog.log.write_plan import WritePlan
+from spark_replog.storage.brokers import BrokerSet
+from spark_replog.storage.object_store import ObjectStore
 from spark_replog.storage.paths import data_key
+from spark_replog.storage.retrying_store import RetryingStore
+from spark_replog.testing.counting_store import CountingStore
+from spark_replog.testing.faulty_store import FaultyStore
 from spark_replog.write.task_writer import TaskResult, TaskWriter
 
 QUICK = ProducerConfig(
@@ -22,6 +28,28 @@ QUICK = ProducerConfig(
     retry_backoff_max_ms=5,
 )
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+
+
+class FaultyBrokers(BrokerSet):
+    """Memory roots behind a fault injector and a counter. Retries are off unless asked for."""
+
+    retry_deadline_ms = 0
+
+    def __init__(self, inner: BrokerSet) -> None:
+        super().__init__(
+            inner.cluster_id, inner.brokers, inner.metadata_broker_ids, fsync=inner.fsync, storage_options={}
+        )
+        self.counting = {broker_id: CountingStore(inner.store(broker_id).store) for broker_id in inner.broker_ids}
+        self.faulty = {broker_id: FaultyStore(store) for broker_id, store in self.counting.items()}
+
+    def store(self, broker_id: int) -> ObjectStore:
+        return RetryingStore(self.faulty[broker_id], deadline_ms=self.retry_deadline_ms, clock=SYSTEM_CLOCK)
+
+    def data_keys(self, broker_id: int) -> list[str]:
+        return [info.key for info in self.counting[broker_id].store.list_keys("ledgers/") if "/data/" in info.key]
+
+    def put_count(self) -> int:
+        return sum(store.counts["create"] for store in self.counting.values())
 
 
 class Task:

@@ -13,7 +13,7 @@ from spark_replog.write.accumulator import RecordAccumulator
 from spark_replog.write.buffer_pool import BufferPool
 from spark_replog.write.partition_queue import Destination
 from spark_replog.write.record_handle import RecordHandle
-from tests.unit.producer.accumulator_setup import NODE_1, NODE_2, TP, Setup, records
+from tests.unit.write.accumulator_setup import NODE_1, NODE_2, TP, Setup, records
 
 
 class RacingPool(BufferPool):

@@ -20,7 +20,7 @@ from spark_replog.errors import (
     RetriableError,
 )
 from spark_replog.testing.faulty_store import Fault
-from tests.unit.producer.test_transactions import TILL
+from tests.unit.client.test_transactions import TILL
 
 
 def in_time(call):

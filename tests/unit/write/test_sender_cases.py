@@ -10,7 +10,7 @@ import pytest
 from spark_replog.errors import ErrorCode, ReplogError
 from spark_replog.write.delivery import DeliveryResult, PartitionResponse
 from spark_replog.write.record_handle import RecordHandle
-from tests.unit.producer.sender_setup import (
+from tests.unit.write.sender_setup import (
     CONFIG,
     DISCONNECT,
     INVALID,

@@ -17,7 +17,7 @@ from spark_replog.log.write_plan import TopicPlan
 from spark_replog.storage.paths import data_key
 from spark_replog.testing.faulty_store import FaultRates, FaultyStore
 from spark_replog.write.task_writer import TaskResult, TaskWriter, pool_bytes_of
-from tests.unit.producer.support import HEADERS, QUICK, Task, batch, written
+from tests.unit.write.support import HEADERS, QUICK, Task, batch, written
 
 
 class TestContent:

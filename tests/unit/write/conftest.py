@@ -1,52 +1,23 @@
-"""A cluster in memory whose roots can fail, and plans for it."""
+"""Fixtures: a cluster in memory whose roots can fail, plans for it, and senders and tasks on it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from spark_replog.clock import SYSTEM_CLOCK
 from spark_replog.config import ProducerConfig
 from spark_replog.ids import new_id
 from spark_replog.log.write_plan import TopicPlan, WritePlan
 from spark_replog.storage.brokers import BrokerSet, write_root_files
-from spark_replog.storage.object_store import ObjectStore
-from spark_replog.storage.retrying_store import RetryingStore
-from spark_replog.testing.counting_store import CountingStore
-from spark_replog.testing.faulty_store import FaultyStore
 from spark_replog.testing.manual_clock import ManualClock
-from tests.unit.producer import task_sender_setup
-from tests.unit.producer.producer_setup import Shop
-from tests.unit.producer.sender_setup import CONFIG, Setup
-from tests.unit.producer.support import QUICK, Task
-from tests.unit.producer.task_sender_setup import TaskSetup
+from tests.unit.write import task_sender_setup
+from tests.unit.write.sender_setup import CONFIG, Setup
+from tests.unit.write.support import QUICK, FaultyBrokers, Task
+from tests.unit.write.task_sender_setup import TaskSetup
 
 LEDGER_ID = "a" * 32
-
-
-class FaultyBrokers(BrokerSet):
-    """Memory roots behind a fault injector and a counter. Retries are off unless asked for."""
-
-    retry_deadline_ms = 0
-
-    def __init__(self, inner: BrokerSet) -> None:
-        super().__init__(
-            inner.cluster_id, inner.brokers, inner.metadata_broker_ids, fsync=inner.fsync, storage_options={}
-        )
-        self.counting = {broker_id: CountingStore(inner.store(broker_id).store) for broker_id in inner.broker_ids}
-        self.faulty = {broker_id: FaultyStore(store) for broker_id, store in self.counting.items()}
-
-    def store(self, broker_id: int) -> ObjectStore:
-        return RetryingStore(self.faulty[broker_id], deadline_ms=self.retry_deadline_ms, clock=SYSTEM_CLOCK)
-
-    def data_keys(self, broker_id: int) -> list[str]:
-        return [info.key for info in self.counting[broker_id].store.list_keys("ledgers/") if "/data/" in info.key]
-
-    def put_count(self) -> int:
-        return sum(store.counts["create"] for store in self.counting.values())
 
 
 @pytest.fixture
@@ -121,14 +92,6 @@ def make(make_topic: Callable[..., TopicPlan], clock: ManualClock) -> Callable[.
         return Setup(WritePlan("memory://store", (), "c", (topic,), (), "User:t", 0), config, clock, idempotent, **more)
 
     return build
-
-
-@pytest.fixture
-def shop(tmp_path: Path) -> Iterator[Shop]:
-    """One broker; its store can fail."""
-    made = Shop(tmp_path, FaultyBrokers)
-    yield made
-    made.close()
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from spark_replog.storage.brokers import write_root_files
 from spark_replog.storage.paths import ROOT_FILE_KEY, data_key, ledger_folders
 from spark_replog.testing.faulty_store import Fault, FaultRates, FaultyStore
 from spark_replog.write.task_writer import TaskResult, TaskWriter
-from tests.unit.producer.support import QUICK, Task, batch, written
+from tests.unit.write.support import QUICK, Task, batch, written
 
 
 class TestFaults:

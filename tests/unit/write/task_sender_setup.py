@@ -19,7 +19,7 @@ from spark_replog.write.object_builder import ObjectBuilder
 from spark_replog.write.partition_queue import Destination
 from spark_replog.write.sender import Sender
 from spark_replog.write.task_writer import TaskReport
-from tests.unit.producer.sender_setup import FakeTransport
+from tests.unit.write.sender_setup import FakeTransport
 
 RETRIABLE = OutcomeUnknownError(ErrorCode.REPLOG_STORE_OUTCOME_UNKNOWN, "lost.")
 REFUSED = ReplogError(ErrorCode.REPLOG_STORE_REFUSED, "no room.")

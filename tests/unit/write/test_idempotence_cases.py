@@ -14,7 +14,7 @@ from spark_replog.write.delivery import Delivered, DeliveryResult, PartitionResp
 from spark_replog.write.producer_batch import SEQUENCE_MAX, increment_sequence
 from spark_replog.write.record_handle import RecordHandle
 from spark_replog.write.sequences import EPOCH_MAX
-from tests.unit.producer.sender_setup import (
+from tests.unit.write.sender_setup import (
     CONFIG,
     DISCONNECT,
     DUPLICATE,

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from spark_replog.errors import ErrorCode
-from tests.unit.producer.task_sender_setup import CONFIG, REFUSED, RETRIABLE, STALE, TaskSetup
+from tests.unit.write.task_sender_setup import CONFIG, REFUSED, RETRIABLE, STALE, TaskSetup
 
 
 def asked(setup: TaskSetup) -> list[int]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from spark_replog.errors import ErrorCode, RetriableError
 from spark_replog.write.root_health import AWAY_MS
-from tests.unit.producer.task_sender_setup import CONFIG, REFUSED, RETRIABLE, STALE, TaskSetup
+from tests.unit.write.task_sender_setup import CONFIG, REFUSED, RETRIABLE, STALE, TaskSetup
 
 
 class TestAcksAll:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from tests.unit.producer.producer_setup import Shop
-from tests.unit.producer.support import HEADERS, QUICK, Task, batch
+from tests.unit.client.producer_setup import Shop
+from tests.unit.write.support import HEADERS, QUICK, FaultyBrokers, Task, batch
 
 FEW, MANY = 2_000, 20_000
 STEPS_MAX, OBJECTS_MAX = 2_000, 2_000
@@ -77,6 +78,13 @@ def test_a_write_task_whose_rows_name_their_topics(make_task: Callable[..., Task
         lambda rows: make_task(*topics, default_topic=None).write(rows),
         topic=lambda count: pa.array(["one", "two"] * (count // 2)),
     )
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Iterator[Shop]:
+    made = Shop(tmp_path, FaultyBrokers)
+    yield made
+    made.close()
 
 
 @pytest.mark.parametrize("columns", COLUMNS.values(), ids=COLUMNS)

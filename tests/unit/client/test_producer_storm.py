@@ -7,8 +7,8 @@ import threading
 import pytest
 
 from spark_replog.testing.faulty_store import FaultRates
-from tests.unit.producer.conftest import FaultyBrokers
-from tests.unit.producer.producer_setup import Shop
+from tests.unit.client.producer_setup import Shop
+from tests.unit.write.support import FaultyBrokers
 
 THREADS = 8
 RECORDS = 80
