@@ -176,6 +176,14 @@ class CorruptDataError(ReplogError):
     """The bytes are wrong: never make rows of them."""
 
 
+class DataLossError(ReplogError):
+    """Rows are proved to be gone: they were removed from the log, or no replica has a good copy of them.
+
+    Proved means that every replica answered. A replica that cannot be reached is never a `DataLossError`, so
+    this is the only error that `failOnDataLoss=false` may skip.
+    """
+
+
 class UnsupportedFormatError(ReplogError):
     """Written by a newer release: upgrade this one."""
 
@@ -183,6 +191,7 @@ class UnsupportedFormatError(ReplogError):
 __all__ = [
     "AuthorizationError",
     "CorruptDataError",
+    "DataLossError",
     "ErrorCode",
     "FencedError",
     "InvalidConfigError",

@@ -15,7 +15,12 @@ PartitionKey = tuple[TopicId, int]
 """A partition of one incarnation of a topic."""
 
 TOPIC_NAME_LENGTH_MAX = 249
+GENERATION_MAX = 2**31 - 1
+BROKER_ID_MAX = 2**31 - 1
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]+")
+_ID = re.compile(r"[0-9a-f]{32}")
+_OBJECT_NAME = re.compile(r"(?!\.)[a-zA-Z0-9 ._-]{1,255}")
+_KEY_PART = re.compile(r"(?!\.\.?\Z)[^/\\\x00-\x1f\x7f]{1,255}")
 
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state", "__cluster_metadata"})
 """Names that only coordinators write to."""
@@ -39,3 +44,21 @@ def is_valid_topic_name(name: str) -> bool:
     return (
         0 < len(name) <= TOPIC_NAME_LENGTH_MAX and name not in {".", ".."} and _TOPIC_NAME.fullmatch(name) is not None
     )
+
+
+def is_valid_id(text: str) -> bool:
+    """Return whether the text is a topic or ledger id: 32 lower-case hex digits."""
+    return _ID.fullmatch(text) is not None
+
+
+def is_valid_object_name(name: str) -> bool:
+    """Return whether a data object may have the name: 1 to 255 of ``a-z A-Z 0-9 space . _ -``, no leading dot."""
+    return _OBJECT_NAME.fullmatch(name) is not None
+
+
+def is_valid_key(key: str) -> bool:
+    """Return whether a key stays below its root on every kind of storage.
+
+    Parts are separated by ``/``. None is empty, ``.`` or ``..``, or holds a backslash or a control character.
+    """
+    return all(_KEY_PART.fullmatch(part) for part in key.split("/"))

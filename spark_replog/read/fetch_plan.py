@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from graphlib import TopologicalSorter
 from typing import NamedTuple
 
-from spark_replog.errors import ErrorCode, ReplogError
+from spark_replog.errors import DataLossError, ErrorCode, ReplogError
 from spark_replog.ids import LedgerId, TopicId
 from spark_replog.log.fold.partition_state import ObjectRef
 from spark_replog.log.fold.topic_state import TopicLedgerState
@@ -49,9 +49,10 @@ def plan_fetch(
 
     Call it under the ledger's lock; the answer is a value.
 
-    Raises:
-        ReplogError: REPLOG_DATA_LOSS: some of these offsets are gone or were never readable; the text and
-            the context (`missing_start`, `missing_end`) say which range.
+    Raises (both name the offsets in `missing_start` and `missing_end` of their context):
+        DataLossError: REPLOG_DATA_LOSS: the offsets were trimmed or aged out.
+        ReplogError: REPLOG_DATA_LOSS: this fold does not have the partition or the offsets. Not a proof of loss:
+            a process that reads fewer roots may have folded fewer entries.
     """
     if start_offset >= end_offset:
         return ()
@@ -62,7 +63,7 @@ def plan_fetch(
     if start_offset < found.log_start_offset:
         end = min(end_offset, found.log_start_offset)
         why = "they were trimmed" if found.log_start_reason is LogStartReason.DELETE_RECORDS else "they aged out"
-        raise _data_loss(topic_name, partition, start_offset, end, why)
+        raise _data_loss(topic_name, partition, start_offset, end, why, DataLossError)
     if end_offset > found.high_watermark:
         start = max(start_offset, found.high_watermark)
         detail = f"the partition ends at {found.high_watermark}"
@@ -123,11 +124,14 @@ def in_log_order(plans: Sequence[Sequence[FetchSlice]]) -> tuple[FetchSlice, ...
     )
 
 
-def _data_loss(topic: str, partition: int, start: int, end: int, why: str) -> ReplogError:
-    return ReplogError(
+def _data_loss(
+    topic: str, partition: int, start: int, end: int, why: str, kind: type[ReplogError] = ReplogError
+) -> ReplogError:
+    remedy = "Start from existing offsets, or set failOnDataLoss=false to skip them."
+    return kind(
         ErrorCode.REPLOG_DATA_LOSS,
         f"offsets {start} to {end} (exclusive) of partition {partition} of topic '{topic}' cannot be read:"
-        f" {why}. Start from existing offsets, or set failOnDataLoss=false to go on without them.",
+        f" {why}. {remedy if kind is DataLossError else 'Check that all metadata roots answer, then start again.'}",
         topic=topic,
         partition=partition,
         missing_start=start,

@@ -14,7 +14,14 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from spark_replog.clock import SYSTEM_CLOCK, Clock
-from spark_replog.errors import CorruptDataError, ErrorCode, NotFoundError, ReplogError, RetriableError
+from spark_replog.errors import (
+    CorruptDataError,
+    DataLossError,
+    ErrorCode,
+    NotFoundError,
+    ReplogError,
+    RetriableError,
+)
 from spark_replog.ids import BrokerId
 from spark_replog.log.codec.data_object import decode_section
 from spark_replog.log.quota_set import FetchQuota
@@ -94,9 +101,10 @@ class Fetcher:
         counted, and the section is read from another holder.
 
         Raises:
-            CorruptDataError: CORRUPT_MESSAGE: every copy of a section is bad.
-            NotFoundError: REPLOG_DATA_LOSS: no holder has the object any more.
-            RetriableError: KAFKA_STORAGE_ERROR: no good copy could be reached.
+            DataLossError: every holder answered, and none has a good copy. REPLOG_DATA_LOSS: no holder has the
+                object; CORRUPT_MESSAGE: at least one has it, and each copy found was read and is bad.
+            RetriableError: KAFKA_STORAGE_ERROR: no good copy was found, and a holder did not answer (time-out, refused
+                credentials, missing mount) or is not among the brokers known here.
         """
         parts: list[pa.RecordBatch] = []
         part_bytes = first_offset = next_offset = 0
@@ -254,31 +262,42 @@ class Fetcher:
         )
 
     def _give_up(self, piece: FetchSlice, problems: list[tuple[BrokerId, Exception]]) -> ReplogError:
-        roots = ", ".join(
-            f"broker {broker_id} ({self._brokers.url(broker_id)}): {problem}"
-            for broker_id, problem in problems
-            if broker_id >= 0
-        )
+        """Return the error of a section without a good copy; only a proved loss is a `DataLossError`."""
+        problems = [(broker_id, self._confirm(broker_id, problem)) for broker_id, problem in problems if broker_id >= 0]
+        unknown = sorted(piece.object.holders.difference(self._brokers.broker_ids))
+        roots = ", ".join(f"broker {number} ({self._brokers.url(number)}): {problem}" for number, problem in problems)
+        roots = ", ".join([*([roots] if roots else []), *(f"broker {number}: unknown root" for number in unknown)])
         what = (
-            f"offsets {piece.start_offset} to {piece.end_offset} of partition {piece.partition} of topic"
+            f"offsets {piece.start_offset} to {piece.end_offset} (exclusive) of partition {piece.partition} of topic"
             f" '{piece.topic}' (object '{piece.object.name}')"
         )
         errors = [problem for _, problem in problems]
-        if all(isinstance(error, NotFoundError) for error in errors):
-            return NotFoundError(
-                ErrorCode.REPLOG_DATA_LOSS,
-                f"{what} are on none of their roots any more: {roots or 'no root'}. Set"
-                " failOnDataLoss=false to go on without them.",
+        if unknown or not all(isinstance(error, (NotFoundError, CorruptDataError)) for error in errors):
+            return RetriableError(
+                ErrorCode.KAFKA_STORAGE_ERROR,
+                f"no good copy of {what} can be reached: {roots}. Try again when these roots answer.",
             )
-        if all(isinstance(error, (NotFoundError, CorruptDataError)) for error in errors):
-            return CorruptDataError(
+        if any(isinstance(error, CorruptDataError) for error in errors):
+            return DataLossError(
                 ErrorCode.CORRUPT_MESSAGE,
-                f"every copy of {what} is bad: {roots}. Put the object back on one of these roots.",
+                f"every copy of {what} is corrupt or absent: {roots}. Put a good copy back on one of these roots, or"
+                " set failOnDataLoss=false to skip these rows.",
             )
-        return RetriableError(
-            ErrorCode.KAFKA_STORAGE_ERROR,
-            f"no good copy of {what} can be reached: {roots}. Try again when the roots are back.",
+        return DataLossError(
+            ErrorCode.REPLOG_DATA_LOSS,
+            f"no root has {what}: {roots or 'no broker held it'}. Put the object back on one of its roots, or set"
+            " failOnDataLoss=false to skip these rows.",
         )
+
+    def _confirm(self, broker_id: BrokerId, problem: Exception) -> Exception:
+        """Return why a copy is unusable. An object is absent only where its root itself is there."""
+        if not isinstance(problem, NotFoundError):
+            return problem
+        try:
+            self._brokers.check_root(broker_id)
+        except (ReplogError, OSError) as error:
+            return error
+        return problem
 
 
 def _plan_reads(slices: Iterable[FetchSlice]) -> Iterator[_Read]:

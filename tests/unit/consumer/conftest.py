@@ -52,6 +52,10 @@ class Roots:
     def store(self, broker_id):
         return _Counting(self, broker_id)
 
+    def check_root(self, broker_id):
+        if self.store(broker_id).get("replog.json") is None:
+            raise RetriableError(ErrorCode.REPLOG_ROOT_STALE, "replog.json is missing.")
+
     def path(self, broker_id, name):
         return self.folder / f"broker-{broker_id}" / data_key("L", 0, name)
 

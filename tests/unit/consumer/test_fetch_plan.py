@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_replog.errors import ErrorCode, ReplogError
+from spark_replog.errors import DataLossError, ErrorCode, ReplogError
 from spark_replog.log.fold.partition_state import ObjectRef, SectionRef
 from spark_replog.read.fetch_plan import FetchSlice, in_log_order, plan_fetch
 
@@ -67,18 +67,21 @@ def test_an_empty_range_needs_nothing():
     ],
 )
 def test_a_gap_is_data_loss_with_its_exact_range(state, start, end, missing):
-    with pytest.raises(ReplogError, match=r"\[REPLOG_DATA_LOSS\] offsets") as caught:
+    with pytest.raises(ReplogError, match="orders") as caught:
         plan(state, start, end)
     assert caught.value.code is ErrorCode.REPLOG_DATA_LOSS
     assert (caught.value.context["missing_start"], caught.value.context["missing_end"]) == missing
+    log_start = state.topics[TOPIC].partitions[0].log_start_offset
+    assert isinstance(caught.value, DataLossError) == (start < log_start), "only removed offsets are a proof"
 
 
-def test_an_unknown_partition_is_data_loss():
+def test_a_partition_that_this_fold_does_not_know_is_not_proved_to_be_lost():
     state = state_of([(0, 5)])
-    with pytest.raises(ReplogError, match="does not exist"):
-        plan_fetch(state, "orders", TOPIC, 1, 0, 5)
-    with pytest.raises(ReplogError, match="does not exist"):
-        plan_fetch(state, "orders", "cd" * 16, 0, 0, 5)
+    for topic_id, partition in ((TOPIC, 1), ("cd" * 16, 0)):
+        with pytest.raises(ReplogError) as caught:
+            plan_fetch(state, "orders", topic_id, partition, 0, 5)
+        assert caught.value.code is ErrorCode.REPLOG_DATA_LOSS
+        assert not isinstance(caught.value, DataLossError)
 
 
 def test_plans_travel_and_stay_small():

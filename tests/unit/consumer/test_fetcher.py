@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+import shutil
 import time
 
 import pyarrow as pa
 import pytest
 
-from spark_replog.errors import CorruptDataError, ErrorCode, NotFoundError, RetriableError
+from spark_replog.errors import DataLossError, ErrorCode, RetriableError
 from spark_replog.read.fetch_plan import plan_fetch
 from spark_replog.read.fetcher import Fetcher
 from spark_replog.read.rows import read_schema
@@ -185,7 +186,7 @@ def test_every_copy_bad_is_an_error_that_names_object_and_roots(both_roots, make
     topic = make_topic(both_roots)
     name = topic.write([(0, [b"a"])])
     damage_all(topic, both_roots, name, [0, 1, 2])
-    with pytest.raises(CorruptDataError, match=r"\[CORRUPT_MESSAGE\] every copy") as caught:
+    with pytest.raises(DataLossError) as caught:
         fetch(both_roots, plan(topic))
     assert caught.value.code is ErrorCode.CORRUPT_MESSAGE
     assert name in str(caught.value)
@@ -200,8 +201,9 @@ def test_bad_and_absent_copies_are_an_error(roots, make_topic):
     roots.path(1, name).unlink()
     path = roots.path(2, name)
     path.write_bytes(path.read_bytes()[:100])
-    with pytest.raises(CorruptDataError, match="every copy"):
+    with pytest.raises(DataLossError) as caught:
         fetch(roots, plan(topic))
+    assert caught.value.code is ErrorCode.CORRUPT_MESSAGE
 
 
 def test_no_copy_anywhere_is_data_loss(roots, make_topic):
@@ -209,8 +211,56 @@ def test_no_copy_anywhere_is_data_loss(roots, make_topic):
     name = topic.write([(0, [b"a"])])
     for broker_id in (0, 1, 2):
         roots.path(broker_id, name).unlink()
-    with pytest.raises(NotFoundError, match="REPLOG_DATA_LOSS"):
+    with pytest.raises(DataLossError) as caught:
         fetch(roots, plan(topic))
+    assert caught.value.code is ErrorCode.REPLOG_DATA_LOSS
+
+
+def assert_outage(caught, *facts):
+    """The error may be retried, names the facts, and nothing may take it for lost rows."""
+    assert not isinstance(caught.value, DataLossError)
+    assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    for fact in facts:
+        assert fact in str(caught.value)
+
+
+@pytest.mark.parametrize("away", [(0,), (2,), (0, 1, 2)])
+def test_a_missing_mount_is_an_outage_and_not_a_loss(both_roots, make_topic, away):
+    """The folder of the mount point is there and empty, so a get finds nothing."""
+    topic = make_topic(both_roots)
+    name = topic.write([(0, [b"a"])])
+    for broker_id in (0, 1, 2):
+        both_roots.path(broker_id, name).unlink()
+    for broker_id in away:
+        shutil.rmtree(both_roots.folder / f"broker-{broker_id}")
+        (both_roots.folder / f"broker-{broker_id}").mkdir()
+    with pytest.raises(RetriableError) as caught:
+        fetch(both_roots, plan(topic))
+    assert_outage(caught, name, "orders", *(both_roots.url(broker_id) for broker_id in away), "REPLOG_ROOT_STALE")
+
+
+def test_a_broker_that_this_process_does_not_know_is_an_outage(roots, make_topic):
+    topic = make_topic(roots)
+    name = topic.write([(0, [b"a"])])
+    for broker_id in (0, 1):
+        roots.path(broker_id, name).unlink()
+    roots.broker_ids = (0, 1)
+    with pytest.raises(RetriableError) as caught:
+        fetch(roots, plan(topic))
+    assert_outage(caught, "broker 2")
+    roots.broker_ids = ()
+    with pytest.raises(RetriableError) as caught:
+        fetch(roots, plan(topic))
+    assert_outage(caught, "broker 0", "broker 1", "broker 2")
+
+
+def test_an_object_that_no_broker_ever_held_is_lost(roots, make_topic):
+    topic = make_topic(roots)
+    topic.write([(0, [b"a"])])
+    (piece,) = plan(topic)
+    with pytest.raises(DataLossError) as caught:
+        fetch(roots, [piece._replace(object=piece.object._replace(holders=frozenset()))])
+    assert caught.value.code is ErrorCode.REPLOG_DATA_LOSS
 
 
 def test_bad_copies_with_a_root_away_may_be_tried_again(roots, make_topic):
@@ -231,7 +281,7 @@ def test_rows_before_a_bad_section_are_given_first(roots, make_topic):
             damage(roots.path(broker_id, name), section.start_byte + 20)
     batches = Fetcher(roots).fetch(plan(topic))
     assert next(batches)["offset"].to_pylist() == [0]
-    with pytest.raises(CorruptDataError):
+    with pytest.raises(DataLossError):
         next(batches)
 
 
