@@ -18,7 +18,6 @@ from spark_replog.errors import (
     RetriableError,
     UnsupportedFormatError,
 )
-from spark_replog.ledger.operations import Check, Completion, Create, Operation, PutOut, Read, Status
 from spark_replog.ledger.proposer import Proposal, Proposer
 from spark_replog.ledger.reader import DecidedPrefix
 from spark_replog.ledger.record import (
@@ -29,7 +28,17 @@ from spark_replog.ledger.record import (
     encode_record,
     record_crc,
 )
-from spark_replog.ledger.root_state import PendingCreate, RootState
+from spark_replog.ledger.root import (
+    Check,
+    Completion,
+    Create,
+    Operation,
+    PendingCreate,
+    PutOut,
+    Read,
+    RootState,
+    Status,
+)
 from spark_replog.ledger.types import LedgerSettings
 
 READ_LIMIT = 64

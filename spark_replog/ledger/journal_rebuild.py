@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 
-from spark_replog.ledger.journal_view import JournalView
+from spark_replog.ledger.reader import JournalView
 from spark_replog.ledger.record import (
     NO_HASH,
     NO_INDEX,

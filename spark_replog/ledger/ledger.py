@@ -22,9 +22,16 @@ from spark_replog.errors import (
 from spark_replog.ledger.core import LedgerCore, Phase
 from spark_replog.ledger.journal_rebuild import OwnedLog, without
 from spark_replog.ledger.record import INCARNATION_SIZE_BYTES, TAG_SIZE_BYTES, genesis_hash
-from spark_replog.ledger.request import Proposal, Request
 from spark_replog.ledger.shell_io import RootIo
-from spark_replog.ledger.types import AppendOutcome, JournalRoot, LedgerSettings, LedgerState, LedgerStats
+from spark_replog.ledger.types import (
+    AppendOutcome,
+    JournalRoot,
+    LedgerSettings,
+    LedgerState,
+    LedgerStats,
+    Proposal,
+    Request,
+)
 
 S = TypeVar("S", bound=LedgerState)
 DEFAULT_SETTINGS = LedgerSettings()

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from spark_replog.clock import Clock
 from spark_replog.errors import ErrorCode, OutcomeUnknownError, ReplogError, RetriableError
-from spark_replog.ledger.operations import Check, Completion, Create, Operation, PutOut, Read, Status
+from spark_replog.ledger.root import Check, Completion, Create, Operation, PutOut, Read, Status
 from spark_replog.ledger.types import JournalRoot, LedgerStats
 from spark_replog.storage.io_pool import io_pool
 from spark_replog.storage.object_store import Buffer, CreateOutcome

@@ -25,7 +25,7 @@ from spark_replog.errors import ErrorCode, ReplogError, RetriableError
 from spark_replog.ids import BrokerId, LedgerId
 from spark_replog.ledger.journal_rebuild import REBUILD_ROUND_STEP, JournalRebuild
 from spark_replog.ledger.ledger import JournalRoot, Ledger, LedgerSettings
-from spark_replog.ledger.request import Proposal
+from spark_replog.ledger.types import Proposal
 from spark_replog.log.codec.commands import BrokerRegister, IsrChange, Truncate, encode_command
 from spark_replog.log.fold.cluster_state import ClusterLedgerState
 from spark_replog.log.fold.topic_state import TopicLedgerState

@@ -1,1 +1,1 @@
-"""Shipped test kit: store doubles, fault injector, store contract, simulation. Nothing else imports it."""
+"""Shipped test kit: store doubles, fault injector, store contract. Nothing else imports it."""

@@ -1,9 +1,9 @@
 """Coordinators that append, lose leaders, cut and elect over one simulated ledger: what must hold of the rows.
 
-The journals, their faults and the schedule are those of ``spark_replog.testing.simulation``; the processes decide with
-the production's own code (``LedgerAppend``'s judgement, ``failover_commands``) on the production's fold. A root is a
-metadata root and a broker at once, so an outage takes both. Every decided entry is folded once more by a reference
-that knows which root really holds what, and after each of them all that must hold is looked at.
+The journals, their faults and the schedule are those of ``ledger_simulation``. The processes decide with the product's
+own code (``LedgerAppend``, ``failover_commands``) on its own fold. A root is a metadata root and a broker at once, so an
+outage takes both. A reference that knows which root really holds what folds every decided entry once more, and checks
+all invariants after each entry.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from spark_replog.log.codec.commands import (
 from spark_replog.log.codec.entry import encode_entry
 from spark_replog.log.fold.topic_state import PartitionState, TopicLedgerState
 from spark_replog.log.results import CommandResult, Outcome
-from spark_replog.testing.simulation import Parts, Process, Scenario, Simulation
-from spark_replog.testing.simulation_invariants import Truth, Violation
+from tests.simulation.ledger_invariants import Truth, Violation
+from tests.simulation.ledger_simulation import Parts, Process, Scenario, Simulation
 
 TOPIC = "a" * 32
 REPLICAS = ((0, 1, 2), (1, 2, 0), (2, 0, 1))

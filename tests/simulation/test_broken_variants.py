@@ -12,12 +12,11 @@ from typing import Any
 import pytest
 
 from spark_replog.ledger.core import LedgerCore
-from spark_replog.ledger.operations import Create
 from spark_replog.ledger.proposer import Proposer
 from spark_replog.ledger.reader import DecidedPrefix, Vote
 from spark_replog.ledger.record import NO_INDEX, JournalRecord
-from spark_replog.ledger.root_state import RootState
-from spark_replog.testing.simulation import Parts, Scenario, Violation, simulate
+from spark_replog.ledger.root import Create, RootState
+from tests.simulation.ledger_simulation import Parts, Scenario, Violation, simulate
 
 
 def core_with(prefix: type[DecidedPrefix] | None = None, proposer: type[Proposer] | None = None) -> type[LedgerCore]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_replog.testing.simulation import Scenario, simulate
+from tests.simulation.ledger_simulation import Scenario, simulate
 
 CHUNK_COUNT = 20
 

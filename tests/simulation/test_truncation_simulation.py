@@ -17,7 +17,7 @@ from spark_replog.log.fold.object_table import ObjectTable
 from spark_replog.log.fold.partition_state import PartitionState
 from spark_replog.log.fold.producer_state import ProducerTable
 from spark_replog.log.fold.topic_state import TopicLedgerState
-from spark_replog.testing.simulation import Scenario
+from tests.simulation.ledger_simulation import Scenario
 from tests.simulation.replication import FIGHT, SCENARIO, Rules, Violation, live
 
 SEEDS_MAX = 300

@@ -7,8 +7,8 @@ import random
 import pytest
 
 from spark_replog.ledger.core import LedgerCore, Phase
-from spark_replog.ledger.operations import Check, Completion, Create, Read, Status
 from spark_replog.ledger.record import genesis_hash
+from spark_replog.ledger.root import Check, Completion, Create, Read, Status
 from spark_replog.ledger.types import LedgerSettings
 
 

@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 
 from spark_replog.errors import ErrorCode, RetriableError
 from spark_replog.ledger.core import LedgerCore, Phase
-from spark_replog.ledger.operations import Check, Completion, Create, Operation, PutOut, Read, Status
 from spark_replog.ledger.record import TAG_SIZE_BYTES, genesis_hash
+from spark_replog.ledger.root import Check, Completion, Create, Operation, PutOut, Read, Status
 from spark_replog.ledger.types import LedgerSettings
-from spark_replog.testing.simulation_invariants import COMMAND_SIZE_BYTES, Truth, Violation, commands_of
+from tests.simulation.ledger_invariants import COMMAND_SIZE_BYTES, Truth, Violation, commands_of
 
 _GONE = RetriableError(ErrorCode.REPLOG_STORE_UNAVAILABLE, "simulated: the root does not answer.")
 _STALE = RetriableError(ErrorCode.REPLOG_ROOT_STALE, "simulated: replog.json is missing.")
