@@ -1,9 +1,9 @@
 """Coordinators that append, lose leaders, cut and elect over one simulated ledger: what must hold of the rows.
 
-The journals, their faults and the schedule are those of ``ledger_simulation``. The processes decide with the product's
-own code (``LedgerAppend``, ``failover_commands``) on its own fold. A root is a metadata root and a broker at once, so
-an outage takes both. A reference that knows which root really holds what folds every decided entry once more, and checks
-all invariants after each entry.
+The journals, their faults and the schedule are those of ``ledger_simulation``. The processes decide with the
+product's own code (``LedgerAppend``, ``failover_commands``) on its own fold. A root is a metadata root and a
+broker at once, so an outage takes both. A reference that knows which root really holds what folds every decided
+entry once more, and checks all invariants after each entry.
 """
 
 from __future__ import annotations
