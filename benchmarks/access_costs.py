@@ -12,12 +12,12 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 
-from spark_replog.admin.acl_admin import AclAdmin
+from spark_replog.admin.access_admin import AclAdmin
 from spark_replog.admin.controller import Controller
 from spark_replog.cluster.authorizer import Authorizer
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.cluster.init_store import init_cluster
-from spark_replog.commit.produce_response import ProduceResponse
+from spark_replog.commit.append_request import ProduceResponse
 from spark_replog.commit.replica_manager import ReplicaManager
 from spark_replog.commit.write_plan import make_write_plan
 from spark_replog.ids import LedgerId, new_id

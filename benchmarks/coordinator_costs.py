@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping
 
 from spark_replog.admin.controller import Controller
 from spark_replog.cluster.init_store import init_cluster
-from spark_replog.commit.delayed_operation import DelayedOperation, DelayedOperationPurgatory
-from spark_replog.commit.produce_response import ProduceResponse
+from spark_replog.commit.append_request import ProduceResponse
+from spark_replog.commit.purgatory import DelayedOperation, DelayedOperationPurgatory
 from spark_replog.commit.replica_manager import ReplicaManager
 from spark_replog.ids import LedgerId, new_id
 from spark_replog.log.codec.commands import Append, DataObject, IdentityKind, ProducerIdentity, Section

@@ -38,7 +38,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 def test_architecture_names_files_that_exist() -> None:
     text = (ROOT / "docs" / "architecture.md").read_text()
     named = set(
-        re.findall(r"`((?:spark|cli|producer|consumer|coordinator|ledger|log|storage|maintenance)/\w+\.py)`", text)
+        re.findall(r"`((?:spark|cli|producer|consumer|commit|cluster|admin|ledger|log|storage|maintenance)/\w+\.py)`", text)
     )
 
     assert named
@@ -46,7 +46,7 @@ def test_architecture_names_files_that_exist() -> None:
 
 
 def test_kafkas_server_cases_have_tests_that_exist() -> None:
-    text = (ROOT / "tests" / "unit" / "coordinator" / "README.md").read_text()
+    text = (ROOT / "tests" / "unit" / "commit" / "README.md").read_text()
     named = re.findall(r"`([\w/]+\.py)::(\w+)`", text)
 
     assert len(named) > 50

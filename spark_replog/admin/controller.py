@@ -11,17 +11,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from spark_replog.admin import topic_rules
-from spark_replog.admin.admin import Admin
-from spark_replog.admin.assignment import Assignment, check_explicit, place_replicas
-from spark_replog.admin.topic_description import TopicDescription, TopicListing, describe, would_be
+from spark_replog.admin.admin import Admin, TopicDescription, TopicListing, describe, would_be
+from spark_replog.admin.topic_rules import Assignment, check_explicit, place_replicas
 from spark_replog.cluster.cluster import Cluster, TopicHandle
 from spark_replog.cluster.root_check import make_ledger_folders
-from spark_replog.commit.reassignment import is_reassigning
 from spark_replog.commit.state_changes import (
     check_deleted,
     close_topic,
     create_topic,
     grow_topic,
+    is_reassigning,
     leave_empty,
     live_topic,
 )

@@ -17,10 +17,9 @@ from spark_replog.cluster.cluster import Cluster
 from spark_replog.cluster.root_check import is_root_there
 from spark_replog.commit.catch_up import CatchUp
 from spark_replog.commit.failover import LeaderFailover
-from spark_replog.commit.generations import advance_generation
-from spark_replog.commit.reassignment import complete_reassignments
+from spark_replog.commit.proposals import advance_generation
 from spark_replog.commit.replica_fetcher import ReplicaFetcher
-from spark_replog.commit.state_changes import change_partition, live_partitions
+from spark_replog.commit.state_changes import change_partition, complete_reassignments, live_partitions
 from spark_replog.errors import ReplogError
 from spark_replog.ids import BrokerId
 from spark_replog.ledger.ledger import Ledger

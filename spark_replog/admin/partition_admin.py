@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from spark_replog.admin.admin import Admin, is_overtaken
 from spark_replog.cluster.cluster import TopicHandle
 from spark_replog.cluster.root_check import is_root_there, make_ledger_folders
-from spark_replog.commit import reassignment
+from spark_replog.commit import state_changes as reassignment
 from spark_replog.commit.failover import LeaderFailover
 from spark_replog.commit.state_changes import change_partition, live_topic
 from spark_replog.errors import ErrorCode, NotFoundError, ReplogError

@@ -11,7 +11,7 @@ from spark_replog.cli.output import confirm, emit, table
 from spark_replog.cli.settings import Settings, current_settings, global_options, key_values
 
 if TYPE_CHECKING:
-    from spark_replog.admin.acl_admin import AclAdmin, AclFilter
+    from spark_replog.admin.access_admin import AclAdmin, AclFilter
     from spark_replog.log.acl import AclBinding
 
 _OPERATIONS = (
@@ -210,7 +210,7 @@ def config_unset(keys: tuple[str, ...]) -> int:
 
 
 def _admin(settings: Settings) -> AclAdmin:
-    from spark_replog.admin.acl_admin import AclAdmin
+    from spark_replog.admin.access_admin import AclAdmin
 
     return AclAdmin(settings.open_cluster())
 
@@ -222,7 +222,7 @@ def _filters(
     principals: tuple[str, ...],
     operations: tuple[str, ...],
 ) -> list[AclFilter]:
-    from spark_replog.admin.acl_admin import AclFilter
+    from spark_replog.admin.access_admin import AclFilter
     from spark_replog.log.acl import CLUSTER_NAME, AclOperation, PatternType, ResourceType
 
     resources: list[tuple[ResourceType | None, str | None]] = [

@@ -11,7 +11,7 @@ from spark_replog.cli.output import emit, table
 from spark_replog.cli.settings import Settings, current_settings, global_options
 
 if TYPE_CHECKING:
-    from spark_replog.admin.quota_admin import QuotaAdmin
+    from spark_replog.admin.access_admin import QuotaAdmin
     from spark_replog.log.quota_set import QuotaEntity
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -92,6 +92,6 @@ def _show(command: str, admin: QuotaAdmin, settings: Settings, entity: QuotaEnti
 
 
 def _admin(settings: Settings) -> QuotaAdmin:
-    from spark_replog.admin.quota_admin import QuotaAdmin
+    from spark_replog.admin.access_admin import QuotaAdmin
 
     return QuotaAdmin(settings.open_cluster())

@@ -12,9 +12,9 @@ from spark_replog.cli.settings import Settings, current_settings, global_options
 from spark_replog.errors import ErrorCode
 
 if TYPE_CHECKING:
+    from spark_replog.admin.admin import PartitionDescription, TopicDescription
     from spark_replog.admin.controller import Controller
     from spark_replog.admin.partition_admin import PartitionAdmin, PartitionOutcome
-    from spark_replog.admin.topic_description import PartitionDescription, TopicDescription
 
 
 @click.group("topic")

@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 
 from spark_replog.client.metrics import ProducerMetrics
 from spark_replog.clock import Clock
-from spark_replog.commit import produce_response
-from spark_replog.commit.local_log import without_partitions
+from spark_replog.commit import append_request
+from spark_replog.commit.append_request import without_partitions
 from spark_replog.commit.replica_manager import ReplicaManager
 from spark_replog.config import ProducerConfig
 from spark_replog.errors import ErrorCode, OutcomeUnknownError, ReplogError, RetriableError
@@ -98,7 +98,7 @@ class _Lane:
 class Answer:
     """What became of one append."""
 
-    responses: dict[Place, produce_response.PartitionResponse]
+    responses: dict[Place, append_request.PartitionResponse]
     error: ReplogError | None = None
 
 
@@ -189,11 +189,11 @@ class Appender:
                 # An attempt without an answer may still be decided, whatever the later ones say.
                 answer.error = first_unknown or error
                 for place in response.partitions:
-                    answer.responses.setdefault(place, produce_response.PartitionResponse(answer.error))
+                    answer.responses.setdefault(place, append_request.PartitionResponse(answer.error))
                 return answer
 
-    def _ask(self, ledger_id: LedgerId, append: Append, is_atomic: bool) -> produce_response.ProduceResponse:
-        answers: dict[LedgerId, produce_response.ProduceResponse] = {}
+    def _ask(self, ledger_id: LedgerId, append: Append, is_atomic: bool) -> append_request.ProduceResponse:
+        answers: dict[LedgerId, append_request.ProduceResponse] = {}
         self._manager.append_records(
             self._config.request_timeout_ms,
             self._config.acks,
@@ -337,7 +337,7 @@ def results_of(group: Sequence[StoredObject], answer: Answer) -> list[DeliveryRe
     for item in group:
         responses = {}
         for name, place in item.places.items():
-            found = answer.responses.get(place) or produce_response.PartitionResponse(answer.error)
+            found = answer.responses.get(place) or append_request.PartitionResponse(answer.error)
             before = rows_before.get(place, 0)
             rows_before[place] = before + item.row_counts[place]
             responses[name] = PartitionResponse(

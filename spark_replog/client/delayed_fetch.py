@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from spark_replog.clock import Clock
-from spark_replog.commit.delayed_operation import DelayedOperation, DelayedOperationPurgatory
+from spark_replog.commit.purgatory import DelayedOperation, DelayedOperationPurgatory
 from spark_replog.errors import ErrorCode
 from spark_replog.ids import TopicId
 from spark_replog.ledger.ledger import Ledger

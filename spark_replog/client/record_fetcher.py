@@ -15,7 +15,7 @@ from spark_replog.client.delayed_fetch import FetchPartition, FetchState, fetch_
 from spark_replog.cluster.authorizer import Authorizer
 from spark_replog.cluster.cluster import Cluster, TopicHandle
 from spark_replog.cluster.quota_manager import ClientQuotaManager
-from spark_replog.commit.delayed_operation import DelayedOperationPurgatory
+from spark_replog.commit.purgatory import DelayedOperationPurgatory
 from spark_replog.config import ConsumerConfig
 from spark_replog.errors import ErrorCode
 from spark_replog.ids import TopicId, TopicPartition

@@ -18,7 +18,7 @@ from spark_replog.client.metrics import ProducerMetrics
 from spark_replog.clock import Clock
 from spark_replog.cluster.authorizer import Authorizer
 from spark_replog.cluster.cluster import Cluster
-from spark_replog.commit.producer_claim import claim_producer
+from spark_replog.commit.proposals import claim_producer
 from spark_replog.errors import ErrorCode, FencedError, InvalidConfigError, OutcomeUnknownError, ReplogError
 from spark_replog.ids import LedgerId, new_id
 from spark_replog.log.acl import AclOperation

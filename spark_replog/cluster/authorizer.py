@@ -1,16 +1,17 @@
-"""Whether a principal may do something, by the ACLs of the cluster ledger.
+"""Who acts, and whether a principal may do something, by the ACLs of the cluster ledger.
 
-Runs wherever plans are made, appends are decided and commands run, never in a task. It keeps honest
-processes apart; what stops the others is what their storage credentials allow (docs/security.md).
+Runs wherever plans are made, appends are decided and commands run, never in a task. Principals are advisory: what
+really limits a process is what its storage credentials allow (docs/security.md).
 Source: Kafka's ``StandardAuthorizerData`` and the operations that ``KafkaApis`` asks for.
 """
 
 from __future__ import annotations
 
+import getpass
+import os
 from collections.abc import Iterable, Mapping
 
 from spark_replog.cluster.cluster import Cluster
-from spark_replog.cluster.principal import default_principal
 from spark_replog.config import ALLOW_EVERYONE_KEY, SUPER_USERS_KEY
 from spark_replog.errors import AuthorizationError, ErrorCode, ReplogError, command_line
 from spark_replog.ids import PartitionKey
@@ -19,6 +20,20 @@ from spark_replog.log.codec.commands import Append, IdentityKind
 from spark_replog.log.fold.cluster_state import ClusterLedgerState
 from spark_replog.log.fold.topic_state import TopicLedgerState
 from spark_replog.log.model import row_counts
+
+PRINCIPAL_VARIABLE = "REPLOG_PRINCIPAL"
+
+
+def default_principal() -> str:
+    """Return who acts where the user does not say: ``REPLOG_PRINCIPAL``, else ``User:<os user>``."""
+    named = os.environ.get(PRINCIPAL_VARIABLE)
+    if named:
+        return normal_principal(named)
+    try:
+        return f"User:{getpass.getuser()}"
+    except (KeyError, OSError):  # a container's user may have no name
+        return f"User:{os.getuid()}"
+
 
 _CODES: Mapping[ResourceType, ErrorCode] = {
     ResourceType.TOPIC: ErrorCode.TOPIC_AUTHORIZATION_FAILED,

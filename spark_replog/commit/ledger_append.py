@@ -10,19 +10,17 @@ from functools import partial
 from spark_replog.clock import Clock
 from spark_replog.cluster.authorizer import Authorizer
 from spark_replog.cluster.cluster import Cluster
-from spark_replog.commit.delayed_operation import DelayedOperationPurgatory
-from spark_replog.commit.delayed_produce import (
+from spark_replog.commit.append_request import find_under_min_isr, find_unwritable, without_partitions
+from spark_replog.commit.failover import LeaderFailover
+from spark_replog.commit.purgatory import DelayedOperationPurgatory
+from spark_replog.commit.replica_fetcher import ObjectKey, ReplicaFetcher
+from spark_replog.commit.replication import (
     DelayedProduce,
     LeaderAndIsr,
-    delayed_produce_required,
-)
-from spark_replog.commit.failover import LeaderFailover
-from spark_replog.commit.local_log import find_under_min_isr, find_unwritable, without_partitions
-from spark_replog.commit.replica_fetcher import ObjectKey, ReplicaFetcher
-from spark_replog.commit.replication_round import (
     Replication,
     ReplicationRound,
     RoundServices,
+    delayed_produce_required,
     is_replicated,
     plan_round,
     run_round,

@@ -13,13 +13,13 @@ from dataclasses import replace
 
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.cluster.quota_manager import ClientQuotaManager
+from spark_replog.commit.append_request import ProduceResponse, refuse_all, respond_to
 from spark_replog.commit.catch_up import CatchUp
-from spark_replog.commit.delayed_operation import DelayedOperationPurgatory
-from spark_replog.commit.generations import advance_generation
 from spark_replog.commit.ledger_append import AppendServices, LedgerAppend
-from spark_replog.commit.produce_response import ProduceResponse, refuse_all, respond_to
-from spark_replog.commit.reassignment import complete_reassignments, completions
+from spark_replog.commit.proposals import advance_generation
+from spark_replog.commit.purgatory import DelayedOperationPurgatory
 from spark_replog.commit.replica_fetcher import ObjectKey, ReplicaFetcher
+from spark_replog.commit.state_changes import complete_reassignments, completions
 from spark_replog.config import CoordinatorConfig
 from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError
 from spark_replog.ids import BrokerId, LedgerId, PartitionKey

@@ -1,24 +1,22 @@
-"""What the state machines decide, as the commands that go into the ledger. Pure: the newest fold in, commands out.
+"""What the partition and replica state machines decide, as ledger commands. Pure: the newest fold in, commands out.
 
-Every entry that makes, grows, deletes, fences, elects, reassigns, or changes an ISR takes its commands from here, in
-commits, admin commands and ``replog coordinator run`` alike. The fold judges each command again. Source: Kafka's
-``PartitionStateMachine.handleStateChanges``, ``ReplicaStateMachine.handleStateChanges``, ``TopicDeletionManager``.
+Every entry that creates, grows, deletes, fences, elects, reassigns or changes an ISR takes its commands from here, in
+commits, admin commands and ``replog coordinator run``. The fold checks each command again. A state is not stored: it
+follows from the fold, so a new coordinator has nothing to recompute. ``NEW`` exists within one entry only: the entry
+that creates a partition also makes it online or offline.
+
+Source: Kafka's ``PartitionStateMachine``, ``ReplicaStateMachine``, ``TopicDeletionManager``,
+``PartitionReassignmentReplicas`` and ``PartitionReassignmentRevert``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from enum import Enum
 
-from spark_replog.commit.state_machines import (
-    PartitionPhase,
-    ReplicaPhase,
-    move_partition,
-    move_replica,
-    partition_phase,
-    replica_phase,
-)
-from spark_replog.errors import ErrorCode, NotFoundError, ReplogError
+from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError, ReplogError
 from spark_replog.ids import BrokerId, TopicId
+from spark_replog.ledger.ledger import Ledger
 from spark_replog.log.codec.commands import (
     BrokerFence,
     IsrChange,
@@ -26,11 +24,103 @@ from spark_replog.log.codec.commands import (
     PartitionsAdd,
     TopicClose,
     TopicInit,
+    encode_command,
 )
 from spark_replog.log.fold.election import NO_LEADER, elect_reassigned
-from spark_replog.log.fold.topic_state import PartitionState, TopicLedgerState, TopicState
+from spark_replog.log.fold.partition_state import PartitionState
+from spark_replog.log.fold.topic_state import TopicLedgerState, TopicState
+
+
+class PartitionPhase(Enum):
+    """Where a partition stands."""
+
+    NON_EXISTENT = "NonExistentPartition"
+    NEW = "NewPartition"
+    ONLINE = "OnlinePartition"
+    OFFLINE = "OfflinePartition"
+
+
+class ReplicaPhase(Enum):
+    """Where a replica stands."""
+
+    NON_EXISTENT = "NonExistentReplica"
+    NEW = "NewReplica"
+    ONLINE = "OnlineReplica"
+    OFFLINE = "OfflineReplica"
+    DELETION_STARTED = "ReplicaDeletionStarted"
+    DELETION_SUCCESSFUL = "ReplicaDeletionSuccessful"
+    DELETION_INELIGIBLE = "ReplicaDeletionIneligible"
+
 
 _P, _R = PartitionPhase, ReplicaPhase
+
+PARTITION_MOVES: Mapping[PartitionPhase, frozenset[PartitionPhase]] = {
+    _P.NON_EXISTENT: frozenset({_P.OFFLINE}),
+    _P.NEW: frozenset({_P.NON_EXISTENT}),
+    _P.ONLINE: frozenset({_P.NEW, _P.ONLINE, _P.OFFLINE}),
+    _P.OFFLINE: frozenset({_P.NEW, _P.ONLINE, _P.OFFLINE}),
+}
+"""Target -> the states that it may be reached from."""
+
+REPLICA_MOVES: Mapping[ReplicaPhase, frozenset[ReplicaPhase]] = {
+    _R.NEW: frozenset({_R.NON_EXISTENT}),
+    _R.ONLINE: frozenset({_R.NEW, _R.ONLINE, _R.OFFLINE}),
+    _R.OFFLINE: frozenset({_R.NEW, _R.ONLINE, _R.OFFLINE}),
+    # A root cannot be told to delete: its objects are garbage from the moment its replica is offline for good.
+    _R.NON_EXISTENT: frozenset({_R.OFFLINE}),
+}
+"""Target -> the states that it may be reached from. Kafka's three deletion states need a broker that answers."""
+
+
+def partition_phase(topic: TopicState | None, number: int) -> PartitionPhase:
+    """Return where a partition stands by the fold: OFFLINE without a leader, or when its topic was deleted."""
+    if topic is None or number >= len(topic.partitions):
+        return PartitionPhase.NON_EXISTENT
+    partition = topic.partitions[number]
+    return PartitionPhase.OFFLINE if topic.closed or partition.leader == NO_LEADER else PartitionPhase.ONLINE
+
+
+def replica_phase(partition: PartitionState, broker_id: BrokerId, fenced: Collection[BrokerId]) -> ReplicaPhase:
+    """Return where a replica stands by the fold: ONLINE in sync and in service, else OFFLINE.
+
+    A fenced broker may be the last in sync; it stays offline, as in Kafka.
+    """
+    if broker_id not in partition.replicas:
+        return ReplicaPhase.NON_EXISTENT
+    is_online = broker_id in partition.isr and broker_id not in fenced and not partition.retired
+    return ReplicaPhase.ONLINE if is_online else ReplicaPhase.OFFLINE
+
+
+def move_partition(before: PartitionPhase, *targets: PartitionPhase, **where: object) -> None:
+    """Walk a partition through its states; refuse a step that the state machine does not have.
+
+    Raises:
+        ReplogError: INVALID_REQUEST: nothing was changed.
+    """
+    for target in targets:
+        if before not in PARTITION_MOVES[target]:
+            raise _illegal(before, target, where)
+        before = target
+
+
+def move_replica(before: ReplicaPhase, *targets: ReplicaPhase, **where: object) -> None:
+    """Walk a replica through its states; refuse a step that the state machine does not have.
+
+    Raises:
+        ReplogError: INVALID_REQUEST: nothing was changed.
+    """
+    for target in targets:
+        if before not in REPLICA_MOVES.get(target, frozenset()):
+            raise _illegal(before, target, where)
+        before = target
+
+
+def _illegal(before: Enum, target: Enum, where: dict[str, object]) -> ReplogError:
+    return ReplogError(
+        ErrorCode.INVALID_REQUEST,
+        f"{before.value} cannot become {target.value}; nothing was changed. Look at it: replog topic describe.",
+        **where,
+    )
 
 
 def live_topic(state: TopicLedgerState, topic_id: TopicId) -> TopicState:
@@ -238,4 +328,120 @@ def _fenced(broker_id: BrokerId, topic: TopicState, number: int) -> ReplogError:
         f"replog broker unfence {broker_id}.",
         topic=topic.name,
         partition=number,
+    )
+
+
+def check_target(target: Sequence[BrokerId], registered: Collection[BrokerId]) -> None:
+    """Refuse a list of replicas that no partition can have.
+
+    Raises:
+        InvalidConfigError: INVALID_REPLICA_ASSIGNMENT.
+    """
+    unknown = sorted(set(target).difference(registered))
+    if not target or len(set(target)) != len(target) or unknown:
+        what = f"brokers {unknown} are not registered" if unknown else "each broker stands once, and one at least"
+        raise InvalidConfigError(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            f"{list(target)} cannot hold a partition: {what}. Give registered brokers, preferred leader first: "
+            "replog broker list.",
+        )
+
+
+def is_reassigning(partition: PartitionState) -> bool:
+    """Return whether a reassignment of the partition runs."""
+    return bool(partition.adding or partition.removing)
+
+
+def begin(state: TopicLedgerState, topic_id: TopicId, number: int, target: Sequence[BrokerId]) -> PartitionChange:
+    """Return the change that begins a reassignment, or replaces the one that runs by a newer target.
+
+    Raises:
+        ReplogError: INVALID_REPLICA_ASSIGNMENT: nobody in sync would stay.
+    """
+    partition = live_topic(state, topic_id).partitions[number]
+    original = tuple(each for each in partition.replicas if each not in partition.adding)
+    adding = tuple(each for each in target if each not in original)
+    removing = tuple(each for each in original if each not in target)
+    replicas = (*target, *removing)
+    return _change(state, topic_id, number, _still_in_sync(partition, replicas, number), replicas, adding, removing)
+
+
+def cancel(state: TopicLedgerState, topic_id: TopicId, number: int) -> PartitionChange:
+    """Return the change that goes back to the replicas of before.
+
+    Raises:
+        ReplogError: NO_REASSIGNMENT_IN_PROGRESS; INVALID_REPLICA_ASSIGNMENT: none of them is in sync.
+    """
+    partition = live_topic(state, topic_id).partitions[number]
+    if not is_reassigning(partition):
+        raise ReplogError(
+            ErrorCode.NO_REASSIGNMENT_IN_PROGRESS,
+            "no reassignment of this partition runs. There is nothing to cancel.",
+            partition=number,
+        )
+    replicas = tuple(each for each in partition.replicas if each not in partition.adding)
+    return _change(state, topic_id, number, _still_in_sync(partition, replicas, number), replicas, (), ())
+
+
+def completion(state: TopicLedgerState, topic_id: TopicId, number: int) -> PartitionChange | None:
+    """Return the change that ends a reassignment: as soon as every target replica is in sync."""
+    partition = state.topics[topic_id].partitions[number]
+    if not is_reassigning(partition):
+        return None
+    target = tuple(each for each in partition.replicas if each not in partition.removing)
+    isr = tuple(each for each in partition.isr if each not in partition.removing)
+    if not set(isr) >= set(target):
+        return None
+    return _change(state, topic_id, number, target, target, (), ())
+
+
+def completions(state: TopicLedgerState) -> list[PartitionChange]:
+    """Return the changes that end what can end now."""
+    found = (completion(state, topic.topic_id, number) for topic, number, _ in live_partitions(state))
+    return [each for each in found if each is not None]
+
+
+def complete_reassignments(ledger: Ledger[TopicLedgerState], timeout_ms: int) -> int:
+    """End the reassignments whose targets are all in sync; return how many.
+
+    Raises:
+        RetriableError: REPLOG_NO_QUORUM.
+    """
+    count = 0
+
+    def propose(state: TopicLedgerState) -> tuple[bytes, ...] | None:
+        nonlocal count
+        changes = completions(state)
+        count = len(changes)
+        return tuple(encode_command(each) for each in changes) or None
+
+    ledger.append(propose, timeout_ms=timeout_ms)
+    return count
+
+
+def _still_in_sync(partition: PartitionState, replicas: tuple[BrokerId, ...], number: int) -> tuple[BrokerId, ...]:
+    isr = tuple(each for each in replicas if each in partition.isr)
+    if not isr:
+        raise ReplogError(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            f"none of the brokers {list(replicas)} is in sync, so rows would be lost. Bring one back first, or let "
+            "the reassignment end.",
+            partition=number,
+        )
+    return isr
+
+
+def _change(
+    state: TopicLedgerState,
+    topic_id: TopicId,
+    number: int,
+    isr: tuple[BrokerId, ...],
+    replicas: tuple[BrokerId, ...],
+    adding: tuple[BrokerId, ...],
+    removing: tuple[BrokerId, ...],
+) -> PartitionChange:
+    target = tuple(each for each in replicas if each not in removing)
+    leader = settle_leader(state.topics[topic_id].partitions[number], isr, target, state.fenced)
+    return change_partition(
+        state, topic_id, number, leader=leader, isr=isr, replicas=replicas, adding=adding, removing=removing
     )

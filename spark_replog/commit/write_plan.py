@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from spark_replog.cluster.authorizer import Authorizer
 from spark_replog.cluster.cluster import Cluster, TopicHandle
-from spark_replog.commit.task_catch_up import plan_copies
+from spark_replog.commit.catch_up import plan_copies
 from spark_replog.config import CoordinatorConfig, read_topic_config
 from spark_replog.errors import NotFoundError
 from spark_replog.ids import BrokerId

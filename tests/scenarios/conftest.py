@@ -17,7 +17,7 @@ from crc32c import crc32c
 from spark_replog.admin.controller import Controller
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.cluster.init_store import init_cluster
-from spark_replog.commit.produce_response import ProduceResponse
+from spark_replog.commit.append_request import ProduceResponse
 from spark_replog.commit.replica_manager import ReplicaManager
 from spark_replog.config import CoordinatorConfig
 from spark_replog.errors import ErrorCode, OutcomeUnknownError

@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from spark_replog.admin.acl_admin import AclAdmin, AclFilter
-from spark_replog.admin.quota_admin import QuotaAdmin
+from spark_replog.admin.access_admin import AclAdmin, AclFilter, QuotaAdmin
 from spark_replog.cluster.authorizer import Authorizer
 from spark_replog.cluster.cluster import ACCESS_AGE_MS, Cluster
 from spark_replog.cluster.quota_manager import ClientQuotaManager

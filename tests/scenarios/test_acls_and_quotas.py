@@ -6,11 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from spark_replog.admin.acl_admin import AclAdmin, AclFilter
+from spark_replog.admin.access_admin import AclAdmin, AclFilter, QuotaAdmin
 from spark_replog.admin.controller import Controller
-from spark_replog.admin.quota_admin import QuotaAdmin
-from spark_replog.cluster.authorizer import Authorizer
-from spark_replog.cluster.principal import default_principal
+from spark_replog.cluster.authorizer import Authorizer, default_principal
 from spark_replog.cluster.quota_manager import ClientQuotaManager
 from spark_replog.commit.replica_manager import ReplicaManager
 from spark_replog.commit.write_plan import make_write_plan

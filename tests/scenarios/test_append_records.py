@@ -12,8 +12,9 @@ import pytest
 from spark_replog.admin.broker_admin import BrokerAdmin
 from spark_replog.admin.coordinator_loop import CoordinatorLoop
 from spark_replog.cluster.cluster import Cluster
-from spark_replog.commit import ledger_append, replication_round
-from spark_replog.commit.produce_response import NO_TIMESTAMP, UNKNOWN_OFFSET
+from spark_replog.commit import ledger_append
+from spark_replog.commit import replication as replication_round
+from spark_replog.commit.append_request import NO_TIMESTAMP, UNKNOWN_OFFSET
 from spark_replog.config import CoordinatorConfig
 from spark_replog.errors import ErrorCode, RetriableError
 from spark_replog.log.codec.commands import (

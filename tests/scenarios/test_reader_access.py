@@ -6,8 +6,7 @@ import threading
 
 import pytest
 
-from spark_replog.admin.acl_admin import AclAdmin
-from spark_replog.admin.quota_admin import QuotaAdmin
+from spark_replog.admin.access_admin import AclAdmin, QuotaAdmin
 from spark_replog.errors import AuthorizationError, ErrorCode
 from spark_replog.groups.group_coordinator import GroupCoordinator
 from spark_replog.groups.group_description import describe_group

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from spark_replog.commit import task_catch_up
-from spark_replog.commit.task_catch_up import (
+from spark_replog.commit import catch_up as task_catch_up
+from spark_replog.commit.catch_up import (
     PLANNED_COPIES_MAX,
     TaskCatchUp,
     check_task_age,

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
+from spark_replog.cluster.authorizer import default_principal
 from spark_replog.cluster.cluster import Cluster
-from spark_replog.cluster.principal import default_principal
-from spark_replog.commit.produce_response import ProduceResponse
+from spark_replog.commit.append_request import ProduceResponse
+from spark_replog.commit.catch_up import TaskCatchUp, check_task_age, holders_by_ledger
 from spark_replog.commit.replica_manager import ReplicaManager
-from spark_replog.commit.task_catch_up import TaskCatchUp, check_task_age, holders_by_ledger
 from spark_replog.commit.write_plan import make_write_plan
 from spark_replog.config import CoordinatorConfig
 from spark_replog.errors import ErrorCode, ReplogError, command_line

@@ -9,7 +9,7 @@ import pytest
 
 from spark_replog.client.committer import Answer
 from spark_replog.clock import SYSTEM_CLOCK
-from spark_replog.commit.producer_claim import claim_producer
+from spark_replog.commit.proposals import claim_producer
 from spark_replog.errors import ErrorCode, FencedError, InvalidConfigError, OutcomeUnknownError, ReplogError
 from spark_replog.testing.faulty_store import Fault
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spark_replog import Consumer, TopicPartition
-from spark_replog.admin.acl_admin import AclAdmin
-from spark_replog.admin.quota_admin import QuotaAdmin
+from spark_replog.admin.access_admin import AclAdmin, QuotaAdmin
 from spark_replog.errors import AuthorizationError
 from spark_replog.log.acl import AclBinding, AclOperation, PatternType, Permission, ResourceType
 from spark_replog.log.quota_set import QuotaEntity

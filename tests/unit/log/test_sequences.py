@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_replog.commit.produce_response import respond
+from spark_replog.commit.append_request import respond
 from spark_replog.errors import ErrorCode
 from spark_replog.log.codec.commands import (
     BatchSequence,

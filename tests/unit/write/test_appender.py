@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from spark_replog.client.committer import Appender
-from spark_replog.commit.produce_response import ProduceResponse
+from spark_replog.commit.append_request import ProduceResponse
 from spark_replog.config import ProducerConfig
 from spark_replog.errors import ErrorCode, OutcomeUnknownError, ReplogError, RetriableError
 from spark_replog.log.codec.commands import Append, DataObject, IdentityKind

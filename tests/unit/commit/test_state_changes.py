@@ -6,8 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_replog.commit import reassignment
+from spark_replog.commit import state_changes as reassignment
 from spark_replog.commit.state_changes import (
+    PartitionPhase,
+    ReplicaPhase,
     change_partition,
     check_deleted,
     close_topic,
@@ -16,9 +18,10 @@ from spark_replog.commit.state_changes import (
     join_isr,
     leave_empty,
     leave_isr,
+    partition_phase,
+    replica_phase,
     settle_fences,
 )
-from spark_replog.commit.state_machines import PartitionPhase, ReplicaPhase, partition_phase, replica_phase
 from spark_replog.errors import ReplogError
 from spark_replog.log.codec.commands import BrokerFence, IsrChange, PartitionsAdd, TopicClose, TopicInit, encode_command
 from spark_replog.log.codec.entry import encode_entry

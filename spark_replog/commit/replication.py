@@ -1,31 +1,230 @@
 """What an acks=all append still lacks, and the wait until it lacks nothing.
 
-An append may be decided when every object that it names, and every object of an entry above
-the stable index, is on every in-sync replica: an acknowledged row must never sit behind one
-that a later truncation may cut. The provisional tail built here is the coordinator's "local
-log": offsets above the high watermark, by prefix sums, before anything is decided.
+An append may be decided when every in-sync replica holds each object that it names, and each object of the entries
+above the stable index: an acknowledged row must never follow one that a later truncation may cut. The provisional
+tail built here is the coordinator's "local log": offsets above the high watermark, by prefix sums, before anything is
+decided. A follower's log end offset follows from the objects that it holds: it ends before the first one it lacks. An
+ISR shrink needs no confirmation by a controller: the same ENTRY decides it and the append that waits.
+
+Source: Kafka's ``Partition``, ``Replica`` and ``DelayedProduce``.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Hashable, Mapping
+from collections import deque
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from spark_replog.clock import Clock
-from spark_replog.commit.delayed_operation import DelayedOperationPurgatory
-from spark_replog.commit.delayed_produce import (
-    DelayedProduce,
-    LeaderLookup,
-    ProducePartitionStatus,
-)
-from spark_replog.commit.partition import ObjectCopies, Partition
+from spark_replog.commit.purgatory import DelayedOperation, DelayedOperationPurgatory
 from spark_replog.commit.replica_fetcher import CopyJob, ObjectKey, ReplicaFetcher, copy_job
 from spark_replog.errors import ErrorCode, ReplogError
 from spark_replog.ids import BrokerId, LedgerId, PartitionKey
 from spark_replog.log.codec.commands import Append, Section
 from spark_replog.log.fold.topic_state import PartitionState, TopicLedgerState
+
+
+class ObjectCopies:
+    """Who holds one data object; shared by all partitions that have rows in it."""
+
+    __slots__ = ("holders",)
+
+    def __init__(self, holders: Iterable[BrokerId]) -> None:
+        self.holders = set(holders)
+
+
+class Partition:
+    """The provisional tail of one partition, above its high watermark.
+
+    Args:
+        replicas: assigned brokers.
+        isr: in-sync brokers of the newest fold.
+        min_insync: effective ``min.insync.replicas``.
+        high_watermark: of the newest fold; the tail starts here.
+        leader_epoch: of the newest fold; the tail is worth nothing under another.
+        now_ms: the time from which on a replica without the whole tail lags.
+    """
+
+    __slots__ = (
+        "_departed",
+        "_high_watermark",
+        "_isr",
+        "_since_ms",
+        "_tail",
+        "leader_epoch",
+        "log_end_offset",
+        "min_insync",
+        "replicas",
+    )
+
+    def __init__(
+        self,
+        replicas: Iterable[BrokerId],
+        isr: Iterable[BrokerId],
+        min_insync: int,
+        high_watermark: int,
+        *,
+        leader_epoch: int = 0,
+        now_ms: int = 0,
+    ) -> None:
+        self.replicas = tuple(replicas)
+        self.min_insync = min_insync
+        self.log_end_offset = high_watermark
+        self.leader_epoch = leader_epoch
+        self._isr = frozenset(isr)
+        self._departed: frozenset[BrokerId] = frozenset()
+        self._high_watermark = high_watermark
+        self._tail: deque[tuple[int, ObjectCopies]] = deque()
+        self._since_ms = now_ms
+
+    @property
+    def in_sync(self) -> frozenset[BrokerId]:
+        """Return the in-sync brokers without those that leave with this append."""
+        return self._isr - self._departed
+
+    def append(self, row_count: int, copies: ObjectCopies) -> int:
+        """Add rows to the tail and return the new log end offset."""
+        self.log_end_offset += row_count
+        self._tail.append((self.log_end_offset, copies))
+        return self.log_end_offset
+
+    def shrink(self, broker_id: BrokerId) -> None:
+        """Take a broker out of the ISR, by the ENTRY that is being prepared."""
+        self._departed |= {broker_id}
+
+    def follow_shrink(self, isr: Collection[BrokerId]) -> None:
+        """Wait no more for who has left the ISR by another's ENTRY; who joined is for the next judgement."""
+        if not self._isr.issubset(isr):
+            self._isr = self._isr.intersection(isr)
+
+    def replica_end_offset(self, broker_id: BrokerId) -> int:
+        """Return where the replica's log ends: before the first object that it lacks."""
+        end = self._high_watermark
+        for tail_end, copies in self._tail:
+            if broker_id not in copies.holders:
+                break
+            end = tail_end
+        return end
+
+    def is_caught_up(self, broker_id: BrokerId, now_ms: int, lag_ms: int) -> bool:
+        """Return whether the replica is at the log end, or the tail is not older than ``lag_ms``."""
+        return self.replica_end_offset(broker_id) == self.log_end_offset or now_ms - self._since_ms <= lag_ms
+
+    def out_of_sync_replicas(self, now_ms: int, lag_ms: int) -> list[BrokerId]:
+        """Return the in-sync replicas that lag, ascending: those that ``shrink`` should take out.
+
+        The leader too: here it is a root like the others, and rows that it lacks are elsewhere.
+        """
+        return [each for each in sorted(self.in_sync) if not self.is_caught_up(each, now_ms, lag_ms)]
+
+    def high_watermark(self) -> int:
+        """Return the least end of the in-sync replicas; never falls, frozen below ``min_insync``."""
+        in_sync = self.in_sync
+        if len(in_sync) >= self.min_insync:
+            while self._tail and in_sync <= self._tail[0][1].holders:
+                self._high_watermark = self._tail.popleft()[0]
+        return self._high_watermark
+
+    def check_enough_replicas_reach_offset(self, required_offset: int) -> tuple[bool, ErrorCode | None]:
+        """Return whether an append up to ``required_offset`` need not wait any longer, and its error.
+
+        NOT_ENOUGH_REPLICAS where the high watermark has not reached the offset and, since it is frozen,
+        cannot: Kafka lets that append wait for its time-out.
+        """
+        is_enough = len(self.in_sync) >= self.min_insync
+        if self.high_watermark() >= required_offset:
+            return True, None if is_enough else ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+        return (False, None) if is_enough else (True, ErrorCode.NOT_ENOUGH_REPLICAS)
+
+
+class LeaderAndIsr(NamedTuple):
+    """What the newest fold of this process says of a partition."""
+
+    leader_epoch: int
+    isr: Collection[BrokerId]
+
+
+LeaderLookup = Callable[[PartitionKey], LeaderAndIsr | ErrorCode]
+"""A partition in the newest fold, or why it is not there."""
+
+
+@dataclass(slots=True)
+class ProducePartitionStatus:
+    """What one partition of the append waits for."""
+
+    required_offset: int
+    """Exclusive end (last offset + 1) that every in-sync replica must reach."""
+    acks_pending: bool = True
+    error: ErrorCode | None = ErrorCode.REQUEST_TIMED_OUT
+    """The answer if nothing else happens before the time-out; None once satisfied."""
+
+
+class DelayedProduce(DelayedOperation):
+    """Completes when no partition is pending. Holds offsets only, no rows.
+
+    A pending partition is done with (A) the error of its lookup, where it is not there any more; (B)
+    NOT_LEADER_OR_FOLLOWER, where its leader epoch is another than when the tail was made; (C) what
+    ``Partition.check_enough_replicas_reach_offset`` answers, of those that are in sync by then.
+
+    Args:
+        timeout_ms: until REQUEST_TIMED_OUT for what is still pending.
+        partitions: the provisional tails, by (topic id, partition).
+        statuses: what each of them waits for.
+        lookup: leader epoch and ISR now.
+    """
+
+    __slots__ = ("_lookup", "_partitions", "statuses")
+
+    def __init__(
+        self,
+        timeout_ms: int,
+        partitions: Mapping[PartitionKey, Partition],
+        statuses: Mapping[PartitionKey, ProducePartitionStatus],
+        lookup: LeaderLookup,
+    ) -> None:
+        super().__init__(timeout_ms)
+        self._partitions = partitions
+        self._lookup = lookup
+        self.statuses = statuses
+
+    def try_complete(self) -> bool:
+        """Look at each pending partition; complete when none is left."""
+        is_pending = False
+        for key, status in self.statuses.items():
+            if status.acks_pending:
+                is_done, error = self._judge(key, status.required_offset)
+                if is_done:
+                    status.acks_pending = False
+                    status.error = error
+                else:
+                    is_pending = True
+        return not is_pending and self.force_complete()
+
+    def errors(self) -> dict[PartitionKey, ErrorCode]:
+        """Return the partitions that failed, once completed."""
+        return {key: status.error for key, status in self.statuses.items() if status.error is not None}
+
+    def _judge(self, key: PartitionKey, required_offset: int) -> tuple[bool, ErrorCode | None]:
+        partition = self._partitions[key]
+        now = self._lookup(key)
+        if isinstance(now, ErrorCode):
+            return True, now
+        if now.leader_epoch != partition.leader_epoch:
+            return True, ErrorCode.NOT_LEADER_OR_FOLLOWER
+        partition.follow_shrink(now.isr)
+        return partition.check_enough_replicas_reach_offset(required_offset)
+
+
+def delayed_produce_required(required_acks: int, partition_count: int, failed_count: int) -> bool:
+    """Return whether an append has to wait for replicas: acks=all, data, and one local append that succeeded.
+
+    Source: ``ReplicaManager.delayedProduceRequestRequired``.
+    """
+    return required_acks == -1 and partition_count > 0 and failed_count < partition_count
+
 
 _log = logging.getLogger(__name__)
 

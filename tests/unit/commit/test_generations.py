@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spark_replog.commit.generations import next_generation
+from spark_replog.commit.proposals import next_generation
 from spark_replog.log.codec.commands import (
     Append,
     DataObject,

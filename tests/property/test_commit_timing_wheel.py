@@ -7,7 +7,7 @@ from functools import partial
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_replog.commit.timing_wheel import Timer, TimerTask
+from spark_replog.commit.purgatory import Timer, TimerTask
 
 ADD = st.tuples(st.just("add"), st.integers(-5, 10_000))
 CANCEL = st.tuples(st.just("cancel"), st.integers(0, 50))

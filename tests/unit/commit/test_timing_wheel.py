@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from spark_replog.commit.timing_wheel import NEVER_MS, Timer, TimerTask, TimerTaskList
+from spark_replog.commit.purgatory import NEVER_MS, Timer, TimerTask, TimerTaskList
 
 
 def test_already_expired_runs_at_once() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_replog.admin.assignment import assign_replicas, place_replicas, rack_alternated
+from spark_replog.admin.topic_rules import assign_replicas, place_replicas, rack_alternated
 from spark_replog.errors import ErrorCode, InvalidConfigError
 
 RACKS = {0: "rack1", 1: "rack3", 2: "rack3", 3: "rack2", 4: "rack2", 5: "rack1"}

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from spark_replog.commit.produce_response import respond
+from spark_replog.commit.append_request import respond
 from spark_replog.errors import ErrorCode, FencedError, NotFoundError, ReplogError
 from spark_replog.log.codec.commands import Append, IdentityKind, ProducerIdentity
 from spark_replog.log.results import CommandResult, Outcome

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_replog.commit.state_machines import (
+from spark_replog.commit.state_changes import (
     PartitionPhase,
     ReplicaPhase,
     move_partition,

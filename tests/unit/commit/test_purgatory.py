@@ -10,8 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from spark_replog.clock import SYSTEM_CLOCK
-from spark_replog.commit.delayed_operation import DelayedOperation, DelayedOperationPurgatory
-from spark_replog.commit.timing_wheel import Timer
+from spark_replog.commit.purgatory import DelayedOperation, DelayedOperationPurgatory, Timer
 from spark_replog.testing.manual_clock import ManualClock
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_replog.commit.partition import ObjectCopies, Partition
+from spark_replog.commit.replication import ObjectCopies, Partition
 from spark_replog.errors import ErrorCode
 
 BROKERS = (0, 1, 2, 3)

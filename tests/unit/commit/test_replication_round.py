@@ -8,10 +8,16 @@ from typing import Any
 import pytest
 
 from spark_replog.clock import SYSTEM_CLOCK
-from spark_replog.commit.delayed_operation import DelayedOperationPurgatory
-from spark_replog.commit.delayed_produce import LeaderAndIsr
+from spark_replog.commit.purgatory import DelayedOperationPurgatory
 from spark_replog.commit.replica_fetcher import CopyJob
-from spark_replog.commit.replication_round import Replication, RoundServices, is_replicated, plan_round, run_round
+from spark_replog.commit.replication import (
+    LeaderAndIsr,
+    Replication,
+    RoundServices,
+    is_replicated,
+    plan_round,
+    run_round,
+)
 from spark_replog.errors import ErrorCode, ReplogError
 from spark_replog.log.codec.commands import (
     Append,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spark_replog.commit.partition import ObjectCopies, Partition
+from spark_replog.commit.replication import ObjectCopies, Partition
 from spark_replog.errors import ErrorCode
 
 

@@ -6,14 +6,15 @@ import itertools
 
 import pytest
 
-from spark_replog.commit.delayed_operation import DelayedOperationPurgatory
-from spark_replog.commit.delayed_produce import (
+from spark_replog.commit.purgatory import DelayedOperationPurgatory
+from spark_replog.commit.replication import (
     DelayedProduce,
     LeaderAndIsr,
+    ObjectCopies,
+    Partition,
     ProducePartitionStatus,
     delayed_produce_required,
 )
-from spark_replog.commit.partition import ObjectCopies, Partition
 from spark_replog.errors import ErrorCode
 from spark_replog.ids import PartitionKey
 from spark_replog.testing.manual_clock import ManualClock
