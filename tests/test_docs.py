@@ -38,7 +38,9 @@ def test_links_lead_somewhere(page: Path) -> None:
 def test_architecture_names_files_that_exist() -> None:
     text = (ROOT / "docs" / "architecture.md").read_text()
     named = set(
-        re.findall(r"`((?:spark|cli|producer|consumer|commit|cluster|admin|ledger|log|storage|maintenance)/\w+\.py)`", text)
+        re.findall(
+            r"`((?:spark|cli|producer|consumer|commit|cluster|admin|ledger|log|storage|maintenance)/\w+\.py)`", text
+        )
     )
 
     assert named
