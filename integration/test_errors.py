@@ -100,6 +100,7 @@ def test_overwrite_is_refused(spark, store, topic):
     )
 
 
+@pytest.mark.guarantee("G10")
 def test_stream_options(spark, store, topic):
     text = refused(
         spark, "copy_stream", "REPLOG_INVALID_OPTION", path=str(store.path), source=topic, sink=topic,

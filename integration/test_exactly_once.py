@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from spark_driver import JobFailed, SparkDriver
 
+pytestmark = pytest.mark.case("connector-repeated-batch-written-once-kafka")
+
 ROWS = 40_000
 """Per query; more than it copies while it is killed."""
 ROWS_PER_BATCH = 300
@@ -52,6 +54,7 @@ def kill_loop(environment, log, arguments, kills, moments):
     return in_flight
 
 
+@pytest.mark.guarantee("G3")
 def test_driver_killed_again_and_again(
     spark, often_started_environment, make_store, request, record_property, work_folder
 ):
@@ -87,6 +90,7 @@ def test_driver_killed_again_and_again(
     }, seed  # fmt: skip
 
 
+@pytest.mark.guarantee("G3")
 def test_commit_lost_from_the_checkpoint_is_not_written_twice(spark, store):
     """As if the driver died between the ENTRY and Spark's own commit file."""
     source, sink = store.topic("replay", 1), store.topic("replay-out", 1)
@@ -119,6 +123,7 @@ def test_two_queries_write_one_topic(spark, store):
     assert found == {"rows": 1200, "distinct": 1200, "sum": 1200 * 1199 // 2, "dense": True, "partitions": 2}
 
 
+@pytest.mark.guarantee("G3")
 def test_the_same_query_twice(spark, environment, store, work_folder):
     """Two drivers on one checkpoint: one of them fails, no row is written twice."""
     path = str(store.path)

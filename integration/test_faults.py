@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import time
 
+import pytest
 
+
+@pytest.mark.guarantee("G4")
 def test_root_goes_and_comes_back(spark, make_store):
     """One of three roots is renamed away during a query: it goes on, and nothing is lost or twice."""
     store = make_store(3)
@@ -51,6 +54,7 @@ def test_any_one_root_may_be_lost_for_readers(spark, make_store):
             away.rename(root)
 
 
+@pytest.mark.guarantee("G7")
 def test_damaged_copy_is_read_from_another_root(spark, make_store):
     store = make_store(3)
     path, topic = str(store.path), store.topic("bits", 1)

@@ -36,6 +36,7 @@ def test_batch_in_and_out(spark, store):
     assert {row[4] for row in rows} == {0}
 
 
+@pytest.mark.guarantee("G1")
 def test_equal_keys_stay_in_order(spark, store):
     topic = store.topic("order", 3)
     spark.call("write", path=str(store.path), topic=topic, start=0, end=1000, tasks=1)
@@ -175,6 +176,7 @@ def test_sql_view_to_read_and_to_insert(spark, store):
     ) == [["k", "v1", 0]]
 
 
+@pytest.mark.case("connector-output-modes")
 @pytest.mark.parametrize("mode", ["append", "complete"])
 def test_output_modes_append(spark, store, mode):
     topic = store.topic(f"mode-{mode}", 1)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from spark_driver import SparkDriver
 
+pytestmark = pytest.mark.case("connector-all-short-spark-4-0-4-1-4-2")
+
 SCHEMA = (
     "struct<key:binary,value:binary,topic:string,partition:int,offset:bigint,timestamp:timestamp,timestampType:int,"
     "headers:array<struct<key:string,value:binary>>>"

@@ -179,6 +179,7 @@ def test_no_leftovers(path):
     assert not re.search(r"""["'](/root/|/Users/|/work/|/tmp/venv)""", text), "a machine's own path"
 
 
+@pytest.mark.guarantee("G6")
 def test_only_these_delete_from_a_root():
     """What is not in this list cannot delete what an entry names."""
     found = {

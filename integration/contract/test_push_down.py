@@ -45,6 +45,7 @@ def every_shape(spark, path, topic, options):
 EXPECTED = [5, 30, 3, 30, 8, 35, 10, 0, 0, 12, 30]
 
 
+@pytest.mark.case("connector-filters-batch-reads")
 def test_the_conf_alone_changes_no_answer(spark, store, days, with_conf):
     assert run_in(spark, every_shape, path=str(store.path), topic=days, options={}) == EXPECTED
 
@@ -54,6 +55,7 @@ def two_counts(spark, path, topic):
     return [frame.filter("offset >= 25").count(), frame.count()]
 
 
+@pytest.mark.case("connector-filters-batch-reads")
 def test_spark_still_plans_a_load_once_whatever_filters_its_queries_have(spark, store, days, with_conf):
     """Why the conf does not suffice. The second answer is wrong: where it is 30, the option can go."""
     assert run_in(spark, two_counts, path=str(store.path), topic=days) == [5, 5]
@@ -69,6 +71,7 @@ def count_where(spark, path, topic, condition):
     return frame.filter(condition).count()
 
 
+@pytest.mark.case("connector-filters-batch-reads")
 def test_what_a_filter_excludes_is_not_opened(spark, store, days, with_conf):
     """The sections of the first two days are unreadable on every root: only a read that needs them notices."""
     files = {}

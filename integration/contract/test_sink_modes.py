@@ -9,6 +9,7 @@ from remote import run_in
 from spark_driver import JobFailed
 
 
+@pytest.mark.case("connector-save-modes")
 @pytest.mark.parametrize(
     ("mode", "text"),
     [
@@ -27,6 +28,7 @@ def test_a_batch_is_only_ever_appended(spark, store, mode, text):
     assert len(spark.call("read", path=str(store.path), topic=topic)) == 3
 
 
+@pytest.mark.case("connector-output-modes")
 def test_update_mode_is_refused_by_spark_itself(spark, store):
     topic = store.topic("mode-update", 1)
     with pytest.raises(JobFailed, match="does not support Update mode"):
@@ -35,6 +37,7 @@ def test_update_mode_is_refused_by_spark_itself(spark, store):
         )
 
 
+@pytest.mark.case("connector-wrong-columns-missing-topics-end")
 def test_a_stream_with_a_wrong_column_fails_with_the_sinks_words(spark, store):
     source, sink = store.topic("typed", 1), store.topic("typed-out", 1)
     spark.call("write", path=str(store.path), topic=source, start=0, end=3)
@@ -47,6 +50,7 @@ def test_a_stream_with_a_wrong_column_fails_with_the_sinks_words(spark, store):
     assert spark.call("read", path=str(store.path), topic=sink) == []
 
 
+@pytest.mark.case("connector-wrong-columns-missing-topics-end")
 def test_missing_topic_fails_a_stream_at_once(spark, store):
     source = store.topic("has-source", 1)
     spark.call("write", path=str(store.path), topic=source, start=0, end=3)
@@ -57,6 +61,7 @@ def test_missing_topic_fails_a_stream_at_once(spark, store):
         )  # fmt: skip
 
 
+@pytest.mark.case("connector-failed-batch-leaves-nothing-kafka")
 def test_a_failed_task_leaves_nothing_of_the_batch(spark, store):
     topic = store.topic("atomic", 2)
     with pytest.raises(JobFailed, match="boom"):
@@ -67,6 +72,7 @@ def test_a_failed_task_leaves_nothing_of_the_batch(spark, store):
     assert spark.call("read", path=str(store.path), topic=topic) == []
 
 
+@pytest.mark.case("connector-numoutputrows-progress")
 def test_progress_counts_the_rows_written(spark, store):
     source, sink = store.topic("counted", 1), store.topic("counted-out", 1)
     spark.call("write", path=str(store.path), topic=source, start=0, end=7)
@@ -92,6 +98,7 @@ def stop_continuous(spark):
     return query.lastProgress
 
 
+@pytest.mark.case("connector-continuous-trigger-spark-hands")
 def test_a_continuous_trigger_writes_nothing_and_the_log_says_why(spark, store):
     """Spark runs the query without a word, and without the sink: only the commit of an epoch gets here."""
     topic, path = store.topic("continuous", 1), str(store.path)
@@ -131,6 +138,7 @@ def delete_during_the_batch(spark, path, source, doomed, spared, checkpoint):
         raise query.exception()
 
 
+@pytest.mark.case("connector-batch-over-two-ledgers-fails-one")
 def test_a_batch_over_two_ledgers_that_fails_in_one_names_both(spark, store):
     source, spared, doomed = store.topic("pair-in", 1), store.topic("pair-spared", 1), store.topic("pair-doomed", 1)
     path = str(store.path)

@@ -15,6 +15,7 @@ def rows_of(spark, store, topic):
     return spark.call("read", path=str(store.path), topic=topic)
 
 
+@pytest.mark.case("connector-option-topic-trimmed-wins-over")
 def test_topic_option_is_trimmed_and_wins_over_the_column(spark, store):
     chosen, other = store.topic("chosen", 1), store.topic("other", 1)
     put(spark, store, f"select 'a' value, '{other}' topic", topic=f"  {chosen} ")
@@ -24,6 +25,7 @@ def test_topic_option_is_trimmed_and_wins_over_the_column(spark, store):
     assert rows_of(spark, store, other) == []
 
 
+@pytest.mark.case("connector-settings-kafka-s-producer-taken")
 def test_a_job_keeps_its_kafka_options(spark, store):
     topic = store.topic("kept-options", 1)
     options = {
@@ -39,6 +41,7 @@ def test_a_job_keeps_its_kafka_options(spark, store):
     assert not any("kafka.acks" in line or "linger" in line for line in ignored)
 
 
+@pytest.mark.case("connector-settings-kafka-s-producer-taken")
 @pytest.mark.parametrize("compression", ["none", "lz4", "zstd"])
 def test_compression(spark, store, compression):
     topic = store.topic(f"compressed-{compression}", 1)
@@ -46,6 +49,7 @@ def test_compression(spark, store, compression):
     assert [row[3] for row in rows_of(spark, store, topic)] == ["a"]
 
 
+@pytest.mark.case("connector-serializers-wrong-values-refused")
 @pytest.mark.parametrize(
     ("options", "text"),
     [
@@ -68,11 +72,13 @@ def test_refused_options(spark, store, options, text):
     assert rows_of(spark, store, store.refusals) == []
 
 
+@pytest.mark.case("connector-topic-option-topic-column")
 def test_no_topic_anywhere(spark, store):
     with pytest.raises(JobFailed, match="topic option required when no 'topic' attribute is present"):
         put(spark, store, "select 'a' value")
 
 
+@pytest.mark.case("connector-address-checked-at-once")
 def test_address_is_checked_before_any_row_moves(spark, store):
     with pytest.raises(JobFailed, match=r"\[REPLOG_MISSING_OPTION\] no store is given"):
         run_in(spark, write_without_a_path)

@@ -22,6 +22,7 @@ def same_content(spark, path, topic, expected):
     )
 
 
+@pytest.mark.case("connector-key-value-string-binary-null")
 def test_key_and_value_of_every_kind(spark, store):
     topic = store.topic("kinds", 1)
     for query in (
@@ -41,6 +42,7 @@ def test_key_and_value_of_every_kind(spark, store):
     """)  # fmt: skip
 
 
+@pytest.mark.case("connector-headers-order-repetition-empty")
 def test_headers_keep_order_and_repetition(spark, store):
     topic = store.topic("headers", 1)
     pair = "named_struct('key', {}, 'value', {})"
@@ -58,6 +60,7 @@ def test_headers_keep_order_and_repetition(spark, store):
     """)  # fmt: skip
 
 
+@pytest.mark.case("connector-key-s-murmur2-decides-partition")
 def test_keys_go_where_kafka_puts_them(spark, store):
     four, three = store.topic("four", 4), store.topic("three", 3)
     query = "select cast(id as string) key, cast(id as string) value from range(0, {}, 1, 1)"
@@ -68,6 +71,7 @@ def test_keys_go_where_kafka_puts_them(spark, store):
         assert [by_key[key] for key in range(len(expected))] == expected
 
 
+@pytest.mark.case("connector-partition-column-wins-null-leaves")
 def test_partition_column_wins_and_null_leaves_it_to_the_key(spark, store):
     topic = store.topic("directed", 4)
     put(
@@ -78,6 +82,7 @@ def test_partition_column_wins_and_null_leaves_it_to_the_key(spark, store):
     assert {row[3]: row[0] for row in rows} == {"there": 2, "by key": 3}
 
 
+@pytest.mark.case("connector-timestamp-column-kafka-s")
 def test_timestamp_column_is_kept_and_null_means_now(spark, store):
     topic = store.topic("times", 1)
     put(
@@ -101,6 +106,7 @@ def test_timestamp_column_is_kept_and_null_means_now(spark, store):
     assert now[2] is True
 
 
+@pytest.mark.case("connector-timestamp-column-another-type")
 @pytest.mark.parametrize(
     ("column", "kind"),
     [("'yesterday'", "string"), ("7L", "bigint"), ("timestamp_ntz'2001-02-03 04:05:06'", "timestamp_ntz")],
@@ -133,12 +139,14 @@ def test_a_timestamp_column_that_is_none_is_ignored_as_by_kafka_and_the_log_says
     assert f"the column 'timestamp' is {kind} and is ignored" in spark.log_text()
 
 
+@pytest.mark.case("connector-other-columns-ignored")
 def test_unknown_columns_are_ignored(spark, store):
     topic = store.topic("extra", 1)
     put(spark, store, "select 'a' value, 1.5D price, array(1) list, 7L offset, 'x' timestampType", topic=topic)
     assert [row[1:4] for row in spark.call("read", path=str(store.path), topic=topic)] == [[0, None, "a"]]
 
 
+@pytest.mark.case("connector-frame-was-read-goes-back-own")
 def test_a_frame_read_from_the_log_goes_back_to_its_topic_unless_told_otherwise(spark, store):
     source, target = store.topic("loop", 2), store.topic("loop-target", 2)
     put(spark, store, "select 'k' key, 'v' value, 1 partition", topic=source)
@@ -154,6 +162,7 @@ def test_a_frame_read_from_the_log_goes_back_to_its_topic_unless_told_otherwise(
     assert [row[:2] for row in spark.call("read", path=path, topic=source)] == [[1, 0], [1, 1]]
 
 
+@pytest.mark.case("connector-missing-value-wrong-types-wrong")
 @pytest.mark.parametrize(
     ("query", "text"),
     [
@@ -183,6 +192,7 @@ def test_refused_rows(spark, store, query, text):
     assert spark.call("read", path=str(store.path), topic="strict") == []
 
 
+@pytest.mark.case("connector-topic-column-several-topics-null")
 def test_topic_column(spark, store):
     one, two = store.topic("by-column-1", 1), store.topic("by-column-2", 1)
     put(spark, store, f"select '{one}' topic, 'a' value union all select '{two}', 'b'")

@@ -38,6 +38,7 @@ def written_and_read(spark, path, topic, options):
     return [[field.name, field.dataType.simpleString(), field.nullable] for field in found.schema.fields]
 
 
+@pytest.mark.case("connector-columns-types-nulls-tombstones")
 @pytest.mark.parametrize("headers", [True, False])
 def test_every_column(spark, store, headers):
     topic = store.topic(f"content-{headers}", 2)
@@ -49,6 +50,7 @@ def test_every_column(spark, store, headers):
     assert fields == [[name, kind, True] for name, kind in zip(COLUMNS[:count], types, strict=False)]
 
 
+@pytest.mark.case("connector-streams-show-same-rows")
 def test_a_stream_shows_the_same_rows_as_a_batch(spark, store):
     topic = store.topic("content-stream", 1)
     path = str(store.path)
@@ -71,6 +73,7 @@ def append_times(spark, path, topic):
     return list(row)
 
 
+@pytest.mark.case("connector-timestamptype")
 def test_log_append_time_is_the_time_of_the_commit(spark, store):
     topic = store.topic("append-time", 1, 3, "-c", "message.timestamp.type=LogAppendTime")
     query = "select cast(id as string) value, timestamp'2001-01-01' timestamp from range(10)"
@@ -78,6 +81,7 @@ def test_log_append_time_is_the_time_of_the_commit(spark, store):
     assert run_in(spark, append_times, path=str(store.path), topic=topic) == [1, 1, 1, True]
 
 
+@pytest.mark.case("connector-timestamptype")
 def test_create_time_without_a_column_is_the_time_of_the_write(spark, store):
     topic = store.topic("create-time", 1)
     spark.call("feed", path=str(store.path), topic=topic, rows={0: 5})

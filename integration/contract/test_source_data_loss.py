@@ -52,6 +52,7 @@ def stream(spark, store, request):
     return lambda **options: Stream(spark, store, name, **options)
 
 
+@pytest.mark.case("connector-new-partitions-topics")
 def test_new_partitions_and_topics_are_read_from_their_beginning(stream, store):
     store.topic("grow-1", 1)
     query = stream(subscribePattern="grow-.*", startingOffsets="latest").start()
@@ -65,6 +66,7 @@ def test_new_partitions_and_topics_are_read_from_their_beginning(stream, store):
     query.stop()
 
 
+@pytest.mark.case("connector-partitions-deleted")
 def test_a_deleted_topic(stream, store):
     for name in ("gone-a", "gone-b"):
         store.topic(name, 1)
@@ -82,6 +84,7 @@ def test_a_deleted_topic(stream, store):
     query.stop()
 
 
+@pytest.mark.case("connector-partitions-deleted")
 def test_a_deleted_topic_under_a_pattern_with_nothing_left(stream, store):
     store.topic("only-one", 1)
     query = stream(subscribePattern="only-.*").start()
@@ -91,6 +94,7 @@ def test_a_deleted_topic_under_a_pattern_with_nothing_left(stream, store):
     assert "Partitions only-one-0 have been deleted" in query.error()
 
 
+@pytest.mark.case("connector-partitions-deleted")
 def test_a_topic_created_again_with_more_rows_than_before(stream, store):
     store.topic("again", 1)
     query = stream(subscribe="again").start()
@@ -107,6 +111,7 @@ def test_a_topic_created_again_with_more_rows_than_before(stream, store):
     query.stop()
 
 
+@pytest.mark.case("connector-could-not-read-offset-range")
 def test_trimmed_rows(stream, store):
     store.topic("trimmed", 1)
     query = stream(subscribe="trimmed").start()
@@ -129,6 +134,7 @@ def test_trimmed_rows(stream, store):
     query.stop()
 
 
+@pytest.mark.case("connector-added-partition-does-not-start")
 def test_a_new_partition_that_was_trimmed(stream, store):
     store.topic("added", 1)
     query = stream(subscribe="added").start()
@@ -145,6 +151,7 @@ def test_a_new_partition_that_was_trimmed(stream, store):
     query.stop()
 
 
+@pytest.mark.case("connector-partition-offset-changed")
 def test_a_start_past_the_end(stream, store):
     store.topic("high", 1)
     query = stream(subscribe="high", startingOffsets='{"high":{"0":100}}')
@@ -160,6 +167,7 @@ def test_a_start_past_the_end(stream, store):
     query.stop()
 
 
+@pytest.mark.case("connector-could-not-read-offset-range")
 def test_offsets_of_a_batch_read_that_are_not_there(spark, store, stream):
     store.topic("short", 1)
     query = stream()

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import threading
 
+import pytest
+
 
 def committed(store, group):
     (found,) = store.cli("group", "describe", group)
     return {part["partition"]: (part["committed"], part["lag"]) for part in found["partitions"]}
 
 
+@pytest.mark.case("connector-query-group-id-seen-replog-group")
 def test_a_query_shows_its_position_as_a_group(spark, store):
     path, topic = str(store.path), store.topic("shown", 2)
     spark.call("feed", path=path, topic=topic, rows={0: 10, 1: 4})

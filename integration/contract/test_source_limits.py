@@ -23,6 +23,7 @@ def split(spark, store, path):
     return topic
 
 
+@pytest.mark.case("connector-splitting-5-3-row")
 @pytest.mark.parametrize(
     ("options", "tasks"),
     [
@@ -52,6 +53,7 @@ def counts_of(batches):
     return [sum(map(len, batch["rows"].values())) for batch in batches]
 
 
+@pytest.mark.case("connector-splitting-5-3-row")
 def test_streams_split_their_batches_too(spark, store, path, split):
     (batch,) = run(spark, store, path, "split", {"subscribe": split, "minPartitions": "6"})
     assert batch["tasks"] == 7
@@ -60,6 +62,7 @@ def test_streams_split_their_batches_too(spark, store, path, split):
     assert batch["rows"]["split-1"] == list(range(10))
 
 
+@pytest.mark.case("connector-maxoffsetspertrigger")
 def test_a_limit_is_shared_in_proportion_until_the_end(spark, store, path):
     topic = store.topic("limited", 3)
     spark.call("feed", path=path, topic=topic, rows={0: 51, 1: 11, 2: 1})
@@ -71,6 +74,7 @@ def test_a_limit_is_shared_in_proportion_until_the_end(spark, store, path):
     assert all(sum(take) <= 20 for take in takes)
 
 
+@pytest.mark.case("connector-availablenow-once")
 def test_available_now_takes_what_a_minimum_would_leave(spark, store, path):
     topic = store.topic("minimum", 1)
     spark.call("feed", path=path, topic=topic, rows={0: 25})
@@ -78,6 +82,7 @@ def test_available_now_takes_what_a_minimum_would_leave(spark, store, path):
     assert counts_of(run(spark, store, path, "minimum", options)) == [10, 10, 5]
 
 
+@pytest.mark.case("connector-availablenow-once")
 def test_once_takes_all_there_is(spark, store, path):
     topic = store.topic("once", 1)
     spark.call("feed", path=path, topic=topic, rows={0: 25})
@@ -85,6 +90,7 @@ def test_once_takes_all_there_is(spark, store, path):
     assert counts_of(run(spark, store, path, "once", options, trigger="once")) == [25]
 
 
+@pytest.mark.case("connector-minoffsetspertrigger")
 def test_a_minimum_holds_small_batches_back(spark, store, path):
     topic = store.topic("waiting", 1)
     options = {**EARLIEST, "subscribe": topic, "minOffsetsPerTrigger": "5", "maxTriggerDelay": "1h"}
@@ -98,6 +104,7 @@ def test_a_minimum_holds_small_batches_back(spark, store, path):
     spark.call("stream_stop", name="waiting")
 
 
+@pytest.mark.case("connector-maxbytespertrigger")
 def test_bytes_limit_a_batch(spark, store, path):
     topic = store.topic("bytes", 1)
     for _ in range(3):
@@ -107,6 +114,7 @@ def test_bytes_limit_a_batch(spark, store, path):
     assert all(8 <= count <= 12 for count in counts[:-1])
 
 
+@pytest.mark.case("connector-latestoffset-progress")
 def test_progress_shows_how_far_behind_a_query_is(spark, store, path):
     topic = store.topic("behind", 2)
     spark.call("feed", path=path, topic=topic, rows={0: 30, 1: 10})
@@ -119,6 +127,7 @@ def test_progress_shows_how_far_behind_a_query_is(spark, store, path):
     assert source["description"]
 
 
+@pytest.mark.case("connector-stream-joined-itself")
 def test_a_stream_joined_with_itself(spark, store, path):
     from remote import run_in
 

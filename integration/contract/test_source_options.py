@@ -130,11 +130,14 @@ def stream_answers(spark, store, good):
     return answers_of(spark, store, "stream_refusals", late, STREAM, checkpoint_folder=store.checkpoint("refused"))
 
 
+@pytest.mark.case("connector-every-refusal-section-1-4-4-4-5")
+@pytest.mark.guarantee("G10")
 @pytest.mark.parametrize("name", [*EITHER, *BATCH])
 def test_a_batch_read_is_refused(batch_answers, name):
     assert (EITHER | BATCH)[name][1] in str(batch_answers[name])
 
 
+@pytest.mark.case("connector-every-refusal-section-1-4-4-4-5")
 @pytest.mark.parametrize("name", ["missing topic", "partial start", "no row that late", "partial times", *STREAM])
 def test_a_stream_is_refused(stream_answers, name):
     assert (EITHER | STREAM)[name][1] in str(stream_answers[name])
@@ -152,6 +155,7 @@ def load_only(spark, path, options):
     return refused
 
 
+@pytest.mark.case("connector-mistakes-either-mode-refused-load")
 def test_what_is_wrong_in_either_mode_is_refused_by_load(spark, store, good):
     from remote import run_in
 
@@ -160,6 +164,7 @@ def test_what_is_wrong_in_either_mode_is_refused_by_load(spark, store, good):
     assert run_in(spark, load_only, path=str(store.path), options={**GOOD, "endingOffsets": "latest"}) == [False, False]
 
 
+@pytest.mark.case("connector-names-any-case")
 def test_names_are_taken_in_any_case(spark, store, good):
     options = {
         "SUBSCRIBE": "good",
@@ -171,6 +176,7 @@ def test_names_are_taken_in_any_case(spark, store, good):
     assert found["rows"] == {"good-0": [0, 1], "good-1": [0, 1]}
 
 
+@pytest.mark.case("connector-settings-without-meaning-taken")
 def test_a_job_changes_its_format_and_its_address_only(spark, store, good):
     options = {
         "kafka.bootstrap.servers": str(store.path), "subscribe": " good ,good,", "startingOffsets": " earliest ",
@@ -183,6 +189,7 @@ def test_a_job_changes_its_format_and_its_address_only(spark, store, good):
     assert found["rows"] == {"good-0": [0, 1, 2, 3], "good-1": [0, 1]}
 
 
+@pytest.mark.case("connector-schema-given-user")
 def test_a_schema_of_ones_own_is_refused(spark, store, good):
     from remote import run_in
     from spark_driver import JobFailed
@@ -194,6 +201,7 @@ def test_a_schema_of_ones_own_is_refused(spark, store, good):
         run_in(spark, own_schema, path=str(store.path))
 
 
+@pytest.mark.case("connector-patterns-search-internal-topics")
 def test_patterns_search_and_hide_internal_topics(spark, store):
     for name in ("search-a", "search-b", "other-search", "unlike"):
         store.topic(name, 1, 1)
@@ -205,6 +213,7 @@ def test_patterns_search_and_hide_internal_topics(spark, store):
     assert nothing["rows"] == {}
 
 
+@pytest.mark.case("connector-assign-leaves-out-does-not-exist")
 def test_assigned_partitions_that_do_not_exist_are_left_out(spark, store, good):
     found = spark.call("batch_offsets", path=str(store.path), options={"assign": '{"good":[1,9]}'})
     assert found["rows"] == {"good-1": [0, 1]}

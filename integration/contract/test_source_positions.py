@@ -22,6 +22,7 @@ def timed(spark, store):
     return topic
 
 
+@pytest.mark.case("connector-offsets-words-times-durations")
 @pytest.mark.parametrize(
     ("options", "zero", "one"),
     [
@@ -48,12 +49,14 @@ def test_ends_of_a_batch_read(spark, store, timed, options, zero, one):
     assert found["rows"] == {key: rows for key, rows in (("timed-0", zero), ("timed-1", one)) if rows}
 
 
+@pytest.mark.case("connector-offsets-words-times-durations")
 def test_a_stream_starts_by_time(spark, store, timed):
     options = {"subscribe": timed, "startingTimestamp": "3001", "startingOffsetsByTimestampStrategy": "latest"}
     (batch,) = spark.call("stream_run", path=str(store.path), checkpoint=store.checkpoint("timed"), options=options)
     assert batch["rows"] == {"timed-0": [3, 4]}
 
 
+@pytest.mark.case("connector-checkpoint-wins-over-start")
 def test_a_start_counts_only_without_a_checkpoint(spark, store):
     topic = store.topic("started", 1)
     path, checkpoint = str(store.path), store.checkpoint("started")
@@ -64,6 +67,7 @@ def test_a_start_counts_only_without_a_checkpoint(spark, store):
     assert spark.call("stream_run", **run, options={"subscribe": topic, "startingOffsets": "earliest"}) == []
 
 
+@pytest.mark.case("connector-canonical-offsets-idle-queries")
 def test_offsets_are_canonical_and_idle_queries_write_no_new_ones(spark, store):
     topic = store.topic("canonical", 12, 1)
     path, checkpoint = str(store.path), store.checkpoint("canonical")
@@ -86,6 +90,7 @@ def test_offsets_are_canonical_and_idle_queries_write_no_new_ones(spark, store):
     assert latest == end == {**dict.fromkeys(map(str, range(12)), 0), "2": 1, "11": 2}
 
 
+@pytest.mark.case("connector-latest-when-batch-0-fails")
 def test_latest_starts_where_the_query_was_first_started(spark, store):
     """Batch 0 fails; what came before the restart is not skipped."""
     topic = store.topic("latest", 1)
@@ -102,6 +107,7 @@ def test_latest_starts_where_the_query_was_first_started(spark, store):
     assert [offset for batch in batches for offset in batch["rows"]["latest-0"]] == [4, 5, 6, 7, 8, 9]
 
 
+@pytest.mark.case("connector-snapshot-batch-reads-differs")
 def test_every_action_on_one_frame_sees_the_same_rows(spark, store):
     topic = store.topic("snapshot", 2)
     assert spark.call("same_frame_twice", path=str(store.path), topic=topic) == [0, 0, 5]

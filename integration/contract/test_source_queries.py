@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
 from remote import run_in
+
+pytestmark = pytest.mark.case("connector-unions-joins-several-sources-one")
 
 
 def union_of_two(spark, path, topics, checkpoint):

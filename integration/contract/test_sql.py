@@ -6,6 +6,8 @@ import pytest
 from remote import run_in
 from spark_driver import JobFailed
 
+pytestmark = pytest.mark.case("connector-sql-views-tables-refused")
+
 
 @pytest.fixture(scope="module")
 def table(spark, store):

@@ -10,6 +10,7 @@ import importlib.util
 import tempfile
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -101,6 +102,7 @@ class World:
                     assert each.object.name in files[broker]
 
 
+@pytest.mark.guarantee("G4")
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(steps=STEPS)
 def test_acknowledged_batches_stay(steps: list[tuple]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -53,6 +54,7 @@ class SlowPartition:
             self.high_watermark = max(self.high_watermark, least)
 
 
+@pytest.mark.case("server-5-4-least-end-isr-monotone-frozen")
 @given(
     isr=st.sets(st.sampled_from(BROKERS), min_size=1),
     min_insync=st.integers(1, 4),

@@ -53,6 +53,7 @@ def answers_of(store, entries, *, is_atomic):
     return answer, {names[key[0]]: each for key, each in answer.partitions.items()}
 
 
+@pytest.mark.case("server-10-4-refused-topic-answered-per")
 def test_an_unauthorised_topic_is_answered_by_partition_and_the_rest_is_written(store):
     store.create("open", ledger_name="l")
     store.create("closed", ledger_name="l")
@@ -90,6 +91,7 @@ def test_a_micro_batch_with_an_unauthorised_topic_is_refused_whole(store):
     assert answer.result.outcome is Outcome.APPLIED
 
 
+@pytest.mark.case("server-10-4-refused-transactional-id")
 def test_a_refused_transactional_id_refuses_the_whole_request(store):
     store.create("t")
     secured(store, acl("query-1", READ, kind=ResourceType.TRANSACTIONAL_ID))
@@ -100,6 +102,7 @@ def test_a_refused_transactional_id_refuses_the_whole_request(store):
     assert store.high_watermarks("t") == [0]
 
 
+@pytest.mark.case("server-8-2-1-super-user-may-do")
 def test_another_coordinator_obeys_what_it_folds_and_super_users_pass(store):
     store.create("t")
     secured(store, acl("t", WRITE, Permission.DENY, principal="User:*"))
@@ -110,6 +113,7 @@ def test_another_coordinator_obeys_what_it_folds_and_super_users_pass(store):
     assert answer.error is None
 
 
+@pytest.mark.case("server-8-2-4-5-resource-without-acls-one")
 def test_a_store_without_acls_is_open_until_everyone_is_shut_out(store):
     store.create("t")
     authorizer = Authorizer(store.cluster, "test")
@@ -219,6 +223,7 @@ def test_the_principal_comes_from_the_environment_else_from_the_operating_system
     assert default_principal().startswith("User:")
 
 
+@pytest.mark.case("server-8-2-operations-topic")
 def test_topic_administration_asks_for_its_operations_before_it_looks_for_the_topic(store):
     store.create("t")
     secured(store).configure({"allow.everyone.if.no.acl.found": "false"})
@@ -294,6 +299,7 @@ def throttled(store):
     return clock
 
 
+@pytest.mark.case("server-8-1-processed-first-answered")
 def test_an_answer_above_the_quota_is_held_back_and_no_row_is_lost(store):
     store.create("t")
     QuotaAdmin(store.cluster, ADMIN).alter(QuotaEntity("test", None), {"producer_byte_rate": 50})

@@ -122,6 +122,7 @@ def meanwhile(monkeypatch, owner, step, act):
     monkeypatch.setattr(type(owner), step, slow)
 
 
+@pytest.mark.case("server-7-4-7-8-illegal-move-refused")
 @pytest.mark.parametrize(
     ("other_total", "code", "message"),
     [(5, "INVALID_PARTITIONS", "already has 5"), (3, "INVALID_REQUEST", "OnlinePartition cannot become NewPartition")],
@@ -144,6 +145,7 @@ def test_names_that_collide_are_refused_though_both_were_free_when_it_was_looked
     assert [each.closed for each in store.cluster.topic_ledger(ledger_id).state.topics.values()] == [True]
 
 
+@pytest.mark.case("server-7-8-topic-being-deleted-unknown")
 def test_nothing_is_changed_on_a_topic_that_another_deleted_meanwhile(store, other, monkeypatch):
     partitions = PartitionAdmin(store.cluster)
     store.create("shop", ledger_name="shop")
@@ -182,6 +184,7 @@ def test_a_deletion_does_not_free_the_name_of_the_topic_that_another_made_in_its
     assert len(again.partitions) == 3
 
 
+@pytest.mark.case("server-7-4-7-8-illegal-move-refused")
 def test_the_name_of_a_topic_that_is_in_use_is_never_freed(store, monkeypatch):
     store.create("orders")
     monkeypatch.setattr(Controller, "_close", lambda *_: None)  # a step that was left out
@@ -291,6 +294,7 @@ def test_partitions_that_are_added_while_a_root_is_away_start_without_it(store):
     assert store.high_watermarks("orders") == [1, 1, 1, 1]
 
 
+@pytest.mark.case("server-7-3-placer-kraft-fenced-brokers")
 def test_new_partitions_are_placed_where_somebody_in_service_can_lead(store, tmp_path):
     path = tmp_path / "five"
     init_cluster(str(path), 5, fsync=False)

@@ -69,6 +69,7 @@ def parked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return seen
 
 
+@pytest.mark.case("kafka-95")
 @pytest.mark.parametrize("acks", [3, 2, -2])
 def test_illegal_acks_answer_every_partition_and_append_nothing(store, acks: int) -> None:
     store.create("orders", 3)
@@ -78,6 +79,7 @@ def test_illegal_acks_answer_every_partition_and_append_nothing(store, acks: int
     assert ends(store) == [0, 0, 0]
 
 
+@pytest.mark.case("server-success-reply-base-offset-append")
 def test_the_answer_of_a_success(store) -> None:
     store.create("orders", 2)
     store.create("stamped", 1, config={"message.timestamp.type": "LogAppendTime"})
@@ -92,6 +94,7 @@ def test_the_answer_of_a_success(store) -> None:
     assert answer.log_append_time_ms > 1_600_000_000_000
 
 
+@pytest.mark.case("server-acks-0-1-never-wait-acks-0-tells")
 def test_acks_0_tells_no_offset_and_acks_1_tells_it(store) -> None:
     store.create("orders")
     assert bases(store.append("orders", {0: 1}, batch=0, acks=0)) == [-1]
@@ -99,6 +102,7 @@ def test_acks_0_tells_no_offset_and_acks_1_tells_it(store) -> None:
     assert ends(store) == [2]
 
 
+@pytest.mark.case("server-acks-0-1-never-wait-acks-0-tells")
 @pytest.mark.parametrize("acks", [0, 1])
 def test_acks_0_and_1_never_wait(store, acks: int, parked: list[int]) -> None:
     store.create("orders")
@@ -106,6 +110,7 @@ def test_acks_0_and_1_never_wait(store, acks: int, parked: list[int]) -> None:
     assert parked == []
 
 
+@pytest.mark.case("server-unknown-partition-deleted-topic")
 def test_one_bad_partition_never_harms_another(store) -> None:
     store.create("orders", 3)
     item = move_to_partition(store.put("orders", {0: 2, 1: 3, 2: 4}, {0, 1, 2}), 1, 9)
@@ -118,6 +123,7 @@ def test_one_bad_partition_never_harms_another(store) -> None:
     assert [section.row_count for section in store.sections("orders", 2)] == [4]
 
 
+@pytest.mark.case("server-micro-batch-refused-whole-ours")
 def test_a_micro_batch_is_refused_whole(store) -> None:
     store.create("orders", 3)
     item = move_to_partition(store.put("orders", {0: 2, 1: 3}, {0, 1, 2}), 1, 9)
@@ -127,6 +133,7 @@ def test_a_micro_batch_is_refused_whole(store) -> None:
     assert ends(store) == [0, 0, 0]
 
 
+@pytest.mark.case("kafka-96")
 def test_all_partitions_bad_is_an_error_of_the_whole_and_nobody_waits(store, parked: list[int]) -> None:
     store.create("orders", 2)
     item = store.put("orders", {0: 1, 1: 1}, {0})
@@ -137,6 +144,7 @@ def test_all_partitions_bad_is_an_error_of_the_whole_and_nobody_waits(store, par
     assert parked == []
 
 
+@pytest.mark.case("kafka-96")
 def test_one_of_two_partitions_failing_is_parked_and_keeps_its_own_error(store, parked: list[int]) -> None:
     store.create("orders", 2)
     item = move_to_partition(store.put("orders", {0: 2, 1: 3}, {0}), 1, 9)
@@ -147,6 +155,7 @@ def test_one_of_two_partitions_failing_is_parked_and_keeps_its_own_error(store, 
     assert store.held_by("orders", 1) == store.held_by("orders", 2) == {item.name}
 
 
+@pytest.mark.case("server-unknown-partition-deleted-topic")
 def test_a_deleted_topic_of_the_same_ledger_harms_only_itself(store) -> None:
     store.create("orders", 1, ledger_name="shared")
     store.create("clicks", 1, ledger_name="shared")
@@ -158,6 +167,7 @@ def test_a_deleted_topic_of_the_same_ledger_harms_only_itself(store) -> None:
     assert ends(store) == [2]
 
 
+@pytest.mark.case("server-internal-topics")
 def test_an_internal_topic_of_the_same_ledger_harms_only_itself(store) -> None:
     store.create("orders", 1, ledger_name="shared")
     store.create("__consumer_offsets", 1, ledger_name="shared")
@@ -167,6 +177,7 @@ def test_an_internal_topic_of_the_same_ledger_harms_only_itself(store) -> None:
     assert (ends(store), ends(store, "__consumer_offsets")) == ([2], [0])
 
 
+@pytest.mark.case("kafka-97")
 @pytest.mark.parametrize(("acks", "appended"), [(-1, False), (1, True), (0, True)])
 def test_the_isr_gate_is_for_acks_all_alone(store, acks: int, appended: bool) -> None:
     # min ISR 2, ISR {leader}; nobody may come back by himself
@@ -199,6 +210,7 @@ def test_an_append_that_is_short_of_replicas_brings_back_a_root_that_is_there_ag
     assert set(store.isr("orders")) == {0, 1, 2}
 
 
+@pytest.mark.case("kafka-98")
 def test_a_repeated_append_whose_isr_shrank_is_in_the_log_and_not_on_enough_replicas(store) -> None:
     # required 10, min ISR 2, ISR {1, 2}: the rows are there, then the ISR is {1}: NOT_ENOUGH_REPLICAS_AFTER_APPEND.
     store.config = CoordinatorConfig(replica_catchup_budget_ms=0, replica_rejoin_wait_ms=3_600_000)
@@ -231,6 +243,7 @@ def test_what_is_in_the_log_is_never_said_to_be_undecided(store, monkeypatch) ->
     assert ends(store) == [10]
 
 
+@pytest.mark.case("kafka-99-100")
 def test_a_replica_joins_at_the_log_end_and_not_before(store) -> None:
     # testIsrExpansion, FollowerDoesNotJoinISRUntilCaughtUpToLeaderEpoch: Kafka asks for the high watermark and the
     # start of the leader's epoch; here a replica needs every object, which is at least both.
@@ -250,6 +263,7 @@ def test_a_replica_joins_at_the_log_end_and_not_before(store) -> None:
     assert not seen[0][1] and seen[-1][1]
 
 
+@pytest.mark.case("kafka-108", "server-5-8-high-watermark-kept-kafka-new")
 def test_offsets_never_go_back_when_the_leader_changes(store) -> None:
     # MonotonicOffsetsAfterLeaderChange: HW 2, LEO 5, then another leads. Kafka answers OFFSET_NOT_AVAILABLE while its
     # high watermark is below the epoch's start; here the high watermark is the fold's and stays.
@@ -268,6 +282,7 @@ def test_offsets_never_go_back_when_the_leader_changes(store) -> None:
     assert store.high_watermarks("orders") == [6]
 
 
+@pytest.mark.case("kafka-61-110")
 def test_followers_copy_above_the_high_watermark_and_readers_stay_below(store) -> None:
     # FetchBeyondHighWatermark
     store.config = CoordinatorConfig(replica_catchup_budget_ms=0)
@@ -280,6 +295,7 @@ def test_followers_copy_above_the_high_watermark_and_readers_stay_below(store) -
     assert sum(section.row_count for section in store.sections("orders")) == 5
 
 
+@pytest.mark.case("kafka-111")
 def test_an_election_answers_a_parked_append_at_once(store, faults) -> None:
     # ClearPurgatoryOnBecomingFollower. Nothing is decided yet, so instead of handing NOT_LEADER_OR_FOLLOWER to the
     # client, who would repeat the request, the append is judged again on the new fold.
@@ -308,6 +324,7 @@ def test_an_election_answers_a_parked_append_at_once(store, faults) -> None:
         assert codes(answers[0]) == ["NOT_ENOUGH_REPLICAS"]
 
 
+@pytest.mark.case("server-5-5-6-4-shrink-completes-waits")
 def test_an_isr_change_of_another_process_wakes_a_parked_append(store, faults, monkeypatch) -> None:
     monkeypatch.setattr(replication_round, "LOOK_INTERVAL_MS", 1)
     store.create("orders")
@@ -334,6 +351,7 @@ def test_an_isr_change_of_another_process_wakes_a_parked_append(store, faults, m
         assert ends(store) == [1]
 
 
+@pytest.mark.case("kafka-111")
 @pytest.mark.parametrize("acks", [-1, 1])
 def test_an_append_that_elects_wakes_those_that_wait(store, faults, parked, monkeypatch, acks: int) -> None:
     # With acks=all the leader leaves because it takes no copy, with acks=1 because it is looked for and not there.
@@ -368,6 +386,7 @@ def test_an_append_that_elects_wakes_those_that_wait(store, faults, parked, monk
         assert ends(store) == [2]
 
 
+@pytest.mark.case("server-not-leader-follower-maybe")
 def test_an_append_that_is_cut_off_while_it_waits_is_not_acknowledged(store, faults) -> None:
     # Decided by acks=1, repeated with acks=all; while that waits for copies a newer leader cuts the log back.
     store.create("orders")
@@ -403,6 +422,7 @@ def test_an_append_that_is_cut_off_while_it_waits_is_not_acknowledged(store, fau
         assert again.error is None and bases(again) == [1]
 
 
+@pytest.mark.case("server-records-let-go-once-appended")
 def test_what_was_appended_is_let_go_while_its_operation_is_still_listed(store, faults) -> None:
     class Tracked(Append):
         """An append that can be seen to die."""
@@ -427,6 +447,7 @@ def test_what_was_appended_is_let_go_while_its_operation_is_still_listed(store, 
         assert alive() is None
 
 
+@pytest.mark.case("server-request-timed-out-mixed-results")
 def test_replies_are_mixed_after_a_time_out(store, faults) -> None:
     store.create("orders", 1, 3, ledger_name="shared")
     store.create("two", 1, 2, ledger_name="shared")

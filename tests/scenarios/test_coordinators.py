@@ -39,6 +39,7 @@ print(json.dumps(offsets))
 """
 
 
+@pytest.mark.guarantee("G5")
 def test_two_processes_append_to_one_topic(store) -> None:
     batches = 25
     store.create("orders", 2)
@@ -90,6 +91,7 @@ for batch in range(len(list(commits.iterdir())), 10**6):
 """
 
 
+@pytest.mark.guarantee("G3")
 def test_a_driver_killed_at_any_moment_repeats_its_batch(store) -> None:
     """Kill -9 between writing objects, ENTRY, and the commit file; the next run replays what has no file."""
     store.create("orders")
@@ -177,6 +179,7 @@ def counted(store, monkeypatch: pytest.MonkeyPatch):
     return take
 
 
+@pytest.mark.guarantee("G9")
 def test_a_commit_costs_one_create_round(store, counted) -> None:
     objects = [(store.put("orders", {0: 1, 1: 1, 2: 1, 3: 1}, {0, 1, 2}),) for _ in range(7)]
     for batch in range(4):
@@ -188,6 +191,7 @@ def test_a_commit_costs_one_create_round(store, counted) -> None:
         assert counted() == [[("create", "journal")]] * 3
 
 
+@pytest.mark.guarantee("G9")
 def test_an_owner_change_costs_two_create_rounds(store, counted) -> None:
     objects = [(store.put("orders", {0: 1}, {0, 1, 2}),) for _ in range(3)]
     store.append("orders", {}, batch=0, objects=objects[0])
@@ -200,6 +204,7 @@ def test_an_owner_change_costs_two_create_rounds(store, counted) -> None:
     assert ledger.stats.create_rounds == 3
 
 
+@pytest.mark.guarantee("G9")
 def test_looking_at_an_idle_topic_costs_one_get_a_root(store, counted) -> None:
     handle = store.cluster.lookup("orders")
     for _ in range(3):

@@ -56,6 +56,7 @@ def readers(store) -> Iterator[Readers]:
     forget_process()
 
 
+@pytest.mark.guarantee("G2")
 @pytest.mark.parametrize("next_acks", ["1", "all"])
 def test_no_reader_sees_rows_that_are_cut_later(store, readers, monkeypatch, next_acks: str) -> None:
     Query(store, monkeypatch).batch(b"0", b"1")

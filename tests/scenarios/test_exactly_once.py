@@ -25,6 +25,7 @@ def orders(store):
     store.create("orders", 2)
 
 
+@pytest.mark.guarantee("G3")
 def test_a_replayed_batch_is_applied_once(store) -> None:
     first = store.append("orders", {0: 3, 1: 2}, batch=0)
     assert outcome_of(first) is Outcome.APPLIED
@@ -45,6 +46,7 @@ def test_a_replay_with_other_row_counts_is_reported(store, caplog: pytest.LogCap
     assert store.high_watermarks("orders") == [3, 0]
 
 
+@pytest.mark.guarantee("G1")
 def test_offsets_are_dense_over_batches_and_restarts(store) -> None:
     for batch in range(6):
         assert outcome_of(store.append("orders", {0: batch + 1, 1: 1}, batch=batch)) is Outcome.APPLIED
@@ -54,6 +56,7 @@ def test_offsets_are_dense_over_batches_and_restarts(store) -> None:
     assert ends == [(0, 1), (1, 3), (3, 6), (6, 10), (10, 15), (15, 21)]
 
 
+@pytest.mark.guarantee("G3")
 def test_a_zombie_run_is_fenced_by_the_next_one(store) -> None:
     store.append("orders", {0: 1}, batch=0, run="run-1")
     assert outcome_of(store.append("orders", {0: 1}, batch=1, run="run-2")) is Outcome.APPLIED
@@ -106,6 +109,7 @@ def test_two_queries_on_one_topic_do_not_meet(store) -> None:
     assert store.high_watermarks("orders") == [6, 0]
 
 
+@pytest.mark.guarantee("G3")
 def test_an_unanswered_commit_is_found_by_its_replay(store, faults) -> None:
     with faults(store) as broken:
         store.append("orders", {0: 1}, batch=0)

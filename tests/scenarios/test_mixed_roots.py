@@ -45,6 +45,7 @@ def write(opened, *values: bytes) -> list[int]:
         return [producer.send("orders", value, partition=0).result(timeout=20).offset for value in values]
 
 
+@pytest.mark.guarantee("G4")
 def test_each_root_may_go_and_come_back_while_rows_are_written_and_read(store) -> None:
     opened = spark_replog.open(store.path, store.options)
     assert write(opened, b"0", b"1") == [0, 1]

@@ -27,6 +27,7 @@ def in_sync(store) -> tuple[int, ...]:
     return store.controller.describe_topic("orders").partitions[0].isr
 
 
+@pytest.mark.guarantee("G4")
 def test_a_query_is_not_stopped(orders, monkeypatch) -> None:
     query = Query(orders, monkeypatch, **OPTIONS)
     query.batch(b"0")
@@ -44,6 +45,7 @@ def test_a_query_is_not_stopped(orders, monkeypatch) -> None:
     assert read(orders) == [b"0", b"1", b"2", b"3"]
 
 
+@pytest.mark.guarantee("G4")
 @pytest.mark.parametrize("idempotent", [True, False])
 def test_a_plain_producer_is_not_stopped(orders, idempotent) -> None:
     settings = {"retry.backoff.ms": 5, "replica.grace.ms": 50, "enable.idempotence": idempotent}

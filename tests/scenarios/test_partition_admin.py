@@ -40,6 +40,7 @@ def five(tmp_path, request):
 # -- elections ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.case("server-7-6-electleaders-election-not")
 def test_leaders_go_back_to_the_preferred_replicas(store) -> None:
     store.create("orders", 3)
     store.append("orders", {0: 1}, batch=0)
@@ -70,6 +71,7 @@ def only_broker_0_is_in_sync(store) -> None:
     assert (at(store).isr, at(store).high_watermark) == ((0,), 5)
 
 
+@pytest.mark.case("server-7-6-electleaders-election-not")
 def test_an_unclean_election_needs_the_setting_and_cuts_where_the_new_leader_ends(store) -> None:
     store.config = replace(store.config, replica_rejoin_wait_ms=60_000)
     store.reopen()
@@ -138,6 +140,7 @@ def test_a_fence_gives_up_the_rows_that_only_a_lost_root_holds(store) -> None:
 # -- reassignment -------------------------------------------------------------------------------------
 
 
+@pytest.mark.case("server-7-8-reassignment-add-catch-up")
 def test_a_partition_moves_to_other_brokers_with_all_its_rows(five) -> None:
     five.create("orders", 2)
     for batch in range(3):
@@ -163,6 +166,7 @@ def test_a_partition_moves_to_other_brokers_with_all_its_rows(five) -> None:
     assert is_applied(five.append("orders", {0: 1}, batch=9, holders={0, 3, 4}))
 
 
+@pytest.mark.case("server-7-8-reassignment-add-catch-up")
 def test_a_reassignment_goes_on_in_commits_and_the_leader_that_leaves_is_followed_by_a_target(five) -> None:
     five.create("orders")
     assert is_applied(five.append("orders", {0: 2}, batch=0))
@@ -174,6 +178,7 @@ def test_a_reassignment_goes_on_in_commits_and_the_leader_that_leaves_is_followe
     assert (now.replicas, now.leader in (3, 4), now.leader_epoch) == ((3, 4), True, 1)
 
 
+@pytest.mark.case("server-7-8-reassignment-add-catch-up")
 def test_a_reassignment_is_cancelled_replaced_or_refused(five) -> None:
     five.create("orders")
     admin = PartitionAdmin(five.cluster)
@@ -200,6 +205,7 @@ def test_a_reassignment_to_a_subset_is_done_at_once(five) -> None:
 # -- the coordinator's process ------------------------------------------------------------------------
 
 
+@pytest.mark.case("server-7-6-automatic-preferred")
 def test_a_round_readmits_a_root_and_gives_it_its_leaders_back(store) -> None:
     store.create("orders", 3)
     store.away(0)

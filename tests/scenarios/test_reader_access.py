@@ -18,6 +18,8 @@ from spark_replog.read.fetch_throttle import forget_rates
 from spark_replog.read.fetcher import Fetcher
 from spark_replog.testing.manual_clock import ManualClock
 
+pytestmark = pytest.mark.case("server-8-2-fetch-group-commit-fetch")
+
 READER = "User:reader"
 
 

@@ -23,6 +23,7 @@ from spark_replog.storage.paths import data_key, journal_folder, out_key
 from tests.scenarios.repairing import fill, is_applied, lose, read_all, repair
 
 
+@pytest.mark.guarantee("G4")
 def test_a_lost_root_is_rebuilt_and_then_any_other_may_be_lost(store) -> None:
     store.create("orders", 2)
     fill(store, 0, 4)
@@ -125,6 +126,7 @@ def test_a_repair_is_repeatable(store) -> None:
     )
 
 
+@pytest.mark.guarantee("G4")
 @pytest.mark.parametrize("stop_at", [0, 3, 7, 12, 18, 25])
 def test_a_repair_that_dies_is_finished_by_the_next_one(store, stop_at: int) -> None:
     class Died(Exception):

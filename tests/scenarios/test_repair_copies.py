@@ -6,6 +6,8 @@ import errno
 import os
 from dataclasses import replace
 
+import pytest
+
 from spark_replog.errors import ErrorCode, RetriableError
 from spark_replog.maintenance.repair import StoreRepair
 from spark_replog.maintenance.scrub import scrub
@@ -13,6 +15,7 @@ from spark_replog.storage.paths import data_key
 from tests.scenarios.repairing import fill, is_applied, repair
 
 
+@pytest.mark.guarantee("G7")
 def test_damaged_short_and_missing_copies_are_mended(store) -> None:
     store.create("orders", 2)
     fill(store, 0, 4)
@@ -33,6 +36,7 @@ def test_damaged_short_and_missing_copies_are_mended(store) -> None:
         assert path.read_bytes() == (store.path / "broker-0" / path.relative_to(store.path / "broker-2")).read_bytes()
 
 
+@pytest.mark.guarantee("G6")
 def test_rows_without_a_good_copy_are_named_and_nothing_is_deleted(store) -> None:
     store.create("orders", 1)
     assert is_applied(store.append("orders", {0: 1}, batch=0))

@@ -159,6 +159,7 @@ def test_a_slow_replica_leaves_the_isr_after_the_lag_time(store, faults) -> None
         assert set(store.isr("orders")) == {0, 1}
 
 
+@pytest.mark.case("server-5-8-fetcher-former-follower")
 def test_a_replica_that_left_gets_no_more_of_the_copies_that_the_append_had_waited_for(store, faults) -> None:
     # Kafka stops the fetcher of a follower that is no longer one. Its copies would pass by the throttle, too.
     store.create("orders")
@@ -176,6 +177,7 @@ def test_a_replica_that_left_gets_no_more_of_the_copies_that_the_append_had_wait
         assert len(store.held_by("orders", 2)) == 1, "the copy that was under way ends"
 
 
+@pytest.mark.guarantee("G4")
 def test_a_hung_root_stops_nobody(store, faults) -> None:
     store.create("orders")
     config = CoordinatorConfig(replica_lag_time_max_ms=300, replica_rejoin_wait_ms=0)
@@ -195,6 +197,7 @@ def test_a_hung_root_stops_nobody(store, faults) -> None:
         assert set(store.isr("orders")) == {0, 1, 2}
 
 
+@pytest.mark.case("server-request-timed-out-kafka-s-rows")
 def test_a_request_that_expires_first_decides_nothing(store, faults) -> None:
     store.create("orders")
     config = CoordinatorConfig(replica_lag_time_max_ms=2000)
@@ -209,6 +212,7 @@ def test_a_request_that_expires_first_decides_nothing(store, faults) -> None:
         assert store.high_watermarks("orders") == [1]
 
 
+@pytest.mark.guarantee("G2")
 def test_acks_1_is_invisible_until_the_followers_have_it(store) -> None:
     store.config = CoordinatorConfig(replica_catchup_budget_ms=0)
     store.reopen()
@@ -239,6 +243,7 @@ def test_a_repeated_acks_all_batch_waits_until_its_first_self_is_replicated(stor
     assert store.high_watermarks("orders") == [4]
 
 
+@pytest.mark.case("server-acks-0-drops-replica-took")
 def test_acks_0_names_only_what_an_in_sync_replica_holds(store, caplog: pytest.LogCaptureFixture) -> None:
     store.create("orders")
     objects = (store.put("orders", {0: 2}, {0}), store.put("orders", {0: 3}, set()))
@@ -248,6 +253,7 @@ def test_acks_0_names_only_what_an_in_sync_replica_holds(store, caplog: pytest.L
     assert code_of(store.append("orders", {}, batch=1, objects=objects, acks=1)) == "NOT_ENOUGH_REPLICAS"
 
 
+@pytest.mark.guarantee("G7")
 @pytest.mark.parametrize("damage", ["flipped", "longer"])
 def test_a_bad_source_copy_is_not_spread(store, damage: str) -> None:
     # Longer: behind the sections, which have checksums, lies the footer, which has none.

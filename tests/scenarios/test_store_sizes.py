@@ -73,6 +73,7 @@ def test_larger_stores(make_store, brokers: int, metadata: int) -> None:
     assert store.high_watermarks("orders") == [3, 6]
 
 
+@pytest.mark.guarantee("G4")
 def test_five_brokers_survive_two(make_store) -> None:
     store = make_store(5)
     store.create("orders", 2, 5)
@@ -101,6 +102,7 @@ def append_to_each(store, batch: int, away: frozenset[int] = frozenset()) -> Non
         raise response.error
 
 
+@pytest.mark.guarantee("G4")
 def test_any_two_of_five_brokers_may_go_at_any_time(make_store) -> None:
     """Three copies of each row: every pair takes both followers of some partition, or its leader and one."""
     store = make_store(5, replica_lag_time_max_ms=300)

@@ -16,6 +16,7 @@ def code(call) -> str:
     return caught.value.code.name
 
 
+@pytest.mark.case("kafka-120b")
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
@@ -44,6 +45,7 @@ def test_what_is_wrong_is_found_in_kafkas_order_and_nothing_is_made(store, given
     assert [each.name for each in store.controller.list_topics()] == ["or.ders"]
 
 
+@pytest.mark.case("kafka-120b")
 def test_an_explicit_assignment_is_kept_and_its_first_replicas_lead(store) -> None:
     made = store.controller.create_topic("orders", assignment=[[2, 0], [1, 2]])
     assert [(each.leader, each.replicas, each.leader_epoch) for each in made.partitions] == [
@@ -56,6 +58,7 @@ def test_an_explicit_assignment_is_kept_and_its_first_replicas_lead(store) -> No
     assert len(store.controller.describe_topic("orders").partitions) == 3
 
 
+@pytest.mark.case("kafka-120c")
 def test_validate_only_answers_and_changes_nothing(store) -> None:
     store.cluster.refresh()
     before = store.cluster.cluster_ledger.state.applied_index
@@ -66,6 +69,7 @@ def test_validate_only_answers_and_changes_nothing(store) -> None:
     assert code(lambda: store.controller.create_topic("orders", 0, validate_only=True)) == "INVALID_PARTITIONS"
 
 
+@pytest.mark.case("kafka-117b")
 def test_a_topic_needs_a_broker_that_is_not_fenced(store) -> None:
     admin = BrokerAdmin(store.cluster)
     admin.fence(0)
@@ -77,6 +81,7 @@ def test_a_topic_needs_a_broker_that_is_not_fenced(store) -> None:
     assert code(lambda: store.controller.create_topic("c")) == "INVALID_REPLICATION_FACTOR"
 
 
+@pytest.mark.case("kafka-121")
 def test_a_topic_is_deleted_while_a_root_is_away_and_made_again_under_a_new_id(store) -> None:
     """Kafka halts the deletion until the broker is back; a passive root has nothing to answer, so it is done."""
     store.create("orders")

@@ -115,6 +115,7 @@ def test_delete_and_make_again_gives_a_new_id(store) -> None:
     assert make_write_plan(other, ["orders"]).topic("orders").topic_id == second.topic_id
 
 
+@pytest.mark.case("server-7-8-increase")
 def test_partitions_grow_and_never_move(store) -> None:
     store.create("orders", 2)
     before = [each.replicas for each in store.controller.describe_topic("orders").partitions]

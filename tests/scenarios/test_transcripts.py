@@ -197,6 +197,7 @@ def play(text: str, path: Path) -> str:
     return "\n".join(made) + "\n"
 
 
+@pytest.mark.case("server-stories")
 @pytest.mark.parametrize("transcript", TRANSCRIPTS, ids=lambda path: path.stem)
 def test_the_transcript_says_what_happens(transcript: Path, tmp_path: Path) -> None:
     text = transcript.read_text()

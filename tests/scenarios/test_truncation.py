@@ -41,6 +41,7 @@ def offsets(response) -> dict[int, tuple[int, int]]:
     return {partition: bounds for (_, partition), bounds in response.result.base_offsets.items()}
 
 
+@pytest.mark.case("server-5-7-truncation-others-hold")
 def test_rows_that_only_the_lost_leader_has_are_cut_and_their_offsets_given_again(orders) -> None:
     assert offsets(orders.append("orders", {0: 5, 1: 2}, batch=0)) == {0: (0, 5), 1: (0, 2)}
     leader = described(orders).leader
@@ -117,6 +118,8 @@ def read(store, partition=0):
     return [(row["offset"], row["value"]) for row in rows]
 
 
+@pytest.mark.case("server-5-7-5-8-acks-1-leader-lost")
+@pytest.mark.guarantee("G2")
 def test_rows_written_read_and_cut_through_the_classes_of_sink_and_source(orders) -> None:
     _, answer = write_by_task(orders, [b"a", b"b"], batch=0, acks=-1)
     assert offsets(answer) == {0: (0, 2)}

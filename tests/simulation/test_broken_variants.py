@@ -177,6 +177,7 @@ VARIANTS = {
 SEEDS_MAX = 6000
 
 
+@pytest.mark.guarantee("G5")
 @pytest.mark.parametrize("name", VARIANTS)
 def test_broken_variant_is_caught(name: str) -> None:
     invariant, scenario, parts = VARIANTS[name]

@@ -9,6 +9,7 @@ from tests.simulation.ledger_simulation import Scenario, simulate
 CHUNK_COUNT = 20
 
 
+@pytest.mark.guarantee("G5")
 @pytest.mark.parametrize("chunk", range(CHUNK_COUNT))
 def test_invariants_hold_in_every_schedule(request: pytest.FixtureRequest, chunk: int) -> None:
     seeds: int = request.config.getoption("--seeds")

@@ -28,6 +28,7 @@ LIVES_MIN = 40
 """Of a chunk; one life takes as long as some sixty of the ledger's schedules."""
 
 
+@pytest.mark.guarantee("G2")
 @pytest.mark.parametrize(("scenario", "chunk"), [(SCENARIO, 0), (SCENARIO, 1), (FIGHT, 2), (FIGHT, 3)])
 def test_what_was_acknowledged_or_read_never_changes(
     scenario: Scenario, chunk: int, request: pytest.FixtureRequest

@@ -34,6 +34,7 @@ def test_numbers_are_unique():
     assert len({code.value for code in ErrorCode.__members__.values()}) == len(ErrorCode.__members__)
 
 
+@pytest.mark.guarantee("G10")
 def test_every_code_has_an_entry_with_meaning_state_and_remedy():
     entries = re.split(r"^### ", DOCUMENT.read_text(), flags=re.MULTILINE)[1:]
     titles = [entry.splitlines()[0] for entry in entries]

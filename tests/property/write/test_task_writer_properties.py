@@ -6,6 +6,7 @@ from collections import defaultdict
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -69,6 +70,7 @@ def partition_of(row: dict[str, Any]) -> int | None:
     return (int(murmur2_array(pa.array([row["key"]], pa.binary()))[0]) & 0x7FFFFFFF) % COUNTS[row["topic"]]
 
 
+@pytest.mark.guarantee("G1")
 @settings(max_examples=80, deadline=None)
 @given(
     st.lists(batch_strategy, max_size=6),

@@ -14,12 +14,14 @@ from spark_replog.errors import ErrorCode, InvalidConfigError
 RACKS = {0: "rack1", 1: "rack3", 2: "rack3", 3: "rack2", 4: "rack2", 5: "rack1"}
 
 
+@pytest.mark.case("kafka-116")
 def test_rack_alternated_order() -> None:
     assert rack_alternated(RACKS) == [0, 3, 1, 5, 4, 2]
     assert rack_alternated({broker: rack for broker, rack in RACKS.items() if broker != 5}) == [0, 3, 1, 4, 2]
     assert rack_alternated({broker: f"r{broker // 3}" for broker in range(9)}) == [0, 3, 6, 1, 4, 7, 2, 5, 8]
 
 
+@pytest.mark.case("kafka-116")
 def test_rack_aware_vectors() -> None:
     expected = (
         (0, 3, 1), (3, 1, 5), (1, 5, 4), (5, 4, 2), (4, 2, 0), (2, 0, 3),
@@ -33,17 +35,20 @@ def test_rack_aware_vectors() -> None:
     )  # fmt: skip
 
 
+@pytest.mark.case("kafka-116")
 def test_rack_unaware_vectors_shift_after_a_round() -> None:
     assert assign_replicas(dict.fromkeys(range(5)), 10, 3, start_index=0) == (
         (0, 1, 2), (1, 2, 3), (2, 3, 4), (3, 4, 0), (4, 0, 1), (0, 2, 3), (1, 3, 4), (2, 4, 0), (3, 0, 1), (4, 1, 2),
     )  # fmt: skip
 
 
+@pytest.mark.case("kafka-116")
 def test_growth_continues_the_pattern() -> None:
     whole = assign_replicas(dict.fromkeys(range(5)), 10, 3, start_index=0)
     assert assign_replicas(dict.fromkeys(range(5)), 4, 3, start_index=0, first_partition=1) == whole[1:5]
 
 
+@pytest.mark.case("kafka-116")
 @pytest.mark.parametrize(
     ("partitions", "factor", "racks", "code"),
     [
@@ -60,6 +65,7 @@ def test_refusals(partitions: int, factor: int, racks: dict[int, str | None], co
     assert raised.value.code is code
 
 
+@pytest.mark.case("server-7-3-properties-distinct-racks")
 @given(
     racks=st.lists(st.sampled_from("abc"), min_size=1, max_size=9),
     partitions=st.integers(1, 40),
@@ -73,6 +79,7 @@ def test_replicas_are_distinct_and_racks_are_used(racks: list[str], partitions: 
         assert len({brokers[broker] for broker in row}) == min(factor, len(set(racks)))
 
 
+@pytest.mark.case("server-7-3-properties-distinct-racks")
 @given(brokers=st.integers(1, 8), rounds=st.integers(1, 5), data=st.data())
 def test_leaders_and_copies_are_even(brokers: int, rounds: int, data: st.DataObject) -> None:
     factor = data.draw(st.integers(1, brokers))
@@ -80,6 +87,7 @@ def test_leaders_and_copies_are_even(brokers: int, rounds: int, data: st.DataObj
     assert set(Counter(row[0] for row in rows).values()) == {rounds}
 
 
+@pytest.mark.case("server-7-3-placer-kraft-fenced-brokers")
 def test_fenced_brokers_come_last_so_that_every_partition_has_a_leader():
     five = dict.fromkeys(range(5))
     rows = place_replicas(five, {1, 3}, 6, 2, start_index=0)

@@ -10,11 +10,13 @@ from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError
 FORBIDDEN = "/\\,\0:\"';*? \t\r\n="
 
 
+@pytest.mark.case("kafka-120")
 @pytest.mark.parametrize("name", ["valid", "TOPIC", "nAmEs", "ar6", "VaL1d", "_0-9_.", "...", "a" * 249])
 def test_valid_names(name):
     topic_rules.check_name(name)
 
 
+@pytest.mark.case("kafka-120")
 @pytest.mark.parametrize(
     "name", ["", "foo bar", "..", "foo:bar", "foo=bar", ".", "a" * 250, *(f"Is{sign}illegal" for sign in FORBIDDEN)]
 )
@@ -23,6 +25,7 @@ def test_invalid_names(name):
         topic_rules.check_name(name)
 
 
+@pytest.mark.case("kafka-120")
 @pytest.mark.parametrize(
     ("name", "other", "collide"),
     [
@@ -42,6 +45,7 @@ def test_names_collide_when_dots_are_underscores(name, other, collide):
         topic_rules.check_collision(name, [other])
 
 
+@pytest.mark.case("server-7-8-increase")
 @pytest.mark.parametrize("total", [3, 2, 0, -1])
 def test_a_topic_only_grows(total):
     with pytest.raises(InvalidConfigError, match="INVALID_PARTITIONS"):

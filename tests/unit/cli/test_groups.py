@@ -64,6 +64,7 @@ def test_list_and_describe_say_how_far_a_group_is(call, billing):
     assert answer.exit_code == 0
 
 
+@pytest.mark.case("kafka-124e")
 def test_lag_is_undefined_without_a_commit_and_zero_at_the_end(call, store):
     with Consumer(store.cluster, group="g", enable_auto_commit=False) as reader:
         reader.subscribe(["orders"])

@@ -63,6 +63,7 @@ def test_threads_share_a_producer(shop):
         assert [values[handle.result(0).offset] for handle in mine] == [b"%d/%d" % (number, i) for i in range(200)]
 
 
+@pytest.mark.case("kafka-2")
 def test_a_key_has_its_murmur2_partition_and_an_explicit_one_wins(shop):
     """Reference case 2."""
     shop.topic(partitions=10)
@@ -133,6 +134,7 @@ def test_a_topic_that_comes_in_time_is_waited_for(shop):
     assert 0 < left_ms[0] < 10_000  # what the topic took of max.block.ms is not there for memory
 
 
+@pytest.mark.case("producer-metadata-missing-topic-partition")
 def test_a_partition_that_comes_in_time_is_waited_for(shop):
     shop.topic()
     producer = shop.producer(max__block__ms=10_000)
@@ -155,6 +157,7 @@ def test_a_topic_that_is_no_text_is_refused_at_the_call(shop, topic, call):
     assert refused.value.code is ErrorCode.INVALID_TOPIC_EXCEPTION
 
 
+@pytest.mark.case("producer-metadata-missing-topic-partition")
 @pytest.mark.parametrize(
     ("sent", "code"),
     [
@@ -254,6 +257,7 @@ def test_memory_that_stays_exhausted_fails_the_handle(shop):
     assert len(shop.values()) == sum(code_of(handle) is None for handle in handles)
 
 
+@pytest.mark.case("producer-close-ends-wait-metadata-forced")
 def test_nothing_goes_through_a_closed_producer(shop):
     shop.topic()
     producer = shop.producer()
@@ -281,6 +285,7 @@ def test_a_close_without_time_fails_what_is_left(shop):
     assert producer._appender._stopped.is_set()  # no append goes on behind it
 
 
+@pytest.mark.case("producer-send-flush-close-callback")
 def test_close_and_flush_in_a_callback_do_not_wait_for_themselves(shop):
     shop.topic()
     producer = shop.producer()

@@ -9,6 +9,8 @@ from spark_replog.errors import AuthorizationError, ErrorCode, ReplogError
 from spark_replog.log.acl import AclBinding, AclOperation, PatternType, Permission, ResourceType
 from spark_replog.log.quota_set import QuotaEntity
 
+pytestmark = pytest.mark.case("server-10-4-refused-topic-answered-per")
+
 
 def deny_all_but(shop, kind, name, principal):
     binding = AclBinding(kind, name, PatternType.LITERAL, principal, AclOperation.WRITE, Permission.ALLOW)

@@ -35,6 +35,7 @@ def in_thread(call):
     return thread, found
 
 
+@pytest.mark.case("producer-close-ends-wait-metadata-forced")
 def test_a_close_ends_the_wait_for_a_topic_in_another_thread(shop, monkeypatch):
     producer = shop.producer(max__block__ms=600_000)
     has_looked = threading.Event()
@@ -47,6 +48,7 @@ def test_a_close_ends_the_wait_for_a_topic_in_another_thread(shop, monkeypatch):
     assert found[0].code is ErrorCode.REPLOG_PRODUCER_CLOSED
 
 
+@pytest.mark.case("producer-close-ends-wait-metadata-forced")
 def test_a_forced_close_ends_a_flush_in_another_thread(shop):
     shop.topic()
     producer = shop.producer()
@@ -75,6 +77,7 @@ def test_a_flush_waits_for_what_was_sent_before_it_and_for_no_longer_than_it_may
     assert handle.result(0).offset == 0
 
 
+@pytest.mark.case("producer-send-flush-close-callback")
 def test_a_record_can_be_sent_in_a_callback(shop):
     shop.topic()
     producer = shop.producer()
@@ -91,6 +94,7 @@ def test_a_record_can_be_sent_in_a_callback(shop):
     assert shop.values() == [b"first", b"again"]
 
 
+@pytest.mark.case("producer-send-flush-close-callback")
 def test_a_callback_that_raises_harms_nobody(shop, caplog):
     shop.topic()
     producer = shop.producer(linger__ms=60_000)
@@ -111,6 +115,7 @@ def test_a_name_that_no_topic_can_have_fails_the_handle(shop, topic):
     assert error.code is ErrorCode.INVALID_TOPIC_EXCEPTION
 
 
+@pytest.mark.case("producer-metadata-missing-topic-partition")
 def test_the_number_of_partitions_is_told_and_waited_for(shop):
     shop.topic(partitions=3)
     producer = shop.producer(max__block__ms=0)
@@ -120,6 +125,7 @@ def test_the_number_of_partitions_is_told_and_waited_for(shop):
     assert waited.value.code is ErrorCode.REQUEST_TIMED_OUT
 
 
+@pytest.mark.case("producer-close-ends-wait-metadata-forced")
 def test_a_negative_time_to_close_is_refused_and_closes_nothing(shop):
     shop.topic()
     producer = shop.producer()
@@ -129,6 +135,7 @@ def test_a_negative_time_to_close_is_refused_and_closes_nothing(shop):
     assert producer.send("orders", b"v").result(SECONDS).offset == 0
 
 
+@pytest.mark.case("producer-order-transactional-calls-behind")
 def test_no_transaction_goes_on_behind_a_close(shop):
     shop.topic()
     producer = shop.producer(transactional__id="till")
@@ -145,6 +152,7 @@ def test_no_transaction_goes_on_behind_a_close(shop):
         assert refused.value.code is ErrorCode.REPLOG_PRODUCER_CLOSED
 
 
+@pytest.mark.case("producer-commit-waits-flight-refused-fails")
 def test_a_commit_is_refused_for_a_record_whose_failure_its_flush_finds(shop):
     shop.topic()
     producer = shop.producer(transactional__id="till", retries=1)
@@ -164,6 +172,7 @@ def test_a_commit_is_refused_for_a_record_whose_failure_its_flush_finds(shop):
     assert shop.values() == [b"before", b"after"]
 
 
+@pytest.mark.case("producer-old-metadata-fetched-anew-behind")
 def test_a_failure_that_old_metadata_may_cause_fetches_it_anew(shop, monkeypatch):
     shop.topic()
     producer = shop.producer()

@@ -14,6 +14,8 @@ from spark_replog.errors import ErrorCode, ReplogError, RetriableError
 from spark_replog.testing.faulty_store import Fault
 from spark_replog.write.buffer_pool import BufferPool
 
+pytestmark = pytest.mark.case("producer-values-metrics-clock")
+
 PAGE = Path(__file__).parents[3] / "docs/producer.md"
 WINDOW_SECONDS = 30
 """Kafka counts a rate's first window as a whole one: two samples of 30 s."""

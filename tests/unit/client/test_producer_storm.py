@@ -10,6 +10,8 @@ from spark_replog.testing.faulty_store import FaultRates
 from tests.unit.client.producer_setup import Shop
 from tests.unit.write.support import FaultyBrokers
 
+pytestmark = pytest.mark.case("producer-eight-threads-failing-roots")
+
 THREADS = 8
 RECORDS = 80
 GENTLE = {"delivery.timeout.ms": 30_000, "request.timeout.ms": 3_000, "replica.lag.time.max.ms": 1_000}

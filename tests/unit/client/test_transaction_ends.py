@@ -22,6 +22,8 @@ from spark_replog.errors import (
 from spark_replog.testing.faulty_store import Fault
 from tests.unit.client.test_transactions import TILL
 
+pytestmark = pytest.mark.case("producer-send-close-newer-program-majority")
+
 
 def in_time(call):
     """Return what a call that must not hang raised or gave."""

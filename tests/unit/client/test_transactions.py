@@ -29,6 +29,7 @@ def entries(shop, topic="orders"):
     return ledger.state.applied_index
 
 
+@pytest.mark.case("kafka-93")
 def test_a_transaction_is_one_entry_over_partitions_and_topics_of_a_ledger(shop):
     shop.topic("orders", 2, ledger_name="shop")
     shop.topic("stock", 1, ledger_name="shop")
@@ -72,6 +73,7 @@ def test_a_transaction_has_more_objects_of_a_partition_than_the_log_knows_again(
     assert shop.values() == [b"%d" % number for number in range(12)]
 
 
+@pytest.mark.case("producer-commit-waits-flight-refused-fails")
 def test_nothing_of_an_aborted_one_is_ever_visible(shop):
     shop.topic()
     producer = shop.producer(**TILL)
@@ -133,6 +135,7 @@ def test_a_second_ledger_is_refused_when_a_record_is_sent_to_it(shop):
     assert (shop.values(), shop.values("stock")) == ([b"a"], [])
 
 
+@pytest.mark.case("producer-order-transactional-calls-behind")
 def test_calls_that_do_not_fit_the_state_are_refused(shop):
     shop.topic()
     plain, producer = shop.producer(), shop.producer(**TILL)
@@ -166,6 +169,7 @@ def test_a_result_that_waits_for_the_commit_does_not_hang(shop):
     assert handle.result().offset == 0
 
 
+@pytest.mark.case("producer-order-transactional-calls-behind")
 def test_one_failed_send_makes_the_commit_impossible(shop):
     shop.topic()
     producer = shop.producer(**TILL, **{"max.request.size": 1_000})
@@ -193,6 +197,7 @@ def test_a_transaction_that_is_open_too_long_is_not_committed(shop):
     assert shop.values() == []
 
 
+@pytest.mark.case("producer-order-transactional-calls-behind")
 def test_a_newer_program_fences_the_older_one(shop):
     shop.topic()
     old, new = shop.producer(**TILL), shop.producer(shop.open(), **TILL)

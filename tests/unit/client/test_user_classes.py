@@ -9,6 +9,8 @@ import pytest
 
 from spark_replog.errors import ErrorCode, InvalidConfigError
 
+pytestmark = pytest.mark.case("producer-classes-cannot-be-made-answer")
+
 TABLE = pa.table({"value": pa.array([b"v"], pa.binary())})
 
 

@@ -42,12 +42,14 @@ def one_waiting(
     return operation, partition, leaders
 
 
+@pytest.mark.case("server-delayed-iff-acks-1-data-one")
 @pytest.mark.parametrize(("acks", "partitions", "failed"), [*itertools.product((-1, 0, 1), (0, 1, 2), (0, 1, 2))])
 def test_an_append_waits_iff_acks_all_and_data_and_one_success(acks: int, partitions: int, failed: int) -> None:
     expected = acks == -1 and partitions > 0 and failed < partitions
     assert delayed_produce_required(acks, partitions, failed) is expected
 
 
+@pytest.mark.case("server-6-4-delayed-produce-b-c-1-c-2")
 def test_case_a_the_lookup_of_the_partition_fails() -> None:
     operation, _, leaders = one_waiting(ObjectCopies({1}))
     assert not operation.safe_try_complete()
@@ -56,6 +58,7 @@ def test_case_a_the_lookup_of_the_partition_fails() -> None:
     assert operation.errors() == {KEY: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
 
 
+@pytest.mark.case("kafka-111")
 def test_case_b_another_leads_the_partition() -> None:
     # testClearPurgatoryOnBecomingFollower: answered at once, not at the time-out.
     operation, _, leaders = one_waiting(ObjectCopies({1}))
@@ -67,6 +70,7 @@ def test_case_b_another_leads_the_partition() -> None:
     assert purgatory.delayed_count == 0
 
 
+@pytest.mark.case("kafka-98")
 def test_case_c1_the_isr_shrinks_after_the_rows_are_there() -> None:
     # required 10, min ISR 2, ISR {1, 2}: the high watermark reaches 10, then the ISR shrinks to {1}.
     copies = ObjectCopies({1})
@@ -79,6 +83,7 @@ def test_case_c1_the_isr_shrinks_after_the_rows_are_there() -> None:
     assert operation.errors() == {KEY: ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND}
 
 
+@pytest.mark.case("kafka-98")
 def test_case_c1_the_isr_shrinks_first() -> None:
     # Kafka: the high watermark is frozen, the produce waits and ends REQUEST_TIMED_OUT, its rows in the log.
     # Here nothing is decided while it waits, so it is refused at once and for certain.
@@ -90,6 +95,7 @@ def test_case_c1_the_isr_shrinks_first() -> None:
     assert partition.high_watermark() == 0
 
 
+@pytest.mark.case("server-6-4-delayed-produce-b-c-1-c-2")
 def test_case_c2_every_in_sync_replica_reached_the_offset() -> None:
     copies = ObjectCopies({1})
     operation, _, _ = one_waiting(copies)
@@ -100,6 +106,7 @@ def test_case_c2_every_in_sync_replica_reached_the_offset() -> None:
     assert not operation.safe_try_complete()
 
 
+@pytest.mark.case("server-5-5-6-4-shrink-completes-waits")
 @pytest.mark.parametrize(("min_insync", "error"), [(1, None), (2, ErrorCode.NOT_ENOUGH_REPLICAS)])
 def test_case_c_who_left_the_isr_by_anothers_entry_is_not_waited_for(min_insync: int, error: ErrorCode | None) -> None:
     operation, partition, leaders = one_waiting(ObjectCopies({1}), min_insync=min_insync)
@@ -120,6 +127,7 @@ def test_the_rows_must_all_be_there() -> None:
     assert partition.check_enough_replicas_reach_offset(10) == (False, None)
 
 
+@pytest.mark.case("server-6-4-delayed-produce-b-c-1-c-2")
 def test_a_time_out_answers_what_is_pending_and_keeps_what_is_satisfied() -> None:
     clock = ManualClock()
     purgatory = DelayedOperationPurgatory(clock=clock)

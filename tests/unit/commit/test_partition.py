@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from spark_replog.commit.replication import ObjectCopies, Partition
 from spark_replog.errors import ErrorCode
 
@@ -39,6 +41,7 @@ def test_still_pending() -> None:
     assert partition.check_enough_replicas_reach_offset(1) == (False, None)
 
 
+@pytest.mark.case("kafka-59-60")
 def test_high_watermark_maintenance() -> None:
     # Cases 59 and 60: it moves up to what is held and never beyond the log end.
     partition = Partition((0, 1), (0, 1), 2, 0)
@@ -62,6 +65,7 @@ def test_high_watermark_maintenance() -> None:
     assert hundred.high_watermark() == hundred.log_end_offset == 100
 
 
+@pytest.mark.case("kafka-107")
 def test_a_follower_ends_before_the_first_object_it_lacks() -> None:
     # testUpdateFollowerFetchState: log of 6; the follower has 3 of it, then all.
     partition = Partition((0, 1), (0, 1), 1, 0)
@@ -79,6 +83,7 @@ def test_a_follower_ends_before_the_first_object_it_lacks() -> None:
     assert partition.replica_end_offset(1) == 6
 
 
+@pytest.mark.case("kafka-101")
 def test_a_replica_lags_behind_the_lag_time_and_not_at_it() -> None:
     # testMaybeShrinkIsr: three replicas, one got nothing, lag + 1 ms.
     partition = Partition((0, 1, 2), (0, 1, 2), 2, 0, now_ms=1000)
@@ -92,6 +97,7 @@ def test_a_replica_lags_behind_the_lag_time_and_not_at_it() -> None:
     assert partition.high_watermark() == 10
 
 
+@pytest.mark.case("kafka-102")
 def test_a_replica_at_the_log_end_never_lags() -> None:
     # testShouldNotShrinkIsrIfFollowerCaughtUpToLogEnd: 30,001 ms without anything new.
     partition = Partition((0, 1), (0, 1), 1, 0, now_ms=0)
@@ -100,6 +106,7 @@ def test_a_replica_at_the_log_end_never_lags() -> None:
     assert partition.out_of_sync_replicas(10**9, 30_000) == []
 
 
+@pytest.mark.case("kafka-102")
 def test_a_replica_that_is_one_object_behind_stays_within_the_lag_time() -> None:
     # testShouldNotShrinkIsrIfPreviousFetchIsCaughtUp: at +5,000 it has 5 of 10; at +5,001 five more come
     # and it has the old end. Kafka restarts the lag time at each fetch that reaches the end that the
@@ -123,6 +130,7 @@ def test_the_leader_lags_like_any_other_root() -> None:
     assert partition.out_of_sync_replicas(30_001, 30_000) == [0]
 
 
+@pytest.mark.case("kafka-103")
 def test_a_replica_outside_the_isr_holds_nothing_back() -> None:
     # testHighWatermarkWithFencedFollower: Kafka waits for one that is about to join (HW 10); here a
     # replica joins by an ENTRY that the fold refuses while an object is missing, so nobody waits (HW 20).
@@ -132,6 +140,7 @@ def test_a_replica_outside_the_isr_holds_nothing_back() -> None:
     assert partition.high_watermark() == 20
 
 
+@pytest.mark.case("kafka-104")
 def test_the_high_watermark_rests_under_min_isr() -> None:
     # testHighWatermarkAdvanceShouldNotIncrementUnderMinISR: ISR of 2, minimum 3.
     partition = Partition((0, 1, 2), (0, 1), 3, 0)

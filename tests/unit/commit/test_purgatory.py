@@ -33,6 +33,7 @@ class Operation(DelayedOperation):
         self.expired += 1
 
 
+@pytest.mark.case("server-testrequestsatisfaction")
 def test_request_satisfaction() -> None:
     purgatory = DelayedOperationPurgatory(clock=ManualClock())
     first, second = Operation(100_000), Operation(100_000)
@@ -48,6 +49,7 @@ def test_request_satisfaction() -> None:
     assert (purgatory.delayed_count, purgatory.watched_count) == (0, 0)
 
 
+@pytest.mark.case("server-testrequestexpiry")
 def test_request_expiry() -> None:
     clock = ManualClock()
     purgatory = DelayedOperationPurgatory(clock=clock)
@@ -64,6 +66,7 @@ def test_request_expiry() -> None:
     assert purgatory.delayed_count == 1
 
 
+@pytest.mark.case("server-testrequestpurge")
 def test_request_purge() -> None:
     purgatory = DelayedOperationPurgatory(clock=ManualClock(), purge_interval=0)
     operations = [Operation(100_000) for _ in range(3)]
@@ -95,6 +98,7 @@ def test_advance_purges_when_enough_have_completed() -> None:
     assert purgatory.watched_count == 0
 
 
+@pytest.mark.case("server-6-2-order-complete-watch-complete")
 def test_ready_at_once_is_never_registered() -> None:
     purgatory = DelayedOperationPurgatory(clock=ManualClock())
     operation = Operation(1000)
@@ -103,6 +107,7 @@ def test_ready_at_once_is_never_registered() -> None:
     assert (operation.tried, purgatory.watched_count, purgatory.delayed_count) == (1, 0, 0)
 
 
+@pytest.mark.case("server-6-2-order-complete-watch-complete")
 def test_an_event_during_registration_is_not_missed() -> None:
     class ReadySecondTime(Operation):
         def try_complete(self) -> bool:
@@ -115,6 +120,7 @@ def test_an_event_during_registration_is_not_missed() -> None:
     assert (operation.completed, purgatory.delayed_count) == (1, 0)
 
 
+@pytest.mark.case("server-testsafetrycompleteorelse")
 def test_safe_try_complete_or_else() -> None:
     operation = Operation(1000)
     ran: list[str] = []
@@ -129,6 +135,7 @@ def test_keys_are_needed() -> None:
         DelayedOperationPurgatory().try_complete_else_watch(Operation(1), [])
 
 
+@pytest.mark.case("server-exactly-once")
 def test_completes_exactly_once_under_a_race() -> None:
     for _ in range(50):
         operation = Operation(1000)
@@ -143,6 +150,7 @@ def test_completes_exactly_once_under_a_race() -> None:
         assert (sum(won), operation.completed) == (1, 1)
 
 
+@pytest.mark.case("server-testtrycompletewithmultiplethr")
 def test_try_complete_with_multiple_threads() -> None:
     class TwentiethTime(DelayedOperation):
         def __init__(self) -> None:
@@ -193,6 +201,7 @@ def test_await_completion_sees_another_threads_event() -> None:
     assert (operation.completed, operation.expired, purgatory.delayed_count) == (1, 0, 0)
 
 
+@pytest.mark.case("server-testlockintrycompleteelsewatch")
 def test_the_lock_is_held_from_the_first_look_to_the_second() -> None:
     # testLockInTryCompleteElseWatch
     class LooksAtLock(Operation):
@@ -219,6 +228,7 @@ def _is_held_by_another(lock: threading.RLock) -> bool:  # type: ignore[valid-ty
         return pool.submit(try_lock).result()
 
 
+@pytest.mark.case("server-testlockintrycompleteelsewatch")
 def test_a_check_waits_for_the_registration_of_its_operation() -> None:
     purgatory = DelayedOperationPurgatory(clock=ManualClock())
     tried_again, may_go_on = threading.Event(), threading.Event()
@@ -243,6 +253,7 @@ def test_a_check_waits_for_the_registration_of_its_operation() -> None:
     assert operation.completed == 1
 
 
+@pytest.mark.case("server-testsafetrycompleteorelse")
 def test_the_or_else_runs_only_after_a_first_look_that_failed() -> None:
     operation = Operation(1000)
     operation.is_ready = True
@@ -251,6 +262,7 @@ def test_the_or_else_runs_only_after_a_first_look_that_failed() -> None:
     assert (ran, operation.tried) == ([], 1)
 
 
+@pytest.mark.case("server-testrequestpurge")
 def test_an_expired_operation_is_purged_from_all_its_lists() -> None:
     clock = ManualClock()
     purgatory = DelayedOperationPurgatory(clock=clock, purge_interval=0)

@@ -90,6 +90,7 @@ def test_a_bad_source_is_passed_over_and_never_spread(roots: Roots) -> None:
     assert fetcher.is_whole(both, 1)
 
 
+@pytest.mark.case("kafka-109")
 def test_a_failed_read_leaves_the_follower_as_it_was(roots: Roots) -> None:
     # FollowerStateNotUpdatedIfLogReadFails
     job = CopyJob(LEDGER, 0, "q-0-0-a.arrow", 4, ((0, 4, 0),), (0,))
@@ -213,6 +214,7 @@ def test_the_throttle_spreads_bytes_over_time() -> None:
     assert clock.slept_ms == [500, 2500]
 
 
+@pytest.mark.case("server-5-6-7-only-replicas-out-sync")
 def test_only_replicas_that_are_out_of_sync_are_throttled(roots: Roots) -> None:
     # Kafka: a throttled follower that is out of sync may be denied data, one that is in sync never.
     clock = ManualClock()

@@ -293,6 +293,7 @@ def take(step, sut, model):
     return decide(lambda state: [reassignment.cancel(state, topic, number)]), model.cancel(topic, number)
 
 
+@pytest.mark.case("server-7-4-7-5-creation-growth-deletion")
 @settings(max_examples=300, deadline=None)
 @given(STEPS)
 def test_every_change_is_the_slow_models_and_a_walk_of_kafkas_state_machines(steps):
@@ -340,6 +341,7 @@ def made(*rows, fenced=(), away=()):
     return sut, sut.state.topics[T].partitions
 
 
+@pytest.mark.case("server-7-4-7-8-illegal-move-refused")
 def test_a_topic_is_made_once_and_its_id_never_again():
     sut, _ = made((0, 1, 2))
     init = TopicInit(T, "orders", ((0, 1, 2),), ())
@@ -360,6 +362,7 @@ def test_the_entry_that_makes_a_topic_settles_the_fences_before_and_who_is_away_
     assert (second.leader, second.isr) == (3, (3,)), "the last one stays in sync though it is away"
 
 
+@pytest.mark.case("kafka-117b")
 def test_a_partition_of_fenced_brokers_is_made_without_a_leader_and_gets_one_with_the_first_that_is_back():
     """Kafka: it stays NewPartition, which only differs by having no ISR yet."""
     sut, (partition,) = made((1, 2), fenced={1, 2})

@@ -34,6 +34,7 @@ KAFKA_REPLICA = {
 WITHOUT_CALLER = {R.DELETION_STARTED, R.DELETION_SUCCESSFUL, R.DELETION_INELIGIBLE}
 
 
+@pytest.mark.case("kafka-117")
 @pytest.mark.parametrize("before", P)
 @pytest.mark.parametrize("target", P)
 def test_partitions_make_kafkas_moves_and_no_other(before, target):
@@ -44,6 +45,7 @@ def test_partitions_make_kafkas_moves_and_no_other(before, target):
             move_partition(before, target)
 
 
+@pytest.mark.case("server-7-5-replica-states-three-deletion")
 @pytest.mark.parametrize("before", R)
 @pytest.mark.parametrize("target", R)
 def test_replicas_make_kafkas_moves_but_for_those_that_a_broker_would_have_to_answer(before, target):

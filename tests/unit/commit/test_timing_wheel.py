@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
+
 from spark_replog.commit.purgatory import NEVER_MS, Timer, TimerTask, TimerTaskList
 
 
+@pytest.mark.case("server-timertest-alreadyexpired")
 def test_already_expired_runs_at_once() -> None:
     timer = Timer(0, tick_ms=1, size=3)
     ran: list[int] = []
@@ -16,6 +19,7 @@ def test_already_expired_runs_at_once() -> None:
     assert timer.size == 0
 
 
+@pytest.mark.case("server-timertest-taskexpiration")
 def test_every_task_runs_once_in_order() -> None:
     timer = Timer(0, tick_ms=1, size=3)
     delays = [*range(5), *[ms for ms in range(10, 100) for _ in range(2)], *range(100, 500)]
@@ -30,6 +34,7 @@ def test_every_task_runs_once_in_order() -> None:
     assert ran[1:] == sorted(ran[1:])
 
 
+@pytest.mark.case("server-6-5-example-tick-1-size-3")
 def test_levels_of_the_example() -> None:
     # Tick 1, size 3: expiry 5 lies in level 2's bucket [3-5], is moved to level 1 at 3, runs at 5.
     timer = Timer(0, tick_ms=1, size=3)
@@ -65,6 +70,7 @@ def test_a_gap_of_hours_costs_one_advance() -> None:
     assert ran == [1]
 
 
+@pytest.mark.case("server-timertasklisttest")
 def test_a_task_is_in_one_list_at_a_time() -> None:
     # TimerTaskListTest: ten tasks; four move to a second list, the other six to a third.
     first, second, third = TimerTaskList(), TimerTaskList(), TimerTaskList()
@@ -91,6 +97,7 @@ def test_a_task_is_in_one_list_at_a_time() -> None:
     assert sizes() == [0, 0, 0]
 
 
+@pytest.mark.case("server-timertasklisttest")
 def test_a_bucket_due_in_ten_seconds_is_due_in_five_after_five() -> None:
     timer = Timer(0, tick_ms=5_000, size=20)
     timer.add(10_000, lambda: None)
@@ -108,6 +115,7 @@ def test_a_flushed_bucket_is_not_queued() -> None:
     assert bucket.expiry_ms == NEVER_MS
 
 
+@pytest.mark.case("server-o-1-tick")
 def test_a_tick_costs_what_is_due_in_it_whatever_waits() -> None:
     timer = Timer(0)
     count = 20_000
@@ -127,6 +135,7 @@ def test_a_tick_costs_what_is_due_in_it_whatever_waits() -> None:
     assert timer.moved_count <= 4 * count
 
 
+@pytest.mark.case("server-o-1-tick")
 def test_a_bucket_is_queued_once_a_round() -> None:
     timer = Timer(0)
     for _ in range(100):

@@ -12,6 +12,8 @@ from spark_replog.log.quota_set import QuotaEntity
 from spark_replog.read.fetch_throttle import forget_rates
 from tests.unit.consumer.support import rows
 
+pytestmark = pytest.mark.case("server-8-2-fetch-group-commit-fetch")
+
 P0 = TopicPartition("orders", 0)
 
 

@@ -14,6 +14,8 @@ from spark_replog.client.assignors import range_assignor, round_robin_assignor, 
 from spark_replog.groups.group_subscription import GroupSubscription
 from spark_replog.ids import TopicPartition
 
+pytestmark = pytest.mark.case("consumer-range-round-robin-sticky-vectors")
+
 
 def partitions(text):
     """``t1-0,2 t2-1``: partitions 0 and 2 of t1, and 1 of t2."""

@@ -16,6 +16,8 @@ from spark_replog.errors import InvalidConfigError
 from spark_replog.groups.group_subscription import GroupSubscription
 from spark_replog.ids import TopicPartition
 
+pytestmark = pytest.mark.case("consumer-range-round-robin-sticky-vectors")
+
 
 def members(**wants):
     return {name: GroupSubscription(tuple(topics)) for name, topics in wants.items()}

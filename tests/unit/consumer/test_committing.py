@@ -124,6 +124,7 @@ def test_a_commit_during_a_rebalance_is_not_repeated_since_only_a_poll_ends_it(f
     assert len(tried) == 1
 
 
+@pytest.mark.case("consumer-process-dies-answer-lost-runs")
 def test_a_process_that_dies_between_poll_and_commit_gives_the_records_again(filled):
     first = assigned(filled, P0, group="g", enable_auto_commit=False)
     first.poll(max_records=3)

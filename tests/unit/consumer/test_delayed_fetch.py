@@ -53,22 +53,26 @@ def reader(store):
     return Reader(store)
 
 
+@pytest.mark.case("consumer-wait-wanted-answered-at-once")
 @pytest.mark.parametrize("max_wait_ms", [0, -1])
 def test_no_wait_wanted_answers_at_once(reader, max_wait_ms):
     assert reader.fetch(reader.at(10), max_wait_ms=max_wait_ms) == 0
     assert reader.refreshes == 0
 
 
+@pytest.mark.case("consumer-nothing-asked-at-once")
 def test_nothing_asked_for_answers_at_once(reader):
     assert reader.fetch() == 0
 
 
+@pytest.mark.case("consumer-bytes-fetch-min-bytes-at-once")
 def test_enough_bytes_answer_at_once(reader):
     have = look(reader.at(0)).available_bytes
     assert reader.fetch(reader.at(0), min_bytes=have) == 0
     assert reader.fetch(reader.at(0), min_bytes=have + 1) > 0
 
 
+@pytest.mark.case("consumer-any-partition-error-at-once")
 @pytest.mark.parametrize(
     ("offset", "partition", "code"),
     [(11, 0, ErrorCode.OFFSET_OUT_OF_RANGE), (0, 2, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)],
@@ -102,6 +106,7 @@ def partition_of(log_start, log_end, *epochs):
     return OnePartition(made)
 
 
+@pytest.mark.case("kafka-62")
 @pytest.mark.parametrize(
     ("offset", "error"), [(1025, None), (0, ErrorCode.OFFSET_OUT_OF_RANGE), (1026, ErrorCode.OFFSET_OUT_OF_RANGE)]
 )
@@ -110,6 +115,7 @@ def test_reading_out_of_range(offset, error):
     assert partition_of(1024, 1025).look(offset) == (error, None, 0)
 
 
+@pytest.mark.case("kafka-114")
 @pytest.mark.parametrize(
     ("log_start", "epoch", "offset", "cut"),
     [
@@ -135,6 +141,7 @@ def test_where_a_readers_rows_and_the_logs_part(log_start, epoch, offset, cut):
     assert log.look(offset, epoch)[:2] == ((ErrorCode.OFFSET_OUT_OF_RANGE, cut) if cut is not None else (None, None))
 
 
+@pytest.mark.case("kafka-114")
 @pytest.mark.parametrize(("log_start", "epoch", "offset"), [(0, 10, 18), (5, 0, 0), (10, 5, 6), (10, 3, 6)])
 def test_a_position_outside_of_the_log_is_out_of_range_whatever_its_epoch(log_start, epoch, offset):
     log = partition_of(log_start, 17, (0, 0), (3, 2), (4, 8), (7, 13), (9, 14), (10, 17))
@@ -149,6 +156,7 @@ def test_a_fetch_at_the_end_waits_its_time_and_looks_once_per_interval(reader):
     assert reader.purgatory.delayed_count == 0
 
 
+@pytest.mark.case("consumer-completion-read-done-anew")
 def test_rows_that_another_process_appends_complete_the_fetch(store, reader):
     other = store.another_process()
     store.clock.on_sleep = [lambda: None, lambda: other.write("orders", rows(1))]
@@ -158,6 +166,7 @@ def test_rows_that_another_process_appends_complete_the_fetch(store, reader):
     assert look(asked).end_offset == 11
 
 
+@pytest.mark.case("server-6-4-delayed-fetch", "consumer-g-bytes-over-all-partitions-each")
 def test_bytes_add_up_over_partitions(store, reader):
     other = store.another_process()
     one = look(reader.at(0)).available_bytes
@@ -169,12 +178,14 @@ def test_bytes_add_up_over_partitions(store, reader):
     assert reader.refreshes == 2
 
 
+@pytest.mark.case("consumer-g-bytes-over-all-partitions-each")
 def test_a_partition_counts_up_to_its_own_limit_only(reader):
     asked = reader.at(0, max_bytes=10)
     assert look(asked).available_bytes > 10  # the first section is read whole
     assert reader.fetch(asked, min_bytes=11) >= 400
 
 
+@pytest.mark.case("consumer-c-partition-unknown-while-parked")
 def test_a_deleted_topic_completes_the_fetch(store, reader):
     other = store.another_process()
     store.clock.on_sleep = [lambda: Controller(other.cluster).delete_topic("orders")]
@@ -183,6 +194,7 @@ def test_a_deleted_topic_completes_the_fetch(store, reader):
     assert look(asked).error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
+@pytest.mark.case("consumer-f-offset-beyond-end-below-start")
 def test_an_offset_that_falls_out_of_range_meanwhile_completes_the_fetch(store, reader):
     asked = reader.at(5)
     operation = DelayedFetch(500, MAX, [asked])
@@ -193,6 +205,7 @@ def test_an_offset_that_falls_out_of_range_meanwhile_completes_the_fetch(store, 
     assert look(asked).error is ErrorCode.OFFSET_OUT_OF_RANGE
 
 
+@pytest.mark.case("kafka-61-110", "kafka-110")
 def test_between_high_watermark_and_log_end_there_is_nothing_and_no_error(reader):
     asked = reader.at(10)
     with asked.ledger.lock:
@@ -203,11 +216,13 @@ def test_between_high_watermark_and_log_end_there_is_nothing_and_no_error(reader
     assert look(FetchPartition(asked.ledger, asked.topic_id, 0, 16, MAX)).error is ErrorCode.OFFSET_OUT_OF_RANGE
 
 
+@pytest.mark.case("consumer-equal-offsets-contribute-0")
 def test_equal_offsets_contribute_nothing(reader):
     assert look(reader.at(10)).available_bytes == 0
     assert not DelayedFetch(500, 1, [reader.at(10)]).try_complete()
 
 
+@pytest.mark.case("consumer-4-6-first-batch-given-whatever")
 def test_the_first_section_is_given_whatever_its_size_and_later_ones_only_if_they_fit(store, reader):
     first = look(reader.at(0)).available_bytes
     store.write("orders", rows(10))
@@ -217,6 +232,7 @@ def test_the_first_section_is_given_whatever_its_size_and_later_ones_only_if_the
     assert look(reader.at(0), 1, one_section_min=False).end_offset == 0
 
 
+@pytest.mark.case("consumer-time-out-answers-there-once")
 def test_it_completes_once_whoever_comes_first(reader):
     operation = DelayedFetch(500, 1, [reader.at(0)])
     assert operation.safe_try_complete()
@@ -225,6 +241,7 @@ def test_it_completes_once_whoever_comes_first(reader):
     assert not operation.is_expired
 
 
+@pytest.mark.case("consumer-time-out-answers-there-once")
 def test_time_out_alone_is_told_apart(store, reader):
     operation = DelayedFetch(50, 1, [reader.at(10)])
     assert not reader.purgatory.try_complete_else_watch(operation, [reader.at(10).key])

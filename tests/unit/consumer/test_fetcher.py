@@ -104,6 +104,7 @@ def test_small_sections_are_joined_and_large_ones_are_not(roots, make_topic):
     assert sizes == [2, 2, 1]  # 600 KB a row, key and value
 
 
+@pytest.mark.guarantee("G8")
 def test_reads_are_bounded_and_run_ahead(tmp_path, roots, make_topic):
     roots.local = False
     topic = make_topic(roots)
@@ -128,6 +129,7 @@ def damage_all(topic, roots, name, brokers):
             damage(roots.path(broker_id, name), section.start_byte + section.size_bytes - 8)
 
 
+@pytest.mark.guarantee("G7")
 def test_a_bad_copy_is_read_elsewhere_and_reported(both_roots, make_topic, warnings_logged):
     topic = make_topic(both_roots)
     name = topic.write([(0, [b"a", b"b"])])

@@ -61,6 +61,7 @@ def test_the_offsets_topic_is_made_by_the_first_commit(store, groups):
     assert Controller(store.cluster).describe_topic(OFFSETS_TOPIC).partitions[0].log_end_offset == 0
 
 
+@pytest.mark.case("kafka-124f", "consumer-fetch-none-1")
 def test_another_process_fetches_what_was_committed(store, groups):
     commit(groups, 5, metadata="at noon")
     other = GroupCoordinator(store.another_process().cluster)
@@ -83,6 +84,7 @@ def test_a_commit_costs_one_create_a_root_and_a_fetch_one_get_a_root(store3):
     assert store3.calls() == {"get": 3}
 
 
+@pytest.mark.case("kafka-124d")
 def test_metadata_of_4097_bytes_is_refused_and_the_others_are_committed(groups):
     answers = groups.commit_offsets(
         "g", {P0: OffsetAndMetadata(1, -1, "x" * 4097), P1: OffsetAndMetadata(2, -1, "x" * 4096)}
@@ -92,6 +94,7 @@ def test_metadata_of_4097_bytes_is_refused_and_the_others_are_committed(groups):
     assert committed(groups) == {P1: 2}
 
 
+@pytest.mark.case("consumer-unknown-topic-partition-each")
 def test_unknown_topics_partitions_and_negative_offsets_are_refused_each_alone(groups):
     missing, beyond = TopicPartition("nothing", 0), TopicPartition("orders", 2)
     answers = groups.commit_offsets(
@@ -112,6 +115,7 @@ def test_unknown_topics_partitions_and_negative_offsets_are_refused_each_alone(g
     assert committed(groups) == {P1: 3}
 
 
+@pytest.mark.case("consumer-empty-group-id")
 @pytest.mark.parametrize("call", ["commit_offsets", "fetch_offsets", "delete_offsets", "delete_group", "join_group"])
 def test_an_empty_group_id_is_invalid(groups, call):
     arguments = {"commit_offsets": [{}], "delete_offsets": [[]], "join_group": [member("m")]}.get(call, [])
@@ -120,11 +124,13 @@ def test_an_empty_group_id_is_invalid(groups, call):
     assert refused.value.code is ErrorCode.INVALID_GROUP_ID
 
 
+@pytest.mark.case("consumer-nothing-checks-offset-inside-log")
 def test_an_offset_above_the_log_end_may_be_committed(groups):
     commit(groups, 1_000_000)
     assert committed(groups) == {P0: 1_000_000}
 
 
+@pytest.mark.case("consumer-generation-1-simple-commit-empty")
 def test_a_simple_commit_to_a_group_with_members_is_refused(groups):
     join_alone(groups)
     with pytest.raises(FencedError) as refused:
@@ -167,6 +173,7 @@ def test_a_deleted_group_leaves_nothing(store, groups):
     assert committed(groups) == {P0: 7}
 
 
+@pytest.mark.case("consumer-delete-subscribed-topic-s-offsets")
 def test_offsets_of_a_subscribed_topic_are_not_deleted(store, groups):
     store.create("clicks")
     clicks = TopicPartition("clicks", 0)
@@ -178,6 +185,7 @@ def test_offsets_of_a_subscribed_topic_are_not_deleted(store, groups):
     assert committed(groups) == {P0: 5}
 
 
+@pytest.mark.case("consumer-topic-deleted-tombstones")
 def test_offsets_of_a_topic_made_again_under_the_same_name_count_as_none(store, groups):
     commit(groups, 5)
     Controller(store.cluster).delete_topic("orders")
@@ -188,6 +196,7 @@ def test_offsets_of_a_topic_made_again_under_the_same_name_count_as_none(store, 
     assert groups.groups() == []
 
 
+@pytest.mark.case("consumer-failures-translated-coordinator")
 def test_a_lost_majority_is_said_and_nothing_is_committed(store3):
     store3.create("orders", 2)
     groups = GroupCoordinator(store3.cluster, timeout_ms=200)
@@ -234,6 +243,7 @@ def test_two_processes_that_commit_at_once_both_succeed_and_the_last_in_the_log_
     assert committed(GroupCoordinator(store.another_process().cluster)) == {P0: 109, P1: 9}
 
 
+@pytest.mark.case("consumer-expiry-commit-time-time-group")
 @pytest.mark.parametrize(
     ("age_minutes", "expired"), [(10_079, 0), (10_080, 1)], ids=["a minute short", "retention is over"]
 )
@@ -245,6 +255,7 @@ def test_a_simple_groups_offsets_expire_by_their_commit_time(store, groups, age_
     assert [state.group for state in groups.groups()] == ([] if expired else ["g"])
 
 
+@pytest.mark.case("consumer-expiry-commit-time-time-group")
 def test_an_empty_groups_offsets_expire_by_the_time_it_became_empty(store, groups):
     who = join_alone(groups)
     commit(groups, 5, member=who)
@@ -257,6 +268,7 @@ def test_an_empty_groups_offsets_expire_by_the_time_it_became_empty(store, group
     assert groups.expire_offsets() == 1
 
 
+@pytest.mark.case("consumer-expiry-commit-time-time-group")
 def test_offsets_that_active_members_subscribe_to_never_expire_and_others_do(store, groups):
     store.create("clicks")
     clicks = TopicPartition("clicks", 0)
@@ -339,6 +351,7 @@ def test_a_reset_sets_the_offsets_of_an_idle_group(groups):
         groups.reset_offsets("g", {TopicPartition("nothing", 0): 0})
 
 
+@pytest.mark.case("consumer-process-dies-answer-lost-runs")
 def test_lost_answers_and_repeats_leave_the_offset_as_if_said_once(store):
     store.create("orders", 2)
     commit(GroupCoordinator(store.cluster), 1)

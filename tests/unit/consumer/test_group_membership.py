@@ -116,6 +116,7 @@ def test_a_member_may_commit_in_on_revoked(filled, join):
     assert second.committed(P)[P[0]].offset == 6
 
 
+@pytest.mark.case("consumer-process-dies-answer-lost-runs")
 def test_a_member_that_slept_through_a_rebalance_cannot_commit(filled, join):
     first, second = join(), join()
     settle(filled, first, second)
@@ -133,6 +134,7 @@ def test_a_member_that_slept_through_a_rebalance_cannot_commit(filled, join):
     assert sorted([*shares(asleep)[0], *shares(third)[0]]) == [0, 1, 2, 3]
 
 
+@pytest.mark.case("consumer-session-time-out-max-poll")
 def test_a_dead_member_is_removed_by_another_after_its_session_and_its_late_commit_is_refused(filled, join):
     first, second = join(), join()
     settle(filled, first, second)
@@ -183,6 +185,7 @@ def test_a_sign_of_life_that_came_meanwhile_keeps_the_member(filled, join):
     assert groups.group("g").metadata.member(who) is not None
 
 
+@pytest.mark.case("consumer-session-time-out-max-poll")
 def test_an_application_that_polls_no_more_leaves_its_group(filled, join, caplog):
     first = join()
     first.poll(timeout_ms=5_000)
@@ -214,6 +217,7 @@ def test_a_static_member_comes_back_without_a_rebalance_and_fences_its_former_se
     assert len(GroupCoordinator(filled.cluster).group("g").metadata.members) == 2
 
 
+@pytest.mark.case("consumer-range-round-robin-sticky-vectors")
 def test_static_members_come_first_in_the_order_of_their_names(filled, join):
     """Source: ``AbstractPartitionAssignor.MemberInfo``; a member's id decides only among dynamic ones."""
     dynamic = join(client_id="a", partition_assignment_strategy="range")

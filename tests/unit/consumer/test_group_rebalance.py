@@ -8,6 +8,8 @@ from spark_replog.errors import ErrorCode, ReplogError
 from spark_replog.groups.group_rebalance import drop_absent, join, leave, select_protocol, sync
 from spark_replog.log.codec.group_records import GroupMember, GroupMetadata, GroupPhase
 
+pytestmark = pytest.mark.case("consumer-join-sync-leave-leader-follower")
+
 EMPTY = GroupMetadata()
 PREPARING, COMPLETING, STABLE = (
     GroupPhase.PREPARING_REBALANCE,

@@ -13,6 +13,8 @@ from spark_replog.errors import ErrorCode, ReplogError
 from spark_replog.ids import TopicPartition
 from tests.unit.consumer.support import rows
 
+pytestmark = pytest.mark.case("server-4-11-end-offset-epoch")
+
 P0 = TopicPartition("orders", 0)
 UNCLEAN = {"unclean.leader.election.enable": "true", "min.insync.replicas": "1"}
 

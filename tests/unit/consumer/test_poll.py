@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pyarrow as pa
+import pytest
 
 from tests.unit.consumer.support import P0, P1, assigned, consumer, rows, values
 
@@ -101,12 +102,14 @@ def test_a_wait_for_more_bytes_ends_after_fetch_max_wait(filled):
     assert 400 <= filled.clock.added_ms - began <= 1_000
 
 
+@pytest.mark.case("consumer-partitions-take-turns")
 def test_partitions_take_turns_when_the_fetch_is_limited(filled):
     reader = assigned(filled, fetch_max_bytes=1)
     seen = [found.partitions()[0] for found in (reader.poll() for _ in range(4))]
     assert seen == [P0, P1, P0, P1]
 
 
+@pytest.mark.case("consumer-5-6-byte-budget-shared-order-at")
 def test_fetch_max_bytes_gives_the_first_partition_a_section_and_others_what_fits(filled):
     size = next(iter(assigned(filled, P0)._fetcher.plan(_asked(filled, P0, P1))[0])).size_bytes
     one = assigned(filled, fetch_max_bytes=size)
@@ -175,6 +178,7 @@ def test_iterating_goes_on_for_ever(filled):
     assert next(stream).offset == 10
 
 
+@pytest.mark.case("consumer-read-committed-ends-at-lso")
 def test_both_isolation_levels_read_the_same(filled):
     for level in ("read_committed", "read_uncommitted"):
         assert len(assigned(filled, P0, isolation_level=level).poll()) == 10

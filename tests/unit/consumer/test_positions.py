@@ -76,6 +76,7 @@ def test_beginning_and_end_offsets(filled):
     assert reader.end_offsets([P0]) == {P0: 10}
 
 
+@pytest.mark.case("consumer-auto-offset-reset-latest-earliest")
 def test_where_to_begin_without_an_offset(filled):
     assert assigned(filled, P0, auto_offset_reset="latest").position(P0) == 10
     assert assigned(filled, P0, auto_offset_reset="earliest").position(P0) == 0
@@ -107,6 +108,7 @@ def test_by_duration_begins_at_the_first_record_of_that_time_and_at_the_end_wher
     assert reader.position(P0) == offset
 
 
+@pytest.mark.case("consumer-auto-offset-reset-latest-earliest")
 @pytest.mark.parametrize(("policy", "position"), [("earliest", 0), ("latest", 10)])
 def test_a_position_out_of_range_is_reset_with_a_warning(filled, policy, position, caplog):
     reader = assigned(filled, P0, auto_offset_reset=policy)
@@ -116,6 +118,7 @@ def test_a_position_out_of_range_is_reset_with_a_warning(filled, policy, positio
     assert "OFFSET_OUT_OF_RANGE" in caplog.text
 
 
+@pytest.mark.case("kafka-62", "consumer-auto-offset-reset-latest-earliest")
 def test_a_position_out_of_range_is_an_error_where_the_policy_is_none(filled):
     reader = assigned(filled, P0, auto_offset_reset="none")
     reader.seek(P0, 11)

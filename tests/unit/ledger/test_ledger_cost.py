@@ -66,6 +66,7 @@ def test_idle_refresh_is_one_get_per_root(make_store, root_count):
     assert reader.creates() == 0
 
 
+@pytest.mark.guarantee("G9")
 def test_refresh_after_one_commit_reads_only_the_new_record(make_store):
     store = make_store(3)
     writer, reader = store.process(), store.process()

@@ -112,6 +112,7 @@ def test_root_that_was_away_when_the_ledger_was_made_gets_its_folder(make_store)
     pytest.fail("the root was never used again")
 
 
+@pytest.mark.guarantee("G4")
 def test_emptied_root_is_out(make_store):
     store = make_store(3)
     process = store.process()
@@ -210,6 +211,7 @@ def test_successor_finds_the_tail_of_a_dead_owner(make_store):
     assert outcome.index in (-1, 3)
 
 
+@pytest.mark.guarantee("G5")
 def test_zombie_owner_is_fenced_and_folds_its_successor(make_store):
     store = make_store(3)
     zombie, owner = store.process(), store.process()

@@ -36,6 +36,7 @@ def decide(bindings, operation, name="foo", principal=ALICE, kind=ResourceType.T
     return acls.decide(principal, operation, kind, name)
 
 
+@pytest.mark.case("kafka-122")
 def test_a_literal_deny_wins_over_a_prefixed_allow_for_its_name_only():
     bindings = [acl("foo", READ, pattern=PREFIXED), acl("foo", READ, DENY)]
     assert decide(bindings, READ, "foo") is Decision.DENIED
@@ -43,6 +44,7 @@ def test_a_literal_deny_wins_over_a_prefixed_allow_for_its_name_only():
     assert decide(bindings, READ, "fo") is Decision.NO_ACL
 
 
+@pytest.mark.case("kafka-122b")
 @pytest.mark.parametrize("operation", list(AclOperation))
 def test_deny_all_beats_every_allow(operation):
     allows = [acl("foo", each) for each in AclOperation]
@@ -52,6 +54,7 @@ def test_deny_all_beats_every_allow(operation):
     assert decide([*allows, acl("foo", ALL, DENY)], operation) is Decision.DENIED
 
 
+@pytest.mark.case("server-8-2-2-3-any-deny-then-any-allow")
 @pytest.mark.parametrize(
     "deny", [acl("foo", READ, DENY), acl("f", READ, DENY, pattern=PREFIXED), acl("*", READ, DENY, principal="User:*")]
 )
@@ -59,6 +62,7 @@ def test_specificity_ranks_nothing(deny):
     assert decide([acl("foo", READ), deny], READ) is Decision.DENIED
 
 
+@pytest.mark.case("kafka-122c")
 def test_denying_describe_does_not_deny_read():
     bindings = [acl("foo", READ), acl("foo", DESCRIBE, DENY)]
     assert decide(bindings, READ) is Decision.ALLOWED
@@ -69,6 +73,7 @@ def test_denying_read_does_not_deny_describe():
     assert decide([acl("foo", WRITE), acl("foo", READ, DENY)], DESCRIBE) is Decision.ALLOWED
 
 
+@pytest.mark.case("server-8-2-allow-implies-all")
 @pytest.mark.parametrize("operation", list(AclOperation))
 def test_allows_imply_describe_and_describe_configs(operation):
     implies_describe = {READ, WRITE, AclOperation.DELETE, AclOperation.ALTER, DESCRIBE, ALL}
@@ -79,12 +84,14 @@ def test_allows_imply_describe_and_describe_configs(operation):
     assert (found is Decision.ALLOWED) == (operation in implies_configs)
 
 
+@pytest.mark.case("server-8-2-allow-implies-all")
 @pytest.mark.parametrize("operation", list(AclOperation))
 def test_all_matches_every_operation_and_nothing_else_does(operation):
     assert decide([acl("foo", ALL)], operation) is Decision.ALLOWED
     assert (decide([acl("foo", WRITE)], operation) is Decision.ALLOWED) == (operation in {WRITE, DESCRIBE})
 
 
+@pytest.mark.case("server-8-2-resource-type-literal")
 def test_the_wildcard_covers_every_name_and_is_no_prefix():
     assert decide([acl("*", READ)], READ, "anything") is Decision.ALLOWED
     assert decide([acl("*", READ, pattern=PREFIXED)], READ, "anything") is Decision.NO_ACL
@@ -95,16 +102,19 @@ def test_an_empty_prefix_covers_nothing():
     assert decide([acl("", READ, pattern=PREFIXED)], READ) is Decision.NO_ACL
 
 
+@pytest.mark.case("server-8-2-resource-type-literal")
 def test_names_of_another_resource_type_do_not_count():
     assert decide([acl("foo", READ, kind=ResourceType.GROUP)], READ) is Decision.NO_ACL
 
 
+@pytest.mark.case("server-8-2-4-5-resource-without-acls-one")
 def test_a_resource_with_somebody_elses_acl_is_closed_and_one_without_any_is_undecided():
     others = [acl("foo", READ, principal="User:bob")]
     assert decide(others, READ) is Decision.DENIED
     assert decide(others, READ, "bar") is Decision.NO_ACL
 
 
+@pytest.mark.case("server-8-2-principal-exact-user")
 def test_principals_match_exactly_or_by_their_types_wildcard():
     assert decide([acl("foo", READ, principal="User:*")], READ) is Decision.ALLOWED
     assert decide([acl("foo", READ, principal="Group:*")], READ) is Decision.DENIED

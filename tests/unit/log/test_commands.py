@@ -175,6 +175,7 @@ def test_entry_framing_survives(payloads):
     assert decode_entry(encode_entry(payloads)) == payloads
 
 
+@pytest.mark.guarantee("G9")
 @pytest.mark.parametrize(("tasks", "partitions"), [(16, 64), (1, 64), (16, 1), (1, 1)])
 def test_metadata_stays_within_its_budget(tasks, partitions):
     size = len(encode_entry([encode_command(micro_batch(tasks, partitions))]))

@@ -193,6 +193,7 @@ def test_decoding_does_not_copy():
     assert buffer.address <= address < buffer.address + buffer.size
 
 
+@pytest.mark.guarantee("G7")
 def test_every_damaged_byte_is_found():
     made, body = encode((0, rows([b"abc", b"def"])))
     (section,) = made.sections

@@ -15,6 +15,7 @@ from spark_replog.log.fold.election import (
 ASSIGNMENT = (2, 4)
 
 
+@pytest.mark.case("kafka-118")
 @pytest.mark.parametrize(
     ("isr", "live", "is_unclean_allowed", "expected"),
     [
@@ -29,6 +30,7 @@ def test_an_offline_partition_is_led_by_the_first_live_in_sync_replica(isr, live
     assert elect_offline(ASSIGNMENT, isr, live, is_unclean_allowed=is_unclean_allowed) == expected
 
 
+@pytest.mark.case("kafka-118")
 @pytest.mark.parametrize(
     ("isr", "live", "expected"),
     [((2, 4), {4}, Election(4, (2, 4))), ((2,), set(), None), ((), {2}, None)],
@@ -37,6 +39,7 @@ def test_a_reassigned_partition_is_led_by_the_first_live_in_sync_target(isr, liv
     assert elect_reassigned(ASSIGNMENT, isr, live) == expected
 
 
+@pytest.mark.case("kafka-118")
 @pytest.mark.parametrize(
     ("isr", "live", "expected"),
     [((2, 4), {2, 4}, Election(2, (2, 4))), ((2,), set(), None), ((4,), {2, 4}, None)],
@@ -45,6 +48,7 @@ def test_the_preferred_leader_is_the_first_assigned_or_nobody(isr, live, expecte
     assert elect_preferred(ASSIGNMENT, isr, live) == expected
 
 
+@pytest.mark.case("kafka-118")
 @pytest.mark.parametrize(
     ("isr", "down", "expected"),
     [((2, 4), {2}, Election(4, (4,))), ((2,), {2}, None), ((2, 4), {2, 4}, None)],

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -241,6 +242,7 @@ def histories(draw):
     return entries
 
 
+@pytest.mark.case("server-4-10-4-11-truncation-epochs")
 @settings(max_examples=120, deadline=None)
 @given(histories())
 def test_the_fold_is_the_slow_model(history):

@@ -72,6 +72,7 @@ def offset(number, partition=0, group="g", topic="orders"):
     return OffsetRecord(group, topic, partition, None if number is None else OffsetAndMetadata(number))
 
 
+@pytest.mark.case("consumer-key-value-schemas-versions-0-4")
 def test_keys_are_kafkas_byte_for_byte():
     key, value = encode_record(offset(None, 3))
     assert key == b"\x00\x01" + b"\x00\x01g" + b"\x00\x06orders" + b"\x00\x00\x00\x03"
@@ -86,6 +87,7 @@ def test_an_offset_is_written_in_the_version_that_names_the_topics_id():
     )
 
 
+@pytest.mark.case("consumer-key-value-schemas-versions-0-4")
 @pytest.mark.parametrize(
     ("data", "expected"),
     [
@@ -142,18 +144,21 @@ def test_groups_come_back():
     assert decode_record(*encode_record(record)) == record
 
 
+@pytest.mark.case("kafka-124c")
 def test_the_latest_commit_of_a_key_holds_and_going_back_is_allowed(ledger):
     ledger.commit(offset(10), offset(7, 1))
     ledger.commit(offset(4))
     assert ledger.offsets() == {("orders", 0): 4, ("orders", 1): 7}
 
 
+@pytest.mark.case("kafka-124")
 def test_a_tombstone_removes_an_offset(ledger):
     ledger.commit(offset(10), offset(7, 1))
     ledger.commit(offset(None))
     assert ledger.offsets() == {("orders", 1): 7}
 
 
+@pytest.mark.case("kafka-124b")
 def test_replay_of_the_log_gives_the_same_map(ledger):
     for number in range(50):
         ledger.commit(offset(number, number % 4, f"g{number % 3}"), group=f"g{number % 3}")
@@ -195,6 +200,7 @@ def test_a_record_of_another_group_is_passed_over(ledger):
     assert ledger.offsets() == {("orders", 1): 6}
 
 
+@pytest.mark.case("consumer-process-dies-answer-lost-runs")
 def test_a_repeated_commit_does_not_undo_a_newer_one(ledger):
     assert ledger.commit(offset(10), sequence=1).outcome is Outcome.APPLIED
     ledger.apply(GroupRecords(TOPIC, "g", "other", 1, "", "", -1, -1, 7, (offset(20),)))
@@ -202,6 +208,7 @@ def test_a_repeated_commit_does_not_undo_a_newer_one(ledger):
     assert ledger.offsets() == {("orders", 0): 20}
 
 
+@pytest.mark.case("consumer-unknown-member-other-generation")
 @pytest.mark.parametrize(
     ("who", "refused"),
     [
@@ -225,6 +232,7 @@ def test_commits_are_fenced_by_member_and_generation(ledger, who, refused, phase
     assert ledger.offsets() == ({("orders", 0): 5} if refused is None else {})
 
 
+@pytest.mark.case("consumer-completing-rebalance-rebalance")
 def test_while_assignments_are_awaited_commits_wait_and_signs_of_life_do_not(ledger):
     found = metadata(member("m-1"), generation=3, phase=GroupPhase.COMPLETING_REBALANCE)
     ledger.commit(GroupRecord("g", found), revision=0)

@@ -144,6 +144,7 @@ def test_a_one_shot_is_a_duplicate_of_itself_only(kit):
     assert log.one(kit.append({0: 1}, producer="r2", kind=ONE)).outcome is Outcome.APPLIED
 
 
+@pytest.mark.guarantee("G6")
 def test_a_forgotten_one_shot_meets_the_floor(kit):
     log = kit.Log()
     log.one(kit.append({0: 1}, producer="r1", kind=ONE))

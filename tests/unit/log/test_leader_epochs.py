@@ -15,6 +15,7 @@ def cache_of(*entries: tuple[int, int]) -> LeaderEpochCache:
     return cache
 
 
+@pytest.mark.case("server-4-11-end-offset-epoch")
 @pytest.mark.parametrize(
     ("entries", "epoch", "log_end", "answer"),
     [
@@ -36,6 +37,7 @@ def test_end_offset_for(
     assert cache_of(*entries).end_offset_for(epoch, log_end) == answer
 
 
+@pytest.mark.case("server-4-11-assign")
 @pytest.mark.parametrize(
     ("assigned", "kept"),
     [
@@ -53,6 +55,7 @@ def test_assign(assigned: tuple[tuple[int, int], ...], kept: tuple[tuple[int, in
 THREE = ((2, 6), (3, 8), (4, 11))
 
 
+@pytest.mark.case("server-4-11-truncate-from-end-start")
 @pytest.mark.parametrize(("end", "kept"), [(8, ((2, 6),)), (9, ((2, 6), (3, 8))), (12, THREE), (6, ()), (-1, THREE)])
 def test_truncate_from_end(end: int, kept: tuple[tuple[int, int], ...]) -> None:
     cache = cache_of(*THREE)
@@ -60,6 +63,7 @@ def test_truncate_from_end(end: int, kept: tuple[tuple[int, int], ...]) -> None:
     assert cache.entries == kept
 
 
+@pytest.mark.case("server-4-11-truncate-from-end-start")
 @pytest.mark.parametrize(
     ("start", "kept"),
     [
@@ -78,6 +82,7 @@ def test_truncate_from_start(start: int, kept: tuple[tuple[int, int], ...]) -> N
     assert cache.entries == kept
 
 
+@pytest.mark.case("kafka-77")
 @pytest.mark.parametrize(("end", "count"), [(20, 3), (11, 2), (10, 1), (0, 0)])
 def test_truncating_a_log_truncates_its_epochs(end: int, count: int) -> None:
     # TruncateLeaderEpochs: epoch 0 has rows 0..9, 1 has 10..15, 2 has 16..19.
@@ -86,6 +91,7 @@ def test_truncating_a_log_truncates_its_epochs(end: int, count: int) -> None:
     assert len(cache.entries) == count
 
 
+@pytest.mark.case("kafka-76")
 @pytest.mark.parametrize("end", [29, 30])
 def test_truncating_to_the_end_clears_an_epoch_without_rows(end: int) -> None:
     # TruncateToEndOffsetClearsEpochCache: 29 is the log end; 30 lies behind it.
@@ -106,6 +112,7 @@ def diverges_at(cache: LeaderEpochCache, epoch: int, fetch_offset: int) -> tuple
     return (found.epoch, found.start_offset) if is_diverging else None
 
 
+@pytest.mark.case("kafka-114b")
 @pytest.mark.parametrize(
     ("epoch", "offset", "answer"),
     [
@@ -124,11 +131,13 @@ def test_divergence(epoch: int, offset: int, answer: tuple[int, int] | None) -> 
     assert diverges_at(cache_of(*DIVERGENCE_LOG), epoch, offset) == answer
 
 
+@pytest.mark.case("kafka-114b")
 def test_divergence_of_an_epoch_newer_than_all_is_out_of_range() -> None:
     with pytest.raises(AssertionError, match="OFFSET_OUT_OF_RANGE"):
         diverges_at(cache_of(*DIVERGENCE_LOG), 11, 5)
 
 
+@pytest.mark.case("kafka-114b")
 def test_divergence_behind_a_log_start() -> None:
     cache = cache_of(*DIVERGENCE_LOG)
     cache.truncate_from_start(5)
@@ -137,6 +146,7 @@ def test_divergence_behind_a_log_start() -> None:
     assert diverges_at(cache, 3, 5) is None
 
 
+@pytest.mark.case("kafka-112")
 def test_a_new_leader_has_its_epoch_before_any_append() -> None:
     # MakeLeaderUpdatesEpochCache: log end 4, then epoch 8 begins there.
     partition = PartitionState((0, 1, 2), 2)

@@ -37,6 +37,7 @@ def change(log, kit, **given):
 # -- alterPartition, in Kafka's order -----------------------------------------------------------------
 
 
+@pytest.mark.case("kafka-119")
 @pytest.mark.parametrize(
     ("given", "code"),
     [
@@ -66,6 +67,7 @@ def test_a_change_of_another_state_is_refused_with_kafkas_code(kit, given, code)
     assert (partition(log, kit).leader, partition(log, kit).isr, partition(log, kit).partition_epoch) == before
 
 
+@pytest.mark.case("server-7-6-epochs-leader-epoch-leader")
 def test_a_change_raises_the_partition_epoch_and_only_a_new_leader_the_leader_epoch(kit):
     log = kit.Log()
     assert log.one(change(log, kit, isr=(0, 1))).outcome is Outcome.APPLIED
@@ -75,6 +77,7 @@ def test_a_change_raises_the_partition_epoch_and_only_a_new_leader_the_leader_ep
     assert (partition(log, kit).leader_epoch, partition(log, kit).partition_epoch) == (1, 2)
 
 
+@pytest.mark.case("kafka-119")
 def test_a_replica_that_lacks_an_object_cannot_be_put_into_the_isr(kit):
     log = kit.Log()
     log.entry(IsrChange(None, 2, False, 0))
@@ -101,6 +104,7 @@ def test_a_fenced_leader_is_followed_by_the_next_in_sync_replica(kit):
     assert partition(log, kit).leader == 1
 
 
+@pytest.mark.case("kafka-117b")
 def test_a_partition_without_any_unfenced_in_sync_replica_has_no_leader_until_one_is_back(kit):
     log = kit.Log(replicas=(0, 1))
     log.entry(BrokerFence(1, True))
@@ -148,6 +152,7 @@ def unclean_log(kit, config=UNCLEAN):
     return log
 
 
+@pytest.mark.case("server-5-9-unclean-election", "kafka-118b")
 def test_an_unclean_leader_is_alone_in_sync_and_its_log_end_is_the_truth(kit):
     log = unclean_log(kit)
     result = log.one(change(log, kit, leader=1, isr=(1,), is_unclean=True))
@@ -175,6 +180,7 @@ def test_rows_that_an_unclean_election_cut_hold_nothing_back(kit):
     assert log.state.stable_index == log.state.applied_index
 
 
+@pytest.mark.case("kafka-118b")
 def test_an_unclean_election_needs_the_topics_setting(kit):
     log = unclean_log(kit, config=())
     refused = log.one(change(log, kit, leader=1, isr=(1,), is_unclean=True))
@@ -246,6 +252,7 @@ def test_a_truncation_cuts_the_entries_behind_it_only(kit):
     assert [each.missing for each in log.state.under_replicated()] == [(2,)]
 
 
+@pytest.mark.case("server-5-8-hw-kept-nothing-stable-cut")
 def test_nothing_stable_is_ever_cut(kit):
     log = kit.Log(partitions=1)
     log.entry(kit.append({0: 2}, 0))
@@ -264,6 +271,7 @@ def test_a_truncation_never_cuts_an_append_of_its_own_entry(kit):
     assert (applied.outcome, cut.outcome, log.ends()) == (Outcome.APPLIED, Outcome.INVALID, [3])
 
 
+@pytest.mark.case("server-4-10-producer-state-goes-back")
 def test_what_producers_are_known_by_goes_back_with_the_rows(kit):
     log = kit.Log(partitions=1)
     log.entry(kit.append({0: 1}, 4, run="a"))
@@ -276,6 +284,7 @@ def test_what_producers_are_known_by_goes_back_with_the_rows(kit):
     assert log.state.judge(kit.append({0: 1}, 9, producer="other")).outcome is Outcome.APPLIED
 
 
+@pytest.mark.case("kafka-75", "kafka-75b")
 @pytest.mark.parametrize(
     ("offset", "end", "cut"), [(10, 10, 0), (11, 10, 0), (5, 5, 5), (0, 0, 10)], ids=["end", "behind", "half", "all"]
 )
@@ -293,6 +302,7 @@ def test_truncate_to(kit, offset, end, cut):
     assert (found.log_end_offset, found.section_count) == (10, 10)
 
 
+@pytest.mark.case("kafka-75b")
 def test_truncate_inside_of_an_append_is_refused_where_kafka_would_set_a_wrong_log_end(kit):
     log = kit.Log(partitions=1)
     log.entry(kit.append({0: 4}, 0))

@@ -35,6 +35,7 @@ def observed(samples, amount):
     return rate.per_second(1_000_000), rate.elapsed_ms(1_000_000)
 
 
+@pytest.mark.case("server-8-1-123-50-against-100-over-three")
 @pytest.mark.parametrize(
     ("quota", "samples", "amount", "throttle_ms"), [(50, 3, 200, 2000), (50, 2, 55, 100), (50, 3, 100, 0)]
 )
@@ -44,6 +45,7 @@ def test_throttle_times_of_quota_utils(quota, samples, amount, throttle_ms):
     assert throttle_time_ms(rate, quota, window_ms) == pytest.approx(throttle_ms)
 
 
+@pytest.mark.case("server-8-1-123-50-against-100-over-three", "server-8-1-123-bounded-500-500-ms")
 def test_throttle_times_are_bounded_and_none_is_due_at_or_below_the_quota():
     assert bounded_throttle_time_ms(100, 50, 2000, 500) == 500
     assert bounded_throttle_time_ms(100, 50, 2000, 10_000) == 2000
@@ -54,11 +56,13 @@ def test_throttle_times_are_bounded_and_none_is_due_at_or_below_the_quota():
     assert bounded_throttle_time_ms(40, 0, 2000, 500) == 500
 
 
+@pytest.mark.case("server-8-1-rate-s-window-n-1-full")
 def test_a_burst_at_the_start_is_spread_over_ten_full_windows():
     rate, window_ms = observed(11, 1000)
     assert (rate, window_ms) == (100.0, 10_000)
 
 
+@pytest.mark.case("server-8-1-rate-s-window-n-1-full")
 def test_the_window_grows_with_the_part_of_the_running_sample_and_slides():
     rate = SampledRate()
     rate.record(1000, 0)
@@ -102,6 +106,7 @@ LEVELS = [
 ]
 
 
+@pytest.mark.case("server-8-1-eight-levels")
 def test_the_most_specific_of_eight_levels_holds():
     quotas = QuotaSet()
     for number, (entity, _) in enumerate(LEVELS):

@@ -41,6 +41,7 @@ def outcome(log, command):
     return log.one(command).outcome
 
 
+@pytest.mark.case("kafka-87", "kafka-73")
 def test_basic_id_mapping(kit):
     """Reference case 87."""
     log = kit.Log()
@@ -55,6 +56,7 @@ def test_basic_id_mapping(kit):
     assert log.ends() == [3, 0]
 
 
+@pytest.mark.case("kafka-88")
 def test_sequences_wrap_around(kit):
     """Reference case 88."""
     log = kit.Log()
@@ -67,6 +69,7 @@ def test_sequences_wrap_around(kit):
     assert outcome(log, sequenced(kit, {1: 1}, 10)) is Outcome.APPLIED
 
 
+@pytest.mark.case("kafka-89")
 def test_a_claimed_id_begins_with_sequence_0(kit):
     """Reference case 89: the claim is what is left of Kafka's marker."""
     log = kit.Log()
@@ -78,6 +81,7 @@ def test_a_claimed_id_begins_with_sequence_0(kit):
     assert outcome(log, sequenced(kit, {0: 1}, 0, epoch=2, kind=txn)) is Outcome.APPLIED
 
 
+@pytest.mark.case("kafka-94", "kafka-74")
 def test_an_expired_producer_may_continue_anywhere(kit):
     """Reference case 94: what expires a random id here is the floor, which refuses its late retries."""
     log = kit.Log()
@@ -97,6 +101,7 @@ def test_a_users_id_never_expires(kit):
     assert outcome(log, late) is Outcome.OUT_OF_SEQUENCE
 
 
+@pytest.mark.case("kafka-71")
 def test_the_last_five_batches_are_duplicates_with_their_offsets_and_older_ones_out_of_order(kit):
     log = kit.Log()
     for number in range(BATCHES_KEPT + 1):
@@ -122,6 +127,7 @@ def test_an_append_of_more_batches_than_the_window_is_found_again_as_a_whole(kit
     assert log.ends() == [2 * count + 2, 0]
 
 
+@pytest.mark.case("kafka-71")
 def test_a_partial_overlap_is_out_of_order(kit):
     log = kit.Log()
     log.one(sequenced(kit, {0: 4}, 0))
@@ -147,12 +153,14 @@ def test_every_partition_counts_for_itself(kit):
     assert log.ends() == [4, 3]
 
 
+@pytest.mark.case("kafka-58")
 def test_an_unknown_id_may_begin_anywhere(kit):
     log = kit.Log()
     assert outcome(log, sequenced(kit, {0: 1}, 41)) is Outcome.APPLIED
     assert outcome(log, sequenced(kit, {0: 1}, 42)) is Outcome.APPLIED
 
 
+@pytest.mark.case("kafka-58")
 def test_a_new_epoch_begins_with_0_in_every_partition_that_is_known(kit):
     log = kit.Log()
     log.one(sequenced(kit, {0: 1, 1: 1}, 0, 0))
@@ -162,6 +170,7 @@ def test_a_new_epoch_begins_with_0_in_every_partition_that_is_known(kit):
     assert outcome(log, sequenced(kit, {1: 1}, 0, epoch=1)) is Outcome.APPLIED
 
 
+@pytest.mark.case("kafka-58")
 def test_a_claim_fences_the_instance_before_and_a_repeated_one_does_nothing(kit):
     log = kit.Log()
     txn = IdentityKind.TRANSACTIONAL
@@ -241,6 +250,7 @@ def test_encoding_keeps_every_field(kit):
     assert decode_command(encode_command(init)) == init
 
 
+@pytest.mark.case("kafka-71")
 def test_duplicate_appends(kit):
     """Reference case 71, testDuplicateAppends."""
     log = kit.Log()

@@ -25,6 +25,7 @@ from spark_replog.log.fold.partition_state import SectionRow
 from spark_replog.log.fold.topic_state import Outcome
 
 
+@pytest.mark.guarantee("G1")
 def test_offsets_are_prefix_sums_in_task_order(kit):
     log = kit.Log()
     first = kit.data_object({0: 3, 1: 1}, name="a")
@@ -51,6 +52,7 @@ def test_sections_between_offsets(kit, start, end, bases):
     assert [s.base_offset for s in found if s.base_offset < end] == bases
 
 
+@pytest.mark.guarantee("G2")
 def test_rows_are_readable_when_every_in_sync_replica_holds_them(kit):
     log = kit.Log()
     log.one(kit.append({0: 3}, 0, holders=(0, 1)))
@@ -78,6 +80,7 @@ def test_a_shrink_in_the_same_entry_comes_before_the_append(kit):
     assert behind.missing == (2,)
 
 
+@pytest.mark.case("kafka-99-100")
 def test_the_isr_grows_on_proof_only(kit):
     log = kit.Log()
     log.entry(IsrChange(None, 2, False, 50), kit.append({0: 3}, 0, holders=(0, 1)))
@@ -103,6 +106,7 @@ def test_a_leader_that_leaves_is_followed_by_the_next_in_sync_replica(kit):
     assert log.one(IsrChange(None, 7, False, 3)).outcome is Outcome.SKIPPED  # no replica
 
 
+@pytest.mark.guarantee("G2")
 def test_the_high_watermark_rests_below_min_insync(kit):
     log = kit.Log(partitions=1, config=(("min.insync.replicas", "2"),))
     log.entry(IsrChange(None, 1, False, 1), IsrChange(None, 2, False, 1), kit.append({0: 2}, 0, holders=(0,)))
@@ -129,6 +133,7 @@ def test_a_micro_batch_becomes_visible_at_once(kit):
     assert log.marks() == [1, 1]
 
 
+@pytest.mark.guarantee("G3")
 def test_appends_are_atomic_over_the_topics_of_a_ledger(kit):
     log = kit.Log(topics=((kit.TOPIC, "a"), (kit.OTHER, "b")))
     both = {(kit.TOPIC, 0): 2, (kit.OTHER, 1): 3}
@@ -267,6 +272,7 @@ def test_a_full_micro_batch_folds(kit):
     assert log.marks() == [8000] * 64
 
 
+@pytest.mark.guarantee("G9")
 def test_lookups_do_not_depend_on_the_length_of_the_log(kit, monkeypatch):
     log = kit.Log(partitions=1)
     log.one(kit.append({0: 1}, 0))
@@ -287,6 +293,7 @@ def test_lookups_do_not_depend_on_the_length_of_the_log(kit, monkeypatch):
     assert len(looked_at) == 1
 
 
+@pytest.mark.case("server-5-10-delete-records-up-high")
 def test_a_trim_moves_the_log_start_and_never_past_what_can_be_read(kit):
     log = kit.Log(partitions=3)
     log.one(kit.append({0: 10, 1: 5}))

@@ -11,6 +11,8 @@ from spark_replog.log.codec.commands import ResetPolicy
 from spark_replog.spark import kafka_options
 from spark_replog.spark.options import check_schema_options, parse_sink_options, parse_source_options
 
+pytestmark = pytest.mark.case("connector-several-mistakes-same-one-told")
+
 READ = {"path": "/s", "subscribe": "a"}
 WRITE = {"path": "/s", "topic": "a"}
 
@@ -237,6 +239,7 @@ def test_options_of_the_connector_without_a_meaning_are_named_once(caplog):
     assert caplog.text.count("groupidprefix") == 1
 
 
+@pytest.mark.case("connector-patterns-java-python-would-read")
 @pytest.mark.parametrize("pattern", ["", "a(", "[a-z&&[^q]]", "[[ab]c]", r"\p{Lower}", r"\Qa.b\E", "(?<name>a)"])
 def test_bad_pattern(pattern):
     with pytest.raises(InvalidConfigError, match=r"REPLOG_INVALID_OPTION.*subscribePattern"):

@@ -7,6 +7,8 @@ import pytest
 from spark_replog.ids import TopicPartition
 from spark_replog.spark.source.rate_limit import BatchDelay, TriggerLimits, limit_bytes, limit_rows
 
+pytestmark = pytest.mark.case("connector-maxoffsetspertrigger", "connector-minoffsetspertrigger")
+
 
 def limited(starts, ends, limit):
     keys = [TopicPartition("t", number) for number in range(len(starts))]

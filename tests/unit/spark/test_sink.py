@@ -91,6 +91,7 @@ def writes(source, monkeypatch):
     return Writes(source, monkeypatch)
 
 
+@pytest.mark.guarantee("G1")
 def test_offsets_follow_the_tasks_whatever_order_spark_gives_the_messages_in(writes):
     writer, messages = writes.tasks(0, [b"a", b"b"], [b"c"], [b"d"], topic="orders")
     writer.commit(messages[::-1], 0)
@@ -106,6 +107,7 @@ def test_a_repeated_batch_is_success_without_effect(writes, caplog):
     assert writes.values() == [b"a", b"b", b"c"]
 
 
+@pytest.mark.guarantee("G3")
 def test_a_commit_called_twice_with_the_same_messages_appends_once(writes):
     writer, messages = writes.tasks(0, [b"a"], topic="orders")
     writer.commit(messages, 0)
@@ -113,6 +115,7 @@ def test_a_commit_called_twice_with_the_same_messages_appends_once(writes):
     assert writes.values() == [b"a"]
 
 
+@pytest.mark.guarantee("G3")
 def test_the_run_before_is_fenced_by_the_next_one(writes):
     zombie, late = writes.tasks(1, [b"late"], topic="orders", run="run-1")
     writes.run(0, [b"a"], topic="orders", run="run-1")
@@ -132,6 +135,7 @@ def test_two_queries_append_both(writes):
     assert writes.values() == [b"a", b"b"]
 
 
+@pytest.mark.guarantee("G6")
 def test_an_abort_deletes_nothing_of_a_decided_batch(writes, caplog):
     writer, messages = writes.tasks(0, [b"a"], [b"b"], topic="orders")
     writer.commit(messages, 0)
@@ -158,6 +162,7 @@ def test_a_task_that_spark_tells_no_query_or_batch_writes_nothing(writes, missin
     assert list(writes.source.path.rglob("*.arrow")) == []
 
 
+@pytest.mark.guarantee("G3")
 def test_of_two_attempts_of_a_task_only_the_one_that_spark_reports_counts(writes):
     writer, first = writes.tasks(0, [b"a", b"b"], [b"c"], topic="orders")
     _, second = writes.tasks(0, [b"a", b"b"], [b"c"], topic="orders")  # a retry, or a speculative copy

@@ -7,6 +7,8 @@ import pytest
 from spark_replog.ids import TopicPartition
 from spark_replog.spark.source.splitting import OffsetRange, coalesce, split_ranges
 
+pytestmark = pytest.mark.case("connector-splitting-5-3-row")
+
 
 def split(ranges, p=None, m=None):
     items = [OffsetRange(TopicPartition(name, 0), start, end) for name, start, end in ranges]

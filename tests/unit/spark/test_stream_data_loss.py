@@ -11,6 +11,8 @@ from spark_replog.ledger.ledger import Ledger
 from spark_replog.spark.source import stream_reader
 from tests.unit.spark.support import loses
 
+pytestmark = pytest.mark.case("connector-planned-tasks-deleted-topic")
+
 
 def test_a_topic_that_never_existed_is_named(start_query, source):
     source.topic("t")
@@ -104,6 +106,7 @@ def test_a_named_topic_may_be_away_for_long_and_come_back(source, start_query):
     assert query.next() == {"a-0": [0, 1, 2, 3]}
 
 
+@pytest.mark.guarantee("G10b")
 def test_a_loss_that_is_passed_over_is_said_once(source, start_query, caplog):
     for name in ("a", "b"):
         source.topic(name)
@@ -291,6 +294,7 @@ def test_aged_out_is_told_from_trimmed(source, start_query):
     loses(query.next, "offsets 0 to 4 (exclusive) of t-0", "aged out (retention)")
 
 
+@pytest.mark.case("connector-initial-offset-not-found")
 def test_a_new_topic_that_is_gone_before_its_first_batch_is_planned_is_named_by_its_own_condition(source, start_query):
     source.topic("a")
     source.write("a", {0: 1})

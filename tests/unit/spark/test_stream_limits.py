@@ -9,6 +9,8 @@ import pytest
 from spark_replog.spark.compat import ReadAllAvailable
 from tests.unit.spark.support import loses
 
+pytestmark = pytest.mark.case("connector-planned-tasks-deleted-topic")
+
 
 def test_a_limit_is_shared_in_proportion(source, start_query):
     source.topic("t", 3)

@@ -102,6 +102,7 @@ class Storm:
         self.start = end
 
 
+@pytest.mark.guarantee("G10b")
 @pytest.mark.parametrize("seed", [*range(8), 77, 110])
 def test_no_row_comes_twice_and_none_that_is_there_is_missing(source, seed):
     storm = Storm(source, seed)

@@ -74,6 +74,7 @@ def refused(raised):
 
 
 class TestDurability:
+    @pytest.mark.guarantee("G2")
     def test_create_flushes_file_then_links_then_flushes_folder(self, store, calls):
         assert store.create("j/0", b"x") is CREATED
         assert calls.log == ["writev", "fsync file", "link", "fsync folder j", "unlink"]

@@ -209,6 +209,7 @@ def test_no_appends_behind_close() -> None:
         setup.add(0, 1)
 
 
+@pytest.mark.guarantee("G8")
 def test_wasteful_memory_is_copied_out_of() -> None:
     setup = Setup(total_bytes=2000)
     setup.add(0, 100, pinned_bytes=900)
@@ -220,6 +221,7 @@ def test_wasteful_memory_is_copied_out_of() -> None:
     assert setup.drain() == [(0, [0, 1])]
 
 
+@pytest.mark.guarantee("G8")
 def test_full_pool_of_waiting_batches_ends_in_an_error_without_a_sender() -> None:
     setup = Setup(total_bytes=100)
     setup.add(0, 100)

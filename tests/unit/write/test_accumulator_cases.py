@@ -17,6 +17,7 @@ from spark_replog.write.record_handle import BatchResult, RecordHandle
 from tests.unit.write.accumulator_setup import ERROR, NODE_1, NODE_2, TP, Setup, put_back, records
 
 
+@pytest.mark.case("kafka-7")
 def test_case_7_full(clock: Any) -> None:
     setup = Setup(clock, batch_size=1025)
     handles = [setup.add(0, value=b"%084d" % number) for number in range(10)]
@@ -32,6 +33,7 @@ def test_case_7_full(clock: Any) -> None:
     assert [handle.result(0).offset for handle in handles] == list(range(7, 17))
 
 
+@pytest.mark.case("kafka-8")
 def test_case_8_append_large(clock: Any) -> None:
     setup = Setup(clock, batch_size=512)
     handle = setup.add(0, value=b"x" * 1024, time_ms=77)
@@ -43,6 +45,7 @@ def test_case_8_append_large(clock: Any) -> None:
     assert handle.result(0) == ("orders", 0, 0, 77)
 
 
+@pytest.mark.case("kafka-8")
 def test_case_8_two_large_ones_are_two_batches(clock: Any) -> None:
     setup = Setup(clock, batch_size=512)
     setup.add(0, 1040)
@@ -50,6 +53,7 @@ def test_case_8_two_large_ones_are_two_batches(clock: Any) -> None:
     assert [batch.row_count for batch in setup.queues[0].batches] == [1, 1]
 
 
+@pytest.mark.case("kafka-9")
 def test_case_9_linger(clock: Any) -> None:
     setup = Setup(clock, linger_ms=10)
     setup.add(0)
@@ -59,6 +63,7 @@ def test_case_9_linger(clock: Any) -> None:
     assert [batch.row_count for batch in setup.drain()] == [1]
 
 
+@pytest.mark.case("kafka-10")
 def test_case_10_next_ready_check_delay(clock: Any) -> None:
     setup = Setup(clock, linger_ms=10)
     for _ in range(10):
@@ -75,6 +80,7 @@ def test_case_10_next_ready_check_delay(clock: Any) -> None:
     assert delay is not None and delay <= 10
 
 
+@pytest.mark.case("kafka-11")
 def test_case_11_partial_drain(clock: Any) -> None:
     setup = Setup(clock, request_size=1024)
     for partition in (0, 1):
@@ -83,6 +89,7 @@ def test_case_11_partial_drain(clock: Any) -> None:
     assert setup.partitions() == [0]
 
 
+@pytest.mark.case("kafka-12")
 def test_case_12_drain_batches(clock: Any) -> None:
     setup = Setup(clock, request_size=1024, nodes=(NODE_1, NODE_1, NODE_2, NODE_2))
 
@@ -104,6 +111,7 @@ def test_case_12_drain_batches(clock: Any) -> None:
     assert sorted(setup.partitions(NODE_1, NODE_2)) == [0, 1, 2, 3]
 
 
+@pytest.mark.case("kafka-13")
 def test_case_13_a_batch_larger_than_a_request_goes_alone_and_ends_a_drain(clock: Any) -> None:
     setup = Setup(clock, request_size=1000, batch_size=500)
     setup.add(0, 400)
@@ -112,6 +120,7 @@ def test_case_13_a_batch_larger_than_a_request_goes_alone_and_ends_a_drain(clock
     assert setup.partitions() == [1]
 
 
+@pytest.mark.case("kafka-14")
 def test_case_14_muted_partitions(clock: Any) -> None:
     setup = Setup(clock, linger_ms=10)
     for _ in range(11):
@@ -124,6 +133,7 @@ def test_case_14_muted_partitions(clock: Any) -> None:
     assert setup.drain()
 
 
+@pytest.mark.case("kafka-15")
 def test_case_15_retry_backoff(clock: Any) -> None:
     setup = Setup(clock, linger_ms=1000, retry_backoff_ms=10_000, retry_backoff_max_ms=10_000)
     setup.add(0)
@@ -139,6 +149,7 @@ def test_case_15_retry_backoff(clock: Any) -> None:
     assert setup.partitions() == [0]
 
 
+@pytest.mark.case("kafka-16-17")
 @pytest.mark.parametrize("has_leader_change", [False, True])
 def test_cases_16_and_17_exponential_retry_backoff_and_leader_change(clock: Any, has_leader_change: bool) -> None:
     setup = Setup(clock, linger_ms=0, retry_backoff_ms=100, retry_backoff_max_ms=1_000)
@@ -160,6 +171,7 @@ def test_cases_16_and_17_exponential_retry_backoff_and_leader_change(clock: Any,
         assert setup.drain(node) == [batch]
 
 
+@pytest.mark.case("kafka-18")
 def test_case_18_flush(clock: Any) -> None:
     setup = Setup(clock, batch_size=8192)
     for number in range(100):
@@ -179,6 +191,7 @@ def test_case_18_flush(clock: Any) -> None:
     assert setup.ready() == set()
 
 
+@pytest.mark.case("kafka-18")
 def test_case_18_flush_waits_for_what_was_incomplete_and_its_parts(clock: Any) -> None:
     setup = Setup(clock, batch_size=200)
     setup.add(0)
@@ -206,6 +219,7 @@ def test_case_18_flush_waits_for_what_was_incomplete_and_its_parts(clock: Any) -
     assert not setup.it._flush_count
 
 
+@pytest.mark.case("kafka-18")
 def test_case_18_an_interrupted_flush_ends(clock: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     setup = Setup(clock)
     setup.add(0)
@@ -230,6 +244,7 @@ def fill(setup: Setup) -> tuple[list[RecordHandle], list[ProducerBatch]]:
     return handles, drained
 
 
+@pytest.mark.case("kafka-19")
 def test_case_19_abort_incomplete(clock: Any) -> None:
     setup = Setup(clock, batch_size=128, request_size=128 * 5)
     told: list[ReplogError | None] = []
@@ -244,6 +259,7 @@ def test_case_19_abort_incomplete(clock: Any) -> None:
         setup.add(0)
 
 
+@pytest.mark.case("kafka-20")
 def test_case_20_abort_unsent(clock: Any) -> None:
     setup = Setup(clock, batch_size=128, request_size=128 * 5)
     handles, drained = fill(setup)
@@ -255,6 +271,7 @@ def test_case_20_abort_unsent(clock: Any) -> None:
     assert not setup.it.has_undrained and setup.it.has_incomplete
 
 
+@pytest.mark.case("kafka-21")
 @pytest.mark.parametrize("is_muted", [False, True])
 def test_case_21_expired_batch_single(clock: Any, is_muted: bool) -> None:
     setup = Setup(clock, linger_ms=300, delivery_timeout_ms=3200)
@@ -274,6 +291,7 @@ def test_case_21_expired_batch_single(clock: Any, is_muted: bool) -> None:
     assert not setup.it.has_incomplete
 
 
+@pytest.mark.case("kafka-22")
 def test_case_22_expired_batches(clock: Any) -> None:
     setup = Setup(clock, linger_ms=30, delivery_timeout_ms=3200, retry_backoff_ms=100)
     for _ in range(11):
@@ -291,6 +309,7 @@ def test_case_22_expired_batches(clock: Any) -> None:
     assert setup.it.expired_batches(clock.time_ms) == []
 
 
+@pytest.mark.case("kafka-23")
 def test_case_23_split_and_reenqueue(clock: Any) -> None:
     setup = Setup(clock, batch_size=4096, request_size=4096)
     acked: list[int] = []
@@ -315,6 +334,7 @@ def test_case_23_split_and_reenqueue(clock: Any) -> None:
     assert [handle.result(0) for handle in handles] == [("orders", 0, 0, ord("a")), ("orders", 0, 1, ord("b"))]
 
 
+@pytest.mark.case("kafka-24")
 def test_case_24_split_memory_is_given_back_once(clock: Any) -> None:
     setup = Setup(clock, batch_size=1024, total=4096)
     for _ in range(10):
@@ -331,6 +351,7 @@ def test_case_24_split_memory_is_given_back_once(clock: Any) -> None:
     assert setup.pool.available_bytes == 4096
 
 
+@pytest.mark.case("kafka-25")
 def test_case_25_batches_that_fit_are_never_split(clock: Any) -> None:
     # Sizes here are exact and before compression, so no ratio has to be guessed.
     source = random.Random(0)
@@ -345,6 +366,7 @@ def test_case_25_batches_that_fit_are_never_split(clock: Any) -> None:
     assert sum(batch.row_count for batch in drained) == 500
 
 
+@pytest.mark.case("kafka-27")
 def test_case_27_ready_and_drain_while_a_batch_is_retried(clock: Any) -> None:
     setup = Setup(clock, linger_ms=0, retry_backoff_ms=1_000, retry_backoff_max_ms=1_000)
     node_100, node_101, node_102 = (replace(NODE_1, leader=number) for number in (100, 101, 102))
@@ -371,6 +393,7 @@ def test_case_27_ready_and_drain_while_a_batch_is_retried(clock: Any) -> None:
     assert setup.drain(node_102) == [batch]
 
 
+@pytest.mark.case("kafka-28")
 def test_case_28_a_node_without_partitions(clock: Any) -> None:
     setup = Setup(clock)
     assert setup.drain(NODE_2, Destination("ledger", 0, (9,), None, "none")) == []

@@ -36,6 +36,7 @@ def racing(clock: Any) -> tuple[Setup, RacingPool]:
     return setup, pool
 
 
+@pytest.mark.case("kafka-29")
 def test_case_29_two_threads_on_an_empty_queue_make_one_batch(clock: Any) -> None:
     setup, pool = racing(clock)
     inner: list[RecordHandle] = []
@@ -60,6 +61,7 @@ def test_a_close_between_the_phases_refuses_and_gives_the_buffer_back(clock: Any
     assert not setup.it.has_incomplete
 
 
+@pytest.mark.case("kafka-30")
 def test_case_30_stress() -> None:
     count, threads = 10_000, 5
     pool = BufferPool(10_240, clock=SYSTEM_CLOCK, poolable_bytes=1024)

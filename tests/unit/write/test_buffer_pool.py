@@ -42,6 +42,7 @@ def test_simple() -> None:
     assert it.available_bytes == 65_536
 
 
+@pytest.mark.case("kafka-32")
 def test_cannot_allocate_more_than_there_is() -> None:
     it = pool(1_024)
     it.allocate(1_024, 10)
@@ -51,6 +52,7 @@ def test_cannot_allocate_more_than_there_is() -> None:
     assert caught.value.code is ErrorCode.MESSAGE_TOO_LARGE
 
 
+@pytest.mark.case("kafka-33")
 def test_delayed_allocation() -> None:
     it = pool(5_120)
     it.allocate(1_024, 10)
@@ -62,6 +64,7 @@ def test_delayed_allocation() -> None:
     assert it.available_bytes == 0
 
 
+@pytest.mark.case("kafka-34")
 def test_exhausted_gives_back_what_it_had() -> None:
     it = pool(2)
     it.allocate(1, 10)
@@ -71,6 +74,7 @@ def test_exhausted_gives_back_what_it_had() -> None:
     assert (it.queued_count, it.available_bytes) == (0, 1)
 
 
+@pytest.mark.case("kafka-36")
 def test_first_come_first_served() -> None:
     it = pool(4)
     it.allocate(4, 10)
@@ -111,6 +115,7 @@ def test_next_waiter_is_served_when_the_first_gives_up() -> None:
     assert (it.queued_count, it.available_bytes) == (0, 0)
 
 
+@pytest.mark.case("kafka-38")
 def test_close_fails_all_waiters_and_new_ones() -> None:
     it = pool(1)
     it.allocate(1, 10)
@@ -179,6 +184,7 @@ def test_error_of_the_sender_leaves_the_queue_clean(clock: Any) -> None:
     assert (it.queued_count, it.available_bytes) == (0, 1)
 
 
+@pytest.mark.case("kafka-39")
 def test_stress() -> None:
     it = pool(5_120, poolable_bytes=1_024)
 
@@ -201,6 +207,7 @@ def test_stress() -> None:
 
 
 class TestBuffers:
+    @pytest.mark.case("kafka-31")
     def test_simple(self) -> None:
         it = pool(65_536, poolable_bytes=1_024)
         first = it.allocate_buffer(1_024, 10)
@@ -271,6 +278,7 @@ class TestBuffers:
         it.deallocate(2_000_000_000, second)
         assert (it.available_bytes, it.unallocated_bytes) == (20_000_000_000, 16_000_000_000)
 
+    @pytest.mark.case("kafka-37")
     def test_out_of_memory_gives_the_bytes_back_and_serves_the_next(self) -> None:
         class Poor(BufferPool):
             is_poor = True
@@ -316,6 +324,7 @@ class TestBuffers:
         assert (it.unallocated_bytes, it.available_bytes) == (1_024, 1_024)
 
 
+@pytest.mark.case("kafka-35")
 def test_second_waiter_is_served_when_the_first_is_interrupted() -> None:
     it = pool(2)
     it.allocate(1, 0)
@@ -341,6 +350,7 @@ def test_second_waiter_is_served_when_the_first_is_interrupted() -> None:
     assert (it.queued_count, it.available_bytes) == (0, 0)
 
 
+@pytest.mark.case("kafka-37")
 def test_a_clock_that_fails_while_waiting_loses_nothing() -> None:
     class Broken:
         calls = 0

@@ -30,6 +30,7 @@ from tests.unit.write.sender_setup import (
 
 
 class TestIdempotence:
+    @pytest.mark.case("kafka-43")
     def test_case_43_multiple_in_flight(self, make: Callable[..., Setup]) -> None:
         setup = make()
         assert setup.sequences is not None
@@ -44,6 +45,7 @@ class TestIdempotence:
         assert (first.result(0).offset, second.result(0).offset) == (0, 1)
         setup.check_clean()
 
+    @pytest.mark.case("kafka-44")
     def test_case_44_retried_in_order(self, make: Callable[..., Setup]) -> None:
         setup = make(replace(CONFIG, max_in_flight=3))
         assert setup.sequences is not None
@@ -62,6 +64,7 @@ class TestIdempotence:
             assert setup.last_acked_sequence() == (number if number < 2 else 3)
         assert [handle.result(0).offset for handle in handles] == [0, 1, 2, 3]
 
+    @pytest.mark.case("kafka-45")
     def test_case_45_first_fails_fatally(self, make: Callable[..., Setup]) -> None:
         setup = make()
         assert setup.sequences is not None
@@ -76,6 +79,7 @@ class TestIdempotence:
         assert second.result(0).offset == 0
         assert setup.last_acked_sequence() == 0
 
+    @pytest.mark.case("kafka-46")
     def test_case_46_out_of_order_for_the_next_batch_raises_the_epoch(self, make: Callable[..., Setup]) -> None:
         setup = make()
         setup.send_and_run()
@@ -88,6 +92,7 @@ class TestIdempotence:
         setup.answer(setup.open[0], offset=1)
         assert handle.result(0).offset == 1
 
+    @pytest.mark.case("kafka-47")
     def test_case_47_out_of_order_responses(self, make: Callable[..., Setup]) -> None:
         setup = make()
         assert setup.sequences is not None
@@ -104,6 +109,7 @@ class TestIdempotence:
             setup.answer(setup.open[0], offset=number)
         assert [handle.result(0).offset for handle in handles] == [0, 1]
 
+    @pytest.mark.case("kafka-47")
     def test_case_47_retries_are_in_order_in_whatever_order_they_come_back(self, make: Callable[..., Setup]) -> None:
         setup = make()
         for _ in range(4):
@@ -113,6 +119,7 @@ class TestIdempotence:
             setup.answer(requests[number], OUT_OF_ORDER if number else NOT_LEADER)
         assert [batch.base_sequence for batch in setup.queues[0].batches] == [0, 1, 2, 3]
 
+    @pytest.mark.case("kafka-48")
     def test_case_48_second_succeeds_first(self, make: Callable[..., Setup]) -> None:
         setup = make()
         assert setup.sequences is not None
@@ -129,6 +136,7 @@ class TestIdempotence:
         assert [handle.result(0).offset for handle in handles] == [0, 1]
         assert setup.last_acked_sequence() == 1
 
+    @pytest.mark.case("kafka-49")
     def test_case_49_expiry_of_an_unsent_batch(self, make: Callable[..., Setup]) -> None:
         setup = make()
         assert setup.sequences is not None
@@ -140,6 +148,7 @@ class TestIdempotence:
         assert not setup.has_unresolved()
         assert (setup.sequences.producer_id, setup.sequences.producer_epoch) == ("me", 0)
 
+    @pytest.mark.case("kafka-50")
     def test_case_50_expired_first_batch_and_those_behind_it_succeed(self, make: Callable[..., Setup]) -> None:
         setup = make()
         assert setup.sequences is not None
@@ -179,6 +188,7 @@ class TestIdempotence:
         setup.answer(setup.open[0], offset=0)
         assert second.result(0).offset == 0
 
+    @pytest.mark.case("kafka-51")
     def test_case_51_expiry_of_all_sent_batches(self, make: Callable[..., Setup]) -> None:
         setup = make()
         assert setup.sequences is not None
@@ -196,6 +206,7 @@ class TestIdempotence:
         assert setup.sequences.producer_epoch == 1
         assert setup.next_sequence() == 0
 
+    @pytest.mark.case("kafka-52")
     def test_case_52_duplicate_sequence_is_success(self, make: Callable[..., Setup]) -> None:
         setup = make()
         assert setup.sequences is not None
@@ -210,10 +221,12 @@ class TestIdempotence:
         assert setup.last_acked_sequence() == 1
         assert setup.last_acked_offset() == 1_000
 
+    @pytest.mark.case("kafka-57")
     def test_case_57_sequences_wrap(self) -> None:
         assert increment_sequence(SEQUENCE_MAX, 1) == 0
         assert increment_sequence(SEQUENCE_MAX, 10) == 9
 
+    @pytest.mark.case("kafka-57")
     def test_case_57_a_producer_goes_on_behind_the_wrap(self, make: Callable[..., Setup]) -> None:
         setup = make()
         assert setup.sequences is not None
@@ -231,6 +244,7 @@ class TestIdempotence:
         assert [handle.result(0).offset for handle in handles] == [0, 2]
         assert setup.last_acked_sequence() == 0
 
+    @pytest.mark.case("kafka-58")
     def test_case_58_unknown_producer_behind_retention(self, make: Callable[..., Setup]) -> None:
         setup = make()
         assert setup.sequences is not None

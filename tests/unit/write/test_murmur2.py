@@ -8,6 +8,8 @@ import pytest
 
 from spark_replog.write.murmur2 import CHUNK_ROW_COUNT, murmur2_array, partitions_of
 
+pytestmark = pytest.mark.case("kafka-1")
+
 VECTORS = [
     (b"21", -973932308),
     (b"foobar", -790332482),

@@ -83,6 +83,7 @@ class Setup:
         return handle.batch_result.topic_partition.partition
 
 
+@pytest.mark.case("kafka-1")
 @pytest.mark.parametrize("key", VECTORS, ids=lambda key: repr(key[:20]))
 def test_case_1_murmur2_of_one_key(key):
     signed = VECTORS[key]
@@ -98,6 +99,7 @@ def test_one_key_and_a_column_agree():
     assert [murmur2(key) for key in keys] == murmur2_array(pa.array(keys, pa.binary())).tolist()
 
 
+@pytest.mark.case("kafka-3")
 def test_case_3_uniform_sticky():
     """Kafka's partitions; a batch of batch.size is full at once here, so a draw comes one append earlier."""
     setup = Setup()
@@ -133,6 +135,7 @@ def test_bytes_of_a_partition_are_shared_evenly_in_the_long_run():
     assert max(totals) - min(totals) < 600
 
 
+@pytest.mark.case("kafka-4")
 def test_case_4_adaptive():
     setup = Setup()
     setup.sticky.update_loads([1, 7, 2])
@@ -156,6 +159,7 @@ def test_without_a_time_out_every_node_is_available():
     assert availability.is_available(NODES[0], 10**9)
 
 
+@pytest.mark.case("kafka-5")
 def test_case_5_adaptive_weights():
     setup = Setup(partitions=4)
     setup.sticky = StickyPartitioner([*setup.queues, setup.queues[0]], range(5), 1_024, setup.draws)
@@ -176,6 +180,7 @@ def test_two_partitions_are_weighed_and_a_node_is_away_behind_its_time_out_only(
     assert [availability.is_available(NODES[0], now_ms) for now_ms in (1, 2)] == [True, False]
 
 
+@pytest.mark.case("kafka-26")
 def test_case_26_a_round_of_small_records_makes_one_fractional_batch():
     """testBuiltInPartitionerFractionalBatches: the switch does not scatter a round over partitions."""
     setup = Setup(batch_size_bytes=512)
@@ -202,6 +207,7 @@ def test_even_queues_and_a_switched_off_adaption_draw_uniformly(lengths):
     assert [fixed.sticky._draw() for _ in range(3)] == [1, 2, 0]
 
 
+@pytest.mark.case("kafka-6")
 def test_case_6_partitions_without_leader_are_left_out_unless_all_are():
     setup = Setup(available=[1])
     assert {setup.sticky._draw() for _ in range(10)} == {1}

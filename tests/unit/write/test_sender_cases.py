@@ -22,6 +22,7 @@ from tests.unit.write.sender_setup import (
 
 
 class TestWithoutIdempotence:
+    @pytest.mark.case("kafka-40")
     def test_case_40_retries(self, make: Callable[..., Setup]) -> None:
         setup = make(replace(CONFIG, retries=1), idempotent=False)
         handle = setup.send_and_run()
@@ -69,6 +70,7 @@ class TestWithoutIdempotence:
         assert "records for orders-0 wait" in caplog.text and "delivery.timeout.ms (9000)" in caplog.text
         assert str(DISCONNECT) in caplog.text
 
+    @pytest.mark.case("kafka-41")
     def test_case_41_one_in_flight_keeps_order_over_a_leader_change(self, make: Callable[..., Setup]) -> None:
         setup = make(replace(CONFIG, max_in_flight=1), idempotent=False)
         setup.send_and_run()
@@ -81,6 +83,7 @@ class TestWithoutIdempotence:
         (second,) = setup.open
         assert second.destination == NODES[1]
 
+    @pytest.mark.case("kafka-42")
     def test_case_42_acks_0(self, make: Callable[..., Setup]) -> None:
         setup = make(replace(CONFIG, acks=0), idempotent=False)
         handle = setup.send_and_run()
@@ -102,6 +105,7 @@ class TestWithoutIdempotence:
         assert setup.delivery.delivered == []
         setup.check_clean()
 
+    @pytest.mark.case("kafka-53")
     def test_case_53_a_response_behind_the_delivery_timeout_is_ignored(self, make: Callable[..., Setup]) -> None:
         setup = make(idempotent=False)
         handle = setup.send_and_run()
@@ -123,6 +127,7 @@ class TestWithoutIdempotence:
         assert f"Its last attempt failed: [{DISCONNECT.code.name}] {DISCONNECT.args[0]}" in str(error)
         assert "may still be appended" not in str(error)
 
+    @pytest.mark.case("kafka-54")
     def test_case_54_an_expired_batch_keeps_its_partition_muted_until_its_response(
         self, make: Callable[..., Setup]
     ) -> None:
@@ -142,6 +147,7 @@ class TestWithoutIdempotence:
         setup.answer(setup.delivery.delivered[1], offset=4)
         assert second.result(0).offset == 4
 
+    @pytest.mark.case("kafka-55")
     def test_case_55_record_errors(self, make: Callable[..., Setup]) -> None:
         setup = make(idempotent=False)
         setup.send(count=5)
@@ -162,12 +168,14 @@ class TestWithoutIdempotence:
         assert "a record is invalid" in texts[3]
         assert "other records of its batch are invalid" in texts[1]
 
+    @pytest.mark.case("kafka-55")
     def test_case_55_a_lone_record_fails_with_the_error_of_its_batch(self, make: Callable[..., Setup]) -> None:
         setup = make(idempotent=False)
         handle = setup.send_and_run()
         setup.answer(setup.open[0], INVALID, record_errors={0: "text"})
         assert handle.exception(0) is INVALID
 
+    @pytest.mark.case("kafka-56")
     def test_case_56_append_from_an_expiry_callback(self, make: Callable[..., Setup]) -> None:
         setup = make(idempotent=False)
         setup.accumulator.mute([TP[0]])

@@ -30,6 +30,8 @@ from spark_replog.write.sender import Sender
 from spark_replog.write.sequences import ProducerSequences
 from spark_replog.write.transport import PutTransport
 
+pytestmark = pytest.mark.case("producer-eight-threads-failing-roots")
+
 THREADS = 8
 RECORDS = 400
 PARTITIONS = 4

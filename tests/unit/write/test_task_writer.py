@@ -19,6 +19,8 @@ from spark_replog.testing.faulty_store import FaultRates, FaultyStore
 from spark_replog.write.task_writer import TaskResult, TaskWriter, pool_bytes_of
 from tests.unit.write.support import HEADERS, QUICK, Task, batch, written
 
+pytestmark = pytest.mark.case("kafka-68")
+
 
 class TestContent:
     def test_rows_keep_their_order_within_a_partition(self, make_task: Callable[..., Task]) -> None:
@@ -133,6 +135,7 @@ class TestContent:
 
 
 class TestCost:
+    @pytest.mark.guarantee("G9")
     def test_partitions_cost_no_more_than_one(self, make_task: Callable[..., Task]) -> None:
         for partitions in (1, 64):
             task = make_task(partitions=partitions)
@@ -140,6 +143,7 @@ class TestCost:
             assert len(task.values(result)) == partitions
             assert task.brokers.put_count() == 3
 
+    @pytest.mark.guarantee("G9")
     def test_five_brokers_have_at_most_ten_sets(
         self, make_task: Callable[..., Task], make_topic: Callable[..., TopicPlan]
     ) -> None:
