@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from enum import Enum
 
-from spark_replog.errors import ErrorCode, ReplogError
+from spark_replog.errors import ErrorCode, ReplogError, RetriableError
 
 _LOG = logging.getLogger(__name__)
 
@@ -67,4 +67,14 @@ def offset_changed(topic: str, partition: int, position: int, end: int) -> str:
     )
 
 
-__all__ = ["Loss", "LossPolicy", "offset_changed", "removed_offsets"]
+def undecided_tail(topic: str) -> RetriableError:
+    """Return the error for a log that ends before a known position while too few roots answer."""
+    return RetriableError(
+        ErrorCode.REPLOG_TAIL_UNDECIDED,
+        f"topic '{topic}': too few metadata roots answer to tell where the log ends, so it is not known whether rows "
+        "are lost. Bring the roots back, then start the query again.",
+        topic=topic,
+    )
+
+
+__all__ = ["Loss", "LossPolicy", "offset_changed", "removed_offsets", "undecided_tail"]

@@ -10,7 +10,7 @@ from spark_replog.cluster.quota_manager import ClientQuotaManager
 from spark_replog.read.fetch_plan import in_log_order
 from spark_replog.spark.messages import ReadPartition, ReadRange
 from spark_replog.spark.options import SourceOptions
-from spark_replog.spark.source.data_loss import Loss, LossPolicy, offset_changed, removed_offsets
+from spark_replog.spark.source.data_loss import Loss, LossPolicy, offset_changed, removed_offsets, undecided_tail
 from spark_replog.spark.source.splitting import OffsetRange, coalesce, split_ranges
 from spark_replog.spark.source.topics import LogView, plan_range
 
@@ -19,7 +19,9 @@ def check_ranges(ranges: Iterable[OffsetRange], view: LogView, losses: LossPolic
     """Return the ranges cut down to what the log holds now.
 
     Raises:
-        ReplogError: REPLOG_DATA_LOSS: a range begins before the log or ends behind its high watermark.
+        ReplogError: REPLOG_DATA_LOSS: a range begins before the log or ends after its high watermark.
+        RetriableError: REPLOG_TAIL_UNDECIDED: it ends after the high watermark that is known while too few roots
+            answer.
     """
     result: list[OffsetRange] = []
     for item in ranges:
@@ -34,6 +36,8 @@ def check_ranges(ranges: Iterable[OffsetRange], view: LogView, losses: LossPolic
                 + removed_offsets(log_start, is_trimmed=key in view.trimmed),
             )
         if max(item.start, item.end) > high_watermark:
+            if key.topic in view.unclear:
+                raise undecided_tail(key.topic)
             losses.report(
                 Loss.PARTITION_OFFSET_CHANGED,
                 offset_changed(key.topic, key.partition, max(item.start, item.end), high_watermark),

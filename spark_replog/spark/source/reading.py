@@ -6,13 +6,14 @@ import logging
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from spark_replog.errors import ReplogError, command_line
+from spark_replog.errors import DataLossError, ReplogError, command_line
 from spark_replog.log.codec.data_object import join_batches
 from spark_replog.read.fetch_plan import FetchSlice, in_log_order, plan_fetch
 from spark_replog.read.fetcher import BATCH_SIZE_BYTES_MIN, Fetcher
 from spark_replog.spark.compat import freeze_garbage_once
 from spark_replog.spark.messages import ReadPartition, ReadRange
 from spark_replog.spark.options import SourceOptions
+from spark_replog.spark.source.data_loss import undecided_tail
 from spark_replog.storage.brokers import shared_brokers
 
 if TYPE_CHECKING:
@@ -24,12 +25,15 @@ _LOG = logging.getLogger(__name__)
 def read_partition(partition: ReadPartition, options: SourceOptions) -> Iterator[pa.RecordBatch]:
     """Yield a task's rows as Arrow batches of the declared schema.
 
-    Only when every copy of an object failed is the ledger folded and the rest of the SAME offsets
-    planned anew: a repair may have put them elsewhere meanwhile.
+    The ledger is folded only after a read failed on every copy of an object. The remaining offsets, the SAME ones,
+    are then planned again: a repair may have moved them.
+
+    With ``failOnDataLoss=false``, offsets whose loss is proved are skipped and logged. An outage always fails the
+    task: Spark repeats it, and its rows stay due.
 
     Raises:
-        ReplogError: CORRUPT_MESSAGE, KAFKA_STORAGE_ERROR or REPLOG_DATA_LOSS: rows that are due cannot
-            be read from anywhere.
+        DataLossError: CORRUPT_MESSAGE or REPLOG_DATA_LOSS: rows are lost.
+        ReplogError: rows cannot be read now.
     """
     freeze_garbage_once()
     batches = _TaskRead(partition, options).batches()
@@ -37,7 +41,7 @@ def read_partition(partition: ReadPartition, options: SourceOptions) -> Iterator
 
 
 class _TaskRead:
-    """One task's reading: where each partition stands, so that the rest can be planned anew."""
+    """One task's reading. Knows how far each partition was read, so that the rest can be planned again."""
 
     def __init__(self, partition: ReadPartition, options: SourceOptions) -> None:
         self._partition = partition
@@ -48,58 +52,71 @@ class _TaskRead:
     def batches(self) -> Iterator[pa.RecordBatch]:
         try:
             yield from self._fetch(self._partition.slices)
-            return
         except ReplogError as error:
-            _LOG.warning("planning %s anew: %s", self._rest(), error)
-        try:
-            yield from self._fetch(self._plan_again())
-            return
-        except ReplogError:
-            if self._options.fail_on_data_loss:
-                raise
-        yield from self._what_exists()
+            _LOG.warning("the rest of the task is planned again: %s", error)
+            slices = self._plan_again()
+            yield from self._fetch(slices) if self._options.fail_on_data_loss else self._fetch_existing(slices)
+        waited_ms, quota = self._fetcher.stats.throttle_time_ms, self._partition.quota
+        if waited_ms and quota is not None:  # a task has no metrics: only this line explains why it is slow
+            _LOG.warning(
+                "this task waited %d ms: its reads are above its reader's consumer_byte_rate of %d. See: %s",
+                waited_ms, quota.limit_per_second, command_line(self._options.store.path, "quota", "describe"),
+            )  # fmt: skip
 
     def _fetch(self, slices: Iterable[FetchSlice]) -> Iterator[pa.RecordBatch]:
         for batch in self._fetcher.fetch(slices, include_headers=self._options.include_headers):
             key = batch.column(2)[0].as_py(), batch.column(3)[0].as_py()
             self._done[key] = batch.column(4)[0].as_py() + batch.num_rows
             yield batch
-        waited_ms, quota = self._fetcher.stats.throttle_time_ms, self._partition.quota
-        if waited_ms and quota is not None:  # a task has no metrics: this line is all that tells why it is slow
-            _LOG.warning(
-                "this task waited %d ms: its reads are above its reader's consumer_byte_rate of %d. See: %s",
-                waited_ms, quota.limit_per_second, command_line(self._options.store.path, "quota", "describe"),
-            )  # fmt: skip
-
-    def _rest(self) -> list[ReadRange]:
-        """Return what is still to be read."""
-        rest = [
-            item._replace(start=max(item.start, self._done.get((item.topic, item.partition), 0)))
-            for item in self._partition.ranges
-        ]
-        return [item for item in rest if item.start < item.end]
 
     def _plan_again(self) -> tuple[FetchSlice, ...]:
+        """Fold the ledgers and plan what was not read yet.
+
+        Offsets that a complete fold no longer has keep the slices that were planned first: their bytes may remain.
+
+        Raises:
+            ReplogError: REPLOG_DATA_LOSS: such offsets, with ``failOnDataLoss``; or the store cannot be asked.
+        """
         cluster = self._options.store.cluster()
-        plans = []
+        self._fetcher = Fetcher(shared_brokers(cluster.brokers), quota=self._partition.quota)
         for ledger_id in {item.ledger_id for item in self._partition.ranges}:
             cluster.topic_ledger(ledger_id).refresh()
-        for item in self._rest():
+        plans = []
+        for item in self._partition.ranges:
+            start = max(item.start, self._done.get((item.topic, item.partition), 0))
             ledger = cluster.topic_ledger(item.ledger_id)
-            with ledger.lock:
-                plans.append(plan_fetch(ledger.state, item.topic, item.topic_id, item.partition, item.start, item.end))
+            try:
+                with ledger.lock:
+                    plan = plan_fetch(ledger.state, item.topic, item.topic_id, item.partition, start, item.end)
+            except ReplogError as error:
+                if ledger.is_tail_unclear:
+                    raise undecided_tail(item.topic) from error
+                if self._options.fail_on_data_loss:
+                    raise
+                plan = self._first_plan(item, start)
+            plans.append(plan)
         return in_log_order(plans)
 
-    def _what_exists(self) -> Iterator[pa.RecordBatch]:
-        """Yield the rest of the sections that some root still holds; say which offsets are skipped."""
-        for item in self._partition.slices:
-            start = max(self._done.get((item.topic, item.partition), 0), item.start_offset)
-            if start >= item.end_offset:
-                continue
+    def _first_plan(self, item: ReadRange, start: int) -> tuple[FetchSlice, ...]:
+        """Return the slices that the driver planned, without the rows before an offset."""
+        return tuple(
+            each._replace(start_offset=max(start, each.start_offset))
+            for each in self._partition.slices
+            if (each.topic_id, each.partition) == (item.topic_id, item.partition) and each.end_offset > start
+        )
+
+    def _fetch_existing(self, slices: Iterable[FetchSlice]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows that a root still holds; log the offsets that are skipped.
+
+        Raises:
+            ReplogError: whether rows are lost is not proved.
+        """
+        for item in slices:
             try:
-                yield from self._fetch((item._replace(start_offset=start),))
-            except ReplogError as error:
-                _LOG.warning("[REPLOG_DATA_LOSS] offsets %d to %d of %s-%d cannot be read and are skipped: %s",
+                yield from self._fetch((item,))
+            except DataLossError as error:
+                start = max(self._done.get((item.topic, item.partition), 0), item.start_offset)
+                _LOG.warning("[REPLOG_DATA_LOSS] offsets %d to %d (exclusive) of %s-%d are lost and skipped: %s",
                              start, item.end_offset, item.topic, item.partition, error)  # fmt: skip
 
 
