@@ -51,6 +51,18 @@ def read_only(self, key, data, **more):
     raise ReplogError(ErrorCode.REPLOG_STORE_REFUSED, "the root is read-only.", url=self.url)
 
 
+def no_answer(monkeypatch, part, code):
+    """Make every get of a key with this part fail."""
+    get = PosixStore.get
+
+    def answer(self, key, **range_):
+        if part in key:
+            raise RetriableError(code, "the token has expired. Renew it.", url=self.url)
+        return get(self, key, **range_)
+
+    monkeypatch.setattr(PosixStore, "get", answer)
+
+
 def damage(file):
     file.chmod(0o644)
     data = bytearray(file.read_bytes())
@@ -85,25 +97,15 @@ def test_an_object_absent_from_one_root_and_out_of_reach_on_the_others_is_not_lo
 
 @pytest.mark.parametrize("code", [ErrorCode.REPLOG_STORE_REFUSED, ErrorCode.REPLOG_STORE_UNAVAILABLE])
 def test_a_task_with_expired_credentials_or_a_timeout_fails(source, planned, monkeypatch, code):
-    get = PosixStore.get
-
-    def refused(self, key, **range_):
-        if key.endswith(".arrow"):
-            raise RetriableError(code, "the token has expired. Renew it.", url=self.url)
-        return get(self, key, **range_)
-
-    monkeypatch.setattr(PosixStore, "get", refused)
+    no_answer(monkeypatch, ".arrow", code)
     fails(source, planned)
 
 
-def test_a_task_that_cannot_ask_the_ledger_whether_rows_moved_fails(source, planned):
-    """Every copy is damaged, and too few roots answer to look for a repaired one."""
+def test_a_task_that_cannot_ask_the_ledger_whether_rows_moved_fails(source, planned, monkeypatch):
+    """Every copy is damaged, and no root answers to look for a repaired one."""
     for file in copies(source, 1):
         damage(file)
-    for root in roots(source)[1:]:
-        for journal in root.glob("ledgers/*/journal"):
-            shutil.rmtree(journal)
-        (root / "replog.json").unlink()
+    no_answer(monkeypatch, "/journal/", ErrorCode.REPLOG_STORE_UNAVAILABLE)
     fails(source, planned)
 
 
