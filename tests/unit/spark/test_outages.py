@@ -43,7 +43,9 @@ def roots(source):
 
 def copies(source, number):
     """The copies of the numbered object, in the order in which they were written."""
-    files = [sorted(root.glob("ledgers/*/data/*/*.arrow"), key=lambda file: file.stat().st_mtime) for root in roots(source)]
+    files = [
+        sorted(root.glob("ledgers/*/data/*/*.arrow"), key=lambda file: file.stat().st_mtime) for root in roots(source)
+    ]
     return [each[number] for each in files]
 
 
