@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import runpy
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,14 @@ def test_all_of_kafkas_cases_and_all_guarantees_are_listed() -> None:
 
     assert set(range(1, 125)) - numbers == set()
     assert {f"G{number}" for number in range(1, 11)} <= set(case_tables.listed_ids())
+
+
+def test_generated_pages_are_up_to_date() -> None:
+    generate = runpy.run_path(str(ROOT / "docs" / "generate.py"))
+
+    for name, made in generate["PAGES"].items():
+        page = (ROOT / "docs" / name).read_text(encoding="utf-8")
+        assert made(page) == page, "run: python docs/generate.py"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -179,6 +179,18 @@ def test_no_leftovers(path):
     assert not re.search(r"""["'](/root/|/Users/|/work/|/tmp/venv)""", text), "a machine's own path"
 
 
+@pytest.mark.parametrize("path", SOURCES, ids=name_of)
+def test_messages_name_no_file_that_the_wheel_lacks(path):
+    """A page of docs/ may stand in a docstring of the library, not in what a command or an error prints."""
+    nodes = list(ast.walk(tree(path)))
+    if not name_of(path).startswith("spark_replog/cli/"):  # its docstrings are help texts
+        holders = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+        docstrings = {id(node.body[0].value) for node in nodes if isinstance(node, holders) and ast.get_docstring(node)}
+        nodes = [node for node in nodes if id(node) not in docstrings]
+    texts = [node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    assert [text for text in texts if re.search(r"\bdocs/|\b\w+\.md\b", text)] == []
+
+
 @pytest.mark.guarantee("G6")
 def test_only_these_delete_from_a_root():
     """What is not in this list cannot delete what an entry names."""
@@ -216,9 +228,12 @@ def test_no_key_stands_in_both_package_files():
     assert not keys & (set(project["project"]) | set(project["build-system"]))
 
 
+PACKAGED = ("pyproject.toml", "setup.cfg", "README.md", "spark_replog/errors.toml")
+
+
 def test_wheel_is_pure_and_whole(tmp_path):
     copy = tmp_path / "checkout"
-    for path in [*SOURCES, *(ROOT / name for name in ("pyproject.toml", "setup.cfg", "README.md"))]:
+    for path in [*SOURCES, *(ROOT / name for name in PACKAGED)]:
         target = copy / path.relative_to(ROOT)
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(path.read_bytes())
@@ -247,7 +262,7 @@ def test_wheel_is_pure_and_whole(tmp_path):
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
     assert {name_of(path) for path in SOURCES} <= names
-    assert {"spark_replog/py.typed", "pyspark_replog/py.typed"} <= names
+    assert {"spark_replog/py.typed", "spark_replog/errors.toml", "pyspark_replog/py.typed"} <= names
     assert not any(name.startswith(("tests/", "integration/", "benchmarks/")) for name in names)
 
 

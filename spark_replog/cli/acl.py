@@ -34,7 +34,7 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 @click.group("acl")
 @global_options
 def acl() -> None:
-    """Say who may do what. Storage credentials are the real boundary: docs/security.md."""
+    """Grant and deny operations to principals. ACLs are advisory: storage credentials enforce access."""
 
 
 def _resource_options(command: _Command) -> _Command:

@@ -298,10 +298,15 @@ def store_checks(path: str, options: Mapping[str, str]) -> Iterator[Check]:
             yield _store_failure(name, error)
             continue
         if report.warnings:
-            yield Check(name, "warn", f"{brokers.url(broker)}: {'; '.join(report.warnings)}", "See docs/errors.md.")
+            yield Check(
+                name,
+                "warn",
+                f"{brokers.url(broker)}: {'; '.join(report.warnings)}",
+                "Use a store that supports create-if-absent.",
+            )
         else:
             yield Check(name, "ok", f"{brokers.url(broker)}: create-if-absent holds")
 
 
 def _store_failure(name: str, error: ReplogError) -> Check:
-    return Check(name, "critical", str(error), f"docs/errors.md, {error.code.name}.")
+    return Check(name, "critical", str(error), f"Run: replog explain {error.code.name}")

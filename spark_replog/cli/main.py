@@ -40,6 +40,7 @@ _COMMANDS = {
         "doctor",
         "Find the usual traps on this machine and say the remedy.",
     ),
+    "explain": ("spark_replog.cli.explain", "explain", "Explain an error code: meaning, state, remedy."),
     "demo": ("spark_replog.demo.demo", "demo", "Stream a real table into a 3-broker store and back."),
 }
 

@@ -58,7 +58,7 @@ def produce(topic: str, files: tuple[str, ...], **given: Any) -> int:
         **key_values("-c", given["config"]),
     }
     if config.get("transactional.id"):
-        raise click.UsageError("-c transactional.id needs a program that begins and commits: see docs/producer.md")
+        raise click.UsageError("-c transactional.id: transactions need a program that begins and commits them")
     headers = named_values("-H", given["headers"], "NAME=VALUE")
     if not all(_is_text(name) for name, _ in headers):
         raise click.UsageError("-H has a name that is no UTF-8, and a header's name is text")

@@ -20,7 +20,7 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 @click.group("quota")
 @global_options
 def quota() -> None:
-    """Bound how fast clients write and read: docs/quotas.md."""
+    """Limit how fast clients write and read, in bytes per second."""
 
 
 def _entity_options(command: _Command) -> _Command:

@@ -82,7 +82,7 @@ def unknown_option_error(
         return InvalidConfigError(code, f"kafka option '{plain.lower()}' is not supported. {_REFUSED[plain.lower()]}")
     by_lower = {candidate.lower(): candidate for candidate in known}
     near = difflib.get_close_matches(plain.lower(), by_lower, n=1, cutoff=0.6)
-    remedy = f"Did you mean '{by_lower[near[0]]}'?" if near else "docs/configuration.md lists every option."
+    remedy = f"Did you mean '{by_lower[near[0]]}'?" if near else "'replog explain --settings' lists all settings."
     return InvalidConfigError(code, f"unknown option '{name}'. {remedy}")
 
 

@@ -148,7 +148,8 @@ SOURCE_KEYS = (
         None,
         "bool",
         "Batch reads only, Spark 4.1 and up with spark.sql.python.filterPushdown.enabled: open only the sections "
-        "that filters on topic, partition, offset and timestamp can match. One query per load(): recipes.md says why.",
+        "that filters on topic, partition, offset and timestamp can match. Spark plans a source once per load(), "
+        "so run one query per load().",
     ),
     ConfigKey(
         "maxPartitions",

@@ -1,0 +1,153 @@
+"""``replog explain``: describe error codes and settings from data that the package carries."""
+
+from __future__ import annotations
+
+import textwrap
+import tomllib
+from dataclasses import dataclass
+from difflib import get_close_matches
+from importlib.resources import files
+from typing import Any
+
+import click
+
+from spark_replog.cli.output import act_on_each, emit, table
+from spark_replog.cli.settings import current_settings, global_options
+from spark_replog.config import CONFIG_KEYS, ConfigKey, normalise_key
+from spark_replog.errors import ErrorCode, NotFoundError
+
+_TEXT_WIDTH = 100
+_OWN_CODES_FROM = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """The description of one error code.
+
+    Attributes:
+        code: name and number.
+        section: heading that the code is listed under.
+        meaning: what happened.
+        state: what the error leaves in the log and on storage.
+        remedy: what to do.
+    """
+
+    code: ErrorCode
+    section: str
+    meaning: str
+    state: str
+    remedy: str
+
+    @property
+    def kafka_number(self) -> int | None:
+        """Return Kafka's number of the error, None for an error that Kafka does not have."""
+        return self.code.value if self.code.value < _OWN_CODES_FROM else None
+
+
+def entries() -> dict[ErrorCode, Entry]:
+    """Return the description of each code, in the order of the page. Reads a file of the package."""
+    found = tomllib.loads(files("spark_replog").joinpath("errors.toml").read_text(encoding="utf-8"))
+    return {ErrorCode[name]: Entry(ErrorCode[name], **fields) for name, fields in found.items()}
+
+
+@click.command("explain")
+@global_options
+@click.argument("names", nargs=-1, metavar="[CODE | SETTING]...")
+@click.option("--settings", "is_settings", is_flag=True, help="List all settings instead of all error codes.")
+def explain(names: tuple[str, ...], is_settings: bool) -> int:
+    """Explain error codes and settings; without a name, list all codes.
+
+    CODE is a name such as NOT_ENOUGH_REPLICAS, or a number. SETTING is a name such as linger.ms.
+    """
+    settings = current_settings()
+    if names and is_settings:
+        raise click.UsageError("give names or --settings, not both")
+    if names:
+        items = [item for word in names for item in act_on_each("name", (word,), _find)]
+        return emit("explain", items, settings, text="\n\n".join(_text(item) for item in items if item["ok"]))
+    if is_settings:
+        items = [_setting_item(key) for key in CONFIG_KEYS]
+        columns = ("setting", "usedBy", "default", "unit")
+        text = table(["SETTING", "USED BY", "DEFAULT", "UNIT"], [[item[name] for name in columns] for item in items])
+        return emit("explain", items, settings, text=text)
+    items = [_item(entry) for entry in entries().values()]
+    rows = [(item["code"], str(item["number"]), item["meaning"].split(". ")[0]) for item in items]
+    return emit("explain", items, settings, text=table(["CODE", "NUMBER", "MEANING"], rows))
+
+
+def _find(word: str) -> dict[str, Any]:
+    """Return the item of a code, or of a setting with all places that use it.
+
+    Raises:
+        NotFoundError: INVALID_REQUEST when it is neither.
+    """
+    wanted = word.strip().strip("[]").upper()
+    for code, entry in entries().items():
+        if wanted in (code.name, str(code.value)):
+            return _item(entry)
+    name = normalise_key(word.strip()).lower()
+    keys = [key for key in CONFIG_KEYS if key.name.lower() == name]
+    if keys:
+        return {"setting": keys[0].name, "uses": [_setting_item(key) for key in keys], "ok": True}
+    known = {each.lower(): each for each in (*ErrorCode.__members__, *(key.name for key in CONFIG_KEYS))}
+    near = get_close_matches(word.lower(), known, n=1)
+    hint = f"Did you mean {known[near[0]]}?" if near else "'replog explain' lists all codes, '--settings' all settings."
+    raise NotFoundError(ErrorCode.INVALID_REQUEST, f"no error code or setting '{word}'. {hint}")
+
+
+def _item(entry: Entry) -> dict[str, Any]:
+    return {
+        "code": entry.code.name,
+        "number": entry.code.value,
+        "kafkaNumber": entry.kafka_number,
+        "meaning": entry.meaning,
+        "state": entry.state,
+        "remedy": entry.remedy,
+        "ok": True,
+    }
+
+
+def _setting_item(key: ConfigKey) -> dict[str, Any]:
+    return {
+        "setting": key.name,
+        "usedBy": key.group,
+        "default": _default_of(key),
+        "kafkaDefault": key.kafka_default,
+        "unit": key.unit,
+        "description": key.doc,
+    }
+
+
+def _default_of(key: ConfigKey) -> str | None:
+    """Return the default as a user types it."""
+    if key.choices is not None:
+        return next((word for word, value in key.choices.items() if value == key.default), None)
+    if key.default is None:
+        return None
+    return str(key.default).lower() if key.unit == "bool" else str(key.default)
+
+
+def _text(item: dict[str, Any]) -> str:
+    if "setting" in item:
+        return "\n\n".join(_setting_text(use) for use in item["uses"])
+    origin = "Kafka's number" if item["kafkaNumber"] is not None else "not a Kafka error"
+    fields = (("Meaning:", item["meaning"]), ("State:", item["state"]), ("Remedy:", item["remedy"]))
+    return "\n".join([f"{item['code']} ({item['number']}, {origin})", *(_field(*each) for each in fields)])
+
+
+def _setting_text(use: dict[str, Any]) -> str:
+    default = "not set" if use["default"] is None else use["default"]
+    kafka = "" if use["kafkaDefault"] is None else f" (Kafka: {use['kafkaDefault'] or 'not set'})"
+    fields = (("Default:", f"{default}{kafka}"), ("Effect:", use["description"]))
+    return "\n".join([f"{use['setting']} ({use['usedBy']}, {use['unit']})", *(_field(*each) for each in fields)])
+
+
+def _field(label: str, text: str) -> str:
+    return textwrap.fill(
+        text,
+        _TEXT_WIDTH,
+        initial_indent=f"  {label:9}",
+        subsequent_indent=" " * 11,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )

@@ -1,0 +1,48 @@
+"""``replog explain``: codes and settings, from what the package carries."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_replog.config import CONFIG_KEYS
+from spark_replog.errors import ErrorCode
+
+
+@pytest.mark.parametrize("word", ["NOT_ENOUGH_REPLICAS", "not_enough_replicas", "[NOT_ENOUGH_REPLICAS]", "19"])
+def test_a_code_is_found_by_name_and_number(replog, word):
+    answer = replog("explain", word, "-f", "json")
+    (item,) = answer.items
+    assert answer.exit_code == 0
+    assert (item["code"], item["number"], item["kafkaNumber"]) == ("NOT_ENOUGH_REPLICAS", 19, 19)
+    assert "min.insync.replicas" in item["meaning"]
+    text = replog("explain", word).out
+    assert all(word in text for word in item["remedy"].split())
+
+
+def test_an_own_code_has_no_kafka_number(replog):
+    (item,) = replog("explain", "REPLOG_NO_QUORUM", "-f", "json").items
+    assert (item["number"], item["kafkaNumber"]) == (1013, None)
+
+
+def test_each_use_of_a_setting_is_shown(replog):
+    (item,) = replog("explain", "kafka.request.timeout.ms", "-f", "json").items
+    assert item["setting"] == "request.timeout.ms"
+    assert {"producer", "coordinator"} <= {use["usedBy"] for use in item["uses"]}
+    (acks,) = replog("explain", "acks", "-f", "json").items
+    assert acks["uses"][0]["default"] == "all"
+    assert "default: all" in replog("explain", "acks").out.lower()
+
+
+def test_an_unknown_name_gets_the_nearest_one(replog):
+    answer = replog("explain", "lingerms", "linger.ms", "-f", "json")
+    assert answer.exit_code == 1
+    assert [item["ok"] for item in answer.items] == [False, True]
+    assert (answer.items[0]["error"], "linger.ms" in answer.items[0]["message"]) == ("INVALID_REQUEST", True)
+
+
+def test_without_a_name_all_are_listed(replog):
+    codes = replog("explain", "-f", "json").items
+    assert {item["code"] for item in codes} == set(ErrorCode.__members__)
+    settings = replog("explain", "--settings", "-f", "json").items
+    assert len(settings) == len(CONFIG_KEYS)
+    assert replog("explain", "--settings", "acks").exit_code == 2
