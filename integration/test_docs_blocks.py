@@ -14,7 +14,7 @@ from spark_driver import SparkDriver
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [read_page(path) for path in [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]]
 WITHOUT_SPARK = {
-    "docs/consumer.md": "tests/unit/consumer/test_consumer_docs.py",
+    "docs/consumer.md": "tests/unit/client/test_consumer_docs.py",
     "docs/producer.md": "tests/unit/client/test_producer_page.py",
 }
 """Pages of plain Python: their blocks run in the unit tests."""

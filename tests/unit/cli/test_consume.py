@@ -14,7 +14,7 @@ from spark_replog import Producer
 from spark_replog.cli import consume as consume_module
 from spark_replog.cli.main import run
 from spark_replog.groups.group_coordinator import GroupCoordinator
-from tests.unit.consumer.support import Store, rows
+from tests.unit.client.consumer_setup import Store, rows
 
 ROOT = Path(__file__).parents[3]
 NO_UTF_8 = os.fsdecode(b"\xff")

@@ -14,7 +14,7 @@ import pytest
 
 from spark_replog import Consumer, TopicPartition
 from spark_replog.groups.group_coordinator import GroupCoordinator
-from tests.unit.consumer.support import Store, rows
+from tests.unit.client.consumer_setup import Store, rows
 
 ROOT = Path(__file__).parents[3]
 PATIENCE_S = 60

@@ -8,7 +8,7 @@ import pytest
 
 from spark_replog import Consumer, TopicPartition
 from spark_replog.cli.settings import parse_duration_ms, parse_time_ms
-from tests.unit.consumer.support import Store
+from tests.unit.client.consumer_setup import Store
 
 P0, P1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
 

@@ -7,7 +7,6 @@ import pyarrow as pa
 import pytest
 
 from spark_replog.errors import ErrorCode, RetriableError
-from spark_replog.ids import new_id
 from spark_replog.log.codec.commands import (
     Append,
     DataObject,
@@ -21,7 +20,9 @@ from spark_replog.log.codec.entry import encode_entry
 from spark_replog.log.fold.topic_state import TopicLedgerState
 from spark_replog.storage.open_store import open_store
 from spark_replog.storage.paths import data_key
-from tests.unit.consumer.support import Store, rows
+from tests.unit.client.consumer_setup import filled, store, store3
+
+__all__ = ["filled", "store", "store3"]
 
 TOPIC = "ab" * 16
 
@@ -127,25 +128,3 @@ def make_topic():
 def warnings_logged(caplog):
     caplog.set_level(logging.WARNING)
     return caplog
-
-
-@pytest.fixture
-def store():
-    """A store of one root in memory."""
-    return Store.init(f"memory://{new_id()}")
-
-
-@pytest.fixture
-def store3():
-    """A store of three roots in memory."""
-    return Store.init(f"memory://{new_id()}", 3)
-
-
-@pytest.fixture
-def filled(store):
-    """Two partitions of ten rows each, in two sections."""
-    store.create("orders", 2)
-    for first in (0, 5):
-        store.write("orders", rows(5, first), partition=0, times_ms=[1000 * (first + n) for n in range(5)])
-        store.write("orders", rows(5, 100 + first), partition=1, times_ms=[1000] * 5)
-    return store

@@ -6,7 +6,7 @@ import pytest
 
 from spark_replog.admin.controller import Controller
 from spark_replog.read import offsets_for_times as module
-from tests.unit.consumer.support import P0, assigned, rows
+from tests.unit.client.consumer_setup import P0, assigned, rows
 
 
 def write_at(store, *times_ms):

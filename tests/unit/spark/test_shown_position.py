@@ -8,7 +8,7 @@ from spark_replog.groups import progress_publisher
 from spark_replog.ids import TopicPartition, new_id
 from spark_replog.spark.options import parse_source_options
 from spark_replog.spark.source.stream_reader import StreamReader
-from tests.unit.consumer.support import Store, rows
+from tests.unit.client.consumer_setup import Store, rows
 
 P0 = TopicPartition("orders", 0)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from tests.unit.consumer.support import P0, P1, assigned, consumer, rows, values
+from tests.unit.client.consumer_setup import P0, P1, assigned, consumer, rows, values
 
 
 def test_a_subscription_without_a_group_reads_all_partitions_in_offset_order(filled):

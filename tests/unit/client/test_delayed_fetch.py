@@ -12,7 +12,7 @@ from spark_replog.client.delayed_fetch import DelayedFetch, FetchPartition, fetc
 from spark_replog.commit.purgatory import DelayedOperationPurgatory
 from spark_replog.errors import ErrorCode
 from spark_replog.log.fold.partition_state import PartitionState
-from tests.unit.consumer.support import rows
+from tests.unit.client.consumer_setup import rows
 
 MAX = 1 << 20
 

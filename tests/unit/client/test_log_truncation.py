@@ -11,7 +11,7 @@ from spark_replog.admin.broker_admin import BrokerAdmin
 from spark_replog.admin.partition_admin import PartitionAdmin
 from spark_replog.errors import ErrorCode, ReplogError
 from spark_replog.ids import TopicPartition
-from tests.unit.consumer.support import rows
+from tests.unit.client.consumer_setup import rows
 
 pytestmark = pytest.mark.case("server-4-11-end-offset-epoch")
 

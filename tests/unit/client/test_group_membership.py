@@ -9,7 +9,7 @@ from spark_replog.admin.controller import Controller
 from spark_replog.errors import ErrorCode, FencedError, InvalidConfigError, ReplogError, RetriableError
 from spark_replog.groups.group_coordinator import GroupCoordinator
 from spark_replog.log.codec.group_records import GroupPhase
-from tests.unit.consumer.support import rows
+from tests.unit.client.consumer_setup import rows
 
 P = [TopicPartition("orders", number) for number in range(4)]
 

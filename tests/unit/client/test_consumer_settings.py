@@ -69,7 +69,7 @@ def test_the_docs_list_every_refusal():
 def test_every_field_that_is_read_has_an_effect_outside_of_the_settings():
     """A setting that is taken and ignored would be worse than one that is refused."""
     code = "".join(
-        path.read_text() for room in ("consumer", "coordinator") for path in (ROOT / "spark_replog" / room).glob("*.py")
+        path.read_text() for room in ("client", "groups") for path in (ROOT / "spark_replog" / room).glob("*.py")
     )
     unused = {name for name in ConsumerConfig.__dataclass_fields__ if f"config.{name}" not in code}
     # Both levels read the same, sections are always checked, and deserializers are taken out before.

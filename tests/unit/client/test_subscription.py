@@ -7,7 +7,7 @@ import pytest
 from spark_replog import TopicPartition
 from spark_replog.admin.controller import Controller
 from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError, ReplogError
-from tests.unit.consumer.support import P0, P1, assigned, consumer, rows, values
+from tests.unit.client.consumer_setup import P0, P1, assigned, consumer, rows, values
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 
 from spark_replog import OffsetAndMetadata
 from spark_replog.errors import ErrorCode, ReplogError
-from tests.unit.consumer.support import P0, P1, assigned, consumer, rows, values
+from tests.unit.client.consumer_setup import P0, P1, assigned, consumer, rows, values
 
 
 def test_seek_moves_the_position_and_drops_what_was_buffered(filled):

@@ -10,7 +10,7 @@ import pytest
 from spark_replog import Consumer
 from spark_replog.errors import ErrorCode, ReplogError
 from spark_replog.groups.group_coordinator import GroupCoordinator
-from tests.unit.consumer.support import P0, assigned, consumer, rows, values
+from tests.unit.client.consumer_setup import P0, assigned, consumer, rows, values
 
 CALLS = {
     "subscribe": lambda c: c.subscribe(["orders"]),

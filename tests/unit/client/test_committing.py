@@ -7,7 +7,7 @@ import pytest
 from spark_replog import OffsetAndMetadata
 from spark_replog.errors import ErrorCode, InvalidConfigError, OutcomeUnknownError, ReplogError, RetriableError
 from spark_replog.groups.group_coordinator import GroupCoordinator
-from tests.unit.consumer.support import P0, P1, assigned, rows, values
+from tests.unit.client.consumer_setup import P0, P1, assigned, rows, values
 
 
 def test_commits_are_where_the_next_consumer_begins(filled):

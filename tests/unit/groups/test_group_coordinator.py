@@ -21,7 +21,7 @@ from spark_replog.groups.group_ledger import NO_MEMBER, OFFSETS_TOPIC, MemberIde
 from spark_replog.groups.group_subscription import GroupSubscription, encode_subscription
 from spark_replog.ids import TopicPartition
 from spark_replog.log.codec.group_records import GroupMember, GroupPhase, OffsetAndMetadata
-from tests.unit.consumer.support import rows
+from tests.unit.client.consumer_setup import rows
 
 P0, P1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
 HOUR_MS, MINUTE_MS = 3_600_000, 60_000

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterable, Sequence
 
 import pyarrow as pa
+import pytest
 
 from spark_replog import Consumer, TopicPartition
 from spark_replog.admin.controller import Controller
@@ -159,3 +160,25 @@ def assigned(store, *keys, **settings):
 def values(records):
     """The records' values."""
     return [record.value for record in records]
+
+
+@pytest.fixture
+def store():
+    """A store of one root in memory."""
+    return Store.init(f"memory://{new_id()}")
+
+
+@pytest.fixture
+def store3():
+    """A store of three roots in memory."""
+    return Store.init(f"memory://{new_id()}", 3)
+
+
+@pytest.fixture
+def filled(store):
+    """Two partitions of ten rows each, in two sections."""
+    store.create("orders", 2)
+    for first in (0, 5):
+        store.write("orders", rows(5, first), partition=0, times_ms=[1000 * (first + n) for n in range(5)])
+        store.write("orders", rows(5, 100 + first), partition=1, times_ms=[1000] * 5)
+    return store

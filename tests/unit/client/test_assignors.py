@@ -154,7 +154,7 @@ def test_sticky_is_balanced_and_moves_nothing_it_need_not(counts, size, gone):
 
 
 def test_strategies_are_named_in_order_and_a_users_class_may_be_one():
-    made = make_assignors("roundrobin, tests.unit.consumer.test_assignors.AllToOne")
+    made = make_assignors("roundrobin, tests.unit.client.test_assignors.AllToOne")
     assert list(made) == ["roundrobin", "all-to-one"]
     assert made["all-to-one"]({"t": 1}, members(C0=["t"])) == {"C0": [TopicPartition("t", 0)]}
     kafkas = "org.apache.kafka.clients.consumer."
@@ -167,7 +167,7 @@ def test_strategies_are_named_in_order_and_a_users_class_may_be_one():
         "",
         "cooperative-sticky",
         f"{kafkas}CooperativeStickyAssignor",
-        "tests.unit.consumer.test_assignors.Nameless",
+        "tests.unit.client.test_assignors.Nameless",
     ):
         with pytest.raises(InvalidConfigError):
             make_assignors(wrong)

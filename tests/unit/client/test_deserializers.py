@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spark_replog.errors import CorruptDataError, ErrorCode
-from tests.unit.consumer.support import P0, assigned, values
+from tests.unit.client.consumer_setup import P0, assigned, values
 
 
 @pytest.mark.parametrize(
@@ -16,7 +16,7 @@ from tests.unit.consumer.support import P0, assigned, values
         ("long", (7).to_bytes(8, "big"), 7),
         ("bytes", b"x", b"x"),
         (int, b"12", 12),
-        ("tests.unit.consumer.test_deserializers.Shouting", b"a", "orders:A"),
+        ("tests.unit.client.test_deserializers.Shouting", b"a", "orders:A"),
     ],
 )
 def test_deserializers(store, deserializer, data, made):
@@ -58,7 +58,7 @@ class Interceptor:
 
 
 def test_interceptors_see_polls_and_commits(filled):
-    reader = assigned(filled, P0, group="g", interceptor_classes="tests.unit.consumer.test_deserializers.Interceptor")
+    reader = assigned(filled, P0, group="g", interceptor_classes="tests.unit.client.test_deserializers.Interceptor")
     assert [record.offset for record in reader.poll()] == [1, 3, 5, 7, 9]
     reader.commit()
     assert Interceptor.committed == [{P0: 10}]
