@@ -13,12 +13,11 @@ from spark_replog.client.producer_settings import ProducerSettings
 from spark_replog.clock import SYSTEM_CLOCK, Clock
 from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError
 from spark_replog.write.accumulator import RecordAccumulator
-from spark_replog.write.arrow_appender import ArrowAppender
+from spark_replog.write.arrow_appender import ArrowAppender, RowRouter
 from spark_replog.write.columns import InputColumns
 from spark_replog.write.interceptors import Interceptors
 from spark_replog.write.partitioner import UserPartitioner, check_arrow_partitioner
 from spark_replog.write.record_handle import RecordHandle, RecordMetadata
-from spark_replog.write.row_router import RowRouter
 from spark_replog.write.serializers import Serializer, serialize_columns
 
 

@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from spark_replog.backoff import ExponentialBackoff
 from spark_replog.client.metrics import ProducerMetrics
 from spark_replog.clock import Clock
 from spark_replog.commit import append_request
@@ -33,9 +34,7 @@ from spark_replog.log.codec.commands import (
     SequencedAppend,
 )
 from spark_replog.storage.io_pool import io_pool
-from spark_replog.write.backoff import ExponentialBackoff
-from spark_replog.write.delivery import Delivered, DeliveryResult, PartitionResponse
-from spark_replog.write.in_flight import DataRequest
+from spark_replog.write.data_request import DataRequest, Delivered, DeliveryResult, PartitionResponse
 from spark_replog.write.producer_batch import NO_SEQUENCE
 
 Place = tuple[TopicId, int]

@@ -1,39 +1,51 @@
 """The plain Python producer: records in, from any thread; handles out, resolved by batch.
 
-Source: Kafka ``KafkaProducer``; the order of steps in ``send`` is its. No Spark is imported.
+Source: Kafka ``KafkaProducer``; ``send`` takes its steps in the same order. No Spark is imported.
 """
 
 from __future__ import annotations
 
 import itertools
+import logging
 import os
+import random
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, NoReturn
 
 import pyarrow as pa
 
-from spark_replog.client.arrow_sender import TableHandle
+from spark_replog.client.arrow_sender import ArrowSender, TableHandle
+from spark_replog.client.committer import Appender, Committer
 from spark_replog.client.metrics import ProducerMetrics
-from spark_replog.client.producer_metadata import TopicEntry, invalid_topic
-from spark_replog.client.producer_parts import build_parts
+from spark_replog.client.producer_metadata import ProducerMetadata, TopicEntry, invalid_topic
 from spark_replog.client.producer_settings import ProducerSettings
-from spark_replog.client.record_checks import checked_headers, checked_partition, checked_time
+from spark_replog.client.sender_thread import SenderThread
 from spark_replog.client.transactions import TransactionCoordinator, TransactionState
 from spark_replog.clock import SYSTEM_CLOCK, Clock
 from spark_replog.cluster.cluster import Cluster, StorePath
+from spark_replog.commit.replica_manager import ReplicaManager
 from spark_replog.errors import ErrorCode, FencedError, InvalidConfigError, ReplogError
-from spark_replog.ids import TopicPartition
+from spark_replog.ids import TopicPartition, new_id
+from spark_replog.log.write_plan import WritePlan
+from spark_replog.write.accumulator import RecordAccumulator
+from spark_replog.write.arrow_appender import too_large
+from spark_replog.write.buffer_pool import BufferPool
 from spark_replog.write.columns import ROW_OVERHEAD_BYTES
 from spark_replog.write.interceptors import Interceptors, ProducerRecord
+from spark_replog.write.object_builder import ObjectBuilder
 from spark_replog.write.partition_queue import PartitionQueue
-from spark_replog.write.partitioner import make_partitioner
-from spark_replog.write.record_columns import record_size
+from spark_replog.write.partitioner import StickyPartitioner, UserPartitioner, make_partitioner
+from spark_replog.write.producer_batch import Headers, record_size
 from spark_replog.write.record_handle import BatchResult, RecordHandle, RecordMetadata
-from spark_replog.write.row_router import too_large
-from spark_replog.write.serializers import BytesSerializer, make_serializer, serialize
-from spark_replog.write.sticky_partitioner import StickyPartitioner
+from spark_replog.write.sender import Sender
+from spark_replog.write.sequences import ProducerSequences
+from spark_replog.write.serializers import BytesSerializer, Serializer, make_serializer, serialize
+from spark_replog.write.task_writer import pool_bytes_of
+from spark_replog.write.transport import PutTransport
 
 _numbers = itertools.count(1)
 _producers: weakref.WeakSet[Producer] = weakref.WeakSet()
@@ -495,4 +507,202 @@ def _after_fork() -> None:
 
 os.register_at_fork(after_in_child=_after_fork)
 
-__all__ = ["Producer", "ProducerRecord"]
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerParts:
+    """One producer's parts; its thread is not started."""
+
+    pool: BufferPool
+    accumulator: RecordAccumulator
+    metadata: ProducerMetadata
+    sequences: ProducerSequences | None
+    appender: Appender
+    transactions: TransactionCoordinator | None
+    sender: Sender
+    thread: SenderThread
+    arrow: ArrowSender
+
+
+def build_parts(
+    cluster: Cluster,
+    settings: ProducerSettings,
+    clock: Clock,
+    metrics: ProducerMetrics,
+    *,
+    interceptors: Interceptors,
+    serializers: tuple[Serializer, Serializer],
+    partitioner: UserPartitioner | None,
+    client_id: str,
+) -> ProducerParts:
+    """Return the parts of a producer; interceptors, serializers and partitioner are those of Arrow batches."""
+    random_source = random.Random()
+    producer_id = settings.client.transactional_id or new_id()
+    is_transactional = settings.client.transactional_id is not None
+    sequences = ProducerSequences(producer_id, is_transactional=is_transactional) if settings.is_idempotent else None
+    transport = PutTransport(cluster.brokers)
+    accumulator = _make_accumulator(settings, clock, random_source, transport, sequences, metrics)
+
+    def on_plan(plan: WritePlan) -> None:
+        builder.plan = plan
+
+    metadata = ProducerMetadata(cluster, accumulator, settings, clock, random_source, on_plan=on_plan)
+    builder = ObjectBuilder(metadata.plan, accumulator.pool, query_id=new_id(), batch_id=0, task_id=0)
+    appender = Appender(
+        ReplicaManager(cluster, settings.coordinator),
+        settings.producer,
+        clock,
+        principal=metadata.plan.principal,
+        client_id=client_id,
+        random_source=random_source,
+        on_throttle=partial(metrics.observe, "produce-throttle-time"),
+    )
+    committer = Committer(appender, settings.producer, clock, metrics, transport.wake)
+    transactions = _make_transactions(cluster, settings, clock, metrics, appender, committer, transport)
+    delivery = transactions or committer
+    sender = Sender(
+        accumulator,
+        transport,
+        builder,
+        settings.producer,
+        delivery=delivery,
+        report=_log,
+        random_source=random_source,
+        sequences=sequences,
+    )
+    thread = SenderThread(
+        sender,
+        accumulator,
+        transport,
+        metadata,
+        lambda: delivery.is_idle,
+        clock,
+        availability_timeout_ms=settings.client.availability_timeout_ms,
+        name=f"replog-producer {client_id}",
+    )
+    arrow = ArrowSender(
+        accumulator, settings, interceptors, clock, random_source, metadata,
+        serializers=serializers, partitioner=partitioner,
+    )  # fmt: skip
+    return ProducerParts(
+        accumulator.pool, accumulator, metadata, sequences, appender, transactions, sender, thread, arrow
+    )
+
+
+def _make_transactions(
+    cluster: Cluster,
+    settings: ProducerSettings,
+    clock: Clock,
+    metrics: ProducerMetrics,
+    appender: Appender,
+    committer: Committer,
+    transport: PutTransport,
+) -> TransactionCoordinator | None:
+    transactional_id = settings.client.transactional_id
+    if transactional_id is None:
+        return None
+    return TransactionCoordinator(
+        transactional_id,
+        cluster,
+        appender,
+        committer.begin,
+        clock,
+        metrics,
+        delivery_timeout_ms=settings.producer.delivery_timeout_ms,
+        transaction_timeout_ms=settings.client.transaction_timeout_ms,
+        wake_up=transport.wake,
+    )
+
+
+def _make_accumulator(
+    settings: ProducerSettings,
+    clock: Clock,
+    random_source: random.Random,
+    transport: PutTransport,
+    sequences: ProducerSequences | None,
+    metrics: ProducerMetrics,
+) -> RecordAccumulator:
+    config = settings.producer
+    return RecordAccumulator(
+        BufferPool(
+            pool_bytes_of(config),
+            clock=clock,
+            poolable_bytes=min(config.batch_size_bytes, config.max_request_size_bytes),
+            on_wait=metrics.on_pool_wait,
+        ),
+        batch_size_bytes=config.batch_size_bytes,
+        max_request_size_bytes=config.max_request_size_bytes,
+        linger_ms=config.linger_ms,
+        delivery_timeout_ms=config.delivery_timeout_ms,
+        retry_backoff_ms=config.retry_backoff_ms,
+        retry_backoff_max_ms=config.retry_backoff_max_ms,
+        wake_up=transport.wake,
+        on_failed=lambda count: metrics.count("record-error", count),
+        clock=clock,
+        random_source=random_source,
+        sequences=sequences,
+    )
+
+
+def _log(error: ReplogError) -> None:
+    logger.warning("%s", error)
+
+
+def checked_partition(partition: object) -> int:
+    """Return a partition's number.
+
+    Raises:
+        InvalidConfigError: INVALID_PARTITIONS.
+    """
+    if isinstance(partition, int) and not isinstance(partition, bool) and partition >= 0:
+        return partition
+    raise InvalidConfigError(
+        ErrorCode.INVALID_PARTITIONS,
+        f"partition {partition!r} is none. Give one from 0, or None to have it chosen.",
+    )
+
+
+def checked_time(timestamp_ms: object) -> int:
+    """Return milliseconds since 1970.
+
+    Raises:
+        InvalidConfigError: INVALID_TIMESTAMP.
+    """
+    if isinstance(timestamp_ms, int) and not isinstance(timestamp_ms, bool) and 0 <= timestamp_ms < 2**53:
+        return timestamp_ms
+    raise InvalidConfigError(
+        ErrorCode.INVALID_TIMESTAMP,
+        f"timestamp_ms {timestamp_ms!r} is none. Give milliseconds since 1970, 0 or later, or None for now.",
+    )
+
+
+def checked_headers(headers: Any) -> Headers | None:
+    """Return headers as pairs of str and bytes or None.
+
+    Raises:
+        InvalidConfigError: INVALID_RECORD.
+    """
+    if headers is None:
+        return None
+    try:
+        pairs = tuple((name, None if content is None else bytes(memoryview(content))) for name, content in headers)
+        if all(isinstance(name, str) and (name.isascii() or name.encode()) for name, _ in pairs):
+            return pairs
+    except (TypeError, ValueError):
+        pass
+    raise InvalidConfigError(
+        ErrorCode.INVALID_RECORD, "headers are pairs of text and bytes or None. Give [('name', b'content')]."
+    )
+
+
+__all__ = [
+    "Producer",
+    "ProducerParts",
+    "ProducerRecord",
+    "build_parts",
+    "checked_headers",
+    "checked_partition",
+    "checked_time",
+]

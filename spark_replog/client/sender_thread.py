@@ -12,8 +12,8 @@ from spark_replog.client.producer_metadata import ProducerMetadata
 from spark_replog.clock import Clock
 from spark_replog.errors import ErrorCode, ReplogError
 from spark_replog.write.accumulator import RecordAccumulator
+from spark_replog.write.partitioner import NodeAvailability
 from spark_replog.write.sender import Sender
-from spark_replog.write.sticky_partitioner import NodeAvailability
 from spark_replog.write.transport import PutTransport
 
 logger = logging.getLogger(__name__)

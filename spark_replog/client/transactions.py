@@ -24,8 +24,7 @@ from spark_replog.ids import LedgerId, new_id
 from spark_replog.log.acl import AclOperation
 from spark_replog.log.codec.commands import Append, BatchSequence, IdentityKind
 from spark_replog.storage.io_pool import io_pool
-from spark_replog.write.delivery import Delivered, DeliveryResult
-from spark_replog.write.in_flight import DataRequest
+from spark_replog.write.data_request import DataRequest, Delivered, DeliveryResult
 from spark_replog.write.record_handle import BatchResult
 
 

@@ -17,18 +17,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import pyarrow as pa
 
+from spark_replog.backoff import ExponentialBackoff
 from spark_replog.clock import SYSTEM_CLOCK, Clock
 from spark_replog.errors import ErrorCode, ReplogError
 from spark_replog.ids import TopicPartition
-from spark_replog.write.backoff import ExponentialBackoff
 from spark_replog.write.buffer_pool import BufferPool, PinnedBytes
-from spark_replog.write.partition_queue import Destination, Node, PartitionQueue, ReadyCheck
-from spark_replog.write.producer_batch import BatchState, ProducerBatch
-from spark_replog.write.readiness import Readiness, Waits
-from spark_replog.write.record_columns import Headers, RecordColumns
+from spark_replog.write.partition_queue import Destination, Node, PartitionQueue, Readiness, ReadyCheck, Waits
+from spark_replog.write.partitioner import StickyPartitioner
+from spark_replog.write.producer_batch import BatchState, Headers, ProducerBatch, RecordColumns
 from spark_replog.write.record_handle import BatchResult, RecordHandle
 from spark_replog.write.sequences import ProducerSequences
-from spark_replog.write.sticky_partitioner import StickyPartitioner
 
 _NEVER_MS = 2**62
 

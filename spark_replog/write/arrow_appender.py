@@ -1,22 +1,259 @@
-"""Arrow batches into the accumulator: rows sorted by partition once, slices without copying.
+"""Arrow batches into the accumulator: each row's partition, rows sorted by partition once, slices without copying.
 
-The write task and ``Producer.send_arrow`` run it. Per range of rows: one stable sort by partition
-and one ``take``. Memory is reserved before it is made.
+The write task and ``Producer.send_arrow`` run it. Per range of rows: one stable sort by partition and one ``take``.
+Memory is reserved before it is allocated.
 """
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from spark_replog.clock import Clock
+from spark_replog.config import ProducerConfig
+from spark_replog.errors import ErrorCode, InvalidConfigError
+from spark_replog.ids import TopicPartition
+from spark_replog.log.write_plan import TopicPlan, WritePlan
 from spark_replog.write.accumulator import RecordAccumulator
 from spark_replog.write.buffer_pool import PinnedBytes
 from spark_replog.write.columns import Rows
 from spark_replog.write.murmur2 import Int64Array
+from spark_replog.write.partition_queue import Destination
+from spark_replog.write.partitioner import BuiltInPartitioner, Partitioner, TopicPartitioner
 from spark_replog.write.record_handle import RecordHandle
-from spark_replog.write.row_router import RowRouter, SlotRows
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """A slot's meaning."""
+
+    topic_partition: TopicPartition
+    destination: Destination
+
+
+@dataclass(frozen=True, slots=True)
+class SlotRows:
+    """Rows ordered by slot; those of one slot are neighbours, in their first order."""
+
+    data: pa.RecordBatch
+    slots: list[int]
+    bounds: list[int]
+    """The i-th slot's rows are [bounds[i], bounds[i + 1])."""
+    ends: Int64Array
+    """Running sum of the row sizes, beginning with 0: N + 1 values."""
+
+    @classmethod
+    def of_one(cls, data: pa.RecordBatch, slot: int, sizes: Int64Array) -> SlotRows:
+        """Return rows that all go to one slot."""
+        return cls(data, [slot], [0, len(sizes)], _running_sum(sizes))
+
+    def pieces(self, batch_size_bytes: int) -> Iterator[tuple[int, int, int, int]]:
+        """Yield (slot, start row, end row, bytes), each of about ``batch.size`` or the slot's all."""
+        for index, slot in enumerate(self.slots):
+            start, stop = self.bounds[index], self.bounds[index + 1]
+            first_bytes = int(self.ends[start])
+            size_bytes = int(self.ends[stop]) - first_bytes
+            count = min(stop - start, round(size_bytes / batch_size_bytes))
+            if count <= 1:
+                yield slot, start, stop, size_bytes
+                continue
+            targets = first_bytes + np.arange(1, count + 1) * size_bytes // count
+            for cut in np.unique(np.searchsorted(self.ends, targets)).tolist():
+                end = min(int(cut), stop)
+                if end > start:
+                    yield slot, start, end, int(self.ends[end] - self.ends[start])
+                    start = end
+
+
+@dataclass(frozen=True, slots=True)
+class RoutedRows:
+    """The slot of every row of a batch."""
+
+    lone_slot: int | None
+    """The slot of all rows, where it is one."""
+    slots: np.ndarray[Any, Any] | None
+    """Else: N slots, in the narrowest unsigned type, which makes the stable sort a radix sort."""
+
+    def gather(self, rows: Rows, start: int, stop: int) -> SlotRows:
+        """Return rows [start, stop) by slot, in fresh memory."""
+        part = rows.data.slice(start, stop - start)
+        sizes = rows.sizes[start:stop]
+        if self.slots is None:
+            assert self.lone_slot is not None
+            columns = [pa.concat_arrays([column]) for column in part.columns]
+            copy = pa.RecordBatch.from_arrays(columns, part.schema.names)
+            return SlotRows.of_one(copy, self.lone_slot, sizes)
+        slots = self.slots[start:stop]
+        order = np.argsort(slots, kind="stable")
+        ordered = slots[order]
+        cuts = np.flatnonzero(ordered[1:] != ordered[:-1]) + 1
+        return SlotRows(
+            data=part.take(pa.array(order)),
+            slots=ordered[np.concatenate([[0], cuts])].tolist(),
+            bounds=[0, *cuts.tolist(), stop - start],
+            ends=_running_sum(sizes[order]),
+        )
+
+
+class RowRouter:
+    """Finds the slot of every row, and refuses rows that fit nowhere.
+
+    Args:
+        plan: the topics.
+        config: partitioner and size settings.
+        default_topic: the topic option; None: rows name their topic.
+        random_source: for the sticky choice.
+        partitioner: the user's, if any.
+        row_bytes_max: what a single row may take of ``buffer.memory``.
+
+    Raises:
+        NotFoundError: UNKNOWN_TOPIC_OR_PARTITION, the plan lacks the default topic.
+    """
+
+    def __init__(
+        self,
+        plan: WritePlan,
+        config: ProducerConfig,
+        default_topic: str | None,
+        random_source: random.Random,
+        partitioner: Partitioner | None,
+        *,
+        row_bytes_max: int,
+    ) -> None:
+        self._plan = plan
+        self._config = config
+        self._random = random_source
+        self._custom = partitioner
+        self._row_bytes_max = row_bytes_max
+        self._default = None if default_topic is None else plan.topic(default_topic)
+        self._first_slots: dict[str, int] = {}
+        self._partitioners: dict[str, TopicPartitioner] = {}
+        self._routes: dict[int, Route] = {}
+        self._slot_topics: list[tuple[int, TopicPlan]] = []
+        self._slot_count = 0
+
+    def slot(self, slot: int) -> Route:
+        """Return what a slot means."""
+        found = self._routes.get(slot)
+        if found is None:
+            first, topic = next(item for item in reversed(self._slot_topics) if item[0] <= slot)
+            found = self._routes[slot] = self._route(topic, slot - first)
+        return found
+
+    def route(self, rows: Rows) -> RoutedRows:
+        """Return the slot of each of N >= 1 rows.
+
+        Raises:
+            InvalidConfigError: MESSAGE_TOO_LARGE, INVALID_PARTITIONS, UNKNOWN_TOPIC_OR_PARTITION.
+            NotFoundError: UNKNOWN_TOPIC_OR_PARTITION.
+        """
+        if self._default is not None:
+            return _routed(self._topic_slots(self._default, rows.data.column(0), rows.partition, rows.sizes))
+        assert rows.topic is not None, "without a topic option rows name their topic"
+        encoded = rows.topic.dictionary_encode()
+        topics = [self._plan.topic(name) for name in encoded.dictionary.to_pylist()]
+        if len(topics) == 1:
+            return _routed(self._topic_slots(topics[0], rows.data.column(0), rows.partition, rows.sizes))
+        numbers = np.asarray(encoded.indices)
+        slots = np.empty(len(numbers), dtype=np.int64)
+        for number, topic in enumerate(topics):
+            at = np.flatnonzero(numbers == number)
+            indices = pa.array(at)
+            partition = None if rows.partition is None else rows.partition.take(indices)
+            keys = rows.data.column(0).take(indices)
+            slots[at] = self._topic_slots(topic, keys, partition, rows.sizes[at])
+        return _routed(slots)
+
+    def _topic_slots(
+        self, topic: TopicPlan, keys: pa.Array, partition: pa.Array | None, sizes: Int64Array
+    ) -> np.ndarray[Any, Any]:
+        self._check_sizes(topic, sizes)
+        if topic.name not in self._partitioners:
+            self._add(topic)
+        partitions = self._partitioners[topic.name].partitions(keys, partition, sizes)
+        first = self._first_slots[topic.name]
+        return partitions + first if first else partitions
+
+    def _add(self, topic: TopicPlan) -> None:
+        """Give the topic's partitions their slots; done when its first row comes."""
+        available = [number for number, brokers in enumerate(topic.in_sync) if brokers]
+        sticky = BuiltInPartitioner(
+            self._config.batch_size_bytes, available or range(topic.partition_count), self._random
+        )
+        self._partitioners[topic.name] = TopicPartitioner(
+            topic.name,
+            topic.partition_count,
+            sticky,
+            ignore_keys=self._config.partitioner_ignore_keys,
+            custom=self._custom,
+        )
+        self._first_slots[topic.name] = self._slot_count
+        self._slot_topics.append((self._slot_count, topic))
+        self._slot_count += topic.partition_count
+
+    def _route(self, topic: TopicPlan, partition: int) -> Route:
+        return Route(TopicPartition(topic.name, partition), destination_of(topic, partition, self._config))
+
+    def _check_sizes(self, topic: TopicPlan, sizes: Int64Array) -> None:
+        largest_bytes = int(sizes.max())
+        limit = row_limit(topic, self._config, self._row_bytes_max)
+        if largest_bytes > limit[0]:
+            raise too_large(topic.name, largest_bytes, limit, row=int(sizes.argmax()))
+
+
+def destination_of(topic: TopicPlan, partition: int, config: ProducerConfig) -> Destination:
+    """Return where the objects of a partition go."""
+    in_sync = topic.in_sync[partition]
+    return Destination(
+        ledger_id=topic.ledger_id,
+        generation=topic.generation,
+        brokers=tuple(sorted(in_sync)),
+        leader=None if config.acks == -1 or not in_sync else in_sync[0],
+        compression=config.compression_type or topic.compression,
+        spares=tuple(sorted(set(topic.replica_sets[partition]).difference(in_sync))) if config.acks == -1 else (),
+    )
+
+
+def row_limit(topic: TopicPlan, config: ProducerConfig, row_bytes_max: int) -> tuple[int, str]:
+    """Return how large a row of the topic may be, and the setting that says so."""
+    limits = (
+        (config.max_request_size_bytes, "max.request.size"),
+        (row_bytes_max, "what buffer.memory holds"),
+        (topic.max_message_bytes, "the topic's max.message.bytes"),
+    )
+    return min(limits)
+
+
+def too_large(topic: str, size_bytes: int, limit: tuple[int, str], **context: int) -> InvalidConfigError:
+    """Return MESSAGE_TOO_LARGE for a row of a topic."""
+    limit_bytes, setting = limit
+    return InvalidConfigError(
+        ErrorCode.MESSAGE_TOO_LARGE,
+        f"a row for topic '{topic}' is {size_bytes} bytes when serialized, larger than {setting} "
+        f"({limit_bytes}). Raise that setting or split the row.",
+        topic=topic,
+        size_bytes=size_bytes,
+        **context,
+    )
+
+
+def _routed(slots: np.ndarray[Any, Any]) -> RoutedRows:
+    highest = int(slots.max())
+    if int(slots.min()) == highest:
+        return RoutedRows(lone_slot=highest, slots=None)
+    return RoutedRows(lone_slot=None, slots=slots.astype(np.min_scalar_type(highest)))
+
+
+def _running_sum(sizes: Int64Array) -> Int64Array:
+    ends = np.zeros(len(sizes) + 1, dtype=np.int64)
+    np.cumsum(sizes, out=ends[1:])
+    return ends
+
 
 RANGE_BYTES_MAX = 8 * 1024 * 1024
 """Rows sorted and gathered together: small enough for the cache, large enough for few slices."""
@@ -116,4 +353,4 @@ def _ranges(ends: Int64Array, range_bytes: int) -> Iterator[tuple[int, int]]:
         start, start_bytes = stop, int(ends[stop - 1])
 
 
-__all__ = ["ArrowAppender"]
+__all__ = ["ArrowAppender", "Route", "RoutedRows", "RowRouter", "SlotRows", "destination_of", "row_limit", "too_large"]

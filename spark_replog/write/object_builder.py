@@ -16,7 +16,7 @@ from spark_replog.log.codec.data_object import (
 from spark_replog.log.write_plan import WritePlan
 from spark_replog.storage.paths import data_key, object_name
 from spark_replog.write.buffer_pool import BufferPool, PinnedBytes
-from spark_replog.write.in_flight import DataRequest, Releasable
+from spark_replog.write.data_request import DataRequest, Releasable
 from spark_replog.write.partition_queue import Destination
 from spark_replog.write.producer_batch import ProducerBatch, Slice, join_slices, with_headers
 

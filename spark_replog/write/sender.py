@@ -27,20 +27,24 @@ import random
 from collections.abc import Iterable
 from typing import Protocol
 
+from spark_replog.backoff import ExponentialBackoff
 from spark_replog.config import ProducerConfig
 from spark_replog.errors import ErrorCode, OutcomeUnknownError, ReplogError, RetriableError
 from spark_replog.ids import BrokerId
 from spark_replog.write.accumulator import RecordAccumulator
-from spark_replog.write.backoff import ExponentialBackoff
-from spark_replog.write.batch_completion import BatchCompletion
-from spark_replog.write.delivery import Delivered, Delivery, DeliveryResult
-from spark_replog.write.in_flight import DataRequest, InFlightRequests, Put
+from spark_replog.write.batch_completion import (
+    BatchCompletion,
+    copy_missed,
+    dropped,
+    expired,
+    leader_away,
+    too_few_copies,
+)
+from spark_replog.write.data_request import DataRequest, Delivered, Delivery, DeliveryResult, InFlightRequests, Put
 from spark_replog.write.object_builder import ObjectBuilder
 from spark_replog.write.partition_queue import Destination
-from spark_replog.write.root_health import NEEDED_AWAY_MS, RootHealth
-from spark_replog.write.sender_errors import copy_missed, dropped, expired, leader_away, too_few_copies
 from spark_replog.write.sequences import ProducerSequences
-from spark_replog.write.transport import PutResult, PutTransport
+from spark_replog.write.transport import NEEDED_AWAY_MS, PutResult, PutTransport, RootHealth
 
 POLL_MS_MAX = 1_000
 """Longest time that ``run_once`` asks its owner to wait."""

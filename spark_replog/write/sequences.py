@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from spark_replog.errors import ErrorCode, RetriableError
 from spark_replog.ids import TopicPartition, new_id
-from spark_replog.write.delivery import PartitionResponse
+from spark_replog.write.data_request import PartitionResponse
 from spark_replog.write.producer_batch import NO_SEQUENCE, ProducerBatch, increment_sequence
 
 EPOCH_MAX = 2**15 - 1

@@ -24,15 +24,13 @@ from spark_replog.log.model import DataObject
 from spark_replog.log.write_plan import WritePlan
 from spark_replog.storage.brokers import BrokerSet
 from spark_replog.write.accumulator import RecordAccumulator
-from spark_replog.write.arrow_appender import ArrowAppender
+from spark_replog.write.arrow_appender import ArrowAppender, RowRouter
 from spark_replog.write.buffer_pool import BufferPool
 from spark_replog.write.columns import InputColumns
-from spark_replog.write.delivery import Delivered, DeliveryResult
-from spark_replog.write.in_flight import DataRequest
+from spark_replog.write.data_request import DataRequest, Delivered, DeliveryResult
 from spark_replog.write.interceptors import Interceptors
 from spark_replog.write.object_builder import ObjectBuilder
 from spark_replog.write.partitioner import load_partitioner
-from spark_replog.write.row_router import RowRouter
 from spark_replog.write.sender import Sender
 from spark_replog.write.serializers import check_arrow_form, make_serializer, serialize_columns
 from spark_replog.write.transport import PutTransport

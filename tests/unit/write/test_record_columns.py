@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from spark_replog.ids import TopicPartition
 from spark_replog.log.codec.data_object import data_schema
 from spark_replog.write.columns import row_sizes
-from spark_replog.write.record_columns import RecordColumns, record_size
+from spark_replog.write.producer_batch import RecordColumns, record_size
 from spark_replog.write.record_handle import BatchResult
 
 LIMIT_BYTES = 400

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from spark_replog.errors import ErrorCode, RetriableError
-from spark_replog.write.root_health import AWAY_MS, RootHealth
+from spark_replog.write.transport import AWAY_MS, RootHealth
 
 STALE = RetriableError(ErrorCode.REPLOG_ROOT_STALE, "gone.")
 LOST = RetriableError(ErrorCode.REPLOG_STORE_UNAVAILABLE, "lost.")

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from spark_replog.errors import ErrorCode, RetriableError
-from spark_replog.write.root_health import AWAY_MS
+from spark_replog.write.transport import AWAY_MS
 from tests.unit.write.task_sender_setup import CONFIG, REFUSED, RETRIABLE, STALE, TaskSetup
 
 
