@@ -33,10 +33,10 @@ class ExponentialBackoff:
         self._draw = draw
         self._low, self._high = spread
 
-    def pause_ms(self, failed_count: int) -> int:
+    def pause_ms(self, failed_count: int) -> float:
         """Return the pause before the next attempt, given how many attempts failed before the last one (0 or more)."""
         limit_ms = min(self._max_ms, self._initial_ms * 2 ** min(failed_count, _DOUBLINGS_MAX))
-        return int(limit_ms * (self._low + (self._high - self._low) * self._draw()))
+        return limit_ms * (self._low + (self._high - self._low) * self._draw())
 
 
 __all__ = ["ExponentialBackoff"]

@@ -131,7 +131,7 @@ class Appender:
         self._clock = clock
         self.principal = principal
         self._client_id = client_id
-        self._backoff = ExponentialBackoff(config.retry_backoff_ms, config.retry_backoff_max_ms, random_source)
+        self._backoff = ExponentialBackoff(config.retry_backoff_ms, config.retry_backoff_max_ms, random_source.random)
         self._stopped = threading.Event()
         self._count = 0
 
@@ -178,7 +178,7 @@ class Appender:
                 append = without_partitions(append, {place: each.error or error for place, each in own.items()})
             attempt += 1
             is_worth_it = isinstance(error, (RetriableError, OutcomeUnknownError)) and append.objects
-            pause_ms = self._backoff.of(attempt - 1)
+            pause_ms = self._backoff.pause_ms(attempt - 1)
             if (
                 not is_worth_it
                 or attempt > self._config.retries

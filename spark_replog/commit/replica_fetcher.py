@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from crc32c import crc32c
 
+from spark_replog.backoff import ExponentialBackoff
 from spark_replog.clock import SYSTEM_CLOCK, Clock
 from spark_replog.config import CoordinatorConfig
 from spark_replog.errors import CorruptDataError, ErrorCode, ReplogError, RetriableError
@@ -127,6 +128,8 @@ class ReplicaFetcher:
         self._config = config or CoordinatorConfig()
         self._clock = clock
         self._throttle = ReplicationThrottle(self._config.follower_replication_throttled_rate, clock)
+        first_ms = self._config.replica_fetch_backoff_ms
+        self._backoff = ExponentialBackoff(first_ms, first_ms << BACKOFF_DOUBLINGS_MAX, spread=(1, 1))
         self._targets: dict[BrokerId, _Target] = {}
         self._distrusted_until_ms: dict[BrokerId, int] = {}
         self._lock = threading.Lock()
@@ -245,9 +248,8 @@ class ReplicaFetcher:
             if not is_failed:
                 found.failure_count = found.retry_at_ms = 0
                 return
-            wait_ms = self._config.replica_fetch_backoff_ms << min(found.failure_count, BACKOFF_DOUBLINGS_MAX)
+            found.retry_at_ms = self._clock.monotonic_ms() + int(self._backoff.pause_ms(found.failure_count))
             found.failure_count += 1
-            found.retry_at_ms = self._clock.monotonic_ms() + wait_ms
 
     def _start(self, target: BrokerId) -> None:
         while True:

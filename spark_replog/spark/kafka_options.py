@@ -14,6 +14,7 @@ from typing import Literal
 
 from spark_replog.config import KEY_PREFIX, keys_of, normalise_key, unknown_option_error
 from spark_replog.errors import ErrorCode, InvalidConfigError
+from spark_replog.once import Once
 
 _LOG = logging.getLogger(__name__)
 
@@ -114,7 +115,7 @@ _OTHER_CLIENT: Mapping[Side, frozenset[str]] = {
 }
 """Settings of the client that a side does not use; Kafka's own only log them. Without the prefix they are refused."""
 
-_logged: set[str] = set()
+_logged = Once()
 
 
 def without_ignored(given: Mapping[str, str], *sides: Side) -> dict[str, str]:
@@ -141,9 +142,8 @@ def without_ignored(given: Mapping[str, str], *sides: Side) -> dict[str, str]:
 
 
 def _say_once(why: str, names: Iterable[str]) -> None:
-    fresh = [name for name in names if name not in _logged]
+    fresh = [name for name in names if _logged.is_first(name)]
     if fresh:
-        _logged.update(fresh)
         _LOG.warning("%s: %s", why, ", ".join(sorted(fresh)))
 
 

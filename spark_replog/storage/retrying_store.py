@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
+from spark_replog.backoff import ExponentialBackoff
 from spark_replog.clock import SYSTEM_CLOCK, Clock
 from spark_replog.errors import ErrorCode, OutcomeUnknownError, ReplogError, RetriableError
 from spark_replog.storage.object_store import Buffer, CreateOutcome, ObjectInfo, ObjectStore
@@ -66,7 +67,7 @@ class RetryingStore:
         self.url = store.url
         self._deadline_ms = deadline_ms
         self._clock = clock
-        self._jitter = jitter
+        self._backoff = ExponentialBackoff(BACKOFF_MS, BACKOFF_MS_MAX, jitter, spread=(0.5, 1.0))
 
     def get(self, key: str, *, start: int = 0, size_bytes: int | None = None) -> Buffer | None:
         """As ``ObjectStore.get``, repeated on RetriableError until the deadline."""
@@ -83,7 +84,7 @@ class RetryingStore:
             OutcomeUnknownError: no attempt until the deadline told what is under the name.
         """
         deadline_ms = self._clock.monotonic_ms() + self._deadline_ms
-        backoff_ms = BACKOFF_MS
+        failed_count = 0
         unknown: ReplogError | None = None
         while True:
             try:
@@ -108,9 +109,9 @@ class RetryingStore:
                     raise
                 # Refused now, but an earlier attempt may have landed.
                 raise self._outcome_unknown(key, error) from error
-            if not self._wait(backoff_ms, deadline_ms):
+            if not self._wait(failed_count, deadline_ms):
                 raise self._outcome_unknown(key, unknown) from unknown
-            backoff_ms = min(BACKOFF_MS_MAX, backoff_ms * 2)
+            failed_count += 1
 
     def make_folder(self, key_prefix: str) -> None:
         """As ``ObjectStore.make_folder``, repeated on RetriableError until the deadline."""
@@ -144,18 +145,18 @@ class RetryingStore:
 
     def _repeat(self, error: RetriableError, call: Callable[[], T]) -> T:
         deadline_ms = self._clock.monotonic_ms() + self._deadline_ms
-        backoff_ms = BACKOFF_MS
+        failed_count = 0
         while True:
-            if error.code in _SETTLED or not self._wait(backoff_ms, deadline_ms):
+            if error.code in _SETTLED or not self._wait(failed_count, deadline_ms):
                 raise error
             try:
                 return call()
             except RetriableError as again:
                 error = again
-            backoff_ms = min(BACKOFF_MS_MAX, backoff_ms * 2)
+            failed_count += 1
 
-    def _wait(self, backoff_ms: float, deadline_ms: int) -> bool:
-        pause_ms = backoff_ms * (0.5 + self._jitter() / 2)
+    def _wait(self, failed_count: int, deadline_ms: int) -> bool:
+        pause_ms = self._backoff.pause_ms(failed_count)
         if self._clock.monotonic_ms() + pause_ms > deadline_ms:
             return False
         self._clock.sleep_ms(pause_ms)

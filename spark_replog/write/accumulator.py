@@ -78,7 +78,9 @@ class RecordAccumulator:
         self._max_request_size_bytes = max_request_size_bytes
         self._readiness = Readiness(linger_ms, max_request_size_bytes, fills_requests=fills_requests)
         self._delivery_timeout_ms = _NEVER_MS if delivery_timeout_ms is None else delivery_timeout_ms
-        self._backoff = ExponentialBackoff(retry_backoff_ms, retry_backoff_max_ms, random_source or random.Random())
+        self._backoff = ExponentialBackoff(
+            retry_backoff_ms, retry_backoff_max_ms, (random_source or random.Random()).random
+        )
         self._wake_up = wake_up or (lambda: None)
         self._on_failed = on_failed or (lambda _: None)
         self._clock = clock
@@ -296,7 +298,7 @@ class RecordAccumulator:
         with self._lock:
             if batch.state is not BatchState.INCOMPLETE:
                 return
-            batch.put_back(now_ms, self._backoff.of(batch.attempts))
+            batch.put_back(now_ms, int(self._backoff.pause_ms(batch.attempts)))
             self._queues[batch.topic_partition].insert(batch)
 
     def split_and_reenqueue(self, batch: ProducerBatch) -> list[ProducerBatch]:

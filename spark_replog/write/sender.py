@@ -92,7 +92,7 @@ class Sender:
         self._config = config
         self._delivery = delivery
         self._report = report
-        self._backoff = ExponentialBackoff(config.retry_backoff_ms, config.retry_backoff_max_ms, random_source)
+        self._backoff = ExponentialBackoff(config.retry_backoff_ms, config.retry_backoff_max_ms, random_source.random)
         self._completion = BatchCompletion(accumulator, builder, config, sequences)
         self._in_flight = InFlightRequests(config.max_in_flight)
         self._keeps_order = config.max_in_flight == 1
@@ -254,7 +254,7 @@ class Sender:
         if self._config.acks == 0 or not is_retriable or put.broker_id in self._health.out:
             put.is_given_up = True
             return
-        put.next_attempt_ms = now_ms + self._backoff.of(put.attempt - 1)
+        put.next_attempt_ms = now_ms + int(self._backoff.pause_ms(put.attempt - 1))
 
     def _on_delivered(self, result: DeliveryResult, now_ms: int) -> None:
         request = self._requests.get(result.sequence)
@@ -263,7 +263,7 @@ class Sender:
         request.is_doubtful = self._completion.is_doubtful(request, result)
         is_in_time = request.deliveries <= self._config.retries and now_ms < request.expires_ms
         if request.is_doubtful and is_in_time and not request.is_parked:
-            request.redeliver_ms = now_ms + self._backoff.of(request.deliveries - 1)
+            request.redeliver_ms = now_ms + int(self._backoff.pause_ms(request.deliveries - 1))
             return
         if any(isinstance(response.error, RetriableError) for response in result.responses.values()):
             self.wants_metadata = True

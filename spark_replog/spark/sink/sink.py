@@ -27,6 +27,7 @@ from spark_replog.ids import LedgerId, new_id
 from spark_replog.log.codec.commands import Append, DataObject, IdentityKind, ProducerIdentity, ResetPolicy
 from spark_replog.log.results import Outcome
 from spark_replog.log.write_plan import MadeCopy, WritePlan
+from spark_replog.once import Once
 from spark_replog.spark.compat import StreamArrowWriter, freeze_garbage_once, in_commit_worker
 from spark_replog.spark.messages import WriteMessage
 from spark_replog.spark.options import SinkOptions
@@ -41,7 +42,7 @@ _BATCH_ID = "streaming.sql.batchId"
 _RUN_ID = "spark.jobGroup.id"
 
 _managers: dict[tuple[int, CoordinatorConfig], ReplicaManager] = {}
-_warned_queries: set[str] = set()
+_warned_queries = Once()
 
 
 class StreamWriter(StreamArrowWriter):
@@ -147,8 +148,7 @@ class BatchWriter(DataSourceArrowWriter):
 
     def _warn_of_foreach_batch(self, written: Sequence[WriteMessage]) -> None:
         query_id = written[0].query_id if written else None
-        if self._options.txn is None and query_id is not None and query_id not in _warned_queries:
-            _warned_queries.add(query_id)
+        if self._options.txn is None and query_id is not None and _warned_queries.is_first(query_id):
             _LOG.warning(
                 "a batch write inside streaming query %s appends again when its micro-batch is repeated. Set "
                 "txnAppId to the query's id and txnVersion to the batch id to write each batch once.",

@@ -10,6 +10,7 @@ import logging
 from enum import Enum
 
 from spark_replog.errors import ErrorCode, ReplogError, RetriableError
+from spark_replog.once import Once
 
 _LOG = logging.getLogger(__name__)
 
@@ -33,7 +34,7 @@ class LossPolicy:
 
     def __init__(self, *, fail: bool) -> None:
         self.fail = fail
-        self._said: set[str] = set()
+        self._reported = Once()
 
     def report(self, loss: Loss, message: str) -> None:
         """Raise, or say it and return.
@@ -48,8 +49,7 @@ class LossPolicy:
                 "failOnDataLoss=false to go on with what still exists.",
                 condition=f"KAFKA_DATA_LOSS.{loss.name}",
             )
-        if message not in self._said:
-            self._said.add(message)
+        if self._reported.is_first(message):
             _LOG.warning("[%s] %s condition=`KAFKA_DATA_LOSS.%s`", ErrorCode.REPLOG_DATA_LOSS.name, message, loss.name)
 
 

@@ -20,11 +20,12 @@ from pyspark.sql.types import (
 )
 
 from spark_replog.errors import ErrorCode, InvalidConfigError
+from spark_replog.once import Once
 
 _LOG = logging.getLogger(__name__)
 _HEADERS = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
 _HEADERS_TEXT = "array<struct<key:string,value:binary>>"
-_warned_types: set[str] = set()
+_warned_types = Once()
 
 
 def read_schema(*, include_headers: bool) -> StructType:
@@ -103,9 +104,8 @@ def _check(types: dict[str, DataType], name: str, allowed: tuple[type[DataType],
 
 def _warn_of_other_times(given: DataType | None) -> None:
     """Say which ``timestamp`` column is ignored; in Arrow's terms the rule is ``producer.columns.is_time``."""
-    if given is None or isinstance(given, TimestampType) or given.simpleString() in _warned_types:
+    if given is None or isinstance(given, TimestampType) or not _warned_types.is_first(given.simpleString()):
         return
-    _warned_types.add(given.simpleString())
     _LOG.warning(
         "the column 'timestamp' is %s and is ignored, as Kafka's sink does: the rows have the time of the write. "
         "Cast it to TIMESTAMP to write that time, or drop it.",

@@ -17,13 +17,14 @@ from spark_replog.errors import ErrorCode, NotFoundError
 from spark_replog.ids import INTERNAL_TOPICS, LedgerId, TopicId, TopicPartition
 from spark_replog.log.acl import AclOperation
 from spark_replog.log.model import LogStartReason
+from spark_replog.once import Once
 from spark_replog.read.fetch_plan import FetchSlice, plan_fetch
 from spark_replog.spark.options import Subscription
 from spark_replog.spark.source.positions import OffsetsForTimes
 from spark_replog.spark.source.splitting import OffsetRange
 
 _LOG = logging.getLogger(__name__)
-_said_absent: set[tuple[str | int, ...]] = set()
+_reported_absent = Once()
 
 
 @dataclass(frozen=True)
@@ -104,8 +105,7 @@ def view_topics(
             if wanted is None or partition in wanted:
                 bounds[TopicPartition(name, partition)] = limits
         absent = [partition for partition in wanted or () if partition >= len(found)]
-        if absent and (name, *absent) not in _said_absent:
-            _said_absent.add((name, *absent))
+        if absent and _reported_absent.is_first((name, *absent)):
             _LOG.warning("assign names partitions %s of topic '%s', which has %d: they are left out", absent, name,
                          len(found))  # fmt: skip
     dropped = [name for name in known if name not in handles and name not in missing]

@@ -277,7 +277,7 @@ def test_a_task_that_grew_too_old_leaves_nothing_behind(writes, monkeypatch, old
 
 
 def test_a_plain_batch_write_inside_a_query_warns_once(writes, caplog):
-    sink._warned_queries.clear()
+    sink._warned_queries.forget()
     inside = {"sql.streaming.queryId": "query-9", "streaming.sql.batchId": "0"}
     other = {**inside, "sql.streaming.queryId": "query-10"}
 
