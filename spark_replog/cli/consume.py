@@ -283,7 +283,7 @@ def _item(record: ConsumerRecord) -> dict[str, Any]:
         "topic": record.topic,
         "partition": record.partition,
         "offset": record.offset,
-        "timestamp": _time(record.timestamp_ms),
+        "timestamp": _time(record.timestamp_us),
         "key": _text(record.key),
         "headers": [[name, _text(value)] for name, value in record.headers],
         "value": _text(record.value),
@@ -300,14 +300,16 @@ def _text(data: bytes | None) -> Any:
         return {"b64": base64.b64encode(data).decode()}
 
 
-def _time(timestamp_ms: int) -> str:
+def _time(timestamp_us: int) -> str:
+    """Return ISO 8601 in UTC with milliseconds, or microseconds where the time has them."""
+    fraction, unit = (timestamp_us % 1_000_000, "us") if timestamp_us % 1000 else (timestamp_us // 1000 % 1000, "ms")
     try:
-        found = datetime.fromtimestamp(timestamp_ms // 1000, UTC)
-    except (ValueError, OverflowError):  # behind the year 9999, which Python ends with and the log does not
+        found = datetime.fromtimestamp(timestamp_us // 1_000_000, UTC)
+    except (ValueError, OverflowError):  # after the year 9999, where Python's type ends and the log's does not
         import numpy as np
 
-        return f"+{np.datetime64(timestamp_ms, 'ms')}Z"
-    return f"{found:%Y-%m-%dT%H:%M:%S}.{timestamp_ms % 1000:03d}Z"
+        return f"+{np.datetime64(timestamp_us, 'us').astype(f'datetime64[{unit}]')}Z"
+    return f"{found:%Y-%m-%dT%H:%M:%S}.{fraction:0{6 if unit == 'us' else 3}d}Z"
 
 
 def _line(record: ConsumerRecord, given: dict[str, Any]) -> bytes:

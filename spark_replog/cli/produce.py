@@ -11,8 +11,9 @@ import sys
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -43,7 +44,10 @@ HANDLES_OPEN_MAX = 64
 @click.option("--acks", type=click.Choice(["all", "1", "0"]), default="all", show_default=True)
 @click.option("-c", "--config", multiple=True, metavar="KEY=VALUE", help="A producer setting. Repeatable.")
 def produce(topic: str, files: tuple[str, ...], **given: Any) -> int:
-    """Append to TOPIC what FILES, or standard input, hold; one record a line or row.
+    """Append lines or rows of FILES, or of standard input, to TOPIC.
+
+    A line of 'replog consume -f jsonl' is appended as the record that it describes: key, value, headers,
+    timestamp and partition. Any other line is a value.
 
     A table with a column 'value' gives its columns key, value, headers, partition and timestamp as they
     are (a time without a zone is UTC); of any other table a row becomes a JSON object.
@@ -227,6 +231,10 @@ _SUFFIXES = {
     ".ipc": "arrow",
 }
 _READ_BYTES = 1 << 20
+_RECORD_FIELDS = frozenset({"key", "value", "headers", "timestamp"})
+"""What each line of ``replog consume -f jsonl`` has, beside ``_POSITION_FIELDS``."""
+_POSITION_FIELDS = frozenset({"topic", "partition", "offset"})
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def format_of(path: str) -> str:
@@ -303,20 +311,114 @@ def _json_lines(stream: IO[bytes], name: str, key: str | None, value: str | None
     first = 1
     for lines in _chunks(stream):
         if first == 1:
-            lines[0] = lines[0].removeprefix(codecs.BOM_UTF8)  # no JSON, so what reads the value would stumble over it
-        rows = [line for line in lines if line.strip()]
+            lines[0] = lines[0].removeprefix(codecs.BOM_UTF8)  # not JSON: a program that reads the value would fail
+        rows = [(number, line) for number, line in enumerate(lines, first) if line.strip()]
         columns: dict[str, Any] = {}
         if key is None and value is None:
-            columns["value"] = pa.array(rows, pa.binary())
+            columns = _record_columns([_record(line, name, number) for number, line in rows])
         else:
-            found = [_parsed(line, name, number) for number, line in enumerate(lines, first) if line.strip()]
+            found = [_parsed(line, name, number) for number, line in rows]
             if key is not None:
                 columns["key"] = pa.array([_bytes(row.get(key)) for row in found], pa.binary())
-            whole = rows if value is None else [_bytes(row.get(value)) for row in found]
+            whole = [line for _, line in rows] if value is None else [_bytes(row.get(value)) for row in found]
             columns["value"] = pa.array(whole, pa.binary())
         first += len(lines)
         if rows:
             yield pa.record_batch(columns)
+
+
+class _Record(NamedTuple):
+    """One record; a plain line has a value only."""
+
+    value: bytes | None
+    key: bytes | None = None
+    headers: list[tuple[str, bytes | None]] | None = None
+    partition: int | None = None
+    timestamp_us: int | None = None
+
+
+def _record(line: bytes, name: str, number: int) -> _Record:
+    """Return the record in a line of ``replog consume -f jsonl``; any other line is a value as it is.
+
+    Raises:
+        InvalidConfigError: REPLOG_INPUT: it has the fields of such a line, and one is malformed.
+    """
+    if not all(b'"%b"' % field.encode() in line for field in _RECORD_FIELDS):
+        return _Record(line)
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):
+        return _Record(line)
+    if not isinstance(row, dict) or not row.keys() >= _RECORD_FIELDS or row.keys() - _RECORD_FIELDS - _POSITION_FIELDS:
+        return _Record(line)
+    field = "partition"
+    try:
+        partition = row.get("partition")
+        if partition is not None and type(partition) is not int:
+            raise ValueError("not a number")
+        field = "timestamp"
+        timestamp_us = None if row[field] is None else _microseconds(row[field])
+        field = "headers"
+        headers = [(_header_name(each), _decoded(value)) for each, value in row[field] or ()]
+        field = "key"
+        key = _decoded(row[field])
+        field = "value"
+        return _Record(_decoded(row[field]), key, headers or None, partition, timestamp_us)
+    except (ValueError, TypeError) as error:
+        raise InvalidConfigError(
+            ErrorCode.REPLOG_INPUT,
+            f"line {number} of {name} is a record of 'replog consume', and its field '{field}' is malformed: {error}. "
+            "Correct it, or append the lines as they are with --input lines.",
+        ) from error
+
+
+def _decoded(text: object) -> bytes | None:
+    """Return the bytes of a key or a value: text is UTF-8, other bytes are ``{"b64": ...}``."""
+    if text is None:
+        return None
+    if isinstance(text, str):
+        return text.encode()
+    if isinstance(text, dict) and list(text) == ["b64"] and isinstance(text["b64"], str):
+        return base64.b64decode(text["b64"], validate=True)
+    raise ValueError('not text, null or {"b64": TEXT}')
+
+
+def _header_name(text: object) -> str:
+    if not isinstance(text, str):
+        raise ValueError("a header's name is not text")
+    return text
+
+
+def _microseconds(text: object) -> int:
+    if not isinstance(text, str):
+        raise ValueError("not an ISO 8601 time")
+    if text.startswith("+"):  # after the year 9999, where Python's type ends
+        import numpy as np
+
+        return int(np.datetime64(text[1:].removesuffix("Z"), "us").astype(np.int64))
+    found = datetime.fromisoformat(text)
+    return ((found if found.tzinfo else found.replace(tzinfo=UTC)) - _EPOCH) // timedelta(microseconds=1)
+
+
+def _record_columns(records: list[_Record]) -> dict[str, pa.Array]:
+    """Return the columns that some record fills; a null partition or time is chosen when it is sent."""
+    import pyarrow as pa
+
+    header_type = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+    types = {
+        "key": pa.binary(),
+        "headers": header_type,
+        "partition": pa.int32(),
+        "timestamp_us": pa.timestamp("us", "UTC"),
+    }
+    columns = {"value": pa.array([record.value for record in records], pa.binary())}
+    for field, kind in types.items():
+        found = [getattr(record, field) for record in records]
+        if any(each is not None for each in found):
+            if field == "headers":
+                found = [each and [{"key": name, "value": value} for name, value in each] for each in found]
+            columns[field.removesuffix("_us")] = pa.array(found, kind)
+    return columns
 
 
 def _parsed(line: bytes, name: str, number: int) -> dict[str, Any]:

@@ -25,6 +25,7 @@ class ConsumerRecord:
         headers: (key, value) in their order; empty without any.
         timestamp_ms: floored; of the writer or, with LogAppendTime, of the commit.
         timestamp_type: CreateTime or LogAppendTime.
+        timestamp_us: the same time as it is stored; Kafka's records have milliseconds.
     """
 
     topic: str
@@ -35,6 +36,7 @@ class ConsumerRecord:
     headers: tuple[tuple[str, bytes | None], ...]
     timestamp_ms: int
     timestamp_type: str
+    timestamp_us: int = 0
 
 
 class ConsumerRecords(Sequence[ConsumerRecord]):
@@ -106,6 +108,7 @@ class RecordMaker:
                     tuple((each["key"], each["value"]) for each in found) if found else (),
                     time_us // 1000,
                     timestamp_type,
+                    time_us,
                 )
             )
         return records, None

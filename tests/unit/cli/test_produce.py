@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import csv, parquet
 
+from spark_replog import Producer
 from spark_replog.cli import produce as produce_module
 from spark_replog.client.consumer import Consumer
 from spark_replog.ids import TopicPartition
@@ -25,9 +26,9 @@ def store(tmp_path, replog, monkeypatch):
     return path
 
 
-def records(store, partitions=2):
+def records(store, partitions=2, topic="t"):
     with Consumer(store, auto_offset_reset="earliest", enable_auto_commit=False) as consumer:
-        keys = [TopicPartition("t", number) for number in range(partitions)]
+        keys = [TopicPartition(topic, number) for number in range(partitions)]
         consumer.assign(keys)
         ends = consumer.end_offsets(keys)
         found = []
@@ -165,7 +166,7 @@ def test_several_files_and_settings(store, replog, tmp_path):
         (["t", "-i", "parquet"], "not through a pipe", 2),
         (["t", "FILE", "-c", "batch.sise=1"], "Did you mean", 2),
         (["t", "FILE", "-c", "bootstrap.servers=a"], "has no meaning here", 2),
-        (["t", "FILE", "-c", "transactional.id=a"], "needs a program that begins and commits", 2),
+        (["t", "FILE", "-c", "transactional.id=a"], "transactional.id", 2),
     ],
 )
 def test_failures(store, replog, tmp_path, monkeypatch, arguments, said, code):
@@ -305,3 +306,92 @@ def test_ctrl_c_says_what_was_acknowledged_before(store, replog, monkeypatch, fo
         assert (answer.items[0]["records"], answer.items[0]["ok"]) == (2, False)
     else:
         assert answer.out == ""
+
+
+ODD_ROWS = [
+    {"key": b"k", "value": b"v", "headers": [{"key": "h", "value": b"1"}, {"key": "h", "value": None}], "partition": 0},
+    {"key": b"\xff\x00", "value": b"\xfe{not text", "headers": [{"key": "", "value": b"\xff"}], "partition": 0},
+    {"key": None, "value": None, "headers": None, "partition": 1},
+    {"key": b"", "value": b"", "headers": [], "partition": 1},
+    {"key": b"deleted", "value": None, "headers": None, "partition": 1},
+    {"key": b'{"b64":"AA=="}', "value": "a\nb\r\u2028\x00\u00e9".encode(), "headers": None, "partition": 0},
+]
+TIMES_US = [0, 1, 1_700_000_000_123_000, 1_700_000_000_123_456, 253_402_300_800_000_001, 999]
+
+
+def all_of(record):
+    return (record.partition, record.key, record.value, list(record.headers), record.timestamp_us)
+
+
+def test_consume_and_produce_as_json_lines_lose_nothing(store, replog, monkeypatch):
+    kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+    table = pa.table(
+        {
+            "key": pa.array([row["key"] for row in ODD_ROWS], pa.binary()),
+            "value": pa.array([row["value"] for row in ODD_ROWS], pa.binary()),
+            "headers": pa.array([row["headers"] for row in ODD_ROWS], kind),
+            "partition": pa.array([row["partition"] for row in ODD_ROWS], pa.int32()),
+            "timestamp": pa.array(TIMES_US, pa.timestamp("us", "UTC")),
+        }
+    )
+    with Producer(store) as producer:
+        producer.send_arrow("t", table).result()
+    before = records(store)
+    printed = replog("consume", "t", "-f", "jsonl")
+    pipe(monkeypatch, printed.out.encode())
+    assert replog("topic", "create", "copy", "-p", "2", "--replicas", "1").exit_code == 0
+    assert replog("produce", "copy", "-i", "jsonl").exit_code == 0
+    again = replog("consume", "copy", "-f", "jsonl").out
+    assert again == printed.out.replace('"topic": "t"', '"topic": "copy"')
+    assert [all_of(record) for record in records(store, topic="copy")] == [all_of(record) for record in before]
+    assert sorted(record.timestamp_us for record in before) == sorted(TIMES_US)
+
+
+def test_a_record_of_consume_without_its_partition_goes_by_its_key(store, replog, tmp_path):
+    file = tmp_path / "in.jsonl"
+    file.write_text('{"key":"k","value":"v","headers":[],"timestamp":null}\n' * 5)
+    assert replog("produce", "t", file).exit_code == 0
+    found = records(store)
+    assert len({record.partition for record in found}) == 1
+    assert {(record.key, record.value) for record in found} == {(b"k", b"v")}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"value":3,"key":"k"}',
+        b'{"value":3,"key":"k","headers":[],"timestamp":0,"sensor":7}',
+        b'["value","key","headers","timestamp"]',
+        b'"value" "key" "headers" "timestamp"',
+    ],
+)
+def test_other_json_lines_stay_values(store, replog, tmp_path, line):
+    file = tmp_path / "in.jsonl"
+    file.write_bytes(line + b"\n")
+    assert replog("produce", "t", file).exit_code == 0
+    assert pairs(store) == [(b"", line)]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("key", 3),
+        ("value", {"b64": "%"}),
+        ("value", {"b64": "AA==", "c": 1}),
+        ("timestamp", "noon"),
+        ("timestamp", 7),
+        ("headers", [["h"]]),
+        ("headers", [[1, "v"]]),
+        ("partition", "0"),
+        ("key", "\ud800"),
+    ],
+)
+def test_a_malformed_record_of_consume_is_refused(store, replog, tmp_path, field, value):
+    row = {"topic": "x", "offset": 1, "partition": 0, "key": "k", "value": "v", "headers": [], "timestamp": None}
+    file = tmp_path / "in.jsonl"
+    file.write_text("{}\n" + json.dumps({**row, field: value}) + "\n")
+    answer = replog("produce", "t", file, "-f", "json")
+    assert answer.exit_code == 2
+    assert answer.items[0]["error"] == "REPLOG_INPUT"
+    assert "line 2" in answer.items[0]["message"]
+    assert f"'{field}'" in answer.items[0]["message"]
