@@ -11,6 +11,7 @@ from spark_replog.clock import Clock
 from spark_replog.cluster.authorizer import Authorizer
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.commit.append_request import find_under_min_isr, find_unwritable, without_partitions
+from spark_replog.commit.catch_up import CatchUp
 from spark_replog.commit.failover import LeaderFailover
 from spark_replog.commit.purgatory import DelayedOperationPurgatory
 from spark_replog.commit.replica_fetcher import ObjectKey, ReplicaFetcher
@@ -52,6 +53,7 @@ class AppendServices:
     purgatory: DelayedOperationPurgatory
     fetcher: ReplicaFetcher
     cluster: Cluster
+    catch_up: CatchUp
 
 
 class LedgerAppend:
@@ -235,10 +237,13 @@ class LedgerAppend:
                 services.clock,
                 services.config.replica_lag_time_max_ms,
                 self._ledger.refresh,
+                partial(services.catch_up.readmit, self._ledger, is_short=True),
             ),
             self._lookup,
             max(0, self._deadline_ms - services.clock.monotonic_ms()),
         )
+        if errors is None:  # a replica has joined: judge again
+            return
         if self._known.lost:
             self._fail_over()
             return

@@ -42,15 +42,12 @@ class ReplicaManager:
 
     def __init__(self, cluster: Cluster, config: CoordinatorConfig | None = None) -> None:
         self._cluster = cluster
-        self._services = AppendServices(
-            config or cluster.config,
-            cluster.clock,
-            DelayedOperationPurgatory(clock=cluster.clock),
-            ReplicaFetcher(cluster.brokers, config or cluster.config, clock=cluster.clock),
-            cluster,
-        )
+        config = config or cluster.config
+        fetcher = ReplicaFetcher(cluster.brokers, config, clock=cluster.clock)
+        self._catch_up = CatchUp(cluster.brokers, config, cluster.clock, fetcher)
+        purgatory = DelayedOperationPurgatory(clock=cluster.clock)
+        self._services = AppendServices(config, cluster.clock, purgatory, fetcher, cluster, self._catch_up)
         self._quotas = ClientQuotaManager(cluster)
-        self._catch_up = CatchUp(cluster.brokers, self._services.config, cluster.clock, self._services.fetcher)
 
     def append_records(
         self,

@@ -25,6 +25,7 @@ from spark_replog.errors import ErrorCode, ReplogError
 from spark_replog.ids import BrokerId, LedgerId, PartitionKey
 from spark_replog.log.codec.commands import Append, Section
 from spark_replog.log.fold.topic_state import PartitionState, TopicLedgerState
+from spark_replog.log.in_sync import leaving_replicas
 
 
 class ObjectCopies:
@@ -371,83 +372,128 @@ def _tail_of(
 
 @dataclass(frozen=True, slots=True)
 class RoundServices:
-    """What a round waits with: timers, copies, time, and the newest entries of the ledger."""
+    """What a round waits with: timers, copies, time, and the newest entries of the ledger.
+
+    Attributes:
+        refresh: folds what other processes decided.
+        readmit: lets replicas that are out of sync and back join the ISR; returns whether one did.
+    """
 
     purgatory: DelayedOperationPurgatory
     fetcher: ReplicaFetcher
     clock: Clock
     lag_ms: int
     refresh: Callable[[], object]
+    readmit: Callable[[], bool]
 
 
 def run_round(
     this: ReplicationRound, known: Replication, services: RoundServices, lookup: LeaderLookup, timeout_ms: int
-) -> dict[PartitionKey, ErrorCode]:
-    """Copy what is missing and wait; replicas that fail or lag leave the ISR.
+) -> dict[PartitionKey, ErrorCode] | None:
+    """Copy what is missing and wait. Replicas that fail leave the ISR, late ones as ``leaving_replicas`` allows.
 
     Returns:
         The partitions that were refused (NOT_ENOUGH_REPLICAS), did not get ready (REQUEST_TIMED_OUT), or
-        are led by another by now. What was copied, what is lost and who departed is in ``known``.
+        are led by another by now; None: a replica joined the ISR, so judge again. What was copied, what is
+        lost and who departed is in ``known``.
     """
-    purgatory, lag_ms = services.purgatory, services.lag_ms
-    operation = DelayedProduce(timeout_ms, this.partitions, this.statuses, lookup)
-    # Copies are events of an object, elections those of a partition.
-    keys: list[Hashable] = [*(_watch_key(job) for job, _ in this.missing), *this.partitions] or [operation]
-    if purgatory.try_complete_else_watch(operation, keys):
-        return operation.errors()
+    waiting = _WaitingRound(this, known, services, lookup, timeout_ms)
+    return waiting.run()
 
-    def depart(broker_id: BrokerId, reason: str) -> None:
+
+class _WaitingRound:
+    """One round while it runs. Its methods run in fetch threads, and in any thread that advances the purgatory."""
+
+    def __init__(
+        self,
+        this: ReplicationRound,
+        known: Replication,
+        services: RoundServices,
+        lookup: LeaderLookup,
+        timeout_ms: int,
+    ) -> None:
+        self._this, self._known, self._services = this, known, services
+        self._operation = DelayedProduce(timeout_ms, this.partitions, this.statuses, lookup)
+        self._is_overdue = False
+        self._has_grown = False
+
+    def run(self) -> dict[PartitionKey, ErrorCode] | None:
+        this, services, operation = self._this, self._services, self._operation
+        purgatory = services.purgatory
+        # Copies are events of an object, elections those of a partition.
+        keys: list[Hashable] = [*(_watch_key(job) for job, _ in this.missing), *this.partitions] or [operation]
+        if purgatory.try_complete_else_watch(operation, keys):
+            return operation.errors()
+        # A replica may be late by lag_ms: it leaves after that, not at it.
+        lag_timer = purgatory.timer.add(services.clock.monotonic_ms() + services.lag_ms + 1, self._on_overdue)
+        copies = [services.fetcher.submit(job, target, self._on_copied) for job, target in this.missing]
+        purgatory.await_completion(operation, self._look, LOOK_INTERVAL_MS)
+        purgatory.timer.cancel(lag_timer)
+        for future in copies:  # a copy that is not needed any more is not begun
+            future.cancel()
+        return None if self._has_grown else operation.errors()
+
+    def _on_copied(self, job: CopyJob, target: BrokerId, error: Exception | None) -> None:
+        known = self._known
+        if error is None:
+            with known.lock:
+                known.copied.setdefault(job.object_key, set()).add(target)
+                self._this.copies[job.object_key].holders.add(target)
+            if self._is_overdue:
+                self._let_late_leave()
+        elif isinstance(error, ReplogError) and "sources" in error.context:
+            with known.lock:
+                known.lost[job.object_key] = job.sources
+            self._operation.force_complete()  # its leader is lost: waiting cannot help
+        else:
+            self._depart(target, str(error))
+        self._services.purgatory.check_and_complete(_watch_key(job))
+
+    def _on_overdue(self) -> None:
+        self._is_overdue = True
+        self._let_late_leave()
+        self._operation.safe_try_complete()
+
+    def _let_late_leave(self) -> None:
+        late = self._late()
+        for broker_id in late:  # also as a source: another holder is read first
+            self._services.fetcher.distrust(broker_id)
+        for broker_id in leaving_replicas(late, self._gates()):
+            self._depart(broker_id, f"it has not caught up within {self._services.lag_ms} ms")
+
+    def _late(self) -> frozenset[BrokerId]:
+        now_ms, lag_ms = self._services.clock.monotonic_ms(), self._services.lag_ms
+        with self._known.lock:
+            return frozenset(
+                broker_id
+                for partition in self._this.partitions.values()
+                for broker_id in partition.out_of_sync_replicas(now_ms, lag_ms)
+            )
+
+    def _gates(self) -> list[tuple[Collection[BrokerId], int]]:
+        return [(partition.in_sync, partition.min_insync) for partition in self._this.partitions.values()]
+
+    def _depart(self, broker_id: BrokerId, reason: str) -> None:
+        known = self._known
         with known.lock:
             if broker_id in known.departed:
                 return
             known.departed[broker_id] = reason
-            for partition in this.partitions.values():
+            for partition in self._this.partitions.values():
                 partition.shrink(broker_id)
-        services.fetcher.distrust(broker_id)
-        _log.warning("broker %d leaves the in-sync replicas: %s", broker_id, reason)
+        self._services.fetcher.distrust(broker_id)
+        _log.info("broker %d is not waited for any more: %s", broker_id, reason)
 
-    def copied(job: CopyJob, target: BrokerId, error: Exception | None) -> None:
-        if error is None:
-            with known.lock:
-                known.copied.setdefault(job.object_key, set()).add(target)
-                this.copies[job.object_key].holders.add(target)
-        elif isinstance(error, ReplogError) and "sources" in error.context:
-            with known.lock:
-                known.lost[job.object_key] = job.sources
-            operation.force_complete()  # no wait can help: its leader is lost
-        else:
-            depart(target, str(error))
-        purgatory.check_and_complete(_watch_key(job))
-
-    def lagging() -> None:
-        now_ms = services.clock.monotonic_ms()
-        with known.lock:
-            late = {
-                broker_id: key
-                for key, partition in this.partitions.items()
-                for broker_id in partition.out_of_sync_replicas(now_ms, lag_ms)
-            }
-        for broker_id, (_, number) in late.items():
-            depart(broker_id, f"it has not caught up with partition {number} within {lag_ms} ms")
-        operation.safe_try_complete()
-
-    # A replica may be late by lag_ms: behind that, not at it.
-    lag_timer = purgatory.timer.add(services.clock.monotonic_ms() + lag_ms + 1, lagging)
-    copies = [services.fetcher.submit(job, target, copied) for job, target in this.missing]
-
-    def look() -> None:
-        """See who left the ISR, or was elected, by another process's ENTRY: nobody else would tell."""
+    def _look(self) -> None:
+        """See who left the ISR, or was elected, by another process's ENTRY, and who may join instead of a late one."""
         try:
-            services.refresh()
+            self._services.refresh()
         except ReplogError as error:
             _log.info("an append that waits for copies could not look for newer entries: %s", error)
-        operation.safe_try_complete()
-
-    purgatory.await_completion(operation, look, LOOK_INTERVAL_MS)
-    purgatory.timer.cancel(lag_timer)
-    for future in copies:  # what nobody waits for any more is not begun: its replica left, or another leads
-        future.cancel()
-    return operation.errors()
+        if self._is_overdue and not self._operation.is_completed and self._services.readmit():
+            self._has_grown = True
+            self._operation.force_complete()
+        self._operation.safe_try_complete()
 
 
 def _watch_key(job: CopyJob) -> tuple[LedgerId, int, str]:

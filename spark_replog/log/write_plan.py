@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from spark_replog.errors import AuthorizationError, ErrorCode
 from spark_replog.ids import BrokerId, LedgerId, TopicId
+from spark_replog.log.in_sync import spare_replicas
 from spark_replog.log.unknown_topic import unknown_topic
 
 
@@ -33,6 +34,14 @@ class TopicPlan:
     """none, lz4 or zstd."""
     max_message_bytes: int
     log_append_time: bool
+    fenced: frozenset[BrokerId] = frozenset()
+    """Brokers out of service: a copy on one never counts."""
+    offline: frozenset[int] = frozenset()
+    """Partitions without a leader: the commit refuses their rows."""
+
+    def spares(self, partition: int) -> tuple[BrokerId, ...]:
+        """Return the assigned brokers that are out of sync and that a commit may let join."""
+        return spare_replicas(self.replica_sets[partition], self.in_sync[partition], self.fenced)
 
     @property
     def partition_count(self) -> int:
@@ -64,7 +73,7 @@ class MadeCopy(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class WritePlan:
-    """All that the tasks of one micro-batch carry. Picklable; made by ``coordinator.write_plan``."""
+    """All that the tasks of one micro-batch carry. Picklable; made by ``commit.write_plan``."""
 
     path: str
     storage_options: tuple[tuple[str, str], ...] = field(repr=False)  # secrets

@@ -181,7 +181,7 @@ class RowRouter:
 
     def _add(self, topic: TopicPlan) -> None:
         """Give the topic's partitions their slots; done when its first row comes."""
-        available = [number for number, brokers in enumerate(topic.in_sync) if brokers]
+        available = [number for number in range(topic.partition_count) if number not in topic.offline]
         sticky = BuiltInPartitioner(
             self._config.batch_size_bytes, available or range(topic.partition_count), self._random
         )
@@ -215,7 +215,7 @@ def destination_of(topic: TopicPlan, partition: int, config: ProducerConfig) -> 
         brokers=tuple(sorted(in_sync)),
         leader=None if config.acks == -1 or not in_sync else in_sync[0],
         compression=config.compression_type or topic.compression,
-        spares=tuple(sorted(set(topic.replica_sets[partition]).difference(in_sync))) if config.acks == -1 else (),
+        spares=topic.spares(partition) if config.acks == -1 else (),
     )
 
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
+from spark_replog.admin.broker_admin import BrokerAdmin
 from spark_replog.admin.coordinator_loop import CoordinatorLoop
 from spark_replog.commit.catch_up import CatchUp
 from spark_replog.commit.failover import LeaderFailover
+from spark_replog.errors import ErrorCode
 from spark_replog.storage.paths import ROOT_FILE_KEY
 
 LONG_MS = 14_000
@@ -65,11 +68,12 @@ def late(store):
         each.gate.set()
 
 
-def opened_when_asked(root: LateStore) -> threading.Thread:
-    """Let the root answer once somebody waits for it."""
+def opened_when_asked(root: LateStore, after_seconds: float = 0) -> threading.Thread:
+    """Let the root answer once somebody waits for it, or that much later."""
 
     def run() -> None:
         assert root.asked.wait(30)
+        time.sleep(after_seconds)
         root.gate.set()
 
     thread = threading.Thread(target=run)
@@ -170,3 +174,34 @@ def test_nothing_is_read_from_a_root_that_hangs_to_bring_another_back_in_time(st
     assert store.append("orders", {}, batch=1, objects=(made,)).error is None
     assert store.isr("orders") == (0, 2) and store.high_watermarks("orders") == [2]
     assert not root.asked_to_read
+
+
+def test_a_slow_root_that_keeps_min_isr_is_waited_for_and_not_refused(store, late) -> None:
+    store.create("orders")
+    BrokerAdmin(store.cluster).fence(2)
+    root = late(1, creates="/data/", replica_lag_time_max_ms=50)
+    made = store.put("orders", {0: 1}, {0, 2})  # the copy on the fenced broker does not count
+    opener = opened_when_asked(root, after_seconds=0.3)
+    assert store.append("orders", {}, batch=0, objects=(made,)).error is None
+    opener.join()
+    assert store.isr("orders") == (0, 1) and store.high_watermarks("orders") == [1]
+
+
+def test_a_replica_that_is_back_joins_instead_of_a_slow_one_that_keeps_min_isr(store, late) -> None:
+    store.create("orders")
+    store.away(2)
+    assert store.append("orders", {0: 1}, batch=0, holders={0, 1}).error is None
+    store.back(2)
+    made = store.put("orders", {0: 1}, {0, 2})
+    late(1, creates="/data/", replica_lag_time_max_ms=50, replica_rejoin_wait_ms=60_000)
+    assert store.append("orders", {}, batch=1, objects=(made,)).error is None  # the gate of root 1 never opens
+    assert store.isr("orders") == (0, 2) and store.high_watermarks("orders") == [2]
+
+
+def test_a_root_that_hangs_and_keeps_min_isr_ends_with_a_time_out_and_nothing_decided(store, late) -> None:
+    store.create("orders", replicas=2)
+    late(1, creates="/data/", replica_lag_time_max_ms=50)
+    made = store.put("orders", {0: 1}, {0})
+    error = store.append("orders", {}, batch=0, objects=(made,), timeout_ms=400).error
+    assert error is not None and error.code is ErrorCode.REQUEST_TIMED_OUT
+    assert store.isr("orders") == (0, 1)

@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from spark_replog.admin.broker_admin import BrokerAdmin
 from spark_replog.admin.controller import Controller
 from spark_replog.cluster.cluster import Cluster, TopicHandle
 from spark_replog.cluster.init_store import init_cluster, root_urls
@@ -287,6 +288,14 @@ def test_write_plan(store) -> None:
     assert (orders.min_insync, orders.compression, orders.log_append_time) == (2, "zstd", True)
     assert plan.topic("clicks").min_insync == 1
     assert (plan.principal, plan.path) == ("User:me", str(store.path))
+
+
+def test_a_write_plan_names_fenced_brokers_and_partitions_without_a_leader(store) -> None:
+    store.create("orders", 3, 1)
+    leader = store.controller.describe_topic("orders").partitions[1].leader
+    BrokerAdmin(store.cluster).fence(leader)
+    topic = make_write_plan(store.cluster).topic("orders")
+    assert topic.offline == {1} and topic.fenced == {leader}
 
 
 def test_the_principal_comes_from_the_environment(store, monkeypatch: pytest.MonkeyPatch) -> None:

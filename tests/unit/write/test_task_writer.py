@@ -196,6 +196,20 @@ class TestCost:
         assert result.objects[0][1].holders == {0, 2}
         assert task.brokers.data_keys(1) == []
 
+    def test_rows_without_a_key_avoid_partitions_without_a_leader(
+        self, make_task: Callable[..., Task], make_topic: Callable[..., TopicPlan]
+    ) -> None:
+        task = make_task(make_topic(sets=((0, 1, 2),) * 4, offline=frozenset({0, 1, 3})))
+        rows = pa.record_batch({"value": pa.array([b"x"] * 1000)})
+        assert {partition for _, partition in task.values(task.write(rows))} == {2}
+
+    def test_a_fenced_replica_gets_no_copy_in_place_of_one_that_is_late(
+        self, make_task: Callable[..., Task], make_topic: Callable[..., TopicPlan]
+    ) -> None:
+        topic = make_topic(in_sync=((0, 1),), fenced=frozenset({2}))
+        assert topic.spares(0) == ()
+        assert make_topic(in_sync=((0, 1),)).spares(0) == (2,)
+
 
 class TestMemory:
     def test_a_batch_larger_than_the_memory_goes_through(self, make_task: Callable[..., Task]) -> None:
