@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -27,14 +28,17 @@ from spark_replog.storage.root_file import (
     BrokerRef,
     ReadRoot,
     RootFile,
-    decode_root_file,
+    agree,
     encode_root_file,
     metadata_broker_ids,
     parent_url,
+    read_root,
     read_roots,
     resolve_url,
     split_path,
 )
+
+_log = logging.getLogger(__name__)
 
 STORE_DEADLINE_MS = 2000
 """Short: the other roots answer meanwhile, and callers with a longer deadline repeat the call."""
@@ -90,7 +94,8 @@ class BrokerSet:
     def open(
         cls, path: str, storage_options: Mapping[str, str] | None = None, *, clock: Clock = SYSTEM_CLOCK
     ) -> BrokerSet:
-        """Find the cluster behind a path.
+        """Open the cluster that a path names. All root files that can be read are compared; one that is damaged
+        or differs from a majority is not used, and logged as REPLOG_ROOT_STALE.
 
         Args:
             path: one or more roots, comma separated, or a parent directory that holds ``broker-*``.
@@ -101,8 +106,8 @@ class BrokerSet:
 
         Raises:
             NotFoundError: REPLOG_STORE_NOT_INITIALISED: no root file under the path.
-            InvalidConfigError: REPLOG_CLUSTER_MISMATCH: roots of different clusters, or two that
-                say they are the same broker; REPLOG_MISSING_OPTION: an empty path.
+            InvalidConfigError: REPLOG_CLUSTER_MISMATCH: root files disagree without a majority, or two are of the
+                same broker; REPLOG_MISSING_OPTION: an empty path.
             RetriableError: REPLOG_STORE_UNAVAILABLE: no root answers; REPLOG_STORE_REFUSED: none may be read.
             CorruptDataError, UnsupportedFormatError: the only root files found cannot be read.
         """
@@ -111,10 +116,17 @@ class BrokerSet:
         read = _look(path, options)
         if _may_yet_be_read(read) and clock.monotonic_ms() - started_ms < STORE_DEADLINE_MS:
             read = _look(path, options, deadline_ms=STORE_DEADLINE_MS)
-        roots = {url: root for url, root in read.items() if isinstance(root, RootFile)}
-        if not roots:
+        agreement = agree(read)
+        if not agreement.roots:
             raise _not_found(path, read)
         given = split_path(path)
+        others = _roots_to_compare(given, agreement.roots)
+        if others:
+            read = {**read, **read_roots(others, options, is_any_known=True)}
+            agreement = agree(read)
+        _report_deviating(agreement.deviating)
+        roots = agreement.roots
+        _check_given(given, read, roots)
         return _assemble(given if roots.keys() & set(given) else list(roots), roots, options)
 
     def store(self, broker_id: BrokerId) -> ObjectStore:
@@ -153,8 +165,7 @@ class BrokerSet:
         """
         url = self.url(broker_id)
         try:
-            data = self.store(broker_id).get(ROOT_FILE_KEY)
-            root = None if data is None else decode_root_file(data, url=url)
+            root = read_root(self.store(broker_id))
         except (CorruptDataError, UnsupportedFormatError) as error:
             raise _stale(f"cannot be read: {error}", broker_id, url) from error
         if root is None:
@@ -163,6 +174,10 @@ class BrokerSet:
             raise _stale(f"belongs to cluster {root.cluster_id}, not {self.cluster_id}", broker_id, url)
         if root.broker_id != broker_id:
             raise _stale(f"belongs to broker {root.broker_id}", broker_id, url)
+        listed = tuple(ref.broker_id for ref in root.brokers)
+        expected = (self.broker_ids, self.metadata_broker_ids, self.fsync)
+        if (tuple(sorted(listed)), root.metadata_broker_ids, root.fsync) != expected:
+            raise _stale("differs from those of the other roots", broker_id, url)
 
 
 _shared: dict[tuple[int, str, tuple[str, ...]], BrokerSet] = {}
@@ -202,22 +217,52 @@ def _rebuild(
     return BrokerSet(cluster_id, brokers, metadata_broker_ids, fsync=fsync, storage_options=storage_options)
 
 
+def _roots_to_compare(given: Sequence[str], roots: Mapping[str, RootFile]) -> list[str]:
+    """Return the recorded URLs of brokers that the path leaves out, so that their files are compared too.
+
+    Where the path names every broker its URLs win, and what is at recorded ones does not matter.
+    """
+    url, root = next(iter(roots.items()))
+    known = {each.broker_id for each in roots.values()}
+    if len(given) >= len(root.brokers):
+        return []
+    named = [resolve_url(ref.url, url) for ref in root.brokers if ref.broker_id not in known]
+    return [each for each in named if each not in given]
+
+
+def _check_given(given: Sequence[str], read: Mapping[str, ReadRoot], roots: Mapping[str, RootFile]) -> None:
+    """Refuse a path all of whose roots belong to other clusters than their neighbours."""
+    cluster_ids = {root.cluster_id for url in given if isinstance(root := read.get(url), RootFile)}
+    winner_url, winner = next(iter(roots.items()))
+    if cluster_ids and winner.cluster_id not in cluster_ids:
+        raise InvalidConfigError(
+            ErrorCode.REPLOG_CLUSTER_MISMATCH,
+            f"the roots belong to different clusters: {given[0]} to {cluster_ids.pop()}, {winner_url} to "
+            f"{winner.cluster_id}. Name roots of one cluster only.",
+        )
+
+
+_reported: set[tuple[int, str, str]] = set()
+
+
+def _report_deviating(deviating: Mapping[str, str]) -> None:
+    """Log each root that is outvoted, once a process."""
+    for url, why in deviating.items():
+        if (os.getpid(), url, why) not in _reported:
+            _reported.add((os.getpid(), url, why))
+            _log.warning("[REPLOG_ROOT_STALE] the root is not used: %s root=`%s`", why, url)
+
+
 def _assemble(given: Sequence[str], roots: Mapping[str, RootFile], storage_options: Mapping[str, str]) -> BrokerSet:
-    """Make the set from the root files found; every file names every broker."""
+    """Make the set from root files that agree; each names every broker."""
     first_url, first = next(iter(roots.items()))
     found: dict[BrokerId, str] = {}
     for url, root in roots.items():
-        if root.cluster_id != first.cluster_id:
-            raise InvalidConfigError(
-                ErrorCode.REPLOG_CLUSTER_MISMATCH,
-                f"the roots belong to different clusters: {first_url} to {first.cluster_id}, {url} to "
-                f"{root.cluster_id}. Name roots of one cluster only.",
-            )
         other = found.setdefault(root.broker_id, url)
         if other != url:
             raise InvalidConfigError(
                 ErrorCode.REPLOG_CLUSTER_MISMATCH,
-                f"{other} and {url} both say that they are broker {root.broker_id}: one is a copy. "
+                f"{other} and {url} both have the replog.json of broker {root.broker_id}: one is a copy. "
                 "Remove the copy from the path.",
             )
     urls = {ref.broker_id: resolve_url(ref.url, first_url) for ref in first.brokers}

@@ -1,12 +1,14 @@
-"""``replog.json``: what a root is. JSON, write-once, first thing on every root."""
+"""``replog.json``, the write-once identity of a root: its format, reading it from many roots, and their agreement."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
+
+import crc32c
 
 from spark_replog.errors import (
     CorruptDataError,
@@ -16,7 +18,7 @@ from spark_replog.errors import (
     RetriableError,
     UnsupportedFormatError,
 )
-from spark_replog.ids import BrokerId
+from spark_replog.ids import BROKER_ID_MAX, BrokerId, is_valid_id, is_valid_key
 from spark_replog.storage.io_pool import io_pool
 from spark_replog.storage.object_store import Buffer, ObjectStore
 from spark_replog.storage.open_store import normalise_url, open_store
@@ -24,7 +26,15 @@ from spark_replog.storage.paths import ROOT_FILE_KEY
 from spark_replog.storage.retrying_store import RetryingStore
 
 FORMAT_VERSION = 1
+ROOT_FILE_BYTES_MAX = 1 << 20
+"""Larger files are not read: a store of 1,000 brokers needs 100 KB."""
 _FORMAT = "replog-root"
+_PUT_BACK = "Name roots of one cluster only, or put the right replog.json back."
+_CHECKSUM = b',\n  "crc32c": "%08x"\n}\n'
+_CHECKSUM_BYTES = len(_CHECKSUM % 0)
+_FIELDS_BEFORE_CHECKSUM = frozenset(
+    {"format", "version", "clusterId", "brokerId", "brokers", "metadataBrokers", "fsync"}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +49,11 @@ class BrokerRef:
 
 @dataclass(frozen=True, slots=True)
 class RootFile:
-    """What one root says about itself and its cluster."""
+    """Identity of one root, and the cluster that it belongs to. The root files of a cluster differ in broker_id only.
+
+    Attributes:
+        has_checksum: False for a file of a release that wrote none; not compared.
+    """
 
     cluster_id: str
     broker_id: BrokerId
@@ -47,6 +61,7 @@ class RootFile:
     brokers: tuple[BrokerRef, ...]
     metadata_broker_ids: tuple[BrokerId, ...]
     fsync: bool
+    has_checksum: bool = field(default=True, compare=False)
 
 
 def metadata_broker_ids(broker_count: int) -> tuple[BrokerId, ...]:
@@ -56,7 +71,7 @@ def metadata_broker_ids(broker_count: int) -> tuple[BrokerId, ...]:
 
 
 def encode_root_file(root: RootFile) -> bytes:
-    """Return the JSON text, UTF-8, equal for equal values."""
+    """Return the JSON text, UTF-8, equal for equal values. The last member is the CRC32C of all bytes before it."""
     fields = {
         "format": _FORMAT,
         "version": root.format_version,
@@ -66,25 +81,35 @@ def encode_root_file(root: RootFile) -> bytes:
         "metadataBrokers": list(root.metadata_broker_ids),
         "fsync": root.fsync,
     }
-    return (json.dumps(fields, indent=2) + "\n").encode()
+    return _sealed(json.dumps(fields, indent=2).encode().removesuffix(b"\n}"))
+
+
+def _sealed(body: bytes) -> bytes:
+    return body + _CHECKSUM % crc32c.crc32c(body)
 
 
 def decode_root_file(data: Buffer, *, url: str) -> RootFile:
     """Read a root file.
 
     Args:
-        data: the file's bytes.
+        data: the file's bytes; at most ``ROOT_FILE_BYTES_MAX`` are accepted.
         url: the root, for error texts.
 
     Raises:
-        CorruptDataError: CORRUPT_MESSAGE: not a root file, or a broken one.
+        CorruptDataError: CORRUPT_MESSAGE: not a root file, or a damaged one.
         UnsupportedFormatError: UNSUPPORTED_VERSION: written by a newer release.
     """
     try:
-        fields = json.loads(bytes(data))
+        if len(data) > ROOT_FILE_BYTES_MAX:
+            raise ValueError(f"it is larger than {ROOT_FILE_BYTES_MAX} bytes")
+        body = bytes(data)
+        fields = _typed(json.loads(body), dict)
         if fields["format"] != _FORMAT:
-            raise ValueError(f"format is {fields['format']!r}")
-        version = int(fields["version"])
+            raise ValueError("it has another format")
+        has_checksum = "crc32c" in fields
+        if has_checksum and _sealed(body[:-_CHECKSUM_BYTES]) != body:
+            raise ValueError("its checksum is wrong")
+        version = _typed(fields["version"], int)
         if version > FORMAT_VERSION:
             raise UnsupportedFormatError(
                 ErrorCode.UNSUPPORTED_VERSION,
@@ -92,36 +117,143 @@ def decode_root_file(data: Buffer, *, url: str) -> RootFile:
                 "Upgrade spark-replog.",
                 url=url,
             )
-        return _root_file(fields, version)
-    except (ValueError, KeyError, TypeError) as error:
+        root = _root_file(fields, version, has_checksum)
+        _check_root_file(root, fields)
+        return root
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError, MemoryError) as error:
+        what = f"the field {error} is missing" if isinstance(error, KeyError) else " ".join(str(error).split())[:200]
         raise CorruptDataError(
             ErrorCode.CORRUPT_MESSAGE,
-            f"replog.json is damaged: {error}. Put this root's own replog.json back from a backup.",
+            f"replog.json is damaged: {what}. Put this root's own replog.json back from a backup, or, where the other "
+            "roots are good, run `replog store repair --rebuild BROKER`.",
             url=url,
         ) from error
 
 
-def _root_file(fields: dict[str, Any], version: int) -> RootFile:
-    root = RootFile(
-        cluster_id=str(fields["clusterId"]),
-        broker_id=int(fields["brokerId"]),
+def _root_file(fields: dict[str, Any], version: int, has_checksum: bool) -> RootFile:
+    return RootFile(
+        cluster_id=_typed(fields["clusterId"], str),
+        broker_id=_broker_id(fields["brokerId"]),
         format_version=version,
-        brokers=tuple(BrokerRef(int(ref["id"]), str(ref["url"]), ref["rack"]) for ref in fields["brokers"]),
-        metadata_broker_ids=tuple(int(broker_id) for broker_id in fields["metadataBrokers"]),
-        fsync=bool(fields["fsync"]),
+        brokers=tuple(_broker_ref(ref) for ref in _typed(fields["brokers"], list)),
+        metadata_broker_ids=tuple(_broker_id(each) for each in _typed(fields["metadataBrokers"], list)),
+        fsync=_typed(fields["fsync"], bool),
+        has_checksum=has_checksum,
     )
-    known = {ref.broker_id for ref in root.brokers}
-    if root.broker_id not in known or not root.metadata_broker_ids or not known.issuperset(root.metadata_broker_ids):
+
+
+def _check_root_file(root: RootFile, fields: dict[str, Any]) -> None:
+    """Raise ValueError for values that no release wrote; without a checksum that is all that shows damage."""
+    listed = [ref.broker_id for ref in root.brokers]
+    metadata = root.metadata_broker_ids
+    if root.format_version < 1:
+        raise ValueError(f"it has version {root.format_version}")
+    if not is_valid_id(root.cluster_id):
+        raise ValueError("its cluster id is not 32 hex digits")
+    if len(set(listed)) != len(listed) or len(set(metadata)) != len(metadata):
+        raise ValueError("it lists a broker twice")
+    if len({ref.url for ref in root.brokers}) != len(listed):
+        raise ValueError("it lists a URL twice")
+    if root.broker_id not in listed or not metadata or not set(listed).issuperset(metadata):
         raise ValueError("it names brokers that it does not list")
-    return root
+    if root.has_checksum:
+        return
+    if fields.keys() != _FIELDS_BEFORE_CHECKSUM:
+        raise ValueError("it has unknown fields and no checksum")
+    if metadata != metadata_broker_ids(len(listed)) or listed != list(range(len(listed))):
+        raise ValueError(f"it lists metadata brokers {list(metadata)} of brokers {listed}")
+
+
+def _broker_ref(fields: object) -> BrokerRef:
+    ref = _typed(fields, dict)
+    url, rack = _typed(ref["url"], str), ref["rack"]
+    if not url.isprintable() or not ("://" in url or ("/" not in url and is_valid_key(url))):
+        raise ValueError(f"it lists the URL {url!r}")
+    return BrokerRef(_broker_id(ref["id"]), url, None if rack is None else _typed(rack, str))
+
+
+def _broker_id(value: object) -> BrokerId:
+    number: int = _typed(value, int)
+    if not 0 <= number <= BROKER_ID_MAX:
+        raise ValueError("it has a broker id out of range")
+    return number
+
+
+def _typed(value: Any, kind: type) -> Any:
+    if type(value) is not kind:
+        raise ValueError(f"it has a {type(value).__name__} where a {kind.__name__} belongs")
+    return value
 
 
 OPEN_TIMEOUT_SECONDS = 15.0
 OPEN_GRACE_SECONDS = 2.0
-"""Once one root has said who the others are, a hung one is waited for no longer than this."""
+"""After one root file was read, a root that does not answer delays the open by no more than this."""
+
+_NO_VOTE = (CorruptDataError, UnsupportedFormatError)
 
 ReadRoot = RootFile | None | ReplogError
-"""What a look at one root gave: its file, its absence, or why nobody knows."""
+"""Result of reading one root: its file, None where it has none, or the error."""
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """What the root files that were read have in common.
+
+    Attributes:
+        roots: the files that agree, by root URL.
+        deviating: why a file that was read is not used, by root URL.
+    """
+
+    roots: dict[str, RootFile]
+    deviating: dict[str, str]
+
+
+def agree(read: Mapping[str, ReadRoot]) -> Agreement:
+    """Compare all root files that were read: more than half of the readable ones must say the same.
+
+    Source: ADR 17. A damaged file has no vote.
+
+    Raises:
+        InvalidConfigError: REPLOG_CLUSTER_MISMATCH: they disagree, and no side has a majority.
+    """
+    votes: dict[RootFile, dict[str, RootFile]] = {}
+    deviating = {url: str(error.args[0]) for url, error in read.items() if isinstance(error, _NO_VOTE)}
+    for url, root in read.items():
+        if isinstance(root, RootFile):
+            votes.setdefault(replace(root, broker_id=0), {})[url] = root
+    if not votes:
+        return Agreement({}, deviating)
+    shared, roots = max(votes.items(), key=lambda vote: len(vote[1]))
+    for other, others in votes.items():
+        if other == shared:
+            continue
+        url, difference = next(iter(others)), _difference(other, shared)
+        if 2 * len(roots) <= sum(map(len, votes.values())):
+            raise InvalidConfigError(
+                ErrorCode.REPLOG_CLUSTER_MISMATCH,
+                f"the root files disagree, and no side has a majority: that of {url} has {difference} as "
+                f"{next(iter(roots))}. {_PUT_BACK}",
+            )
+        deviating.update(dict.fromkeys(others, f"replog.json has {difference} as the other roots"))
+    for url, root in list(roots.items()):
+        recorded = {resolve_url(ref.url, url): ref.broker_id for ref in root.brokers}.get(url, root.broker_id)
+        if recorded != root.broker_id and not root.has_checksum:
+            deviating[url] = f"replog.json has broker id {root.broker_id}, and the cluster has broker {recorded} there"
+            del roots[url]
+            if not roots:
+                raise InvalidConfigError(ErrorCode.REPLOG_CLUSTER_MISMATCH, f"{deviating[url]}. {_PUT_BACK}", url=url)
+    return Agreement(roots, deviating)
+
+
+def _difference(root: RootFile, other: RootFile) -> str:
+    """Return the first thing that differs, for "it has ... as that one"."""
+    if root.cluster_id != other.cluster_id:
+        return f"another cluster id ({root.cluster_id}, not {other.cluster_id})"
+    if root.metadata_broker_ids != other.metadata_broker_ids:
+        return f"other metadata brokers ({root.metadata_broker_ids}, not {other.metadata_broker_ids})"
+    if root.fsync != other.fsync:
+        return f"another storage.fsync ({root.fsync}, not {other.fsync})"
+    return "another list of brokers"
 
 
 def split_path(path: str) -> list[str]:
@@ -145,7 +277,7 @@ def read_root(store: ObjectStore) -> RootFile | None:
         RetriableError, CorruptDataError, UnsupportedFormatError: see ``decode_root_file``.
     """
     try:
-        data = store.get(ROOT_FILE_KEY)
+        data = store.get(ROOT_FILE_KEY, size_bytes=ROOT_FILE_BYTES_MAX + 1)
     except RetriableError as error:
         if error.code is ErrorCode.REPLOG_ROOT_STALE:  # the directory itself is not there
             return None
@@ -154,15 +286,21 @@ def read_root(store: ObjectStore) -> RootFile | None:
 
 
 def read_roots(
-    urls: Sequence[str], storage_options: Mapping[str, str], *, lane: str | None = None, deadline_ms: int = 0
+    urls: Sequence[str],
+    storage_options: Mapping[str, str],
+    *,
+    lane: str | None = None,
+    deadline_ms: int = 0,
+    is_any_known: bool = False,
 ) -> dict[str, ReadRoot]:
-    """Look at roots in parallel; hung ones count as unavailable.
+    """Read root files in parallel; roots that do not answer in time count as unavailable.
 
     Args:
         urls: normalised root URLs.
         storage_options: fsspec options of the roots.
-        lane: where all run, for roots that share a fate; by default each has its own.
-        deadline_ms: how long a failed look is repeated; 0: one attempt each.
+        lane: I/O lane of all, for roots that fail together; by default each has its own.
+        deadline_ms: how long a failed read is repeated; 0: one attempt each.
+        is_any_known: whether a root file was read before: then the wait is ``OPEN_GRACE_SECONDS``.
 
     Raises:
         InvalidConfigError: REPLOG_UNSUPPORTED_STORE.
@@ -172,7 +310,7 @@ def read_roots(
         store = RetryingStore(open_store(url, storage_options), deadline_ms=deadline_ms)
         pending[url] = io_pool().submit_to(lane or url, read_root, store)
     left = set(pending.values())
-    timeout = OPEN_TIMEOUT_SECONDS
+    timeout = OPEN_GRACE_SECONDS if is_any_known else OPEN_TIMEOUT_SECONDS
     while left:
         done, left = wait(left, timeout=timeout, return_when="FIRST_COMPLETED")
         if not done:
@@ -214,6 +352,7 @@ __all__ = [
     "FORMAT_VERSION",
     "ReadRoot",
     "RootFile",
+    "agree",
     "decode_root_file",
     "encode_root_file",
     "metadata_broker_ids",

@@ -132,9 +132,15 @@ class TestOpen:
     def test_roots_of_different_clusters(self, tmp_path):
         write_root_files(roots_of(tmp_path / "a"))
         write_root_files(roots_of(tmp_path / "b"))
-        mixed = [*roots_of(tmp_path / "a")[:2], roots_of(tmp_path / "b")[2]]
-        with pytest.raises(InvalidConfigError, match=r"REPLOG_CLUSTER_MISMATCH.*different clusters"):
-            BrokerSet.open(",".join(mixed))
+        mixed = [*roots_of(tmp_path / "a")[:1], roots_of(tmp_path / "b")[2]]
+        assert code_of(lambda: BrokerSet.open(",".join(mixed))) is ErrorCode.REPLOG_CLUSTER_MISMATCH
+
+    def test_one_root_of_another_cluster_is_outvoted(self, tmp_path):
+        written = write_root_files(roots_of(tmp_path / "a"))
+        write_root_files(roots_of(tmp_path / "b"))
+        found = BrokerSet.open(",".join([*roots_of(tmp_path / "a")[:2], roots_of(tmp_path / "b")[2]]))
+        assert found.cluster_id == written.cluster_id and found.broker_ids == (0, 1, 2)
+        assert code_of(lambda: found.check_root(2)) is ErrorCode.REPLOG_ROOT_STALE
 
     def test_a_copied_root(self, made):
         folder, _ = made

@@ -3,6 +3,7 @@ from __future__ import annotations
 import dataclasses
 import json
 
+import crc32c
 import pytest
 
 from spark_replog.errors import CorruptDataError, ErrorCode, UnsupportedFormatError
@@ -34,7 +35,9 @@ def test_round_trip():
 
 
 def test_layout_is_stable():
-    assert json.loads(encode_root_file(ROOT)) == {
+    fields = json.loads(encode_root_file(ROOT))
+    assert list(fields)[-1] == "crc32c" and int(fields.pop("crc32c"), 16) >= 0
+    assert fields == {
         "format": "replog-root",
         "version": 1,
         "clusterId": "0123456789abcdef0123456789abcdef",
@@ -46,8 +49,12 @@ def test_layout_is_stable():
 
 
 def test_unknown_fields_of_the_same_version_are_ignored():
-    fields = {**json.loads(encode_root_file(ROOT)), "note": "added later"}
-    assert decode(json.dumps(fields).encode()) == ROOT
+    fields = json.loads(encode_root_file(ROOT))
+    del fields["crc32c"]
+    body = json.dumps({**fields, "note": "added later"}, indent=2).encode()[: -len("\n}")]
+    later = body + b',\n  "crc32c": "%08x"\n}\n' % crc32c.crc32c(body)
+    assert decode(later) == ROOT
+    assert decode(later).has_checksum
 
 
 def test_a_future_version_is_named():

@@ -1,0 +1,210 @@
+"""A damaged or deviating ``replog.json`` never changes the quorum: it is outvoted and reported, or the open fails."""
+
+from __future__ import annotations
+
+import json
+import logging
+
+import pytest
+
+from spark_replog.errors import (
+    CorruptDataError,
+    ErrorCode,
+    InvalidConfigError,
+    ReplogError,
+    RetriableError,
+    UnsupportedFormatError,
+)
+from spark_replog.ids import new_id
+from spark_replog.storage.brokers import BrokerSet, write_root_files
+from spark_replog.storage.open_store import open_store
+from spark_replog.storage.paths import ROOT_FILE_KEY
+from spark_replog.storage.root_file import ROOT_FILE_BYTES_MAX, decode_root_file
+
+
+class Roots:
+    """A store in memory whose root files a test replaces."""
+
+    def __init__(self, count):
+        self.path = f"memory://{new_id()}"
+        self.written = write_root_files([f"{self.path}/broker-{number}" for number in range(count)])
+
+    def read(self, broker_id):
+        return bytes(open_store(self.written.url(broker_id)).get(ROOT_FILE_KEY))
+
+    def replace(self, broker_id, data):
+        store = open_store(self.written.url(broker_id))
+        store.delete(ROOT_FILE_KEY)
+        store.create(ROOT_FILE_KEY, data)
+
+    def change(self, broker_id, **fields):
+        """Write a file without a checksum, as releases before it did, with some fields changed."""
+        self.replace(broker_id, old_format(self.read(broker_id), **fields))
+
+    def paths(self):
+        explicit = ",".join(broker.url for broker in self.written.brokers)
+        return [self.path, explicit, self.written.url(0), self.written.url(1)]
+
+
+def old_format(data, **changed):
+    fields = json.loads(data)
+    fields.pop("crc32c")
+    return (json.dumps({**fields, **changed}, indent=2) + "\n").encode()
+
+
+def quorum_of(brokers):
+    return brokers.cluster_id, brokers.brokers, brokers.metadata_broker_ids, brokers.fsync
+
+
+def flipped(data):
+    for bit in range(len(data) * 8):
+        damaged = bytearray(data)
+        damaged[bit // 8] ^= 1 << bit % 8
+        yield bytes(damaged)
+
+
+def is_readable(data):
+    try:
+        decode_root_file(data, url="memory://x")
+    except (CorruptDataError, UnsupportedFormatError):
+        return False
+    return True
+
+
+def test_a_flipped_bit_anywhere_is_damage_that_the_other_roots_outvote():
+    roots = Roots(3)
+    path = roots.paths()[1]
+    for damaged in flipped(roots.read(1)):
+        assert not is_readable(damaged)
+        roots.replace(1, damaged)
+        assert quorum_of(BrokerSet.open(path)) == quorum_of(roots.written)
+
+
+@pytest.mark.parametrize("path", range(4), ids=["parent", "all roots", "a good root", "the damaged root"])
+def test_a_damaged_file_is_out_by_any_path(path):
+    roots = Roots(3)
+    roots.replace(1, next(flipped(roots.read(1))))
+    if path == 3:  # nothing tells where the others are
+        with pytest.raises(CorruptDataError):
+            BrokerSet.open(roots.paths()[path])
+        return
+    found = BrokerSet.open(roots.paths()[path])
+    assert quorum_of(found) == quorum_of(roots.written)
+    with pytest.raises(RetriableError) as raised:
+        found.check_root(1)
+    assert raised.value.code is ErrorCode.REPLOG_ROOT_STALE
+
+
+@pytest.mark.parametrize("count", [3, 6])
+def test_no_flipped_bit_of_a_file_without_checksum_changes_the_quorum(count):
+    roots = Roots(count)
+    data = [old_format(roots.read(number)) for number in range(count)]
+    for number in range(count):
+        roots.replace(number, data[number])
+    assert quorum_of(BrokerSet.open(roots.path)) == quorum_of(roots.written)
+    readable = [damaged for damaged in flipped(data[1]) if is_readable(damaged)]
+    assert readable, "else this test shows nothing"
+    for damaged in readable:
+        roots.replace(1, damaged)
+        assert quorum_of(BrokerSet.open(roots.paths()[1])) == quorum_of(roots.written)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"metadataBrokers": [0, 1, 1]},
+        {"metadataBrokers": [0]},
+        {"metadataBrokers": [2, 1, 0]},
+        {"brokers": [{"id": 0, "url": "broker-0", "rack": None}] * 3},
+        {"fsync": False},
+        {"clusterId": "0" * 32},
+        {"brokerId": 2},
+    ],
+)
+@pytest.mark.parametrize("path", range(4))
+def test_a_deviating_file_is_outvoted_and_reported(changed, path, caplog):
+    roots = Roots(3)
+    roots.change(1, **changed)
+    if path == 3 and "fsync" not in changed:  # the only root that the user named
+        with pytest.raises(ReplogError) as refused:
+            BrokerSet.open(roots.paths()[path])
+        assert refused.value.code in (ErrorCode.REPLOG_CLUSTER_MISMATCH, ErrorCode.CORRUPT_MESSAGE)
+        return
+    with caplog.at_level(logging.WARNING):
+        found = BrokerSet.open(roots.paths()[path])
+    assert quorum_of(found) == quorum_of(roots.written)
+    assert any("[REPLOG_ROOT_STALE]" in line and "broker-1" in line for line in caplog.messages)
+    with pytest.raises(RetriableError) as raised:
+        found.check_root(1)
+    assert raised.value.code is ErrorCode.REPLOG_ROOT_STALE
+
+
+def test_files_without_a_majority_are_refused():
+    roots = Roots(2)
+    roots.change(1, fsync=False)
+    with pytest.raises(InvalidConfigError) as raised:
+        BrokerSet.open(roots.path)
+    assert raised.value.code is ErrorCode.REPLOG_CLUSTER_MISMATCH
+    assert "broker-0" in str(raised.value) and "broker-1" in str(raised.value)
+
+
+def test_files_of_the_release_before_the_checksum_stay_readable():
+    roots = Roots(3)
+    for number in range(3):
+        roots.change(number)
+    assert quorum_of(BrokerSet.open(roots.path)) == quorum_of(roots.written)
+
+
+def _fields(**changed):
+    roots = Roots(2)
+    return old_format(roots.read(0), **changed)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"[" * 100_000,
+        b'{"a":' * 100_000,
+        b"9" * 100_000,
+        b"1e999",
+        b"null",
+        b'"text"',
+        b"\xed\xa0\x80",
+        b'{"format": "replog-root", "version": 1e999}',
+        b'{"format": "replog-root", "version": [1]}',
+        b'{"format": "replog-root", "version": -1}',
+        b'{"format": "replog-root", "version": true}',
+        _fields(brokers=None),
+        _fields(brokers={}),
+        _fields(brokers=[]),
+        _fields(brokers=["broker-0"]),
+        _fields(brokers=[{"id": 10**30, "url": "x", "rack": None}]),
+        _fields(brokers=[{"id": 0, "url": 7, "rack": None}, {"id": 1, "url": "broker-1", "rack": None}]),
+        _fields(brokers=[{"id": 0, "url": "../x", "rack": None}, {"id": 1, "url": "broker-1", "rack": None}]),
+        _fields(brokers=[{"id": 0, "url": "a\x1b[2J", "rack": None}, {"id": 1, "url": "broker-1", "rack": None}]),
+        _fields(brokers=[{"id": 0, "url": "broker-0", "rack": 3}, {"id": 1, "url": "broker-1", "rack": None}]),
+        _fields(brokers=[{"id": 0, "url": "broker-0", "rack": None}, {"id": 1, "url": "broker-0", "rack": None}]),
+        _fields(metadataBrokers=[0, 0]),
+        _fields(metadataBrokers="01"),
+        _fields(metadataBrokers=[True, 1]),
+        _fields(clusterId="../../etc"),
+        _fields(clusterId=None),
+        _fields(fsync="false"),
+        _fields(brokerId="0"),
+        _fields(extra=1),
+        b" " * (ROOT_FILE_BYTES_MAX + 1),
+    ],
+    ids=lambda data: repr(data[:40]),
+)
+def test_absurd_files_are_coded_errors_that_name_root_and_file(data):
+    with pytest.raises(CorruptDataError) as raised:
+        decode_root_file(data, url="file:///the/root")
+    assert raised.value.code is ErrorCode.CORRUPT_MESSAGE
+    assert "file:///the/root" in str(raised.value) and "replog.json" in str(raised.value)
+
+
+def test_a_huge_file_is_not_read_whole(monkeypatch):
+    roots = Roots(1)
+    roots.replace(0, b" " * (ROOT_FILE_BYTES_MAX * 3))
+    with pytest.raises(CorruptDataError):
+        BrokerSet.open(roots.path)
