@@ -20,7 +20,7 @@ from spark_replog.cluster.init_store import init_cluster
 from spark_replog.commit.append_request import ProduceResponse
 from spark_replog.commit.replica_manager import ReplicaManager
 from spark_replog.commit.write_plan import make_write_plan
-from spark_replog.ids import LedgerId, new_id
+from spark_replog.ids import LedgerId, ObjectId, new_id
 from spark_replog.log.acl import AclBinding, AclOperation, PatternType, Permission, ResourceType
 from spark_replog.log.codec.commands import Append, DataObject, IdentityKind, ProducerIdentity, Section
 
@@ -95,7 +95,9 @@ def measure(topic_count: int, acl_count: int) -> tuple[float, float, float]:
             for place, (topic_id, partition) in enumerate(partitions)
         )
         size_bytes = 9000 * len(sections)
-        item = DataObject(0, f"{query[:8]}-{batch}-0-{new_id()}.arrow", size_bytes, False, frozenset((0,)), sections)
+        item = DataObject(
+            ObjectId(0, f"{query[:8]}-{batch}-0-{new_id()}.arrow"), size_bytes, False, frozenset((0,)), sections
+        )
         identity = ProducerIdentity(query, query, batch, "run", IdentityKind.STREAM)
         answers: dict[LedgerId, ProduceResponse] = {}
         entries = {handles[0].ledger_id: Append(identity, WRITER, "", 0, (item,))}

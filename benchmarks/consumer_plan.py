@@ -25,7 +25,7 @@ from spark_replog.client.record_fetcher import ConsumerMetrics, RecordFetcher
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.cluster.init_store import init_cluster
 from spark_replog.config import ConsumerConfig
-from spark_replog.ids import TopicPartition
+from spark_replog.ids import ObjectId, TopicPartition
 from spark_replog.log.codec.commands import Append, DataObject, IdentityKind, ProducerIdentity, Section, encode_command
 
 PARTITIONS, SECTIONS, RUNS, RECORDS = 100, 200, 15, 50_000
@@ -58,7 +58,7 @@ def _plan_figures(cluster: Cluster, size_bytes: int) -> list[tuple[str, str]]:
             Section(handle.topic_id, partition, 100, 8 + partition * size_bytes, size_bytes, number, 1000, 2000)
             for partition in range(PARTITIONS)
         )
-        made = DataObject(0, f"q-{number}-0-{number:032x}.arrow", 1 << 20, False, frozenset((0,)), sections)
+        made = DataObject(ObjectId(0, f"q-{number}-0-{number:032x}.arrow"), 1 << 20, False, frozenset((0,)), sections)
         identity = ProducerIdentity("q", "q", number, "r", IdentityKind.STREAM)
         command = encode_command(Append(identity, "User:a", "", 1000, (made,)))
         ledger.append(lambda _, command=command: command, timeout_ms=60_000)  # type: ignore[misc]

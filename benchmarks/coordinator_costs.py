@@ -16,7 +16,7 @@ from spark_replog.cluster.init_store import init_cluster
 from spark_replog.commit.append_request import ProduceResponse
 from spark_replog.commit.purgatory import DelayedOperation, DelayedOperationPurgatory
 from spark_replog.commit.replica_manager import ReplicaManager
-from spark_replog.ids import LedgerId, new_id
+from spark_replog.ids import LedgerId, ObjectId, new_id
 from spark_replog.log.codec.commands import Append, DataObject, IdentityKind, ProducerIdentity, Section
 
 OPERATION_COUNT = 1_000_000
@@ -89,7 +89,9 @@ def _append_of(topic_id: str, query: str, batch: int) -> Append:
         )
         for number in range(PARTITION_COUNT)
     )
-    item = DataObject(0, f"{query[:8]}-{batch}-0-{new_id()}.arrow", 9_000_000, False, frozenset((0, 1, 2)), sections)
+    item = DataObject(
+        ObjectId(0, f"{query[:8]}-{batch}-0-{new_id()}.arrow"), 9_000_000, False, frozenset((0, 1, 2)), sections
+    )
     identity = ProducerIdentity(query, query, batch, "run", IdentityKind.STREAM)
     return Append(identity, "User:a", "", 0, (item,))
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from spark_replog.admin.controller import Controller
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.cluster.init_store import init_cluster
-from spark_replog.ids import new_id
+from spark_replog.ids import ObjectId, new_id
 from spark_replog.log.codec.commands import (
     Append,
     DataObject,
@@ -48,7 +48,7 @@ def make_command(topic_id: str, tasks: int, number: int) -> bytes:
         )
         sections = tuple(s._replace(max_timestamp_ms=s.min_timestamp_ms + 5) for s in sections)
         name = f"bench-{number}-{task}-{new_id()}.arrow"
-        objects.append(DataObject(0, name, 10**6, False, frozenset({0, 1, 2}), sections))
+        objects.append(DataObject(ObjectId(0, name), 10**6, False, frozenset({0, 1, 2}), sections))
     identity = ProducerIdentity(new_id(), "", 0, "", IdentityKind.ONE_SHOT)
     return encode_command(Append(identity, "User:bench", "", 0, tuple(objects)))
 

@@ -20,7 +20,7 @@ from spark_replog.cluster.init_store import init_cluster
 from spark_replog.commit.replica_manager import ReplicaManager
 from spark_replog.commit.write_plan import make_write_plan
 from spark_replog.config import ProducerConfig
-from spark_replog.ids import new_id
+from spark_replog.ids import ObjectId, new_id
 from spark_replog.log.codec.commands import (
     Append,
     DataObject,
@@ -62,8 +62,7 @@ def fold_figures() -> list[tuple[str, str]]:
 
     objects = tuple(
         DataObject(
-            0,
-            f"{query[:8]}-1-{task}-{new_id()}.arrow",
+            ObjectId(0, f"{query[:8]}-1-{task}-{new_id()}.arrow"),
             600_000,
             False,
             frozenset((0, 1, 2)),

@@ -22,7 +22,7 @@ from spark_replog.admin.controller import Controller
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.cluster.init_store import init_cluster
 from spark_replog.commit.replica_manager import ReplicaManager
-from spark_replog.ids import new_id
+from spark_replog.ids import ObjectId, new_id
 from spark_replog.log.codec.commands import Append, DataObject, IdentityKind, ProducerIdentity, Section
 from spark_replog.maintenance.repair import StoreRepair
 from spark_replog.storage.paths import data_key
@@ -49,7 +49,7 @@ def fill(path: Path, size_bytes: int) -> None:
             Section(handle.topic_id, number, 1000, number * len(piece), len(piece), checksum, 0, 0)
             for number in range(PARTITION_COUNT)
         )
-        item = DataObject(0, name, OBJECT_BYTES, False, frozenset((0, 1, 2)), sections)
+        item = DataObject(ObjectId(0, name), OBJECT_BYTES, False, frozenset((0, 1, 2)), sections)
         identity = ProducerIdentity(query, query, batch, "run", IdentityKind.STREAM)
         append = Append(identity, "User:a", "", 0, (item,))
         manager.append_records(30_000, -1, False, {handle.ledger_id: append}, lambda answers: None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import uuid
 from dataclasses import dataclass
+from typing import NamedTuple
 
 BrokerId = int
 TopicId = str
@@ -24,6 +25,13 @@ _KEY_PART = re.compile(r"(?!\.\.?\Z)[^/\\\x00-\x1f\x7f]{1,255}")
 
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state", "__cluster_metadata"})
 """Names that only coordinators write to."""
+
+
+class ObjectId(NamedTuple):
+    """Which data object of a ledger: the folder of its generation, and its name there."""
+
+    generation: int
+    name: str
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -18,11 +18,11 @@ from spark_replog.clock import SYSTEM_CLOCK, Clock
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.cluster.root_check import is_root_there
 from spark_replog.commit.failover import failover_commands
-from spark_replog.commit.replica_fetcher import CopyJob, ObjectKey, ReplicaFetcher, copy_job
+from spark_replog.commit.replica_fetcher import CopyJob, ReplicaFetcher, copy_job
 from spark_replog.commit.state_changes import join_isr, out_of_sync
 from spark_replog.config import CoordinatorConfig
 from spark_replog.errors import ErrorCode, ReplogError
-from spark_replog.ids import BrokerId, LedgerId
+from spark_replog.ids import BrokerId, LedgerId, ObjectId
 from spark_replog.ledger.ledger import Ledger
 from spark_replog.log.codec.commands import HoldersAdd, IsrChange, Truncate, encode_command
 from spark_replog.log.fold.topic_state import MissingCopy, TopicLedgerState
@@ -146,7 +146,7 @@ class CatchUp:
         return is_back
 
     def admit(
-        self, ledger: Ledger[TopicLedgerState], broker_id: BrokerId, verified: Container[ObjectKey] = ()
+        self, ledger: Ledger[TopicLedgerState], broker_id: BrokerId, verified: Container[ObjectId] = ()
     ) -> Admission:
         """Copy to a broker all that it misses and let it join every ISR that it is assigned to, now.
 
@@ -171,7 +171,7 @@ class CatchUp:
                 ]
                 if not missing and broker_id not in out_of_sync(ledger.state):
                     return Admission(True, object_count, copied_bytes)
-            known = {id(each) for each in missing if (each.object.generation, each.object.name) in verified}
+            known = {id(each) for each in missing if each.object.id in verified}
             wanted = [(each, broker_id) for each in missing if id(each) not in known]
             copied = self._copy(wanted, is_throttled=True, budget_ms=None)
             object_count += len(copied)
@@ -296,7 +296,7 @@ def within(missing: Iterable[MissingCopy], size_bytes_max: int) -> list[MissingC
 
 def _log_failure(job: CopyJob, target: BrokerId, error: Exception | None) -> None:
     if error is not None:
-        _log.info("broker %d did not get %s: %s", target, job.name, error)
+        _log.info("broker %d did not get %s: %s", target, job.id.name, error)
 
 
 PLANNED_COPIES_MAX = 256
@@ -334,7 +334,7 @@ def plan_copies(cluster: Cluster, ledger_ids: Iterable[LedgerId], config: Coordi
 def _planned(missing: MissingCopy, targets: tuple[BrokerId, ...]) -> PlannedCopy:
     ref = missing.object
     job = copy_job(ref.ledger_id, ref, missing.sections, ref.holders)
-    return PlannedCopy(job.ledger_id, job.generation, job.name, job.size_bytes, job.checksums, job.sources, targets)
+    return PlannedCopy(job.ledger_id, job.id, job.size_bytes, job.checksums, job.sources, targets)
 
 
 def _is_back(cluster: Cluster, broker_id: BrokerId, config: CoordinatorConfig) -> bool:
@@ -387,12 +387,10 @@ class TaskCatchUp:
             size_bytes += each.size_bytes * len(each.targets)
             if started and size_bytes > self._config.replica_catchup_bytes:
                 break
-            job = CopyJob(
-                each.ledger_id, each.generation, each.name, each.size_bytes, each.checksums, each.sources, True
-            )
+            job = CopyJob(each.ledger_id, each.id, each.size_bytes, each.checksums, each.sources, True)
             for target in each.targets:
                 future = self._fetcher.submit(job, target, _log_failure, is_throttled=True)
-                started[future] = MadeCopy(each.ledger_id, each.generation, each.name, target)
+                started[future] = MadeCopy(each.ledger_id, each.id, target)
         done, late = wait(started, timeout=self._config.replica_catchup_budget_ms / 1000.0)
         for future in late:
             future.cancel()
@@ -400,12 +398,12 @@ class TaskCatchUp:
 
 
 def _rank(planned: PlannedCopy, batch_id: int, task_id: int) -> bytes:
-    return blake2b(f"{planned.name} {batch_id} {task_id}".encode(), digest_size=8).digest()
+    return blake2b(f"{planned.id.name} {batch_id} {task_id}".encode(), digest_size=8).digest()
 
 
-def holders_by_ledger(copies: Iterable[MadeCopy]) -> Mapping[LedgerId, Mapping[ObjectKey, set[BrokerId]]]:
+def holders_by_ledger(copies: Iterable[MadeCopy]) -> Mapping[LedgerId, Mapping[ObjectId, set[BrokerId]]]:
     """Return what ``ReplicaManager.append_records`` takes as ``copied``."""
-    found: dict[LedgerId, dict[ObjectKey, set[BrokerId]]] = {}
+    found: dict[LedgerId, dict[ObjectId, set[BrokerId]]] = {}
     for each in copies:
-        found.setdefault(each.ledger_id, {}).setdefault((each.generation, each.name), set()).add(each.broker_id)
+        found.setdefault(each.ledger_id, {}).setdefault(each.id, set()).add(each.broker_id)
     return found

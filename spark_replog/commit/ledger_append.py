@@ -14,7 +14,7 @@ from spark_replog.commit.append_request import find_under_min_isr, find_unwritab
 from spark_replog.commit.catch_up import CatchUp
 from spark_replog.commit.failover import LeaderFailover
 from spark_replog.commit.purgatory import DelayedOperationPurgatory
-from spark_replog.commit.replica_fetcher import ObjectKey, ReplicaFetcher
+from spark_replog.commit.replica_fetcher import ReplicaFetcher
 from spark_replog.commit.replication import (
     DelayedProduce,
     LeaderAndIsr,
@@ -29,7 +29,7 @@ from spark_replog.commit.replication import (
 from spark_replog.commit.state_changes import leave_isr
 from spark_replog.config import CoordinatorConfig
 from spark_replog.errors import ErrorCode, ReplogError, RetriableError
-from spark_replog.ids import BrokerId, PartitionKey
+from spark_replog.ids import BrokerId, ObjectId, PartitionKey
 from spark_replog.ledger.ledger import Ledger
 from spark_replog.log.codec.commands import Append, HoldersAdd, IsrChange, encode_command
 from spark_replog.log.fold.topic_state import TopicLedgerState
@@ -82,7 +82,7 @@ class LedgerAppend:
         timeout_ms: int,
         services: AppendServices,
         refused: dict[PartitionKey, ReplogError],
-        copied: Mapping[ObjectKey, set[BrokerId]],
+        copied: Mapping[ObjectId, set[BrokerId]],
     ) -> None:
         self._ledger = ledger
         self._append = append
@@ -186,10 +186,7 @@ class LedgerAppend:
         if not append.objects:
             self._answer = CommandResult(Outcome.APPLIED)
             return None
-        objects = tuple(
-            replace(item, holders=self._known.holders((item.generation, item.name), item.holders))
-            for item in append.objects
-        )
+        objects = tuple(replace(item, holders=self._known.holders(item.id, item.holders)) for item in append.objects)
         decided = replace(append, objects=objects, append_time_ms=self._services.clock.now_ms())
         return (*self._side_commands(state), encode_command(decided))
 
@@ -255,9 +252,9 @@ class LedgerAppend:
 
     def _is_leader_lost(self, this: ReplicationRound) -> bool:
         """Elect anew where replicas are late because the source of their copies hangs; return whether that was so."""
-        own = {(item.generation, item.name) for item in self._append.objects}
-        late = [job for job, target in this.missing if target not in this.copies[job.object_key].holders]
-        suspects = {broker_id for job in late if job.object_key not in own for broker_id in job.sources}
+        own = {item.id for item in self._append.objects}
+        late = [job for job, target in this.missing if target not in this.copies[job.id].holders]
+        suspects = {broker_id for job in late if job.id not in own for broker_id in job.sources}
         if not suspects or self._failover_count >= FAILOVERS_MAX:
             return False
         self._failover_count += 1
@@ -275,7 +272,7 @@ class LedgerAppend:
         """
         lost = dict(self._known.lost)
         self._known.lost.clear()
-        own = {(item.generation, item.name) for item in self._append.objects}
+        own = {item.id for item in self._append.objects}
         suspects = {broker_id for sources in lost.values() for broker_id in sources}
         self._failover_count += 1
         if own.isdisjoint(lost) and self._failover_count <= FAILOVERS_MAX:
@@ -356,7 +353,7 @@ class LedgerAppend:
         now_ms = self._services.clock.now_ms()
         commands: list[IsrChange | HoldersAdd] = [*leave_isr(state, known.departed.copy(), now_ms)]
         for missing in state.under_replicated(include_out_of_sync=True):
-            added = known.holders((missing.object.generation, missing.object.name), frozenset())
+            added = known.holders(missing.object.id, frozenset())
             brokers = tuple(sorted(added.intersection(missing.missing)))
             if brokers:
                 commands.append(HoldersAdd(missing.entry_index, missing.command_no, missing.object_no, brokers))

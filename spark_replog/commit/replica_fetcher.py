@@ -21,7 +21,7 @@ from spark_replog.backoff import ExponentialBackoff
 from spark_replog.clock import SYSTEM_CLOCK, Clock
 from spark_replog.config import CoordinatorConfig
 from spark_replog.errors import CorruptDataError, ErrorCode, ReplogError, RetriableError
-from spark_replog.ids import BrokerId, LedgerId
+from spark_replog.ids import BrokerId, LedgerId, ObjectId
 from spark_replog.log.codec.commands import DataObject, Section
 from spark_replog.log.fold.topic_state import ObjectRef
 from spark_replog.storage.brokers import BrokerSet
@@ -35,8 +35,6 @@ BACKOFF_DOUBLINGS_MAX = 5
 DISTRUST_MS = 30_000
 """So long a root that failed is read from last, after every other holder."""
 
-ObjectKey = tuple[int, str]
-"""(generation, name) of a data object within its ledger."""
 CopyCallback = Callable[["CopyJob", BrokerId, Exception | None], None]
 
 
@@ -45,8 +43,7 @@ class CopyJob:
     """One object to copy: where it is and what proves its bytes."""
 
     ledger_id: LedgerId
-    generation: int
-    name: str
+    id: ObjectId
     size_bytes: int
     checksums: tuple[tuple[int, int, int], ...]
     """Per section: start byte, size, CRC32C."""
@@ -57,14 +54,9 @@ class CopyJob:
     """Whether the target's own copy is known to be bad: it goes once good bytes are in hand, not before."""
 
     @property
-    def object_key(self) -> ObjectKey:
-        """Return (generation, name)."""
-        return self.generation, self.name
-
-    @property
     def storage_key(self) -> str:
         """Return the object's key on every root."""
-        return data_key(self.ledger_id, self.generation, self.name)
+        return data_key(self.ledger_id, *self.id)
 
 
 def copy_job(
@@ -72,7 +64,7 @@ def copy_job(
 ) -> CopyJob:
     """Return what a fetcher needs to know of an object; of the holders that answer the lowest id is read."""
     checksums = tuple((each.start_byte, each.size_bytes, each.crc32c) for each in sections)
-    return CopyJob(ledger_id, item.generation, item.name, item.size_bytes, checksums, tuple(sorted(holders)))
+    return CopyJob(ledger_id, item.id, item.size_bytes, checksums, tuple(sorted(holders)))
 
 
 class ReplicationThrottle:

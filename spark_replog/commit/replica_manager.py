@@ -18,11 +18,11 @@ from spark_replog.commit.catch_up import CatchUp
 from spark_replog.commit.ledger_append import AppendServices, LedgerAppend
 from spark_replog.commit.proposals import advance_generation
 from spark_replog.commit.purgatory import DelayedOperationPurgatory
-from spark_replog.commit.replica_fetcher import ObjectKey, ReplicaFetcher
+from spark_replog.commit.replica_fetcher import ReplicaFetcher
 from spark_replog.commit.state_changes import complete_reassignments, completions
 from spark_replog.config import CoordinatorConfig
 from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError
-from spark_replog.ids import BrokerId, LedgerId, PartitionKey
+from spark_replog.ids import BrokerId, LedgerId, ObjectId, PartitionKey
 from spark_replog.log.codec.commands import Append
 from spark_replog.log.results import Outcome
 
@@ -58,7 +58,7 @@ class ReplicaManager:
         response_callback: ResponseCallback,
         *,
         is_atomic: bool = True,
-        copied: Mapping[LedgerId, Mapping[ObjectKey, set[BrokerId]]] | None = None,
+        copied: Mapping[LedgerId, Mapping[ObjectId, set[BrokerId]]] | None = None,
     ) -> None:
         """Replicate and decide one append per ledger; answers once, before it returns.
 
@@ -127,7 +127,7 @@ class ReplicaManager:
         required_acks: int,
         internal_topics_allowed: bool,
         is_atomic: bool,
-        copied: Mapping[ObjectKey, set[BrokerId]],
+        copied: Mapping[ObjectId, set[BrokerId]],
     ) -> ProduceResponse:
         def attempt(rest_ms: int) -> ProduceResponse:
             return self._attempt(ledger_id, append, rest_ms, required_acks, internal_topics_allowed, is_atomic, copied)
@@ -152,7 +152,7 @@ class ReplicaManager:
         required_acks: int,
         internal_topics_allowed: bool,
         is_atomic: bool,
-        copied: Mapping[ObjectKey, set[BrokerId]],
+        copied: Mapping[ObjectId, set[BrokerId]],
     ) -> ProduceResponse:
         refused: dict[PartitionKey, ReplogError] = {}
         try:

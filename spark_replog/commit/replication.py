@@ -20,9 +20,9 @@ from typing import NamedTuple
 
 from spark_replog.clock import Clock
 from spark_replog.commit.purgatory import DelayedOperation, DelayedOperationPurgatory
-from spark_replog.commit.replica_fetcher import CopyJob, ObjectKey, ReplicaFetcher, copy_job
+from spark_replog.commit.replica_fetcher import CopyJob, ReplicaFetcher, copy_job
 from spark_replog.errors import ErrorCode, ReplogError
-from spark_replog.ids import BrokerId, LedgerId, PartitionKey
+from spark_replog.ids import BrokerId, LedgerId, ObjectId, PartitionKey
 from spark_replog.log.codec.commands import Append, Section
 from spark_replog.log.fold.topic_state import PartitionState, TopicLedgerState
 from spark_replog.log.in_sync import leaving_replicas
@@ -244,12 +244,12 @@ class Replication:
         lost: objects that no source delivered, and the brokers that should have.
     """
 
-    copied: dict[ObjectKey, set[BrokerId]] = field(default_factory=dict)
+    copied: dict[ObjectId, set[BrokerId]] = field(default_factory=dict)
     departed: dict[BrokerId, str] = field(default_factory=dict)
-    lost: dict[ObjectKey, tuple[BrokerId, ...]] = field(default_factory=dict)
+    lost: dict[ObjectId, tuple[BrokerId, ...]] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def holders(self, key: ObjectKey, recorded: frozenset[BrokerId]) -> frozenset[BrokerId]:
+    def holders(self, key: ObjectId, recorded: frozenset[BrokerId]) -> frozenset[BrokerId]:
         """Return who holds an object: those recorded and those copied to."""
         with self.lock:
             copied = self.copied.get(key)
@@ -262,7 +262,7 @@ class ReplicationRound:
 
     partitions: Mapping[PartitionKey, Partition]
     statuses: Mapping[PartitionKey, ProducePartitionStatus]
-    copies: Mapping[ObjectKey, ObjectCopies]
+    copies: Mapping[ObjectId, ObjectCopies]
     missing: tuple[tuple[CopyJob, BrokerId], ...]
 
 
@@ -282,7 +282,7 @@ def is_replicated(state: TopicLedgerState, append: Append, known: Replication) -
         return False
     topics = state.topics
     for item in append.objects:
-        holders = known.holders((item.generation, item.name), item.holders)
+        holders = known.holders(item.id, item.holders)
         if not holders >= in_sync_brokers(state, item.sections):
             return False
     return all(
@@ -305,7 +305,7 @@ def plan_round(
         now_ms: monotonic time from which on a replica that misses something lags.
     """
     partitions: dict[PartitionKey, Partition] = {}
-    copies: dict[ObjectKey, ObjectCopies] = {}
+    copies: dict[ObjectId, ObjectCopies] = {}
     jobs: list[tuple[CopyJob, frozenset[BrokerId]]] = []
     for topic in state.topics.values():
         for number, found in enumerate(topic.partitions):
@@ -314,14 +314,14 @@ def plan_round(
                 partitions[key] = _tail_of(state, key, found, known, copies, now_ms)
     for missing in state.under_replicated():
         ref = missing.object
-        holders = known.holders((ref.generation, ref.name), ref.holders)
-        copies.setdefault((ref.generation, ref.name), ObjectCopies(holders))
+        holders = known.holders(ref.id, ref.holders)
+        copies.setdefault(ref.id, ObjectCopies(holders))
         jobs.append(
             (copy_job(ledger_id, ref, missing.sections, holders),
              frozenset(missing.missing) - holders)
         )  # fmt: skip
     for item in append.objects:
-        object_key = (item.generation, item.name)
+        object_key = item.id
         holders = known.holders(object_key, item.holders)
         tracker = copies.setdefault(object_key, ObjectCopies(holders))
         for section in item.sections:
@@ -350,7 +350,7 @@ def _tail_of(
     key: PartitionKey,
     found: PartitionState,
     known: Replication,
-    copies: dict[ObjectKey, ObjectCopies],
+    copies: dict[ObjectId, ObjectCopies],
     now_ms: int,
 ) -> Partition:
     partition = Partition(
@@ -362,7 +362,7 @@ def _tail_of(
         now_ms=now_ms,
     )
     for section in state.sections(*key, found.high_watermark, found.log_end_offset):
-        object_key = (section.object.generation, section.object.name)
+        object_key = section.object.id
         tracker = copies.get(object_key)
         if tracker is None:
             tracker = copies[object_key] = ObjectCopies(known.holders(object_key, section.object.holders))
@@ -437,13 +437,13 @@ class _WaitingRound:
         known = self._known
         if error is None:
             with known.lock:
-                known.copied.setdefault(job.object_key, set()).add(target)
-                self._this.copies[job.object_key].holders.add(target)
+                known.copied.setdefault(job.id, set()).add(target)
+                self._this.copies[job.id].holders.add(target)
             if self._is_overdue:
                 self._let_late_leave()
         elif isinstance(error, ReplogError) and "sources" in error.context:
             with known.lock:
-                known.lost[job.object_key] = job.sources
+                known.lost[job.id] = job.sources
             self._operation.force_complete()  # its leader is lost: waiting cannot help
         else:
             self._depart(target, str(error))
@@ -496,5 +496,5 @@ class _WaitingRound:
         self._operation.safe_try_complete()
 
 
-def _watch_key(job: CopyJob) -> tuple[LedgerId, int, str]:
-    return job.ledger_id, job.generation, job.name
+def _watch_key(job: CopyJob) -> tuple[LedgerId, ObjectId]:
+    return job.ledger_id, job.id

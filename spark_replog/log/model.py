@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
 
+from spark_replog.ids import ObjectId
 from spark_replog.log.acl import AclsAdd, AclsRemove
 from spark_replog.log.codec.group_records import Record
 from spark_replog.log.quota_set import QuotaAlter
@@ -52,9 +53,7 @@ class Section(NamedTuple):
 class DataObject:
     """One immutable Arrow file and the brokers that hold it durably."""
 
-    generation: int
-    name: str
-    """Last path part, see `storage.paths.data_key`."""
+    id: ObjectId
     size_bytes: int
     has_headers: bool
     holders: frozenset[int]

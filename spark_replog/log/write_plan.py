@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from spark_replog.errors import AuthorizationError, ErrorCode
-from spark_replog.ids import BrokerId, LedgerId, TopicId
+from spark_replog.ids import BrokerId, LedgerId, ObjectId, TopicId
 from spark_replog.log.in_sync import spare_replicas
 from spark_replog.log.unknown_topic import unknown_topic
 
@@ -53,8 +53,7 @@ class PlannedCopy(NamedTuple):
     """A data object that replicas miss, for a task to copy after its own rows."""
 
     ledger_id: LedgerId
-    generation: int
-    name: str
+    id: ObjectId
     size_bytes: int
     checksums: tuple[tuple[int, int, int], ...]
     """Per section: start byte, size, CRC32C."""
@@ -66,8 +65,7 @@ class MadeCopy(NamedTuple):
     """A copy that a task has made (or found whole) and verified."""
 
     ledger_id: LedgerId
-    generation: int
-    name: str
+    id: ObjectId
     broker_id: BrokerId
 
 

@@ -19,10 +19,10 @@ from typing import TypeVar
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.commit.catch_up import CatchUp
 from spark_replog.commit.failover import failover_commands
-from spark_replog.commit.replica_fetcher import CopyJob, ObjectKey, ReplicaFetcher
+from spark_replog.commit.replica_fetcher import CopyJob, ReplicaFetcher
 from spark_replog.config import CoordinatorConfig
 from spark_replog.errors import ErrorCode, ReplogError, RetriableError
-from spark_replog.ids import BrokerId, LedgerId
+from spark_replog.ids import BrokerId, LedgerId, ObjectId
 from spark_replog.ledger.journal_rebuild import REBUILD_ROUND_STEP, JournalRebuild
 from spark_replog.ledger.ledger import JournalRoot, Ledger, LedgerSettings
 from spark_replog.ledger.types import Proposal
@@ -133,7 +133,7 @@ class StoreRepair:
         self._catch_up = CatchUp(self._brokers, self._config, cluster.clock, self._fetcher)
         self._report = RepairReport()
         self._stale: list[BrokerId] = []
-        self._verified: dict[tuple[BrokerId, LedgerId], set[ObjectKey]] = {}
+        self._verified: dict[tuple[BrokerId, LedgerId], set[ObjectId]] = {}
 
     def run(self) -> RepairReport:
         """Repair what can be reached.
@@ -324,7 +324,7 @@ class StoreRepair:
         good: dict[str, set[BrokerId]] = {}
         wanted: list[tuple[RootRepair, _Needed]] = []
         for needed in self._needed_objects(ledger_ids):
-            name = needed.job.name
+            name = needed.job.id.name
             good[name] = set()
             for root in usable:
                 if root.broker_id not in needed.brokers or root.detail:
@@ -335,9 +335,9 @@ class StoreRepair:
                 elif not root.detail:
                     wanted.append((root, needed))
         for root, needed in wanted:
-            sources = tuple(sorted(good[needed.job.name]))
+            sources = tuple(sorted(good[needed.job.id.name]))
             if sources:
-                is_bad = needed.job.name in self._sizes_on(root, needed.job, present)
+                is_bad = needed.job.id.name in self._sizes_on(root, needed.job, present)
                 # Another repair, or whoever catches up, may have made the copy since the listing.
                 job = replace(needed.job, sources=sources, may_exist=True, replaces=is_bad)
                 is_there = root.condition is RootCondition.OK
@@ -373,7 +373,7 @@ class StoreRepair:
             gone = [
                 each.entry_index
                 for each in state.under_replicated()
-                if each.object.name in lost
+                if each.object.id.name in lost
                 and each.entry_index > state.stable_index
                 and looked_through.issuperset(each.object.holders)
             ]
@@ -385,16 +385,16 @@ class StoreRepair:
                 _log.warning("ledger %s: %s, as no copy of them is left", ledger_id, outcome.result.detail)
 
     def _note_verified(self, root: RootRepair, job: CopyJob) -> None:
-        self._verified.setdefault((root.broker_id, job.ledger_id), set()).add(job.object_key)
+        self._verified.setdefault((root.broker_id, job.ledger_id), set()).add(job.id)
 
     def _needed_objects(self, ledger_ids: list[LedgerId]) -> Iterator[_Needed]:
         """Yield what live partitions need, ledger by ledger; the brokers are their replicas."""
         for ledger_id in ledger_ids:
             ledger = self._cluster.topic_ledger(ledger_id)
             ledger.refresh()
-            checksums: dict[tuple[int, str], dict[int, tuple[int, int, int]]] = {}
-            brokers: dict[tuple[int, str], set[BrokerId]] = {}
-            sizes: dict[tuple[int, str], int] = {}
+            checksums: dict[ObjectId, dict[int, tuple[int, int, int]]] = {}
+            brokers: dict[ObjectId, set[BrokerId]] = {}
+            sizes: dict[ObjectId, int] = {}
             with ledger.lock:
                 for topic in ledger.state.topics.values():
                     if topic.closed:
@@ -402,14 +402,14 @@ class StoreRepair:
                     for number, partition in enumerate(topic.partitions):
                         start, end = partition.log_start_offset, partition.log_end_offset
                         for section in ledger.state.sections(topic.topic_id, number, start, end):
-                            key = (section.object.generation, section.object.name)
+                            key = section.object.id
                             sizes[key] = section.object.size_bytes
                             brokers.setdefault(key, set()).update(partition.replicas)
                             found = (section.start_byte, section.size_bytes, section.crc32c)
                             checksums.setdefault(key, {})[section.start_byte] = found
             for key, size_bytes in sizes.items():
                 sections = tuple(checksums[key].values())
-                yield _Needed(CopyJob(ledger_id, *key, size_bytes, sections, ()), frozenset(brokers[key]))
+                yield _Needed(CopyJob(ledger_id, key, size_bytes, sections, ()), frozenset(brokers[key]))
 
     def _is_good(
         self, root: RootRepair, job: CopyJob, present: dict[tuple[BrokerId, LedgerId, int], Mapping[str, int]]
@@ -417,7 +417,7 @@ class StoreRepair:
         """Return whether the root's own copy can be a source. A listing tells, or (deep) its bytes do."""
         try:
             sizes = self._sizes_on(root, job, present)
-            if sizes.get(job.name) != job.size_bytes:
+            if sizes.get(job.id.name) != job.size_bytes:
                 return False
             return not self._deep or self._fetcher.is_whole(job, root.broker_id)
         except ReplogError as error:
@@ -427,10 +427,10 @@ class StoreRepair:
     def _sizes_on(
         self, root: RootRepair, job: CopyJob, present: dict[tuple[BrokerId, LedgerId, int], Mapping[str, int]]
     ) -> Mapping[str, int]:
-        key = (root.broker_id, job.ledger_id, job.generation)
+        key = (root.broker_id, job.ledger_id, job.id.generation)
         found = present.get(key)
         if found is None:
-            folder = data_folder(job.ledger_id, job.generation)
+            folder = data_folder(job.ledger_id, job.id.generation)
             listed = self._brokers.store(root.broker_id).list_keys(folder)
             found = present[key] = {info.key.rpartition("/")[2]: info.size_bytes for info in listed}
         return found

@@ -14,7 +14,7 @@ import crc32c
 from spark_replog.clock import Clock
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.errors import ErrorCode, ReplogError
-from spark_replog.ids import BrokerId, LedgerId
+from spark_replog.ids import BrokerId, LedgerId, ObjectId
 from spark_replog.log.fold.partition_state import ObjectRef, SectionRef
 from spark_replog.storage.paths import data_key
 
@@ -115,7 +115,7 @@ def scrub(cluster: Cluster, *, deep: bool = False, on_object: Callable[[int, int
 
 
 def _live_objects(cluster: Cluster) -> Iterator[tuple[ObjectRef, list[SectionRef]]]:
-    found: dict[tuple[LedgerId, int, str], tuple[ObjectRef, list[SectionRef]]] = {}
+    found: dict[tuple[LedgerId, ObjectId], tuple[ObjectRef, list[SectionRef]]] = {}
     for name in cluster.topic_names():
         ledger, topic = cluster.topic_state(cluster.lookup(name))
         with ledger.lock:
@@ -123,7 +123,7 @@ def _live_objects(cluster: Cluster) -> Iterator[tuple[ObjectRef, list[SectionRef
                 start, end = partition.log_start_offset, partition.log_end_offset
                 for section in ledger.state.sections(topic.topic_id, number, start, end):
                     item = section.object
-                    key = (item.ledger_id, item.generation, item.name)
+                    key = (item.ledger_id, item.id)
                     found.setdefault(key, (item, []))[1].append(section)
     yield from found.values()
 
@@ -137,9 +137,9 @@ def _look(
     away: AwayRoots,
 ) -> ScrubFinding | None:
     def finding(fault: Fault, detail: str) -> ScrubFinding:
-        return ScrubFinding(broker_id, item.ledger_id, item.name, fault, detail)
+        return ScrubFinding(broker_id, item.ledger_id, item.id.name, fault, detail)
 
-    key = data_key(item.ledger_id, item.generation, item.name)
+    key = data_key(item.ledger_id, *item.id)
     try:
         away.check(broker_id)
         cluster.brokers.check_root(broker_id)

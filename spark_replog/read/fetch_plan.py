@@ -109,7 +109,7 @@ def in_log_order(plans: Sequence[Sequence[FetchSlice]]) -> tuple[FetchSlice, ...
     for plan in plans:
         before: tuple[LedgerId, str] | None = None
         for piece in plan:
-            key = (piece.object.ledger_id, piece.object.name)
+            key = (piece.object.ledger_id, piece.object.id.name)
             by_object.setdefault(key, []).append(piece)
             if before is None:
                 follows.add(key)

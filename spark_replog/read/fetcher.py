@@ -163,7 +163,7 @@ class Fetcher:
             self._brokers.url(read.broker_id),
             self._get,
             read.broker_id,
-            data_key(item.ledger_id, item.generation, item.name),
+            data_key(item.ledger_id, *item.id),
             read.start_byte,
             read.end_byte - read.start_byte,
         )
@@ -179,7 +179,7 @@ class Fetcher:
                 buffer = read.future.result()
             elif problem is None:
                 item = read.slices[0].object
-                key = data_key(item.ledger_id, item.generation, item.name)
+                key = data_key(item.ledger_id, *item.id)
                 buffer = self._get(read.broker_id, key, read.start_byte, size_bytes)
         except (ReplogError, OSError) as error:
             problem = error
@@ -205,7 +205,7 @@ class Fetcher:
         problems = [(failed_broker, problem)]
         self._report(piece, failed_broker, problem)
         item = piece.object
-        key = data_key(item.ledger_id, item.generation, item.name)
+        key = data_key(item.ledger_id, *item.id)
         for broker_id in self._holders(piece):
             if broker_id == failed_broker:
                 continue
@@ -235,7 +235,7 @@ class Fetcher:
         holders = sorted(piece.object.holders.intersection(self._brokers.broker_ids))
         if not holders:
             return holders
-        turn = sum(piece.object.name.encode()) % len(holders)
+        turn = sum(piece.object.id.name.encode()) % len(holders)
         return sorted(
             holders[turn:] + holders[:turn],
             key=lambda broker_id: (broker_id in self._suspects, not self._brokers.is_local(broker_id)),
@@ -252,7 +252,7 @@ class Fetcher:
         LOGGER.warning(
             "copy of a section is unusable, another holder is tried: object=%s broker=%s topic=%s"
             " partition=%s offsets=%s..%s: %s",
-            piece.object.name,
+            piece.object.id.name,
             broker_id,
             piece.topic,
             piece.partition,
@@ -269,7 +269,7 @@ class Fetcher:
         roots = ", ".join([*([roots] if roots else []), *(f"broker {number}: unknown root" for number in unknown)])
         what = (
             f"offsets {piece.start_offset} to {piece.end_offset} (exclusive) of partition {piece.partition} of topic"
-            f" '{piece.topic}' (object '{piece.object.name}')"
+            f" '{piece.topic}' (object '{piece.object.id.name}')"
         )
         errors = [problem for _, problem in problems]
         if unknown or not all(isinstance(error, (NotFoundError, CorruptDataError)) for error in errors):
@@ -307,7 +307,7 @@ def _plan_reads(slices: Iterable[FetchSlice]) -> Iterator[_Read]:
         end = piece.start_byte + piece.size_bytes
         if (
             current is not None
-            and current.slices[-1].object.name == piece.object.name
+            and current.slices[-1].object.id.name == piece.object.id.name
             and 0 <= piece.start_byte - current.end_byte <= READ_GAP_BYTES_MAX
             and end - current.start_byte <= READ_SIZE_BYTES_MAX
         ):
@@ -330,7 +330,7 @@ def _decode(piece: FetchSlice, view: memoryview | None, view_start: int) -> Sequ
     if section.nbytes != piece.size_bytes:
         raise CorruptDataError(
             ErrorCode.CORRUPT_MESSAGE,
-            f"object '{piece.object.name}' ends before byte {piece.start_byte + piece.size_bytes}."
+            f"object '{piece.object.id.name}' ends before byte {piece.start_byte + piece.size_bytes}."
             " Run `replog store verify` to see which copies are whole.",
         )
     # All at once: a section is bounded, and an error in its last batch must come before any row is given.
@@ -340,7 +340,7 @@ def _decode(piece: FetchSlice, view: memoryview | None, view_start: int) -> Sequ
 def _absent(piece: FetchSlice, why: str) -> NotFoundError:
     return NotFoundError(
         ErrorCode.REPLOG_DATA_LOSS,
-        f"object '{piece.object.name}': {why}. Run `replog store verify` to see which copies are whole.",
+        f"object '{piece.object.id.name}': {why}. Run `replog store verify` to see which copies are whole.",
     )
 
 

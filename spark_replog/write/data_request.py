@@ -13,7 +13,7 @@ from enum import Enum
 from typing import Protocol
 
 from spark_replog.errors import ReplogError
-from spark_replog.ids import BrokerId, TopicId, TopicPartition
+from spark_replog.ids import BrokerId, ObjectId, TopicId, TopicPartition
 from spark_replog.log.model import DataObject, Section
 from spark_replog.storage.object_store import Buffer
 from spark_replog.write.partition_queue import Destination
@@ -126,8 +126,7 @@ class DataRequest:
     def to_data_object(self) -> DataObject:
         """Return what the commit message says of this object."""
         return DataObject(
-            generation=self.destination.generation,
-            name=self.name,
+            id=ObjectId(self.destination.generation, self.name),
             size_bytes=self.size_bytes,
             has_headers=self.has_headers,
             holders=self.holders,

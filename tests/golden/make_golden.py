@@ -16,6 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from spark_replog.ids import ObjectId
 from spark_replog.log import acl as a
 from spark_replog.log.codec import commands as c
 from spark_replog.log.codec import group_records as g
@@ -34,9 +35,9 @@ def entries() -> dict[str, list[c.Command]]:
         for p in range(14)
     )
     objects = (
-        c.DataObject(0, f"6f9619ff-41-0-{LEDGER}.arrow", 15_000, False, frozenset((0, 1, 2)), sections),
-        c.DataObject(2, f"6f9619ff-41-130-{TOPIC}.arrow", 2_000, True, frozenset((0, 2)), sections[3:4]),
-        c.DataObject(2, "another name", 300, False, frozenset((1,)), ()),
+        c.DataObject(ObjectId(0, f"6f9619ff-41-0-{LEDGER}.arrow"), 15_000, False, frozenset((0, 1, 2)), sections),
+        c.DataObject(ObjectId(2, f"6f9619ff-41-130-{TOPIC}.arrow"), 2_000, True, frozenset((0, 2)), sections[3:4]),
+        c.DataObject(ObjectId(2, "another name"), 300, False, frozenset((1,)), ()),
     )
     stream = c.ProducerIdentity(QUERY, QUERY, 41, RUN, c.IdentityKind.STREAM)
     txn = c.ProducerIdentity("loader", QUERY, -1, "", c.IdentityKind.TRANSACTIONAL, c.ResetPolicy.SKIP)
@@ -81,7 +82,7 @@ def entries() -> dict[str, list[c.Command]]:
 def producer_commands() -> list[c.Command]:
     """Return what plain producers write."""
     sections = (c.Section(TOPIC, 1, 3, 8, 320, 7, 1_000, 1_002), c.Section(TOPIC, 4, 2, 328, 160, 9, 1_001, 1_001))
-    item = c.DataObject(2, f"12345678-0-0-{LEDGER}.arrow", 700, False, frozenset({0, 2}), sections)
+    item = c.DataObject(ObjectId(2, f"12345678-0-0-{LEDGER}.arrow"), 700, False, frozenset({0, 2}), sections)
     kinds = c.IdentityKind
     named = c.ProducerIdentity("till-1", "till-1", 4, "", kinds.TRANSACTIONAL)
     random = c.ProducerIdentity(LEDGER, LEDGER, 0, "", kinds.ONE_SHOT)
@@ -159,6 +160,9 @@ def plain(value: Any) -> Any:
         return value.name
     if isinstance(value, c.Section | c.BatchSequence):
         return {type(value).__name__: value._asdict()}
+    if isinstance(value, c.DataObject):
+        rest = {f.name: plain(getattr(value, f.name)) for f in fields(value) if f.name != "id"}
+        return {"DataObject": {**value.id._asdict(), **rest}}
     if is_dataclass(value):
         return {type(value).__name__: {f.name: plain(getattr(value, f.name)) for f in fields(value)}}
     if isinstance(value, bytes):

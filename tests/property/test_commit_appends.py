@@ -99,7 +99,7 @@ class World:
             for each in sections:
                 assert each.object.holders.issuperset(partition.isr)
                 for broker in each.object.holders & files.keys():
-                    assert each.object.name in files[broker]
+                    assert each.object.id.name in files[broker]
 
 
 @pytest.mark.guarantee("G4")

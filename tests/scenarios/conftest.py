@@ -21,7 +21,7 @@ from spark_replog.commit.append_request import ProduceResponse
 from spark_replog.commit.replica_manager import ReplicaManager
 from spark_replog.config import CoordinatorConfig
 from spark_replog.errors import ErrorCode, OutcomeUnknownError
-from spark_replog.ids import new_id
+from spark_replog.ids import ObjectId, new_id
 from spark_replog.log.codec.commands import Append, DataObject, IdentityKind, ProducerIdentity, ResetPolicy, Section
 from spark_replog.log.fold.topic_state import SectionRef
 from spark_replog.storage.brokers import BrokerSet
@@ -66,7 +66,7 @@ class LocalStore:
         name = f"q-0-0-{new_id()}.arrow"
         for broker_id in holders:
             self.cluster.brokers.store(broker_id).create(data_key(handle.ledger_id, 0, name), body, make_parent=True)
-        return DataObject(0, name, len(body), False, frozenset(holders), tuple(sections))
+        return DataObject(ObjectId(0, name), len(body), False, frozenset(holders), tuple(sections))
 
     def append(
         self,

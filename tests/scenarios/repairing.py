@@ -39,11 +39,11 @@ def read_all(store) -> int:
         for section in store.sections("orders", partition):
             bodies = []
             for broker_id in section.object.holders:
-                key = data_key(section.object.ledger_id, section.object.generation, section.object.name)
+                key = data_key(section.object.ledger_id, *section.object.id)
                 path = store.path / f"broker-{broker_id}" / key
                 if path.exists():
                     bodies.append(path.read_bytes()[section.start_byte : section.start_byte + section.size_bytes])
-            assert bodies, f"no copy of {section.object.name}"
+            assert bodies, f"no copy of {section.object.id.name}"
             assert all(crc32c(body) == section.crc32c for body in bodies)
             rows += section.row_count
     return rows

@@ -152,7 +152,7 @@ def test_one_of_two_partitions_failing_is_parked_and_keeps_its_own_error(store, 
     assert parked == [1]
     assert codes(response) == [None, "UNKNOWN_TOPIC_OR_PARTITION"]
     assert ends(store) == [2, 0]
-    assert store.held_by("orders", 1) == store.held_by("orders", 2) == {item.name}
+    assert store.held_by("orders", 1) == store.held_by("orders", 2) == {item.id.name}
 
 
 @pytest.mark.case("server-unknown-partition-deleted-topic")

@@ -80,5 +80,5 @@ def test_no_reader_sees_rows_that_are_cut_later(store, readers, monkeypatch, nex
     readers.look()
     expected = dict(enumerate([b"0", b"1", b"2", b"3", b"4", b"5"]))
     assert readers.seen == {"consumer": expected, "stream": expected, "batch": expected}
-    lost = {item.name for _, item in message.objects}
+    lost = {item.id.name for _, item in message.objects}
     assert lost <= store.held_by("orders", 0)

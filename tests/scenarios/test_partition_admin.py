@@ -154,7 +154,7 @@ def test_a_partition_moves_to_other_brokers_with_all_its_rows(five) -> None:
     assert (report.failed_count, report.reassigned_count) == (0, 1)
     now = at(five)
     assert (now.replicas, set(now.isr), now.high_watermark) == ((3, 4, 0), {3, 4, 0}, 6)
-    named = {each.object.name for each in five.sections("orders")}
+    named = {each.object.id.name for each in five.sections("orders")}
     for broker_id in (3, 4):
         assert five.held_by("orders", broker_id) == named
     assert at(five, 1).replicas == (1, 2, 3) or set(at(five, 1).replicas) == {1, 2, 3}

@@ -378,9 +378,9 @@ def test_unread_rows_whose_only_copy_is_gone_hold_nothing_back_after_a_repair(st
     fill(store, 0, 1)
     (lost,) = (store.put("orders", {0: 1}, {0}),)
     assert is_applied(store.append("orders", {}, batch=1, objects=(lost,), acks=1))
-    next((store.path / "broker-0").rglob(lost.name)).unlink()
+    next((store.path / "broker-0").rglob(lost.id.name)).unlink()
     refused = store.append("orders", {0: 2, 1: 3}, batch=2)
     assert refused.error is not None and "store repair" in str(refused.error)
-    assert repair(store).lost_objects == [lost.name]
+    assert repair(store).lost_objects == [lost.id.name]
     assert is_applied(store.append("orders", {0: 2, 1: 3}, batch=2))
     assert store.high_watermarks("orders") == [4, 6] and read_all(store) == 10

@@ -41,7 +41,7 @@ def test_rows_without_a_good_copy_are_named_and_nothing_is_deleted(store) -> Non
     store.create("orders", 1)
     assert is_applied(store.append("orders", {0: 1}, batch=0))
     handle = store.cluster.lookup("orders")
-    name = store.sections("orders")[0].object.name
+    name = store.sections("orders")[0].object.id.name
     for broker_id in range(3):
         path = store.path / f"broker-{broker_id}" / data_key(handle.ledger_id, 0, name)
         path.chmod(0o644)
@@ -133,7 +133,7 @@ def test_unread_rows_on_a_root_that_does_not_answer_are_not_given_up(store) -> N
     fill(store, 0, 1)
     only = store.put("orders", {0: 1}, {2})
     assert is_applied(store.append("orders", {}, batch=1, objects=(only,), acks=1))
-    folder = next((store.path / "broker-2").rglob(only.name)).parent
+    folder = next((store.path / "broker-2").rglob(only.id.name)).parent
     store.cluster.brokers._stores[2] = Unlisted(store.cluster.brokers.store(2), folder.name)  # type: ignore[assignment]
     report = StoreRepair(store.cluster).run()
     assert "does not list" in report.roots[2].detail

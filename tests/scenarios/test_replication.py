@@ -260,7 +260,7 @@ def test_a_bad_source_copy_is_not_spread(store, damage: str) -> None:
     store.create("orders")
     made = store.put("orders", {0: 2}, {0, 1})
     handle = store.cluster.lookup("orders")
-    bad = store.path / "broker-0" / "ledgers" / handle.ledger_id / "data" / "000000" / made.name
+    bad = store.path / "broker-0" / "ledgers" / handle.ledger_id / "data" / "000000" / made.id.name
     body = bytearray(bad.read_bytes())
     if damage == "flipped":
         body[3] ^= 1
@@ -269,8 +269,8 @@ def test_a_bad_source_copy_is_not_spread(store, damage: str) -> None:
     bad.chmod(0o644)
     bad.write_bytes(body)
     assert is_applied(store.append("orders", {}, batch=0, objects=(made,)))
-    copied = store.path / "broker-2" / "ledgers" / handle.ledger_id / "data" / "000000" / made.name
-    good = store.path / "broker-1" / "ledgers" / handle.ledger_id / "data" / "000000" / made.name
+    copied = store.path / "broker-2" / "ledgers" / handle.ledger_id / "data" / "000000" / made.id.name
+    good = store.path / "broker-1" / "ledgers" / handle.ledger_id / "data" / "000000" / made.id.name
     assert copied.read_bytes() == good.read_bytes() != bad.read_bytes()
 
 

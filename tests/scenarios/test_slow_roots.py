@@ -140,7 +140,7 @@ def test_a_follower_that_takes_some_copies_in_time_is_only_slow(store, late) -> 
     store.reopen()
     first, second = (store.put("orders", {0: 1}, {0, 1}) for _ in range(2))
     assert store.append("orders", {}, batch=0, objects=(first,), acks=1).error is None
-    late(2, creates=second.name, replica_lag_time_max_ms=100, replica_catchup_budget_ms=250)
+    late(2, creates=second.id.name, replica_lag_time_max_ms=100, replica_catchup_budget_ms=250)
     assert store.append("orders", {}, batch=1, objects=(second,), acks=1).error is None
     assert store.isr("orders") == (0, 1, 2)
     assert store.high_watermarks("orders") == [1]  # the first has arrived
@@ -150,7 +150,7 @@ def test_a_source_that_hangs_is_not_its_targets_fault(store, late) -> None:
     store.create("orders", config={"min.insync.replicas": "1"})
     made = store.put("orders", {0: 1}, {0})
     source = late(0, reads="", replica_lag_time_max_ms=100, replica_catchup_budget_ms=200)
-    source.hangs_for(f"/{made.name}", ROOT_FILE_KEY)
+    source.hangs_for(f"/{made.id.name}", ROOT_FILE_KEY)
     assert store.append("orders", {}, batch=0, objects=(made,), acks=1).error is None
     assert store.isr("orders") == (0, 1, 2)
 
@@ -158,7 +158,7 @@ def test_a_source_that_hangs_is_not_its_targets_fault(store, late) -> None:
 def test_a_source_that_fails_is_not_its_targets_fault(store) -> None:
     store.create("orders", config={"min.insync.replicas": "1"})
     made = store.put("orders", {0: 1}, {0})
-    next((store.path / "broker-0").rglob(made.name)).unlink()
+    next((store.path / "broker-0").rglob(made.id.name)).unlink()
     assert store.append("orders", {}, batch=0, objects=(made,), acks=1).error is None
     assert store.isr("orders") == (0, 1, 2)
 

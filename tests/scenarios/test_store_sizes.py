@@ -119,7 +119,7 @@ def test_any_two_of_five_brokers_may_go_at_any_time(make_store) -> None:
                 for section in store.sections("orders", partition):
                     item = section.object
                     left = sorted(item.holders - frozenset(pair))
-                    body = store.cluster.brokers.store(left[0]).get(data_key(item.ledger_id, 0, item.name))
+                    body = store.cluster.brokers.store(left[0]).get(data_key(item.ledger_id, 0, item.id.name))
                     assert crc32c(bytes(body)) == section.crc32c
             if not again:
                 batch += 1

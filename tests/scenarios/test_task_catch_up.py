@@ -80,8 +80,8 @@ def test_a_whole_store_plans_no_copies_and_asks_no_root(store) -> None:
 
 def test_the_plan_lists_what_is_missing_oldest_first(behind) -> None:
     copies = planned(behind)
-    names = [section.object.name for section in behind.sections("orders")]
-    assert [each.name for each in copies] == names
+    names = [section.object.id.name for section in behind.sections("orders")]
+    assert [each.id.name for each in copies] == names
     assert {each.targets for each in copies} == {(2,)}
     assert {each.sources for each in copies} == {(0, 1)}
 
@@ -96,14 +96,14 @@ def test_tasks_copy_their_share_and_the_commit_records_it(behind) -> None:
     before = behind.held_by("orders", 2)
     made = [TaskCatchUp(brokers_of(behind), config).run(planned(behind), batch_id=5, task_id=n) for n in range(12)]
     assert [len(each) for each in made] == [2] * 12
-    chosen = {each.name for task in made for each in task}
+    chosen = {each.id.name for task in made for each in task}
     assert len(chosen) > 2  # tasks that know nothing of each other choose apart; all alike once in 10**11 runs
     assert behind.held_by("orders", 2) - before == chosen
     left = len(planned(behind))
     assert left == 5  # nobody has been told yet
     commit(behind, 5, [each for task in made for each in task])
     assert len(planned(behind)) == 6 - len(chosen)  # and the new batch's own object
-    holders = {section.object.name: section.object.holders for section in behind.sections("orders")}
+    holders = {section.object.id.name: section.object.holders for section in behind.sections("orders")}
     assert all(holders[name] == {0, 1, 2} for name in chosen)
 
 
@@ -132,11 +132,11 @@ def test_a_copy_that_nobody_reported_is_found_whole(behind) -> None:
 
 def test_a_damaged_copy_is_not_reported(behind) -> None:
     copies = planned(behind)
-    path = behind.path / "broker-2" / "ledgers" / copies[0].ledger_id / "data" / "000000" / copies[0].name
+    path = behind.path / "broker-2" / "ledgers" / copies[0].ledger_id / "data" / "000000" / copies[0].id.name
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(b"?" * copies[0].size_bytes)
     made = TaskCatchUp(brokers_of(behind), SLOW_COMMITS).run(copies, 5, 0)
-    assert {each.name for each in made} == {each.name for each in copies[1:]}
+    assert {each.id.name for each in made} == {each.id.name for each in copies[1:]}
 
 
 def test_catching_up_never_fails_a_task(behind) -> None:
@@ -153,8 +153,8 @@ def test_an_object_larger_than_the_share_is_copied_alone(behind) -> None:
 def test_the_plan_is_bounded(behind, monkeypatch: pytest.MonkeyPatch) -> None:
     assert PLANNED_COPIES_MAX == 256
     monkeypatch.setattr(task_catch_up, "PLANNED_COPIES_MAX", 3)
-    names = [section.object.name for section in behind.sections("orders")]
-    assert [each.name for each in planned(behind)] == names[:3]
+    names = [section.object.id.name for section in behind.sections("orders")]
+    assert [each.id.name for each in planned(behind)] == names[:3]
 
 
 def test_a_task_older_than_half_of_the_floors_lag_fails_early(store) -> None:

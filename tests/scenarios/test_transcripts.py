@@ -123,9 +123,9 @@ class Stage:
             sections = one.sections(topic, number)
             rows = sum(each.row_count for each in sections)
             lost = [
-                each.object.name
+                each.object.id.name
                 for each in sections
-                if not any(each.object.name in one.held_by(topic, broker) for broker in each.object.holders)
+                if not any(each.object.id.name in one.held_by(topic, broker) for broker in each.object.holders)
             ]
             lines.append(f"{topic}-{number}: {rows} rows{', UNREADABLE' if lost else ''}")
         return lines
@@ -133,7 +133,7 @@ class Stage:
     def do_files(self, one, topic, broker):
         """How many data objects lie on a root, and how many of them the log names."""
         named = {
-            each.object.name
+            each.object.id.name
             for number in range(len(one.controller.describe_topic(topic).partitions))
             for each in one.sections(topic, number)
         }

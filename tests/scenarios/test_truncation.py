@@ -50,7 +50,7 @@ def test_rows_that_only_the_lost_leader_has_are_cut_and_their_offsets_given_agai
     others = {0, 1, 2} - {leader}
     assert offsets(orders.append("orders", {0: 1, 1: 4}, batch=2, holders=others, acks=1)) == {0: (8, 9), 1: (2, 6)}
     assert orders.high_watermarks("orders") == [5, 2]
-    lost = {each.object.name for each in unread(orders)}
+    lost = {each.object.id.name for each in unread(orders)}
     orders.away(leader)
     # The next acknowledged batch may not stand behind a row that is lost: the log goes back to 5 and 2.
     assert offsets(orders.append("orders", {0: 2}, batch=3, holders=others)) == {0: (5, 7)}
@@ -66,7 +66,7 @@ def test_rows_that_only_the_lost_leader_has_are_cut_and_their_offsets_given_agai
     assert offsets(orders.append("orders", {0: 1}, batch=5, holders=others)) == {0: (10, 11)}
     orders.reopen()
     assert set(orders.isr("orders")) == {0, 1, 2}
-    named = {each.object.name for number in (0, 1) for each in orders.sections("orders", number)}
+    named = {each.object.id.name for number in (0, 1) for each in orders.sections("orders", number)}
     assert named.isdisjoint(lost)
     on_disk = orders.held_by("orders", leader)
     assert lost & on_disk and named <= on_disk
@@ -142,9 +142,9 @@ def test_rows_written_read_and_cut_through_the_classes_of_sink_and_source(orders
     orders.reopen()
     assert read(orders) == [*expected, (4, b"end")]
     assert described(orders).leader_epoch == 2 and set(described(orders).isr) == {0, 1, 2}
-    assert lost.name in orders.held_by("orders", leader)  # garbage: named by nothing
+    assert lost.id.name in orders.held_by("orders", leader)  # garbage: named by nothing
     for each in others:
-        assert lost.name not in orders.held_by("orders", each)
+        assert lost.id.name not in orders.held_by("orders", each)
 
 
 def unread(store) -> list:

@@ -18,6 +18,7 @@ from spark_replog.commit.failover import failover_commands
 from spark_replog.commit.ledger_append import AppendServices, LedgerAppend
 from spark_replog.config import CoordinatorConfig
 from spark_replog.errors import ReplogError
+from spark_replog.ids import ObjectId
 from spark_replog.ledger.core import Phase
 from spark_replog.ledger.record import TAG_SIZE_BYTES, JournalRecord
 from spark_replog.log.acl import AclSet
@@ -113,7 +114,7 @@ class Log:
 
     def rows(self, state: TopicLedgerState, number: int, end: int) -> list[str]:
         found = state.sections(TOPIC, number, 0, end)
-        return [each.object.name for each in found for _ in range(each.row_count)][:end]
+        return [each.object.id.name for each in found for _ in range(each.row_count)][:end]
 
     def decided(self, payload: bytes) -> None:
         """Fold an entry and look at everything."""
@@ -329,10 +330,10 @@ class ReplicatedLog(Simulation):
             if self.is_away(target) or self._rng.random() < 0.05:
                 known.departed[target] = "away"
             elif all(self.is_away(each) for each in job.sources):
-                known.lost[job.object_key] = job.sources
+                known.lost[job.id] = job.sources
             else:
-                known.copied.setdefault(job.object_key, set()).add(target)
-                self.log.on_root[job.name].add(target)
+                known.copied.setdefault(job.id, set()).add(target)
+                self.log.on_root[job.id.name].add(target)
         if known.lost:
             suspects = {each for sources in known.lost.values() for each in sources}
             known.lost.clear(), known.departed.clear()
@@ -383,7 +384,7 @@ class ReplicatedLog(Simulation):
             return None
         name = f"{identity.producer_id}-{rng.randbytes(3).hex()}"
         sections = tuple(Section(TOPIC, p, rng.randint(1, 2), 8 * at, 8, 0, 0, 0) for at, p in enumerate(numbers))
-        item = DataObject(0, name, 8 * len(numbers), False, frozenset(took), sections)
+        item = DataObject(ObjectId(0, name), 8 * len(numbers), False, frozenset(took), sections)
         self.log.on_root[name] = took
         self.log.batch_of[name] = identity.producer_id
         append = Append(identity, "User:s", "", 0, (item,))
@@ -397,7 +398,7 @@ class ReplicatedLog(Simulation):
         for each in mind.state.under_replicated(include_out_of_sync=True):
             to = tuple(broker for broker in each.missing if not self.is_away(broker))
             if to and any(not self.is_away(source) for source in each.object.holders) and self._rng.random() < 0.3:
-                self.log.on_root[each.object.name] |= set(to)
+                self.log.on_root[each.object.id.name] |= set(to)
                 commands.append(encode_command(HoldersAdd(each.entry_index, each.command_no, each.object_no, to)))
         return commands
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 
+from spark_replog.ids import ObjectId
 from spark_replog.log.codec.wire import Reader, Writer, corrupt, unzigzag, zigzag
 from spark_replog.log.model import (
     Append,
@@ -60,7 +61,7 @@ def encode_append(writer: Writer, append: Append) -> None:
     topics = list(dict.fromkeys(s.topic_id for o in append.objects for s in o.sections))
     holder_sets = list(dict.fromkeys(o.holders for o in append.objects))
     base_ms = min((s.min_timestamp_ms for o in append.objects for s in o.sections), default=0)
-    prefix = next((m["prefix"] for o in append.objects if (m := _SHORT_NAME.fullmatch(o.name))), "")
+    prefix = next((m["prefix"] for o in append.objects if (m := _SHORT_NAME.fullmatch(o.id.name))), "")
     writer.uint(len(topics))
     for topic in topics:
         writer.text(topic)
@@ -123,7 +124,7 @@ def decode_sequenced_append(reader: Reader) -> SequencedAppend:
 
 
 def _encode_object(writer: Writer, item: DataObject, prefix: str, holder_number: int) -> None:
-    match = _SHORT_NAME.fullmatch(item.name)
+    match = _SHORT_NAME.fullmatch(item.id.name)
     short = match is not None and match["prefix"] == prefix
     dashed = match is not None and len(match["uuid"]) > 32
     writer.byte(
@@ -135,8 +136,8 @@ def _encode_object(writer: Writer, item: DataObject, prefix: str, holder_number:
         writer.uint(int(match["task"]))
         writer.raw(bytes.fromhex(match["uuid"].replace("-", "")))
     else:
-        writer.text(item.name)
-    writer.uint(item.generation)
+        writer.text(item.id.name)
+    writer.uint(item.id.generation)
     writer.uint(item.size_bytes)
     writer.uint(holder_number)
     writer.uint(len(item.sections))
@@ -157,7 +158,9 @@ def _decode_object(
     if holder_number >= len(holder_sets):
         raise corrupt(f"holder set {holder_number} is not in the table")
     sections = _decode_sections(reader, reader.uint(), topics, base_ms)
-    return DataObject(generation, name, size_bytes, bool(flags & _OBJECT_HEADERS), holder_sets[holder_number], sections)
+    return DataObject(
+        ObjectId(generation, name), size_bytes, bool(flags & _OBJECT_HEADERS), holder_sets[holder_number], sections
+    )
 
 
 def _encode_sections(

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from spark_replog.ids import BrokerId, LedgerId
+from spark_replog.ids import BrokerId, LedgerId, ObjectId
 from spark_replog.log.fold.partition_state import ObjectRef, PartitionState
 from spark_replog.log.model import DataObject, HoldersAdd, Section
 from spark_replog.log.results import OK, CommandResult, Outcome
@@ -41,8 +41,7 @@ class ObjectPlace(NamedTuple):
 class LogObject:
     """One data object of the log."""
 
-    generation: int
-    name: str
+    id: ObjectId
     size_bytes: int
     has_headers: bool
     holders: frozenset[BrokerId]
@@ -94,7 +93,7 @@ class ObjectTable:
 
     def ref(self, item: LogObject) -> ObjectRef:
         """Return the object as a reader needs it."""
-        return ObjectRef(self._ledger_id, item.generation, item.name, item.size_bytes, item.has_headers, item.holders)
+        return ObjectRef(self._ledger_id, item.id, item.size_bytes, item.has_headers, item.holders)
 
     @property
     def has_missing(self) -> bool:
@@ -147,7 +146,7 @@ class ObjectTable:
             partitions: per section the partition that it belongs to.
         """
         object_number = len(self._objects)
-        added = LogObject(item.generation, item.name, item.size_bytes, item.has_headers, item.holders, place)
+        added = LogObject(item.id, item.size_bytes, item.has_headers, item.holders, place)
         self._objects.append(added)
         self._unstable[-1].objects.append(added)
         lacking = {b for replicas in {p.replicas for p in partitions} for b in replicas} - item.holders
@@ -248,7 +247,7 @@ class ObjectTable:
         item = self._objects[object_number]
         added = frozenset(command.broker_ids) - item.holders
         if not added:
-            return CommandResult(Outcome.EXISTS, {}, f"object '{item.name}' is known to be there")
+            return CommandResult(Outcome.EXISTS, {}, f"object '{item.id.name}' is known to be there")
         item.holders |= added
         for broker_id in added:
             self._missing.get(broker_id, {}).pop(object_number, None)

@@ -10,7 +10,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
-from spark_replog.ids import BrokerId, LedgerId
+from spark_replog.ids import BrokerId, LedgerId, ObjectId
 from spark_replog.log.fold.election import NO_LEADER, elect_controlled_shutdown, elect_offline
 from spark_replog.log.fold.leader_epochs import LeaderEpochCache
 from spark_replog.log.model import LogStartReason, Section
@@ -23,8 +23,7 @@ class ObjectRef(NamedTuple):
     """A data object as a reader needs it. One instance per object in one answer."""
 
     ledger_id: LedgerId
-    generation: int
-    name: str
+    id: ObjectId
     size_bytes: int
     has_headers: bool
     holders: frozenset[BrokerId]

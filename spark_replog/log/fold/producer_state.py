@@ -164,7 +164,7 @@ class ProducerTable:
                 del known.txn_digests[next(iter(known.txn_digests))]
         known.last_sequences[identity.incarnation] = identity.sequence
         known.last_ranges = ranges
-        known.last_generation = max((o.generation for o in append.objects), default=known.last_generation)
+        known.last_generation = max((o.id.generation for o in append.objects), default=known.last_generation)
         return lambda: self._put(key, before)
 
     def _put(self, key: tuple[IdentityKind, str], known: ProducerState | None) -> None:

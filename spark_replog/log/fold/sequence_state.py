@@ -167,7 +167,7 @@ class SequenceTable:
                 offset += batch.row_count
             assert sequences is not None
             known.partitions[place] = sequences
-        known.last_generation = max((o.generation for o in append.objects), default=known.last_generation)
+        known.last_generation = max((o.id.generation for o in append.objects), default=known.last_generation)
         return lambda: _put_back(known, before)
 
     def forget(self, floor: int) -> None:

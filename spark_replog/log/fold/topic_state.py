@@ -182,9 +182,9 @@ class TopicLedgerState:
         if fenced is not None:
             return Judgement(Outcome.FENCED, fenced)
         for item in append.objects:
-            if item.generation < self.gc_floor:
+            if item.id.generation < self.gc_floor:
                 return Judgement(
-                    Outcome.BELOW_FLOOR, f"generation {item.generation} is below the floor {self.gc_floor}"
+                    Outcome.BELOW_FLOOR, f"generation {item.id.generation} is below the floor {self.gc_floor}"
                 )
         refused = self.producers.judge_sequence(append)
         if refused is not None:
@@ -309,7 +309,7 @@ class TopicLedgerState:
                 if (section.topic_id, section.partition) not in self._partitions:
                     return f"topic id {section.topic_id} has no partition {section.partition}"
                 if section.row_count < 1:
-                    return f"a section of '{item.name}' has {section.row_count} rows"
+                    return f"a section of '{item.id.name}' has {section.row_count} rows"
         return ""
 
 

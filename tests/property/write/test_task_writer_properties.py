@@ -102,7 +102,7 @@ def test_every_row_once_in_its_place(
 
     found: dict[tuple[str, int], list[dict[str, Any]]] = defaultdict(list)
     for ledger_id, item in result.objects:
-        body = brokers.store(0).get(data_key(ledger_id, 0, item.name))
+        body = brokers.store(0).get(data_key(ledger_id, 0, item.id.name))
         assert body is not None
         for section in item.sections:
             part = bytes(body[section.start_byte : section.start_byte + section.size_bytes])

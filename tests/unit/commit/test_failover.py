@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from spark_replog.commit.failover import failover_commands
+from spark_replog.ids import ObjectId
 from spark_replog.log.codec.commands import (
     Append,
     DataObject,
@@ -44,7 +45,7 @@ def test_a_deleted_topic_holds_no_election_up() -> None:
 def append_held_by(holders: frozenset[int], sequence: int) -> Append:
     section = Section(ORDERS, 0, 2, 0, 8, 0, 0, 0)
     identity = ProducerIdentity("query-1", "query-1", sequence, "run-1", IdentityKind.STREAM)
-    return Append(identity, "User:s", "", 0, (DataObject(0, f"o{sequence}", 8, False, holders, (section,)),))
+    return Append(identity, "User:s", "", 0, (DataObject(ObjectId(0, f"o{sequence}"), 8, False, holders, (section,)),))
 
 
 def test_the_log_is_cut_before_the_next_leader_is_made_so_that_its_epoch_begins_at_the_cut() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from spark_replog.commit.proposals import next_generation
+from spark_replog.ids import ObjectId
 from spark_replog.log.codec.commands import (
     Append,
     DataObject,
@@ -36,7 +37,7 @@ class Life:
     def append(self, day, generation, producer):
         identity = ProducerIdentity(producer, producer, 0, "", IdentityKind.ONE_SHOT)
         section = Section(TOPIC, 0, 1, 0, 8, 0, 0, 0)
-        item = DataObject(generation, f"{producer}.arrow", 8, False, frozenset({0}), (section,))
+        item = DataObject(ObjectId(generation, f"{producer}.arrow"), 8, False, frozenset({0}), (section,))
         return self.entry(Append(identity, "", "", day * DAY_MS, (item,))).outcome
 
     def round(self, day):

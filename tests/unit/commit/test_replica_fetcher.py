@@ -14,7 +14,7 @@ from crc32c import crc32c
 from spark_replog.commit.replica_fetcher import DISTRUST_MS, CopyJob, ReplicaFetcher, ReplicationThrottle
 from spark_replog.config import CoordinatorConfig
 from spark_replog.errors import CorruptDataError, ErrorCode, ReplogError, RetriableError
-from spark_replog.ids import new_id
+from spark_replog.ids import ObjectId, new_id
 from spark_replog.storage.memory_store import MemoryStore
 
 LEDGER = "1" * 32
@@ -60,7 +60,7 @@ def roots() -> Iterator[Roots]:
 
 
 def job_of(roots: Roots, body: bytes, holders: tuple[int, ...] = (0,)) -> CopyJob:
-    job = CopyJob(LEDGER, 0, f"q-0-0-{new_id()}.arrow", len(body), ((0, len(body), crc32c(body)),), holders)
+    job = CopyJob(LEDGER, ObjectId(0, f"q-0-0-{new_id()}.arrow"), len(body), ((0, len(body), crc32c(body)),), holders)
     for holder in holders:
         roots.stores[holder].create(job.storage_key, body, make_parent=True)
     return job
@@ -79,11 +79,11 @@ def test_a_copy_is_the_same_bytes(roots: Roots) -> None:
 def test_a_bad_source_is_passed_over_and_never_spread(roots: Roots) -> None:
     job = job_of(roots, b"good", (2,))
     roots.stores[0].create(job.storage_key, b"evil", make_parent=True)
-    both = CopyJob(job.ledger_id, job.generation, job.name, job.size_bytes, job.checksums, (0, 2))
+    both = CopyJob(job.ledger_id, job.id, job.size_bytes, job.checksums, (0, 2))
     fetcher = fetcher_of(roots)
     fetcher.copy(both, 1)
     assert bytes(roots.stores[1].get(job.storage_key)) == b"good"
-    only_bad = CopyJob(job.ledger_id, job.generation, job.name, job.size_bytes, job.checksums, (0,))
+    only_bad = CopyJob(job.ledger_id, job.id, job.size_bytes, job.checksums, (0,))
     with pytest.raises(CorruptDataError):
         fetcher.copy(only_bad, 1)
     assert not fetcher.is_whole(only_bad, 0)
@@ -93,7 +93,7 @@ def test_a_bad_source_is_passed_over_and_never_spread(roots: Roots) -> None:
 @pytest.mark.case("kafka-109")
 def test_a_failed_read_leaves_the_follower_as_it_was(roots: Roots) -> None:
     # FollowerStateNotUpdatedIfLogReadFails
-    job = CopyJob(LEDGER, 0, "q-0-0-a.arrow", 4, ((0, 4, 0),), (0,))
+    job = CopyJob(LEDGER, ObjectId(0, "q-0-0-a.arrow"), 4, ((0, 4, 0),), (0,))
     with pytest.raises(ReplogError):
         fetcher_of(roots).copy(job, 1)
     assert roots.stores[1].get(job.storage_key) is None
@@ -174,12 +174,12 @@ def test_a_copy_that_waits_for_its_turn_can_be_cancelled(roots: Roots) -> None:
     fetcher = fetcher_of(roots, num_replica_fetchers=1)
     told: list[str] = []
     first, second = job_of(roots, b"first"), job_of(roots, b"second")
-    running = fetcher.submit(first, 1, lambda job, target, error: told.append(job.name))
-    waiting = fetcher.submit(second, 1, lambda job, target, error: told.append(job.name))
+    running = fetcher.submit(first, 1, lambda job, target, error: told.append(job.id.name))
+    waiting = fetcher.submit(second, 1, lambda job, target, error: told.append(job.id.name))
     assert waiting.cancel()
     gate.set()
     wait([running], timeout=20)
-    assert told == [first.name]
+    assert told == [first.id.name]
     assert target.get(second.storage_key) is None
 
 

@@ -19,6 +19,7 @@ from spark_replog.commit.replication import (
     run_round,
 )
 from spark_replog.errors import ErrorCode, ReplogError
+from spark_replog.ids import ObjectId
 from spark_replog.log.codec.commands import (
     Append,
     DataObject,
@@ -37,7 +38,7 @@ TOPIC = "a" * 32
 
 def append(name: str, holders: frozenset[int]) -> Append:
     identity = ProducerIdentity(name, name, 0, "run", IdentityKind.STREAM)
-    item = DataObject(0, name, 8, False, holders, (Section(TOPIC, 0, 1, 0, 8, 0, 0, 0),))
+    item = DataObject(ObjectId(0, name), 8, False, holders, (Section(TOPIC, 0, 1, 0, 8, 0, 0, 0),))
     return Append(identity, "", "", 0, (item,))
 
 
@@ -76,7 +77,7 @@ def test_an_entry_that_is_not_stable_makes_the_next_one_wait(state) -> None:
     new = append("new", ALL)
     assert not is_replicated(state, new, Replication())
     (missing,) = plan_round(state, "L", new, Replication(), 0).missing
-    assert (missing[0].name, missing[0].sources, missing[1]) == ("old", (0, 1), 2)
+    assert (missing[0].id.name, missing[0].sources, missing[1]) == ("old", (0, 1), 2)
 
 
 def test_too_few_in_sync_replicas_are_not_enough_even_if_all_hold_it(state) -> None:

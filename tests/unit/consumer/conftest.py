@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 
 from spark_replog.errors import ErrorCode, RetriableError
+from spark_replog.ids import ObjectId
 from spark_replog.log.codec.commands import (
     Append,
     DataObject,
@@ -91,7 +92,7 @@ class Topic:
         made = encode_data_object(parts, compression=compression, has_headers=headers is not None)
         for broker_id in holders:
             self.roots.stores[broker_id].create(data_key("L", 0, name), made.buffers)
-        item = DataObject(0, name, made.size_bytes, headers is not None, frozenset(holders), made.sections)
+        item = DataObject(ObjectId(0, name), made.size_bytes, headers is not None, frozenset(holders), made.sections)
         who = ProducerIdentity("q", "q", self.sequence, "r", IdentityKind.STREAM)
         self.entry(Append(who, "p", "c", time_ms, (item,)))
         self.sequence += 1

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_replog.errors import DataLossError, ErrorCode, ReplogError
+from spark_replog.ids import ObjectId
 from spark_replog.log.fold.partition_state import ObjectRef, SectionRef
 from spark_replog.read.fetch_plan import FetchSlice, in_log_order, plan_fetch
 
@@ -18,7 +19,7 @@ TOPIC = "ab" * 16
 def state_of(spans, *, end=None, start=0):
     """A fold's answer with the given (base, rows) sections."""
     refs = [
-        SectionRef(base, rows, ObjectRef("L", 0, f"o{base}", 9, False, frozenset((0,))), 8, 8, 1, 0, 0, 5, 0)
+        SectionRef(base, rows, ObjectRef("L", ObjectId(0, f"o{base}"), 9, False, frozenset((0,))), 8, 8, 1, 0, 0, 5, 0)
         for base, rows in spans
     ]
     mark = end if end is not None else sum(spans[-1])
@@ -47,7 +48,7 @@ def test_slices_cover_exactly_what_was_asked(rows, data):
     assert [o for s in slices for o in range(s.start_offset, s.end_offset)] == list(range(start, end))
     for piece in slices:
         assert piece.base_offset <= piece.start_offset < piece.end_offset <= piece.base_offset + piece.row_count
-        assert piece.object.name == f"o{piece.base_offset}"
+        assert piece.object.id.name == f"o{piece.base_offset}"
 
 
 def test_an_empty_range_needs_nothing():
@@ -94,8 +95,8 @@ def test_plans_travel_and_stay_small():
 def slices_of(ledger, partition, sections):
     """sections: (object, start byte), in offset order; one row each."""
     return [
-        FetchSlice("t", TOPIC, partition, at, at + 1, at, 1, ObjectRef(ledger, 0, name, 9, False, frozenset((0,))),
-                   start, 8, 1, 0, 0)
+        FetchSlice("t", TOPIC, partition, at, at + 1, at, 1,
+                   ObjectRef(ledger, ObjectId(0, name), 9, False, frozenset((0,))), start, 8, 1, 0, 0)
         for at, (name, start) in enumerate(sections)
     ]  # fmt: skip
 
@@ -113,7 +114,7 @@ def test_several_partitions_are_read_in_the_order_of_their_log(data):
     for plan in plans:
         key = plan[0].object.ledger_id, plan[0].partition
         assert [piece for piece in merged if (piece.object.ledger_id, piece.partition) == key] == plan
-    objects = [(piece.object.ledger_id, piece.object.name) for piece in merged]
+    objects = [(piece.object.ledger_id, piece.object.id.name) for piece in merged]
     runs = [each for at, each in enumerate(objects) if at == 0 or objects[at - 1] != each]
     assert len(runs) == len(set(runs)), "an object is left and taken up again"
     for before, after in pairwise(merged):

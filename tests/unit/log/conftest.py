@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from spark_replog.ids import ObjectId
 from spark_replog.log.codec.commands import (
     Append,
     Command,
@@ -41,7 +42,7 @@ def data_object(rows, *, holders=(0, 1, 2), name="o.arrow", generation=0, topic=
         topic_id, partition = where if isinstance(where, tuple) else (topic, where)
         sections.append(Section(topic_id, partition, count, start, count * 8, 7, time_ms, time_ms + count))
         start += count * 8
-    return DataObject(generation, name, start + 100, False, frozenset(holders), tuple(sections))
+    return DataObject(ObjectId(generation, name), start + 100, False, frozenset(holders), tuple(sections))
 
 
 def append(rows, sequence=0, *, holders=(0, 1, 2), time_ms=1000, generation=0, **who) -> Append:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_replog.errors import CorruptDataError, ErrorCode, UnsupportedFormatError
-from spark_replog.ids import new_id
+from spark_replog.ids import ObjectId, new_id
 from spark_replog.log.acl import AclBinding, AclOperation, PatternType, Permission, ResourceType
 from spark_replog.log.codec.commands import (
     AclsAdd,
@@ -83,7 +83,7 @@ def section_lists(draw):
     return tuple(sections)
 
 
-objects = st.builds(DataObject, uint, names, uint, st.booleans(), brokers, section_lists())
+objects = st.builds(DataObject, st.builds(ObjectId, uint, names), uint, st.booleans(), brokers, section_lists())
 identities = st.builds(
     ProducerIdentity, text, text, time_ms, text, st.sampled_from(IdentityKind), st.sampled_from(ResetPolicy)
 )
@@ -159,7 +159,7 @@ def micro_batch(tasks: int, partitions: int) -> Append:
             sections.append(Section(topic, partition, rng.randrange(100, 600), start, size, crc, low, high))
             start += size
         name = object_name(query[:8], 123_456, task, new_id())
-        made.append(DataObject(3, name, start + 9000, False, frozenset((0, 1, 2)), tuple(sections)))
+        made.append(DataObject(ObjectId(3, name), start + 9000, False, frozenset((0, 1, 2)), tuple(sections)))
     who = ProducerIdentity(query, query, 123_456, str(uuid.uuid4()), IdentityKind.STREAM)
     return Append(who, "User:analytics", "spark-replog", base_ms + YEAR_MS, tuple(made))
 
@@ -214,8 +214,8 @@ def test_metadata_is_small_beside_data_from_16_kib_a_section_on():
 )
 def test_object_names_come_back_exactly(name):
     append = micro_batch(2, 1)
-    objects = (append.objects[0], replace(append.objects[1], name=name))
-    assert decode_command(encode_command(replace(append, objects=objects))).objects[1].name == name
+    objects = (append.objects[0], replace(append.objects[1], id=ObjectId(3, name)))
+    assert decode_command(encode_command(replace(append, objects=objects))).objects[1].id == ObjectId(3, name)
 
 
 def test_a_newer_command_is_refused_by_name():

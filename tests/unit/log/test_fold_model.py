@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from spark_replog.ids import ObjectId
 from spark_replog.log.codec.commands import (
     Append,
     BrokerFence,
@@ -84,7 +85,7 @@ class Model:
                     self.objects[index, number, object_no] = [set(item.holders), keys]
                     for section in item.sections:
                         target = self.rows[section.topic_id, section.partition]
-                        target += [(index, item.name, row) for row in range(section.row_count)]
+                        target += [(index, item.id.name, row) for row in range(section.row_count)]
             return outcome
         if isinstance(command, TopicClose):
             if command.topic_id in self.closed:
@@ -202,7 +203,7 @@ def data_objects(draw, name):
     for (topic, partition), count in rows.items():
         sections.append(Section(topic, partition, count, start, 8 * count, 0, 0, 0))
         start += 8 * count
-    return DataObject(0, name, start, False, draw(holder_sets), tuple(sections))
+    return DataObject(ObjectId(0, name), start, False, draw(holder_sets), tuple(sections))
 
 
 @st.composite
@@ -273,7 +274,7 @@ def check_rows(state, model):
         found = []
         for section in state.sections(*key, 0, len(rows)):
             assert section.base_offset == len(found)
-            found += [section.object.name] * section.row_count
+            found += [section.object.id.name] * section.row_count
         assert found == [name for _, name, _ in rows]
     lacking = {(c.entry_index, c.command_no, c.object_no): set(c.missing) for c in state.under_replicated()}
     expected = {}

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from spark_replog.ids import ObjectId
 from spark_replog.log.codec.commands import (
     Append,
     DataObject,
@@ -143,7 +144,7 @@ def test_quotas_are_folded():
 
 def append_of(sequence, size_bytes, time_ms, principal="User:a", client="c"):
     section = Section(TOPIC, 0, 1, 0, size_bytes, 0, 0, 0)
-    item = DataObject(0, f"o{sequence}", size_bytes, False, frozenset({0}), (section,))
+    item = DataObject(ObjectId(0, f"o{sequence}"), size_bytes, False, frozenset({0}), (section,))
     identity = ProducerIdentity(f"{principal}{client}", "", sequence, "", IdentityKind.ONE_SHOT)
     identity = replace(identity, producer_id=f"p{sequence}", incarnation=f"p{sequence}")
     return Append(identity, principal, client, time_ms, (item,))

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from spark_replog.errors import CorruptDataError, ReplogError, UnsupportedFormatError
+from spark_replog.ids import ObjectId
 from spark_replog.log.codec.commands import (
     Append,
     BrokerRegister,
@@ -34,7 +35,7 @@ def test_offsets_are_prefix_sums_in_task_order(kit):
     assert result.base_offsets == {(kit.TOPIC, 0): (0, 5), (kit.TOPIC, 1): (0, 1)}
     result = log.one(kit.append({1: 4}, 1))
     assert result.base_offsets == {(kit.TOPIC, 1): (1, 5)}
-    assert [(s.base_offset, s.row_count, s.object.name) for s in log.state.sections(kit.TOPIC, 0, 0, 5)] == [
+    assert [(s.base_offset, s.row_count, s.object.id.name) for s in log.state.sections(kit.TOPIC, 0, 0, 5)] == [
         (0, 3, "a"),
         (3, 2, "b"),
     ]
@@ -263,7 +264,7 @@ def test_a_full_micro_batch_folds(kit):
     log = kit.Log(partitions=64)
     sections = tuple(Section(kit.TOPIC, p, 100, 8 + p * 64, 64, p * 7919, 5, 9) for p in range(64))
     objects = tuple(
-        DataObject(0, f"q-1-{task}-{task:032x}.arrow", 9999, False, frozenset((0, 1, 2)), sections)
+        DataObject(ObjectId(0, f"q-1-{task}-{task:032x}.arrow"), 9999, False, frozenset((0, 1, 2)), sections)
         for task in range(16)
     )
     for sequence in range(5):

@@ -128,7 +128,7 @@ def test_tasks_of_several_partitions_go_on_where_one_object_was_lost(source, sta
     query = start_query(**given, failOnDataLoss="false")
     start = query.reader.initialOffset()
     (task,) = query.reader.partitions(start, query.reader.latestOffset(start, query.limit))
-    lost = task.slices[4].object.name
+    lost = task.slices[4].object.id.name
     files = list(Path(source.path).rglob(lost))
     assert len(files) == 3
     for file in files:

@@ -81,7 +81,7 @@ class Task:
         found: dict[tuple[str, int], list[dict[str, Any]]] = defaultdict(list)
         for ledger_id, item in result.objects:
             bodies = {
-                bytes(self.brokers.counting[broker_id].store.get(data_key(ledger_id, item.generation, item.name)))
+                bytes(self.brokers.counting[broker_id].store.get(data_key(ledger_id, *item.id)))
                 for broker_id in item.holders
             }
             assert len(bodies) == 1

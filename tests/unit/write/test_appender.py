@@ -11,12 +11,13 @@ from spark_replog.client.committer import Appender
 from spark_replog.commit.append_request import ProduceResponse
 from spark_replog.config import ProducerConfig
 from spark_replog.errors import ErrorCode, OutcomeUnknownError, ReplogError, RetriableError
+from spark_replog.ids import ObjectId
 from spark_replog.log.codec.commands import Append, DataObject, IdentityKind
 
 AWAY = RetriableError(ErrorCode.REPLOG_NO_QUORUM, "the roots are away. Try again.")
 UNKNOWN = OutcomeUnknownError(ErrorCode.REPLOG_COMMIT_OUTCOME_UNKNOWN, "no answer. Try again.")
 REFUSED = ReplogError(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "a gap. Send what is missing.")
-OBJECT = DataObject(0, "o.arrow", 10, False, frozenset({0}), ())
+OBJECT = DataObject(ObjectId(0, "o.arrow"), 10, False, frozenset({0}), ())
 
 
 class Manager:

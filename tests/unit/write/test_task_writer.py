@@ -120,9 +120,9 @@ class TestContent:
     def test_names_say_who_wrote(self, make_task: Callable[..., Task]) -> None:
         task = make_task()
         ((ledger_id, item),) = task.write(batch(1)).objects
-        assert item.name.startswith("queryid--7-3-") and item.name.endswith(".arrow")
-        assert item.generation == 3
-        assert task.brokers.data_keys(0) == [data_key(ledger_id, 3, item.name)]
+        assert item.id.name.startswith("queryid--7-3-") and item.id.name.endswith(".arrow")
+        assert item.id.generation == 3
+        assert task.brokers.data_keys(0) == [data_key(ledger_id, 3, item.id.name)]
 
     def test_partitioner_of_the_user(self, make_task: Callable[..., Task], monkeypatch: pytest.MonkeyPatch) -> None:
         class Last:

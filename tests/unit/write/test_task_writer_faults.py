@@ -92,7 +92,7 @@ class TestFaults:
         assert sorted(value for values in found.values() for value in values) == written(batches)
         assert all(values == sorted(values) for values in found.values())
         assert all(len(item.holders) >= 2 for _, item in result.objects)
-        named = {item.name for _, item in result.objects}
+        named = {item.id.name for _, item in result.objects}
         assert all(key.rpartition("/")[2] in named for number in range(3) for key in task.brokers.data_keys(number))
 
     def test_acks_0_drops_and_says_so(self, make_task: Callable[..., Task], caplog: pytest.LogCaptureFixture) -> None:
@@ -172,5 +172,5 @@ class TestLocalRoots:
         assert write().objects[0][1].holders == {0, 2}
         assert not (tmp_path / "broker-1").exists()
         ((ledger_id, item),) = write().objects
-        path = tmp_path / "broker-0" / data_key(ledger_id, item.generation, item.name)
+        path = tmp_path / "broker-0" / data_key(ledger_id, *item.id)
         assert pa.ipc.open_file(str(path)).read_all().num_rows == 1000
