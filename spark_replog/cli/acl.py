@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from spark_replog.cli.completion import complete_groups, complete_topics
 from spark_replog.cli.output import confirm, emit, table
 from spark_replog.cli.settings import Settings, current_settings, global_options, key_values
 
@@ -39,8 +40,17 @@ def acl() -> None:
 
 def _resource_options(command: _Command) -> _Command:
     options = (
-        click.option("--topic", "topic", multiple=True, metavar="NAME", help="A topic; '*' is every topic."),
-        click.option("--group", "group", multiple=True, metavar="NAME", help="A consumer group."),
+        click.option(
+            "--topic",
+            "topic",
+            multiple=True,
+            metavar="NAME",
+            help="A topic; '*' is every topic.",
+            shell_complete=complete_topics,
+        ),
+        click.option(
+            "--group", "group", multiple=True, metavar="NAME", help="A consumer group.", shell_complete=complete_groups
+        ),
         click.option("--transactional-id", "transactional_id", multiple=True, metavar="ID"),
         click.option("--cluster", is_flag=True, help="The store itself."),
         click.option("--operation", "operations", multiple=True, type=click.Choice(_OPERATIONS, case_sensitive=False)),

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from spark_replog.cli.completion import complete_groups, complete_topics
 from spark_replog.cli.output import EXIT_OK, emit, note, show
 from spark_replog.cli.settings import Settings, current_settings, global_options, parse_time_ms
 
@@ -31,7 +32,7 @@ _CSV_COLUMNS = ("topic", "partition", "offset", "timestamp", "key", "value", "he
 
 @click.command("consume")
 @global_options
-@click.argument("topics", nargs=-1, required=True)
+@click.argument("topics", nargs=-1, required=True, shell_complete=complete_topics)
 @click.option("--from-beginning", is_flag=True, help="From the log start, as -o beginning.")
 @click.option(
     "-o",
@@ -41,7 +42,12 @@ _CSV_COLUMNS = ("topic", "partition", "offset", "timestamp", "key", "value", "he
 )
 @click.option("-p", "--partition", "partitions", type=int, multiple=True, help="Only these. Repeatable.")
 @click.option("-n", "--max-messages", type=click.IntRange(min=1), help="Stop after so many.")
-@click.option("-g", "--group", help="Share the partitions with the group's other members; commit what was printed.")
+@click.option(
+    "-g",
+    "--group",
+    help="Share the partitions with the group's other members; commit what was printed.",
+    shell_complete=complete_groups,
+)
 @click.option("--follow", is_flag=True, help="Wait for new records instead of ending at the end.")
 @click.option("--timeout-ms", type=int, help="With --follow: end when nothing came for so long.")
 @click.option("--output", default="values", metavar="HOW", show_default=True,

@@ -8,6 +8,7 @@ from types import FrameType
 
 import click
 
+from spark_replog.cli.completion import complete_settings
 from spark_replog.cli.output import EXIT_UNREACHABLE, emit, note
 from spark_replog.cli.settings import current_settings, global_options, key_values
 
@@ -23,7 +24,13 @@ def coordinator() -> None:
 @click.option("--once", is_flag=True, help="Make one round and stop.")
 @click.option("--interval-ms", type=click.IntRange(min=1), default=1000, show_default=True, help="Between rounds.")
 @click.option(
-    "-c", "--config", "configs", multiple=True, metavar="KEY=VALUE", help="A coordinator setting. Repeatable."
+    "-c",
+    "--config",
+    "configs",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Coordinator setting. Repeatable.",
+    shell_complete=complete_settings("coordinator"),
 )
 def run(once: bool, interval_ms: int, configs: tuple[str, ...]) -> int:
     """Catch up followers, readmit roots that are back, move leaders, finish reassignments; until SIGTERM."""

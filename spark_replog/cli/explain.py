@@ -50,9 +50,14 @@ def entries() -> dict[ErrorCode, Entry]:
     return {ErrorCode[name]: Entry(ErrorCode[name], **fields) for name, fields in found.items()}
 
 
+def _complete_name(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
+    known = (*ErrorCode.__members__, *dict.fromkeys(key.name for key in CONFIG_KEYS))
+    return [name for name in known if name.lower().startswith(incomplete.lower())]
+
+
 @click.command("explain")
 @global_options
-@click.argument("names", nargs=-1, metavar="[CODE | SETTING]...")
+@click.argument("names", nargs=-1, metavar="[CODE | SETTING]...", shell_complete=_complete_name)
 @click.option("--settings", "is_settings", is_flag=True, help="List all settings instead of all error codes.")
 def explain(names: tuple[str, ...], is_settings: bool) -> int:
     """Explain error codes and settings; without a name, list all codes.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from spark_replog.cli.completion import complete_groups, complete_topics
 from spark_replog.cli.output import act_on_each, confirm, emit, error_item, table
 from spark_replog.cli.settings import current_settings, global_options, parse_duration_ms, parse_time_ms
 
@@ -53,7 +54,7 @@ def list_groups() -> int:
 
 @group.command("describe")
 @global_options
-@click.argument("names", nargs=-1)
+@click.argument("names", nargs=-1, shell_complete=complete_groups)
 @click.option("--all-groups", is_flag=True, help="Every group.")
 @click.option("--members", is_flag=True, help="Show who is in it instead of lags.")
 def describe(names: tuple[str, ...], all_groups: bool, members: bool) -> int:
@@ -73,7 +74,7 @@ def describe(names: tuple[str, ...], all_groups: bool, members: bool) -> int:
 
 @group.command("delete")
 @global_options
-@click.argument("names", nargs=-1, required=True)
+@click.argument("names", nargs=-1, shell_complete=complete_groups, required=True)
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 def delete(names: tuple[str, ...], yes: bool) -> int:
     """Delete groups without members, with their offsets."""
@@ -91,8 +92,16 @@ def delete(names: tuple[str, ...], yes: bool) -> int:
 
 @group.command("delete-offsets")
 @global_options
-@click.argument("name")
-@click.option("--topic", "topics", multiple=True, required=True, metavar="TOPIC[:P,P]", help="Repeatable.")
+@click.argument("name", shell_complete=complete_groups)
+@click.option(
+    "--topic",
+    "topics",
+    multiple=True,
+    required=True,
+    metavar="TOPIC[:P,P]",
+    help="Repeatable.",
+    shell_complete=complete_topics,
+)
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 def delete_offsets(name: str, topics: tuple[str, ...], yes: bool) -> int:
     """Delete a group's offsets of some topics."""
@@ -112,8 +121,10 @@ def delete_offsets(name: str, topics: tuple[str, ...], yes: bool) -> int:
 
 @group.command("reset-offsets")
 @global_options
-@click.argument("name")
-@click.option("--topic", "topics", multiple=True, metavar="TOPIC[:P,P]", help="Repeatable.")
+@click.argument("name", shell_complete=complete_groups)
+@click.option(
+    "--topic", "topics", multiple=True, metavar="TOPIC[:P,P]", help="Repeatable.", shell_complete=complete_topics
+)
 @click.option("--all-topics", is_flag=True, help="Every topic that the group has offsets of.")
 @click.option("--to-earliest", is_flag=True)
 @click.option("--to-latest", is_flag=True)

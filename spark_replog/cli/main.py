@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from spark_replog.cli.completion import answer_shell
 from spark_replog.cli.output import (
     EXIT_FAILED,
     EXIT_INTERRUPTED,
@@ -41,6 +42,7 @@ _COMMANDS = {
         "Find the usual traps on this machine and say the remedy.",
     ),
     "explain": ("spark_replog.cli.explain", "explain", "Explain an error code: meaning, state, remedy."),
+    "completion": ("spark_replog.cli.completion", "completion", "Print the completion script of a shell."),
     "demo": ("spark_replog.demo.demo", "demo", "Stream a real table into a 3-broker store and back."),
 }
 
@@ -170,5 +172,8 @@ def _usage(error: click.UsageError, settings: Settings, arguments: list[str]) ->
 
 
 def main() -> None:
-    """Run ``replog`` as a program."""
+    """Run ``replog`` as a program, or answer its completion script."""
+    answer = answer_shell(cli)
+    if answer is not None:
+        sys.exit(answer)
     sys.exit(run(sys.argv[1:]))

@@ -17,6 +17,7 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from spark_replog.cli.completion import complete_settings, complete_topics
 from spark_replog.cli.output import EXIT_INTERRUPTED, ProgressLine, emit, error_item, exit_code_of, note, table
 from spark_replog.cli.settings import Settings, current_settings, global_options, key_values, named_values
 from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError
@@ -34,7 +35,7 @@ HANDLES_OPEN_MAX = 64
 
 @click.command("produce")
 @global_options
-@click.argument("topic")
+@click.argument("topic", shell_complete=complete_topics)
 @click.argument("files", nargs=-1, type=click.Path(dir_okay=False))
 @click.option("-i", "--input", "kind", type=click.Choice(FORMATS), help="Format. [by the file's name, else lines]")
 @click.option("-k", "--key", metavar="KEY", help="Lines: what stands between key and value. Else: the key's field.")
@@ -42,7 +43,14 @@ HANDLES_OPEN_MAX = 64
 @click.option("-H", "--header", "headers", multiple=True, metavar="NAME=VALUE", help="On every record. Repeatable.")
 @click.option("-p", "--partition", type=click.IntRange(min=0), help="Where all records go. [by key]")
 @click.option("--acks", type=click.Choice(["all", "1", "0"]), default="all", show_default=True)
-@click.option("-c", "--config", multiple=True, metavar="KEY=VALUE", help="A producer setting. Repeatable.")
+@click.option(
+    "-c",
+    "--config",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Producer setting. Repeatable.",
+    shell_complete=complete_settings("producer", "client"),
+)
 def produce(topic: str, files: tuple[str, ...], **given: Any) -> int:
     """Append lines or rows of FILES, or of standard input, to TOPIC.
 

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from click.shell_completion import CompletionItem
 
 from spark_replog.config import STORAGE_PREFIX, storage_options, unknown_option_error
 from spark_replog.config.duration import duration_ms
@@ -64,9 +65,9 @@ class Settings:
         return Cluster.open(path, self.storage_options, config=config)
 
 
-def current_settings() -> Settings:
-    """Return the settings of the running command."""
-    meta = click.get_current_context().find_root().meta
+def current_settings(context: click.Context | None = None) -> Settings:
+    """Return the settings of the running command, or of a context."""
+    meta = (context or click.get_current_context()).find_root().meta
     if _META not in meta:
         meta[_META] = Settings(store=os.environ.get("REPLOG_STORE"))
     settings: Settings = meta[_META]
@@ -74,8 +75,7 @@ def current_settings() -> Settings:
 
 
 def _keep(context: click.Context, parameter: click.Parameter, value: Any) -> None:
-    with context.scope(cleanup=False):
-        settings = current_settings()
+    settings = current_settings(context)
     settings.command = context.command_path.partition(" ")[2] or settings.command
     if parameter.name is None or context.get_parameter_source(parameter.name) in {
         None,
@@ -114,6 +114,10 @@ def named_values(flag: str, pairs: Iterable[str], shape: str) -> list[tuple[str,
     return found
 
 
+def _complete_folder(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    return [CompletionItem(incomplete, type="dir")]
+
+
 def global_options(command: _Command) -> _Command:
     """Give a command or a group the global flags."""
     options = (
@@ -124,6 +128,7 @@ def global_options(command: _Command) -> _Command:
             expose_value=False,
             callback=_keep,
             help="Parent directory of the roots, or roots comma separated. [REPLOG_STORE]",
+            shell_complete=_complete_folder,
         ),
         click.option(
             "-f",

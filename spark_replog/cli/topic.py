@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from spark_replog.cli.completion import complete_settings, complete_topics
 from spark_replog.cli.output import act_on_each, confirm, emit, error_item, note, table
 from spark_replog.cli.settings import Settings, current_settings, global_options, key_values
 from spark_replog.errors import ErrorCode
@@ -69,7 +70,15 @@ def _status(part: PartitionDescription) -> str:
 )
 @click.option("--validate-only", is_flag=True, help="Check everything and make nothing.")
 @click.option("--ledger", metavar="NAME", help="Topics of one ledger commit atomically together. [its own]")
-@click.option("-c", "--config", "configs", multiple=True, metavar="KEY=VALUE", help="Topic setting. Repeatable.")
+@click.option(
+    "-c",
+    "--config",
+    "configs",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Topic setting. Repeatable.",
+    shell_complete=complete_settings("topic"),
+)
 @click.option("--if-not-exists", is_flag=True, help="An existing topic is fine, left as it is.")
 def create(
     name: str,
@@ -131,7 +140,7 @@ def list_topics() -> int:
 
 @topic.command("describe")
 @global_options
-@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@click.argument("names", nargs=-1, required=True, metavar="NAME...", shell_complete=complete_topics)
 def describe(names: tuple[str, ...]) -> int:
     """Show partitions, replicas, in-sync replicas, offsets and settings."""
     settings = current_settings()
@@ -172,7 +181,7 @@ def _description(found: TopicDescription) -> str:
 
 @topic.command("offsets")
 @global_options
-@click.argument("name")
+@click.argument("name", shell_complete=complete_topics)
 @click.option("--at", type=click.Choice(["start", "end"]), default="end", show_default=True)
 @click.option("-p", "--partitions", metavar="P,...", help="Only these partitions.")
 def offsets(name: str, at: str, partitions: str | None) -> int:
@@ -197,7 +206,7 @@ def offsets(name: str, at: str, partitions: str | None) -> int:
 
 @topic.command("delete")
 @global_options
-@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@click.argument("names", nargs=-1, required=True, metavar="NAME...", shell_complete=complete_topics)
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 def delete(names: tuple[str, ...], yes: bool) -> int:
     """Delete topics. Writers are fenced first; the names are free at once."""
@@ -216,7 +225,7 @@ def delete(names: tuple[str, ...], yes: bool) -> int:
 
 @topic.command("trim")
 @global_options
-@click.argument("name")
+@click.argument("name", shell_complete=complete_topics)
 @click.option("--partition", "partition", type=int, required=True, metavar="P")
 @click.option("--to", "offset", type=int, required=True, metavar="OFFSET", help="New first offset; -1: the end.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
@@ -239,7 +248,7 @@ def trim(name: str, partition: int, offset: int, yes: bool) -> int:
 
 @topic.command("add-partitions")
 @global_options
-@click.argument("name")
+@click.argument("name", shell_complete=complete_topics)
 @click.argument("total", type=int)
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 def add_partitions(name: str, total: int, yes: bool) -> int:
@@ -254,9 +263,11 @@ def add_partitions(name: str, total: int, yes: bool) -> int:
 
 @topic.command("config")
 @global_options
-@click.argument("name")
+@click.argument("name", shell_complete=complete_topics)
 @click.argument("action", type=click.Choice(["get", "set", "unset"]))
-@click.argument("settings_given", nargs=-1, metavar="[KEY=VALUE | KEY]...")
+@click.argument(
+    "settings_given", nargs=-1, metavar="[KEY=VALUE | KEY]...", shell_complete=complete_settings("topic", end="")
+)
 def config(name: str, action: str, settings_given: tuple[str, ...]) -> int:
     """Show a topic's settings, set some (KEY=VALUE), or give some their default back (KEY)."""
     settings = current_settings()
@@ -362,7 +373,7 @@ def parse_assignment(text: str | None) -> list[list[int]] | None:
 
 @topic.command("elect")
 @global_options
-@click.argument("name")
+@click.argument("name", shell_complete=complete_topics)
 @click.option("-p", "--partitions", metavar="P,...", help="Only these partitions.")
 @click.option("--unclean", is_flag=True, help="Where no in-sync replica is left. Loses rows.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
@@ -378,7 +389,7 @@ def elect(name: str, partitions: str | None, unclean: bool, yes: bool) -> int:
 
 @topic.command("reassign")
 @global_options
-@click.argument("name")
+@click.argument("name", shell_complete=complete_topics)
 @click.argument("targets", nargs=-1, metavar="[PARTITION=BROKER,BROKER...]...")
 @click.option("--cancel", is_flag=True, help="Go back to the replicas of before.")
 @click.option("-p", "--partitions", metavar="P,...", help="With --cancel: only these partitions.")

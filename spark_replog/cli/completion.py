@@ -1,0 +1,106 @@
+"""``replog completion``: the script for a shell, and the names of this store that it offers."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Callable
+
+import click
+from click.shell_completion import CompletionItem, get_completion_class, shell_complete
+
+from spark_replog.cli.output import emit
+from spark_replog.cli.settings import Settings, current_settings, global_options
+from spark_replog.config import ConfigGroup, keys_of
+
+COMPLETE_VARIABLE = "_REPLOG_COMPLETE"
+_PROGRAM = "replog"
+_WAIT_SECONDS = 3.0
+_SHELLS = ("bash", "zsh", "fish")
+
+Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
+
+
+@click.command("completion")
+@global_options
+@click.argument("shell", type=click.Choice(_SHELLS))
+def completion(shell: str) -> int:
+    r"""Print the completion script of a shell.
+
+    \b
+    bash:  eval "$(replog completion bash)"   in ~/.bashrc
+    zsh:   eval "$(replog completion zsh)"   in ~/.zshrc, after compinit
+    fish:  replog completion fish > ~/.config/fish/completions/replog.fish
+    """
+    made = get_completion_class(shell)
+    assert made is not None
+    script = made(click.get_current_context().find_root().command, {}, _PROGRAM, COMPLETE_VARIABLE).source()
+    return emit(
+        "completion", [{"shell": shell, "script": script, "ok": True}], current_settings(), text=script.strip("\n")
+    )
+
+
+def answer_shell(tree: click.Command) -> int | None:
+    """Answer a completion script's question on stdout; None where no script asks.
+
+    Args:
+        tree: the whole command.
+    """
+    instruction = os.environ.get(COMPLETE_VARIABLE)
+    return None if not instruction else shell_complete(tree, {}, _PROGRAM, COMPLETE_VARIABLE, instruction)
+
+
+def complete_topics(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Offer the topics that the principal may describe."""
+
+    def find(settings: Settings) -> list[str]:
+        from spark_replog.admin.controller import Controller
+
+        return [topic.name for topic in Controller(settings.open_cluster()).list_topics()]
+
+    return _offer(context, incomplete, find)
+
+
+def complete_groups(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Offer the consumer groups."""
+
+    def find(settings: Settings) -> list[str]:
+        from spark_replog.groups.group_coordinator import GroupCoordinator
+
+        return [state.group for state in GroupCoordinator(settings.open_cluster()).groups()]
+
+    return _offer(context, incomplete, find)
+
+
+def complete_settings(*groups: ConfigGroup, end: str = "=") -> Completer:
+    """Return what offers the settings of these groups.
+
+    Args:
+        groups: of the registry.
+        end: what follows the key.
+    """
+
+    def complete(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        return [
+            CompletionItem(key.name + end, help=key.doc.partition(". ")[0])
+            for key in keys_of(*groups)
+            if key.name.startswith(incomplete)
+        ]
+
+    return complete
+
+
+def _offer(context: click.Context, incomplete: str, find: Callable[[Settings], list[str]]) -> list[CompletionItem]:
+    """Ask the store for a few seconds at most; a store that cannot be read offers nothing."""
+    found: list[str] = []
+    settings = current_settings(context)
+
+    def ask() -> None:
+        with contextlib.suppress(Exception):  # a message would end up in the line that is being typed
+            found.extend(find(settings))
+
+    asking = threading.Thread(target=ask, daemon=True)
+    asking.start()
+    asking.join(_WAIT_SECONDS)
+    return [CompletionItem(name) for name in sorted(found) if name.startswith(incomplete)]

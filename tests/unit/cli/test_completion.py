@@ -1,0 +1,115 @@
+"""Shell completion: the script that a shell loads, and the answers that it asks for."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from spark_replog.cli.main import run
+from spark_replog.errors import ErrorCode
+
+ROOT = Path(__file__).parents[3]
+SHELLS = ("bash", "zsh", "fish")
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    path = str(tmp_path_factory.mktemp("completion") / "my store")
+    for words in (
+        ["init", "--brokers", "1", "--no-fsync"],
+        ["topic", "create", "orders"],
+        ["topic", "create", "order-items"],
+        ["topic", "create", "flights"],
+        ["consume", "flights", "-g", "billing"],
+    ):
+        assert run(["-s", path, *words]) == 0
+    return path
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory):
+    """A program named replog on a PATH, as pip installs it."""
+    folder = tmp_path_factory.mktemp("bin")
+    script = folder / "replog"
+    script.write_text(f'#!/bin/sh\nPYTHONPATH={ROOT} exec {sys.executable} -m spark_replog "$@"\n')
+    script.chmod(0o755)
+    return script
+
+
+def answers(program, *words, shell="bash", store=None):
+    """What the script of a shell gets for a line whose last word is being typed."""
+    environ = {**os.environ, "_REPLOG_COMPLETE": f"{shell}_complete"}
+    if store is not None:
+        environ["REPLOG_STORE"] = store
+    if shell == "fish":
+        environ |= {"COMP_WORDS": " ".join(["replog", *words[:-1]]), "COMP_CWORD": words[-1]}
+    else:
+        environ |= {"COMP_WORDS": " ".join(["replog", *words]), "COMP_CWORD": str(len(words))}
+    done = subprocess.run([program], env=environ, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = [line for line in done.stdout.splitlines() if line]
+    return lines[1::3] if shell == "zsh" else [line.partition(",")[2].partition("\t")[0] for line in lines]
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_topic_names_are_offered_to_each_shell(program, store, shell):
+    assert answers(program, "topic", "describe", "ord", shell=shell, store=store) == ["order-items", "orders"]
+    assert answers(program, "topic", "desc", shell=shell) == ["describe"]
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        (("consume", "fl"), ["flights"]),
+        (("consume", "flights", "ord"), ["order-items", "orders"]),
+        (("produce", "f"), ["flights"]),
+        (("topic", "config", "f"), ["flights"]),
+        (("topic", "config", "flights", "set", "retention."), ["retention.bytes", "retention.ms"]),
+        (("topic", "create", "x", "-c", "retention."), ["retention.bytes=", "retention.ms="]),
+        (("produce", "x", "-c", "linger"), ["linger.ms="]),
+        (("group", "describe", "b"), ["billing"]),
+        (("consume", "flights", "-g", ""), ["billing"]),
+        (("group", "reset-offsets", "billing", "--topic", "fl"), ["flights"]),
+        (("explain", "not_enough_replicas_"), [ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND.name]),
+        (("explain", "linger"), ["linger.ms"]),
+        (("completion", ""), list(SHELLS)),
+    ],
+)
+def test_names_and_settings_are_offered(program, store, words, offered):
+    assert sorted(answers(program, *words, store=store)) == sorted(offered)
+
+
+def test_the_store_of_the_line_wins(program, store, tmp_path):
+    assert answers(program, "-s", str(tmp_path), "topic", "describe", "", store=store) == []
+    assert answers(program, "topic", "describe", "o", store=str(tmp_path / "nothing")) == []
+
+
+def test_a_store_is_a_folder(program):
+    assert answers(program, "topic", "list", "-s", "da") == ["da"]
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_the_script_is_printed_and_calls_the_program(replog, shell):
+    answer = replog("completion", shell)
+    assert (answer.exit_code, answer.err) == (0, "")
+    assert f"_REPLOG_COMPLETE={shell}_complete" in answer.out
+    (item,) = replog("completion", shell, "-f", "json").items
+    assert item["script"].strip("\n") == answer.out.strip("\n")
+
+
+def test_bash_completes_with_the_script(program, store):
+    line = (
+        'eval "$(replog completion bash)"; COMP_WORDS=(replog topic describe ord); COMP_CWORD=3;'
+        ' _replog_completion replog; printf "%s\\n" "${COMPREPLY[@]}"'
+    )
+    environ = {**os.environ, "PATH": f"{program.parent}:{os.environ['PATH']}", "REPLOG_STORE": store}
+    done = subprocess.run(["bash", "-c", line], env=environ, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout.split(), done.stderr) == (0, ["order-items", "orders"], "")
+
+
+def test_an_unknown_shell_is_a_usage_error(replog):
+    assert replog("completion", "tcsh").exit_code == 2
