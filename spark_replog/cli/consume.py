@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from spark_replog.cli.completion import complete_groups, complete_topics
-from spark_replog.cli.output import EXIT_OK, emit, note, show
+from spark_replog.cli.output import EXIT_OK, emit, json_text, note, show
 from spark_replog.cli.settings import Settings, current_settings, global_options, parse_time_ms
 
 if TYPE_CHECKING:
@@ -268,7 +268,7 @@ def _printer(settings: Settings, given: dict[str, Any]) -> Callable[[ConsumerRec
         return lambda record: items.append({**_item(record), "ok": True})
     output = "jsonl" if settings.format == "jsonl" else given["output"]
     if output == "jsonl":
-        return lambda record: show(json.dumps(_item(record), ensure_ascii=False))
+        return lambda record: show(json_text(_item(record)))
     if output == "csv":
         _csv_line(_CSV_COLUMNS)
         return lambda record: _csv_line(_csv_row(record))

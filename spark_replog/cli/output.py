@@ -65,13 +65,13 @@ def emit(
     ok = all(item.get("ok", True) for item in items)
     if settings.format == "json":
         envelope = {"_command": command, "_schema": SCHEMA, "ok": ok, "items": list(items)}
-        show(json.dumps(envelope, ensure_ascii=False))
+        show(json_text(envelope))
     elif settings.format == "jsonl":
         for item in items:
-            show(json.dumps(item, ensure_ascii=False))
+            show(json_text(item))
     else:
         if text:
-            show(text)
+            show(escaped(text))
         for item in items:
             if "error" in item and not item.get("ok", True):
                 note(f"replog: [{item['error']}] {item['message']}")
@@ -164,13 +164,40 @@ def _cell(value: object) -> str | tuple[str]:
     if isinstance(value, float):
         return (f"{value:,.1f}",)
     if isinstance(value, (list, tuple, set, frozenset)):
-        return ",".join(str(part) for part in value)
-    return str(value)
+        return ",".join(quoted(str(part)) for part in value)
+    return quoted(str(value))
+
+
+def json_text(value: object) -> str:
+    """Return one line of JSON; text stays readable, what a terminal acts on is escaped."""
+    text = json.dumps(value, ensure_ascii=False)
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else json.dumps(each)[1:-1] for each in text)
+
+
+def quoted(name: str) -> str:
+    """Return a name as it may be shown in a line: quoted and escaped where a terminal would not print it as it is."""
+    if name.isprintable():
+        return name
+    return "'" + escaped(name.replace("\\", "\\\\")).replace("\n", "\\n").replace("\t", "\\t") + "'"
+
+
+def escaped(text: str) -> str:
+    """Return text without what a terminal acts on: control characters, bidirectional marks, lone surrogates.
+
+    Line ends and tabs stay.
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        each if each.isprintable() or each in "\n\t" else each.encode("unicode_escape").decode() for each in text
+    )
 
 
 def note(text: str) -> None:
-    """Say something to a human: never on stdout."""
-    print(text, file=sys.stderr, flush=True)
+    """Print a message for a person on stderr, with control characters escaped."""
+    print(escaped(text), file=sys.stderr, flush=True)
 
 
 def confirm(yes: bool, question: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+from spark_replog.cli import output
 from spark_replog.cli.output import emit, error_item, exit_code_of, table
 from spark_replog.cli.settings import Settings
 from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError
@@ -52,3 +53,31 @@ def test_verdict_wins_over_items(capsys):
 def test_invalid_calls_are_usage_errors():
     assert exit_code_of(InvalidConfigError(ErrorCode.INVALID_PARTITIONS, "x")) == 2
     assert exit_code_of(ReplogError(ErrorCode.CORRUPT_MESSAGE, "x")) == 1
+
+
+EVIL = "a\x1b[2J\nb\\\u202e\ud800"
+
+
+def test_what_a_terminal_acts_on_is_shown_quoted():
+    shown = output.table(["NAME", "LIST"], [(EVIL, ["plain", EVIL])])
+    assert shown.splitlines()[1].split() == [
+        r"'a\x1b[2J\nb\\\u202e\ud800'",
+        r"plain,'a\x1b[2J\nb\\\u202e\ud800'",
+    ]
+    assert output.quoted("caf\u00e9 42") == "caf\u00e9 42"
+
+
+def test_messages_and_texts_hold_no_terminal_escapes(capsys):
+    output.note(f"[X] topic '{EVIL}'")
+    output.emit("x", [{"ok": False, "error": "X", "message": EVIL}], Settings(), text=f"{EVIL}\n\tb")
+    printed = capsys.readouterr()
+    assert "\x1b" not in printed.out + printed.err
+    assert printed.out == "a\\x1b[2J\nb\\\\u202e\\ud800\n\tb\n"
+    assert printed.err.count("\\x1b") == 2
+
+
+def test_json_escapes_what_a_terminal_acts_on(capsys):
+    output.emit("x", [{"name": EVIL}], Settings(format="json"), text="")
+    printed = capsys.readouterr().out
+    assert "\x1b" not in printed
+    assert json.loads(printed)["items"][0]["name"] == EVIL
