@@ -275,7 +275,7 @@ def _ask_worker(program: str, environ: Mapping[str, str]) -> dict[str, Any] | st
 def store_checks(path: str, options: Mapping[str, str]) -> Iterator[Check]:
     """Open the store and prove create-if-absent on each of its roots."""
     from spark_replog.cluster.cluster import Cluster
-    from spark_replog.cluster.root_check import check_root_and_journal
+    from spark_replog.cluster.root_check import check_root_and_journals
     from spark_replog.storage.probe import probe_root
 
     try:
@@ -292,7 +292,7 @@ def store_checks(path: str, options: Mapping[str, str]) -> Iterator[Check]:
     for broker in brokers.broker_ids:
         name = f"root {broker}"
         try:
-            check_root_and_journal(cluster, broker)
+            check_root_and_journals(cluster, broker)
             report = probe_root(brokers.store(broker))
         except ReplogError as error:
             yield _store_failure(name, error)

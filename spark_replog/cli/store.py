@@ -75,7 +75,7 @@ def info() -> int:
 
 
 def _broker_item(cluster: Cluster, broker: int) -> dict[str, Any]:
-    from spark_replog.cluster.root_check import check_root_and_journal
+    from spark_replog.cluster.root_check import check_root_and_journals
 
     brokers = cluster.brokers
     item: dict[str, Any] = {
@@ -86,7 +86,7 @@ def _broker_item(cluster: Cluster, broker: int) -> dict[str, Any]:
         "state": "ok",
     }
     try:
-        check_root_and_journal(cluster, broker)
+        check_root_and_journals(cluster, broker)
     except ReplogError as error:
         item["state"] = error.code.name
         item["detail"] = str(error.args[0])

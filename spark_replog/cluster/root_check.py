@@ -1,18 +1,25 @@
-"""Is a root there? Asked on its own I/O lane, so that a hung mount cannot hold up who asks."""
+"""Whether a root answers and is what it was. Asked on the root's own I/O lane, so a hung mount blocks no other root."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import shutil
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from spark_replog.cluster.cluster import Cluster
-from spark_replog.errors import ErrorCode, ReplogError, RetriableError
+from spark_replog.errors import CorruptDataError, ErrorCode, ReplogError, RetriableError
 from spark_replog.ids import BrokerId, LedgerId
+from spark_replog.ledger.ledger import Ledger
+from spark_replog.log.fold.cluster_state import ClusterLedgerState
+from spark_replog.log.fold.partition_state import ObjectRef
+from spark_replog.log.fold.topic_state import TopicLedgerState
 from spark_replog.storage.brokers import BrokerSet
 from spark_replog.storage.io_pool import io_pool
-from spark_replog.storage.paths import journal_key, ledger_folders, out_key
+from spark_replog.storage.paths import data_key, journal_key, ledger_folders, out_key
 
 ROOT_TIMEOUT_MS = 5000
 """A root that does not answer an admin command by then counts as away."""
+NEWEST_COPIES = 4
 
 
 def is_root_there(brokers: BrokerSet, broker_id: BrokerId, timeout_ms: int = ROOT_TIMEOUT_MS) -> bool:
@@ -26,27 +33,127 @@ def is_root_there(brokers: BrokerSet, broker_id: BrokerId, timeout_ms: int = ROO
     return True
 
 
-def check_root_and_journal(cluster: Cluster, broker_id: BrokerId) -> None:
-    """Look at a root's ``replog.json`` and whether its journal of the cluster ledger is as long as others know it.
+@dataclass(frozen=True, slots=True)
+class RootLook:
+    """What a look at one root found.
 
-    Two small gets more; ``store verify`` reads every journal whole. Refresh the cluster first.
+    Attributes:
+        error: why the root does not serve; None where it answers and is what it was.
+        free_bytes: what is free on its file system; None where that cannot be asked (object stores).
+    """
+
+    broker_id: BrokerId
+    error: ReplogError | None
+    free_bytes: int | None
+
+
+def look_at_roots(
+    cluster: Cluster, ledgers: Sequence[Ledger[TopicLedgerState]] = (), timeout_ms: int = ROOT_TIMEOUT_MS
+) -> list[RootLook]:
+    """Look at every root at once; writes nothing.
+
+    Args:
+        cluster: the opened store, refreshed.
+        ledgers: refreshed topic ledgers to look at too: see ``check_root_and_journals``.
+        timeout_ms: a root that has not answered by then is unavailable.
+    """
+    brokers = cluster.brokers
+    looks = {
+        broker_id: io_pool().submit_to(brokers.url(broker_id), check_root_and_journals, cluster, broker_id, ledgers)
+        for broker_id in brokers.broker_ids
+    }
+    deadline_ms = cluster.clock.monotonic_ms() + timeout_ms
+    found = []
+    for broker_id, look in looks.items():
+        error: ReplogError | None = None
+        try:
+            look.result(max(0, deadline_ms - cluster.clock.monotonic_ms()) / 1000.0)
+        except ReplogError as failed:
+            error = failed
+        except TimeoutError:
+            look.cancel()
+            error = RetriableError(
+                ErrorCode.REPLOG_STORE_UNAVAILABLE,
+                f"the root did not answer within {timeout_ms} ms. Check its mount or network.",
+                broker=broker_id,
+                url=brokers.url(broker_id),
+            )
+        free_bytes = _free_bytes(brokers, broker_id) if error is None else None
+        found.append(RootLook(broker_id, error, free_bytes))
+    return found
+
+
+def check_root_and_journals(
+    cluster: Cluster, broker_id: BrokerId, ledgers: Sequence[Ledger[TopicLedgerState]] = ()
+) -> None:
+    """Read a root's ``replog.json``, and look whether it holds what other roots know that it held.
+
+    That finds a root that was restored from an older backup: records name the last known position of each journal,
+    and the log names the copies. Two small gets per ledger for a metadata root, and one for each of its newest copies
+    of a ledger, ``NEWEST_COPIES`` at most; ``store verify`` reads every journal and copy. Refresh the ledgers first.
 
     Raises:
-        RetriableError: REPLOG_ROOT_STALE, also where the journal went back; what the store raises.
+        RetriableError: REPLOG_ROOT_STALE, also where a journal is shorter than it was; what the store raises.
+        CorruptDataError: CORRUPT_MESSAGE: a copy that the log names is missing.
     """
     cluster.brokers.check_root(broker_id)
-    if broker_id not in cluster.brokers.metadata_broker_ids:
-        return
-    ledger_id, store = cluster.brokers.cluster_id, cluster.brokers.store(broker_id)
-    position = cluster.cluster_ledger.named_position(broker_id)
-    is_short = position >= 0 and store.get(journal_key(ledger_id, position)) is None
-    if is_short or store.get(out_key(ledger_id)) is not None:
+    if broker_id in cluster.brokers.metadata_broker_ids:
+        for ledger in (cluster.cluster_ledger, *ledgers):
+            _check_journal(cluster, broker_id, ledger)
+    for each in ledgers:
+        _check_newest_copies(cluster, broker_id, each)
+
+
+def _check_journal(
+    cluster: Cluster, broker_id: BrokerId, ledger: Ledger[TopicLedgerState] | Ledger[ClusterLedgerState]
+) -> None:
+    store = cluster.brokers.store(broker_id)
+    position = ledger.named_position(broker_id)
+    is_short = position >= 0 and store.get(journal_key(ledger.ledger_id, position)) is None
+    if is_short or store.get(out_key(ledger.ledger_id)) is not None:
         raise RetriableError(
             ErrorCode.REPLOG_ROOT_STALE,
-            "its journal was set back: records that it had are gone. Put them back, or run 'replog store repair "
-            f"--rebuild {broker_id}'. 'replog store verify' says more.",
+            f"the root went back in time: its journal of ledger {ledger.ledger_id} lacks records that it had. Put them "
+            f"back, or run 'replog store repair --rebuild {broker_id}'. 'replog store verify' lists what is missing.",
             broker=broker_id,
+            ledger=ledger.ledger_id,
         )
+
+
+def _check_newest_copies(cluster: Cluster, broker_id: BrokerId, ledger: Ledger[TopicLedgerState]) -> None:
+    store = cluster.brokers.store(broker_id)
+    for item in newest_copies(ledger, broker_id):
+        key = data_key(item.ledger_id, item.generation, item.name)
+        if item.size_bytes and store.get(key, start=item.size_bytes - 1, size_bytes=1) is None:
+            raise CorruptDataError(
+                ErrorCode.CORRUPT_MESSAGE,
+                f"a copy that the log names is missing on this root: {key}. Run 'replog store verify', then 'replog "
+                "store repair'.",
+                broker=broker_id,
+                ledger=ledger.ledger_id,
+            )
+
+
+def newest_copies(ledger: Ledger[TopicLedgerState], broker_id: BrokerId) -> list[ObjectRef]:
+    """Return the newest data objects that the log says the broker holds: at most ``NEWEST_COPIES``, newest first."""
+    found: dict[ObjectRef, int] = {}
+    with ledger.lock:
+        state = ledger.state
+        for topic in state.topics.values():
+            for number, partition in enumerate(topic.partitions):
+                end = partition.log_end_offset
+                if topic.closed or end <= partition.log_start_offset:
+                    continue
+                for section in state.sections(topic.topic_id, number, end - 1, end):
+                    if broker_id in section.object.holders:
+                        found[section.object] = max(found.get(section.object, 0), section.append_time_ms)
+    return sorted(found, key=lambda each: -found[each])[:NEWEST_COPIES]
+
+
+def _free_bytes(brokers: BrokerSet, broker_id: BrokerId) -> int | None:
+    if not brokers.is_local(broker_id):
+        return None
+    return shutil.disk_usage(brokers.url(broker_id).removeprefix("file://")).free
 
 
 def make_ledger_folders(brokers: BrokerSet, ledger_id: LedgerId, broker_ids: Iterable[BrokerId]) -> set[BrokerId]:

@@ -1,0 +1,64 @@
+"""The health checks on a real store: what they see without a full read."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from spark_replog.admin.broker_admin import BrokerAdmin
+from spark_replog.admin.health import Fault, HealthAdmin, Level
+
+
+def faults(store) -> list[tuple[Fault, int | None]]:
+    store.reopen()
+    return [(each.fault, each.broker_id) for each in HealthAdmin(store.cluster).check()]
+
+
+def test_a_whole_store_has_no_findings(store) -> None:
+    store.create("orders")
+    assert store.append("orders", {0: 3}, batch=0).error is None
+    assert faults(store) == []
+
+
+def test_a_root_that_is_away_is_named(store) -> None:
+    store.create("orders")
+    store.away(1)
+    assert faults(store) == [(Fault.ROOT_STALE, 1)]  # its folder is there no more: replog.json is missing
+    shutil.move(store.path / "broker-2", store.path / "elsewhere")
+    with pytest.raises(Exception, match="REPLOG_NO_QUORUM"):
+        faults(store)
+
+
+def test_a_root_restored_from_an_older_backup_is_found_by_its_topic_journal(store) -> None:
+    store.create("orders")
+    assert store.append("orders", {0: 3}, batch=0).error is None
+    shutil.copytree(store.path / "broker-2", store.path / "backup")
+    for batch in (1, 2, 3):
+        assert store.append("orders", {0: 3}, batch=batch).error is None
+    shutil.rmtree(store.path / "broker-2")
+    shutil.move(store.path / "backup", store.path / "broker-2")
+    assert faults(store) == [(Fault.ROOT_STALE, 2)]
+
+
+def test_a_newest_copy_that_is_missing_is_found(store) -> None:
+    store.create("orders", 1, 3)
+    assert store.append("orders", {0: 3}, batch=0).error is None
+    for file in (store.path / "broker-1").rglob("*.arrow"):
+        file.unlink()
+    assert faults(store) == [(Fault.COPY_MISSING, 1)]
+
+
+def test_brokers_fenced_below_min_isr_are_critical(store) -> None:
+    store.create("orders")
+    admin = HealthAdmin(store.cluster)
+    assert [each.fault for each in admin.fence_warnings([0, 1])] == [Fault.UNDER_MIN_ISR]
+    BrokerAdmin(store.cluster).fence(0)
+    BrokerAdmin(store.cluster).fence(1)
+    findings = admin.check()
+    assert [(each.level, each.fault) for each in findings] == [
+        (Level.CRITICAL, Fault.UNDER_MIN_ISR),
+        (Level.WARN, Fault.FENCED),
+        (Level.WARN, Fault.FENCED),
+    ]
+    assert [each.fault for each in admin.check_topic("orders")] == [Fault.UNDER_MIN_ISR]

@@ -1,0 +1,84 @@
+"""Which findings the health checks draw from a fold and from a look at the roots."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_replog.admin.health import Fault, Level, fence_findings, root_findings, topic_findings
+from spark_replog.cluster.root_check import RootLook
+from spark_replog.errors import ErrorCode, RetriableError
+from spark_replog.log.codec.commands import BrokerFence, IsrChange, TopicInit, encode_command
+from spark_replog.log.codec.entry import encode_entry
+from spark_replog.log.fold.topic_state import TopicLedgerState
+
+ORDERS, CLICKS = "a" * 32, "b" * 32
+
+
+@pytest.fixture
+def state() -> TopicLedgerState:
+    made = TopicLedgerState("L")
+    fold(made, TopicInit(ORDERS, "orders", ((0, 1, 2), (1, 2, 0)), ()), TopicInit(CLICKS, "clicks", ((2,),), ()))
+    return made
+
+
+def fold(state: TopicLedgerState, *commands) -> None:
+    state.apply(state.applied_index + 1, encode_entry([encode_command(each) for each in commands]))
+
+
+def found(state: TopicLedgerState) -> list[tuple[Level, Fault, str | None, int | None]]:
+    return [(each.level, each.fault, each.topic, each.partition) for each in topic_findings(state)]
+
+
+def test_a_whole_ledger_has_no_findings(state) -> None:
+    assert topic_findings(state) == []
+
+
+def test_a_replica_out_of_sync_is_a_warning(state) -> None:
+    fold(state, IsrChange(None, 1, False, 0))
+    assert found(state) == [
+        (Level.WARN, Fault.UNDER_REPLICATED, "orders", 0),
+        (Level.WARN, Fault.UNDER_REPLICATED, "orders", 1),
+    ]
+
+
+def test_fencing_below_min_isr_and_without_a_leader_is_critical(state) -> None:
+    fold(state, BrokerFence(2, True), BrokerFence(1, True))
+    assert found(state) == [
+        (Level.CRITICAL, Fault.NO_LEADER, "clicks", 0),
+        (Level.CRITICAL, Fault.UNDER_MIN_ISR, "orders", 0),
+        (Level.CRITICAL, Fault.UNDER_MIN_ISR, "orders", 1),
+    ]
+    assert all("broker unfence" in each.remedy for each in topic_findings(state))
+    assert [each.topic for each in topic_findings(state, CLICKS)] == ["clicks"]
+
+
+def test_fencing_is_warned_of_before_it_stops_a_partition(state) -> None:
+    assert fence_findings(state, [0]) == []
+    assert [(each.fault, each.topic) for each in fence_findings(state, [2])] == [(Fault.NO_LEADER, "clicks")]
+    assert [(each.topic, each.partition) for each in fence_findings(state, [0, 1])] == [("orders", 0), ("orders", 1)]
+    fold(state, IsrChange(None, 1, False, 0))
+    assert [each.fault for each in fence_findings(state, [0])] == [Fault.UNDER_MIN_ISR] * 2
+    assert fence_findings(state, [1]) == []  # it is out of sync: nothing gets worse
+
+
+@pytest.mark.parametrize(
+    ("away", "faults"),
+    [
+        ((), []),
+        ((2,), [Fault.ROOT_AWAY]),
+        ((1, 2), [Fault.ROOT_AWAY, Fault.ROOT_AWAY, Fault.NO_MAJORITY]),
+        ((3,), [Fault.ROOT_AWAY]),
+    ],
+)
+def test_a_majority_of_metadata_roots_away_is_critical(away, faults) -> None:
+    error = RetriableError(ErrorCode.REPLOG_STORE_UNAVAILABLE, "no answer")
+    looks = [RootLook(each, error if each in away else None, None) for each in range(4)]
+    assert [each.fault for each in root_findings(looks, [0, 1, 2])] == faults
+
+
+@pytest.mark.parametrize(
+    ("free_bytes", "level"), [(1 << 20, Level.CRITICAL), (1 << 28, Level.WARN), (1 << 40, None), (None, None)]
+)
+def test_a_full_root_is_found_before_a_write_fails(free_bytes, level) -> None:
+    findings = root_findings([RootLook(0, None, free_bytes)], [0])
+    assert [each.level for each in findings] == ([] if level is None else [level])
