@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from spark_replog.admin.admin import Admin
-from spark_replog.cluster.authorizer import is_allowed
+from spark_replog.cluster.authorizer import is_allowed, is_open_without_acls
 from spark_replog.config import parse_value, unknown_option_error
 from spark_replog.config.store import CLUSTER_KEYS
 from spark_replog.errors import ErrorCode, InvalidConfigError, command_line
@@ -99,6 +99,23 @@ class AclAdmin(Admin):
 
         self._cluster.cluster_ledger.append(propose, timeout_ms=self._timeout_ms)
         return added
+
+    def first_of(self, bindings: Iterable[AclBinding]) -> list[tuple[ResourceType, str]]:
+        """Return the resources that everybody may use now, for want of an ACL, and that these ACLs would restrict.
+
+        Raises:
+            AuthorizationError: CLUSTER_AUTHORIZATION_FAILED.
+            RetriableError: REPLOG_NO_QUORUM.
+        """
+        wanted = [_checked(binding) for binding in bindings]
+        self._cluster.refresh()
+        with self._cluster.cluster_ledger.lock:
+            state = self._cluster.cluster_ledger.state
+            self._require(state, AclOperation.ALTER)
+            if not is_open_without_acls(state.config):
+                return []
+            named = {(each.resource_type, each.name) for each in wanted}
+            return sorted(each for each in named if not state.acls.of_resource(*each))
 
     def remove(self, wanted: AclFilter) -> list[AclBinding]:
         """Remove every ACL that fits; return them.

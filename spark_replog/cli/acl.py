@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from spark_replog.cli.completion import complete_groups, complete_topics
-from spark_replog.cli.output import confirm, emit, table
+from spark_replog.cli.output import confirm, emit, table, warn_and_ask
 from spark_replog.cli.settings import Settings, current_settings, global_options, key_values
 
 if TYPE_CHECKING:
@@ -78,6 +78,7 @@ def _pattern_option(*choices: str) -> Callable[[_Command], _Command]:
 @click.option("--deny-principal", "denied", multiple=True, metavar="User:NAME", help="Wins over every allow.")
 @click.option("--producer", is_flag=True, help="write, describe and create on the topics; write on transactional ids.")
 @click.option("--consumer", is_flag=True, help="read and describe on the topics, read on the groups.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 def add(
     pattern: str,
     allowed: tuple[str, ...],
@@ -86,9 +87,10 @@ def add(
     consumer: bool,
     operations: tuple[str, ...],
     cluster: bool,
+    yes: bool,
     **names: tuple[str, ...],
 ) -> int:
-    """Add ACLs. Those that are there already stay."""
+    """Add ACLs; existing ones stay. Warn where it is the first ACL of a resource."""
     settings = current_settings()
     wanted = _granted(names, cluster, operations, producer, consumer)
     if not allowed and not denied:
@@ -111,7 +113,16 @@ def add(
         for resource, name, operation in wanted
         for principal, permission in who
     ]
-    return _show("acl add", _admin(settings).add(bindings), settings, "added")
+    admin = _admin(settings)
+    closed = [f"{kind.name.lower().replace('_', '-')} '{name}'" for kind, name in admin.first_of(bindings)]
+    if closed:
+        warn_and_ask(
+            yes,
+            f"{', '.join(closed)} has no ACL yet, so everybody may use it. After this only super users and the "
+            "principals that its ACLs allow may.",
+            "Add the first ACL?",
+        )
+    return _show("acl add", admin.add(bindings), settings, "added")
 
 
 def _granted(

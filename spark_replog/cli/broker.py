@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from spark_replog.cli.output import emit, table
+from spark_replog.cli.output import emit, table, warn_and_ask
 from spark_replog.cli.settings import Settings, current_settings, global_options
 
 if TYPE_CHECKING:
     from spark_replog.admin.broker_admin import BrokerAdmin
+
+_SHOWN_MAX = 5
 
 
 @click.group("broker")
@@ -59,12 +61,25 @@ def list_brokers() -> int:
 @broker.command("fence")
 @global_options
 @click.argument("broker_ids", nargs=-1, required=True, type=int, metavar="BROKER...")
-def fence(broker_ids: tuple[int, ...]) -> int:
-    """Take brokers out of service: they leave every ISR and lead nothing. Rows that only they hold wait for them;
-    those of acks=1 that nobody has read are given up where the root does not answer.
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+def fence(broker_ids: tuple[int, ...], yes: bool) -> int:
+    """Take brokers out of service: they leave every ISR and lead nothing.
+
+    Rows that only they hold become readable when they are back. Where a root does not answer, rows written with acks=1
+    that only it holds and that no reader has seen are given up. Warn where a partition would have no leader, or fewer
+    in-sync replicas than min.insync.replicas.
     """
+    from spark_replog.admin.broker_admin import BrokerAdmin
+    from spark_replog.admin.health import HealthAdmin
+
     settings = current_settings()
-    admin = _admin(settings)
+    cluster = settings.open_cluster()
+    findings = HealthAdmin(cluster).fence_warnings(broker_ids)
+    if findings:
+        shown = "; ".join(each.detail for each in findings[:_SHOWN_MAX])
+        more = f"; and {len(findings) - _SHOWN_MAX} more" if len(findings) > _SHOWN_MAX else ""
+        warn_and_ask(yes, f"{shown}{more}. Look first: replog topic describe.", "Fence anyway?")
+    admin = BrokerAdmin(cluster)
     for broker_id in broker_ids:
         admin.fence(broker_id)
     return _show("broker fence", admin, settings, broker_ids)

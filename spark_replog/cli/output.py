@@ -214,6 +214,17 @@ def confirm(yes: bool, question: str) -> None:
     click.confirm(question, abort=True, err=True)
 
 
+def warn_and_ask(yes: bool, warning: str, question: str) -> None:
+    """Warn on stderr; ask where somebody can answer, so that scripts that never gave ``-y`` go on.
+
+    Raises:
+        click.Abort: the answer was no.
+    """
+    click.echo(f"warning: {warning}", err=True)
+    if not yes and sys.stdin.isatty():
+        click.confirm(question, abort=True, err=True)
+
+
 _TERMINAL_EVERY_MS = 100
 _PLAIN_EVERY_MS = 5_000
 

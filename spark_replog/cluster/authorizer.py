@@ -49,6 +49,11 @@ def is_super_user(config: Mapping[str, str], principal: str) -> bool:
     return principal in {normal_principal(each.strip()) for each in named if each.strip()}
 
 
+def is_open_without_acls(config: Mapping[str, str]) -> bool:
+    """Return ``allow.everyone.if.no.acl.found``: whether everybody may use a resource that no ACL covers."""
+    return config.get(ALLOW_EVERYONE_KEY, "true") == "true"
+
+
 def is_allowed(
     acls: AclSet,
     config: Mapping[str, str],
@@ -62,7 +67,7 @@ def is_allowed(
         return True
     decision = acls.decide(principal, operation, resource_type, name)
     if decision is Decision.NO_ACL:
-        return config.get(ALLOW_EVERYONE_KEY, "true") == "true"
+        return is_open_without_acls(config)
     return decision is Decision.ALLOWED
 
 

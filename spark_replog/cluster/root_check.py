@@ -98,7 +98,8 @@ def check_root_and_journals(
     """
     cluster.brokers.check_root(broker_id)
     if broker_id in cluster.brokers.metadata_broker_ids:
-        for ledger in (cluster.cluster_ledger, *ledgers):
+        _check_journal(cluster, broker_id, cluster.cluster_ledger)
+        for ledger in ledgers:
             _check_journal(cluster, broker_id, ledger)
     for each in ledgers:
         _check_newest_copies(cluster, broker_id, each)
@@ -123,7 +124,7 @@ def _check_journal(
 def _check_newest_copies(cluster: Cluster, broker_id: BrokerId, ledger: Ledger[TopicLedgerState]) -> None:
     store = cluster.brokers.store(broker_id)
     for item in newest_copies(ledger, broker_id):
-        key = data_key(item.ledger_id, item.generation, item.name)
+        key = data_key(item.ledger_id, *item.id)
         if item.size_bytes and store.get(key, start=item.size_bytes - 1, size_bytes=1) is None:
             raise CorruptDataError(
                 ErrorCode.CORRUPT_MESSAGE,

@@ -17,6 +17,18 @@ def store(tmp_path, replog, monkeypatch):
     return call
 
 
+def test_the_first_acl_of_a_resource_is_warned_of(store):
+    grant = ("acl", "add", "--operation", "read", "--topic", "t", "--allow-principal")
+    first = store(*grant, "etl")
+    assert first.exit_code == 0 and "topic 't'" in first.err
+    assert "warning" not in store(*grant, "bi").err
+    settings = ("super.users=User:admin", "allow.everyone.if.no.acl.found=false")
+    assert store("acl", "config", "set", *settings).exit_code == 0
+        store("acl", "config", "set", "super.users=User:admin", "allow.everyone.if.no.acl.found=false").exit_code == 0
+    )
+    assert "warning" not in store("acl", "add", "--operation", "read", "--topic", "u", "--allow-principal", "etl").err
+
+
 def test_acls_are_added_listed_and_removed(store):
     made = store(
         "acl", "add", "--allow-principal", "etl", "--operation", "write", "--operation", "read", "--topic", "t"

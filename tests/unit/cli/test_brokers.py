@@ -51,6 +51,12 @@ def test_a_fenced_broker_loses_its_leaders_and_elect_brings_them_back(store, rep
     assert (unknown.exit_code, unknown.items[0]["error"]) == (1, "BROKER_ID_NOT_REGISTERED")
 
 
+def test_fencing_below_min_isr_is_warned_of(store, replog):
+    assert "warning" not in replog("-s", store, "broker", "fence", 0).err
+    warned = replog("-s", store, "broker", "fence", 1)
+    assert warned.exit_code == 0 and "orders-" in warned.err and "min.insync.replicas" in warned.err
+
+
 def test_the_coordinator_takes_its_settings(store, replog):
     def elected(*settings):
         flags = [flag for each in settings for flag in ("-c", each)]
