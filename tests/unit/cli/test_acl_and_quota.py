@@ -24,8 +24,6 @@ def test_the_first_acl_of_a_resource_is_warned_of(store):
     assert "warning" not in store(*grant, "bi").err
     settings = ("super.users=User:admin", "allow.everyone.if.no.acl.found=false")
     assert store("acl", "config", "set", *settings).exit_code == 0
-        store("acl", "config", "set", "super.users=User:admin", "allow.everyone.if.no.acl.found=false").exit_code == 0
-    )
     assert "warning" not in store("acl", "add", "--operation", "read", "--topic", "u", "--allow-principal", "etl").err
 
 
