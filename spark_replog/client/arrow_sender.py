@@ -159,8 +159,7 @@ class ArrowSender:
         appender = ArrowAppender(
             router,
             self._accumulator,
-            batch_size_bytes=config.batch_size_bytes,
-            max_block_ms=config.max_block_ms,
+            config=config,
             clock=self._clock,
         )
         self._appenders[name] = (entry, appender)

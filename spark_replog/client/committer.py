@@ -343,7 +343,6 @@ def results_of(group: Sequence[StoredObject], answer: Answer) -> list[DeliveryRe
                 error=found.error,
                 base_offset=found.base_offset + before if found.base_offset >= 0 else found.base_offset,
                 log_append_time_ms=found.log_append_time_ms if found.log_append_time_ms >= 0 else None,
-                log_start_offset=found.log_start_offset,
             )
         results.append(DeliveryResult(item.sequence, responses))
     return results

@@ -286,7 +286,7 @@ class Producer:
         results = list(coordinator.batch_results)
         coordinator.commit().result()
         for result in results:
-            result.wait_for_all()
+            result.wait(None)
 
     def abort_transaction(self) -> None:
         """Drop all records of the transaction; their handles fail with REPLOG_TRANSACTION_ABORTED.
@@ -309,7 +309,7 @@ class Producer:
         finally:
             if coordinator.state is not TransactionState.IN_DOUBT:
                 for result in results:
-                    result.wait_for_all()
+                    result.wait(None)
                 if self._sequences is not None:
                     self._thread.call(self._sequences.restart)
                 coordinator.end_abort()

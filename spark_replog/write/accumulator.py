@@ -13,7 +13,7 @@ from __future__ import annotations
 import random
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 
 import pyarrow as pa
 
@@ -38,7 +38,7 @@ class RecordAccumulator:
 
     Invariants:
         Only the last batch of a queue is open to more records; no batch is empty.
-        A batch is incomplete from its creation until it succeeded, failed, was aborted or split.
+        A batch is incomplete from its creation until it succeeded, failed or was aborted.
 
     Args:
         pool: owns the memory.
@@ -188,7 +188,7 @@ class RecordAccumulator:
             topic_partition: where to.
             destination: where the partition's objects go, where ``assign`` did not say it yet.
             records: the slice.
-            size_bytes: its bytes.
+            size_bytes: its bytes; at most ``max.request.size`` unless it is one record.
             pinned: the reservation of the memory it is a slice of.
             now_ms: the creation time of a new batch.
             record_size_max: bytes of the largest record, or more; for metrics.
@@ -199,6 +199,7 @@ class RecordAccumulator:
         Raises:
             ReplogError: REPLOG_PRODUCER_CLOSED, the accumulator is closed.
         """
+        assert records.num_rows == 1 or size_bytes <= self._max_request_size_bytes, "appenders cut slices to fit"
         queue = self.queue(topic_partition)
         with self._lock:
             self._check_open()
@@ -301,19 +302,6 @@ class RecordAccumulator:
             batch.put_back(now_ms, int(self._backoff.pause_ms(batch.attempts)))
             self._queues[batch.topic_partition].insert(batch)
 
-    def split_and_reenqueue(self, batch: ProducerBatch) -> list[ProducerBatch]:
-        """Put the records of a drained batch back to the front as smaller batches, in order.
-
-        Attempts are kept and none is counted. Parts of a numbered batch keep its numbers.
-        """
-        with self._lock:
-            if batch.state is not BatchState.INCOMPLETE:
-                return []
-            parts = self._split(batch)
-            for part in reversed(parts):
-                self._queues[part.topic_partition].insert(part)
-            return parts
-
     def expired_batches(self, now_ms: int) -> list[ProducerBatch]:
         """Take the waiting batches whose ``delivery.timeout.ms`` is over, muted partitions' too."""
         found: list[ProducerBatch] = []
@@ -334,17 +322,15 @@ class RecordAccumulator:
         """Acknowledge a drained batch and give its memory back; returns False where it had ended before."""
         if not self._end(batch, BatchState.SUCCEEDED):
             return False
-        batch.tell_success(base_offset, log_append_time_ms)
+        batch.result.succeed(base_offset, log_append_time_ms)
         return True
 
-    def fail(
-        self, batch: ProducerBatch, error: ReplogError, record_errors: Mapping[int, ReplogError] | None = None
-    ) -> bool:
+    def fail(self, batch: ProducerBatch, error: ReplogError) -> bool:
         """Fail a drained batch and give its memory back; returns False where it had ended before."""
         if not self._end(batch, BatchState.FAILED):
             return False
         self._on_failed(batch.row_count)
-        batch.tell_failure(error, record_errors)
+        batch.result.fail(error)
         return True
 
     def begin_flush(self) -> list[BatchResult]:
@@ -457,25 +443,11 @@ class RecordAccumulator:
         self._incomplete[batch] = None
 
     def _head(self, queue: PartitionQueue, now_ms: int) -> ProducerBatch | None:
-        """Return the batch that a drain may take, split first where it alone is too large."""
+        """Return the batch of a partition that a drain may take now."""
         if not queue.may_drain(now_ms):
             return None
         head = queue.batches[0]
-        if self._sequences is not None and not self._sequences.may_drain(head):
-            return None
-        if head.size_bytes > self._max_request_size_bytes and head.row_count > 1:
-            queue.pop_head()
-            queue.batches.extendleft(reversed(self._split(head)))
-        return queue.batches[0]
-
-    def _split(self, batch: ProducerBatch) -> list[ProducerBatch]:
-        parts = batch.split(self._batch_size_bytes)
-        self._incomplete.pop(batch, None)
-        for part in parts:
-            self._incomplete[part] = None
-        if self._sequences is not None and batch.has_sequence:
-            self._sequences.split(batch, parts)
-        return parts
+        return head if self._sequences is None or self._sequences.may_drain(head) else None
 
     def _waiting(self) -> Iterator[ProducerBatch]:
         for queue in self._queues.values():
@@ -490,7 +462,7 @@ class RecordAccumulator:
         for batch in batches:
             if self._end(batch, BatchState.ABORTED):
                 self._on_failed(batch.row_count)
-                batch.tell_failure(error)
+                batch.result.fail(error)
 
 
 __all__ = ["RecordAccumulator"]

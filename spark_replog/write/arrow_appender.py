@@ -52,22 +52,31 @@ class SlotRows:
         """Return rows that all go to one slot."""
         return cls(data, [slot], [0, len(sizes)], _running_sum(sizes))
 
-    def pieces(self, batch_size_bytes: int) -> Iterator[tuple[int, int, int, int]]:
-        """Yield (slot, start row, end row, bytes), each of about ``batch.size`` or the slot's all."""
+    def pieces(self, batch_size_bytes: int, limit_bytes: int) -> Iterator[tuple[int, int, int, int]]:
+        """Yield (slot, start row, end row, bytes), each of about ``batch.size`` or all rows of the slot.
+
+        Args:
+            batch_size_bytes: ``batch.size``.
+            limit_bytes: ``max.request.size``: no piece of more than one row is larger.
+        """
         for index, slot in enumerate(self.slots):
             start, stop = self.bounds[index], self.bounds[index + 1]
             first_bytes = int(self.ends[start])
             size_bytes = int(self.ends[stop]) - first_bytes
-            count = min(stop - start, round(size_bytes / batch_size_bytes))
-            if count <= 1:
+            count = max(1, min(stop - start, round(size_bytes / batch_size_bytes)))
+            if count == 1 and size_bytes <= limit_bytes:
                 yield slot, start, stop, size_bytes
                 continue
             targets = first_bytes + np.arange(1, count + 1) * size_bytes // count
             for cut in np.unique(np.searchsorted(self.ends, targets)).tolist():
                 end = min(int(cut), stop)
-                if end > start:
-                    yield slot, start, end, int(self.ends[end] - self.ends[start])
-                    start = end
+                while end > start:
+                    last = end
+                    if int(self.ends[end] - self.ends[start]) > limit_bytes:
+                        last = int(np.searchsorted(self.ends, int(self.ends[start]) + limit_bytes, side="right")) - 1
+                        last = min(end, max(start + 1, last))
+                    yield slot, start, last, int(self.ends[last] - self.ends[start])
+                    start = last
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,8 +274,7 @@ class ArrowAppender:
     Args:
         router: finds each row's queue.
         accumulator: takes the slices.
-        batch_size_bytes: ``batch.size``: slices of about so many bytes.
-        max_block_ms: how long a reservation may wait for memory.
+        config: ``batch.size``, ``max.request.size`` and ``max.block.ms``.
         clock: creation times of batches.
         make_progress: what a single-threaded owner does while memory is waited for; None: another
             thread runs the sender.
@@ -278,8 +286,7 @@ class ArrowAppender:
         router: RowRouter,
         accumulator: RecordAccumulator,
         *,
-        batch_size_bytes: int,
-        max_block_ms: int,
+        config: ProducerConfig,
         clock: Clock,
         make_progress: Callable[[int], None] | None = None,
         after_range: Callable[[], None] | None = None,
@@ -288,8 +295,9 @@ class ArrowAppender:
         self._accumulator = accumulator
         self._pool = accumulator.pool
         self._range_bytes = max(1, min(RANGE_BYTES_MAX, self._pool.total_bytes // 8))
-        self._batch_size_bytes = batch_size_bytes
-        self._max_block_ms = max_block_ms
+        self._batch_size_bytes = config.batch_size_bytes
+        self._max_request_size_bytes = config.max_request_size_bytes
+        self._max_block_ms = config.max_block_ms
         self._clock = clock
         self._make_progress = make_progress
         self._after_range = after_range
@@ -326,7 +334,7 @@ class ArrowAppender:
         self, gathered: SlotRows, pinned: PinnedBytes, record_size_max: int
     ) -> Iterator[tuple[RecordHandle, int]]:
         now_ms = self._clock.monotonic_ms()
-        for slot, start, stop, size_bytes in gathered.pieces(self._batch_size_bytes):
+        for slot, start, stop, size_bytes in gathered.pieces(self._batch_size_bytes, self._max_request_size_bytes):
             route = self._router.slot(slot)
             handle = self._accumulator.append(
                 route.topic_partition,

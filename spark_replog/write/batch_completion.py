@@ -103,16 +103,13 @@ class BatchCompletion:
         """Judge the batches of a delivered request by the answers for their partitions."""
         rows = dict.fromkeys(result.responses, 0)
         retried: list[ProducerBatch] = []
-        split: list[ProducerBatch] = []
         for batch in request.batches:
             response = result.responses[batch.topic_partition]
             first_row = rows[batch.topic_partition]
             rows[batch.topic_partition] += batch.row_count
-            if response.error is None or response.error.code is ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
+            if response.error is None:
                 self._succeed(batch, response, first_row)
-            elif self._is_splittable(request, batch, response.error):
-                split.append(batch)
-            elif self._can_retry(request, batch, response, now_ms):
+            elif self._can_retry(request, batch, response.error, now_ms):
                 retried.append(batch)
                 batch.last_error = response.error
                 self._tell_wait(batch, response.error, now_ms)
@@ -120,36 +117,34 @@ class BatchCompletion:
                 self._leave_unresolved(batch)
                 self._accumulator.fail(batch, response.error)
             else:
-                self._refuse(batch, response, first_row)
-        self._put_back(request, retried, split, now_ms)
+                self._refuse(batch, response.error)
+        self._put_back(request, retried, now_ms)
 
     def fail(self, request: DataRequest, error: ReplogError, now_ms: int) -> None:
         """Judge the batches of a request whose copies never came to be; nothing of it was appended."""
-        response = PartitionResponse(error)
         retried = []
         for batch in request.batches:
             batch.last_error = error
-            if self._can_retry(request, batch, response, now_ms):
+            if self._can_retry(request, batch, error, now_ms):
                 retried.append(batch)
                 self._tell_wait(batch, error, now_ms)
             elif batch.has_expired(now_ms, self._config.delivery_timeout_ms):
                 self._expire(batch)
             else:
                 self._fail(batch, error, leaves_hole=True)
-        self._put_back(request, retried, [], now_ms)
+        self._put_back(request, retried, now_ms)
 
-    def _can_retry(self, request: DataRequest, batch: ProducerBatch, response: PartitionResponse, now_ms: int) -> bool:
+    def _can_retry(self, request: DataRequest, batch: ProducerBatch, error: ReplogError, now_ms: int) -> bool:
         """Return whether a batch gets another attempt; asks for a new epoch where that needs one."""
-        assert response.error is not None
         if batch.state is not BatchState.INCOMPLETE or batch.attempts >= self._config.retries or not request.has_body:
             return False
-        if request.is_doubtful and isinstance(response.error, (RetriableError, OutcomeUnknownError)):
+        if request.is_doubtful and isinstance(error, (RetriableError, OutcomeUnknownError)):
             return False
         if batch.has_expired(now_ms, self._config.delivery_timeout_ms):
             return False
         if self._sequences is not None and batch.has_sequence:
-            return self._sequences.can_retry(batch, response)
-        return isinstance(response.error, RetriableError)
+            return self._sequences.can_retry(batch, error)
+        return isinstance(error, RetriableError)
 
     def _tell_wait(self, batch: ProducerBatch, error: ReplogError, now_ms: int) -> None:
         """Log once, until a batch succeeds, that records wait and why."""
@@ -164,50 +159,25 @@ class BatchCompletion:
             error,
         )
 
-    def _is_splittable(self, request: DataRequest, batch: ProducerBatch, error: ReplogError) -> bool:
-        return (
-            error.code is ErrorCode.MESSAGE_TOO_LARGE
-            and batch.row_count > 1
-            and batch.state is BatchState.INCOMPLETE
-            and request.has_body
-        )
-
-    def _put_back(
-        self, request: DataRequest, retried: Sequence[ProducerBatch], split: Sequence[ProducerBatch], now_ms: int
-    ) -> None:
-        if not retried and not split:
+    def _put_back(self, request: DataRequest, retried: Sequence[ProducerBatch], now_ms: int) -> None:
+        if not retried:
             return
-        self._builder.recover(request, {*retried, *split})
-        # From the last to the first: each goes to the front of its queue.
-        for batch in reversed(request.batches):
-            if batch in retried:
-                self._accumulator.reenqueue(batch, now_ms)
-            elif batch in split:
-                self._accumulator.split_and_reenqueue(batch)
+        self._builder.recover(request, set(retried))
+        for batch in reversed(retried):  # each goes to the front of its queue
+            self._accumulator.reenqueue(batch, now_ms)
 
     def _succeed(self, batch: ProducerBatch, response: PartitionResponse, first_row: int) -> None:
         self._is_wait_told = False
         known = response.error is None and response.base_offset != UNKNOWN_OFFSET
         base_offset = response.base_offset + first_row if known else UNKNOWN_OFFSET
         if self._sequences is not None and batch.has_sequence:
-            self._sequences.on_success(batch, base_offset)
+            self._sequences.on_success(batch)
         self._accumulator.succeed(batch, base_offset, response.log_append_time_ms)
 
-    def _refuse(self, batch: ProducerBatch, response: PartitionResponse, first_row: int) -> None:
-        assert response.error is not None
-        if isinstance(response.error, FencedError):
-            self.fatal = response.error
-        named = {
-            row - first_row: text
-            for row, text in response.record_errors.items()
-            if first_row <= row < first_row + batch.row_count
-        }
-        leaves_hole = batch.attempts < self._config.retries
-        if not response.record_errors or batch.row_count == 1:
-            self._fail(batch, response.error, leaves_hole=leaves_hole)
-            return
-        errors = {row: invalid_record(response.error, text) for row, text in named.items()}
-        self._fail(batch, other_record_invalid(response.error), leaves_hole=leaves_hole, record_errors=errors)
+    def _refuse(self, batch: ProducerBatch, error: ReplogError) -> None:
+        if isinstance(error, FencedError):
+            self.fatal = error
+        self._fail(batch, error, leaves_hole=batch.attempts < self._config.retries)
 
     def _expire(self, batch: ProducerBatch) -> None:
         """Fail a batch that waited for too long, for its first attempt or for another one."""
@@ -223,17 +193,10 @@ class BatchCompletion:
             self._sequences.mark_unresolved(batch)
             self._sequences.on_failure(batch, leaves_hole=False)
 
-    def _fail(
-        self,
-        batch: ProducerBatch,
-        error: ReplogError,
-        *,
-        leaves_hole: bool,
-        record_errors: dict[int, ReplogError] | None = None,
-    ) -> None:
+    def _fail(self, batch: ProducerBatch, error: ReplogError, *, leaves_hole: bool) -> None:
         if self._sequences is not None and batch.has_sequence:
             self._sequences.on_failure(batch, leaves_hole=leaves_hole)
-        self._accumulator.fail(batch, error, record_errors)
+        self._accumulator.fail(batch, error)
 
 
 PARTITIONS_NAMED_MAX = 3
@@ -270,20 +233,6 @@ def batch_expired(batch: ProducerBatch, delivery_timeout_ms: int, *, is_on_its_w
         f"({delivery_timeout_ms}) passed since the batch was made. {why}Look for slow roots with replog store "
         "info, or raise delivery.timeout.ms.",
         records=batch.row_count,
-    )
-
-
-def invalid_record(error: ReplogError, text: str | None) -> ReplogError:
-    """Return INVALID_RECORD for one record, with its own text where it has one."""
-    return ReplogError(ErrorCode.INVALID_RECORD, text or str(error.args[0]), **error.context)
-
-
-def other_record_invalid(error: ReplogError) -> ReplogError:
-    """Return the error of the records that share a batch with an invalid one."""
-    return ReplogError(
-        ErrorCode.INVALID_REQUEST,
-        "the record was not appended, as other records of its batch are invalid. Send it again without them: "
-        f"{error.args[0]}",
     )
 
 
@@ -359,8 +308,6 @@ __all__ = [
     "copy_missed",
     "dropped",
     "expired",
-    "invalid_record",
     "leader_away",
-    "other_record_invalid",
     "too_few_copies",
 ]

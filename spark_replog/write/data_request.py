@@ -189,13 +189,10 @@ class PartitionResponse:
     """The answer for one partition of an object (source: Kafka ``ProduceResponse.PartitionResponse``)."""
 
     error: ReplogError | None = None
-    """None: appended. DUPLICATE_SEQUENCE_NUMBER counts as appended, at an unknown offset."""
+    """None: appended, now or by an earlier attempt."""
     base_offset: int = UNKNOWN_OFFSET
     """Of the partition's first record in this object."""
     log_append_time_ms: int | None = None
-    log_start_offset: int = UNKNOWN_OFFSET
-    record_errors: Mapping[int, str | None] = field(default_factory=dict)
-    """Record number in the partition's part of the object -> what is wrong with it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ Source: Kafka ``ProducerBatch`` and ``MemoryRecordsBuilder``, with Arrow slices 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -17,7 +17,7 @@ from spark_replog.errors import ReplogError
 from spark_replog.ids import TopicPartition
 from spark_replog.log.codec.data_object import HEADERS_TYPE, TIMESTAMP_TYPE
 from spark_replog.write.buffer_pool import BufferPool, PinnedBytes
-from spark_replog.write.columns import HEADER_OVERHEAD_BYTES, ROW_OVERHEAD_BYTES, row_sizes
+from spark_replog.write.columns import HEADER_OVERHEAD_BYTES, ROW_OVERHEAD_BYTES
 from spark_replog.write.record_handle import BatchResult
 
 Headers = Sequence[tuple[str, bytes | None]]
@@ -181,14 +181,12 @@ def increment_sequence(sequence: int, count: int) -> int:
 
 
 class BatchState(Enum):
-    """Where a batch ends; exactly one of the last four, once."""
+    """Where a batch ends; exactly one of the last three, once."""
 
     INCOMPLETE = "incomplete"
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     ABORTED = "aborted"
-    SPLIT = "split"
-    """Its records are in smaller batches now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -383,35 +381,10 @@ class ProducerBatch:
         assert not self._slices and sum(item.records.num_rows for item in slices) == self.row_count
         self._slices = slices
 
-    def split(self, limit_bytes: int) -> list[ProducerBatch]:
-        """Move the records to batches of at most ``limit_bytes``, or one record where that is larger.
-
-        The parts keep its age, so that it does not live longer by being split, and its attempts.
-        """
-        parts: list[ProducerBatch] = []
-        for item in self.take_slices():
-            for start, stop, size_bytes in _cuts(item.records, limit_bytes):
-                records = item.records.slice(start, stop - start)
-                if not parts or not parts[-1].try_append(records, size_bytes, item.pinned):
-                    parts.append(self._part(limit_bytes))
-                    parts[-1].try_append(records, size_bytes, item.pinned)
-            item.release()
-        starts, row = [], 0
-        for part in parts:
-            part.is_closed = True
-            starts.append(row)
-            part.result.timestamps = self.result.timestamps[row : row + part.row_count]
-            if self.producer_id is not None:
-                part.number(self.producer_id, self.producer_epoch, increment_sequence(self.base_sequence, row))
-            row += part.row_count
-        self.state = BatchState.SPLIT
-        self.result.split([part.result for part in parts], starts)
-        return parts
-
     def end(self, state: BatchState) -> bool:
         """End the batch and let its memory go; returns False where it had ended before.
 
-        Its result is told by ``tell``, outside of locks, since that calls users back.
+        The caller resolves ``result`` afterwards, outside of locks, since that runs users' callbacks.
         """
         assert state is not BatchState.INCOMPLETE
         if self.state is not BatchState.INCOMPLETE:
@@ -426,16 +399,6 @@ class ProducerBatch:
             pinned.release()
         return True
 
-    def tell_success(self, base_offset: int, log_append_time_ms: int | None) -> None:
-        """Tell all handles where their records are."""
-        assert self.state is BatchState.SUCCEEDED
-        self.result.succeed(base_offset, log_append_time_ms)
-
-    def tell_failure(self, error: ReplogError, record_errors: Mapping[int, ReplogError] | None = None) -> None:
-        """Tell all handles why their records are not."""
-        assert self.state in (BatchState.FAILED, BatchState.ABORTED)
-        self.result.fail(error, record_errors)
-
     def _close_columns(self) -> None:
         """Turn the single records into one slice of the pooled buffer."""
         if self.columns is None or self._pinned is None:
@@ -448,26 +411,6 @@ class ProducerBatch:
         pinned.retain(self._size_bytes)
         self._slices = [Slice(records, self._size_bytes, pinned)]
         pinned.release()
-
-    def _part(self, limit_bytes: int) -> ProducerBatch:
-        part = ProducerBatch(self.topic_partition, limit_bytes, self.created_ms)
-        part.attempts = self.attempts
-        part.last_error = self.last_error
-        part.record_size_max = self.record_size_max
-        part.last_attempt_ms = self.last_attempt_ms
-        part.leader_epoch = self.leader_epoch
-        return part
-
-
-def _cuts(records: pa.RecordBatch, limit_bytes: int) -> Iterator[tuple[int, int, int]]:
-    """Yield [start, stop) of at most ``limit_bytes``, or one row where that is larger, and the bytes."""
-    ends = np.cumsum(row_sizes(records))
-    start, start_bytes = 0, 0
-    while start < len(ends):
-        stop = max(start + 1, int(np.searchsorted(ends, start_bytes + limit_bytes, side="right")))
-        end_bytes = int(ends[stop - 1])
-        yield start, stop, end_bytes - start_bytes
-        start, start_bytes = stop, end_bytes
 
 
 def join_slices(slices: Sequence[Slice], pool: BufferPool) -> Slice:

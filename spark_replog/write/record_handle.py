@@ -9,11 +9,9 @@ from __future__ import annotations
 import logging
 import threading
 from array import array
-from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
-from spark_replog.clock import SYSTEM_CLOCK
 from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError
 from spark_replog.ids import TopicPartition
 
@@ -37,7 +35,7 @@ class RecordMetadata(NamedTuple):
 class BatchResult:
     """The outcome of one batch: decided once, told to any number of handles.
 
-    Thread-safe. A batch that is split passes its records on to the results of its parts.
+    Thread-safe.
 
     Args:
         topic_partition: of the batch.
@@ -50,9 +48,6 @@ class BatchResult:
         "_error",
         "_lock",
         "_log_append_time_ms",
-        "_part_starts",
-        "_parts",
-        "_record_errors",
         "_settled",
         "timestamps",
         "topic_partition",
@@ -69,24 +64,21 @@ class BatchResult:
         self._base_offset = UNKNOWN_OFFSET
         self._log_append_time_ms: int | None = None
         self._error: ReplogError | None = None
-        self._record_errors: Mapping[int, ReplogError] = {}
-        self._parts: Sequence[BatchResult] = ()
-        self._part_starts: list[int] = []
 
     @property
     def is_decided(self) -> bool:
         """Return whether every record of the batch has its outcome."""
-        return self._decided.is_set() and all(part.is_decided for part in self._parts)
+        return self._decided.is_set()
 
     @property
     def base_offset(self) -> int:
         """Return the offset of the first record; ``UNKNOWN_OFFSET`` until it is acknowledged."""
-        return self._parts[0].base_offset if self._parts else self._base_offset
+        return self._base_offset
 
     @property
     def error(self) -> ReplogError | None:
-        """Return why the batch, or the first part of it that did, failed."""
-        return next((part.error for part in self._parts if part.error is not None), self._error)
+        """Return why the batch failed; None until then, and if it was acknowledged."""
+        return self._error
 
     def succeed(self, base_offset: int, log_append_time_ms: int | None) -> None:
         """Acknowledge every record; the i-th has offset base + i. Callbacks run before it returns."""
@@ -94,10 +86,9 @@ class BatchResult:
         self._log_append_time_ms = log_append_time_ms
         self._decide()
 
-    def fail(self, error: ReplogError, record_errors: Mapping[int, ReplogError] | None = None) -> None:
-        """Fail every record, those named with an error of their own. Callbacks run before it returns."""
+    def fail(self, error: ReplogError) -> None:
+        """Fail every record. Callbacks run before it returns."""
         self._error = error
-        self._record_errors = record_errors or {}
         self._decide()
 
     def abandon(self, error: ReplogError) -> None:
@@ -109,66 +100,25 @@ class BatchResult:
         self._decided.set()
         self._settled.set()
 
-    def split(self, parts: Sequence[BatchResult], starts: Sequence[int]) -> None:
-        """Pass the records on: those from ``starts[i]`` have the outcome of ``parts[i]``."""
-        with self._lock:
-            self._parts = parts
-            self._part_starts = list(starts)
-            moved, self._callbacks = self._callbacks, []
-            self._decided.set()
-            self._settled.set()
-        for index, callback in moved:
-            self.on_decided(index, callback)
-
-    def part(self, index: int) -> tuple[BatchResult, int]:
-        """Return the result that decides a record, and the record's number there."""
-        if not self._parts:
-            return self, index
-        number = bisect_right(self._part_starts, index) - 1
-        return self._parts[number].part(index - self._part_starts[number])
-
-    def is_record_decided(self, index: int) -> bool:
-        """Return whether the record has its outcome."""
-        part, _ = self.part(index)
-        return part._decided.is_set()
-
     def wait(self, timeout_seconds: float | None) -> bool:
-        """Wait for the outcome of all records, or for the split; returns False where time ran out."""
+        """Wait for the outcome of all records; returns False where time ran out."""
         return self._decided.wait(timeout_seconds)
-
-    def wait_for_all(self) -> None:
-        """Wait until every record, of parts too, has its outcome."""
-        self._decided.wait()
-        for part in self._parts:
-            part.wait_for_all()
 
     def park(self) -> None:
         """Let ``flush`` pass: all that is missing is the end of the transaction."""
         self._settled.set()
 
     def wait_until_settled(self, timeout_seconds: float | None) -> bool:
-        """Wait until all records, of parts too, have their outcome or are parked; False: time ran out."""
-        deadline_ms = None if timeout_seconds is None else SYSTEM_CLOCK.monotonic_ms() + timeout_seconds * 1000
-        if not self._settled.wait(timeout_seconds):
-            return False
-        return all(part.wait_until_settled(_left_seconds(deadline_ms)) for part in self._parts)
+        """Wait until all records have their outcome or are parked; False: time ran out."""
+        return self._settled.wait(timeout_seconds)
 
     def on_decided(self, index: int, callback: Callable[[], object]) -> None:
         """Call back once record ``index`` has its outcome: at once where it has."""
-        while True:
-            part, part_index = self.part(index)
-            with part._lock:
-                if part._parts:
-                    continue
-                if not part._decided.is_set():
-                    part._callbacks.append((part_index, callback))
-                    return
-            _call(callback)
-            return
-
-    def error_of(self, index: int) -> ReplogError | None:
-        """Return why a decided record failed."""
-        return self._record_errors.get(index, self._error)
+        with self._lock:
+            if not self._decided.is_set():
+                self._callbacks.append((index, callback))
+                return
+        _call(callback)
 
     def metadata_of(self, index: int) -> RecordMetadata:
         """Return where an acknowledged record is."""
@@ -212,7 +162,7 @@ class RecordHandle:
 
     def done(self) -> bool:
         """Return whether the record was acknowledged or failed."""
-        return self._result.is_record_decided(self._index)
+        return self._result.is_decided
 
     def result(self, timeout: float | None = None) -> RecordMetadata:
         """Wait for the acknowledgement.
@@ -227,8 +177,7 @@ class RecordHandle:
         error = self.exception(timeout)
         if error is not None:
             raise error
-        part, index = self._result.part(self._index)
-        return part.metadata_of(index)
+        return self._result.metadata_of(self._index)
 
     def exception(self, timeout: float | None = None) -> ReplogError | None:
         """Wait as ``result`` does; return why the record failed, None where it was acknowledged.
@@ -238,23 +187,20 @@ class RecordHandle:
             InvalidConfigError: INVALID_TXN_STATE: it waits for its transaction's end, and no timeout was
                 given, so that a program with one thread would wait for itself.
         """
-        deadline_ms = None if timeout is None else SYSTEM_CLOCK.monotonic_ms() + timeout * 1000
-        while True:
-            part, index = self._result.part(self._index)
-            if timeout is None and part.wait_until_settled(None) and not part.is_decided:
-                raise InvalidConfigError(
-                    ErrorCode.INVALID_TXN_STATE,
-                    "a record of an open transaction gets its offset at commit_transaction(). Ask behind it, or give a "
-                    "timeout.",
-                )
-            if not part.wait(_left_seconds(deadline_ms)):
-                where = part.topic_partition
-                raise TimeoutError(
-                    f"[{ErrorCode.REQUEST_TIMED_OUT.name}] a record for {where.topic}-{where.partition} was not "
-                    f"decided within {timeout} s and may still be. Ask again, or flush() first."
-                )
-            if not part._parts:
-                return part.error_of(index)
+        result = self._result
+        if timeout is None and result.wait_until_settled(None) and not result.is_decided:
+            raise InvalidConfigError(
+                ErrorCode.INVALID_TXN_STATE,
+                "A record of an open transaction gets its offset at commit_transaction(). Ask after the commit, or "
+                "give a timeout.",
+            )
+        if not result.wait(timeout):
+            where = result.topic_partition
+            raise TimeoutError(
+                f"[{ErrorCode.REQUEST_TIMED_OUT.name}] A record for {where.topic}-{where.partition} was not "
+                f"acknowledged within {timeout} s and still may be. Ask again, or call flush() first."
+            )
+        return result.error
 
     def add_done_callback(self, callback: Callable[[RecordHandle], object]) -> None:
         """Call ``callback(handle)`` once decided, on the sender's thread, or at once where it is.
@@ -263,10 +209,6 @@ class RecordHandle:
         a callback raises is logged.
         """
         self._result.on_decided(self._index, lambda: callback(self))
-
-
-def _left_seconds(deadline_ms: float | None) -> float | None:
-    return None if deadline_ms is None else max(0.0, (deadline_ms - SYSTEM_CLOCK.monotonic_ms()) / 1000)
 
 
 def _call(callback: Callable[[], object]) -> None:

@@ -6,18 +6,15 @@ window of five batches, is judged by the ledger's fold.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from spark_replog.errors import ErrorCode, RetriableError
+from spark_replog.errors import ErrorCode, ReplogError, RetriableError
 from spark_replog.ids import TopicPartition, new_id
-from spark_replog.write.data_request import PartitionResponse
 from spark_replog.write.producer_batch import NO_SEQUENCE, ProducerBatch, increment_sequence
 
 EPOCH_MAX = 2**15 - 1
 WINDOW_APPENDS = 5
 """So many appends to a partition the log knows again (``log.sequence_state.BATCHES_KEPT``)."""
-_UNKNOWN = -1
 
 
 @dataclass(slots=True)
@@ -28,7 +25,6 @@ class _Partition:
     producer_epoch: int
     next_sequence: int = 0
     last_acked_sequence: int = NO_SEQUENCE
-    last_acked_offset: int = _UNKNOWN
     in_flight: list[ProducerBatch] = field(default_factory=list)
     """Numbered and without final outcome, sent or waiting for a retry; in order of sequence."""
     unresolved: int | None = None
@@ -97,14 +93,12 @@ class ProducerSequences:
 
     # ------------------------------------------------------------------------------------ outcomes
 
-    def on_success(self, batch: ProducerBatch, base_offset: int) -> None:
+    def on_success(self, batch: ProducerBatch) -> None:
         """Remember what was acknowledged."""
         entry = self._entry(batch.topic_partition)
         last = increment_sequence(batch.base_sequence, batch.row_count - 1)
         if self._is_current(entry, batch) and _is_later(last, entry.last_acked_sequence):
             entry.last_acked_sequence = last
-        if base_offset != _UNKNOWN:
-            entry.last_acked_offset = max(entry.last_acked_offset, base_offset + batch.row_count - 1)
         self.forget(batch)
 
     def on_failure(self, batch: ProducerBatch, *, leaves_hole: bool) -> None:
@@ -123,13 +117,9 @@ class ProducerSequences:
         else:
             self._to_renumber[batch.topic_partition] = None
 
-    def can_retry(self, batch: ProducerBatch, response: PartitionResponse) -> bool:
+    def can_retry(self, batch: ProducerBatch, error: ReplogError) -> bool:
         """Return whether an error is worth another attempt, and ask for a new epoch where that needs one."""
-        error = response.error
-        assert error is not None
         entry = self._entry(batch.topic_partition)
-        if error.code is ErrorCode.UNKNOWN_PRODUCER_ID:
-            return self._can_retry_unknown(entry, batch, response)
         if error.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
             if self._is_ahead_of_others(entry, batch):
                 return True
@@ -171,16 +161,6 @@ class ProducerSequences:
                 self._renumber(entry)
         self._left_behind.clear()
 
-    def split(self, batch: ProducerBatch, parts: Iterable[ProducerBatch]) -> None:
-        """Put the parts of a numbered batch, numbered alike, in its place."""
-        entry = self._entry(batch.topic_partition)
-        first_drain = entry.first_drains.get(batch, entry.drain_count)
-        self.forget(batch)
-        for part in parts:
-            if part.has_sequence:
-                entry.first_drains[part] = first_drain
-                self._track(entry, part)
-
     def forget(self, batch: ProducerBatch) -> None:
         """Take a batch off what is in flight."""
         entry = self._entry(batch.topic_partition)
@@ -195,17 +175,6 @@ class ProducerSequences:
         self._to_renumber.clear()
 
     # ------------------------------------------------------------------------------------ rules
-
-    def _can_retry_unknown(self, entry: _Partition, batch: ProducerBatch, response: PartitionResponse) -> bool:
-        if response.log_start_offset == _UNKNOWN or batch in entry.renumbered:
-            return True
-        is_retention = entry.last_acked_offset < response.log_start_offset
-        if self._is_transactional:
-            if is_retention:
-                self._renumber(entry)
-            return is_retention
-        self._to_renumber[batch.topic_partition] = None
-        return True
 
     def _is_ahead_of_others(self, entry: _Partition, batch: ProducerBatch) -> bool:
         """Return whether a gap before the batch is one that batches on their way may still fill."""

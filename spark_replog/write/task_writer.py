@@ -137,8 +137,7 @@ class TaskWriter:
         self._appender = ArrowAppender(
             RowRouter(plan, config, default_topic, random_source, custom, row_bytes_max=pool_bytes),
             self._accumulator,
-            batch_size_bytes=config.batch_size_bytes,
-            max_block_ms=config.max_block_ms,
+            config=config,
             clock=clock,
             make_progress=self._make_progress,
             after_range=self._run_sender,

@@ -16,7 +16,7 @@ from spark_replog.ids import TopicPartition
 from spark_replog.log.codec.data_object import data_schema
 from spark_replog.write.accumulator import RecordAccumulator
 from spark_replog.write.buffer_pool import BufferPool, PinnedBytes
-from spark_replog.write.columns import row_sizes
+from spark_replog.write.columns import ROW_OVERHEAD_BYTES, row_sizes
 from spark_replog.write.partition_queue import Destination, PartitionQueue
 from spark_replog.write.producer_batch import BatchState, ProducerBatch, record_size
 from spark_replog.write.record_handle import RecordHandle
@@ -98,6 +98,7 @@ class AccumulatorMachine(RuleBasedStateMachine):
 
     @rule(partition=partitions, count=st.integers(1, 8), padding=st.integers(1, 40))
     def append_slice(self, partition: int, count: int, padding: int) -> None:
+        count = max(1, min(count, REQUEST_BYTES // (max(padding, 6) + ROW_OVERHEAD_BYTES)))  # as appenders cut them
         numbers = range(len(self.handles), len(self.handles) + count)
         rows = pa.RecordBatch.from_pydict(
             {"key": [None] * count, "value": [b"%0*d" % (padding, n) for n in numbers], "timestamp": [0] * count},
@@ -151,15 +152,10 @@ class AccumulatorMachine(RuleBasedStateMachine):
         self.failed |= set(numbers)
 
     @precondition(lambda self: self.drained)
-    @rule(data=st.data(), splits=st.booleans())
-    def put_back(self, data: st.DataObject, splits: bool) -> None:
+    @rule(data=st.data())
+    def put_back(self, data: st.DataObject) -> None:
         batch, numbers = self.drained.pop(data.draw(st.integers(0, len(self.drained) - 1)))
-        if splits:
-            parts = self.it.split_and_reenqueue(batch)
-            assert all(part.row_count == 1 for part in parts if part.size_bytes > BATCH_BYTES)
-            assert sum(part.row_count for part in parts) == len(numbers)
-        else:
-            self.it.reenqueue(batch, self.clock.time_ms)
+        self.it.reenqueue(batch, self.clock.time_ms)
         name = batch.topic_partition
         self.waiting[name] = numbers + self.waiting[name]
 

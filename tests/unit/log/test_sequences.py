@@ -102,6 +102,7 @@ def test_a_users_id_never_expires(kit):
 
 
 @pytest.mark.case("kafka-71")
+@pytest.mark.case("kafka-52")
 def test_the_last_five_batches_are_duplicates_with_their_offsets_and_older_ones_out_of_order(kit):
     log = kit.Log()
     for number in range(BATCHES_KEPT + 1):

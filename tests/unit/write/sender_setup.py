@@ -31,8 +31,6 @@ UNKNOWN = OutcomeUnknownError(ErrorCode.REPLOG_COMMIT_OUTCOME_UNKNOWN, "no answe
 NOT_LEADER = RetriableError(ErrorCode.LEADER_NOT_AVAILABLE, "no leader. Wait.")
 OUT_OF_ORDER = ReplogError(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "a gap. Send what is missing.")
 TOO_LARGE = ReplogError(ErrorCode.MESSAGE_TOO_LARGE, "too large. Send less.")
-DUPLICATE = ReplogError(ErrorCode.DUPLICATE_SEQUENCE_NUMBER, "old. Nothing to do.")
-UNKNOWN_PRODUCER = ReplogError(ErrorCode.UNKNOWN_PRODUCER_ID, "forgotten. Start again.")
 INVALID = ReplogError(ErrorCode.INVALID_RECORD, "a record is invalid. Correct it.")
 FENCED = FencedError(ErrorCode.PRODUCER_FENCED, "a newer producer exists. Close this one.")
 
@@ -174,10 +172,6 @@ class Setup:
     def next_sequence(self, partition: int = 0) -> int:
         assert self.sequences is not None
         return self.sequences._entry(TP[partition]).next_sequence
-
-    def last_acked_offset(self, partition: int = 0) -> int:
-        assert self.sequences is not None
-        return self.sequences._entry(TP[partition]).last_acked_offset
 
     def has_unresolved(self, partition: int = 0) -> bool:
         assert self.sequences is not None

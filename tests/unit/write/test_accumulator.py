@@ -11,7 +11,6 @@ from spark_replog.ids import TopicPartition
 from spark_replog.log.codec.data_object import data_schema
 from spark_replog.write.accumulator import RecordAccumulator
 from spark_replog.write.buffer_pool import BufferPool, PinnedBytes
-from spark_replog.write.columns import row_sizes
 from spark_replog.write.partition_queue import Destination
 from spark_replog.write.producer_batch import BatchState, ProducerBatch
 
@@ -249,31 +248,11 @@ class TestProducerBatch:
         assert not batch.try_append(self.records, 1, pinned)
 
 
-def test_a_slice_larger_than_a_request_is_cut_when_it_is_drained() -> None:
-    setup = Setup(request_bytes=1000)
-    setup.pool.allocate(5 * 516, 0)
-    pinned = PinnedBytes(setup.pool, 5 * 516)
-    rows = data_rows([b"v" * 500] * 5)
-    setup.it.append(P[0], NODE_1, rows, rows_bytes := int(row_sizes(rows).sum()), pinned, 0)
-    pinned.release()
-    assert rows_bytes == 5 * 516
-    setup.it.close()
-    drained = []
-    while batches := setup.it.drain(NODE_1, 0):
-        drained += batches
-    assert [batch.row_count for batch in drained] == [1] * 5
-    for batch in drained:
-        assert setup.it.succeed(batch, 0, None)
-    assert not setup.it.has_incomplete
-    assert setup.pool.available_bytes == setup.pool.total_bytes
-
-
-def test_what_ended_meanwhile_is_neither_put_back_nor_split() -> None:
+def test_a_batch_that_ended_meanwhile_is_not_put_back() -> None:
     setup = Setup()
     setup.add(0, 10)
     setup.it.close()
     (batch,) = setup.it.drain(NODE_1, 0)
     setup.it.fail(batch, GONE)
     setup.it.reenqueue(batch, 0)
-    assert setup.it.split_and_reenqueue(batch) == []
     assert not setup.it.has_undrained

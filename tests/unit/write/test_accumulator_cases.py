@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -192,34 +191,6 @@ def test_case_18_flush(clock: Any) -> None:
 
 
 @pytest.mark.case("kafka-18")
-def test_case_18_flush_waits_for_what_was_incomplete_and_its_parts(clock: Any) -> None:
-    setup = Setup(clock, batch_size=200)
-    setup.add(0)
-    setup.add(0)
-    (batch,) = setup.drain()
-    woken = threading.Event()
-    flushed: list[bool] = []
-
-    def flush() -> None:
-        flushed.append(setup.it.flush(10_000))
-        woken.set()
-
-    thread = threading.Thread(target=flush, daemon=True)
-    thread.start()
-    while not setup.it._flush_count:
-        woken.wait(0.001)
-    setup.it._batch_size_bytes = 100
-    first, second = setup.it.split_and_reenqueue(batch)
-    setup.drain()
-    setup.it.succeed(first, 0, None)
-    assert not woken.wait(0.05)
-    setup.it.succeed(second, 1, None)
-    assert woken.wait(10)
-    assert flushed == [True]
-    assert not setup.it._flush_count
-
-
-@pytest.mark.case("kafka-18")
 def test_case_18_an_interrupted_flush_ends(clock: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     setup = Setup(clock)
     setup.add(0)
@@ -307,48 +278,6 @@ def test_case_22_expired_batches(clock: Any) -> None:
     clock.time_ms += 1000 + 100
     put_back(setup, batch)
     assert setup.it.expired_batches(clock.time_ms) == []
-
-
-@pytest.mark.case("kafka-23")
-def test_case_23_split_and_reenqueue(clock: Any) -> None:
-    setup = Setup(clock, batch_size=4096, request_size=4096)
-    acked: list[int] = []
-    handles = [setup.add(0, value=letter * 1024, time_ms=ord(letter)) for letter in (b"a", b"b")]
-    for number, handle in enumerate(handles):
-        handle.add_done_callback(lambda _done, number=number: acked.append(number))
-    (batch,) = setup.drain()
-    setup.it._batch_size_bytes = setup.it._max_request_size_bytes = 1024
-    setup.it._readiness._max_request_size_bytes = 1024
-    parts = setup.it.split_and_reenqueue(batch)
-    assert batch.state is BatchState.SPLIT
-    assert [part.row_count for part in parts] == [1, 1]
-    assert not any(handle.done() for handle in handles)
-    (first,) = setup.drain()
-    assert records(first) == [b"a" * 1024]
-    setup.it.succeed(first, 0, None)
-    assert acked == [0]
-    (second,) = setup.drain()
-    assert records(second) == [b"b" * 1024]
-    setup.it.succeed(second, 1, None)
-    assert acked == [0, 1]
-    assert [handle.result(0) for handle in handles] == [("orders", 0, 0, ord("a")), ("orders", 0, 1, ord("b"))]
-
-
-@pytest.mark.case("kafka-24")
-def test_case_24_split_memory_is_given_back_once(clock: Any) -> None:
-    setup = Setup(clock, batch_size=1024, total=4096)
-    for _ in range(10):
-        setup.add(0)
-    (batch,) = setup.drain()
-    setup.it._batch_size_bytes = 256
-    parts = setup.it.split_and_reenqueue(batch)
-    assert len(parts) == 5
-    setup.it.succeed(batch, 0, None)
-    for part in setup.drain():
-        assert setup.pool.available_bytes <= 4096
-        setup.it.succeed(part, 0, None)
-        setup.it.succeed(part, 0, None)
-    assert setup.pool.available_bytes == 4096
 
 
 @pytest.mark.case("kafka-25")

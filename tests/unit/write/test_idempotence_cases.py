@@ -12,19 +12,16 @@ from spark_replog.client.committer import StoredObject, _next_group
 from spark_replog.errors import ErrorCode, ReplogError
 from spark_replog.write.data_request import Delivered, DeliveryResult, PartitionResponse
 from spark_replog.write.producer_batch import SEQUENCE_MAX, increment_sequence
-from spark_replog.write.record_handle import RecordHandle
 from spark_replog.write.sequences import EPOCH_MAX
 from tests.unit.write.sender_setup import (
     CONFIG,
     DISCONNECT,
-    DUPLICATE,
     FENCED,
     NOT_LEADER,
     OUT_OF_ORDER,
     TOO_LARGE,
     TP,
     UNKNOWN,
-    UNKNOWN_PRODUCER,
     Setup,
 )
 
@@ -206,21 +203,6 @@ class TestIdempotence:
         assert setup.sequences.producer_epoch == 1
         assert setup.next_sequence() == 0
 
-    @pytest.mark.case("kafka-52")
-    def test_case_52_duplicate_sequence_is_success(self, make: Callable[..., Setup]) -> None:
-        setup = make()
-        assert setup.sequences is not None
-        first, second = setup.send_and_run(), setup.send_and_run()
-        one, two = setup.open
-        setup.answer(two, offset=1_000)
-        assert setup.last_acked_sequence() == 1
-        assert setup.last_acked_offset() == 1_000
-        setup.answer(one, DUPLICATE)
-        assert first.result(0).offset == -1
-        assert second.result(0).offset == 1_000
-        assert setup.last_acked_sequence() == 1
-        assert setup.last_acked_offset() == 1_000
-
     @pytest.mark.case("kafka-57")
     def test_case_57_sequences_wrap(self) -> None:
         assert increment_sequence(SEQUENCE_MAX, 1) == 0
@@ -243,47 +225,6 @@ class TestIdempotence:
             setup.answer(setup.open[0], offset=offset)
         assert [handle.result(0).offset for handle in handles] == [0, 2]
         assert setup.last_acked_sequence() == 0
-
-    @pytest.mark.case("kafka-58")
-    def test_case_58_unknown_producer_behind_retention(self, make: Callable[..., Setup]) -> None:
-        setup = make()
-        assert setup.sequences is not None
-        setup.send_and_run()
-        setup.answer(setup.open[0], offset=1_000)
-        setup.send(count=2)
-        result = setup.queues[0].batches[0].result
-        setup.run()
-        setup.answer(setup.open[0], UNKNOWN_PRODUCER, log_start_offset=1_010)
-        setup.run(after_ms=20)
-        assert setup.numbers() == [(1, 0)]
-        setup.answer(setup.open[0], offset=1_011)
-        assert RecordHandle(result, 1).result(0).offset == 1_012
-
-    @pytest.mark.parametrize("log_start_offset", [1_010, 1_000])
-    def test_case_58_in_a_transaction_only_retention_is_a_reason(
-        self, make: Callable[..., Setup], log_start_offset: int
-    ) -> None:
-        setup = make()
-        assert setup.sequences is not None
-        setup.sequences._is_transactional = True
-        setup.send_and_run()
-        setup.answer(setup.open[0], offset=1_000)
-        handle = setup.send_and_run()
-        assert setup.numbers() == [(0, 1)]
-        setup.answer(setup.open[0], UNKNOWN_PRODUCER, log_start_offset=log_start_offset)
-        setup.run(after_ms=20)
-        # Numbered anew under the same epoch; without retention something else is wrong, and it fails.
-        assert setup.numbers() == ([(0, 0)] if log_start_offset > 1_000 else [])
-        assert handle.done() == (log_start_offset == 1_000)
-
-    def test_case_58_unknown_log_start_is_a_plain_retry(self, make: Callable[..., Setup]) -> None:
-        setup = make()
-        handle = setup.send_and_run()
-        setup.answer(setup.open[0], UNKNOWN_PRODUCER)
-        setup.run(after_ms=20)
-        assert setup.numbers() == [(0, 0)]
-        setup.answer(setup.open[0], offset=9)
-        assert handle.result(0).offset == 9
 
     def test_other_partitions_follow_to_the_new_epoch_when_they_are_idle(self, make: Callable[..., Setup]) -> None:
         setup = make()
@@ -311,26 +252,6 @@ class TestIdempotence:
         setup.run(after_ms=20)
         assert setup.sequences.producer_id != "me"
         assert setup.numbers() == [(0, 0)]
-
-    def test_parts_of_a_numbered_batch_keep_its_numbers(self, make: Callable[..., Setup]) -> None:
-        setup = make()
-        assert setup.sequences is not None
-        setup.send(count=4)
-        result = setup.queues[0].batches[0].result
-        setup.run()
-        behind = setup.send_and_run()
-        one, two = setup.open
-        setup.accumulator._batch_size_bytes = 40
-        setup.answer(one, TOO_LARGE)
-        setup.answer(two, OUT_OF_ORDER)
-        assert [batch.base_sequence for batch in setup.queues[0].batches] == [2, 4]
-        for number, offset in ((0, 0), (2, 2), (4, 4)):
-            assert setup.numbers() == [(0, number)]
-            setup.answer(setup.open[0], offset=offset)
-            setup.run(after_ms=20)
-        assert [RecordHandle(result, index).result(0).offset for index in range(4)] == [0, 1, 2, 3]
-        assert behind.result(0).offset == 4
-        setup.check_clean()
 
     def test_an_exhausted_retry_of_unknown_outcome_leaves_the_partition_unresolved(
         self, make: Callable[..., Setup]

@@ -15,7 +15,6 @@ from tests.unit.write.sender_setup import (
     DISCONNECT,
     INVALID,
     NODES,
-    TOO_LARGE,
     TP,
     Setup,
 )
@@ -148,32 +147,18 @@ class TestWithoutIdempotence:
         assert second.result(0).offset == 4
 
     @pytest.mark.case("kafka-55")
-    def test_case_55_record_errors(self, make: Callable[..., Setup]) -> None:
+    def test_case_55_a_refused_batch_fails_all_its_records_and_no_other_batch(self, make: Callable[..., Setup]) -> None:
         setup = make(idempotent=False)
-        setup.send(count=5)
+        setup.send(count=3)
         result = setup.queues[0].batches[0].result
-        handles = [RecordHandle(result, index) for index in range(5)]
+        handles = [RecordHandle(result, index) for index in range(3)]
+        other = setup.send(1)
         setup.run()
-        setup.answer(setup.open[0], INVALID, record_errors={0: "0", 2: "2", 3: None})
-        errors = [handle.exception(0) for handle in handles]
-        assert [error.code.name for error in errors if error] == [
-            "INVALID_RECORD",
-            "INVALID_REQUEST",
-            "INVALID_RECORD",
-            "INVALID_RECORD",
-            "INVALID_REQUEST",
-        ]
-        texts = [str(error) for error in errors]
-        assert texts[0] == "[INVALID_RECORD] 0" and texts[2] == "[INVALID_RECORD] 2"
-        assert "a record is invalid" in texts[3]
-        assert "other records of its batch are invalid" in texts[1]
-
-    @pytest.mark.case("kafka-55")
-    def test_case_55_a_lone_record_fails_with_the_error_of_its_batch(self, make: Callable[..., Setup]) -> None:
-        setup = make(idempotent=False)
-        handle = setup.send_and_run()
-        setup.answer(setup.open[0], INVALID, record_errors={0: "text"})
-        assert handle.exception(0) is INVALID
+        own, others = setup.open
+        setup.answer(own, INVALID)
+        setup.answer(others, offset=7)
+        assert [handle.exception(0) for handle in handles] == [INVALID] * 3
+        assert other.result(0).offset == 7
 
     @pytest.mark.case("kafka-56")
     def test_case_56_append_from_an_expiry_callback(self, make: Callable[..., Setup]) -> None:
@@ -195,22 +180,6 @@ class TestWithoutIdempotence:
         assert seen == [ErrorCode.REQUEST_TIMED_OUT] * 10
         (batch,) = setup.queues[0].batches
         assert batch.row_count == 10
-
-    def test_a_batch_that_is_too_large_is_split_in_order(self, make: Callable[..., Setup]) -> None:
-        setup = make(idempotent=False)
-        for number in range(4):
-            setup.send(value=b"%d" % number)
-        result = setup.queues[0].batches[0].result
-        handles = [RecordHandle(result, index) for index in range(4)]
-        setup.run()
-        setup.accumulator._batch_size_bytes = 40
-        setup.answer(setup.open[0], TOO_LARGE)
-        sent = [batch.row_count for item in setup.open for batch in item.batches]
-        assert sent == [2, 2]
-        for offset, request in zip((0, 2), list(setup.open), strict=False):
-            setup.answer(request, offset=offset)
-        assert [handle.result(0).offset for handle in handles] == [0, 1, 2, 3]
-        setup.check_clean()
 
     def test_copies_that_never_came_are_tried_again_with_a_new_object(self, make: Callable[..., Setup]) -> None:
         setup = make(idempotent=False)

@@ -1,0 +1,69 @@
+"""Rows gathered by partition are cut into slices that fit a request."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from spark_replog.config import ProducerConfig
+from spark_replog.write.accumulator import RecordAccumulator
+from spark_replog.write.arrow_appender import ArrowAppender, RowRouter, SlotRows
+from spark_replog.write.buffer_pool import BufferPool
+from spark_replog.write.columns import InputColumns
+
+
+def pieces_of(sizes: list[int], batch: int, limit: int) -> list[tuple[int, int, int]]:
+    rows = pa.RecordBatch.from_pydict({"value": [b""] * len(sizes)})
+    found = SlotRows.of_one(rows, 4, np.array(sizes)).pieces(batch, limit)
+    return [(start, stop, size) for slot, start, stop, size in found if slot == 4]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "batch", "limit", "cuts"),
+    [
+        ([10] * 6, 60, 60, [(0, 6)]),
+        ([10] * 6, 20, 60, [(0, 2), (2, 4), (4, 6)]),
+        ([600, 600], 1000, 1000, [(0, 1), (1, 2)]),  # about a batch, and too large for a request
+        ([600, 5000, 600], 10_000, 1000, [(0, 1), (1, 2), (2, 3)]),
+        ([5000], 1000, 1000, [(0, 1)]),
+    ],
+)
+@pytest.mark.case("kafka-23")
+def test_no_slice_of_several_rows_is_larger_than_a_request(sizes, batch, limit, cuts) -> None:
+    found = pieces_of(sizes, batch, limit)
+    assert [(start, stop) for start, stop, _ in found] == cuts
+    assert [size for *_, size in found] == [sum(sizes[start:stop]) for start, stop in cuts]
+
+
+def test_any_rows_are_cut_whole_and_in_order() -> None:
+    source = random.Random(7)
+    for _ in range(300):
+        sizes = [16 + source.randrange(source.choice((1, 50, 2_000))) for _ in range(source.randrange(1, 60))]
+        batch, limit = source.randrange(1, 3_000), source.randrange(1, 3_000)
+        found = pieces_of(sizes, batch, limit)
+        assert [row for start, stop, _ in found for row in range(start, stop)] == list(range(len(sizes)))
+        assert all(size <= limit or stop - start == 1 for start, stop, size in found)
+
+
+@pytest.mark.case("kafka-24")
+def test_slices_of_one_piece_of_memory_give_it_back_with_the_last_of_them(clock, make_topic, make_plan, make_brokers):
+    config = ProducerConfig(batch_size_bytes=1000, max_request_size_bytes=1000)
+    pool = BufferPool(1 << 16, clock=clock)
+    accumulator = RecordAccumulator(pool, batch_size_bytes=1000, max_request_size_bytes=1000, linger_ms=0, clock=clock)
+    plan = make_plan(make_brokers(), make_topic())
+    router = RowRouter(plan, config, "orders", random.Random(0), None, row_bytes_max=pool.total_bytes)
+    appender = ArrowAppender(router, accumulator, config=config, clock=clock)
+    batch = pa.RecordBatch.from_pydict({"value": pa.array([b"v" * 484] * 5, pa.binary())})
+    handles = list(appender.append(InputColumns(batch.schema, "orders").normalise(batch, 0)))
+    assert [count for _, count in handles] == [2, 1, 2]
+    taken = pool.total_bytes - pool.available_bytes
+    (destination,) = accumulator.ready(0, in_flight_count=0).destinations
+    drained = [accumulator.drain(destination, 0) for _ in range(3)]
+    assert [[item.row_count for item in batches] for batches in drained] == [[2], [1], [2]]
+    for (sent,), left in zip(drained, (taken, taken, 0), strict=True):
+        assert accumulator.succeed(sent, 0, None)
+        assert not accumulator.succeed(sent, 0, None)
+        assert pool.total_bytes - pool.available_bytes == left
