@@ -260,7 +260,9 @@ def test_impossible_values_are_damage(take, data):
         take(Reader(data))
 
 
-@pytest.mark.parametrize("text", ["AB" * 16, "ab" * 16, "Ab" * 16, "é" * 16, "C95AA14E-9FC4-4E42-AFC6-F087533E1F30", ""])
+@pytest.mark.parametrize(
+    "text", ["AB" * 16, "ab" * 16, "Ab" * 16, "é" * 16, "C95AA14E-9FC4-4E42-AFC6-F087533E1F30", ""]
+)
 def test_texts_keep_their_case_whatever_they_look_like(text):
     writer = Writer()
     writer.text(text)
