@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +35,20 @@ def open(path: str, storage_options: Mapping[str, str] | None = None) -> Store:
     return open_store(path, storage_options)
 
 
+def init(
+    path: str,
+    brokers: int | None = None,
+    storage_options: Mapping[str, str] | None = None,
+    *,
+    racks: Sequence[str] | None = None,
+    fsync: bool = True,
+) -> Store:
+    """Make a store and open it: ``init("data/store", brokers=3)``. See ``spark_replog.client.store.init_store``."""
+    from spark_replog.client.store import init_store
+
+    return init_store(path, brokers, storage_options, racks=racks, fsync=fsync)
+
+
 _EXPORTS = {
     "Consumer": "spark_replog.client.consumer",
     "Producer": "spark_replog.client.producer",
@@ -57,4 +71,9 @@ def __getattr__(name: str) -> Any:
         return "0+unknown"
 
 
-__all__ = ["Consumer", "OffsetAndMetadata", "Producer", "TopicPartition", "__version__", "open", "register"]
+__all__ = ["Consumer", "OffsetAndMetadata", "Producer", "TopicPartition", "__version__", "init", "open", "register"]
+
+
+def __dir__() -> list[str]:
+    """Return the public names, those that are imported on first use included."""
+    return sorted({*globals(), *__all__})

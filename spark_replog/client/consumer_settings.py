@@ -43,7 +43,7 @@ class ConsumerSettings:
 
     @classmethod
     def read(cls, given: Mapping[str, object], group: str | None, keywords: Mapping[str, object]) -> ConsumerSettings:
-        """Read dotted names and keywords; a keyword wins.
+        """Read dotted names and keywords; a keyword wins, and None means not set.
 
         Args:
             given: Kafka's dotted names, and ``storage.`` options.
@@ -53,7 +53,8 @@ class ConsumerSettings:
         Raises:
             InvalidConfigError: REPLOG_UNKNOWN_OPTION, REPLOG_INVALID_OPTION, REPLOG_CONFLICTING_OPTIONS.
         """
-        options = {**given, **{name_of_keyword(name): value for name, value in keywords.items()}}
+        named = {name_of_keyword(name): value for name, value in keywords.items()}
+        options = {name: value for each in (given, named) for name, value in each.items() if value is not None}
         if group is not None:
             options["group.id"] = group
         hooks = {name: options.pop(name, None) for name in _DESERIALIZERS}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from spark_replog.admin.controller import Controller
@@ -10,6 +10,7 @@ from spark_replog.client.consumer import Consumer
 from spark_replog.client.producer import Producer
 from spark_replog.client.topic_scan import Bound, TopicScan
 from spark_replog.cluster.cluster import Cluster, StorePath
+from spark_replog.cluster.init_store import init_cluster
 
 
 class Store:
@@ -75,11 +76,11 @@ class Topic:
 
 
 def open_store(path: StorePath, storage_options: Mapping[str, str] | None = None) -> Store:
-    """Open a store; this process shares what it has folded of it.
+    """Open a store; the stores of one path and process share what they have folded.
 
     Args:
         path: a parent directory of roots, or the roots, comma separated.
-        storage_options: of the file system, without the ``storage.`` prefix.
+        storage_options: options of the file system, without the ``storage.`` prefix.
 
     Raises:
         NotFoundError: REPLOG_STORE_NOT_INITIALISED.
@@ -88,4 +89,29 @@ def open_store(path: StorePath, storage_options: Mapping[str, str] | None = None
     return Store(Cluster.shared(path, storage_options))
 
 
-__all__ = ["Store", "Topic", "open_store"]
+def init_store(
+    path: StorePath,
+    brokers: int | None = None,
+    storage_options: Mapping[str, str] | None = None,
+    *,
+    racks: Sequence[str] | None = None,
+    fsync: bool = True,
+) -> Store:
+    """Make a store and open it; an interrupted call is finished by the same call. As ``replog init``.
+
+    Args:
+        path: a parent directory, which gets ``broker-0`` and so on, or the roots, comma separated.
+        brokers: number of roots in a parent directory, 1 to 1,000; default 1. For a list, its length.
+        storage_options: as ``open_store``.
+        racks: one per broker.
+        fsync: False for throw-away stores: a power failure may lose acknowledged rows.
+
+    Raises:
+        ReplogError: REPLOG_STORE_EXISTS: nothing was written; REPLOG_STORE_LIES: a root's create-if-absent is broken.
+        InvalidConfigError: REPLOG_INVALID_OPTION.
+    """
+    made = init_cluster(path, brokers, storage_options, fsync=fsync, racks=racks)
+    return open_store(made.path, storage_options)
+
+
+__all__ = ["Store", "Topic", "init_store", "open_store"]

@@ -10,6 +10,7 @@ import pytest
 
 import spark_replog
 from spark_replog import Consumer
+from spark_replog.client.consumer_settings import ConsumerSettings
 from spark_replog.config import ConsumerConfig, keys_of, read_consumer_config
 from spark_replog.config.consumer import REFUSED_CONSUMER_PREFIXES, REFUSED_CONSUMER_SETTINGS, refusal_of
 from spark_replog.errors import ErrorCode, InvalidConfigError
@@ -103,6 +104,26 @@ def test_settings_that_mean_nothing_here_are_refused_with_the_reason(store, sett
     with pytest.raises(InvalidConfigError) as refused:
         Consumer(store.cluster, config=settings)
     assert said in str(refused.value)
+
+
+@pytest.mark.parametrize("name", sorted(key.name for key in keys_of("consumer")))
+def test_none_means_not_set(name):
+    for given, named in (({name: None}, {}), ({}, {name.replace(".", "_"): None})):
+        assert ConsumerSettings.read(given, None, named).consumer == ConsumerConfig()
+
+
+def test_two_consumers_with_no_instance_id_are_two_members(filled):
+    members = [
+        Consumer(filled.another_process().cluster, "orders", group="g", group_instance_id=None, client_id=None)
+        for _ in range(2)
+    ]
+    for _ in range(8):
+        filled.clock.advance(3_000)
+        for member in members:
+            member.poll()
+    assert [len(member.assignment()) for member in members] == [1, 1]
+    for member in members:
+        member.close()
 
 
 def test_settings_of_the_coordinator_hold_for_this_consumer_alone(filled):

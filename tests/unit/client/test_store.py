@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from types import SimpleNamespace
 
@@ -11,7 +12,7 @@ import spark_replog
 from spark_replog.admin.controller import Controller
 from spark_replog.cli.main import run
 from spark_replog.cluster.init_store import init_cluster
-from spark_replog.errors import InvalidConfigError, NotFoundError
+from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError, ReplogError
 
 
 @pytest.fixture
@@ -52,6 +53,23 @@ def test_a_store_may_be_named_by_a_path_of_pathlib(tmp_path):
     with spark_replog.Consumer(path, "orders", auto_offset_reset="earliest") as consumer:
         assert consumer.to_arrow().num_rows == 1
     assert spark_replog.open(path).topic("orders").scan().to_arrow().num_rows == 1
+
+
+def test_a_store_is_made_from_python_and_made_once(tmp_path):
+    store = spark_replog.init(str(tmp_path / "store"), brokers=3, fsync=False)
+    assert store.cluster.brokers.broker_ids == (0, 1, 2)
+    store.admin().create_topic("orders", replicas=3)
+    with store.producer() as producer:
+        assert producer.send("orders", b"v").result(timeout=10).offset == 0
+    with pytest.raises(ReplogError) as refused:
+        spark_replog.init(str(tmp_path / "store"), brokers=3, fsync=False)
+    assert refused.value.code is ErrorCode.REPLOG_STORE_EXISTS
+
+
+def test_completion_lists_every_public_name_before_its_first_use():
+    code = "import spark_replog; print(*dir(spark_replog))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert {"Consumer", "Producer", "TopicPartition", "OffsetAndMetadata", "init", "open"} <= set(done.stdout.split())
 
 
 def test_a_scan_is_a_snapshot(filled):
