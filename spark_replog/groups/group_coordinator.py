@@ -15,7 +15,7 @@ from spark_replog.cluster.authorizer import Authorizer
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError, ReplogError
 from spark_replog.groups import group_rebalance
-from spark_replog.groups.group_expiry import expired_records
+from spark_replog.groups.group_expiry import agreed_time_ms, expired_records
 from spark_replog.groups.group_ledger import NO_MEMBER, GroupLedger, MemberIdentity
 from spark_replog.groups.group_subscription import subscribed_topics
 from spark_replog.ids import TopicId, TopicPartition
@@ -85,7 +85,7 @@ class GroupCoordinator:
         self._require(AclOperation.READ, group)
         answers: dict[TopicPartition, ReplogError | None] = {}
         records: list[Record] = []
-        now_ms = self._cluster.clock.now_ms()
+        now_ms = self._ledger.commit_time_ms()
         for key in sorted(offsets):
             topic_id, error = self._check_offset(key, offsets[key])
             answers[key] = error
@@ -200,7 +200,9 @@ class GroupCoordinator:
                 raise error
 
     def expire_offsets(self) -> int:
-        """Delete the offsets whose time is over; return how many. Any process may, at any time.
+        """Delete the offsets that ``offsets.retention.minutes`` has passed for; return how many.
+
+        Any process may call it at any time. Two clocks must agree on the time: see ``group_expiry``.
 
         Raises:
             RetriableError: COORDINATOR_NOT_AVAILABLE.
@@ -210,7 +212,9 @@ class GroupCoordinator:
             return 0
         _, ledger = found
         with ledger.lock:
-            seen = {name: dict(state.offsets) for name, state in ledger.state.groups.groups.items()}
+            groups = ledger.state.groups.groups
+            seen = {name: dict(state.offsets) for name, state in groups.items()}
+            now_ms = agreed_time_ms(groups, self._ledger.own_groups, self._cluster.clock.now_ms())
         self._cluster.refresh()  # after the offsets: a topic that they name is known, unless it is gone
         with self._cluster.cluster_ledger.lock:
             live = {name: found[0] for name, found in self._cluster.cluster_ledger.state.topics.items()}
@@ -223,7 +227,7 @@ class GroupCoordinator:
                 counted: list[int] = counted,
                 offsets: Mapping[tuple[str, int], OffsetAndMetadata] = offsets,
             ) -> tuple[Record, ...]:
-                due = expired_records(state, offsets, live, self._cluster.clock.now_ms(), self._retention_ms)
+                due = expired_records(state, offsets, live, now_ms, self._retention_ms)
                 counted[:] = [sum(isinstance(each, OffsetRecord) for each in due)]
                 return due
 
@@ -348,7 +352,7 @@ class GroupCoordinator:
         self._authorizer.require_group(operation, group)
 
     def _now_ms(self) -> int:
-        return self._cluster.clock.now_ms()
+        return self._ledger.commit_time_ms()
 
     def _check_offset(self, key: TopicPartition, value: OffsetAndMetadata) -> tuple[TopicId, ReplogError | None]:
         if value.offset < 0:

@@ -7,11 +7,13 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
 from spark_replog.admin.controller import Controller
 from spark_replog.cluster.cluster import Cluster, TopicHandle
 from spark_replog.errors import ErrorCode, NotFoundError, RetriableError
 from spark_replog.groups import group_rebalance
+from spark_replog.groups.group_expiry import commit_time_ms
 from spark_replog.ids import TopicId, new_id
 from spark_replog.ledger.ledger import Ledger
 from spark_replog.log.codec.commands import GroupRecords, encode_command
@@ -36,6 +38,9 @@ class MemberIdentity:
 NO_MEMBER = MemberIdentity()
 
 
+_own_groups: WeakKeyDictionary[Cluster, set[str]] = WeakKeyDictionary()
+
+
 class GroupLedger:
     """Thread safe. One writer: its commands are decided in the order in which they were made.
 
@@ -50,6 +55,21 @@ class GroupLedger:
         self._writer_id = new_id()
         self._sequences = itertools.count()
         self._append_lock = threading.Lock()
+
+    @property
+    def own_groups(self) -> set[str]:
+        """Return the groups that this process's coordinators of the store have written to."""
+        return _own_groups.setdefault(self._cluster, set())
+
+    def commit_time_ms(self) -> int:
+        """Return the wall time to write into records: see ``group_expiry.commit_time_ms``."""
+        now_ms = self._cluster.clock.now_ms()
+        found = self._folded() or self.find()
+        if found is None:
+            return now_ms
+        _, ledger = found
+        with ledger.lock:
+            return commit_time_ms(ledger.state.groups.groups, self.own_groups, now_ms)
 
     def find(self) -> tuple[TopicHandle, Ledger[TopicLedgerState]] | None:
         """Return the offsets topic on its newest fold; None: nobody ever committed."""
@@ -66,18 +86,22 @@ class GroupLedger:
         return None
 
     def _find_or_create(self) -> tuple[TopicHandle, Ledger[TopicLedgerState]]:
+        found = self._folded() or self.find()
+        if found is None:
+            controller = Controller(self._cluster, timeout_ms=self._timeout_ms, is_internal=True)
+            controller.create_topic(OFFSETS_TOPIC, if_not_exists=True)
+            found = self.find()
+        if found is None:
+            raise _not_available("it was deleted")
+        return found
+
+    def _folded(self) -> tuple[TopicHandle, Ledger[TopicLedgerState]] | None:
+        """Return the offsets topic as this process has folded it so far; None: it has not."""
         try:
             handle = self._cluster.lookup(OFFSETS_TOPIC)
             ledger, _ = self._cluster.folded_topic(handle)
         except NotFoundError:
-            found = self.find()
-            if found is None:
-                controller = Controller(self._cluster, timeout_ms=self._timeout_ms, is_internal=True)
-                controller.create_topic(OFFSETS_TOPIC, if_not_exists=True)
-                found = self.find()
-            if found is None:
-                raise _not_available("it was deleted") from None
-            return found
+            return None
         return handle, ledger
 
     def change(self, group: str, records: Callable[[GroupState], tuple[Record, ...]]) -> None:
@@ -129,6 +153,7 @@ class GroupLedger:
         revision_checked: bool = False,
     ) -> None:
         """Decide one command; made anew on every newer fold until it is decided on the one it was made from."""
+        self.own_groups.add(group)
         with self._append_lock:  # sequences of one writer must be decided in their order
             self._append_next(group, records, member, revision_checked=revision_checked)
 
@@ -151,6 +176,10 @@ class GroupLedger:
                 if made is None:
                     return None
                 revision = (0 if known is None else known.revision) if revision_checked else -1
+                time_ms = self._cluster.clock.now_ms()
+                if revision_checked and not member.member_id:
+                    # What a process does to a group from outside is no proof that the group's time has passed.
+                    time_ms = 0 if known is None else known.last_commit_ms
                 command = GroupRecords(
                     topic_id,
                     group,
@@ -160,7 +189,7 @@ class GroupLedger:
                     member.instance_id,
                     member.generation,
                     revision,
-                    self._cluster.clock.now_ms(),
+                    time_ms,
                     made,
                 )
                 if state.groups.is_applied(command):

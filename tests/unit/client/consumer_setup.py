@@ -29,12 +29,14 @@ class ManualClock:
 
     def __init__(self) -> None:
         self.added_ms = 0
+        self.wrong_ms = 0
+        """How far the wall time is ahead of the other processes' clocks."""
         self.slept: list[float] = []
         self.on_sleep: list = []
         self._lock = threading.Lock()
 
     def now_ms(self) -> int:
-        return SYSTEM_CLOCK.now_ms() + self.added_ms
+        return SYSTEM_CLOCK.now_ms() + self.added_ms + self.wrong_ms
 
     def monotonic_ms(self) -> int:
         return SYSTEM_CLOCK.monotonic_ms() + self.added_ms

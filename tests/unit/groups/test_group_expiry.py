@@ -6,11 +6,17 @@ from dataclasses import replace
 
 import pytest
 
+from spark_replog import TopicPartition
+from spark_replog.groups.group_coordinator import GroupCoordinator
 from spark_replog.groups.group_expiry import expired_records
 from spark_replog.groups.group_subscription import GroupSubscription, encode_subscription
 from spark_replog.log.codec.group_records import GroupMember, GroupMetadata, GroupPhase, GroupRecord, OffsetAndMetadata
 from spark_replog.log.fold.group_state import GroupState
+from tests.unit.client.consumer_setup import ManualClock
+from tests.unit.client.consumer_setup import Store as ClientStore
 
+P0 = TopicPartition("orders", 0)
+DAY_MS = 86_400_000
 RETENTION_MS = 1_000
 TOPICS = {"orders": "id-1", "clicks": "id-2"}
 
@@ -61,3 +67,60 @@ def test_an_empty_group_without_offsets_goes_and_one_with_members_stays():
     who = GroupMember("m", "", "app", 45_000, 300_000, True, (("range", encode_subscription(GroupSubscription(()))),))
     busy = GroupMetadata(protocol_type="consumer", members=(who,), phase=GroupPhase.STABLE)
     assert expired(GroupState("g", busy), 0) == []
+
+
+@pytest.fixture
+def orders(store):
+    store.create("orders", 2)
+    return store
+
+
+def process(store, days_ahead=0.0):
+    """Return a process's coordinator, whose clock is wrong by some days."""
+    clock = ManualClock()
+    clock.added_ms, clock.wrong_ms = store.clock.added_ms, int(days_ahead * DAY_MS)
+    return GroupCoordinator(ClientStore(store.path, clock).cluster)
+
+
+def groups_left(store):
+    return {state.group for state in process(store).groups() if state.offsets}
+
+
+def commit_as(groups, *names):
+    for name in names:
+        groups.commit_offsets(name, {P0: OffsetAndMetadata(5)})
+
+
+@pytest.mark.parametrize("restarts", [1, 3])
+@pytest.mark.parametrize("own_groups", [["fast"], ["fast", "fast too"]])
+def test_one_process_with_a_clock_eight_days_ahead_deletes_no_offset_of_others(orders, own_groups, restarts):
+    commit_as(process(orders), "a")
+    commit_as(process(orders), "b")
+    for _ in range(restarts):
+        fast = process(orders, days_ahead=8)
+        commit_as(fast, *own_groups)
+        assert fast.expire_offsets() == 0
+    assert groups_left(orders) == {"a", "b", *own_groups}
+    assert process(orders).expire_offsets() == 0
+
+
+def test_offsets_of_a_process_with_a_clock_eight_days_behind_are_kept(orders):
+    for name in ("a", "b"):
+        commit_as(process(orders), name)
+    commit_as(process(orders, days_ahead=-8), "slow")
+    right = process(orders)
+    commit_as(right, "a")
+    assert right.expire_offsets() == 0
+    assert groups_left(orders) == {"a", "b", "slow"}
+
+
+def test_offsets_expire_when_two_groups_agree_on_the_time(orders):
+    commit_as(process(orders), "old")
+    orders.clock.advance(8 * DAY_MS)
+    commit_as(process(orders), "a")
+    alone = process(orders)
+    commit_as(alone, "a")
+    assert alone.expire_offsets() == 0
+    commit_as(process(orders), "b")
+    assert alone.expire_offsets() == 1
+    assert groups_left(orders) == {"a", "b"}
