@@ -27,8 +27,8 @@ from spark_replog.log.codec.commands import (
     ProducerIdentity,
     Section,
     encode_command,
+    encode_entry,
 )
-from spark_replog.log.codec.entry import encode_entry
 from spark_replog.storage.io_pool import io_pool
 
 PARTITIONS = 256

@@ -28,7 +28,7 @@ from spark_replog.log.acl import (
 )
 from spark_replog.log.codec.commands import ClusterConfigSet, QuotaAlter, encode_command
 from spark_replog.log.fold.cluster_state import ClusterLedgerState
-from spark_replog.log.quota_set import (
+from spark_replog.log.quotas import (
     DEFAULT_NAME,
     QUOTA_KEYS,
     QuotaEntity,

@@ -13,7 +13,7 @@ from spark_replog.ids import BrokerId, LedgerId, TopicId
 from spark_replog.ledger.ledger import Ledger
 from spark_replog.log.acl import AclOperation
 from spark_replog.log.fold.topic_state import TopicLedgerState, TopicState
-from spark_replog.log.results import CommandResult, Outcome
+from spark_replog.log.model import CommandResult, Outcome
 
 DECIDE_TRIES_MAX = 10
 _OVERTAKEN = frozenset({Outcome.REFUSED, Outcome.INVALID, Outcome.UNKNOWN_TOPIC, Outcome.TOPIC_CLOSED})

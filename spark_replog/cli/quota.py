@@ -12,7 +12,7 @@ from spark_replog.cli.settings import Settings, current_settings, global_options
 
 if TYPE_CHECKING:
     from spark_replog.admin.access_admin import QuotaAdmin
-    from spark_replog.log.quota_set import QuotaEntity
+    from spark_replog.log.quotas import QuotaEntity
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -39,7 +39,7 @@ def _entity(user: str | None, user_default: bool, client_id: str | None, client_
     if (user is not None and user_default) or (client_id is not None and client_id_default):
         raise click.UsageError("give a name or its default, not both")
     from spark_replog.log.acl import normal_principal
-    from spark_replog.log.quota_set import DEFAULT_NAME, QuotaEntity
+    from spark_replog.log.quotas import DEFAULT_NAME, QuotaEntity
 
     return QuotaEntity(
         DEFAULT_NAME if user_default else None if user is None else normal_principal(user),

@@ -21,7 +21,7 @@ from spark_replog.ids import LedgerId, TopicId
 from spark_replog.ledger.ledger import JournalRoot, Ledger, LedgerSettings
 from spark_replog.log.fold.cluster_state import ClusterLedgerState
 from spark_replog.log.fold.topic_state import TopicLedgerState, TopicState
-from spark_replog.log.unknown_topic import unknown_topic
+from spark_replog.log.write_plan import unknown_topic
 from spark_replog.storage.brokers import BrokerSet
 from spark_replog.storage.io_pool import io_pool
 

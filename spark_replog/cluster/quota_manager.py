@@ -12,12 +12,12 @@ from spark_replog.cluster.cluster import Cluster
 from spark_replog.ids import LedgerId
 from spark_replog.log.acl import normal_principal
 from spark_replog.log.codec.commands import Append
-from spark_replog.log.fold.produce_rates import rate_key
-from spark_replog.log.fold.quota_rate import bounded_throttle_time_ms
-from spark_replog.log.quota_set import (
+from spark_replog.log.quotas import (
     CONSUMER_BYTE_RATE,
     PRODUCER_BYTE_RATE,
     FetchQuota,
+    bounded_throttle_time_ms,
+    rate_key,
 )
 
 

@@ -12,10 +12,9 @@ from dataclasses import dataclass, field, replace
 from spark_replog.errors import ErrorCode, FencedError, InvalidConfigError, NotFoundError, ReplogError, RetriableError
 from spark_replog.ids import INTERNAL_TOPICS, LedgerId, PartitionKey
 from spark_replog.log.codec.commands import Append, SequencedAppend
-from spark_replog.log.fold.election import NO_LEADER
+from spark_replog.log.fold.leader import NO_LEADER
 from spark_replog.log.fold.topic_state import TopicLedgerState, TopicState
-from spark_replog.log.model import row_counts
-from spark_replog.log.results import CommandResult, Outcome
+from spark_replog.log.model import CommandResult, Outcome, row_counts
 
 _log = logging.getLogger(__name__)
 

@@ -20,7 +20,7 @@ from spark_replog.ids import BrokerId
 from spark_replog.ledger.ledger import Ledger
 from spark_replog.log.codec.commands import IsrChange, Truncate, encode_command
 from spark_replog.log.fold.topic_state import TopicLedgerState
-from spark_replog.log.results import CommandResult, Outcome
+from spark_replog.log.model import CommandResult, Outcome
 
 _log = logging.getLogger(__name__)
 

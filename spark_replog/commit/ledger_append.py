@@ -33,8 +33,7 @@ from spark_replog.ids import BrokerId, ObjectId, PartitionKey
 from spark_replog.ledger.ledger import Ledger
 from spark_replog.log.codec.commands import Append, HoldersAdd, IsrChange, encode_command
 from spark_replog.log.fold.topic_state import TopicLedgerState
-from spark_replog.log.model import row_counts
-from spark_replog.log.results import CommandResult, Outcome
+from spark_replog.log.model import CommandResult, Outcome, row_counts
 
 _log = logging.getLogger(__name__)
 

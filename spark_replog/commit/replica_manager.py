@@ -24,7 +24,7 @@ from spark_replog.config import CoordinatorConfig
 from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError
 from spark_replog.ids import BrokerId, LedgerId, ObjectId, PartitionKey
 from spark_replog.log.codec.commands import Append
-from spark_replog.log.results import Outcome
+from spark_replog.log.model import Outcome
 
 _log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from spark_replog.config import CoordinatorConfig, read_topic_config
 from spark_replog.errors import NotFoundError
 from spark_replog.ids import BrokerId
 from spark_replog.log.acl import AclOperation, ResourceType
-from spark_replog.log.fold.election import NO_LEADER
+from spark_replog.log.fold.leader import NO_LEADER
 from spark_replog.log.fold.topic_state import PartitionState, TopicLedgerState, TopicState
 from spark_replog.log.write_plan import TopicPlan, WritePlan
 

@@ -20,7 +20,7 @@ from spark_replog.log.codec.commands import GroupRecords, encode_command
 from spark_replog.log.codec.group_records import GroupMetadata, GroupRecord, Record
 from spark_replog.log.fold.group_state import GroupState
 from spark_replog.log.fold.topic_state import TopicLedgerState
-from spark_replog.log.results import Outcome
+from spark_replog.log.model import Outcome
 
 OFFSETS_TOPIC = "__consumer_offsets"
 _TRIES_MAX = 10

@@ -6,6 +6,8 @@ Memory: a few sections (prefetch) plus one output batch, whatever the size of th
 from __future__ import annotations
 
 import logging
+import os
+import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
@@ -24,15 +26,16 @@ from spark_replog.errors import (
 )
 from spark_replog.ids import BrokerId
 from spark_replog.log.codec.data_object import decode_section
-from spark_replog.log.quota_set import FetchQuota
+from spark_replog.log.quotas import FetchQuota, RateKey, SampledRate, bounded_throttle_time_ms
 from spark_replog.read.fetch_plan import FetchSlice
-from spark_replog.read.fetch_throttle import throttle
-from spark_replog.read.rows import Run, read_columns, read_schema, stored_columns
+from spark_replog.read.rows import Run, read_columns, stored_columns
 from spark_replog.storage.brokers import BrokerSet
 from spark_replog.storage.io_pool import io_pool
 from spark_replog.storage.object_store import Buffer
 from spark_replog.storage.paths import data_key
 
+THROTTLE_MS_MAX = 15_000
+"""The longest wait behind one read, half of the default ``request.timeout.ms``: a reader keeps showing life."""
 LOGGER = logging.getLogger(__name__)
 READ_SIZE_BYTES_MAX = 8 * 1024 * 1024
 """Neighbouring sections are read together up to this size."""
@@ -41,6 +44,36 @@ READ_GAP_BYTES_MAX = 64 * 1024
 PREFETCH_READS = 2
 BATCH_SIZE_BYTES_MIN = 1024 * 1024
 """Smaller neighbours are joined: what Spark does per batch costs more than the copy."""
+
+_rates: dict[RateKey, SampledRate] = {}
+_lock = threading.Lock()
+
+
+def throttle(quota: FetchQuota, size_bytes: int, clock: Clock) -> int:
+    """Count bytes that were read and wait as the quota asks; return for how long, ms.
+
+    What was read is never dropped: its rows come after the wait.
+    """
+    now_ms = clock.monotonic_ms()
+    with _lock:
+        rate = _rates.setdefault(quota.key, SampledRate())
+        rate.record(size_bytes, now_ms)
+        wait_ms = bounded_throttle_time_ms(
+            rate.per_second(now_ms), quota.limit_per_second, rate.elapsed_ms(now_ms), THROTTLE_MS_MAX
+        )
+    if wait_ms:
+        clock.sleep_ms(wait_ms)
+    return wait_ms
+
+
+def forget_rates() -> None:
+    """Forget what was measured: a forked child measures its own reads."""
+    global _lock
+    _lock = threading.Lock()
+    _rates.clear()
+
+
+os.register_at_fork(after_in_child=forget_rates)
 
 
 @dataclass(slots=True)
@@ -342,6 +375,3 @@ def _absent(piece: FetchSlice, why: str) -> NotFoundError:
         ErrorCode.REPLOG_DATA_LOSS,
         f"object '{piece.object.id.name}': {why}. Run `replog store verify` to see which copies are whole.",
     )
-
-
-__all__ = ["Fetcher", "FetchStats", "read_schema"]

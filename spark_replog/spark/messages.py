@@ -9,7 +9,7 @@ from pyspark.sql.datasource import InputPartition, WriterCommitMessage
 
 from spark_replog.ids import LedgerId, TopicId
 from spark_replog.log.codec.commands import DataObject
-from spark_replog.log.quota_set import FetchQuota
+from spark_replog.log.quotas import FetchQuota
 from spark_replog.log.write_plan import MadeCopy
 from spark_replog.read.fetch_plan import FetchSlice
 from spark_replog.storage.brokers import BrokerSet

@@ -20,9 +20,9 @@ from spark_replog.ids import ObjectId
 from spark_replog.log import acl as a
 from spark_replog.log.codec import commands as c
 from spark_replog.log.codec import group_records as g
+from spark_replog.log.codec.commands import encode_entry
 from spark_replog.log.codec.data_object import HEADERS_TYPE, data_schema, decode_section, encode_data_object
-from spark_replog.log.codec.entry import encode_entry
-from spark_replog.log.quota_set import DEFAULT_NAME, QuotaEntity
+from spark_replog.log.quotas import DEFAULT_NAME, QuotaEntity
 
 TOPIC, LEDGER = "0123456789abcdef" * 2, "fedcba9876543210" * 2
 QUERY, RUN = "6f9619ff-8b86-d011-b42d-00cf4fc964ff", "12345678-9abc-def0-1234-56789abcdef0"

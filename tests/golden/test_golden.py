@@ -9,8 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from spark_replog.log.codec.commands import Section, decode_command, encode_command
-from spark_replog.log.codec.entry import decode_entry, encode_entry
+from spark_replog.log.codec.commands import Section, decode_command, decode_entry, encode_command, encode_entry
 
 HERE = Path(__file__).parent
 _spec = importlib.util.spec_from_file_location("replog_make_golden", HERE / "make_golden.py")

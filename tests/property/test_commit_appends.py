@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from spark_replog.cluster.init_store import init_cluster
-from spark_replog.log.results import Outcome
+from spark_replog.log.model import Outcome
 
 _spec = importlib.util.spec_from_file_location(
     "replog_scenario_kit", Path(__file__).parents[1] / "scenarios" / "conftest.py"

@@ -7,7 +7,7 @@ import shutil
 from crc32c import crc32c
 
 from spark_replog.cluster.cluster import Cluster
-from spark_replog.log.results import Outcome
+from spark_replog.log.model import Outcome
 from spark_replog.maintenance.repair import RepairReport, StoreRepair
 from spark_replog.storage.paths import data_key
 

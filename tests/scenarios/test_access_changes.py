@@ -14,7 +14,7 @@ from spark_replog.commit.write_plan import make_write_plan
 from spark_replog.errors import AuthorizationError, ErrorCode
 from spark_replog.log.acl import AclBinding, AclOperation, PatternType, Permission, ResourceType
 from spark_replog.log.codec.commands import Append, IdentityKind, ProducerIdentity
-from spark_replog.log.quota_set import QuotaEntity
+from spark_replog.log.quotas import QuotaEntity
 from spark_replog.testing.manual_clock import ManualClock
 
 ADMIN, WRITER = "User:admin", "User:test"

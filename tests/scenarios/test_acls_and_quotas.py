@@ -16,8 +16,8 @@ from spark_replog.errors import AuthorizationError, ErrorCode, InvalidConfigErro
 from spark_replog.groups.group_ledger import OFFSETS_TOPIC
 from spark_replog.log.acl import AclBinding, AclOperation, PatternType, Permission, ResourceType
 from spark_replog.log.codec.commands import Append, IdentityKind, ProducerIdentity
-from spark_replog.log.quota_set import DEFAULT_NAME, QuotaEntity
-from spark_replog.log.results import Outcome
+from spark_replog.log.model import Outcome
+from spark_replog.log.quotas import DEFAULT_NAME, QuotaEntity
 from tests.scenarios.conftest import ROW_SIZE_BYTES
 
 ADMIN, WRITER = "User:admin", "User:test"

@@ -15,7 +15,7 @@ from spark_replog.cluster.cluster import Cluster
 from spark_replog.cluster.init_store import init_cluster
 from spark_replog.errors import NotFoundError, OutcomeUnknownError, ReplogError, RetriableError
 from spark_replog.ledger.types import AppendOutcome
-from spark_replog.log.results import OK, CommandResult, Outcome
+from spark_replog.log.model import OK, CommandResult, Outcome
 
 
 def counts(store, *names):

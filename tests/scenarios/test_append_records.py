@@ -27,7 +27,7 @@ from spark_replog.log.codec.commands import (
     Truncate,
     encode_command,
 )
-from spark_replog.log.results import Outcome
+from spark_replog.log.model import Outcome
 
 
 def ends(store, topic: str = "orders") -> list[int]:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from spark_replog.admin.controller import Controller
-from spark_replog.log.results import Outcome
+from spark_replog.log.model import Outcome
 from spark_replog.storage.brokers import BrokerSet
 
 KIT = Path(__file__).with_name("conftest.py")

@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from spark_replog.log.codec.commands import IdentityKind, ResetPolicy
-from spark_replog.log.results import Outcome
+from spark_replog.log.model import Outcome
 
 
 def outcome_of(response):

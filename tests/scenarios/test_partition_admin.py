@@ -11,7 +11,7 @@ from spark_replog.admin.coordinator_loop import CoordinatorLoop
 from spark_replog.admin.partition_admin import PartitionAdmin
 from spark_replog.cluster.init_store import init_cluster
 from spark_replog.errors import InvalidConfigError, NotFoundError, RetriableError
-from spark_replog.log.results import Outcome
+from spark_replog.log.model import Outcome
 
 UNCLEAN = {"unclean.leader.election.enable": "true", "min.insync.replicas": "1"}
 

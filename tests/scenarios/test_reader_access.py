@@ -13,9 +13,8 @@ from spark_replog.groups.group_description import describe_group
 from spark_replog.ids import TopicPartition
 from spark_replog.log.acl import AclBinding, AclOperation, PatternType, Permission, ResourceType
 from spark_replog.log.codec.group_records import OffsetAndMetadata
-from spark_replog.log.quota_set import FetchQuota, QuotaEntity, QuotaScope
-from spark_replog.read.fetch_throttle import forget_rates
-from spark_replog.read.fetcher import Fetcher
+from spark_replog.log.quotas import FetchQuota, QuotaEntity, QuotaScope
+from spark_replog.read.fetcher import Fetcher, forget_rates
 from spark_replog.testing.manual_clock import ManualClock
 
 pytestmark = pytest.mark.case("server-8-2-fetch-group-commit-fetch")

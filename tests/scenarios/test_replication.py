@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from spark_replog.config import CoordinatorConfig
-from spark_replog.log.results import Outcome
+from spark_replog.log.model import Outcome
 
 
 def is_applied(response) -> bool:

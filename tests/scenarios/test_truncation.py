@@ -12,7 +12,7 @@ from spark_replog.commit.write_plan import make_write_plan
 from spark_replog.config import CoordinatorConfig, ProducerConfig
 from spark_replog.errors import ErrorCode, RetriableError
 from spark_replog.log.codec.commands import Append, IdentityKind, ProducerIdentity
-from spark_replog.log.results import Outcome
+from spark_replog.log.model import Outcome
 from spark_replog.read.fetch_plan import plan_fetch
 from spark_replog.read.fetcher import Fetcher
 from spark_replog.storage.brokers import BrokerSet

@@ -33,10 +33,10 @@ from spark_replog.log.codec.commands import (
     TopicInit,
     Truncate,
     encode_command,
+    encode_entry,
 )
-from spark_replog.log.codec.entry import encode_entry
 from spark_replog.log.fold.topic_state import PartitionState, TopicLedgerState
-from spark_replog.log.results import CommandResult, Outcome
+from spark_replog.log.model import CommandResult, Outcome
 from tests.simulation.ledger_invariants import Truth, Violation
 from tests.simulation.ledger_simulation import Parts, Process, Scenario, Simulation
 

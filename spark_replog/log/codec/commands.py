@@ -1,23 +1,23 @@
-"""Ledger commands and their binary codec: `docs/format.md`, chapter "Ledger entry".
+"""Ledger entries and their commands as bytes: `docs/format.md`, chapter "Ledger entry".
 
-A command is a type byte, a version byte, and a body. Numbers are varints. Never pickle. The largest body, that
-of an append, has its own file: `append_codec`.
+An entry frames the commands of one group commit. A command is a type byte, a version byte and a body. Numbers are
+varints. `append_codec` holds the largest body, that of an append.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from spark_replog.errors import ErrorCode, UnsupportedFormatError
-from spark_replog.log.acl import AclsAdd, AclsRemove
-from spark_replog.log.codec.access_codec import (
-    decode_acls,
-    decode_cluster_config,
-    decode_quota_alter,
-    encode_acls,
-    encode_cluster_config,
-    encode_quota_alter,
+from spark_replog.log.acl import (
+    AclBinding,
+    AclOperation,
+    AclsAdd,
+    AclsRemove,
+    PatternType,
+    Permission,
+    ResourceType,
 )
 from spark_replog.log.codec.append_codec import (
     decode_append,
@@ -37,6 +37,7 @@ from spark_replog.log.model import (
     ClusterCommand,
     ClusterConfigSet,
     Command,
+    CommandResult,
     ConfigSet,
     DataObject,
     FeatureSet,
@@ -45,9 +46,11 @@ from spark_replog.log.model import (
     HoldersAdd,
     IdentityKind,
     IsrChange,
+    Judgement,
     LedgerRegister,
     LogStartAdvance,
     LogStartReason,
+    Outcome,
     PartitionChange,
     PartitionsAdd,
     ProducerIdentity,
@@ -62,10 +65,45 @@ from spark_replog.log.model import (
     TopicUnpublish,
     Truncate,
 )
-from spark_replog.log.quota_set import QuotaAlter
-from spark_replog.log.results import CommandResult, Judgement, Outcome
+from spark_replog.log.quotas import QuotaAlter, QuotaEntity
 
+ENTRY_FORMAT_VERSION = 1
 COMMAND_FORMAT_VERSION = 1
+
+
+def encode_entry(commands: Sequence[bytes]) -> bytes:
+    """Return the payload: version byte, command count, then each command behind its length.
+
+    Args:
+        commands: results of `commands.encode_command`, in the order in which the fold judges them.
+    """
+    writer = Writer()
+    writer.byte(ENTRY_FORMAT_VERSION)
+    writer.uint(len(commands))
+    for command in commands:
+        writer.uint(len(command))
+        writer.raw(command)
+    return bytes(writer.data)
+
+
+def decode_entry(payload: bytes) -> list[bytes]:
+    """Return the encoded commands of a payload.
+
+    Raises:
+        UnsupportedFormatError: UNSUPPORTED_VERSION: written by a newer release.
+        CorruptDataError: CORRUPT_MESSAGE: cut short or damaged.
+    """
+    reader = Reader(bytes(payload))
+    version = reader.byte()
+    if version != ENTRY_FORMAT_VERSION:
+        raise UnsupportedFormatError(
+            ErrorCode.UNSUPPORTED_VERSION,
+            f"ledger entry has format {version}, this release reads {ENTRY_FORMAT_VERSION}."
+            " Upgrade spark-replog on every driver and worker.",
+        )
+    commands = [reader.raw(reader.uint()) for _ in range(reader.count())]
+    reader.finish()
+    return commands
 
 
 def encode_command(command: Command) -> bytes:
@@ -282,6 +320,70 @@ def _encode_producer_init(writer: Writer, command: ProducerInit) -> None:
     writer.uint(command.epoch)
 
 
+def _encode_acls(writer: Writer, command: AclsAdd | AclsRemove) -> None:
+    """Append the bindings."""
+    writer.uint(len(command.bindings))
+    for binding in command.bindings:
+        writer.byte(binding.resource_type)
+        writer.text(binding.name)
+        writer.byte(binding.pattern_type)
+        writer.text(binding.principal)
+        writer.byte(binding.operation)
+        writer.byte(binding.permission)
+
+
+def _decode_acls(reader: Reader) -> tuple[AclBinding, ...]:
+    """Take the bindings.
+
+    Raises:
+        ValueError: a number that no release of this format writes.
+    """
+    return tuple(
+        AclBinding(
+            ResourceType(reader.byte()),
+            reader.text(),
+            PatternType(reader.byte()),
+            reader.text(),
+            AclOperation(reader.byte()),
+            Permission(reader.byte()),
+        )
+        for _ in range(reader.count())
+    )
+
+
+def _encode_quota_alter(writer: Writer, command: QuotaAlter) -> None:
+    """Append the entity and its changes."""
+    for name in command.entity:
+        _encode_optional(writer, name)
+    writer.uint(len(command.changes))
+    for key, value in command.changes:
+        writer.text(key)
+        writer.uint(0 if value is None else value + 1)
+
+
+def _decode_quota_alter(reader: Reader) -> QuotaAlter:
+    """Take the entity and its changes."""
+    entity = QuotaEntity(_decode_optional(reader), _decode_optional(reader))
+    changes = []
+    for _ in range(reader.count()):
+        key, value = reader.text(), reader.uint()
+        changes.append((key, value - 1 if value else None))
+    return QuotaAlter(entity, tuple(changes))
+
+
+def _encode_cluster_config(writer: Writer, command: ClusterConfigSet) -> None:
+    """Append the changes."""
+    writer.uint(len(command.changes))
+    for key, value in command.changes:
+        writer.text(key)
+        _encode_optional(writer, value)
+
+
+def _decode_cluster_config(reader: Reader) -> ClusterConfigSet:
+    """Take the changes."""
+    return ClusterConfigSet(tuple((reader.text(), _decode_optional(reader)) for _ in range(reader.count())))
+
+
 def _encode_texts(*fields: str) -> Callable[[Writer, Any], None]:
     def encode(writer: Writer, command: Any) -> None:
         for field in fields:
@@ -324,10 +426,10 @@ _CODECS: tuple[tuple[int, type, Callable[[Writer, Any], None], Callable[[Reader]
     (40, PartitionChange, _encode_partition_change, _decode_partition_change),
     (41, BrokerFence, _encode_numbers("broker_id", "is_fenced"), lambda r: BrokerFence(r.uint(), bool(r.uint()))),
     (42, Truncate, _encode_numbers("after_index"), lambda r: Truncate(r.uint())),
-    (55, AclsAdd, encode_acls, lambda r: AclsAdd(decode_acls(r))),
-    (56, AclsRemove, encode_acls, lambda r: AclsRemove(decode_acls(r))),
-    (57, QuotaAlter, encode_quota_alter, decode_quota_alter),
-    (58, ClusterConfigSet, encode_cluster_config, decode_cluster_config),
+    (55, AclsAdd, _encode_acls, lambda r: AclsAdd(_decode_acls(r))),
+    (56, AclsRemove, _encode_acls, lambda r: AclsRemove(_decode_acls(r))),
+    (57, QuotaAlter, _encode_quota_alter, _decode_quota_alter),
+    (58, ClusterConfigSet, _encode_cluster_config, _decode_cluster_config),
     (64, BrokerRegister, _encode_broker_register, _decode_broker_register),
     (65, LedgerRegister, _encode_texts("name", "ledger_id"), lambda r: LedgerRegister(r.text(), r.text())),
     (
@@ -343,21 +445,20 @@ _ENCODERS = {kind: (type_id, encode) for type_id, kind, encode, _ in _CODECS}
 _DECODERS = {type_id: decode for type_id, _, _, decode in _CODECS}
 
 __all__ = [
-    "Truncate",
-    "PartitionChange",
-    "BrokerFence",
-    "COMMAND_FORMAT_VERSION",
     "AclsAdd",
     "AclsRemove",
     "Append",
     "BatchSequence",
+    "BrokerFence",
     "BrokerRegister",
+    "COMMAND_FORMAT_VERSION",
     "ClusterCommand",
     "ClusterConfigSet",
     "Command",
     "CommandResult",
     "ConfigSet",
     "DataObject",
+    "ENTRY_FORMAT_VERSION",
     "FeatureSet",
     "GenerationAdvance",
     "GroupRecords",
@@ -369,6 +470,7 @@ __all__ = [
     "LogStartAdvance",
     "LogStartReason",
     "Outcome",
+    "PartitionChange",
     "PartitionsAdd",
     "ProducerIdentity",
     "ProducerInit",
@@ -381,6 +483,9 @@ __all__ = [
     "TopicInit",
     "TopicPublish",
     "TopicUnpublish",
+    "Truncate",
     "decode_command",
+    "decode_entry",
     "encode_command",
+    "encode_entry",
 ]

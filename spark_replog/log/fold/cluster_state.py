@@ -9,19 +9,20 @@ from typing import Any
 from spark_replog.errors import ErrorCode, ReplogError, UnsupportedFormatError
 from spark_replog.ids import BrokerId, LedgerId, TopicId
 from spark_replog.log.acl import AclsAdd, AclSet, AclsRemove
-from spark_replog.log.codec.commands import decode_command
-from spark_replog.log.codec.entry import decode_entry, encode_entry
+from spark_replog.log.codec.commands import decode_command, decode_entry, encode_entry
 from spark_replog.log.model import (
+    OK,
     BrokerFence,
     BrokerRegister,
     ClusterConfigSet,
+    CommandResult,
     FeatureSet,
     LedgerRegister,
+    Outcome,
     TopicPublish,
     TopicUnpublish,
 )
-from spark_replog.log.quota_set import QuotaAlter, QuotaSet
-from spark_replog.log.results import OK, CommandResult, Outcome
+from spark_replog.log.quotas import QuotaAlter, QuotaSet
 
 FEATURE_LEVEL_MAX = 1
 """Highest feature level that this release understands."""

@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 
 from spark_replog.errors import ErrorCode
 from spark_replog.log.codec.group_records import GroupMetadata, GroupPhase, OffsetAndMetadata, OffsetRecord
-from spark_replog.log.model import GroupRecords
-from spark_replog.log.results import OK, CommandResult, Outcome
+from spark_replog.log.model import OK, CommandResult, GroupRecords, Outcome
 
 WRITERS_KEPT = 64
 """Writers of a group whose last sequence is kept: those that wrote last."""

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from spark_replog.errors import ErrorCode
 from spark_replog.ids import BrokerId, TopicId
-from spark_replog.log.fold.election import NO_LEADER
+from spark_replog.log.fold.leader import NO_LEADER
 from spark_replog.log.fold.object_table import ObjectTable
 from spark_replog.log.fold.partition_state import PartitionState
 from spark_replog.log.fold.topic_table import TopicState, TopicTable, min_insync_replicas
-from spark_replog.log.model import BrokerFence, IsrChange, PartitionChange, Truncate
-from spark_replog.log.results import CommandResult, Outcome
+from spark_replog.log.model import BrokerFence, CommandResult, IsrChange, Outcome, PartitionChange, Truncate
 
 UNCLEAN_KEY = "unclean.leader.election.enable"
 

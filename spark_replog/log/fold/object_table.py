@@ -12,8 +12,7 @@ from typing import NamedTuple
 
 from spark_replog.ids import BrokerId, LedgerId, ObjectId
 from spark_replog.log.fold.partition_state import ObjectRef, PartitionState
-from spark_replog.log.model import DataObject, HoldersAdd, Section
-from spark_replog.log.results import OK, CommandResult, Outcome
+from spark_replog.log.model import OK, CommandResult, DataObject, HoldersAdd, Outcome, Section
 
 
 class MissingCopy(NamedTuple):

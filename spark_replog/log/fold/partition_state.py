@@ -11,8 +11,7 @@ from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
 from spark_replog.ids import BrokerId, LedgerId, ObjectId
-from spark_replog.log.fold.election import NO_LEADER, elect_controlled_shutdown, elect_offline
-from spark_replog.log.fold.leader_epochs import LeaderEpochCache
+from spark_replog.log.fold.leader import NO_LEADER, LeaderEpochCache, elect_controlled_shutdown, elect_offline
 from spark_replog.log.model import LogStartReason, Section
 
 TIMESTAMP_CREATE_TIME = 0

@@ -1,19 +1,229 @@
 """Duplicate and fencing rules of producers (DESIGN section 7). Pure; part of the topic ledger's fold.
 
-The sequence of a query or a batch write is a whole micro-batch, so one number per incarnation is
-enough. The plain ``Producer`` has Kafka's sequence per record and partition: ``sequence_state``.
+The sequence of a query or a batch write is a whole micro-batch, so one number per incarnation is enough
+(`ProducerTable`). The plain ``Producer`` has Kafka's sequence per record and partition (`SequenceTable`; source:
+``ProducerStateManager`` and ``ProducerAppendInfo``). A ``ProducerInit`` stands for Kafka's marker in every partition.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from spark_replog.ids import TopicId
-from spark_replog.log.fold.sequence_state import SequenceTable
-from spark_replog.log.model import Append, IdentityKind, ProducerIdentity, ResetPolicy, SequencedAppend, row_counts
-from spark_replog.log.results import OffsetRanges, Outcome
+from spark_replog.log.model import (
+    Append,
+    BatchSequence,
+    CommandResult,
+    IdentityKind,
+    OffsetRanges,
+    Outcome,
+    ProducerIdentity,
+    ProducerInit,
+    ResetPolicy,
+    SequencedAppend,
+    row_counts,
+)
+
+BATCHES_KEPT = 5
+"""Per partition, for the duplicate check: as many as may be in flight; more where one append brought more."""
+SEQUENCE_COUNT = 2**31
+"""After the sequence 2**31 - 1 comes 0."""
+
+Place = tuple[TopicId, int]
+
+
+class SequencedBatch(NamedTuple):
+    """The records that one append brought to one partition."""
+
+    first_sequence: int
+    last_sequence: int
+    base_offset: int
+    end_offset: int
+
+
+class PartitionSequences(NamedTuple):
+    """The newest batches of one producer in one partition, oldest first; never empty."""
+
+    epoch: int
+    batches: tuple[SequencedBatch, ...]
+
+    @property
+    def next_sequence(self) -> int:
+        """Return the first sequence of the batch that may follow."""
+        return (self.batches[-1].last_sequence + 1) % SEQUENCE_COUNT
+
+    def find(self, batch: BatchSequence) -> SequencedBatch | None:
+        """Return the batch of the window that is the same one."""
+        if batch.epoch != self.epoch:
+            return None
+        for known in self.batches:
+            if known.first_sequence == batch.first_sequence and known.last_sequence == batch.last_sequence:
+                return known
+        return None
+
+
+@dataclass(slots=True)
+class SequencedProducer:
+    """One producer.
+
+    Attributes:
+        epoch: of the newest claim, -1 where nobody claimed it; older ones are refused in every partition.
+        instance_id: of the process that claimed it; '' where nobody did.
+        partitions: what it wrote where. Values are replaced, never changed.
+        last_generation: newest data generation it wrote to.
+        is_forgettable: whether its id is random, so that nobody comes back with it.
+    """
+
+    epoch: int = -1
+    instance_id: str = ""
+    partitions: dict[Place, PartitionSequences] = field(default_factory=dict)
+    last_generation: int = 0
+    is_forgettable: bool = False
+
+
+class SequenceTable:
+    """All sequenced producers of one topic ledger."""
+
+    __slots__ = ("_producers",)
+
+    def __init__(self) -> None:
+        self._producers: dict[str, SequencedProducer] = {}
+
+    def get(self, producer_id: str) -> SequencedProducer | None:
+        """Return what is known of the producer."""
+        return self._producers.get(producer_id)
+
+    def apply_init(self, command: ProducerInit) -> CommandResult:
+        """Give the producer id to an instance, under the epoch behind the last one."""
+        known = self._producers.get(command.producer_id)
+        epoch = -1 if known is None else known.epoch
+        if known is not None and known.instance_id == command.instance_id and command.epoch == epoch:
+            return CommandResult(Outcome.EXISTS, {}, f"'{command.producer_id}' is at epoch {epoch} already")
+        if command.epoch != epoch + 1:
+            return CommandResult(Outcome.FENCED, {}, f"'{command.producer_id}' is at epoch {epoch} of another instance")
+        if known is None:
+            self._producers[command.producer_id] = SequencedProducer(command.epoch, command.instance_id)
+        else:
+            known.epoch = command.epoch
+            known.instance_id = command.instance_id
+        return CommandResult(Outcome.APPLIED)
+
+    def judge_duplicate(self, append: SequencedAppend) -> tuple[Outcome, str, OffsetRanges] | None:
+        """Return DUPLICATE with the old offsets where every batch is in the window, else None.
+
+        A producer repeats an append as a whole, so one of which some batches are known is refused.
+        """
+        known = self._producers.get(append.identity.producer_id)
+        if known is None:
+            return None
+        ranges: dict[Place, tuple[int, int]] = {}
+        new_count = found_count = 0
+        for place, batches in append.batches_by_place().items():
+            sequences = known.partitions.get(place)
+            for batch in batches:
+                found = None if sequences is None else sequences.find(batch)
+                if found is None:
+                    new_count += 1
+                    continue
+                found_count += 1
+                base, _ = ranges.get(place, (found.base_offset, 0))
+                ranges[place] = (base, found.end_offset)
+        if not found_count:
+            return None
+        if new_count:
+            return Outcome.INVALID, f"{found_count} of its batches are in the log and {new_count} are not", {}
+        return Outcome.DUPLICATE, "", ranges
+
+    def judge_fenced(self, append: SequencedAppend) -> str | None:
+        """Return why a transactional producer's append comes from a replaced instance, or None."""
+        known = self._producers.get(append.identity.producer_id)
+        epoch = max((batch.epoch for batch in append.batches), default=0)
+        if known is None or epoch >= known.epoch or append.identity.kind is not IdentityKind.TRANSACTIONAL:
+            return None
+        return (
+            f"epoch {epoch} of '{append.identity.producer_id}' was replaced by epoch {known.epoch}"
+            f" of instance {known.instance_id or 'unknown'}"
+        )
+
+    def judge_sequence(self, append: SequencedAppend) -> tuple[Outcome, str] | None:
+        """Return the refusal of an append that is no duplicate, or None."""
+        known = self._producers.get(append.identity.producer_id)
+        counts = row_counts(append)
+        for place, batches in append.batches_by_place().items():
+            if sum(batch.row_count for batch in batches) != counts[place]:
+                return Outcome.INVALID, f"its batches do not make up the {counts[place]} rows of partition {place[1]}"
+            refused = _judge_partition(known, batches)
+            if refused is not None:
+                return refused
+        return None
+
+    def record(self, append: SequencedAppend, ranges: OffsetRanges) -> Callable[[], None]:
+        """Remember an applied append; return what forgets it again. Claims of the id stay."""
+        identity = append.identity
+        known = self._producers.get(identity.producer_id)
+        if known is None:
+            known = self._producers[identity.producer_id] = SequencedProducer()
+            known.is_forgettable = identity.kind is IdentityKind.ONE_SHOT
+        before = {place: known.partitions.get(place) for place in append.batches_by_place()}
+        for place, batches in append.batches_by_place().items():
+            # An append is repeated as a whole, so all of the newest one must be found again.
+            kept_count = max(BATCHES_KEPT, len(batches))
+            offset = ranges[place][0]
+            sequences = known.partitions.get(place)
+            for batch in batches:
+                kept = sequences.batches if sequences is not None and sequences.epoch == batch.epoch else ()
+                added = SequencedBatch(batch.first_sequence, batch.last_sequence, offset, offset + batch.row_count)
+                sequences = PartitionSequences(batch.epoch, (*kept, added)[-kept_count:])
+                offset += batch.row_count
+            assert sequences is not None
+            known.partitions[place] = sequences
+        known.last_generation = max((o.id.generation for o in append.objects), default=known.last_generation)
+        return lambda: _put_back(known, before)
+
+    def forget(self, floor: int) -> None:
+        """Drop random ids whose objects lie below the GC floor: the floor refuses their retries."""
+        gone = [
+            producer_id
+            for producer_id, known in self._producers.items()
+            if known.is_forgettable and known.last_generation < floor
+        ]
+        for producer_id in gone:
+            del self._producers[producer_id]
+
+
+def _put_back(known: SequencedProducer, before: Mapping[Place, PartitionSequences | None]) -> None:
+    for place, sequences in before.items():
+        if sequences is None:
+            known.partitions.pop(place, None)
+        else:
+            known.partitions[place] = sequences
+
+
+def _judge_partition(known: SequencedProducer | None, batches: Sequence[BatchSequence]) -> tuple[Outcome, str] | None:
+    """Return why a partition's batches do not follow what is known of it, and each other, or None."""
+    first = batches[0]
+    sequences = None if known is None else known.partitions.get((first.topic_id, first.partition))
+    epoch = -1 if known is None else known.epoch
+    expected: int | None = None if epoch < 0 else 0  # as with Kafka's marker, a claimed id begins with 0
+    if sequences is not None and sequences.epoch >= epoch:
+        epoch, expected = sequences.epoch, sequences.next_sequence
+    for batch in batches:
+        if batch.epoch < epoch:
+            return Outcome.OLD_EPOCH, f"epoch {batch.epoch} is older than {epoch}"
+        if batch.epoch > epoch and epoch >= 0:
+            expected = 0
+        if expected is not None and batch.first_sequence != expected:
+            return (
+                Outcome.OUT_OF_SEQUENCE,
+                f"sequence {batch.first_sequence} of epoch {batch.epoch} comes for partition {batch.partition} of"
+                f" topic {batch.topic_id}, where {expected} is next",
+            )
+        epoch, expected = batch.epoch, (batch.last_sequence + 1) % SEQUENCE_COUNT
+    return None
+
 
 RowCounts = Mapping[tuple[TopicId, int], int]
 TXN_VERSIONS_KEPT = 1000

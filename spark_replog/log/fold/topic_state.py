@@ -13,25 +13,27 @@ from typing import Any
 
 from spark_replog.errors import ErrorCode, ReplogError
 from spark_replog.ids import BrokerId, LedgerId, TopicId
-from spark_replog.log.codec.commands import decode_command
-from spark_replog.log.codec.entry import decode_entry, encode_entry
+from spark_replog.log.codec.commands import decode_command, decode_entry, encode_entry
 from spark_replog.log.fold.group_state import GroupTable
 from spark_replog.log.fold.leadership import Leadership
 from spark_replog.log.fold.object_table import MissingCopy, ObjectPlace, ObjectTable
 from spark_replog.log.fold.partition_state import ObjectRef, PartitionState, SectionRef
-from spark_replog.log.fold.produce_rates import ProduceRates
 from spark_replog.log.fold.producer_state import ProducerTable
 from spark_replog.log.fold.topic_table import TopicState, TopicTable
 from spark_replog.log.model import (
+    OK,
     Append,
     BrokerFence,
+    CommandResult,
     ConfigSet,
     DataObject,
     GenerationAdvance,
     GroupRecords,
     HoldersAdd,
     IsrChange,
+    Judgement,
     LogStartAdvance,
+    Outcome,
     PartitionChange,
     PartitionsAdd,
     ProducerInit,
@@ -42,7 +44,7 @@ from spark_replog.log.model import (
     Truncate,
     row_counts,
 )
-from spark_replog.log.results import OK, CommandResult, Judgement, Outcome
+from spark_replog.log.quotas import ProduceRates
 
 
 class TopicLedgerState:
@@ -247,7 +249,8 @@ class TopicLedgerState:
         self._objects.end_append(
             ((self._partitions[where], range_) for where, range_ in judgement.ranges.items()), undo
         )
-        self.produce_rates.record(append, self.append_time_ms)
+        size_bytes = sum(section.size_bytes for item in append.objects for section in item.sections)
+        self.produce_rates.record(append.principal, append.client_id, size_bytes, self.append_time_ms)
         return CommandResult(Outcome.APPLIED, judgement.ranges)
 
     def _add_object(self, item: DataObject, place: ObjectPlace, log_times: dict[TopicId, int | None]) -> None:

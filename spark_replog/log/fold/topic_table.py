@@ -6,8 +6,16 @@ from dataclasses import dataclass
 
 from spark_replog.ids import BrokerId, TopicId
 from spark_replog.log.fold.partition_state import PartitionState
-from spark_replog.log.model import ConfigSet, LogStartAdvance, PartitionsAdd, TopicClose, TopicInit
-from spark_replog.log.results import OK, CommandResult, Outcome
+from spark_replog.log.model import (
+    OK,
+    CommandResult,
+    ConfigSet,
+    LogStartAdvance,
+    Outcome,
+    PartitionsAdd,
+    TopicClose,
+    TopicInit,
+)
 
 LOG_APPEND_TIME = "LogAppendTime"
 _Assignments = tuple[tuple[BrokerId, ...], ...]

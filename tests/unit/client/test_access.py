@@ -8,8 +8,8 @@ from spark_replog import Consumer, TopicPartition
 from spark_replog.admin.access_admin import AclAdmin, QuotaAdmin
 from spark_replog.errors import AuthorizationError
 from spark_replog.log.acl import AclBinding, AclOperation, PatternType, Permission, ResourceType
-from spark_replog.log.quota_set import QuotaEntity
-from spark_replog.read.fetch_throttle import forget_rates
+from spark_replog.log.quotas import QuotaEntity
+from spark_replog.read.fetcher import forget_rates
 from tests.unit.client.consumer_setup import rows
 
 pytestmark = pytest.mark.case("server-8-2-fetch-group-commit-fetch")

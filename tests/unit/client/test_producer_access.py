@@ -7,7 +7,7 @@ import pytest
 from spark_replog.admin.access_admin import AclAdmin, QuotaAdmin
 from spark_replog.errors import AuthorizationError, ErrorCode, ReplogError
 from spark_replog.log.acl import AclBinding, AclOperation, PatternType, Permission, ResourceType
-from spark_replog.log.quota_set import QuotaEntity
+from spark_replog.log.quotas import QuotaEntity
 
 pytestmark = pytest.mark.case("server-10-4-refused-topic-answered-per")
 

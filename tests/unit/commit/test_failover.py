@@ -15,8 +15,8 @@ from spark_replog.log.codec.commands import (
     TopicInit,
     Truncate,
     encode_command,
+    encode_entry,
 )
-from spark_replog.log.codec.entry import encode_entry
 from spark_replog.log.fold.topic_state import TopicLedgerState
 
 ORDERS, OTHER = "a" * 32, "b" * 32

@@ -13,10 +13,10 @@ from spark_replog.log.codec.commands import (
     Section,
     TopicInit,
     encode_command,
+    encode_entry,
 )
-from spark_replog.log.codec.entry import encode_entry
 from spark_replog.log.fold.topic_state import TopicLedgerState
-from spark_replog.log.results import Outcome
+from spark_replog.log.model import Outcome
 
 TOPIC = "a" * 32
 DAY_MS = 86_400_000

@@ -23,11 +23,18 @@ from spark_replog.commit.state_changes import (
     settle_fences,
 )
 from spark_replog.errors import ReplogError
-from spark_replog.log.codec.commands import BrokerFence, IsrChange, PartitionsAdd, TopicClose, TopicInit, encode_command
-from spark_replog.log.codec.entry import encode_entry
-from spark_replog.log.fold.election import NO_LEADER
+from spark_replog.log.codec.commands import (
+    BrokerFence,
+    IsrChange,
+    PartitionsAdd,
+    TopicClose,
+    TopicInit,
+    encode_command,
+    encode_entry,
+)
+from spark_replog.log.fold.leader import NO_LEADER
 from spark_replog.log.fold.topic_state import TopicLedgerState
-from spark_replog.log.results import Outcome
+from spark_replog.log.model import Outcome
 
 P, R = PartitionPhase, ReplicaPhase
 BROKERS = range(4)

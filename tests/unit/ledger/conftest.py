@@ -11,7 +11,7 @@ import pytest
 
 from spark_replog.errors import ErrorCode, RetriableError
 from spark_replog.ledger.ledger import JournalRoot, Ledger, LedgerSettings
-from spark_replog.log.codec.entry import decode_entry, encode_entry
+from spark_replog.log.codec.commands import decode_entry, encode_entry
 from spark_replog.storage.paths import journal_folder
 from spark_replog.storage.posix_store import PosixStore
 from spark_replog.storage.retrying_store import RetryingStore

@@ -15,8 +15,8 @@ from spark_replog.log.codec.commands import (
     Section,
     TopicInit,
     encode_command,
+    encode_entry,
 )
-from spark_replog.log.codec.entry import encode_entry
 from spark_replog.log.fold.topic_state import CommandResult, TopicLedgerState
 
 TOPIC = "ab" * 16

@@ -16,8 +16,7 @@ from spark_replog.log.acl import (
     ResourceType,
     normal_principal,
 )
-from spark_replog.log.codec.commands import AclsAdd, AclsRemove, ClusterConfigSet, Outcome, encode_command
-from spark_replog.log.codec.entry import encode_entry
+from spark_replog.log.codec.commands import AclsAdd, AclsRemove, ClusterConfigSet, Outcome, encode_command, encode_entry
 from spark_replog.log.fold.cluster_state import ClusterLedgerState
 
 ALICE = "User:alice"

@@ -12,8 +12,8 @@ from spark_replog.log.codec.commands import (
     TopicPublish,
     TopicUnpublish,
     encode_command,
+    encode_entry,
 )
-from spark_replog.log.codec.entry import encode_entry
 from spark_replog.log.fold.cluster_state import FEATURE_LEVEL_MAX, ClusterLedgerState
 
 A, B, C = "a" * 32, "b" * 32, "c" * 32

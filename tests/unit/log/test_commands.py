@@ -40,11 +40,12 @@ from spark_replog.log.codec.commands import (
     TopicUnpublish,
     Truncate,
     decode_command,
+    decode_entry,
     encode_command,
+    encode_entry,
 )
-from spark_replog.log.codec.entry import decode_entry, encode_entry
 from spark_replog.log.codec.wire import Reader, Writer
-from spark_replog.log.quota_set import QuotaEntity
+from spark_replog.log.quotas import QuotaEntity
 from spark_replog.storage.paths import object_name
 
 YEAR_MS = 31_536_000_000

@@ -25,9 +25,9 @@ from spark_replog.log.codec.commands import (
     TopicInit,
     Truncate,
     encode_command,
+    encode_entry,
 )
-from spark_replog.log.codec.entry import encode_entry
-from spark_replog.log.fold.election import NO_LEADER
+from spark_replog.log.fold.leader import NO_LEADER
 from spark_replog.log.fold.topic_state import Outcome, TopicLedgerState
 
 TOPICS = ("a" * 32, "b" * 32)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_replog.log.fold.leader_epochs import LeaderEpochCache
+from spark_replog.log.fold.leader import LeaderEpochCache
 from spark_replog.log.fold.partition_state import PartitionState
 
 

@@ -17,8 +17,8 @@ from spark_replog.log.codec.commands import (
     TopicInit,
     Truncate,
 )
-from spark_replog.log.fold.election import NO_LEADER
-from spark_replog.log.results import Outcome
+from spark_replog.log.fold.leader import NO_LEADER
+from spark_replog.log.model import Outcome
 
 UNCLEAN = (("unclean.leader.election.enable", "true"),)
 

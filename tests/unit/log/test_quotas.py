@@ -17,13 +17,21 @@ from spark_replog.log.codec.commands import (
     Section,
     TopicInit,
     encode_command,
+    encode_entry,
 )
-from spark_replog.log.codec.entry import encode_entry
 from spark_replog.log.fold.cluster_state import ClusterLedgerState
-from spark_replog.log.fold.produce_rates import ProduceRates, rate_key
-from spark_replog.log.fold.quota_rate import SampledRate, bounded_throttle_time_ms, throttle_time_ms
 from spark_replog.log.fold.topic_state import TopicLedgerState
-from spark_replog.log.quota_set import DEFAULT_NAME, QuotaEntity, QuotaScope, QuotaSet
+from spark_replog.log.quotas import (
+    DEFAULT_NAME,
+    ProduceRates,
+    QuotaEntity,
+    QuotaScope,
+    QuotaSet,
+    SampledRate,
+    bounded_throttle_time_ms,
+    rate_key,
+    throttle_time_ms,
+)
 
 TOPIC, LEDGER = "a" * 32, "b" * 32
 KEY = "producer_byte_rate"
@@ -174,25 +182,25 @@ def test_the_fold_measures_applied_appends_by_their_own_times():
 
 
 def test_every_object_of_an_append_counts():
-    one = append_of(0, 1000, 0)
-    rates = ProduceRates()
-    rates.record(replace(one, objects=(*one.objects, *append_of(1, 500, 0).objects)), 0)
-    assert rates.measure(rate_key(QuotaScope.USER, "User:a", ""), 0) == (150.0, 10_000)
+    state = TopicLedgerState(LEDGER)
+    one = append_of(0, 1000, 5_000)
+    both = replace(one, objects=(*one.objects, *append_of(1, 500, 0).objects))
+    for index, command in enumerate((TopicInit(TOPIC, "t", ((0,),), ()), both)):
+        state.apply(index, encode_entry([encode_command(command)]))
+    assert state.produce_rates.measure(rate_key(QuotaScope.USER, "User:a", ""), 5_000) == (150.0, 10_000)
 
 
 def test_a_client_that_goes_on_keeps_no_idle_one():
     rates = ProduceRates()
     for second in range(13):
-        rates.record(append_of(second, 1, 0, principal="User:busy", client="busy"), second * 1000)
+        rates.record("User:busy", "busy", 1, second * 1000)
         if second == 0:
-            rates.record(append_of(100, 1, 0, principal="User:once", client="once"), 0)
+            rates.record("User:once", "once", 1, 0)
     assert len(rates) == 3
 
 
 def test_only_clients_of_the_last_eleven_seconds_are_kept():
     rates = ProduceRates()
     for number in range(1000):
-        rates.record(
-            append_of(number, 1, number * 1000, principal=f"User:{number}", client=f"c{number}"), number * 1000
-        )
+        rates.record(f"User:{number}", f"c{number}", 1, number * 1000)
     assert len(rates) == 3 * 11

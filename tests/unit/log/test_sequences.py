@@ -16,7 +16,7 @@ from spark_replog.log.codec.commands import (
     decode_command,
     encode_command,
 )
-from spark_replog.log.fold.sequence_state import BATCHES_KEPT
+from spark_replog.log.fold.producer_state import BATCHES_KEPT
 from spark_replog.log.fold.topic_state import Outcome
 
 LAST = 2**31 - 1

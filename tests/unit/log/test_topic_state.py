@@ -19,8 +19,8 @@ from spark_replog.log.codec.commands import (
     TopicClose,
     TopicInit,
     encode_command,
+    encode_entry,
 )
-from spark_replog.log.codec.entry import encode_entry
 from spark_replog.log.fold import partition_state
 from spark_replog.log.fold.partition_state import SectionRow
 from spark_replog.log.fold.topic_state import Outcome

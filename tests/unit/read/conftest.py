@@ -15,9 +15,9 @@ from spark_replog.log.codec.commands import (
     ProducerIdentity,
     TopicInit,
     encode_command,
+    encode_entry,
 )
 from spark_replog.log.codec.data_object import HEADERS_TYPE, data_schema, encode_data_object
-from spark_replog.log.codec.entry import encode_entry
 from spark_replog.log.fold.topic_state import TopicLedgerState
 from spark_replog.storage.open_store import open_store
 from spark_replog.storage.paths import data_key

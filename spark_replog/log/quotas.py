@@ -1,0 +1,255 @@
+"""Client quotas: whose they are, which one holds, and how fast clients append and read. Pure.
+
+Source: Kafka's ``ClientQuotaEntity``, ``ClientQuotaManager`` (levels of precedence), ``SampledStat``, ``Rate`` and
+``QuotaUtils``. The caller gives the time: that of entries (`append_time_ms`) for appends, of one process for reads.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
+
+from spark_replog.log.acl import normal_principal
+
+PRODUCER_BYTE_RATE = "producer_byte_rate"
+CONSUMER_BYTE_RATE = "consumer_byte_rate"
+QUOTA_KEYS = (PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE)
+SAMPLE_COUNT = 11
+"""Kafka's ``quota.window.num``."""
+WINDOW_MS = 1000
+"""Kafka's ``quota.window.size.seconds``."""
+DEFAULT_NAME = "<default>"
+"""As Kafka's tools print an entity that stands for all without one of their own."""
+
+
+class QuotaEntity(NamedTuple):
+    """Whose quota: by user, by client id, or by both.
+
+    Attributes:
+        user: a principal (``User:alice``), DEFAULT_NAME for every user, None where the user does not matter.
+        client_id: a client id, DEFAULT_NAME for every client id, None where it does not matter.
+    """
+
+    user: str | None
+    client_id: str | None
+
+
+class QuotaScope(Enum):
+    """What is measured together under a quota."""
+
+    USER_CLIENT = "user-client"
+    USER = "user"
+    CLIENT = "client"
+
+
+class Quota(NamedTuple):
+    """The quota that holds for one (user, client id).
+
+    Attributes:
+        entity: where it was set.
+        limit_per_second: its bound.
+        scope: whether one user's clients, one client id's users, or only the pair share it.
+    """
+
+    entity: QuotaEntity
+    limit_per_second: int
+    scope: QuotaScope
+
+
+RateKey = tuple[QuotaScope, str, str]
+"""Scope, user, client id; '' for the one that the scope leaves out."""
+
+
+@dataclass(frozen=True, slots=True)
+class FetchQuota:
+    """What one reader must keep to, per process. Plain, so that tasks carry it.
+
+    Attributes:
+        limit_per_second: bytes.
+        key: whose reads are measured together.
+    """
+
+    limit_per_second: int
+    key: RateKey
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaAlter:
+    """Sets or removes (None) quotas of one entity."""
+
+    entity: QuotaEntity
+    changes: tuple[tuple[str, int | None], ...]
+
+
+class QuotaSet:
+    """The quotas of a store. Folded by the cluster ledger; read it under its lock."""
+
+    def __init__(self) -> None:
+        self._limits: dict[QuotaEntity, dict[str, int]] = {}
+
+    def __len__(self) -> int:
+        return len(self._limits)
+
+    def __iter__(self) -> Iterator[tuple[QuotaEntity, Mapping[str, int]]]:
+        for entity, limits in self._limits.items():
+            yield entity, dict(limits)
+
+    def alter(self, command: QuotaAlter) -> bool:
+        """Apply the changes; return whether one changed anything."""
+        limits = dict(self._limits.get(command.entity, {}))
+        for key, value in command.changes:
+            if value is None:
+                limits.pop(key, None)
+            else:
+                limits[key] = value
+        if limits == self._limits.get(command.entity, {}):
+            return False
+        if limits:
+            self._limits[command.entity] = limits
+        else:
+            del self._limits[command.entity]
+        return True
+
+    def find(self, key: str, user: str, client_id: str) -> Quota | None:
+        """Return the most specific quota of the eight levels, None where none is set."""
+        if not self._limits:
+            return None
+        pair, one_user, one_client = QuotaScope.USER_CLIENT, QuotaScope.USER, QuotaScope.CLIENT
+        levels = (
+            (QuotaEntity(user, client_id), pair),
+            (QuotaEntity(user, DEFAULT_NAME), pair),
+            (QuotaEntity(user, None), one_user),
+            (QuotaEntity(DEFAULT_NAME, client_id), pair),
+            (QuotaEntity(DEFAULT_NAME, DEFAULT_NAME), pair),
+            (QuotaEntity(DEFAULT_NAME, None), one_user),
+            (QuotaEntity(None, client_id), one_client),
+            (QuotaEntity(None, DEFAULT_NAME), one_client),
+        )
+        for entity, scope in levels:
+            limit = self._limits.get(entity, {}).get(key)
+            if limit is not None:
+                return Quota(entity, limit, scope)
+        return None
+
+
+class SampledRate:
+    """An amount per second over a window that slides by whole samples.
+
+    Args:
+        sample_count: samples that make the window, at least 2.
+        window_ms: length of one sample.
+    """
+
+    __slots__ = ("_sample_count", "_samples", "_window_ms")
+
+    def __init__(self, sample_count: int = SAMPLE_COUNT, window_ms: int = WINDOW_MS) -> None:
+        self._sample_count = sample_count
+        self._window_ms = window_ms
+        self._samples: deque[list[int]] = deque()  # [start, last event, total], oldest first
+
+    def record(self, amount: int, now_ms: int) -> None:
+        """Add an amount; times never fall."""
+        samples = self._samples
+        if not samples or now_ms - samples[-1][0] >= self._window_ms:
+            samples.append([now_ms, now_ms, amount])
+            if len(samples) > self._sample_count + 1:  # one more: the oldest reaches into the window with its end
+                samples.popleft()
+            return
+        samples[-1][1] = now_ms
+        samples[-1][2] += amount
+
+    def elapsed_ms(self, now_ms: int) -> int:
+        """Return the time that the rate is over: since the oldest live sample, and at least N - 1 windows.
+
+        So a burst at the start is not taken for a rate that goes on.
+        """
+        samples = self._live(now_ms)
+        elapsed = now_ms - samples[0][0] if samples else 0
+        missing = self._sample_count - 1 - elapsed // self._window_ms
+        return elapsed + max(0, missing) * self._window_ms
+
+    def per_second(self, now_ms: int) -> float:
+        """Return the rate."""
+        total = sum(sample[2] for sample in self._live(now_ms))
+        return total * 1000.0 / self.elapsed_ms(now_ms)
+
+    def is_idle(self, now_ms: int) -> bool:
+        """Return whether nothing of it counts any more."""
+        return not self._live(now_ms)
+
+    def _live(self, now_ms: int) -> deque[list[int]]:
+        expiry_ms = self._sample_count * self._window_ms
+        while self._samples and now_ms - self._samples[0][1] >= expiry_ms:
+            self._samples.popleft()
+        return self._samples
+
+
+def throttle_time_ms(observed: float, quota: float, window_ms: int) -> float:
+    """Return how long to wait until the rate is the quota again; negative below it.
+
+    Args:
+        observed: the rate, per second.
+        quota: the bound, per second; above 0.
+        window_ms: what the rate is over.
+    """
+    return (observed - quota) / quota * window_ms
+
+
+def bounded_throttle_time_ms(observed: float, quota: float, window_ms: int, limit_ms: int) -> int:
+    """Return the wait of a violated quota, at most `limit_ms`; 0 where the quota holds."""
+    if observed <= quota:
+        return 0
+    if quota <= 0:  # refused when it is set; a damaged one must not divide by zero
+        return limit_ms
+    return min(round(throttle_time_ms(observed, quota, window_ms)), limit_ms)
+
+
+def rate_key(scope: QuotaScope, user: str, client_id: str) -> RateKey:
+    """Return which rate a quota of this scope bounds."""
+    return (
+        scope,
+        "" if scope is QuotaScope.CLIENT else user,
+        "" if scope is QuotaScope.USER else client_id,
+    )
+
+
+class ProduceRates:
+    """Byte rates of a ledger's appends. Part of the fold; holds the clients of the last eleven seconds only.
+
+    Times are the entries' own (`append_time_ms`, which never falls), no process's clock.
+    """
+
+    def __init__(self) -> None:
+        self._rates: dict[RateKey, SampledRate] = {}  # by last use, oldest first
+
+    def __len__(self) -> int:
+        return len(self._rates)
+
+    def record(self, principal: str, client_id: str, size_bytes: int, now_ms: int) -> None:
+        """Count the section bytes of an applied append, once for all its copies."""
+        user = normal_principal(principal)
+        for scope in QuotaScope:
+            key = rate_key(scope, user, client_id)
+            rate = self._rates.pop(key, None) or SampledRate()
+            rate.record(size_bytes, now_ms)
+            self._rates[key] = rate
+        for key in list(self._idle(now_ms)):
+            del self._rates[key]
+
+    def measure(self, key: RateKey, now_ms: int) -> tuple[float, int]:
+        """Return bytes per second, and the milliseconds that they are over."""
+        rate = self._rates.get(key)
+        if rate is None:
+            return 0.0, (SAMPLE_COUNT - 1) * WINDOW_MS
+        return rate.per_second(now_ms), rate.elapsed_ms(now_ms)
+
+    def _idle(self, now_ms: int) -> list[RateKey]:
+        found = []
+        for key, rate in self._rates.items():
+            if not rate.is_idle(now_ms):
+                break
+            found.append(key)
+        return found
