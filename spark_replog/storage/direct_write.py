@@ -35,19 +35,24 @@ def may_write_directly(size_bytes: int) -> bool:
     return bool(_O_DIRECT) and size_bytes >= DIRECT_SIZE_BYTES_MIN
 
 
-def open_direct(path: str) -> int | None:
+def open_direct(name: str, folder_fd: int) -> int | None:
     """Create the file exclusively for direct writes; None where its file system has none.
+
+    Args:
+        name: of the file.
+        folder_fd: descriptor of its folder.
 
     Raises:
         OSError: the file cannot be created; nothing is there.
     """
     try:
-        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | _O_DIRECT, 0o644)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | _O_DIRECT
+        return os.open(name, flags, 0o644, dir_fd=folder_fd)
     except OSError as error:
         if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):
             raise
         with suppress(FileNotFoundError):  # Linux may create the name before it refuses the flag
-            os.unlink(path)
+            os.unlink(name, dir_fd=folder_fd)
         return None
 
 

@@ -22,8 +22,7 @@ from spark_replog.errors import (
     ReplogError,
     RetriableError,
 )
-from spark_replog.storage.object_store import Buffer, CreateOutcome, ObjectInfo
-from spark_replog.storage.retrying_store import pieces_of
+from spark_replog.storage.object_store import Buffer, CreateOutcome, ObjectInfo, key_parts, pieces_of
 
 _KEPT: dict[int, Any] = {}
 """Every file system made here, for ever, and so also in forked children. A child that let an
@@ -139,6 +138,8 @@ class FsspecStore:
             end = None if size_bytes is None else start + size_bytes
             with Apart():
                 body: bytes = self.file_system().cat_file(self._path(key), start=start, end=end)
+            if size_bytes is not None and len(body) > size_bytes:
+                raise OSError(f"{len(body)} bytes came, and {size_bytes} were asked for")
             return body
         except ReplogError:
             raise
@@ -261,8 +262,13 @@ class FsspecStore:
         return file_system
 
     def _path(self, key: str) -> str:
+        key_parts(key, self.url)
         self.file_system()
         return f"{self._root}/{key}"
+
+    def _folder_path(self, folder: str) -> str:
+        self.file_system()
+        return self._path(folder.strip("/")) if folder.strip("/") else self._root or "/"
 
     def _put(self, key: str, body: bytes, *, make_parent: bool) -> None:
         self.file_system().pipe_file(self._path(key), body, mode="create")
@@ -270,7 +276,7 @@ class FsspecStore:
     def _find(self, prefix: str) -> list[ObjectInfo]:
         folder, _, start_of_name = prefix.rpartition("/")
         narrowed = {"prefix": start_of_name} if start_of_name else {}
-        found = self.file_system().find(self._path(folder).rstrip("/"), detail=True, **narrowed)
+        found = self.file_system().find(self._folder_path(folder), detail=True, **narrowed)
         cut = len(self._root) + 1
         return [
             ObjectInfo(name[cut:], int(info["size"]))

@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import lru_cache
 from typing import Protocol
+
+from spark_replog.errors import CorruptDataError, ErrorCode
+from spark_replog.ids import is_valid_key
 
 Buffer = bytes | bytearray | memoryview
 
@@ -75,3 +79,35 @@ class ObjectStore(Protocol):
         A key that ends with a slash names a folder: it goes if it is empty. No-op on object stores.
         """
         ...
+
+
+def key_parts(key: str, url: str) -> list[str]:
+    """Return the parts of a key; every store calls this before it makes a path of it.
+
+    Args:
+        key: '/'-separated. Keys may hold names that were read from storage.
+        url: the root, for the error.
+
+    Raises:
+        CorruptDataError: CORRUPT_MESSAGE: a part is empty, ``.`` or ``..``, or holds a backslash or control character.
+    """
+    folder, separator, name = key.rpartition("/")
+    folders = _folder_parts(folder) if separator else ()
+    if folders is None or not is_valid_key(name):
+        raise CorruptDataError(
+            ErrorCode.CORRUPT_MESSAGE,
+            f"the key {key[:300]!r} is not valid below a root. The metadata that names it is damaged: run "
+            "`replog store verify`.",
+            url=url,
+        )
+    return [*folders, name]
+
+
+@lru_cache(maxsize=4096)
+def _folder_parts(folder: str) -> tuple[str, ...] | None:
+    return tuple(folder.split("/")) if is_valid_key(folder) else None
+
+
+def pieces_of(data: Buffer | Sequence[Buffer]) -> Sequence[Buffer]:
+    """Return the body's pieces in order."""
+    return (data,) if isinstance(data, (bytes, bytearray, memoryview)) else data

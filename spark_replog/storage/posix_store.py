@@ -5,14 +5,15 @@ from __future__ import annotations
 import errno
 import mmap
 import os
+import shlex
+import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 
 from spark_replog.errors import ErrorCode, OutcomeUnknownError, ReplogError, RetriableError
 from spark_replog.ids import new_id
 from spark_replog.storage.direct_write import may_write_directly, open_direct, write_direct
-from spark_replog.storage.object_store import Buffer, CreateOutcome, ObjectInfo
-from spark_replog.storage.retrying_store import pieces_of
+from spark_replog.storage.object_store import Buffer, CreateOutcome, ObjectInfo, key_parts, pieces_of
 
 _MOUNT_TABLE = "/proc/self/mountinfo"
 _REMOTE_TYPES = ("nfs", "cifs", "smb", "fuse", "9p", "ceph", "glusterfs", "lustre", "afs", "vboxsf", "beegfs")
@@ -50,6 +51,12 @@ MAP_SIZE_BYTES_MIN = 65536
 """From this size on a range is mapped; below, the map's page faults cost more than the copy."""
 TEMP_PREFIX = ".tmp-"
 _HIDDEN_PREFIXES = (TEMP_PREFIX, ".nfs")
+_FOLDER_FLAGS = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC
+_FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+"""O_NONBLOCK: opening a pipe that somebody put there must not wait for its other end."""
+_NEW_FILE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+_FOLDER_BITS, _FILE_BITS = 0o3777, 0o644
+"""What a new folder or file takes of the mode of the folder above. A file is never written again: read bits only."""
 _WRITEV_PIECES_MAX = 1024
 _READ_SIZE_BYTES_MAX = 1 << 30
 _REFUSED_ERRNOS = frozenset(
@@ -68,15 +75,23 @@ _REFUSED_ERRNOS = frozenset(
         errno.ENOSYS,
         errno.EMLINK,
         errno.EXDEV,
+        errno.ELOOP,
     }
 )
 """Definite before the link: nothing is visible, and the same call would fail again."""
+_SYMLINK_TEXT = (
+    "a symbolic link is below the root. Links are not followed, because they can lead out of it. Replace it by the "
+    "folder or file itself; to use another disk, mount it there."
+)
 _NO_LINKS_ERRNOS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS})
 """From link(2) in a folder that has just taken the file: hard links are refused there."""
 
 
 class PosixStore:
-    """An ObjectStore over a directory. Safe over threads, forks and processes; holds no handle.
+    """An ObjectStore over a directory. Safe over threads, forks and processes; keeps no handle open.
+
+    The root may be a symbolic link; below it none is followed. New folders and files take group and mode from the
+    folder above, whatever the umask, so that all writers of a root can work in the folders of each other.
 
     Args:
         url: ``file:///dir`` or a plain absolute path.
@@ -97,15 +112,21 @@ class PosixStore:
         """Return the range: a memoryview over a map from 64 KiB on, else bytes; None where absent.
 
         Raises:
-            RetriableError: KAFKA_STORAGE_ERROR on a failing disk; REPLOG_ROOT_STALE where the root
-                directory itself is gone (so a vanished root never looks like an empty one).
+            RetriableError: KAFKA_STORAGE_ERROR on a failing disk; REPLOG_STORE_REFUSED: no permission, or a symbolic
+                link below the root; REPLOG_ROOT_STALE where the root directory itself is gone (so a vanished root
+                never looks like an empty one).
+            CorruptDataError: CORRUPT_MESSAGE: the key could leave the root.
         """
-        path = f"{self._root}/{key}"
+        *folders, name = key_parts(key, self.url)
         try:
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            folder_fd = self._open_folder(folders)
             try:
-                if size_bytes is None:
-                    size_bytes = max(0, os.fstat(fd).st_size - start)
+                fd = os.open(name, _FILE_FLAGS, dir_fd=folder_fd)
+            finally:
+                os.close(folder_fd)
+            try:
+                rest_bytes = max(0, os.fstat(fd).st_size - start)
+                size_bytes = rest_bytes if size_bytes is None else min(size_bytes, rest_bytes)
                 if size_bytes >= MAP_SIZE_BYTES_MIN and self._is_local_disk():
                     return _map_range(fd, start, size_bytes)
                 return _read_range(fd, start, size_bytes)
@@ -121,26 +142,26 @@ class PosixStore:
         """Create the file if the name is free; with fsync, durable on return (EXISTS is durable too).
 
         Raises:
-            ReplogError: REPLOG_STORE_REFUSED: nothing is visible (no folder, no space, no permission).
+            ReplogError: REPLOG_STORE_REFUSED: nothing is visible (no folder, no space, no permission, a symbolic link).
             OutcomeUnknownError: the link may have happened, or may not survive power loss.
+            CorruptDataError: CORRUPT_MESSAGE: the key could leave the root.
         """
-        path = f"{self._root}/{key}"
-        folder, _, _name = path.rpartition("/")
-        temp_path = f"{folder}/{TEMP_PREFIX}{new_id()}"
+        *folders, name = key_parts(key, self.url)
+        temp_name = f"{TEMP_PREFIX}{new_id()}"
+        folder_fd = -1
         try:
-            if make_parent:
-                self._make_last_level(folder)
-            self._write_temp(temp_path, pieces_of(data))
-            outcome = self._publish(temp_path, path, folder)
+            folder_fd = self._open_folder(folders, make_last=make_parent)
+            self._write_temp(folder_fd, temp_name, pieces_of(data))
+            return self._publish(folder_fd, temp_name, name)
         except OSError as error:
-            with suppress(OSError):
-                os.unlink(temp_path)
             if error.errno in _REFUSED_ERRNOS:
-                raise self._refused(error, key, folder) from error
+                raise self._refused(error, key) from error
             raise self._unknown(error, key) from error
-        with suppress(OSError):
-            os.unlink(temp_path)
-        return outcome
+        finally:
+            if folder_fd >= 0:
+                with suppress(OSError):
+                    os.unlink(temp_name, dir_fd=folder_fd)
+                os.close(folder_fd)
 
     def make_folder(self, key_prefix: str) -> None:
         """Make a folder and those above it below the root; an empty prefix makes the root itself.
@@ -148,57 +169,89 @@ class PosixStore:
         Raises:
             ReplogError: REPLOG_STORE_REFUSED where the root is missing and not asked for by name.
             RetriableError: KAFKA_STORAGE_ERROR.
+            CorruptDataError: CORRUPT_MESSAGE: the prefix could leave the root.
         """
         inner = key_prefix.strip("/")
         try:
             if not inner:
                 self._make_root()
                 return
-            path = self._root
-            for part in inner.split("/"):
-                path = f"{path}/{part}"
-                self._make_level(path)
+            os.close(self._open_folder(key_parts(inner, self.url), make_all=True))
         except OSError as error:
             if error.errno in _REFUSED_ERRNOS and error.errno != errno.EIO:
-                raise self._refused(error, key_prefix, self._root) from error
+                raise self._refused(error, key_prefix) from error
             raise self._read_failed(error, key_prefix) from error
 
     def list_keys(self, prefix: str) -> Iterator[ObjectInfo]:
         """Yield the files whose key starts with the prefix, in key order; temp files never show."""
         folder, _, start_of_name = prefix.rpartition("/")
         try:
-            yield from self._walk(f"{folder}/" if folder else "", start_of_name)
+            yield from self._walk(key_parts(folder, self.url) if folder else [], start_of_name)
         except OSError as error:
             raise self._read_failed(error, prefix) from error
 
     def delete(self, key: str) -> None:
-        """Remove the file, or the empty folder; absent is success."""
+        """Remove the file, or the empty folder; absent is success. Needs no free space."""
+        *folders, name = key_parts(key.removesuffix("/"), self.url)
         try:
-            if key.endswith("/"):
-                with suppress(OSError):  # not empty: a writer made something in it
-                    os.rmdir(f"{self._root}/{key}")
-                return
-            os.unlink(f"{self._root}/{key}")
+            folder_fd = self._open_folder(folders)
+            try:
+                if key.endswith("/"):
+                    with suppress(OSError):  # not empty: a writer made something in it
+                        os.rmdir(name, dir_fd=folder_fd)
+                    return
+                os.unlink(name, dir_fd=folder_fd)
+            finally:
+                os.close(folder_fd)
         except (FileNotFoundError, NotADirectoryError):
             self._check_root()
         except OSError as error:
             raise self._read_failed(error, key) from error
 
-    def _write_temp(self, temp_path: str, pieces: Sequence[Buffer]) -> None:
+    def _open_folder(self, parts: Sequence[str], *, make_last: bool = False, make_all: bool = False) -> int:
+        """Return a descriptor of the folder, reached part by part from the root so that no link leads out of it.
+
+        Raises:
+            OSError: ELOOP where a part is a symbolic link.
+        """
+        fd = os.open(self._root, _FOLDER_FLAGS)
+        try:
+            for number, part in enumerate(parts):
+                if make_all:
+                    self._make_level(fd, part)
+                elif make_last and number + 1 == len(parts):
+                    self._make_last_level(fd, "/".join(parts))
+                try:
+                    inner_fd = os.open(part, _FOLDER_FLAGS | os.O_NOFOLLOW, dir_fd=fd)
+                except NotADirectoryError:
+                    if stat.S_ISLNK(os.stat(part, dir_fd=fd, follow_symlinks=False).st_mode):
+                        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), part) from None
+                    raise
+                os.close(fd)
+                fd = inner_fd
+        except BaseException:
+            os.close(fd)
+            raise
+        return fd
+
+    def _write_temp(self, folder_fd: int, temp_name: str, pieces: Sequence[Buffer]) -> None:
         if may_write_directly(sum(memoryview(piece).nbytes for piece in pieces)) and self._is_local_disk():
-            fd = open_direct(temp_path)
-            if fd is not None and self._fill_temp(fd, pieces, write_direct):
+            fd = open_direct(temp_name, folder_fd)
+            if fd is not None and self._fill_temp(fd, folder_fd, pieces, write_direct):
                 return
             if fd is not None:
-                os.unlink(temp_path)
-        fd = os.open(temp_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-        self._fill_temp(fd, pieces, _write_all)
+                os.unlink(temp_name, dir_fd=folder_fd)
+        fd = os.open(temp_name, _NEW_FILE_FLAGS, 0o644, dir_fd=folder_fd)
+        self._fill_temp(fd, folder_fd, pieces, _write_all)
 
-    def _fill_temp(self, fd: int, pieces: Sequence[Buffer], write: Callable[[int, Sequence[Buffer]], bool]) -> bool:
+    def _fill_temp(
+        self, fd: int, folder_fd: int, pieces: Sequence[Buffer], write: Callable[[int, Sequence[Buffer]], bool]
+    ) -> bool:
         """Write and flush the file and close it; False where this way of writing is refused."""
         try:
             if not write(fd, pieces):
                 return False
+            _take_mode(fd, os.fstat(folder_fd), _FILE_BITS)
             if self._fsync:
                 # Direct writes too: the disk's own cache and the file's length have to be made durable.
                 os.fsync(fd)
@@ -206,13 +259,14 @@ class PosixStore:
         finally:
             os.close(fd)
 
-    def _publish(self, temp_path: str, path: str, folder: str) -> CreateOutcome:
+    def _publish(self, folder_fd: int, temp_name: str, name: str) -> CreateOutcome:
         try:
-            os.link(temp_path, path)
+            os.link(temp_name, name, src_dir_fd=folder_fd, dst_dir_fd=folder_fd)
             outcome = CreateOutcome.CREATED
         except FileExistsError:
             # NFS: the answer to our own LINK can be lost and its repetition answers EEXIST.
-            outcome = CreateOutcome.CREATED if _is_linked(temp_path) else CreateOutcome.EXISTS
+            is_ours = _is_same_file(folder_fd, temp_name, name)
+            outcome = CreateOutcome.CREATED if is_ours else CreateOutcome.EXISTS
         except OSError as error:
             if error.errno == errno.EIO:  # a soft NFS mount gave up waiting: the link may be there
                 raise _UnconfirmedError(error) from error
@@ -222,29 +276,35 @@ class PosixStore:
         if self._fsync:
             # A loser flushes as well: the winner may not have yet, and EXISTS is acted upon.
             try:
-                _fsync_folder(folder)
+                _fsync_folder(folder_fd)
             except OSError as error:
                 raise _UnconfirmedError(error) from error
         return outcome
 
-    def _make_last_level(self, folder: str) -> None:
+    def _make_last_level(self, parent_fd: int, folder: str) -> None:
         """Make the folder if missing, its parent never; once per process also flush its entry.
 
         A folder that another process has just made may not be in its parent durably yet.
         """
+        name = folder.rpartition("/")[2]
         known = self._durable_folders.get(folder)
         if known is not None:
             with suppress(FileNotFoundError):
-                if os.stat(folder).st_ino == known:
+                if os.stat(name, dir_fd=parent_fd, follow_symlinks=False).st_ino == known:
                     return
-        self._make_level(folder)
-        self._durable_folders[folder] = os.stat(folder).st_ino
+        self._make_level(parent_fd, name)
+        self._durable_folders[folder] = os.stat(name, dir_fd=parent_fd, follow_symlinks=False).st_ino
 
-    def _make_level(self, path: str) -> None:
+    def _make_level(self, parent_fd: int, name: str) -> None:
         with suppress(FileExistsError):
-            os.mkdir(path)
+            os.mkdir(name, dir_fd=parent_fd)
+            fd = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent_fd)
+            try:
+                _take_mode(fd, os.fstat(parent_fd), _FOLDER_BITS)
+            finally:
+                os.close(fd)
         if self._fsync:
-            _fsync_folder(os.path.dirname(path))
+            _fsync_folder(parent_fd)
 
     def _make_root(self) -> None:
         missing = []
@@ -253,29 +313,52 @@ class PosixStore:
             missing.append(path)
             path = os.path.dirname(path)
         for path in reversed(missing):
-            self._make_level(path)
+            with suppress(FileExistsError):
+                os.mkdir(path)
+            if self._fsync:
+                fd = os.open(os.path.dirname(path), _FOLDER_FLAGS)
+                try:
+                    _fsync_folder(fd)
+                finally:
+                    os.close(fd)
 
-    def _walk(self, folder_key: str, start_of_name: str) -> Iterator[ObjectInfo]:
+    def _walk(self, folders: Sequence[str], start_of_name: str) -> Iterator[ObjectInfo]:
         try:
-            with os.scandir(f"{self._root}/{folder_key}") as entries:
-                # 'a.b' sorts before 'a/x': a folder takes part under its name with the slash.
-                names = sorted(
-                    f"{entry.name}/" if entry.is_dir() else entry.name
-                    for entry in entries
-                    if not entry.name.startswith(_HIDDEN_PREFIXES)
-                )
+            found = self._scan(folders, start_of_name)
         except (FileNotFoundError, NotADirectoryError):
             self._check_root()
             return
-        for name in names:
-            if not name.startswith(start_of_name):
-                continue
-            if name.endswith("/"):
-                yield from self._walk(f"{folder_key}{name}", "")
-                continue
-            with suppress(FileNotFoundError):  # deleted since the scan
-                size_bytes = os.stat(f"{self._root}/{folder_key}{name}").st_size
-                yield ObjectInfo(f"{folder_key}{name}", size_bytes)
+        for name, size_bytes in found:
+            if size_bytes is None:
+                yield from self._walk([*folders, name.removesuffix("/")], "")
+            else:
+                yield ObjectInfo("/".join((*folders, name)), size_bytes)
+
+    def _scan(self, folders: Sequence[str], start_of_name: str) -> list[tuple[str, int | None]]:
+        """Return names and sizes in one folder, in key order; a folder has a trailing slash and no size.
+
+        'a.b' sorts before 'a/x': a folder takes part under its name with the slash.
+        """
+        path_fd = self._open_folder(folders)
+        try:
+            fd = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=path_fd)
+        finally:
+            os.close(path_fd)
+        found: list[tuple[str, int | None]] = []
+        try:
+            with os.scandir(fd) as entries:
+                for entry in entries:
+                    name = f"{entry.name}/" if entry.is_dir(follow_symlinks=False) else entry.name
+                    if name.startswith(_HIDDEN_PREFIXES) or not name.startswith(start_of_name):
+                        continue
+                    if entry.is_symlink():
+                        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), name)
+                    with suppress(FileNotFoundError):  # deleted since the scan
+                        is_folder = name.endswith("/")
+                        found.append((name, None if is_folder else entry.stat(follow_symlinks=False).st_size))
+        finally:
+            os.close(fd)
+        return sorted(found)
 
     def _is_local_disk(self) -> bool:
         if self._is_local is None:
@@ -293,35 +376,36 @@ class PosixStore:
             )
 
     def _read_failed(self, error: OSError, key: str) -> RetriableError:
-        if isinstance(error, PermissionError):
-            return RetriableError(
-                ErrorCode.REPLOG_STORE_REFUSED,
-                f"the file system refuses access: {error.strerror}. Check owner and mode of the root.",
-                url=self.url,
-                key=key,
-            )
-        return RetriableError(
-            ErrorCode.KAFKA_STORAGE_ERROR,
-            f"the file system failed: {error}. Check the disk of this root.",
-            url=self.url,
-            key=key,
-        )
+        code = ErrorCode.REPLOG_STORE_REFUSED
+        if error.errno == errno.ELOOP:
+            text = _SYMLINK_TEXT
+        elif isinstance(error, PermissionError):
+            text = f"the file system refuses access: {error.strerror}. Check owner and mode of the root."
+        else:
+            code = ErrorCode.KAFKA_STORAGE_ERROR
+            text = f"the file system failed: {error}. Check the disk of this root."
+        return RetriableError(code, text, url=self.url, key=key)
 
-    def _refused(self, error: OSError, key: str, folder: str) -> ReplogError:
+    def _refused(self, error: OSError, key: str) -> ReplogError:
+        if error.errno == errno.ELOOP:
+            return ReplogError(ErrorCode.REPLOG_STORE_REFUSED, _SYMLINK_TEXT, url=self.url, key=key)
         if isinstance(error, _NoHardLinksError):
             kind = file_system_type(self._root) or "this file system"
             remedy = (
-                f"{kind} refuses hard links, and only they take a name once and whole. Use a file system that has them "
-                "(ext4, xfs; not vfat or exFAT), or an NFS export without all_squash."
+                f"{kind} refuses hard links, and a create needs them. Use a file system that has them (ext4, xfs; not "
+                "vfat or exFAT), or an NFS export without all_squash."
             )
         elif error.errno == errno.ENOTDIR:
-            remedy = "A file stands where a folder must be: choose another path."
+            remedy = "A file has the name of a folder: choose another path."
         elif not os.path.isdir(self._root) and error.errno == errno.ENOENT:
-            remedy = "The root directory is missing: bring it back, or run 'replog init' for a new store."
+            remedy = "The root directory is missing: bring it back, or run `replog init` for a new store."
         elif error.errno == errno.ENOENT:
             remedy = "Its folder is missing: the root was emptied or is another store's."
         elif error.errno in (errno.ENOSPC, errno.EDQUOT):
-            remedy = "Free space on this root."
+            remedy = (
+                "The disk or quota of this root is full: enlarge it, or remove files of other programs from it. "
+                f"`df -h {shlex.quote(self._root)}` shows its use."
+            )
         else:
             remedy = "Check owner, mode and mount options of this root."
         return ReplogError(
@@ -329,7 +413,6 @@ class PosixStore:
             f"the file system refused the write: {error.strerror}. {remedy}",
             url=self.url,
             key=key,
-            folder=folder,
         )
 
     def _unknown(self, error: OSError, key: str) -> OutcomeUnknownError:
@@ -342,46 +425,36 @@ class PosixStore:
 
 
 def sweep_temp_files(url: str, min_age_ms: int) -> int:
-    """Remove what writers that died left under a root; return how many files.
+    """Remove what interrupted writers left under a root; return how many files. Needs no free space.
 
-    A writer that is still at work on so old a file gets a definite error and nothing of it is visible.
+    A writer that still works on so old a file gets a definite error, and nothing of it is visible.
 
     Args:
         url: of the root, as ``PosixStore``'s.
         min_age_ms: since the file's last change, by the file system's own clock.
 
     Raises:
-        ReplogError: REPLOG_STORE_REFUSED: the root is full, read-only or another user's; some may be removed.
+        ReplogError: REPLOG_STORE_REFUSED: the root is read-only or another user's; some may be removed.
     """
+    root = os.path.abspath(url.removeprefix("file://"))
+    swept_count = 0
     try:
-        return _sweep(os.path.abspath(url.removeprefix("file://")), min_age_ms)
+        os.utime(root)  # the server's time on NFS
+        now = os.stat(root).st_mtime
+        for _, _, names, folder_fd in os.fwalk(root):
+            for name in names:
+                if name.startswith(TEMP_PREFIX):
+                    with suppress(FileNotFoundError):
+                        made = os.stat(name, dir_fd=folder_fd, follow_symlinks=False).st_mtime
+                        if (now - made) * 1000 >= min_age_ms:
+                            os.unlink(name, dir_fd=folder_fd)
+                            swept_count += 1
     except OSError as error:
         raise ReplogError(
             ErrorCode.REPLOG_STORE_REFUSED,
-            f"old temp files could not be swept: {error.strerror}. Check space, owner, mode and mount options of "
-            "this root.",
+            f"old temp files were not removed: {error.strerror}. Check owner, mode and mount options of this root.",
             url=url,
         ) from error
-
-
-def _sweep(root: str, min_age_ms: int) -> int:
-    now_path = f"{root}/{TEMP_PREFIX}{new_id()}"
-    fd = os.open(now_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-    try:
-        now = os.fstat(fd).st_mtime
-    finally:
-        os.close(fd)
-        os.unlink(now_path)
-    swept_count = 0
-    for folder, _, names in os.walk(root):
-        for name in names:
-            if not name.startswith(TEMP_PREFIX):
-                continue
-            with suppress(FileNotFoundError):
-                path = f"{folder}/{name}"
-                if (now - os.stat(path).st_mtime) * 1000 >= min_age_ms:
-                    os.unlink(path)
-                    swept_count += 1
     return swept_count
 
 
@@ -393,21 +466,38 @@ class _NoHardLinksError(OSError):
     """link(2) is refused here for every name."""
 
 
-def _is_linked(temp_path: str) -> bool:
-    """Return whether a link(2) that was answered EEXIST is nevertheless ours."""
+def _is_same_file(folder_fd: int, temp_name: str, name: str) -> bool:
+    """Return whether a link(2) that was answered EEXIST is nevertheless ours.
+
+    The link count is no proof: a backup that makes hard links changes it.
+    """
     try:
-        return os.stat(temp_path).st_nlink == 2
-    except OSError as error:  # swept, or out of reach: nobody knows
+        ours, found = (os.stat(each, dir_fd=folder_fd, follow_symlinks=False) for each in (temp_name, name))
+    except OSError as error:  # the temp file was swept, or the folder is out of reach
         raise _UnconfirmedError(error) from error
+    return (ours.st_ino, ours.st_dev) == (found.st_ino, found.st_dev)
+
+
+def _take_mode(fd: int, above: os.stat_result, bits: int) -> None:
+    """Give a new file or folder the group of the folder above, and those bits of its mode, whatever the umask."""
+    made = os.fstat(fd)
+    mode = stat.S_IMODE(above.st_mode) & bits
+    if made.st_gid != above.st_gid:
+        try:
+            os.fchown(fd, -1, above.st_gid)
+        except OSError:  # not a member: what is meant for that group is not given to this user's own
+            mode &= ~(stat.S_IRWXG | stat.S_ISGID)
+    if stat.S_IMODE(made.st_mode) != mode:
+        with suppress(OSError):  # some network file systems have no modes
+            os.fchmod(fd, mode)
 
 
 def _rebuild(url: str, fsync: bool) -> PosixStore:
     return PosixStore(url, fsync=fsync)
 
 
-def _fsync_folder(path: str) -> None:
-    # Opened each time: a kept descriptor would flush a folder that was renamed away.
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+def _fsync_folder(path_fd: int) -> None:
+    fd = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=path_fd)
     try:
         os.fsync(fd)
     finally:
@@ -443,9 +533,6 @@ def _read_range(fd: int, start: int, size_bytes: int) -> bytes:
 
 
 def _map_range(fd: int, start: int, size_bytes: int) -> Buffer:
-    size_bytes = min(size_bytes, os.fstat(fd).st_size - start)
-    if size_bytes < MAP_SIZE_BYTES_MIN:
-        return _read_range(fd, start, max(0, size_bytes))
     slack = start % mmap.ALLOCATIONGRANULARITY
     mapped = mmap.mmap(fd, size_bytes + slack, access=mmap.ACCESS_READ, offset=start - slack)
     return memoryview(mapped)[slack:]

@@ -9,7 +9,7 @@ from typing import TypeVar
 from spark_replog.backoff import ExponentialBackoff
 from spark_replog.clock import SYSTEM_CLOCK, Clock
 from spark_replog.errors import ErrorCode, OutcomeUnknownError, ReplogError, RetriableError
-from spark_replog.storage.object_store import Buffer, CreateOutcome, ObjectInfo, ObjectStore
+from spark_replog.storage.object_store import Buffer, CreateOutcome, ObjectInfo, ObjectStore, pieces_of
 
 T = TypeVar("T")
 
@@ -17,11 +17,6 @@ BACKOFF_MS = 5.0
 BACKOFF_MS_MAX = 500.0
 _SETTLED = frozenset({ErrorCode.REPLOG_ROOT_STALE, ErrorCode.REPLOG_STORE_REFUSED})
 """A read that failed with one of these fails again at once: waiting out the deadline helps nobody."""
-
-
-def pieces_of(data: Buffer | Sequence[Buffer]) -> Sequence[Buffer]:
-    """Return the body's pieces in order."""
-    return (data,) if isinstance(data, (bytes, bytearray, memoryview)) else data
 
 
 def _size_bytes(pieces: Sequence[Buffer]) -> int:
@@ -172,4 +167,4 @@ class RetryingStore:
         )
 
 
-__all__ = ["RetryingStore", "pieces_of"]
+__all__ = ["RetryingStore"]

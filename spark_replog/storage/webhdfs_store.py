@@ -60,8 +60,8 @@ class WebHdfsStore(FsspecStore):
         try:
             with Apart():
                 if key_prefix.strip("/"):
-                    self.file_system()._call("GETFILESTATUS", path=self._path(""))
-                self.file_system()._call("MKDIRS", method="put", path=self._path(key_prefix))
+                    self.file_system()._call("GETFILESTATUS", path=self._folder_path(""))
+                self.file_system()._call("MKDIRS", method="put", path=self._folder_path(key_prefix))
         except FileNotFoundError as error:
             raise ReplogError(
                 ErrorCode.REPLOG_STORE_REFUSED,
@@ -87,7 +87,7 @@ class WebHdfsStore(FsspecStore):
         try:
             with Apart():
                 # Answers {"boolean": false} for an absent file.
-                self.file_system()._call("DELETE", method="delete", path=self._path(key), recursive="false")
+                self.file_system()._call("DELETE", method="delete", path=self._folder_path(key), recursive="false")
         except ReplogError:
             raise
         except Exception as error:

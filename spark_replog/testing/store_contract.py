@@ -24,7 +24,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from spark_replog.errors import ErrorCode, OutcomeUnknownError, ReplogError
+from spark_replog.errors import CorruptDataError, ErrorCode, OutcomeUnknownError, ReplogError
 from spark_replog.ids import new_id
 from spark_replog.storage.object_store import Buffer, CreateOutcome, ObjectStore
 from spark_replog.storage.retrying_store import RetryingStore
@@ -240,6 +240,19 @@ class ObjectStoreContract:
             assert store.get("vanished/data/000001/a") is None
         else:
             assert store.create("vanished/data/000001/a", b"x") is CREATED
+
+    # Names
+
+    @pytest.mark.parametrize(
+        "key", ["a/../../b", "../b", "/etc/x", "a//b", "a/./b", "a\\b", "a\0b", "a/b\n", "a\x1b[2J", ""]
+    )
+    def test_a_key_that_could_leave_the_root_is_refused(self, store: ObjectStore, key: str) -> None:
+        store.make_folder("a")
+        for call in (lambda: store.get(key), lambda: store.create(key, b"x"), lambda: store.get(key, size_bytes=0)):
+            with pytest.raises(CorruptDataError) as raised:
+                call()
+            assert raised.value.code is ErrorCode.CORRUPT_MESSAGE
+            assert store.url in str(raised.value) and "\x1b" not in str(raised.value)
 
     # Processes
 

@@ -3,11 +3,14 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import subprocess
 import threading
+from pathlib import Path
 
 import pytest
 
 from spark_replog.errors import ErrorCode, OutcomeUnknownError, ReplogError, RetriableError
+from spark_replog.ids import new_id
 from spark_replog.storage import posix_store
 from spark_replog.storage.object_store import CreateOutcome
 from spark_replog.storage.posix_store import PosixStore
@@ -240,6 +243,20 @@ class TestSweep:
         assert (old.exists(), young.exists()) == (False, True)
         assert store.get("j/0") == b"x"
 
+    def test_no_file_is_made_to_sweep_as_a_full_disk_takes_none(self, store, temp_files, monkeypatch):
+        (old,) = temp_files(old=100)
+        real = os.open
+
+        def full(path, flags, *args, **kwargs):
+            if flags & os.O_CREAT:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            return real(path, flags, *args, **kwargs)
+
+        monkeypatch.setattr(os, "open", full)
+        assert posix_store.sweep_temp_files(store.url, 75_000) == 1
+        store.delete("j/0")
+        assert not old.exists()
+
     def test_a_file_from_the_future_makes_no_other_one_old(self, store, root, temp_files):
         (root / "j" / "0").write_bytes(b"x")
         os.utime(root / "j" / "0", (2**32, 2**32))
@@ -253,8 +270,8 @@ class TestErrors:
     def test_lost_answer_of_link_on_nfs_is_success(self, store, monkeypatch):
         real = os.link
 
-        def link(*args):
-            real(*args)
+        def link(*args, **kwargs):
+            real(*args, **kwargs)
             raise FileExistsError(errno.EEXIST, "the retransmission found our own name")
 
         monkeypatch.setattr(os, "link", link)
@@ -312,7 +329,7 @@ class TestErrors:
         (tmp_path / "file").write_bytes(b"")
         store = PosixStore(str(tmp_path / "file" / "root"))
         for call in (lambda: store.make_folder(""), lambda: store.make_folder("a"), lambda: store.create("a", b"x")):
-            with pytest.raises(ReplogError, match="A file stands where a folder must be") as raised:
+            with pytest.raises(ReplogError, match="file has the name of a folder") as raised:
                 call()
             assert refused(raised)
 
@@ -367,6 +384,148 @@ class TestErrors:
         with pytest.raises(ReplogError) as raised:
             store.create("j/0", b"x")
         assert refused(raised)
+
+    def test_a_second_link_made_by_a_backup_does_not_make_a_lost_create_look_won(self, store, root, calls, tmp_path):
+        # cp -al of the whole root, between the write of the temp file and its link.
+        store.create("j/0", b"the other writer's")
+
+        def back_up():
+            for path in (root / "j").glob(".tmp-*"):
+                os.link(path, tmp_path / f"backup-{path.name}")
+
+        calls.before["fsync file"] = back_up
+        assert store.create("j/0", b"ours") is EXISTS
+        assert len(list(tmp_path.glob("backup-*"))) == 1
+        assert store.get("j/0") == b"the other writer's"
+
+    def test_a_full_disk_says_which_and_what_to_type(self, store, root, calls):
+        calls.fail("writev", errno.ENOSPC)
+        with pytest.raises(ReplogError) as raised:
+            store.create("j/0", b"x")
+        assert refused(raised) and f"df -h {root}" in str(raised.value)
+
+
+class TestFullDisk:
+    @pytest.fixture
+    def small(self, tmp_path):
+        """A store on a file system of 1 MiB."""
+        folder = tmp_path / "small"
+        folder.mkdir()
+        mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)], check=False)
+        if mounted.returncode:
+            pytest.skip("mounting a small file system needs root")
+        try:
+            yield PosixStore(str(folder))
+        finally:
+            subprocess.run(["umount", "-l", str(folder)], check=True)
+
+    def test_deletes_and_sweeps_work_on_a_full_disk_and_writes_work_after_them(self, small):
+        small.make_folder("j")
+        (Path(small.url.removeprefix("file://")) / "j" / f"{posix_store.TEMP_PREFIX}left").write_bytes(bytes(300_000))
+        with pytest.raises(ReplogError) as raised:
+            for number in range(100):
+                small.create(f"j/{number}", bytes(100_000))
+        assert refused(raised) and "df -h" in str(raised.value)
+        while True:  # the last block too
+            try:
+                small.create(f"j/{new_id()}", bytes(1))
+            except ReplogError as error:
+                assert error.code is ErrorCode.REPLOG_STORE_REFUSED
+                break
+        assert small.get("j/0", size_bytes=1) == b"\0"
+        small.delete("j/0")
+        assert small.create("j/0", bytes(50_000)) is CREATED
+        assert posix_store.sweep_temp_files(small.url, 0) == 1
+        assert small.create("j/more", bytes(250_000)) is CREATED
+
+
+class TestSymbolicLinks:
+    """A link below the root could lead out of it: nothing is read, written, listed or deleted through one."""
+
+    @pytest.fixture
+    def outside(self, tmp_path, root):
+        outside = tmp_path / "outside"
+        (outside / "g").mkdir(parents=True)
+        (outside / "g" / "secret").write_bytes(b"secret")
+        (root / "j" / "folder").symlink_to(outside)
+        (root / "j" / "file").symlink_to(outside / "g" / "secret")
+        return outside
+
+    @pytest.mark.parametrize(
+        "call",
+        [
+            lambda store: store.get("j/file"),
+            lambda store: store.get("j/folder/g/secret"),
+            lambda store: store.create("j/folder/new", b"x"),
+            lambda store: store.create("j/folder/g/new", b"x", make_parent=True),
+            lambda store: store.create("j/folder/x/new", b"x", make_parent=True),
+            lambda store: store.make_folder("j/folder/x"),
+            lambda store: store.make_folder("j/folder"),
+            lambda store: list(store.list_keys("j/folder/")),
+            lambda store: list(store.list_keys("")),
+            lambda store: store.delete("j/folder/g/secret"),
+        ],
+    )
+    def test_nothing_goes_through_a_link(self, store, outside, call):
+        with pytest.raises(ReplogError, match="symbolic link") as raised:
+            call(store)
+        assert raised.value.code is ErrorCode.REPLOG_STORE_REFUSED and store.url in str(raised.value)
+        assert sorted(path.name for path in outside.rglob("*")) == ["g", "secret"]
+        assert (outside / "g" / "secret").read_bytes() == b"secret"
+
+    def test_a_folder_that_becomes_a_link_between_two_calls_is_noticed(self, store, root, outside):
+        store.create("j/000001/a", b"x", make_parent=True)
+        os.rename(root / "j" / "000001", root / "j" / "000001.away")
+        (root / "j" / "000001").symlink_to(outside)
+        with pytest.raises(ReplogError, match="symbolic link"):
+            store.create("j/000001/b", b"x", make_parent=True)
+        assert not (outside / "b").exists()
+
+    def test_the_root_itself_may_be_a_link(self, root, tmp_path):
+        (tmp_path / "name").symlink_to(root)
+        linked = PosixStore(str(tmp_path / "name"))
+        assert linked.create("j/0", b"x") is CREATED
+        assert PosixStore(str(root)).get("j/0") == b"x"
+
+    def test_a_pipe_in_the_place_of_a_file_does_not_block(self, store, root):
+        os.mkfifo(root / "j" / "pipe")
+        with pytest.raises(RetriableError) as raised:
+            store.get("j/pipe", size_bytes=10)
+        assert raised.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+
+
+class TestModes:
+    """New folders and files have the group and mode of the folder above, whatever the umask."""
+
+    @pytest.fixture(params=[0o000, 0o022, 0o077, 0o027])
+    def umask(self, request):
+        before = os.umask(request.param)
+        yield
+        os.umask(before)
+
+    @pytest.mark.parametrize(
+        ("root_mode", "file_mode"), [(0o755, 0o644), (0o2775, 0o644), (0o3770, 0o640), (0o700, 0o600), (0o750, 0o640)]
+    )
+    def test_mode_comes_from_above(self, store, root, umask, root_mode, file_mode):
+        root.chmod(root_mode)
+        store.make_folder("ledgers/a/data")
+        assert store.create("ledgers/a/data/000001/x", b"x", make_parent=True) is CREATED
+        for folder in ("ledgers", "ledgers/a", "ledgers/a/data", "ledgers/a/data/000001"):
+            assert stat.S_IMODE((root / folder).stat().st_mode) == root_mode
+        assert stat.S_IMODE((root / "ledgers/a/data/000001/x").stat().st_mode) == file_mode
+
+    def test_a_folder_that_exists_keeps_its_mode(self, store, root, umask):
+        (root / "j").chmod(0o2711)
+        store.make_folder("j")
+        store.create("j/0", b"x", make_parent=True)
+        assert stat.S_IMODE((root / "j").stat().st_mode) == 0o2711
+
+    @pytest.mark.skipif(os.getuid() != 0, reason="needs root, to give a folder to another group")
+    def test_group_comes_from_above(self, store, root, umask):
+        os.chown(root, -1, 4321)
+        store.make_folder("ledgers/a")
+        store.create("ledgers/a/0", b"x")
+        assert {path.stat().st_gid for path in (root / "ledgers").rglob("*")} == {4321}
 
 
 class TestVanishedRoot:
