@@ -191,7 +191,7 @@ class ReplicatedLog(Simulation):
         cluster: Any = SimpleNamespace(cluster_ledger=SimpleNamespace(lock=threading.RLock(), state=no_acls))
         clock: Any = SimpleNamespace(now_ms=lambda: int(self._now_ms), monotonic_ms=lambda: int(self._now_ms))
         nothing: Any = None
-        self._services = AppendServices(CoordinatorConfig(), clock, nothing, nothing, cluster)
+        self._services = AppendServices(CoordinatorConfig(), clock, nothing, nothing, cluster, nothing)
 
     def _outage(self) -> None:
         """One root after the other goes and comes back, so that a majority is always there."""
