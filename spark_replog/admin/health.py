@@ -54,6 +54,7 @@ class Finding:
         detail: what is wrong, with the values.
         remedy: the command that helps, or what to do.
         topic: and ``partition``, ``broker_id``: what it is about; None where it is about something else.
+        code: of the error that a look at the root raised.
     """
 
     level: Level
@@ -63,6 +64,7 @@ class Finding:
     topic: str | None = None
     partition: int | None = None
     broker_id: BrokerId | None = None
+    code: ErrorCode | None = None
 
 
 def topic_findings(state: TopicLedgerState, topic_id: TopicId | None = None) -> list[Finding]:
@@ -175,7 +177,7 @@ def _root_finding(look: RootLook) -> list[Finding]:
         fault = _ROOT_FAULTS.get(error.code, Fault.ROOT_AWAY)
         remedy = "bring the root back" if fault is Fault.ROOT_AWAY else "replog store verify"
         remedy += ", or: replog store repair"
-        return [Finding(Level.WARN, fault, f"[{error.code.name}] {error.args[0]}", remedy, broker_id=broker_id)]
+        return [Finding(Level.WARN, fault, str(error.args[0]), remedy, broker_id=broker_id, code=error.code)]
     if free is None or free >= FREE_BYTES_WARN:
         return []
     level = Level.CRITICAL if free < FREE_BYTES_CRITICAL else Level.WARN

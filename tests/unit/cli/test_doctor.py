@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import pytest
@@ -100,7 +101,8 @@ def test_both_variables_are_looked_at():
 
 def java_check(monkeypatch, environ: dict[str, str], *, wheel: Path | None = None) -> doctor.Check:
     monkeypatch.setattr(doctor, "wheel_java", lambda: wheel)
-    return doctor._java(environ, has_spark=True)
+    found = {check.name: check for check in doctor.machine_checks(environ)}
+    return found["java"]
 
 
 def test_no_java(monkeypatch):
@@ -119,16 +121,67 @@ def test_wrong_java_home(tmp_path, monkeypatch):
     assert java_check(monkeypatch, {"PATH": str(good)}).verdict == "ok"
 
 
+def only(monkeypatch, installed):
+    """Let these packages be installed, by version, and no other."""
+
+    def version(name):
+        if name not in installed:
+            raise PackageNotFoundError(name)
+        return installed[name]
+
+    monkeypatch.setattr(doctor, "version", version)
+
+
+@pytest.mark.parametrize("environ", [{"PATH": "/nowhere"}, {"PATH": "/nowhere", "PYSPARK_PYTHON": "no-such-python"}])
+def test_a_machine_without_spark_is_well(monkeypatch, environ):
+    only(monkeypatch, dict.fromkeys(("pyarrow", "numpy", "fsspec", "crc32c", "click"), "9999.0"))
+    assert {check.name: check.verdict for check in doctor.machine_checks(environ)} == dict.fromkeys(
+        ("python", "pyarrow", "numpy", "fsspec", "crc32c", "click", "pyspark"), "ok"
+    )
+
+
+def test_a_clusters_own_spark_is_checked(monkeypatch):
+    only(monkeypatch, dict.fromkeys(("pyarrow", "numpy", "fsspec", "crc32c", "click"), "9999.0"))
+    found = {check.name: check for check in doctor.machine_checks({"PATH": "/nowhere", "SPARK_HOME": "/opt/spark"})}
+    assert found["pyspark"].verdict == "ok"
+    assert "/opt/spark" in found["pyspark"].detail
+    assert found["java"].verdict in ("warn", "critical")
+    assert "worker python (PYSPARK_PYTHON)" in found
+
+
+def test_env_prints_what_a_shell_evaluates(replog, monkeypatch, tmp_path):
+    answer = replog("doctor", "--env")
+    assert answer.exit_code == 0
+    assert f"export PYSPARK_PYTHON={sys.executable}" in answer.out.splitlines()
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.setenv("JAVA_HOME", "/nowhere")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    (item,) = replog("doctor", "--env", "-f", "json").items
+    assert set(item["environment"]) == {"JAVA_HOME", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"}
+    assert Path(item["environment"]["JAVA_HOME"], "bin", "java").is_file()
+    monkeypatch.setattr("spark_replog.cli.java.wheel_java", lambda: None)
+    answer = replog("doctor", "--env", "-f", "json")
+    assert (answer.exit_code, answer.items[0]["error"]) == (1, "REPLOG_ENVIRONMENT")
+
+
 def test_package_that_is_missing_or_old(monkeypatch):
-    assert doctor._package("no-such-package", 1).verdict == "critical"
-    monkeypatch.setattr(doctor, "version", lambda name: "3.5.1")
-    assert doctor._pyspark().verdict == "critical"
+    installed = {"pyspark": "3.5.1", "numpy": "2.0", "pyarrow": "3.0"}
+    only(monkeypatch, installed)
+    verdicts = {check.name: check.verdict for check in doctor.machine_checks({"PATH": "/nowhere"})}
+    assert [verdicts[name] for name in ("pyspark", "numpy", "pyarrow", "click")] == [
+        "critical",
+        "ok",
+        "critical",
+        "critical",
+    ]
 
 
-def test_store_that_is_not_there(tmp_path):
-    (check,) = doctor.store_checks(str(tmp_path / "nothing"), {})
-    assert check.verdict == "critical"
-    assert "REPLOG_STORE_NOT_INITIALISED" in check.detail
+def test_store_that_is_not_there(tmp_path, replog):
+    answer = replog("-s", tmp_path / "nothing", "doctor", "-f", "json")
+    (check,) = [item for item in answer.items if item["check"] == "store"]
+    assert (answer.exit_code, check["verdict"]) == (4, "critical")
+    assert "REPLOG_STORE_NOT_INITIALISED" in check["detail"]
+    assert "replog explain REPLOG_STORE_NOT_INITIALISED" in check["remedy"]
 
 
 def test_a_remedy_can_be_typed_where_this_python_lies_under_a_name_with_spaces(monkeypatch, environ):

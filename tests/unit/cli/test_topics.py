@@ -176,7 +176,7 @@ def test_store_info_with_a_root_away_and_a_majority_away(store, replog):
     assert [broker["state"] for broker in item["brokers"]] == ["ok", "ok", "ok"]
     (store / "broker-1").rename(store / "broker-1.away")
     answer = replog("-s", store, "store", "info", "-f", "json")
-    assert answer.exit_code == 1
+    assert answer.exit_code == 3
     assert [broker["state"] for broker in answer.items[0]["brokers"]] == ["ok", "REPLOG_ROOT_STALE", "ok"]
     assert replog("-s", store, "topic", "list", "-f", "json").items[0]["topic"] == "orders"
     (store / "broker-2").rename(store / "broker-2.away")
@@ -189,11 +189,11 @@ def test_store_info_names_a_root_whose_journals_are_gone(store, replog):
     replog("-s", store, "topic", "create", "orders")
     shutil.rmtree(store / "broker-1" / "ledgers")
     answer = replog("-s", store, "store", "info", "-f", "json")
-    assert answer.exit_code == 1
+    assert answer.exit_code == 3
     assert [broker["state"] for broker in answer.items[0]["brokers"]] == ["ok", "REPLOG_ROOT_STALE", "ok"]
     assert "store repair --rebuild 1" in answer.items[0]["brokers"][1]["detail"]
     found = {item["check"]: item["verdict"] for item in replog("-s", store, "doctor", "-f", "json").items}
-    assert [found[f"root {broker}"] for broker in range(3)] == ["ok", "critical", "ok"]
+    assert [found[f"root {broker}"] for broker in range(3)] == ["ok", "warn", "ok"]
 
 
 def test_store_that_was_never_made(tmp_path, replog):
@@ -205,17 +205,3 @@ def test_store_that_was_never_made(tmp_path, replog):
 def test_store_from_the_environment(store, replog, monkeypatch):
     monkeypatch.setenv("REPLOG_STORE", str(store))
     assert replog("topic", "list").exit_code == 0
-
-
-def test_doctor_probes_each_root(store, replog, monkeypatch):
-    answer = replog("-s", store, "doctor", "-f", "json")
-    found = {item["check"]: item["verdict"] for item in answer.items}
-    assert [found[f"root {broker}"] for broker in range(3)] == ["ok", "ok", "ok"]
-    (store / "broker-0").rename(store / "broker-0.away")
-    answer = replog("-s", store, "doctor", "-f", "json")
-    found = {item["check"]: item["verdict"] for item in answer.items}
-    assert found["root 0"] == "critical"
-    assert answer.exit_code == 4
-    text = replog("-s", store, "doctor")
-    assert "CRITICAL  root 0" in text.out
-    assert "->" in text.out
