@@ -227,6 +227,6 @@ def _translated() -> Iterator[None]:
     try:
         yield
     except RetriableError as error:
-        if error.code is ErrorCode.REPLOG_NO_QUORUM:
+        if error.code in (ErrorCode.REPLOG_NO_QUORUM, ErrorCode.REPLOG_LEDGER_BUSY):
             raise _not_available(str(error)) from error
         raise

@@ -22,6 +22,7 @@ from spark_replog.ledger.proposer import Proposal, Proposer
 from spark_replog.ledger.reader import DecidedPrefix
 from spark_replog.ledger.record import (
     NONCE_SIZE_BYTES,
+    ZERO_EPOCH,
     JournalRecord,
     RecordKind,
     decode_record,
@@ -43,6 +44,8 @@ from spark_replog.ledger.types import LedgerSettings
 
 READ_LIMIT = 64
 REREAD_MS = 5.0
+RIVAL_MS = 2000.0
+"""How long a process that claimed counts as one that takes part in the contention."""
 STREAK_MIN = 2
 """So many entries of its own in a row let an owner skip the look at the journals before the next one."""
 
@@ -53,6 +56,8 @@ class Phase(Enum):
     IDLE = "idle"
     SYNC = "sync"
     """Reading until a majority's journals are known to their ends."""
+    YIELD = "yield"
+    """Another process claimed and has not appended yet: it gets time to finish, then SYNC."""
     CLAIM = "claim"
     READY = "ready"
     """The fold is the newest there is: the caller calls `propose` or `finish`."""
@@ -78,7 +83,8 @@ class LedgerCore:
         is_tail_unclear: the last read goal ended with a tail that nobody could judge.
         fatal: an error that ends this ledger in this process.
         settled: of the last own value: (index, whether it was decided there); read and set to None.
-        claims: claims begun; entries: own values decided; rounds: rounds of creates.
+        claims: claims begun; entries: own values decided; rounds: rounds of creates; turns_lost: own claims
+            that another process's claim ended.
     """
 
     def __init__(
@@ -96,7 +102,7 @@ class LedgerCore:
         self.is_tail_unclear = False
         self.fatal: ReplogError | None = None
         self.settled: tuple[int, bool] | None = None
-        self.claims = self.entries = self.rounds = 0
+        self.claims = self.entries = self.rounds = self.turns_lost = 0
         self._root_names = root_names
         self._settings = settings
         self._rng = rng
@@ -106,8 +112,13 @@ class LedgerCore:
         self._user: Proposal | None = None
         self._is_user_sent = False
         self._streak = 0
-        self._duels = 0
         self._claim_at_ms = 0.0
+        self._rival = ZERO_EPOCH
+        self._rival_until_ms = 0.0
+        self._rivals: dict[bytes, float] = {}
+        self._was_synced = False
+        self._yields = 0
+        self._operation_ms = 0.0
         self._goal_start_ms = 0.0
         self._majority_at_ms: float | None = None
         self._reread_at_ms: float | None = None
@@ -155,14 +166,14 @@ class LedgerCore:
         """Return whether the last own value was sent and its fate is not known."""
         return self._user is not None and self._is_user_sent
 
-    def missing_roots(self) -> list[int]:
-        """Return the roots that do not answer now: failed, or busy for longer than this goal."""
+    def missing_roots(self, now_ms: float) -> list[int]:
+        """Return the roots that do not answer: failed, never verified, or busy with one operation for too long."""
         return [
             index
             for index, state in enumerate(self.roots)
             if state.error is not None
             or not state.is_verified
-            or (state.busy is not None and state.busy_goal <= self._goal)
+            or (state.busy is not None and now_ms - state.busy_since_ms >= self._settings.quorum_timeout_ms / 2)
         ]
 
     def wake_at_ms(self) -> float | None:
@@ -173,8 +184,8 @@ class LedgerCore:
         self._goal += 1
         self._is_write = is_write
         self._goal_start_ms = now_ms
-        self._duels = 0
         self._reread_ms = REREAD_MS
+        self._yields = 0
         self.is_tail_unclear = False
 
     def _enter(self, phase: Phase) -> None:
@@ -193,7 +204,7 @@ class LedgerCore:
         """Move on by what is known and what time it is; return the operations to run now."""
         self._wake_at_ms = None
         self.advance(now_ms)
-        if self.phase in (Phase.IDLE, Phase.READY, Phase.DONE):
+        if self.phase in (Phase.IDLE, Phase.YIELD, Phase.READY, Phase.DONE):
             return []
         found = []
         for root, state in enumerate(self.roots):
@@ -203,6 +214,7 @@ class LedgerCore:
             if operation is not None:
                 state.busy = operation
                 state.busy_goal = self._goal
+                state.busy_since_ms = now_ms
                 state.busy_named = self.prefix.named[root]
                 found.append(operation)
         return found
@@ -254,6 +266,7 @@ class LedgerCore:
         if state.busy is not operation:
             return
         state.busy = None
+        self._operation_ms += (now_ms - state.busy_since_ms - self._operation_ms) / 8
         if completion.status in (Status.FAILED, Status.UNKNOWN):
             self._fail(state, completion.error, now_ms)
         elif isinstance(operation, Check):
@@ -337,15 +350,14 @@ class LedgerCore:
                 user.is_confirmed = True
         elif proposer.is_single:
             self._streak = 0
+        if not is_own and self._was_synced and record.kind is RecordKind.CLAIM:
+            self._rivals[record.epoch.incarnation] = now_ms
         if proposer.epoch is not None and record.epoch > proposer.epoch:
             proposer.depose()
+            self.turns_lost += 1
             self._streak = 0
             if self.phase in (Phase.CLAIM, Phase.LEAD):
-                settings = self._settings
-                limit = min(settings.claim_backoff_max_ms, settings.claim_backoff_ms << min(self._duels, 10))
-                self._duels += 1
-                self._claim_at_ms = now_ms + self._rng.random() * limit
-                self._enter_sync()
+                self._yield(now_ms)
 
     def _settle(self) -> None:
         """Once the index of the last own value is decided, say whether with that value."""
@@ -370,6 +382,8 @@ class LedgerCore:
             before = self.phase
             if before is Phase.SYNC:
                 self._advance_sync(now_ms)
+            elif before is Phase.YIELD:
+                self._advance_yield(now_ms)
             elif before is Phase.CLAIM:
                 self._advance_claim(now_ms)
             elif before is Phase.LEAD:
@@ -385,6 +399,7 @@ class LedgerCore:
             missing |= self._doubted_roots(missing)
             if self._is_minority(missing):
                 return
+        self._was_synced = True
         is_ambiguous = self.prefix.is_ambiguous(missing)
         if self._is_write:
             claims = is_ambiguous and not self.proposer.is_single
@@ -442,6 +457,38 @@ class LedgerCore:
             self._wake(self._reread_at_ms)
         self._wake(self._goal_start_ms + self._settings.tail_retry_ms)
 
+    def _is_rival_at_work(self, now_ms: float) -> bool:
+        """Return whether the newest claim is another process's, has led to no entry yet, and is not given up.
+
+        Two that claim over each other's heads would both pay for it and neither append. Liveness only: a claim
+        of a process that died holds the others up for a few operations' time.
+        """
+        rival = self.prefix.promised()
+        if rival == ZERO_EPOCH or rival <= self.prefix.last_epoch or rival.incarnation == self.proposer.incarnation:
+            return False
+        if rival != self._rival:
+            self._rival = rival
+            self._rival_until_ms = now_ms + 4 * self._turn_ms(now_ms)
+        return now_ms < self._rival_until_ms
+
+    def _turn_ms(self, now_ms: float) -> float:
+        """Return how long to leave a ledger to the others: by their number, and by what an operation takes here."""
+        self._rivals = {each: at_ms for each, at_ms in self._rivals.items() if now_ms - at_ms < RIVAL_MS}
+        settings = self._settings
+        unit_ms = max(settings.claim_backoff_ms, 2 * self._operation_ms)
+        return min(settings.claim_backoff_max_ms, unit_ms * max(1, min(len(self._rivals), 1 << self._yields)))
+
+    def _yield(self, now_ms: float) -> None:
+        self._claim_at_ms = now_ms + self._turn_ms(now_ms) * (0.5 + self._rng.random())
+        self._yields += 1
+        self._enter(Phase.YIELD)
+
+    def _advance_yield(self, now_ms: float) -> None:
+        if now_ms < self._claim_at_ms:
+            self._wake(self._claim_at_ms)
+        else:
+            self._enter_sync()
+
     def _advance_claim(self, now_ms: float) -> None:
         proposer = self.proposer
         if proposer.is_leading:
@@ -451,8 +498,8 @@ class LedgerCore:
                 return
             proposer.depose()
         if proposer.epoch is None:
-            if now_ms < self._claim_at_ms:
-                self._wake(self._claim_at_ms)
+            if self._is_rival_at_work(now_ms):
+                self._yield(now_ms)
                 return
             proposer.start_claim()
             self._streak = 0

@@ -125,7 +125,8 @@ class Ledger(Generic[S]):
             The state; it never goes back within a process.
 
         Raises:
-            RetriableError: REPLOG_NO_QUORUM: fewer than a majority of the metadata roots answered.
+            RetriableError: REPLOG_NO_QUORUM: fewer than a majority of the metadata roots answered;
+                REPLOG_LEDGER_BUSY: they answered too slowly.
             CorruptDataError: CORRUPT_MESSAGE: damaged records where no majority is left without them.
             UnsupportedFormatError: UNSUPPORTED_VERSION: a newer release writes this ledger.
         """
@@ -150,7 +151,7 @@ class Ledger(Generic[S]):
                 patience_ms = self._heard_ms + self._settings.quorum_timeout_ms
                 rest_ms = max(deadline_ms, patience_ms) - self._now_ms()
                 if rest_ms <= 0:
-                    raise self._no_quorum()
+                    raise self._not_decided()
                 self._turn.wait(rest_ms / 1000.0)
             if self._refresh_done >= ticket:
                 return  # another caller's refresh began after this call and has ended
@@ -178,7 +179,7 @@ class Ledger(Generic[S]):
                 learned, self._heard_ms = core.prefix.learned_count(), self._now_ms()
             elif not is_in_time:
                 if self._io.learned_ms <= self._heard_ms:
-                    raise self._no_quorum()
+                    raise self._not_decided()
                 self._heard_ms = self._io.learned_ms  # a read of many records is under way
         if core.is_tail_unclear:
             self._log_unclear("the tail")
@@ -186,12 +187,12 @@ class Ledger(Generic[S]):
     def _log_unclear(self, what: str) -> None:
         _LOG.warning(
             "[%s] ledger %s: too few metadata roots answer to tell whether %s is decided; "
-            "going on with the %d entries that are. Not answering: %s.",
+            "going on with the %d entries that are. %s",
             ErrorCode.REPLOG_TAIL_UNDECIDED.name,
             self.ledger_id,
             what,
             self._core.prefix.length,
-            self._missing_names(),
+            self._delay_reason(),
         )
 
     # -- appending --------------------------------------------------------------------------------
@@ -212,11 +213,12 @@ class Ledger(Generic[S]):
         Raises:
             OutcomeUnknownError: REPLOG_COMMIT_OUTCOME_UNKNOWN: sent, and no majority answered; it may
                 still be decided. A replay finds it by its identity.
-            RetriableError: REPLOG_NO_QUORUM: no majority, and the command was never sent.
+            RetriableError: REPLOG_NO_QUORUM, REPLOG_LEDGER_BUSY: no majority answered, or other writers took every
+                turn; the command was never sent.
             ReplogError: RECORD_LIST_TOO_LARGE: the command is above `command_size_bytes_max`; nothing was decided.
             ReplogError: what `refresh` raises.
         """
-        request = Request(propose, self._now_ms() + timeout_ms)
+        request = Request(propose, self._now_ms(), timeout_ms, self._core.turns_lost)
         with self._turn:
             self._waiting.append(request)
             while self._is_driven and not request.is_done:
@@ -260,7 +262,7 @@ class Ledger(Generic[S]):
                 ErrorCode.INVALID_REQUEST, "This process opened the ledger read-only. Open it for writing."
             )
         core.begin_write(self._now_ms())
-        tell_ms = self._now_ms() + SILENT_WAIT_MS
+        log_at_ms = self._now_ms() + SILENT_WAIT_MS
         while not request.is_done:
             if core.phase is Phase.READY:
                 if not self._propose():
@@ -270,10 +272,9 @@ class Ledger(Generic[S]):
                 core.begin_write(self._now_ms())
             if not self._step(request.deadline_ms):
                 self._expire(request, is_driver=True)
-            elif self._now_ms() >= tell_ms and core.missing_roots():
-                tell_ms = request.deadline_ms
-                _LOG.warning("a write waits for a majority of the metadata roots. Not answering: %s.",
-                             self._missing_names())  # fmt: skip
+            elif self._now_ms() >= log_at_ms:
+                log_at_ms = request.deadline_ms
+                _LOG.warning("A write to ledger %s waits. %s", self.ledger_id, self._delay_reason(request))
         if core.phase is not Phase.DONE:
             self._wait_grace()
 
@@ -346,12 +347,12 @@ class Ledger(Generic[S]):
                 return
             if request in self._waiting and request not in self._sent:
                 self._waiting.remove(request)
-                request.error = self._no_quorum()
+                request.error = self._not_decided(request)
             elif is_driver and not self._core.is_user_open():
-                request.error = self._no_quorum()
+                request.error = self._not_decided(request)
             else:
                 # Seen from a thread that does not drive, a command in the driver's hands may just be sent.
-                request.error = self._outcome_unknown()
+                request.error = self._outcome_unknown(request)
 
     # -- driving the core -------------------------------------------------------------------------
 
@@ -456,29 +457,50 @@ class Ledger(Generic[S]):
             ledger_id=self.ledger_id,
         )
 
-    def _missing_names(self) -> str:
+    def _missing_names(self) -> list[str]:
         parts = []
-        for root in self._core.missing_roots():
+        for root in self._core.missing_roots(self._now_ms()):
             error = self._core.roots[root].error
             parts.append(self._names[root] if error is None else f"{self._names[root]}: {error}")
-        return "; ".join(parts) or "none"
+        return parts
 
-    def _no_quorum(self) -> ReplogError:
+    def _delay_reason(self, request: Request | None = None) -> str:
+        """Return why a call waits: the roots that do not answer, or that others write."""
+        missing = self._missing_names()
+        if missing:
+            return f"Not answering: {'; '.join(missing)}."
+        lost = 0 if request is None else self._core.turns_lost - request.turns_lost
+        if lost > 0:
+            return f"All metadata roots answer; other writers took the ledger over {lost} times meanwhile."
+        return "All metadata roots answer, but slowly, or this process gets too little CPU time."
+
+    def _not_decided(self, request: Request | None = None) -> ReplogError:
+        """Return the error of a call whose time is over and that has changed nothing."""
         for state in self._core.roots:
             if isinstance(state.error, CorruptDataError):
                 return state.error
+        needed, count = self._core.prefix.majority, len(self._roots)
+        reason = self._delay_reason(request)
+        if count - len(self._missing_names()) >= needed:
+            waited_ms = self._settings.quorum_timeout_ms if request is None else request.timeout_ms
+            return RetriableError(
+                ErrorCode.REPLOG_LEDGER_BUSY,
+                f"The ledger gave no answer within {waited_ms} ms; nothing was decided. {reason} Repeat the call. If "
+                "this happens often, let fewer processes write to this ledger, or raise delivery.timeout.ms.",
+                ledger_id=self.ledger_id,
+            )
         return RetriableError(
             ErrorCode.REPLOG_NO_QUORUM,
-            f"Fewer than {self._core.prefix.majority} of {len(self._roots)} metadata roots answer; nothing "
-            f"was decided. Not answering: {self._missing_names()}. Bring a root back and repeat the call.",
+            f"Fewer than {needed} of {count} metadata roots answer; nothing was decided. {reason} "
+            "Bring a root back and repeat the call.",
             ledger_id=self.ledger_id,
         )
 
-    def _outcome_unknown(self) -> ReplogError:
+    def _outcome_unknown(self, request: Request) -> ReplogError:
         return OutcomeUnknownError(
             ErrorCode.REPLOG_COMMIT_OUTCOME_UNKNOWN,
-            f"The entry was sent, and fewer than {self._core.prefix.majority} of {len(self._roots)} metadata "
-            f"roots confirmed it in time. Not answering: {self._missing_names()}. Repeat the same call: if "
+            f"The entry was sent, and fewer than {self._core.prefix.majority} of {len(self._roots)} metadata roots "
+            f"confirmed it within {request.timeout_ms} ms. {self._delay_reason(request)} Repeat the same call: if "
             "the entry was decided, its identity is found.",
             ledger_id=self.ledger_id,
         )

@@ -71,8 +71,7 @@ class Proposer:
 
     def start_claim(self) -> None:
         """Take a higher epoch than any seen or used; only without one."""
-        seen = max(view.promised.round for view in self.prefix.views)
-        self._round = max(seen, self._round) + self._round_step
+        self._round = max(self.prefix.promised().round, self._round) + self._round_step
         self.epoch = Epoch(self._round, self.incarnation)
 
     def depose(self) -> None:

@@ -79,9 +79,10 @@ class JournalView:
 class Vote:
     """One value proposed for one index under one epoch, and the roots that were seen to hold it."""
 
-    __slots__ = ("entry_hash", "payload", "roots")
+    __slots__ = ("entry_hash", "epoch", "payload", "roots")
 
-    def __init__(self, hash_: bytes, payload: bytes) -> None:
+    def __init__(self, epoch: Epoch, hash_: bytes, payload: bytes) -> None:
+        self.epoch = epoch
         self.entry_hash = hash_
         self.payload = payload
         self.roots = 0
@@ -99,6 +100,7 @@ class DecidedPrefix:
         hashes: entry hash per decided index.
         payloads: value per decided index, as long as one is not folded or some root misses it (a root
             that was away is backfilled from here); the last one always.
+        last_epoch: under which the last decided entry was seen to be decided.
         named: per root the highest position that records elsewhere say it holds.
     """
 
@@ -109,6 +111,7 @@ class DecidedPrefix:
         self.payloads: dict[int, bytes] = {}
         self.named = [NO_INDEX] * root_count
         self.tail_index = NO_INDEX
+        self.last_epoch: Epoch = ZERO_EPOCH
         self._votes: dict[int, dict[Epoch, Vote]] = {}
         self._vouched: dict[int, Vote] = {}
         self._released = 0
@@ -123,6 +126,10 @@ class DecidedPrefix:
     def learned_count(self) -> int:
         """Return how many records were learned, over all roots."""
         return sum(view.next_position for view in self.views)
+
+    def promised(self) -> Epoch:
+        """Return the highest epoch in any journal."""
+        return max(view.promised for view in self.views)
 
     def previous_hash(self, index: int) -> bytes:
         """Return the hash that ENTRY(index) chains to."""
@@ -158,7 +165,7 @@ class DecidedPrefix:
         votes = self._votes.setdefault(record.index, {})
         vote = votes.get(record.epoch)
         if vote is None:
-            vote = votes[record.epoch] = Vote(record.entry_hash, record.payload)
+            vote = votes[record.epoch] = Vote(record.epoch, record.entry_hash, record.payload)
         elif vote.entry_hash != record.entry_hash:
             raise CorruptDataError(
                 ErrorCode.CORRUPT_MESSAGE,
@@ -207,6 +214,7 @@ class DecidedPrefix:
                 index=index,
             )
         self.hashes.append(vote.entry_hash)
+        self.last_epoch = vote.epoch
         self.payloads[index] = vote.payload
         self._votes.pop(index - 1, None)
         self._vouched.pop(index, None)

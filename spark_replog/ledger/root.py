@@ -109,6 +109,7 @@ class RootState:
         "busy",
         "busy_goal",
         "busy_named",
+        "busy_since_ms",
         "checked_goal",
         "error",
         "failures",
@@ -126,6 +127,7 @@ class RootState:
     def __init__(self) -> None:
         self.busy: Operation | None = None
         self.busy_goal = 0
+        self.busy_since_ms = 0.0
         self.busy_named = NO_INDEX
         self.checked_goal = 0
         self.error: Exception | None = None

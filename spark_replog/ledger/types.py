@@ -49,8 +49,8 @@ class LedgerSettings:
         tail_retry_ms: how long a tail that cannot be judged is read again before a process
             that may write claims, and a read-only one answers its floor.
         quorum_timeout_ms: how long a refresh waits while no majority answers and no record arrives.
-        claim_backoff_ms: first upper bound of the random wait after being deposed in a duel.
-        claim_backoff_max_ms: its largest.
+        claim_backoff_ms: shortest mean time for which a process leaves the ledger to one other that claimed it.
+        claim_backoff_max_ms: the longest, however slow the roots and however many the others.
         root_retry_ms: first wait before a root that failed is tried again.
         root_retry_max_ms: its largest.
         entry_size_bytes_max: group commit stops adding commands here.
@@ -62,7 +62,7 @@ class LedgerSettings:
     grace_ms: int = 20
     tail_retry_ms: int = 1000
     quorum_timeout_ms: int = 3000
-    claim_backoff_ms: int = 10
+    claim_backoff_ms: int = 5
     claim_backoff_max_ms: int = 500
     root_retry_ms: int = 20
     root_retry_max_ms: int = 250
@@ -117,15 +117,28 @@ class Request:
     """One caller's append.
 
     Attributes:
+        deadline_ms: when the caller gets an error, `timeout_ms` after its call.
+        turns_lost: the core's count at the call.
         command_no: which command of the ENTRY in flight answers the caller.
         command_count: how many are the caller's, the last of them that one.
     """
 
-    __slots__ = ("command_count", "command_no", "deadline_ms", "error", "outcome", "propose")
+    __slots__ = (
+        "command_count",
+        "command_no",
+        "deadline_ms",
+        "error",
+        "outcome",
+        "propose",
+        "timeout_ms",
+        "turns_lost",
+    )
 
-    def __init__(self, propose: Callable[[Any], Proposal], deadline_ms: float) -> None:
+    def __init__(self, propose: Callable[[Any], Proposal], now_ms: float, timeout_ms: int, turns_lost: int) -> None:
         self.propose = propose
-        self.deadline_ms = deadline_ms
+        self.deadline_ms = now_ms + timeout_ms
+        self.timeout_ms = timeout_ms
+        self.turns_lost = turns_lost
         self.command_no = 0
         self.command_count = 0
         self.outcome: AppendOutcome | None = None

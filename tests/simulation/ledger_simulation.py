@@ -11,7 +11,7 @@ from __future__ import annotations
 import heapq
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from spark_replog.errors import ErrorCode, RetriableError
 from spark_replog.ledger.core import LedgerCore, Phase
@@ -31,6 +31,8 @@ _SETTINGS = LedgerSettings(
     root_retry_ms=5,
     root_retry_max_ms=50,
 )
+_IMPATIENT = replace(_SETTINGS, claim_backoff_max_ms=2)
+"""Of a process that claims over the others' heads: legal at any time, and what makes schedules nasty."""
 _READ_ONLY = LedgerSettings(grace_ms=8, tail_retry_ms=60, root_retry_ms=5, root_retry_max_ms=50, read_only=True)
 
 
@@ -195,6 +197,8 @@ class Simulation:
         self._incarnations += 1
         incarnation = self._incarnations.to_bytes(16, "big")
         settings = _READ_ONLY if is_reader and self._rng.random() < 0.7 else _SETTINGS
+        if settings is _SETTINGS and self._rng.random() < 0.7:
+            settings = _IMPATIENT
         core = self._parts.make_core(self._names, _GENESIS, incarnation, settings, self._rng)
         process = Process(name, core, todo, is_reader=is_reader)
         self.report.trace.append((self._now_ms, "starts", name))

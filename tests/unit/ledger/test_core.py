@@ -83,3 +83,13 @@ def test_a_root_that_fails_is_tried_less_and_less_often_up_to_a_bound():
     for wait_ms, bound_ms in zip(waits_ms, [20, 40, 80, 160, *[250] * 996], strict=True):
         assert bound_ms / 2 <= wait_ms <= bound_ms
     assert len(set(waits_ms[4:])) > 900  # two processes that failed together part
+
+
+def test_a_root_that_was_asked_just_now_is_not_reported_as_missing():
+    core = LedgerCore(["root 0"], genesis_hash("l"), b"i" * 16, LedgerSettings(), random.Random(1))
+    core.begin_read(0.0)
+    (check,) = core.poll(0.0)
+    core.complete(Completion(check, Status.DONE), 1.0)
+    assert core.poll(1.0) != []
+    assert core.missing_roots(100.0) == []
+    assert core.missing_roots(60_000.0) == [0]
