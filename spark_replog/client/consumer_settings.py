@@ -11,8 +11,8 @@ from spark_replog.client.deserializers import load_class, make_deserializer
 from spark_replog.config import (
     ConsumerConfig,
     CoordinatorConfig,
+    given_settings,
     keys_of,
-    name_of_keyword,
     normalise_key,
     read_consumer_config,
     read_coordinator_config,
@@ -53,8 +53,7 @@ class ConsumerSettings:
         Raises:
             InvalidConfigError: REPLOG_UNKNOWN_OPTION, REPLOG_INVALID_OPTION, REPLOG_CONFLICTING_OPTIONS.
         """
-        named = {name_of_keyword(name): value for name, value in keywords.items()}
-        options = {name: value for each in (given, named) for name, value in each.items() if value is not None}
+        options = given_settings(given, keywords, "consumer", "coordinator", keyword_wins=True)
         if group is not None:
             options["group.id"] = group
         hooks = {name: options.pop(name, None) for name in _DESERIALIZERS}

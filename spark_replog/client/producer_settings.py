@@ -10,9 +10,8 @@ from typing import Any
 from spark_replog.config import (
     CoordinatorConfig,
     ProducerConfig,
+    given_settings,
     keys_of,
-    name_of_keyword,
-    normalise_key,
     read_group,
     storage_options,
     unknown_option_error,
@@ -58,7 +57,7 @@ class ProducerSettings:
             InvalidConfigError: REPLOG_UNKNOWN_OPTION for a name that is not known, or that has no
                 meaning here, with the reason; REPLOG_INVALID_OPTION; REPLOG_CONFLICTING_OPTIONS.
         """
-        given = _merged(config or {}, keywords)
+        given = given_settings(config or {}, keywords, *_GROUPS)
         objects = {name: value for name, value in given.items() if name in _OBJECT_KEYS and not isinstance(value, str)}
         plain = {name: value for name, value in given.items() if name not in objects}
         _check_names(given)
@@ -72,21 +71,6 @@ class ProducerSettings:
             objects=objects,
             is_idempotent=client.check_idempotence(producer.acks, producer.retries, producer.max_in_flight),
         )
-
-
-def _merged(config: Mapping[str, object], keywords: Mapping[str, object]) -> dict[str, object]:
-    dotted = {key.name.replace(".", "_"): key.name for key in keys_of(*_GROUPS)}
-    given: dict[str, object] = {}
-    for name, value in config.items():
-        given[normalise_key(name)] = value
-    for keyword, value in keywords.items():
-        name = dotted.get(keyword) or name_of_keyword(keyword)
-        if name in given:
-            raise InvalidConfigError(
-                ErrorCode.REPLOG_CONFLICTING_OPTIONS, f"'{name}' is given twice, as '{keyword}' too. Give it once."
-            )
-        given[name] = value
-    return {name: value for name, value in given.items() if value is not None}
 
 
 def _check_names(given: Mapping[str, object]) -> None:

@@ -12,6 +12,7 @@ from spark_replog.config.coordinator import CoordinatorConfig
 from spark_replog.config.key import KEY_PREFIX, STORAGE_PREFIX, ConfigGroup, ConfigKey, name_of_keyword, normalise_key
 from spark_replog.config.producer import ProducerConfig
 from spark_replog.config.reading import (
+    given_settings,
     parse_value,
     read_consumer_config,
     read_coordinator_config,
@@ -40,6 +41,7 @@ __all__ = [
     "ProducerConfig",
     "TaskHooks",
     "TopicConfig",
+    "given_settings",
     "read_consumer_config",
     "read_coordinator_config",
     "keys_of",

@@ -9,7 +9,7 @@ from typing import Any
 
 from spark_replog.config.consumer import ConsumerConfig, refusal_of
 from spark_replog.config.coordinator import CoordinatorConfig
-from spark_replog.config.key import STORAGE_PREFIX, ConfigGroup, ConfigKey, normalise_key
+from spark_replog.config.key import STORAGE_PREFIX, ConfigGroup, ConfigKey, name_of_keyword, normalise_key
 from spark_replog.config.producer import ProducerConfig
 from spark_replog.config.registry import keys_of
 from spark_replog.config.topic import TopicConfig
@@ -59,6 +59,34 @@ def read_consumer_config(options: Mapping[str, object]) -> ConsumerConfig:
         if reason is not None:
             raise InvalidConfigError(ErrorCode.REPLOG_UNKNOWN_OPTION, f"option '{given}' has no meaning here. {reason}")
     return ConsumerConfig(**read_group("consumer", options, beside=("coordinator", "storage")))
+
+
+def given_settings(
+    config: Mapping[str, object], keywords: Mapping[str, object], *groups: ConfigGroup, keyword_wins: bool = False
+) -> dict[str, object]:
+    """Return what the user of a plain client gave, by dotted name. None means not set, however it is given.
+
+    Args:
+        config: dotted names, in any case and with or without ``kafka.``.
+        keywords: the same settings with ``_`` for ``.``.
+        groups: whose keys a keyword may name.
+        keyword_wins: a keyword replaces the same setting of ``config``; otherwise both together are refused.
+
+    Raises:
+        InvalidConfigError: REPLOG_CONFLICTING_OPTIONS: a setting is given twice.
+    """
+    dotted = {key.name.replace(".", "_"): key.name for key in keys_of(*groups)}
+    given = {normalise_key(name): value for name, value in config.items() if value is not None}
+    for keyword, value in keywords.items():
+        name = dotted.get(keyword) or name_of_keyword(keyword)
+        if value is None:
+            continue
+        if name in given and not keyword_wins:
+            raise InvalidConfigError(
+                ErrorCode.REPLOG_CONFLICTING_OPTIONS, f"'{name}' is given twice, as '{keyword}' too. Give it once."
+            )
+        given[name] = value
+    return given
 
 
 def read_topic_config(config: Mapping[str, object]) -> TopicConfig:

@@ -90,6 +90,7 @@ class RecordAccumulator:
         self._nodes: dict[Destination, Node] = {}
         self._incomplete: dict[ProducerBatch, None] = {}
         self._flush_count = 0
+        self._drain_count = 0
         self._is_closed = False
 
     def queue(self, topic_partition: TopicPartition) -> PartitionQueue:
@@ -227,6 +228,9 @@ class RecordAccumulator:
         ``max.request.size`` bytes in the node), ``linger.ms``, somebody waits for memory, close, or
         a flush. Where requests are filled, memory pressure makes only the largest node ready, and
         only once no request in flight would give memory back: few objects and no crumbs.
+
+        Destinations come in the order of their last drains, the longest ago first, so that those that share
+        roots take turns.
         """
         with self._lock:
             waits = Waits()
@@ -238,6 +242,7 @@ class RecordAccumulator:
                 is_exhausted=self.pool.queued_count > 0,
                 in_flight_count=in_flight_count,
             )
+            found.sort(key=lambda destination: self._nodes[destination].drained_no)
             return ReadyCheck(tuple(found), waits.least_ms)
 
     def drain(self, destination: Destination, now_ms: int) -> list[ProducerBatch]:
@@ -273,6 +278,9 @@ class RecordAccumulator:
                 if self._sequences is not None:
                     self._sequences.assign(batch)
                 taken_bytes += batch.size_bytes
+            if node is not None and taken:
+                self._drain_count += 1
+                node.drained_no = self._drain_count
             return taken
 
     def copy_wasteful(self) -> None:

@@ -102,6 +102,8 @@ class Node:
 
     queues: list[PartitionQueue] = field(default_factory=list)
     drain_index: int = 0
+    drained_no: int = 0
+    """Number of the accumulator's drain that last took a batch from here; 0: none did."""
 
 
 @dataclass(slots=True)

@@ -163,14 +163,28 @@ class Sender:
         while True:
             check = self._accumulator.ready(now_ms, in_flight_count=len(self._in_flight))
             has_sent = False
+            kept: set[BrokerId] = set()
             for destination in check.destinations:
+                if not kept.isdisjoint(destination.brokers):
+                    continue
                 if self._in_flight.can_send(destination.brokers):
                     has_sent = self._send(destination, run_ms) or has_sent
+                elif not self._waits_for_late_request(destination, run_ms):
+                    # Its turn: others must not take its roots one after the other while it waits for all of them.
+                    kept.update(destination.brokers)
                 if self.failure is not None:
                     return None
             if not has_sent:
                 return check.next_check_ms
             self._accumulator.copy_wasteful()
+
+    def _waits_for_late_request(self, destination: Destination, now_ms: int) -> bool:
+        """Return whether a root of the destination is busy with a request that a put or a commit holds up."""
+        return any(
+            now_ms - request.created_ms >= self._late_after_ms
+            and not request.puts.keys().isdisjoint(destination.brokers)
+            for request in self._in_flight
+        )
 
     def _send(self, destination: Destination, now_ms: int) -> bool:
         """Drain one object and start its puts; returns False where nothing may go after all."""

@@ -77,6 +77,11 @@ def test_every_field_that_is_read_has_an_effect_outside_of_the_settings():
     assert unused == {"isolation_level", "check_crcs", "key_deserializer", "value_deserializer"}
 
 
+def test_a_keyword_of_none_leaves_the_dotted_name():
+    assert ConsumerSettings.read({"client.id": "a"}, None, {"client_id": None}).consumer.client_id == "a"
+    assert ConsumerSettings.read({"client.id": "a"}, None, {"client_id": "b"}).consumer.client_id == "b"
+
+
 @pytest.mark.parametrize(
     ("settings", "said"),
     [

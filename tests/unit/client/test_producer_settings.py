@@ -83,6 +83,17 @@ def test_a_setting_given_twice_is_refused():
     assert refused.value.code is ErrorCode.REPLOG_CONFLICTING_OPTIONS
 
 
+@pytest.mark.parametrize("key", [key.name for key in keys_of("producer", "client", "coordinator")])
+def test_none_means_not_set(key):
+    unset = ProducerSettings.read()
+    assert ProducerSettings.read({key: None}) == ProducerSettings.read(**{key.replace(".", "_"): None}) == unset
+
+
+def test_a_setting_of_none_contradicts_nothing():
+    assert ProducerSettings.read({"client.id": "a"}, client_id=None).client.client_id == "a"
+    assert ProducerSettings.read({"client.id": None}, client_id="a").client.client_id == "a"
+
+
 def test_storage_options_go_to_the_file_system():
     assert ProducerSettings.read({"storage.key": "k"}).storage == {"key": "k"}
 

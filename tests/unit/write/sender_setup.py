@@ -68,12 +68,14 @@ class FakeDelivery:
     fails_as_one = False
 
     def __init__(self) -> None:
+        self.begun: list[DataRequest] = []
         self.delivered: list[DataRequest] = []
         self.sequences: list[list[tuple[int, int]]] = []
         self.results: list[DeliveryResult] = []
         self.outcome = Delivered.PENDING
 
-    def begin(self, request: DataRequest) -> None: ...
+    def begin(self, request: DataRequest) -> None:
+        self.begun.append(request)
 
     def deliver(self, request: DataRequest) -> Delivered:
         self.delivered.append(request)
@@ -152,6 +154,10 @@ class Setup:
     @property
     def open(self) -> list[DataRequest]:
         return [request for request in self.delivery.delivered if request.completed_ms is None]
+
+    def sent_requests(self) -> list[DataRequest]:
+        """Return the objects whose records have no outcome yet, in drain order."""
+        return [request for request in self.delivery.begun if request.completed_ms is None]
 
     def answer(self, request: DataRequest, error: ReplogError | None = None, offset: int = -1, **more: Any) -> None:
         """Answer all partitions of a delivered request, and run."""
