@@ -23,7 +23,7 @@ def register(spark: SparkSession) -> None:
 
     Not needed where the package is installed. Needs pyspark, which nothing else here imports.
     """
-    from spark_replog.spark.registration import register as register_source
+    from spark_replog.spark.session import register as register_source
 
     register_source(spark)
 

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 
 from spark_replog.admin.admin import Admin
 from spark_replog.cluster.authorizer import is_allowed, is_open_without_acls
-from spark_replog.config import parse_value, unknown_option_error
-from spark_replog.config.store import CLUSTER_KEYS
+from spark_replog.config import keys_of, unknown_option_error
 from spark_replog.errors import ErrorCode, InvalidConfigError, command_line
 from spark_replog.log.acl import (
     CLUSTER_NAME,
@@ -167,12 +166,12 @@ class AclAdmin(Admin):
             AuthorizationError: CLUSTER_AUTHORIZATION_FAILED.
             RetriableError: REPLOG_NO_QUORUM.
         """
-        keys = {key.name: key for key in CLUSTER_KEYS}
+        keys = {key.name: key for key in keys_of("cluster")}
         for name, value in changes.items():
             if name not in keys:
                 raise unknown_option_error(name, keys)
             if value is not None:
-                parse_value(keys[name], value, code=ErrorCode.INVALID_CONFIG)
+                keys[name].parse(value, code=ErrorCode.INVALID_CONFIG)
 
         def propose(state: ClusterLedgerState) -> bytes | None:
             self._require(state, AclOperation.ALTER_CONFIGS)

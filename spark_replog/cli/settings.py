@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
-from spark_replog.config import STORAGE_PREFIX, storage_options, unknown_option_error
-from spark_replog.config.duration import duration_ms
+from spark_replog.config import STORAGE_PREFIX, duration_ms, storage_options, unknown_option_error
 from spark_replog.errors import ErrorCode, InvalidConfigError
 
 if TYPE_CHECKING:

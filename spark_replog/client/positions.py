@@ -12,8 +12,7 @@ from spark_replog.client.committing import OffsetCommitter
 from spark_replog.client.subscription_state import SubscriptionState, whole_number
 from spark_replog.cluster.authorizer import Authorizer
 from spark_replog.cluster.cluster import Cluster, TopicHandle
-from spark_replog.config import ConsumerConfig
-from spark_replog.config.consumer import BY_DURATION
+from spark_replog.config import BY_DURATION, ConsumerConfig
 from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError, ReplogError
 from spark_replog.ids import TopicPartition
 from spark_replog.log.acl import AclOperation

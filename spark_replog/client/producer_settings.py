@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from spark_replog.config import (
+    ClientConfig,
+    ConfigGroup,
     CoordinatorConfig,
     ProducerConfig,
     given_settings,
@@ -15,9 +17,8 @@ from spark_replog.config import (
     read_group,
     storage_options,
     unknown_option_error,
+    unused_reason,
 )
-from spark_replog.config.client import ClientConfig, refusal_of
-from spark_replog.config.key import ConfigGroup
 from spark_replog.errors import ErrorCode, InvalidConfigError
 
 logger = logging.getLogger(__name__)
@@ -76,7 +77,7 @@ class ProducerSettings:
 def _check_names(given: Mapping[str, object]) -> None:
     known = {key.name for key in keys_of(*_GROUPS)}
     for name in given:
-        why = refusal_of(name)
+        why = unused_reason(name, "producer")
         if why is not None:
             raise InvalidConfigError(
                 ErrorCode.REPLOG_UNKNOWN_OPTION, f"the producer setting '{name}' has no meaning here. {why}"

@@ -1,19 +1,19 @@
-"""Settings: frozen values of ours, made once from the dotted names that a user gives.
+"""Settings: frozen values, made once from the dotted names that a user gives.
 
-One registry, ``CONFIG_KEYS``, names every key with its default, Kafka's default and unit.
-``docs/configuration.md`` and ``conf/`` are held against it by tests, so that it is the only
-list of keys. One file a reader: ``producer``, ``client``, ``consumer``, ``coordinator``,
-``topic``, ``store``, ``spark``.
+Each setting is declared once, as a field of its settings class or as a ``ConfigKey``. Parsing, ``CONFIG_KEYS``,
+``docs/configuration.md``, ``conf/`` and shell completion are derived from the declarations.
 """
 
-from spark_replog.config.client import ClientConfig, TaskHooks
-from spark_replog.config.consumer import ConsumerConfig
+from spark_replog.config.consumer import BY_DURATION, ConsumerConfig, duration_ms
 from spark_replog.config.coordinator import CoordinatorConfig
+from spark_replog.config.kafka_names import UNUSED_KAFKA_PREFIXES, UNUSED_KAFKA_SETTINGS, unused_reason
 from spark_replog.config.key import KEY_PREFIX, STORAGE_PREFIX, ConfigGroup, ConfigKey, name_of_keyword, normalise_key
-from spark_replog.config.producer import ProducerConfig
-from spark_replog.config.reading import (
+from spark_replog.config.producer import ClientConfig, ProducerConfig, TaskHooks
+from spark_replog.config.registry import (
+    CONFIG_KEYS,
     given_settings,
-    parse_value,
+    is_kafka_setting,
+    keys_of,
     read_consumer_config,
     read_coordinator_config,
     read_group,
@@ -21,18 +21,20 @@ from spark_replog.config.reading import (
     read_topic_config,
     storage_options,
     storage_texts,
+    stored_topic_config,
     unknown_option_error,
 )
-from spark_replog.config.registry import CONFIG_KEYS, keys_of
-from spark_replog.config.store import ALLOW_EVERYONE_KEY, SUPER_USERS_KEY
-from spark_replog.config.topic import TopicConfig
+from spark_replog.config.store import ALLOW_EVERYONE_KEY, SUPER_USERS_KEY, TopicConfig
 
 __all__ = [
     "ALLOW_EVERYONE_KEY",
+    "BY_DURATION",
     "CONFIG_KEYS",
     "KEY_PREFIX",
     "STORAGE_PREFIX",
     "SUPER_USERS_KEY",
+    "UNUSED_KAFKA_PREFIXES",
+    "UNUSED_KAFKA_SETTINGS",
     "ClientConfig",
     "ConfigGroup",
     "ConfigKey",
@@ -41,17 +43,19 @@ __all__ = [
     "ProducerConfig",
     "TaskHooks",
     "TopicConfig",
-    "given_settings",
-    "read_consumer_config",
-    "read_coordinator_config",
+    "duration_ms",
+    "is_kafka_setting",
     "keys_of",
     "name_of_keyword",
     "normalise_key",
-    "parse_value",
-    "read_producer_config",
+    "read_consumer_config",
+    "read_coordinator_config",
     "read_group",
+    "read_producer_config",
+    "read_topic_config",
     "storage_options",
     "storage_texts",
-    "read_topic_config",
+    "stored_topic_config",
     "unknown_option_error",
+    "unused_reason",
 ]

@@ -1,114 +1,140 @@
-"""Settings of the plain Python consumer: Kafka's names, what each means here, and why the others are refused."""
+"""Settings of the plain Python ``Consumer``, under Kafka's names."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass
 
-from spark_replog.config.duration import duration_ms
-from spark_replog.config.key import ConfigKey
+from spark_replog.config.key import INT32_MAX, SAME, declared_keys, setting, words
 from spark_replog.errors import ErrorCode, InvalidConfigError
 
-_MIB = 1024 * 1024
 BY_DURATION = "by_duration"
+_MIB = 1024 * 1024
 _RESETS = ("latest", "earliest", "none")
 _INSTANCE_ID = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,249}")
 """Source: ``JoinGroupRequest.validateGroupInstanceId``: the rule of topic names."""
-_INT32_MAX = 2**31 - 1
-_CONNECTION = "There is no connection to a server: leave it out. Options of the file system go under 'storage.'."
-_PACES = "A look at the group, and a commit that is repeated, are retry.backoff.ms apart: leave it out."
-_METRICS = "The consumer's counters are read with Consumer.metrics(): leave it out."
-
-REFUSED_CONSUMER_SETTINGS: Mapping[str, str] = {
-    "bootstrap.servers": "There are no servers: give the roots of the store as the path.",
-    "allow.auto.create.topics": "A topic is never made by reading it: `replog topic create`.",
-    "client.rack": "Local roots are read before remote ones, and any in-sync copy serves: leave it out.",
-    "group.protocol": "Groups are coordinated through the ledger, with the assignors of"
-    " partition.assignment.strategy: leave it out.",
-    "group.remote.assignor": "Assignments are made by the leading member: use partition.assignment.strategy.",
-    "config.providers": "Read secrets in your own code and pass them as 'storage.' options.",
-    "request.timeout.ms": "default.api.timeout.ms bounds a commit, fetch.max.wait.ms a fetch: leave it out.",
-    "retry.backoff.max.ms": _PACES,
-    **dict.fromkeys(
-        ("share.acknowledgement.mode", "share.acquire.mode"),
-        "There are no share groups: members of a group have partitions of their own. Leave it out.",
-    ),
-    **dict.fromkeys(
-        (
-            "bootstrap.resolve.timeout.ms",
-            "client.dns.lookup",
-            "connections.max.idle.ms",
-            "receive.buffer.bytes",
-            "send.buffer.bytes",
-            "reconnect.backoff.ms",
-            "reconnect.backoff.max.ms",
-            "socket.connection.setup.timeout.ms",
-            "socket.connection.setup.timeout.max.ms",
-            "metadata.cluster.check.enable",
-            "metadata.recovery.strategy",
-            "metadata.recovery.rebootstrap.trigger.ms",
-        ),
-        _CONNECTION,
-    ),
-    **dict.fromkeys(
-        (
-            "auto.include.jmx.reporter",
-            "enable.metrics.push",
-            "metric.reporters",
-            "metrics.num.samples",
-            "metrics.recording.level",
-            "metrics.sample.window.ms",
-        ),
-        _METRICS,
-    ),
-}
-"""Kafka's consumer settings that have no meaning here, with the reason and what to do instead."""
-REFUSED_CONSUMER_PREFIXES: Mapping[str, str] = dict.fromkeys(("sasl.", "ssl.", "security."), _CONNECTION)
+_DURATION = re.compile(
+    r"P(?:(?P<days>\d+)D)?(?:T(?:(?P<hours>\d+)H)?(?:(?P<minutes>\d+)M)?(?:(?P<seconds>\d+(?:\.\d{1,9})?)S)?)?",
+    re.IGNORECASE,
+)
+_MS = {"days": 86_400_000, "hours": 3_600_000, "minutes": 60_000, "seconds": 1_000}
 
 
-def refusal_of(name: str) -> str | None:
-    """Return why this setting of Kafka's consumer has no meaning here, None where it has one or is not known."""
-    found = REFUSED_CONSUMER_SETTINGS.get(name)
-    if found is not None:
-        return found
-    return next((why for prefix, why in REFUSED_CONSUMER_PREFIXES.items() if name.startswith(prefix)), None)
+def duration_ms(text: str) -> int | None:
+    """Return the milliseconds of an ISO 8601 duration such as ``PT1H30M`` or ``P1DT0.5S`` (Java's ``Duration``).
+
+    None for any other text, negative durations included.
+    """
+    match = _DURATION.fullmatch(text.strip())
+    parts = {} if match is None else {name: value for name, value in match.groupdict().items() if value}
+    if not parts:
+        return None
+    return sum(int(float(value) * _MS[name]) for name, value in parts.items())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerConfig:
     """How a consumer reads, commits and takes part in its group."""
 
-    group_id: str | None = None
-    group_instance_id: str | None = None
-    client_id: str = "consumer"
-    principal: str | None = None
-    auto_offset_reset: str = "latest"
-    enable_auto_commit: bool = True
-    auto_commit_interval_ms: int = 5_000
-    isolation_level: str = "read_uncommitted"
-    fetch_min_bytes: int = 1
-    fetch_max_wait_ms: int = 500
-    fetch_max_bytes: int = 50 * _MIB
-    max_partition_fetch_bytes: int = 8 * _MIB
-    fetch_refresh_interval_ms: int = 100
-    max_poll_records: int = 500
-    max_poll_interval_ms: int = 300_000
-    session_timeout_ms: int = 45_000
-    heartbeat_interval_ms: int = 3_000
-    partition_assignment_strategy: str = "range,sticky"
-    key_deserializer: str | None = None
-    value_deserializer: str | None = None
-    interceptor_classes: str | None = None
-    exclude_internal_topics: bool = True
-    check_crcs: bool = True
-    default_api_timeout_ms: int = 60_000
-    retry_backoff_ms: int = 100
-    offsets_retention_minutes: int = 10_080
+    group_id: str | None = setting(
+        None, "The group. Its committed offsets are stored, and its members share the partitions.", kafka="null"
+    )
+    group_instance_id: str | None = setting(
+        None,
+        "A name that stays the same when the process restarts: this static member returns without a rebalance.",
+        kafka="null",
+    )
+    client_id: str = setting(
+        "consumer", "First part of the member id. 'replog group describe' shows it, and quotas can name it.", kafka=""
+    )
+    principal: str | None = setting(
+        None, "Who reads (advisory). Not set: REPLOG_PRINCIPAL, else User: and the operating system's user name."
+    )
+    auto_offset_reset: str = setting(
+        "latest",
+        "Where to start without a committed offset, or when it is out of range: latest, earliest, none (an error), "
+        "or by_duration:PT1H (the first record of the last hour).",
+        kafka=SAME,
+    )
+    enable_auto_commit: bool = setting(
+        True, "Commit positions in poll, in close and before a rebalance. Needs group.id.", kafka=SAME
+    )
+    auto_commit_interval_ms: int = setting(5_000, "Time between automatic commits.", kafka=SAME)
+    isolation_level: str = setting(
+        "read_uncommitted",
+        "Both levels read the same: the rows of a transaction become visible together when it commits, so readers "
+        "never see an aborted row.",
+        kafka=SAME,
+        choices=words("read_uncommitted", "read_committed"),
+    )
+    fetch_min_bytes: int = setting(1, "A poll waits for this many bytes, at most fetch.max.wait.ms.", kafka=SAME)
+    fetch_max_wait_ms: int = setting(500, "Longest wait for fetch.min.bytes.", kafka=SAME)
+    fetch_max_bytes: int = setting(
+        50 * _MIB, "Largest fetch over all partitions. The first section is always read whole.", kafka=SAME
+    )
+    max_partition_fetch_bytes: int = setting(
+        8 * _MIB,
+        "Largest fetch from one partition. Larger than Kafka's because a section holds Arrow columns.",
+        kafka="1048576",
+        maximum=INT32_MAX,
+    )
+    fetch_refresh_interval_ms: int = setting(
+        100, "How often a waiting poll looks for new entries. Costs one get per metadata root and ledger.", minimum=1
+    )
+    max_poll_records: int = setting(
+        500, "Maximum number of records that one poll returns.", kafka=SAME, minimum=1, maximum=INT32_MAX
+    )
+    max_poll_interval_ms: int = setting(
+        300_000, "A member that does not poll for this long leaves its group.", kafka=SAME, minimum=1
+    )
+    session_timeout_ms: int = setting(
+        45_000,
+        "A member that writes no heartbeat for this long is removed by another member. 6000 to 1800000.",
+        kafka=SAME,
+    )
+    heartbeat_interval_ms: int = setting(
+        3_000,
+        "How often a member reads its group's state. It writes a heartbeat when a third of session.timeout.ms has "
+        "passed since the last one.",
+        kafka=SAME,
+        minimum=1,
+    )
+    partition_assignment_strategy: str = setting(
+        "range,sticky",
+        "Assignors in order of preference: range, roundrobin, sticky, or your class as module.Class. There is no "
+        "cooperative rebalancing: sticky keeps what it can in one step.",
+        kafka="range,cooperative-sticky",
+    )
+    key_deserializer: str | None = setting(
+        None,
+        "bytes, string, json, integer, long, double, your class as module.Class, or a callable. Not set: bytes.",
+        kafka="required",
+    )
+    value_deserializer: str | None = setting(None, "As key.deserializer.", kafka="required")
+    interceptor_classes: str | None = setting(
+        None,
+        "Your classes as module.Class, comma separated. Methods: on_consume(records), on_commit(offsets).",
+        kafka=SAME,
+    )
+    exclude_internal_topics: bool = setting(True, "Patterns do not match __consumer_offsets.", kafka=SAME)
+    check_crcs: bool = setting(
+        True, "Sections are always checked. false is refused.", kafka=SAME, choices={"true": True}
+    )
+    default_api_timeout_ms: int = setting(
+        60_000, "How long a commit is retried while the group's ledger has no majority.", kafka=SAME
+    )
+    retry_backoff_ms: int = setting(
+        100, "Pause between two reads of the group's state during a rebalance.", kafka=SAME, minimum=1
+    )
+    offsets_retention_minutes: int = setting(
+        10_080,
+        "Committed offsets of groups without members are deleted after this time. A broker's setting in Kafka.",
+        kafka=SAME,
+        minimum=1,
+    )
 
     def __post_init__(self) -> None:
-        """Check what one key cannot know of another (source: ``ConsumerConfig``, ``AbstractCoordinator``)."""
+        """Check texts and time-outs (source: ``ConsumerConfig``, ``AbstractCoordinator``)."""
         if self.auto_offset_reset not in _RESETS and self.reset_duration_ms is None:
             raise InvalidConfigError(
                 ErrorCode.REPLOG_INVALID_OPTION,
@@ -132,136 +158,9 @@ class ConsumerConfig:
 
     @property
     def reset_duration_ms(self) -> int | None:
-        """Return how far back ``auto.offset.reset`` goes where it is by_duration, None where it is not."""
+        """Return the duration of ``auto.offset.reset=by_duration:...``, None for its other values."""
         word, mark, duration = self.auto_offset_reset.partition(":")
         return duration_ms(duration) if mark and word == BY_DURATION else None
 
 
-_DEFAULTS = {field.name: field.default for field in fields(ConsumerConfig)}
-
-
-def _key(name: str, kafka_default: str | None, unit: str, doc: str, **more: Any) -> ConfigKey:
-    field = name.replace(".", "_")
-    return ConfigKey(name, "consumer", _DEFAULTS[field], kafka_default, unit, doc, field=field, **more)
-
-
-CONSUMER_KEYS = (
-    _key("group.id", "null", "text", "The group whose offsets are committed, and whose members share the partitions."),
-    _key(
-        "group.instance.id",
-        "null",
-        "text",
-        "A name that outlives the process: a static member comes back without a rebalance.",
-    ),
-    _key("client.id", "", "text", "Begins the member's id; shown by 'replog group describe'; quotas may name it."),
-    _key(
-        "principal",
-        None,
-        "text",
-        "Who reads; advisory. Not set means REPLOG_PRINCIPAL, else User: and the operating system's name.",
-    ),
-    _key(
-        "auto.offset.reset",
-        "latest",
-        "text",
-        "Where to begin without a committed offset, or where it is out of range: latest, earliest, none (an error), "
-        "or by_duration:PT1H, the first record of the last hour.",
-    ),
-    _key(
-        "enable.auto.commit",
-        "true",
-        "bool",
-        "Commit positions from poll, close and before a rebalance. Only with group.id.",
-    ),
-    _key("auto.commit.interval.ms", "5000", "ms", "How often."),
-    _key(
-        "isolation.level",
-        "read_uncommitted",
-        "choice",
-        "Both levels read the same: rows become visible with their whole transaction, so none can be aborted "
-        "behind a reader.",
-        choices={"read_uncommitted": "read_uncommitted", "read_committed": "read_committed"},
-    ),
-    _key("fetch.min.bytes", "1", "bytes", "A poll waits until so much is there, or fetch.max.wait.ms passed."),
-    _key("fetch.max.wait.ms", "500", "ms", "The longest wait for fetch.min.bytes."),
-    _key(
-        "fetch.max.bytes",
-        "52428800",
-        "bytes",
-        "Most bytes of one fetch over all partitions. The first section is read whole whatever its size.",
-    ),
-    _key(
-        "max.partition.fetch.bytes",
-        "1048576",
-        "bytes",
-        "Most bytes of one fetch from one partition. Larger than Kafka's, since a section is Arrow columns.",
-        maximum=_INT32_MAX,
-    ),
-    _key(
-        "fetch.refresh.interval.ms",
-        None,
-        "ms",
-        "How often a waiting poll looks for new entries: one get per metadata root and ledger.",
-        minimum=1,
-    ),
-    _key("max.poll.records", "500", "count", "Most records of one poll.", minimum=1, maximum=_INT32_MAX),
-    _key(
-        "max.poll.interval.ms",
-        "300000",
-        "ms",
-        "A member that does not poll for so long leaves its group.",
-        minimum=1,
-    ),
-    _key(
-        "session.timeout.ms",
-        "45000",
-        "ms",
-        "A member that shows no sign of life for so long is removed by another one. 6000 to 1800000.",
-    ),
-    _key(
-        "heartbeat.interval.ms",
-        "3000",
-        "ms",
-        "How often a member looks at its group. A sign of life is written when a third of session.timeout.ms "
-        "passed since its last one.",
-        minimum=1,
-    ),
-    _key(
-        "partition.assignment.strategy",
-        "range,cooperative-sticky",
-        "text",
-        "Assignors in order of preference: range, roundrobin, sticky, or module.Class of yours. Cooperative "
-        "rebalancing is not there: sticky keeps what it can in one step.",
-    ),
-    _key(
-        "key.deserializer",
-        None,
-        "text",
-        "bytes, string, json, integer, long, double, module.Class, or a callable. Not set means bytes.",
-    ),
-    _key("value.deserializer", None, "text", "As key.deserializer."),
-    _key(
-        "interceptor.classes",
-        "",
-        "text",
-        "Classes as module.Class, comma separated, with on_consume(records) and on_commit(offsets).",
-    ),
-    _key("exclude.internal.topics", "true", "bool", "A pattern never matches __consumer_offsets."),
-    _key(
-        "check.crcs",
-        "true",
-        "choice",
-        "Sections are always checked; false is refused.",
-        choices={"true": True},
-    ),
-    _key("default.api.timeout.ms", "60000", "ms", "How long commit repeats what the group's ledger could not decide."),
-    _key("retry.backoff.ms", "100", "ms", "Pause between two looks at a rebalance.", minimum=1),
-    _key(
-        "offsets.retention.minutes",
-        "10080",
-        "count",
-        "Committed offsets of groups without members are deleted after this. A broker's setting in Kafka.",
-        minimum=1,
-    ),
-)
-"""In the order in which the documents show them."""
+CONSUMER_KEYS = declared_keys("consumer", ConsumerConfig)

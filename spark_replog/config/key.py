@@ -1,17 +1,21 @@
-"""What one key of the registry is, and how its name is written."""
+"""How a setting is declared, how its name is written, and how its value is parsed."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field, fields
+from typing import Any, Final, Literal
+
+from spark_replog.errors import ErrorCode, InvalidConfigError
 
 KEY_PREFIX = "kafka."
-"""Stripped from option names, so that a Kafka connector's options can be kept as they are."""
+"""Removed from option names, so that options of a Kafka connector can be kept as they are."""
 STORAGE_PREFIX = "storage."
-"""Passed through to the file system of the store without this prefix."""
-
-_INT64_MAX = 2**63 - 1
+"""Names after this prefix are passed to the file system of the store."""
+SAME: Final = "(same)"
+"""As Kafka's default in a declaration: it is the default here too."""
+INT32_MAX = 2**31 - 1
+INT64_MAX = 2**63 - 1
 
 ConfigGroup = Literal["producer", "client", "consumer", "topic", "coordinator", "storage", "source", "sink", "cluster"]
 
@@ -23,7 +27,7 @@ class ConfigKey:
     Attributes:
         name: as the user writes it: dotted Kafka names, or Spark's camelCase for source and sink.
         group: who reads it.
-        default: what holds when it is not given, None where it is derived (the doc says from what).
+        default: the value when it is not given, None where it is derived (the doc says from what).
         kafka_default: Kafka's own default as Kafka prints it, None where Kafka has no such key.
         unit: ``ms``, ``bytes``, ``count``, ``choice``, ``bool``, ``text``, ``json``.
         doc: what it does, one or two sentences.
@@ -41,8 +45,85 @@ class ConfigKey:
     doc: str
     field: str = ""
     minimum: int = 0
-    maximum: int = _INT64_MAX
+    maximum: int = INT64_MAX
     choices: Mapping[str, object] | None = None
+
+    def __post_init__(self) -> None:
+        if self.kafka_default == SAME:
+            object.__setattr__(self, "kafka_default", self.default_text)
+
+    @property
+    def default_text(self) -> str:
+        """Return the default as a user types it, empty where it is derived."""
+        if self.default is None:
+            return ""
+        word = next((word for word, value in (self.choices or {}).items() if value == self.default), str(self.default))
+        return word.lower() if isinstance(self.default, bool) else word
+
+    def parse(self, value: object, *, code: ErrorCode = ErrorCode.REPLOG_INVALID_OPTION) -> Any:
+        """Return the typed value from its text (or from the value itself).
+
+        Raises:
+            InvalidConfigError: the code, naming the key, the value and what is allowed.
+        """
+        text = str(value).strip()
+        choices = {"true": True, "false": False} if self.unit == "bool" else self.choices
+        if choices is not None:
+            by_lower = {word.lower(): meaning for word, meaning in choices.items()}
+            if text.lower() not in by_lower:
+                allowed = ", ".join(choices)
+                code = ErrorCode.UNSUPPORTED_COMPRESSION_TYPE if self.name == "compression.type" else code
+                raise InvalidConfigError(code, f"Invalid value '{text}' for '{self.name}'. Use one of: {allowed}.")
+            return by_lower[text.lower()]
+        if self.unit not in {"ms", "bytes", "count"}:
+            return text
+        try:
+            number = int(text)
+        except ValueError:
+            raise InvalidConfigError(
+                code, f"Invalid value '{text}' for '{self.name}'. Use an integer (unit: {self.unit})."
+            ) from None
+        if not self.minimum <= number <= self.maximum:
+            raise InvalidConfigError(
+                code, f"Invalid value {number} for '{self.name}'. Use a number from {self.minimum} to {self.maximum}."
+            )
+        return number
+
+
+def setting(default: object, doc: str, *, kafka: str | None = None, **details: Any) -> Any:
+    """Declare a field of a settings class. The declaration is the only place that states the setting.
+
+    Args:
+        default: of the field, as the program uses it.
+        doc: what the setting does.
+        kafka: Kafka's default, ``SAME``, or None where Kafka has no such setting.
+        details: ``name`` where it is not the field's name with dots, ``unit`` where the field's type and suffix do
+            not tell, ``minimum``, ``maximum``, ``choices``.
+    """
+    return field(default=default, metadata={"doc": doc, "kafka_default": kafka, **details})
+
+
+def words(*allowed: str) -> dict[str, str]:
+    """Return choices that mean themselves."""
+    return {word: word for word in allowed}
+
+
+def declared_keys(group: ConfigGroup, settings: type) -> tuple[ConfigKey, ...]:
+    """Return the keys that the fields of a settings class declare, in their order."""
+    keys = []
+    for each in fields(settings):
+        details = {"name": each.name.replace("_", "."), "unit": _unit(each.name, str(each.type)), **each.metadata}
+        details["unit"] = "choice" if "choices" in details else details["unit"]
+        keys.append(ConfigKey(group=group, default=each.default, field=each.name, **details))
+    return tuple(keys)
+
+
+def _unit(name: str, type_name: str) -> str:
+    if type_name.startswith("bool"):
+        return "bool"
+    if type_name.startswith("str"):
+        return "text"
+    return {"ms": "ms", "bytes": "bytes"}.get(name.rpartition("_")[2], "count")
 
 
 def normalise_key(name: str) -> str:
@@ -51,14 +132,11 @@ def normalise_key(name: str) -> str:
 
 
 def name_of_keyword(keyword: str) -> str:
-    """Return the name of a setting that is given as a keyword: dots are underscores there.
+    """Return the name of a setting that is given as a keyword argument: underscores stand for dots.
 
-    What follows ``storage_`` stays as it is: the names of file systems have underscores of their own.
+    The part after ``storage_`` is kept: options of file systems contain underscores.
     """
     prefix = STORAGE_PREFIX.replace(".", "_")
     if keyword.startswith(prefix):
         return STORAGE_PREFIX + keyword[len(prefix) :]
     return keyword.replace("_", ".")
-
-
-__all__ = ["KEY_PREFIX", "STORAGE_PREFIX", "ConfigGroup", "ConfigKey", "name_of_keyword", "normalise_key"]

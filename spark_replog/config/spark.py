@@ -1,256 +1,173 @@
-"""Options of the Spark source and sink that no settings class reads: ``spark_replog.spark.options`` does."""
+"""Options of the Spark source and sink. ``spark_replog.spark.options`` reads them."""
 
 from __future__ import annotations
 
-from spark_replog.config.key import ConfigKey
+from functools import partial
+from typing import Any
+
+from spark_replog.config.key import INT32_MAX, ConfigGroup, ConfigKey, words
+
+_PATH = "The store: a parent directory of roots, or the roots, comma separated."
+
+
+def _option(group: ConfigGroup, name: str, doc: str, **details: Any) -> ConfigKey:
+    unit = "choice" if "choices" in details else "text"
+    return ConfigKey(
+        **{"default": None, "kafka_default": None, "unit": unit, **details}, group=group, name=name, doc=doc
+    )
+
+
+_source = partial(_option, "source")
+_sink = partial(_option, "sink")
 
 SOURCE_KEYS = (
-    ConfigKey(
-        "path",
-        "source",
-        None,
-        None,
-        "text",
-        "The store: a parent directory of roots, or the roots, comma separated.",
-    ),
-    ConfigKey("subscribe", "source", None, None, "text", "Topics to read, comma separated."),
-    ConfigKey("subscribePattern", "source", None, None, "text", "A regular expression that topics match."),
-    ConfigKey("assign", "source", None, None, "json", 'Partitions to read: {"orders":[0,1]}.'),
-    ConfigKey(
+    _source("path", _PATH),
+    _source("subscribe", "Topics to read, comma separated."),
+    _source("subscribePattern", "A regular expression that topics match."),
+    _source("assign", 'Partitions to read: {"orders":[0,1]}.', unit="json"),
+    _source(
         "startingOffsets",
-        "source",
-        None,
-        None,
-        "json",
-        "earliest, latest, or offsets per partition as JSON (-2 earliest, -1 latest). Not set means latest "
-        "for a stream and earliest for a batch. A checkpoint wins over it.",
+        "earliest, latest, or offsets per partition as JSON (-2 earliest, -1 latest). Not set: latest for a stream, "
+        "earliest for a batch. A checkpoint takes precedence.",
+        unit="json",
     ),
-    ConfigKey(
+    _source(
         "startingOffsetsByTimestamp",
-        "source",
-        None,
-        None,
-        "json",
-        'Start each partition at its first row at or after a time: {"orders":{"0":1700000000000}}, epoch '
-        "milliseconds, ISO times or how long ago. Wins over startingOffsets.",
+        'Start each partition at its first row at or after a time: {"orders":{"0":1700000000000}}. Times are epoch '
+        "milliseconds, ISO times or a time ago. Takes precedence over startingOffsets.",
+        unit="json",
     ),
-    ConfigKey(
+    _source(
         "startingTimestamp",
-        "source",
-        None,
-        None,
-        "text",
-        "One such time for all partitions: 1700000000000, 2024-05-06T07:08:09Z (UTC without a zone), or "
-        "-10 minutes. Wins over the other two.",
+        "One such time for all partitions: 1700000000000, 2024-05-06T07:08:09Z (UTC without a zone), or -10 minutes. "
+        "Takes precedence over the other two.",
     ),
-    ConfigKey(
+    _source(
         "startingOffsetsByTimestampStrategy",
-        "source",
-        "error",
-        None,
-        "choice",
-        "What to do with a partition that has no row at or after the starting time: error, or latest (start "
-        "at its end).",
-        choices={"error": "error", "latest": "latest"},
+        "What to do with a partition that has no row at or after the starting time: error, or latest (start at its "
+        "end).",
+        default="error",
+        choices=words("error", "latest"),
     ),
-    ConfigKey(
+    _source(
         "endingOffsets",
-        "source",
-        "latest",
-        None,
-        "json",
         "Batch reads only: latest, or offsets per partition as JSON (-1 latest), exclusive.",
+        default="latest",
+        unit="json",
     ),
-    ConfigKey(
+    _source(
         "endingOffsetsByTimestamp",
-        "source",
-        None,
-        None,
-        "json",
-        "Batch reads only: read rows before a time, per partition; the end where no row is that late. Wins over "
-        "endingOffsets.",
+        "Batch reads only: read rows before a time, per partition; to the end where no row is that late. Takes "
+        "precedence over endingOffsets.",
+        unit="json",
     ),
-    ConfigKey(
+    _source(
         "endingTimestamp",
-        "source",
-        None,
-        None,
-        "text",
-        "Batch reads only: one such time for all partitions. Wins over the other two.",
+        "Batch reads only: one such time for all partitions. Takes precedence over the other two.",
     ),
-    ConfigKey("includeHeaders", "source", False, None, "bool", "Adds the headers column."),
-    ConfigKey(
+    _source("includeHeaders", "Adds the headers column.", default=False, unit="bool"),
+    _source(
         "failOnDataLoss",
-        "source",
-        True,
-        None,
-        "bool",
-        "Fail when offsets that are due no longer exist, rather than go on behind them.",
+        "Fail when offsets that were not read yet no longer exist. false: skip and log rows that are proved lost "
+        "(trimmed, aged out, topic deleted, every copy absent or corrupt); an outage still fails the query.",
+        default=True,
+        unit="bool",
     ),
-    ConfigKey(
+    _source(
         "maxOffsetsPerTrigger",
-        "source",
-        None,
-        None,
-        "count",
-        "Streams only: about how many offsets a micro-batch takes, shared among partitions by what waits.",
+        "Streams only: approximate number of offsets in a micro-batch, shared among partitions by their backlog.",
+        unit="count",
         minimum=1,
     ),
-    ConfigKey(
+    _source(
         "minOffsetsPerTrigger",
-        "source",
-        None,
-        None,
-        "count",
-        "Streams only: wait until this many offsets are new. Not for AvailableNow and Once, which leave nothing.",
+        "Streams only: wait for this many new offsets. Ignored by AvailableNow and Once, which read everything.",
+        unit="count",
         minimum=1,
     ),
-    ConfigKey(
+    _source(
         "maxTriggerDelay",
-        "source",
-        "15m",
-        None,
-        "text",
-        "Streams only: the longest that rows wait for minOffsetsPerTrigger: 15m, 90s, 500ms; a bare number is "
+        "Streams only: longest time that rows wait for minOffsetsPerTrigger: 15m, 90s, 500ms. A bare number is "
         "milliseconds.",
+        default="15m",
     ),
-    ConfigKey(
+    _source(
         "maxBytesPerTrigger",
-        "source",
-        None,
-        None,
-        "bytes",
-        "Streams only: about how many stored bytes a micro-batch takes, shared among partitions by what waits.",
+        "Streams only: approximate number of stored bytes in a micro-batch, shared among partitions by their backlog.",
+        unit="bytes",
         minimum=1,
     ),
-    ConfigKey(
+    _source(
         "minPartitions",
-        "source",
-        None,
-        None,
-        "count",
-        "At least this many Spark tasks, as a hint. Not set means one per topic-partition with data.",
+        "Minimum number of Spark tasks, as a hint. Not set: one per topic-partition with data.",
+        unit="count",
         minimum=1,
+        maximum=INT32_MAX,
     ),
-    ConfigKey(
-        "maxRecordsPerPartition",
-        "source",
-        None,
-        None,
-        "count",
-        "The most offsets that one Spark task reads.",
-        minimum=1,
-    ),
-    ConfigKey(
+    _source("maxRecordsPerPartition", "Maximum number of offsets that one Spark task reads.", unit="count", minimum=1),
+    _source(
         "pushDownFilters",
-        "source",
-        False,
-        None,
-        "bool",
-        "Batch reads only, Spark 4.1 and up with spark.sql.python.filterPushdown.enabled: open only the sections "
-        "that filters on topic, partition, offset and timestamp can match. Spark plans a source once per load(), "
-        "so run one query per load().",
+        "Batch reads only, Spark 4.1 and up with spark.sql.python.filterPushdown.enabled: open only the sections that "
+        "filters on topic, partition, offset and timestamp can match. Spark plans a source once per load(), so run one "
+        "query per load().",
+        default=False,
+        unit="bool",
     ),
-    ConfigKey(
+    _source(
         "maxPartitions",
-        "source",
-        None,
-        None,
-        "count",
-        "At most this many Spark tasks: several topic-partitions share one, each in its order. Not set means "
-        "one per topic-partition with data, as in Kafka.",
+        "Maximum number of Spark tasks: topic-partitions share tasks, each in its order. Not set: one task per "
+        "topic-partition with data, as in Kafka.",
+        unit="count",
         minimum=1,
+        maximum=INT32_MAX,
     ),
-    ConfigKey(
-        "principal",
-        "source",
-        None,
-        None,
-        "text",
-        "Who reads; advisory. Not set means REPLOG_PRINCIPAL, else User: and the operating system's name.",
+    _source(
+        "principal", "Who reads (advisory). Not set: REPLOG_PRINCIPAL, else User: and the operating system's user name."
     ),
-    ConfigKey(
+    _source(
         "group.id",
-        "source",
-        None,
-        "null",
-        "text",
-        "Streams only, also as kafka.group.id: the query shows its position as offsets of this group, every five "
-        "seconds at most, for 'replog group describe'. The checkpoint stays the truth.",
+        "Streams only, also as kafka.group.id: publish the query's position as offsets of this group, at most every "
+        "five seconds, for 'replog group describe'. The checkpoint still decides where the query continues.",
+        kafka_default="null",
     ),
 )
 
 SINK_KEYS = (
-    ConfigKey(
-        "path",
-        "sink",
-        None,
-        None,
-        "text",
-        "The store: a parent directory of roots, or the roots, comma separated.",
-    ),
-    ConfigKey("topic", "sink", None, None, "text", "Topic of every row; wins over a topic column."),
-    ConfigKey(
+    _sink("path", _PATH),
+    _sink("topic", "Topic of every row. Takes precedence over a topic column."),
+    _sink(
         "transactional.id",
-        "sink",
-        None,
-        "null",
-        "text",
-        "A name for the writer that outlives its checkpoint, so that a lost checkpoint is noticed.",
+        "A name for the writer that is independent of its checkpoint, so that a lost checkpoint is detected.",
+        kafka_default="null",
     ),
-    ConfigKey(
+    _sink(
         "onCheckpointReset",
-        "sink",
-        "fail",
-        None,
-        "choice",
-        "What a query with a known transactional.id and a new checkpoint does with batches at or below the "
-        "last one: fail, append, or skip.",
-        choices={"fail": "fail", "append": "append", "skip": "skip"},
+        "What a query with a known transactional.id and a new checkpoint does with batches at or below the last one: "
+        "fail, append, or skip.",
+        default="fail",
+        choices=words("fail", "append", "skip"),
     ),
-    ConfigKey(
-        "txnAppId",
-        "sink",
-        None,
-        None,
-        "text",
-        "Batch writes: the name of a writer whose txnVersion says what it has already written.",
-    ),
-    ConfigKey(
+    _sink("txnAppId", "Batch writes: the writer's name. Its last txnVersion is recorded."),
+    _sink(
         "txnVersion",
-        "sink",
-        None,
-        None,
-        "count",
-        "Batch writes: a growing number; a write at or below the last one is skipped, or refused where it brings "
-        "other row counts.",
+        "Batch writes: an increasing number. A write at or below the last one is skipped, or refused if its row counts "
+        "differ.",
+        unit="count",
     ),
-    ConfigKey(
+    _sink(
         "interceptor.classes",
-        "sink",
-        None,
-        "",
-        "text",
-        "Classes of yours, comma separated, whose on_send_batch(topic, batch) sees every Arrow batch in the tasks. "
-        "Without the kafka. prefix, under which Kafka's connector refuses it; so are the next two.",
+        "Your classes, comma separated. Their on_send_batch(topic, batch) gets every Arrow batch in the tasks. Without "
+        "the kafka. prefix, which Kafka's connector refuses for this and the next two.",
+        kafka_default="",
     ),
-    ConfigKey(
+    _sink(
         "key.serializer",
-        "sink",
-        None,
-        "required",
-        "text",
-        "A class of yours, as module.Class, whose serialize_array(topic, array) makes the key column's bytes.",
+        "Your class as module.Class. Its serialize_array(topic, array) makes the bytes of the key column.",
+        kafka_default="required",
     ),
-    ConfigKey("value.serializer", "sink", None, "required", "text", "As key.serializer, for values."),
-    ConfigKey(
+    _sink("value.serializer", "As key.serializer, for values.", kafka_default="required"),
+    _sink(
         "principal",
-        "sink",
-        None,
-        None,
-        "text",
-        "Who writes; advisory. Not set means REPLOG_PRINCIPAL, else User: and the operating system's name.",
+        "Who writes (advisory). Not set: REPLOG_PRINCIPAL, else User: and the operating system's user name.",
     ),
 )
-
-__all__ = ["SINK_KEYS", "SOURCE_KEYS"]

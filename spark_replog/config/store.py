@@ -1,12 +1,73 @@
-"""Settings of a store: how its file systems are opened, and what its ledger of the cluster keeps."""
+"""Settings that the store keeps: a topic's in its ledger, the cluster's in the cluster ledger; and file systems'."""
 
 from __future__ import annotations
 
-from spark_replog.config.key import ConfigKey
+from dataclasses import dataclass
+
+from spark_replog.config.key import INT32_MAX, SAME, ConfigKey, declared_keys, setting, words
 
 SUPER_USERS_KEY = "super.users"
 ALLOW_EVERYONE_KEY = "allow.everyone.if.no.acl.found"
+_MIB = 1024 * 1024
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicConfig:
+    """A topic's settings. Its ledger keeps what was given; defaults apply when they are read."""
+
+    retention_ms: int = setting(
+        604_800_000,
+        "Age after which rows may be deleted; -1 keeps them. Recorded with the topic; this release deletes nothing.",
+        kafka=SAME,
+        minimum=-1,
+    )
+    retention_bytes: int = setting(
+        -1,
+        "Size of a partition after which old rows may be deleted; -1 keeps them. Recorded with the topic; this "
+        "release deletes nothing.",
+        kafka=SAME,
+        minimum=-1,
+    )
+    min_insync_replicas: int | None = setting(
+        None,
+        "Replicas that must hold a row before acks=all succeeds. Not set: replicas / 2 + 1, so that losing one of "
+        "three loses no rows.",
+        kafka="1",
+        minimum=1,
+        maximum=1000,
+    )
+    compression_type: str = setting(
+        "none",
+        "Compression inside data objects (Arrow's own). Kafka's gzip and snappy are refused.",
+        kafka="producer",
+        choices=words("none", "lz4", "zstd"),
+    )
+    max_message_bytes: int = setting(32 * _MIB, "Largest record.", kafka="1048588", minimum=1, maximum=INT32_MAX)
+    message_timestamp_type: str = setting(
+        "CreateTime",
+        "CreateTime keeps each row's own time. LogAppendTime shows the time of the commit.",
+        kafka=SAME,
+        choices=words("CreateTime", "LogAppendTime"),
+    )
+    unclean_leader_election_enable: bool = setting(
+        False,
+        "Whether 'replog topic elect --unclean' may make an out-of-sync replica the leader. This loses rows, "
+        "including rows that were readable.",
+        kafka=SAME,
+    )
+    cleanup_policy: str = setting(
+        "delete",
+        "What retention does. compact is refused: this release does not compact.",
+        kafka=SAME,
+        choices=words("delete"),
+    )
+
+    def min_insync(self, replica_count: int) -> int:
+        """Return the replicas that must hold a row before acks=all succeeds (a majority unless set)."""
+        return self.min_insync_replicas or replica_count // 2 + 1
+
+
+TOPIC_KEYS = declared_keys("topic", TopicConfig)
 STORAGE_KEYS = (
     ConfigKey(
         "storage.fsync",
@@ -14,7 +75,7 @@ STORAGE_KEYS = (
         True,
         None,
         "bool",
-        "False makes a store that may lose acknowledged rows at a power cut. Chosen once, by "
+        "false: a power failure may lose acknowledged rows. Chosen once, by "
         "'replog init --no-fsync', and recorded in every root.",
     ),
     ConfigKey(
@@ -23,9 +84,9 @@ STORAGE_KEYS = (
         None,
         None,
         "text",
-        "Anything else after 'storage.' goes to the file system as it is (fsspec's own names, such as "
+        "Any other name after 'storage.' is passed to the file system (fsspec names, such as "
         "storage.endpoint_url for S3). A scheme or a URL before the name, as in storage.s3.key or "
-        "storage.s3://bucket.key, keeps it to those roots.",
+        "storage.s3://bucket.key, limits it to those roots.",
     ),
 )
 
@@ -44,9 +105,7 @@ CLUSTER_KEYS = (
         True,
         "false",
         "bool",
-        "Whether a topic, group, transactional.id or the store itself is open to all as long as no ACL names it. "
-        "Kafka's default counts only once an authorizer is configured; a store is born with one and without ACLs.",
+        "Whether everyone may use a topic, group, transactional.id or the store itself while no ACL names it. "
+        "Kafka's default applies only after an authorizer is configured; a new store has one and no ACLs.",
     ),
 )
-
-__all__ = ["ALLOW_EVERYONE_KEY", "CLUSTER_KEYS", "STORAGE_KEYS", "SUPER_USERS_KEY"]

@@ -47,7 +47,7 @@ class ReplogDataSource(DataSource):
         options = parse_source_options(dict(self.options), streaming=False)
         check_read_schema(schema, include_headers=options.include_headers)
         if options.push_down_filters and in_push_down_worker():
-            from spark_replog.spark.source.push_down import FilteringBatchReader
+            from spark_replog.spark.source.batch_reader import FilteringBatchReader
 
             return FilteringBatchReader(options)
         return BatchReader(options)

@@ -1,8 +1,11 @@
-"""Options of ``format("replog")``: read once into values, and refused with a reason.
+"""Options of ``format("replog")``: read once into frozen values, or refused with the reason.
 
-Spark hands keys over in lower case, so names are compared that way. Every entry point of the
-data source comes through here, since Spark calls ``schema()`` only for some reads and never for
-writes, and the first failure should be the clean one.
+Spark passes names in lower case, so they are compared in lower case. Every entry point of the data source parses its
+options here: Spark calls ``schema()`` only for some reads and never for writes.
+
+Names that are unused here but known to Kafka's clients (``config.kafka_names``) are accepted with the ``kafka.`` prefix
+and logged once, so that a job changes its format and its address only. Options that would change what is read or
+written are refused in the words of Spark's Kafka connector.
 """
 
 from __future__ import annotations
@@ -13,51 +16,67 @@ import re
 import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TypeVar, cast
+from functools import cache
+from typing import Any, Literal
 
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.config import (
+    KEY_PREFIX,
+    STORAGE_PREFIX,
+    ConfigKey,
     CoordinatorConfig,
     ProducerConfig,
     TaskHooks,
+    is_kafka_setting,
     keys_of,
     normalise_key,
-    parse_value,
     read_coordinator_config,
     read_producer_config,
     unknown_option_error,
 )
 from spark_replog.errors import ErrorCode, InvalidConfigError
 from spark_replog.log.model import ResetPolicy
-from spark_replog.spark.kafka_options import (
-    ADDRESS,
-    PROTECTED,
-    check_consumer_options,
-    refuse_protected,
-    without_ignored,
+from spark_replog.once import Once
+from spark_replog.spark.source.positions import (
+    Position,
+    check_bounds,
+    parse_assignment,
+    parse_bounds,
+    parse_duration_ms,
+    warn_of_precedence,
 )
-from spark_replog.spark.source.positions import Position, parse_assignment
-from spark_replog.spark.source.rate_limit import DELAY_MS_DEFAULT, TriggerLimits
-from spark_replog.spark.source.read_bounds import check_bounds, parse_bounds, warn_of_precedence
-from spark_replog.spark.source.times import parse_duration_ms
+from spark_replog.spark.source.sizing import TriggerLimits
 
-_STORAGE_PREFIX = "storage."
-_HOOKS = frozenset({"interceptor.classes", "key.serializer", "value.serializer"})
-_ENGINE_KEYS = frozenset({"checkpointlocation", "queryname", "path", "paths"})
-"""Put there by Spark itself, on sources and sinks."""
-_TABLE_KEY = "provider"
-"""Present only when a catalog table asks for its schema; its properties are there as options too."""
+Side = Literal["source", "sink"]
+
 DEFAULT_CLIENT_ID = "spark-replog"
+_ADDRESS = "kafka.bootstrap.servers"
+"""Ignored where ``path`` names the store; else it may hold the store's roots."""
 _CLIENT_ID = "kafka.client.id"
+_PROTECTED = frozenset(
+    {"auto.offset.reset", "enable.auto.commit", "interceptor.classes", "key.deserializer", "value.deserializer"}
+)
+"""Consumer settings that the source sets itself: refused after the subscription was read, as by the connector."""
+_HOOKS = frozenset({"interceptor.classes", "key.serializer", "value.serializer"})
 _ALSO_PREFIXED = ("transactional.id", "group.id")
+_CONNECTOR_ONLY: Mapping[Side, frozenset[str]] = {
+    "sink": frozenset({"includeheaders"}),
+    "source": frozenset(
+        {"fetchoffset.numretries", "fetchoffset.retryintervalms", "groupidprefix", "kafkaconsumer.polltimeoutms"}
+    ),
+}
+"""The connector's own options without a meaning here. The sink writes headers whenever the column exists; the source
+has no servers to ask again and no consumer group."""
+_ENGINE_KEYS = frozenset({"checkpointlocation", "queryname", "path", "paths"})
+"""Added by Spark itself, on sources and sinks."""
+_TABLE_KEY = "provider"
+"""Present only when a catalog table asks for its schema. Its properties then come as options too."""
 _SUBSCRIPTIONS = ("assign", "subscribe", "subscribepattern")
 _STREAM_ONLY = ("minOffsetsPerTrigger", "maxOffsetsPerTrigger", "maxTriggerDelay", "maxBytesPerTrigger")
-_INT_MAX, _LONG_MAX = 2**31 - 1, 2**63 - 1
-"""Of Java, in which the connector counts tasks and rows."""
 _HOST_AND_PORT = re.compile(r"(?:\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}")
 
-_Value = TypeVar("_Value")
 _LOG = logging.getLogger(__name__)
+_logged = Once()
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +149,8 @@ def parse_source_options(options: Mapping[str, str], *, streaming: bool) -> Sour
             or REPLOG_INVALID_OPTION.
     """
     lowered = _lowered(options)
-    given = without_ignored(lowered, "source")
-    _refuse_unknown(given, _source_names() | dict.fromkeys(PROTECTED, ""))
+    given = _without_ignored(lowered, "source")
+    _refuse_unknown(given, _names("source") | dict.fromkeys(_PROTECTED, ""))
     parsed = _source_options(lowered, given, streaming=streaming)
     warn_of_precedence(given)
     if not streaming:
@@ -146,11 +165,13 @@ def _source_options(lowered: Mapping[str, str], given: Mapping[str, str], *, str
     starting, ending = parse_bounds(given, streaming=streaming)
     subscription = _subscription(given)
     partitions_min, rows_per_partition_max, partitions_max = _splitting(given)
-    refuse_protected(given)
-    check_consumer_options(lowered)
+    for name in given:
+        if normalise_key(name) in _PROTECTED:
+            raise unknown_option_error(name, ())
+    _check_consumer_options(lowered)
     store = _store(given)
     limits = _limits(given)
-    fail_on_data_loss = _typed(given, "failOnDataLoss", True)
+    fail_on_data_loss = _typed(given, "failOnDataLoss")
     if not streaming:
         check_bounds(starting, ending)
     return SourceOptions(
@@ -158,13 +179,13 @@ def _source_options(lowered: Mapping[str, str], given: Mapping[str, str], *, str
         subscription=subscription,
         starting=starting,
         ending=ending,
-        include_headers=_typed(given, "includeHeaders", False),
+        include_headers=_typed(given, "includeHeaders"),
         fail_on_data_loss=fail_on_data_loss,
         limits=limits,
         partitions_min=partitions_min,
         rows_per_partition_max=rows_per_partition_max,
         partitions_max=partitions_max,
-        push_down_filters=_typed(given, "pushDownFilters", False),
+        push_down_filters=_typed(given, "pushDownFilters"),
         principal=given.get("principal") or None,
         client_id=_client_id(lowered),
         group_id=_get_prefixed(given, "group.id"),
@@ -178,11 +199,11 @@ def parse_sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOp
         InvalidConfigError: as ``parse_source_options``.
     """
     lowered = _lowered(options)
-    given = without_ignored({name: value for name, value in lowered.items() if name != _CLIENT_ID}, "sink")
+    given = _without_ignored(lowered, "sink")
     for name in given:
         if name not in _HOOKS and normalise_key(name) in _HOOKS:
-            raise unknown_option_error(name, ())  # as Kafka's connector does; the plain name is this project's own
-    _refuse_unknown(given, _sink_names())
+            raise unknown_option_error(name, ())  # as Kafka's connector does; the name without prefix is ours
+    _refuse_unknown(given, _names("sink"))
     client = {
         normalise_key(name): value
         for name, value in given.items()
@@ -194,11 +215,7 @@ def parse_sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOp
         producer=read_producer_config(client),
         coordinator=read_coordinator_config(client),
         principal=given.get("principal") or None,
-        hooks=TaskHooks(
-            interceptor_classes=given.get("interceptor.classes", ""),
-            key_serializer=given.get("key.serializer", "bytes"),
-            value_serializer=given.get("value.serializer", "bytes"),
-        ),
+        hooks=TaskHooks(**{name.replace(".", "_"): given[name] for name in _HOOKS if name in given}),
         client_id=_client_id(lowered),
         transactional_id=_get_prefixed(given, "transactional.id"),
         on_reset=_reset_policy(given, streaming=streaming),
@@ -215,13 +232,13 @@ def check_schema_options(options: Mapping[str, str]) -> bool:
     """
     given = _lowered(options)
     if _TABLE_KEY not in given:
-        kept = without_ignored(given, "source", "sink")
-        _refuse_unknown(kept, {**dict.fromkeys(PROTECTED, ""), **_source_names(), **_sink_names()})
+        kept = _without_ignored(given, "source", "sink")
+        _refuse_unknown(kept, {**dict.fromkeys(_PROTECTED, ""), **_names("source"), **_names("sink")})
         if "topic" not in given or any(name in given for name in _SUBSCRIPTIONS):
             _refuse_as_both_modes(given, kept)
         else:
             _store(kept)
-    return _typed(given, "includeHeaders", False)
+    return bool(_typed(given, "includeHeaders"))
 
 
 def _refuse_as_both_modes(lowered: Mapping[str, str], given: Mapping[str, str]) -> None:
@@ -234,6 +251,61 @@ def _refuse_as_both_modes(lowered: Mapping[str, str], given: Mapping[str, str]) 
             refusals.append(error)
     if len({str(error) for error in refusals}) == 1 < len(refusals):
         raise refusals[0]
+
+
+def _without_ignored(given: Mapping[str, str], *sides: Side) -> dict[str, str]:
+    """Return the options that are read or refused; log the names of the others once per process.
+
+    Args:
+        given: options, names in lower case.
+        sides: who may read these options.
+    """
+    ignored = {name for name in given for side in sides if _is_unused(name, side, side)}
+    if given.get("path") or given.get("paths"):
+        ignored |= given.keys() & {_ADDRESS}
+    else:
+        ignored.discard(_ADDRESS)
+    _log_once("ignored, because there are no servers here", ignored - {"includeheaders", _CLIENT_ID})
+    foreign: set[str] = set()
+    if len(sides) == 1:
+        other: Side = "sink" if sides[0] == "source" else "source"
+        foreign = {name for name in given.keys() - ignored if _is_unused(name, sides[0], other)} - {_ADDRESS}
+        _log_once(f"ignored, because they are settings of a {_kafka_client(other)} and this is the {sides[0]}", foreign)
+    return {name: value for name, value in given.items() if name not in ignored | foreign}
+
+
+def _kafka_client(side: Side) -> Literal["producer", "consumer"]:
+    return "producer" if side == "sink" else "consumer"
+
+
+def _is_unused(name: str, side: Side, client_of: Side) -> bool:
+    """Return whether a side does not read an option that is a setting of a side's Kafka client, or the connector's."""
+    if name == _CLIENT_ID or (side == client_of and name in _CONNECTOR_ONLY[side]):
+        return True
+    plain = name.removeprefix(KEY_PREFIX)
+    if plain == name or plain in _names(side) or (side == "source" and plain in _PROTECTED):
+        return False
+    return is_kafka_setting(plain, _kafka_client(client_of))
+
+
+def _log_once(why: str, names: Iterable[str]) -> None:
+    fresh = sorted(name for name in names if _logged.is_first(name))
+    if fresh:
+        _LOG.warning("%s: %s", why, ", ".join(fresh))
+
+
+def _check_consumer_options(given: Mapping[str, str]) -> None:
+    """Refuse the values that Kafka's connector or consumer refuses, of options that mean nothing here."""
+    level = given.get("kafka.isolation.level", "read_uncommitted").strip()
+    if level not in ("read_uncommitted", "read_committed"):
+        raise _invalid(
+            f"Invalid value {level} for configuration isolation.level: String must be one of: read_committed, "
+            "read_uncommitted. Leave it out: every row that can be read is committed."
+        )
+    for name in ("fetchOffset.numRetries", "fetchOffset.retryIntervalMs", "kafkaConsumer.pollTimeoutMs"):
+        text = given.get(name.lower(), "0").strip()
+        if not re.fullmatch("[+-]?[0-9]{1,18}", text):
+            raise _invalid(f'{name}: For input string: "{text}". Give a whole number.')
 
 
 def _topic(given: Mapping[str, str]) -> str | None:
@@ -254,56 +326,62 @@ def _lowered(options: Mapping[str, str]) -> dict[str, str]:
     return {name.lower(): value for name, value in options.items()}
 
 
-def _source_names() -> dict[str, str]:
-    return {key.name.lower(): key.name for key in keys_of("source")}
-
-
+@cache
 def _client_names() -> dict[str, str]:
+    """Return the settings of a client that the sink reads: name in lower case -> name."""
     return {key.name.lower(): key.name for key in keys_of("producer", "coordinator")}
 
 
-def _sink_names() -> dict[str, str]:
-    return {key.name.lower(): key.name for key in keys_of("sink")} | _client_names()
+@cache
+def _names(side: Side) -> dict[str, str]:
+    """Return all options that a side reads: name in lower case -> name."""
+    own = {key.name.lower(): key.name for key in keys_of(side)}
+    return own | _client_names() if side == "sink" else own
+
+
+@cache
+def _key(name: str) -> ConfigKey:
+    return next(key for key in keys_of("source", "sink") if key.name == name)
 
 
 def _refuse_unknown(given: Iterable[str], known: Mapping[str, str]) -> None:
     for name in given:
         if name == "storage.fsync":
             raise _invalid("storage.fsync is chosen once, by 'replog init'. Remove the option.")
-        if name in _ENGINE_KEYS or name == ADDRESS or name.startswith(_STORAGE_PREFIX) or name in known:
+        if name in _ENGINE_KEYS or name == _ADDRESS or name.startswith(STORAGE_PREFIX) or name in known:
             continue
         plain = normalise_key(name)
-        if plain in known and (plain in _client_names() or plain in PROTECTED or plain in _ALSO_PREFIXED):
+        if plain in known and (plain in _client_names() or plain in _PROTECTED or plain in _ALSO_PREFIXED):
             continue
         if plain in known:
             raise InvalidConfigError(
                 ErrorCode.REPLOG_UNKNOWN_OPTION,
                 f"option '{name}' is unknown: only settings of a client have that prefix. Write '{known[plain]}'.",
             )
-        other = (_source_names() | _sink_names()).get(normalise_key(name))
+        other = (_names("source") | _names("sink")).get(plain)
         if other is not None:
-            side = "sink" if other in _sink_names().values() else "source"
+            side = "sink" if other in _names("sink").values() else "source"
             raise InvalidConfigError(
                 ErrorCode.REPLOG_UNKNOWN_OPTION, f"option '{other}' is for the {side}. Remove it here."
             )
         raise unknown_option_error(name, known.values())
 
 
-def _typed(given: Mapping[str, str], name: str, default: _Value) -> _Value:
-    text = given.get(name.lower())
+def _typed(given: Mapping[str, str], name: str) -> Any:
+    """Return the option's value as its key declares it, its default where it is not given."""
+    key, text = _key(name), given.get(name.lower())
     if text is None:
-        return default
-    key = next(key for key in keys_of("source", "sink") if key.name == name)
+        return key.default
     if key.unit == "bool" and text.strip().lower() not in ("true", "false"):
         raise _invalid(f'{name}: For input string: "{text}". Give one of: true, false.')
-    return cast("_Value", parse_value(key, text))
+    return key.parse(text)
 
 
 def _store(given: Mapping[str, str]) -> StoreOptions:
     path = given.get("path", "").strip()
     if not path and given.get("paths"):
         path = ",".join(json.loads(given["paths"]))
-    address = given.get(ADDRESS, "").strip()
+    address = given.get(_ADDRESS, "").strip()
     if not path and address and not any(_HOST_AND_PORT.fullmatch(each.strip()) for each in address.split(",")):
         path = address  # a job that changed its format and its address, and nothing else
     if not path:
@@ -315,7 +393,7 @@ def _store(given: Mapping[str, str]) -> StoreOptions:
             "CREATE TABLE do not reach its reads and writes: use CREATE TEMPORARY VIEW ... USING replog OPTIONS.",
         )
     storage = sorted(
-        (name[len(_STORAGE_PREFIX) :], value) for name, value in given.items() if name.startswith(_STORAGE_PREFIX)
+        (name[len(STORAGE_PREFIX) :], value) for name, value in given.items() if name.startswith(STORAGE_PREFIX)
     )
     return StoreOptions(path, tuple(storage))
 
@@ -359,14 +437,8 @@ def _pattern(text: str) -> str:
 
 def _splitting(given: Mapping[str, str]) -> tuple[int | None, int | None, int | None]:
     """Return minPartitions, maxRecordsPerPartition and maxPartitions."""
-    least, rows_most, most = (
-        _positive(given, name, most)
-        for name, most in (
-            ("minPartitions", _INT_MAX),
-            ("maxRecordsPerPartition", _LONG_MAX),
-            ("maxPartitions", _INT_MAX),
-        )
-    )
+    names = ("minPartitions", "maxRecordsPerPartition", "maxPartitions")
+    least, rows_most, most = (_positive(given, name) for name in names)
     if most is not None and rows_most is not None:
         raise InvalidConfigError(
             ErrorCode.REPLOG_CONFLICTING_OPTIONS,
@@ -391,23 +463,21 @@ def _limits(given: Mapping[str, str]) -> TriggerLimits:
             f"the value of minOffsetPerTrigger({rows_min}) is higher than the maxOffsetsPerTrigger({rows_max}). "
             "Lower minOffsetsPerTrigger or raise maxOffsetsPerTrigger."
         )
-    delay_ms: int | None = DELAY_MS_DEFAULT
-    if "maxtriggerdelay" in given:
-        delay_ms = parse_duration_ms(given["maxtriggerdelay"])
-        if delay_ms is None:
-            raise _invalid(
-                f"maxTriggerDelay is '{given['maxtriggerdelay']}'. Give a time such as 15m, 90s or 500ms; "
-                "a bare number is milliseconds."
-            )
-    return TriggerLimits(rows_max, rows_min, DELAY_MS_DEFAULT if delay_ms is None else delay_ms, size_max_bytes)
+    delay = given.get("maxtriggerdelay", _key("maxTriggerDelay").default_text)
+    delay_ms = parse_duration_ms(delay)
+    if delay_ms is None:
+        raise _invalid(
+            f"Invalid maxTriggerDelay '{delay}'. Give a time such as 15m, 90s or 500ms; a bare number is milliseconds."
+        )
+    return TriggerLimits(rows_max, rows_min, delay_ms, size_max_bytes)
 
 
-def _positive(given: Mapping[str, str], name: str, most: int = _LONG_MAX) -> int | None:
+def _positive(given: Mapping[str, str], name: str) -> int | None:
     text = given.get(name.lower())
     if text is None:
         return None
     plain = text.strip()
-    if not re.fullmatch(r"[+-]?[0-9]{1,19}", plain) or abs(int(plain)) > most:
+    if not re.fullmatch(r"[+-]?[0-9]{1,19}", plain) or abs(int(plain)) > _key(name).maximum:
         raise _invalid(f'{name}: For input string: "{plain}". Give a whole number; it must be positive.')
     if int(plain) < 1:
         raise _invalid(f"option '{name}' is {plain}: {name.lower()} must be positive. Give 1 or more.")
@@ -421,7 +491,7 @@ def _warn_of_stream_only(given: Mapping[str, str]) -> None:
 
 
 def _reset_policy(given: Mapping[str, str], *, streaming: bool) -> ResetPolicy:
-    word = _typed(given, "onCheckpointReset", "fail")
+    word = _typed(given, "onCheckpointReset")
     if "oncheckpointreset" in given and _get_prefixed(given, "transactional.id") is None:
         raise InvalidConfigError(
             ErrorCode.REPLOG_MISSING_OPTION,
@@ -448,7 +518,7 @@ def _transaction(given: Mapping[str, str], *, streaming: bool) -> tuple[str, int
         raise InvalidConfigError(
             ErrorCode.REPLOG_MISSING_OPTION, "txnAppId and txnVersion only work together. Give both."
         )
-    return app_id, _typed(given, "txnVersion", 0)
+    return app_id, _typed(given, "txnVersion")
 
 
 def _get_prefixed(given: Mapping[str, str], name: str) -> str | None:

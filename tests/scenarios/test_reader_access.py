@@ -149,7 +149,7 @@ def test_the_quota_of_the_reader_is_carried_to_its_tasks(store):
     read_plan = pytest.importorskip("spark_replog.spark.source.read_plan")
     options = pytest.importorskip("spark_replog.spark.options")
     topics = pytest.importorskip("spark_replog.spark.source.topics")
-    splitting = pytest.importorskip("spark_replog.spark.source.splitting")
+    splitting = pytest.importorskip("spark_replog.spark.source.sizing")
     store.create("a")
     store.append("a", {0: 3}, batch=0)
     QuotaAdmin(store.cluster, "User:admin").alter(QuotaEntity("reader", None), {"consumer_byte_rate": 7})

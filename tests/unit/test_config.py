@@ -1,7 +1,8 @@
-"""The registry of settings, the classes made from it, and the two places that repeat it."""
+"""The registry of settings, the classes that declare them, and the pages that are made from it."""
 
 from __future__ import annotations
 
+import importlib.util
 import pickle
 import re
 from pathlib import Path
@@ -10,11 +11,11 @@ import pytest
 
 from spark_replog.config import (
     CONFIG_KEYS,
-    ConfigKey,
     ConsumerConfig,
     CoordinatorConfig,
     ProducerConfig,
     TopicConfig,
+    is_kafka_setting,
     keys_of,
     normalise_key,
     read_consumer_config,
@@ -22,11 +23,18 @@ from spark_replog.config import (
     read_producer_config,
     read_topic_config,
     storage_options,
+    stored_topic_config,
     unknown_option_error,
+    unused_reason,
 )
+from spark_replog.config.key import SAME
 from spark_replog.errors import ErrorCode, InvalidConfigError
 
-ROOT = Path(__file__).parents[2]
+_spec = importlib.util.spec_from_file_location("config_pages", Path(__file__).parents[1] / "config_pages.py")
+assert _spec is not None and _spec.loader is not None
+config_pages = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(config_pages)
+
 SETTINGS = {
     "producer": ProducerConfig,
     "consumer": ConsumerConfig,
@@ -41,23 +49,6 @@ READERS = {
 }
 
 
-def shown_default(key: ConfigKey) -> str:
-    """The default as a user would type it."""
-    if key.default is None:
-        return ""
-    for word, meaning in (key.choices or {}).items():
-        if meaning == key.default:
-            return word
-    return str(key.default).lower() if isinstance(key.default, bool) else str(key.default)
-
-
-def documented_line(key: ConfigKey) -> str:
-    """The key's row in docs/configuration.md."""
-    kafka = key.kafka_default if key.kafka_default is not None else ""
-    cells = [f"`{key.name}`", shown_default(key), kafka, key.unit, key.doc.replace("|", "\\|")]
-    return "| " + " | ".join(cells) + " |"
-
-
 @pytest.mark.parametrize("group", sorted(SETTINGS))
 def test_no_option_means_the_defaults(group):
     read = READERS[group]({})
@@ -70,8 +61,8 @@ def test_no_option_means_the_defaults(group):
 )
 def test_default_can_be_given_as_text_and_names_a_field(key):
     assert key.field in SETTINGS[key.group].__dataclass_fields__
-    if shown_default(key):
-        read = READERS[key.group]({key.name: shown_default(key)})
+    if key.default_text:
+        read = READERS[key.group]({key.name: key.default_text})
         assert getattr(read, key.field) == key.default
 
 
@@ -150,14 +141,55 @@ def test_suggestion_ignores_case():
     assert "'startingOffsets'" in str(unknown_option_error("startingoffset", ["startingOffsets", "topic"]))
 
 
-def test_docs_hold_every_key_and_nothing_else():
-    lines = (ROOT / "docs/configuration.md").read_text().splitlines()
-    documented = [line for line in lines if line.startswith("| `")]
-    assert documented == [documented_line(key) for key in CONFIG_KEYS]
+def test_the_page_shows_every_setting_and_no_other():
+    text = config_pages.PAGE.read_text()
+    assert text == config_pages.filled_page(text), "run: python tests/config_pages.py --write"
+    shown = re.findall(r"<!-- settings of (\w+) -->", text)
+    assert sorted(shown) == sorted({*(key.group for key in CONFIG_KEYS), "kafka"})
 
 
-def test_conf_shows_every_default():
-    settings = re.findall(r"^#(\S+)=(.*)$", (ROOT / "conf/replog-defaults.conf").read_text(), re.MULTILINE)
-    groups = ("producer", "client", "consumer", "coordinator", "topic")
-    wanted = [(key.name, shown_default(key)) for key in keys_of(*groups)]
-    assert settings == wanted
+def test_the_file_of_defaults_shows_every_setting():
+    text = config_pages.CONF.read_text()
+    assert text == config_pages.conf_text(), "run: python tests/config_pages.py --write"
+    shown = re.findall(r"^#(\S+)=(.*)$", text, re.MULTILINE)
+    assert shown == [(key.name, key.default_text) for key in CONFIG_KEYS]
+
+
+@pytest.mark.parametrize("key", CONFIG_KEYS, ids=lambda key: f"{key.group}-{key.name}")
+def test_a_declaration_is_complete(key):
+    assert key.doc.endswith((".", "}"))
+    assert key.unit in {"ms", "bytes", "count", "choice", "bool", "text", "json"}
+    assert (key.unit == "choice") == (key.choices is not None)
+    assert key.kafka_default != SAME
+    if isinstance(key.default, int) and key.unit in {"ms", "bytes", "count"}:
+        assert key.minimum <= key.default <= key.maximum
+
+
+@pytest.mark.parametrize(
+    "newer",
+    [{"remote.storage.enable": "true"}, {"cleanup.policy": "compact"}, {"min.insync.replicas": "many"}],
+)
+def test_a_stored_topic_setting_of_a_newer_release_is_reported_and_not_refused(newer):
+    config, unknown = stored_topic_config({"retention.ms": "7", **newer})
+    assert config == TopicConfig(retention_ms=7)
+    assert unknown == tuple(newer)
+
+
+def test_no_kafka_setting_is_both_read_and_unused():
+    for client, groups in (("producer", ("producer", "client")), ("consumer", ("consumer",))):
+        assert [key.name for key in keys_of(*groups) if unused_reason(key.name, client)] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "clients"),
+    [
+        ("linger.ms", ["producer"]),
+        ("fetch.min.bytes", ["consumer"]),
+        ("ssl.key.password", ["producer", "consumer"]),
+        ("metadata.max.age.ms", ["producer", "consumer"]),
+        ("replica.grace.ms", []),
+        ("retention.ms", []),
+    ],
+)
+def test_settings_of_kafkas_clients_are_known(name, clients):
+    assert [client for client in ("producer", "consumer") if is_kafka_setting(name, client)] == clients

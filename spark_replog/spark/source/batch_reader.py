@@ -1,27 +1,47 @@
-"""``spark.read``: a snapshot of the log, resolved once.
+"""``spark.read``: a snapshot of the log, resolved once; and the filters that Spark passes to such a read.
 
-Spark plans a batch read once per DataFrame and uses the plan for every action on it, so that all
-of them see the same offsets (Kafka's connector resolves ``latest`` anew in each task).
+Spark plans a batch read once per DataFrame and uses the plan for every action on it, so all actions see the same
+offsets. (Kafka's connector resolves ``latest`` again in each task.)
+
+Push-down needs Spark 4.1, its conf ``spark.sql.python.filterPushdown.enabled``, and the option ``pushDownFilters``. The
+option is needed too because Spark (to 4.3) keeps ONE plan per ``load()``: the plan of a filtered query, without the
+excluded rows, also serves the next query on the same DataFrame or view, and both sides of a union. With the option the
+user states that there is only one query. All filters are returned, so that Spark applies them to the rows as well; a
+section is left out only where no row of it can match.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from spark_replog.cluster.cluster import Cluster
+from spark_replog.log.fold.partition_state import SectionRef
 from spark_replog.spark.messages import ReadPartition
 from spark_replog.spark.options import SourceOptions
-from spark_replog.spark.source.data_loss import LossPolicy
-from spark_replog.spark.source.read_bounds import check_resolved
+from spark_replog.spark.source.discovery import LossPolicy
+from spark_replog.spark.source.positions import check_resolved
 from spark_replog.spark.source.read_plan import check_ranges, plan_partitions
-from spark_replog.spark.source.splitting import OffsetRange
+from spark_replog.spark.source.sizing import OffsetRange
 from spark_replog.spark.source.topics import LogView, offsets_for_times_of, view_topics
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql.datasource import Filter
+
+COLUMNS = frozenset({"topic", "partition", "offset", "timestamp"})
+"""What can be told of rows without reading them; none of it is ever null."""
+RUNS_MAX = 8
+"""Ranges that one partition is cut into; the smallest gaps between more are read over."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_POINTS = ("EqualTo", "EqualNullSafe", "In")
+_COMPARISONS = ("GreaterThan", "GreaterThanOrEqual", "LessThan", "LessThanOrEqual")
+_TEXTS = ("StringStartsWith", "StringEndsWith", "StringContains")
 
 
 class BatchReader(DataSourceReader):
@@ -59,3 +79,150 @@ class BatchReader(DataSourceReader):
         from spark_replog.spark.source.reading import read_partition
 
         return read_partition(partition, self._options)
+
+
+class FilteringBatchReader(BatchReader):
+    """A batch reader that leaves out what the query's filters exclude.
+
+    A class of its own: Spark refuses every read by a class that has ``pushFilters`` while its conf is off.
+    """
+
+    def __init__(self, options: SourceOptions) -> None:
+        super().__init__(options)
+        self._filters: dict[str, list[Any]] = {column: [] for column in COLUMNS}
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        """Keep what is known of the four columns; return all, so that Spark filters too. Planner process."""
+        for item in filters:
+            self._filters.get(filter_column(item), []).append(item)
+        return filters
+
+    def narrow(self, cluster: Cluster, view: LogView, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
+        """Return what is left of the ranges."""
+        result: list[OffsetRange] = []
+        for item in ranges:
+            result += self._narrow_one(cluster, view, item)
+        return result
+
+    def _narrow_one(self, cluster: Cluster, view: LogView, item: OffsetRange) -> list[OffsetRange]:
+        key = item.topic_partition
+        if not self._may_hold("topic", key.topic, key.topic):
+            return []
+        if not self._may_hold("partition", key.partition, key.partition):
+            return []
+        start, end = item.start, item.end
+        for each in self._filters["offset"]:
+            low, high = offset_bounds(each)
+            start, end = max(start, low), min(end, high)
+        if start >= end:
+            return []
+        if not self._filters["offset"] and not self._filters["timestamp"]:
+            return [item]
+        handle = view.handles[key.topic]
+        ledger = cluster.topic_ledger(handle.ledger_id)
+        with ledger.lock:
+            sections = ledger.state.sections(handle.topic_id, key.partition, start, end)
+        runs: list[tuple[int, int]] = []
+        for section in sections:
+            if self._section_may_match(section):
+                last = section.base_offset + section.row_count
+                runs.append((max(start, section.base_offset), min(end, last)))
+        return [OffsetRange(key, first, last) for first, last in join_runs(runs, RUNS_MAX)]
+
+    def _section_may_match(self, section: SectionRef) -> bool:
+        last = section.base_offset + section.row_count - 1
+        # Rows keep microseconds, the ledger milliseconds rounded outwards (ADR 2).
+        return self._may_hold("offset", section.base_offset, last) and self._may_hold(
+            "timestamp", section.min_timestamp_ms * 1000, section.max_timestamp_ms * 1000
+        )
+
+    def _may_hold(self, column: str, low: Any, high: Any) -> bool:
+        return all(may_hold(item, low, high) for item in self._filters[column])
+
+
+def filter_column(item: Any) -> str:
+    """Return the top-level column of a filter, empty where it has none."""
+    attribute: tuple[str, ...] = getattr(getattr(item, "child", item), "attribute", ())
+    return attribute[0] if len(attribute) == 1 else ""
+
+
+def may_hold(item: Any, low: Any, high: Any) -> bool:
+    """Return whether a value in [low, high] can satisfy the filter; True where that is not known.
+
+    Exact where ``low == high``, for every filter that is known.
+    """
+    kind = type(item).__name__
+    if kind == "IsNull":
+        return False
+    if kind == "Not":
+        child = type(item.child).__name__
+        if low != high or child not in (*_POINTS, *_COMPARISONS, *_TEXTS) or _values(item.child) is None:
+            return True
+        return not may_hold(item.child, low, high)
+    values = _values(item)
+    if values is None:
+        return True
+    if kind in _POINTS:
+        return any(low <= value <= high for value in values)
+    (value,) = values
+    if kind in _COMPARISONS:
+        answers = {
+            "GreaterThan": high > value,
+            "GreaterThanOrEqual": high >= value,
+            "LessThan": low < value,
+            "LessThanOrEqual": low <= value,
+        }
+        return bool(answers[kind])
+    if kind in _TEXTS and low == high:
+        tests = {"StringStartsWith": low.startswith, "StringEndsWith": low.endswith, "StringContains": low.__contains__}
+        return bool(tests[kind](value))
+    return True
+
+
+def offset_bounds(item: Any) -> tuple[int, int]:
+    """Return [start, end) of the offsets that can satisfy a filter on ``offset``."""
+    kind, values = type(item).__name__, _values(item)
+    widest = (0, 2**63 - 1)
+    if not values:
+        return widest
+    if kind in _POINTS:
+        return math.ceil(min(values)), math.floor(max(values)) + 1
+    bounds = {
+        "GreaterThan": (math.floor(values[0]) + 1, widest[1]),
+        "GreaterThanOrEqual": (math.ceil(values[0]), widest[1]),
+        "LessThan": (0, math.ceil(values[0])),
+        "LessThanOrEqual": (0, math.floor(values[0]) + 1),
+    }
+    return bounds.get(kind, widest)
+
+
+def join_runs(runs: Sequence[tuple[int, int]], count_max: int) -> list[tuple[int, int]]:
+    """Return [start, end) runs with touching ones joined, and the smallest gaps closed down to ``count_max``."""
+    joined: list[tuple[int, int]] = []
+    for start, end in runs:
+        if joined and joined[-1][1] >= start:
+            joined[-1] = (joined[-1][0], end)
+        else:
+            joined.append((start, end))
+    while len(joined) > count_max:
+        at = min(range(1, len(joined)), key=lambda index: joined[index][0] - joined[index - 1][1])
+        joined[at - 1 : at + 1] = [(joined[at - 1][0], joined[at][1])]
+    return joined
+
+
+def _values(item: Any) -> list[Any] | None:
+    """Return the literals of a filter as Python compares them with ours, None where that is not possible."""
+    if not hasattr(item, "value"):
+        return None
+    values = list(item.value) if type(item).__name__ == "In" else [item.value]
+    result = []
+    for value in values:
+        if isinstance(value, datetime):
+            if value.tzinfo is None:
+                return None
+            value = (value - _EPOCH) // timedelta(microseconds=1)
+        if isinstance(value, bool) or not isinstance(value, int | float | str):
+            return None
+        result.append(value)
+    kinds = {isinstance(value, str) for value in result}
+    return result if len(kinds) == 1 else None

@@ -1,22 +1,92 @@
-"""What changed under a streaming query since its last offset: topics and partitions that came and went.
+"""What changed in the log since a query's last offset: new and deleted topics and partitions, and lost rows.
 
-Pure: a position and a view of the log in, starts and ends out. Topics are told apart by id, so that one
-which was deleted and created again is never read in its middle.
+Pure: a position and a view of the log in, starts and ends out. Topics are identified by id, so that a topic that was
+deleted and created again is read from its beginning.
+
+``failOnDataLoss`` decides whether a loss fails the query or is logged. The conditions are those of Spark's Kafka
+connector (``KafkaExceptions``, ``KAFKA_DATA_LOSS.*``); the causes come from the ledgers: topic ids, log start offsets,
+high watermarks.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from enum import Enum
 
-from spark_replog.errors import ErrorCode, ReplogError
+from spark_replog.errors import ErrorCode, ReplogError, RetriableError
 from spark_replog.ids import TopicId, TopicPartition
-from spark_replog.spark.source.data_loss import Loss, LossPolicy, offset_changed, removed_offsets
+from spark_replog.once import Once
 from spark_replog.spark.source.offsets import Ends, LogOffset
 from spark_replog.spark.source.topics import LogView
 
+_LOG = logging.getLogger(__name__)
+
 FinalEnds = Callable[[TopicId], Mapping[int, int]]
 """Topic id to the high watermarks of its partitions, as far as this process can still find them."""
+
+
+class Loss(Enum):
+    """Kafka's condition of a loss."""
+
+    ADDED_PARTITION_DOES_NOT_START_FROM_OFFSET_ZERO = "a partition that is new to the query begins above 0"
+    COULD_NOT_READ_OFFSET_RANGE = "offsets that are due are not in the log"
+    INITIAL_OFFSET_NOT_FOUND_FOR_PARTITIONS = "a new partition is gone before it was read"
+    PARTITIONS_DELETED = "a partition that was read is gone"
+    PARTITION_OFFSET_CHANGED = "the log ends before a position"
+
+
+class LossPolicy:
+    """Raises or says a loss. A loss that is only said is said once.
+
+    Args:
+        fail: ``failOnDataLoss``.
+    """
+
+    def __init__(self, *, fail: bool) -> None:
+        self.fail = fail
+        self._reported = Once()
+
+    def report(self, loss: Loss, message: str) -> None:
+        """Raise, or say it and return.
+
+        Raises:
+            ReplogError: REPLOG_DATA_LOSS; nothing was skipped.
+        """
+        if self.fail:
+            raise ReplogError(
+                ErrorCode.REPLOG_DATA_LOSS,
+                f"{message} Some data may have been lost because they are not available in Kafka any more: set "
+                "failOnDataLoss=false to go on with what still exists.",
+                condition=f"KAFKA_DATA_LOSS.{loss.name}",
+            )
+        if self._reported.is_first(message):
+            _LOG.warning("[%s] %s condition=`KAFKA_DATA_LOSS.%s`", ErrorCode.REPLOG_DATA_LOSS.name, message, loss.name)
+
+
+def removed_offsets(log_start: int, *, is_trimmed: bool) -> str:
+    """Return the cause of a loss before the log start; follows the offsets."""
+    cause = "were trimmed (replog topic trim)" if is_trimmed else "aged out (retention)"
+    return f"are no longer in the log, which begins at {log_start} now: they {cause} before they were read."
+
+
+def offset_changed(topic: str, partition: int, position: int, end: int) -> str:
+    """Return the text of a position past the end of the log."""
+    return (
+        f"partition {topic}-{partition}'s offset was changed from {position} to {end}: the position {position} is past "
+        f"the end {end} of the log. Either it was set too high, or rows were lost with a replica that held them."
+    )
+
+
+def undecided_tail(topic: str) -> RetriableError:
+    """Return the error for a log that ends before a known position while too few roots answer."""
+    return RetriableError(
+        ErrorCode.REPLOG_TAIL_UNDECIDED,
+        f"topic '{topic}': too few metadata roots answer to tell where the log ends, so it is not known whether rows "
+        "are lost. Bring the roots back, then start the query again.",
+        topic=topic,
+    )
 
 
 @dataclass(frozen=True)
@@ -147,6 +217,3 @@ def _unread(key: TopicPartition, position: int, end: int | None) -> str:
 
 def _names(keys: list[TopicPartition]) -> str:
     return ", ".join(f"{key.topic}-{key.partition}" for key in keys)
-
-
-__all__ = ["FinalEnds", "Span", "check_target", "reconcile"]

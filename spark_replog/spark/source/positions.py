@@ -1,20 +1,25 @@
-"""Positions that a user gives: words, offsets or times as JSON, and the partitions of ``assign``.
+"""Where a read begins and ends, as its options say: words, offsets or times; and the partitions of ``assign``.
 
-Shapes and refusals follow Spark's Kafka connector (``JsonUtils``, ``KafkaOffsetReaderAdmin``); -2 is
-earliest, -1 latest. Resolving is pure: what it must know of the log is handed in.
+For each end, one time for all partitions takes precedence over times per partition, then offsets, then the default;
+options with less precedence are not parsed. -2 is earliest, -1 latest. Resolving is pure: what it needs of the log is
+passed in. Shapes and refusals follow Spark's Kafka connector (``KafkaSourceProvider.getKafkaOffsetRangeLimit``,
+``JsonUtils``, ``KafkaOffsetReaderAdmin``).
 """
 
 from __future__ import annotations
 
 import json
+import logging
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 
 from spark_replog.errors import ErrorCode, InvalidConfigError
 from spark_replog.ids import TopicPartition
 from spark_replog.spark.source.offsets import META_KEY, Ends
-from spark_replog.spark.source.times import PointInTime, parse_time
 
+_LOG = logging.getLogger(__name__)
 LATEST = -1
 EARLIEST = -2
 OFFSET_MAX = 2**63 - 1
@@ -282,3 +287,244 @@ def _symbol(offset: int, log_start: int, high_watermark: int) -> int:
 
 def _show(keys: Iterable[TopicPartition]) -> str:
     return ", ".join(f"{key.topic}-{key.partition}" for key in keys) or "none"
+
+
+_ENDING = {
+    "endingOffsets": "ending offset",
+    "endingOffsetsByTimestamp": "ending timestamp",
+    "endingTimestamp": "ending timestamp",
+}
+
+
+def parse_bounds(given: Mapping[str, str], *, streaming: bool) -> tuple[Position, Position]:
+    """Return both ends of a read, not resolved yet.
+
+    Args:
+        given: options, names in lower case.
+        streaming: a stream has no end, and starts at ``latest`` by default.
+
+    Raises:
+        InvalidConfigError: REPLOG_INVALID_OPTION.
+    """
+    if streaming:
+        for option, what in _ENDING.items():
+            if option.lower() in given:
+                raise _invalid(
+                    f"{what} not valid in streaming queries, which have no end: {option} is for batch reads. "
+                    "Remove it, or use read instead of readStream."
+                )
+    starting = _parse_end(given, "starting", "latest" if streaming else "earliest", _is_lenient(given))
+    if streaming:
+        return starting, OffsetPosition("endingOffsets", LATEST)
+    _check_start(starting)
+    ending = _parse_end(given, "ending", "latest", True)
+    _check_end(ending)
+    return starting, ending
+
+
+def warn_of_precedence(given: Mapping[str, str]) -> None:
+    """Say which options are not looked at; names in lower case."""
+    for side in ("starting", "ending"):
+        options = (f"{side}Timestamp", f"{side}OffsetsByTimestamp", f"{side}Offsets")
+        present = [option for option in options if option.lower() in given]
+        if len(present) > 1:
+            _LOG.warning("%s wins over %s, which is not looked at", present[0], " and ".join(present[1:]))
+
+
+def check_bounds(starting: Position, ending: Position) -> None:
+    """Refuse ends of a batch read that no log can make right (SPARK-52096).
+
+    Raises:
+        InvalidConfigError: REPLOG_INVALID_OPTION.
+    """
+    if isinstance(starting, OffsetPosition) and isinstance(ending, OffsetPosition):
+        by_word = {*starting.topics, *ending.topics}
+        first, last = dict(starting.offsets), dict(ending.offsets)
+        if starting.default is None and ending.default is None:
+            _check_same_keys(starting, ending, first, last, by_word)
+        _check_order(first, last, "offset")
+    elif isinstance(starting, TimePosition) and isinstance(ending, TimePosition):
+        # How long ago is compared as a time relative to the same moment.
+        if starting.default is None and ending.default is None:
+            _check_same_keys(starting, ending, dict(starting.times), dict(ending.times), set())
+        first = {key: time.epoch_ms for key, time in starting.times.items() if time.epoch_ms is not None}
+        last = {key: time.epoch_ms for key, time in ending.times.items() if time.epoch_ms is not None}
+        _check_order(first, last, "timestamp")
+
+
+def check_resolved(starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]) -> None:
+    """Refuse a range that turned out to be backwards.
+
+    Raises:
+        InvalidConfigError: REPLOG_INVALID_OPTION.
+    """
+    for key, start in sorted(starts.items()):
+        if start > ends[key]:
+            raise InvalidConfigError(
+                ErrorCode.REPLOG_INVALID_OPTION,
+                f"The resolved start offset {start} is greater than the resolved end offset {ends[key]} for "
+                f"{key.topic}-{key.partition}. Correct the starting or the ending option.",
+                condition="RESOLVED_START_OFFSET_GREATER_THAN_END_OFFSET",
+            )
+
+
+def _parse_end(given: Mapping[str, str], side: str, default: str, is_latest_without_match: bool) -> Position:
+    single, times, offsets = f"{side}Timestamp", f"{side}OffsetsByTimestamp", f"{side}Offsets"
+    if single.lower() in given:
+        return parse_single_time(single, given[single.lower()], is_latest_without_match=is_latest_without_match)
+    if times.lower() in given:
+        return parse_times(times, given[times.lower()], is_latest_without_match=is_latest_without_match)
+    return parse_position(offsets, given.get(offsets.lower(), default))
+
+
+def _is_lenient(given: Mapping[str, str]) -> bool:
+    word = given.get("startingoffsetsbytimestampstrategy", "error").strip().lower()
+    if word not in ("error", "latest"):
+        raise _invalid(f"startingOffsetsByTimestampStrategy is '{word}'. Give one of: error, latest.")
+    return word == "latest"
+
+
+def _check_start(starting: Position) -> None:
+    if not isinstance(starting, OffsetPosition):
+        return
+    if LATEST in (starting.default, *starting.topics.values()):
+        raise _invalid("starting offset can't be latest for batch queries on Kafka. Use earliest or offsets.")
+    for key, offset in starting.offsets.items():
+        if offset == LATEST:
+            raise _invalid(
+                f"startingOffsets for {key.topic}-{key.partition} can't be latest for batch queries on Kafka. "
+                "Use -2 (earliest) or an offset."
+            )
+
+
+def _check_end(ending: Position) -> None:
+    if not isinstance(ending, OffsetPosition):
+        return
+    if EARLIEST in (ending.default, *ending.topics.values()):
+        raise _invalid("ending offset can't be earliest for batch queries on Kafka. Use latest or offsets.")
+    for key, offset in ending.offsets.items():
+        if offset == EARLIEST:
+            raise _invalid(
+                f"ending offset for {key.topic}-{key.partition} can't be earliest for batch queries on Kafka. "
+                "Use -1 (latest) or an offset."
+            )
+
+
+def _check_same_keys(
+    starting: Position,
+    ending: Position,
+    first: Mapping[TopicPartition, object],
+    last: Mapping[TopicPartition, object],
+    by_word: set[str],
+) -> None:
+    different = sorted(key for key in first.keys() ^ last.keys() if key.topic not in by_word)
+    if different:
+        names = ", ".join(f"{key.topic}-{key.partition}" for key in different)
+        raise InvalidConfigError(
+            ErrorCode.REPLOG_INVALID_OPTION,
+            f"The specified start offset and end offset should have the same topic-partitions: {names} in only one of "
+            f"{starting.option} and {ending.option}. Name the same ones in both.",
+            condition="MISMATCHED_TOPIC_PARTITIONS_BETWEEN_START_OFFSET_AND_END_OFFSET",
+        )
+
+
+def _check_order(first: Mapping[TopicPartition, int], last: Mapping[TopicPartition, int], what: str) -> None:
+    for key, end in sorted(last.items()):
+        start = first.get(key, 0)
+        if 0 <= end < start:
+            raise InvalidConfigError(
+                ErrorCode.REPLOG_INVALID_OPTION,
+                f"The specified start {what} {start} is greater than the end {what} {end} for "
+                f"{key.topic}-{key.partition}. Exchange or correct them.",
+                condition="UNRESOLVED_START_OFFSET_GREATER_THAN_END_OFFSET",
+            )
+
+
+def _invalid(message: str) -> InvalidConfigError:
+    return InvalidConfigError(ErrorCode.REPLOG_INVALID_OPTION, message)
+
+
+_TIME_MS_MAX = 2**63 - 1
+_NUMBER = re.compile(r"[+-]?[0-9]{1,19}")
+_AGO = re.compile(r"-\s*((?:[0-9]{1,9}\s*[a-z]+\s*)+)")
+_PART = re.compile(r"([0-9]+)\s*([a-z]+)")
+_UNITS_MS = {
+    **dict.fromkeys(("ms", "millisecond", "milliseconds"), 1),
+    **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), 1000),
+    **dict.fromkeys(("m", "min", "mins", "minute", "minutes"), 60_000),
+    **dict.fromkeys(("h", "hour", "hours"), 3_600_000),
+    **dict.fromkeys(("d", "day", "days"), 86_400_000),
+    **dict.fromkeys(("w", "week", "weeks"), 604_800_000),
+}
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class PointInTime:
+    """A time that is fixed, or fixed when the read begins.
+
+    Attributes:
+        epoch_ms: milliseconds since 1970 in UTC, or None.
+        ago_ms: how long before the read begins, where ``epoch_ms`` is None.
+    """
+
+    epoch_ms: int | None
+    ago_ms: int = 0
+
+    def at(self, now_ms: int) -> int:
+        """Return epoch milliseconds for a read that begins at ``now_ms``."""
+        return now_ms - self.ago_ms if self.epoch_ms is None else self.epoch_ms
+
+
+def parse_time(value: object) -> PointInTime | None:
+    """Return the time, None where the value is none.
+
+    Args:
+        value: a whole number or its text (epoch milliseconds), ``2024-05-06T07:08:09Z`` (ISO 8601; UTC
+            where no zone is given; floored to the millisecond), or ``-10 minutes``.
+    """
+    if type(value) is int:
+        return PointInTime(value) if abs(value) <= _TIME_MS_MAX else None
+    if not isinstance(value, str):
+        return None
+    text = value.strip()
+    if _NUMBER.fullmatch(text):
+        return PointInTime(int(text)) if abs(int(text)) <= _TIME_MS_MAX else None
+    ago = _AGO.fullmatch(text.lower())
+    if ago is not None:
+        duration_ms = _duration_ms(ago[1])
+        return None if duration_ms is None else PointInTime(None, duration_ms)
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    if time.tzinfo is None:
+        time = time.replace(tzinfo=UTC)
+    since = time - _EPOCH
+    return PointInTime((since.days * 86_400 + since.seconds) * 1000 + since.microseconds // 1000)
+
+
+def parse_duration_ms(text: str) -> int | None:
+    """Return milliseconds of ``15m``, ``90 s``, ``1 hour 30 minutes``; bare digits are milliseconds.
+
+    Source: Spark's ``JavaUtils.timeStringAs``, which ``maxTriggerDelay`` is read with. None where the text
+    is no duration.
+    """
+    plain = text.strip().lower()
+    if plain.isascii() and plain.isdecimal():
+        return int(plain) if len(plain) <= 18 else None
+    return _duration_ms(plain)
+
+
+def _duration_ms(text: str) -> int | None:
+    if not re.fullmatch(r"(?:[0-9]{1,9}\s*[a-z]+\s*)+", text):
+        return None
+    total_us = 0
+    for number, unit in _PART.findall(text):
+        if unit == "us":
+            total_us += int(number)
+        elif unit in _UNITS_MS:
+            total_us += int(number) * _UNITS_MS[unit] * 1000
+        else:
+            return None
+    return total_us // 1000

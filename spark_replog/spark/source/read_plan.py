@@ -10,8 +10,8 @@ from spark_replog.cluster.quota_manager import ClientQuotaManager
 from spark_replog.read.fetch_plan import in_log_order
 from spark_replog.spark.messages import ReadPartition, ReadRange
 from spark_replog.spark.options import SourceOptions
-from spark_replog.spark.source.data_loss import Loss, LossPolicy, offset_changed, removed_offsets, undecided_tail
-from spark_replog.spark.source.splitting import OffsetRange, coalesce, split_ranges
+from spark_replog.spark.source.discovery import Loss, LossPolicy, offset_changed, removed_offsets, undecided_tail
+from spark_replog.spark.source.sizing import OffsetRange, coalesce, split_ranges
 from spark_replog.spark.source.topics import LogView, plan_range
 
 

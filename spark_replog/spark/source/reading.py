@@ -13,7 +13,7 @@ from spark_replog.read.fetcher import BATCH_SIZE_BYTES_MIN, Fetcher
 from spark_replog.spark.compat import freeze_garbage_once
 from spark_replog.spark.messages import ReadPartition, ReadRange
 from spark_replog.spark.options import SourceOptions
-from spark_replog.spark.source.data_loss import undecided_tail
+from spark_replog.spark.source.discovery import undecided_tail
 from spark_replog.storage.brokers import shared_brokers
 
 if TYPE_CHECKING:

@@ -26,12 +26,10 @@ from spark_replog.spark.compat import (
 )
 from spark_replog.spark.messages import ReadPartition
 from spark_replog.spark.options import SourceOptions
-from spark_replog.spark.source.data_loss import Loss, LossPolicy, offset_changed
-from spark_replog.spark.source.discovery import Span, check_target, reconcile
+from spark_replog.spark.source.discovery import Loss, LossPolicy, Span, check_target, offset_changed, reconcile
 from spark_replog.spark.source.offsets import Ends, LogOffset, advance, batch_start
-from spark_replog.spark.source.rate_limit import BatchDelay, limit_bytes, limit_rows
 from spark_replog.spark.source.read_plan import check_ranges, plan_partitions
-from spark_replog.spark.source.splitting import OffsetRange
+from spark_replog.spark.source.sizing import BatchDelay, OffsetRange, limit_bytes, limit_rows
 from spark_replog.spark.source.topics import LogView, final_ends, offsets_for_times_of, view_topics
 
 if TYPE_CHECKING:

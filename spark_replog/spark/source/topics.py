@@ -21,7 +21,7 @@ from spark_replog.once import Once
 from spark_replog.read.fetch_plan import FetchSlice, plan_fetch
 from spark_replog.spark.options import Subscription
 from spark_replog.spark.source.positions import OffsetsForTimes
-from spark_replog.spark.source.splitting import OffsetRange
+from spark_replog.spark.source.sizing import OffsetRange
 
 _LOG = logging.getLogger(__name__)
 _reported_absent = Once()

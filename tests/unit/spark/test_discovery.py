@@ -7,8 +7,7 @@ import pytest
 from spark_replog.cluster.cluster import TopicHandle
 from spark_replog.errors import ReplogError
 from spark_replog.ids import TopicPartition
-from spark_replog.spark.source.data_loss import LossPolicy
-from spark_replog.spark.source.discovery import Span, check_target, reconcile
+from spark_replog.spark.source.discovery import LossPolicy, Span, check_target, reconcile
 from spark_replog.spark.source.offsets import LogOffset
 from spark_replog.spark.source.topics import LogView
 

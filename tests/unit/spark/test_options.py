@@ -8,7 +8,7 @@ import pytest
 
 from spark_replog.errors import InvalidConfigError
 from spark_replog.log.codec.commands import ResetPolicy
-from spark_replog.spark import kafka_options
+from spark_replog.spark import options
 from spark_replog.spark.options import check_schema_options, parse_sink_options, parse_source_options
 
 pytestmark = pytest.mark.case("connector-several-mistakes-same-one-told")
@@ -97,7 +97,7 @@ def test_source_needs_a_subscription():
         ({"startingoffsetsbytimestampstrategy": "newest"}, "error, latest"),
         ({"minoffsetspertrigger": "20", "maxoffsetspertrigger": "15"},
          r"minOffsetPerTrigger\(20\) is higher than the maxOffsetsPerTrigger\(15\)"),
-        ({"maxtriggerdelay": "soon", "minoffsetspertrigger": "1"}, "maxTriggerDelay is 'soon'"),
+        ({"maxtriggerdelay": "soon", "minoffsetspertrigger": "1"}, "maxTriggerDelay 'soon'"),
         ({"maxoffsetspertrigger": "a"}, 'maxOffsetsPerTrigger: For input string: "a"'),
         ({"minoffsetspertrigger": "-1"}, "must be positive"),
         ({"maxbytespertrigger": "0"}, "must be positive"),
@@ -341,7 +341,7 @@ def test_kafka_options_that_mean_nothing_here_are_named_once(caplog):
         "kafka.client.rack": "3", "kafka.config.providers.env.class": "x", "kafka.auto.include.jmx.reporter": "true",
         "includeheaders": "true",
     }  # fmt: skip
-    kafka_options._logged.forget()
+    options._logged.forget()
     assert write(**harmless) == write()
     assert write(**harmless, **{"kafka.client.id": "me"}).client_id == "me"
     assert read(**{"kafka.bootstrap.servers": "h:1", "kafka.fetch.max.wait.ms": "9"}) == read()
@@ -358,16 +358,15 @@ def test_a_producer_setting_is_never_taken_for_a_harmless_one():
 
 @pytest.mark.parametrize("streaming", [True, False])
 def test_settings_of_kafkas_other_client_are_named_once_as_one_set_of_options_serves_a_job(caplog, streaming):
-    kafka_options._logged.forget()
+    options._logged.forget()
     of_producer = {"kafka.acks": "all", "kafka.linger.ms": "x", "kafka.key.serializer": "y", "kafka.retries": "3"}
     of_consumer = {"kafka.max.poll.records": "9", "kafka.group.id": "g", "kafka.auto.offset.reset": "latest"}
     for _ in range(2):
         assert read(streaming, **of_producer) == read(streaming)
         assert write(streaming, **of_consumer) == write(streaming)
-    assert [record.getMessage() for record in caplog.records] == [
-        "ignored, as they are settings of a producer and this is the source: " + ", ".join(sorted(of_producer)),
-        "ignored, as they are settings of a consumer and this is the sink: " + ", ".join(sorted(of_consumer)),
-    ]
+    of_source, of_sink = [record.getMessage() for record in caplog.records]
+    assert "producer" in of_source and of_source.endswith(": " + ", ".join(sorted(of_producer)))
+    assert "consumer" in of_sink and of_sink.endswith(": " + ", ".join(sorted(of_consumer)))
     with pytest.raises(InvalidConfigError, match="for the source"):
         write(streaming, **{"group.id": "g"})
     for name in ("kafka.key.deserializer", "kafka.acsk"):
@@ -376,7 +375,7 @@ def test_settings_of_kafkas_other_client_are_named_once_as_one_set_of_options_se
 
 
 def test_a_client_id_is_used_and_so_not_called_ignored(caplog):
-    kafka_options._logged.forget()
+    options._logged.forget()
     assert write(**{"kafka.client.id": "me"}).client_id == "me"
     assert not caplog.records
 

@@ -29,8 +29,8 @@ from spark_replog.admin.controller import Controller
 from spark_replog.cluster.init_store import init_cluster
 from spark_replog.spark.options import parse_sink_options, parse_source_options
 from spark_replog.spark.sink.sink import BatchWriter
-from spark_replog.spark.source.batch_reader import BatchReader
-from spark_replog.spark.source.push_down import (
+from spark_replog.spark.source.batch_reader import (
+    BatchReader,
     FilteringBatchReader,
     filter_column,
     join_runs,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spark_replog.ids import TopicPartition
-from spark_replog.spark.source.rate_limit import BatchDelay, TriggerLimits, limit_bytes, limit_rows
+from spark_replog.spark.source.sizing import BatchDelay, TriggerLimits, limit_bytes, limit_rows
 
 pytestmark = pytest.mark.case("connector-maxoffsetspertrigger", "connector-minoffsetspertrigger")
 

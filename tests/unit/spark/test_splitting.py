@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spark_replog.ids import TopicPartition
-from spark_replog.spark.source.splitting import OffsetRange, coalesce, split_ranges
+from spark_replog.spark.source.sizing import OffsetRange, coalesce, split_ranges
 
 pytestmark = pytest.mark.case("connector-splitting-5-3-row")
 

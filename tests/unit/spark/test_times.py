@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_replog.spark.source.times import parse_duration_ms, parse_time
+from spark_replog.spark.source.positions import parse_duration_ms, parse_time
 
 NOW_MS = 1_700_000_000_000
 
