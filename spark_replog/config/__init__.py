@@ -44,6 +44,7 @@ __all__ = [
     "TaskHooks",
     "TopicConfig",
     "duration_ms",
+    "given_settings",
     "is_kafka_setting",
     "keys_of",
     "name_of_keyword",
