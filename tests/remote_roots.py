@@ -16,7 +16,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from moto.server import ThreadedMotoServer
 
 from spark_replog.storage.open_store import open_store
-from tests.http_fault_proxy import HttpFault, HttpFaultProxy, PlannedAnswer
+from spark_replog.testing.http_fault_proxy import HttpFault, HttpFaultProxy, PlannedAnswer
 
 FOLDER = None
 SILENT = PlannedAnswer(HttpFault.BEFORE, 0)
