@@ -34,7 +34,7 @@ from spark_replog.log.codec.commands import (
     SequencedAppend,
 )
 from spark_replog.storage.io_pool import io_pool
-from spark_replog.write.data_request import DataRequest, Delivered, DeliveryResult, PartitionResponse
+from spark_replog.write.data_request import DataRequest, Delivered, DeliveryResult, PartitionResponse, RequestState
 from spark_replog.write.producer_batch import NO_SEQUENCE
 
 Place = tuple[TopicId, int]
@@ -81,7 +81,7 @@ class StoredObject:
             batches=tuple(batches),
             row_counts=counts,
             expires_ms=max(batch.created_ms for batch in request.batches) + delivery_timeout_ms,
-            is_doubtful=request.is_doubtful,
+            is_doubtful=request.state is RequestState.REDELIVERED,
         )
 
 
@@ -256,8 +256,8 @@ class Committer:
     def deliver(self, request: DataRequest) -> Delivered:
         """Let the object be part of its ledger's next entry."""
         ledger_id = request.destination.ledger_id
-        if request.deliveries == 1:
-            self._metrics.observe("request-latency", max(0, (request.satisfied_ms or 0) - request.created_ms))
+        if request.delivery_count == 1:
+            self._metrics.observe("request-latency", request.copied_ms - request.created_ms)
         with self._lock:
             lane = self._lanes.setdefault(ledger_id, _Lane())
             lane.waiting.append(StoredObject.of(request, self._config.delivery_timeout_ms))
