@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from pyspark import cloudpickle
 
 from spark_replog.errors import InvalidConfigError
 from spark_replog.storage.retrying_store import RetryingStore
@@ -167,3 +168,12 @@ def test_a_batch_planned_without_a_look_notices_rows_that_another_thread_folded_
     query.restart(failOnDataLoss="true")
     query.reader.latestOffset(end, query.limit)
     loses(lambda: query.reader.partitions(start, end), "offsets 0 to 4 (exclusive) of t-0")
+
+
+def test_a_reader_in_use_travels_to_spark_workers(source, start_query):
+    """Spark pickles ``reader.read`` with the reader for each plan, whatever it has noted by then."""
+    source.topic("t", 1)
+    source.write("t", {0: 2})
+    query = start_query(subscribe="t", startingOffsets="earliest")
+    assert query.next() == {"t-0": [0, 1]}
+    assert cloudpickle.loads(cloudpickle.dumps(query.reader.read)) is not None
