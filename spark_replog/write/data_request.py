@@ -14,11 +14,10 @@ from typing import Protocol
 
 from spark_replog.errors import ReplogError
 from spark_replog.ids import BrokerId, ObjectId, TopicId, TopicPartition
-from spark_replog.log.model import DataObject, Section
+from spark_replog.log.model import DataObject, PartitionResponse, Section
 from spark_replog.storage.object_store import Buffer
 from spark_replog.write.partition_queue import Destination
 from spark_replog.write.producer_batch import ProducerBatch
-from spark_replog.write.record_handle import UNKNOWN_OFFSET
 
 
 class Releasable(Protocol):
@@ -187,17 +186,6 @@ class Delivered(Enum):
     """A result follows; until then the request keeps its place and its memory, for a retry."""
     PARKED = "parked"
     """A result follows at the end of the transaction. Place and memory are released, so it is not retried."""
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionResponse:
-    """The answer for one partition of an object (source: Kafka ``ProduceResponse.PartitionResponse``)."""
-
-    error: ReplogError | None = None
-    """None: appended, now or by an earlier attempt."""
-    base_offset: int = UNKNOWN_OFFSET
-    """Of the partition's first record in this object."""
-    log_append_time_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
