@@ -196,11 +196,17 @@ class LedgerAppend:
             services.clock,
             services.config.replica_lag_time_max_ms,
             self._ledger.refresh,
-            partial(self._help_late, this),
         )
         rest_ms = max(0, self._deadline_ms - services.clock.monotonic_ms())
         # The look-up knows the ledger alone: a parked operation must keep neither this append nor what it names.
-        errors = run_round(this, judge.known, round_services, partial(_leader_and_isr, self._ledger), rest_ms)
+        errors = run_round(
+            this,
+            judge.known,
+            round_services,
+            partial(_leader_and_isr, self._ledger),
+            rest_ms,
+            partial(self._help_late, this),
+        )
         back = Phase.JUDGING if self._decided is None else Phase.SETTLING
         if errors is None:
             return back
