@@ -1,4 +1,4 @@
-"""Peak memory of one write task over a micro-batch of any size, against DESIGN's bound G8.
+"""Peak memory of one write task over a micro-batch of any size, against the bound of G8 (docs/guarantees.md).
 
     python benchmarks/producer_memory.py --gib 2
 

@@ -1,4 +1,4 @@
-"""Peak memory of a real Spark write worker while one task writes a lot, against DESIGN's bound G8.
+"""Peak memory of a real Spark write worker while one task writes a lot, against the bound of G8 (docs/guarantees.md).
 
 Rows are made in the JVM, so that the only busy Python process is the one that runs ``write``. Its peak resident
 set is what the kernel says (VmHWM). The bound is ``buffer.memory`` + twice the Arrow batch + 150 MiB; a worker that

@@ -79,7 +79,7 @@ def test_standalone_master_with_two_workers(environment, topics, work_folder):
 
 def test_connect(environment, topics):
     """A client without a JVM of its own; the server finds the format, and takes it from the client as well."""
-    (block,) = read_page(ROOT / "docs/spark-submit.md").elsewhere.values()
+    ((_, block),) = read_page(ROOT / "docs/spark-submit.md").elsewhere
     for name, here in (("server:", "localhost:"), ('"orders"', '"out"'), ("/data/store", str(topics.path))):
         assert name in block
         block = block.replace(name, here)

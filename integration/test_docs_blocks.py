@@ -32,11 +32,11 @@ def test_every_block_is_found_and_runs():
     for page in PAGES:
         fences = re.findall(r"^\s*```(?:python|py|python3|pycon|sql)\b", page.path.read_text(), re.M)
         assert len(fences) == len(page.blocks) + page.jars_count + len(page.elsewhere), name_of(page)
-        for where in page.elsewhere:
+        for where, _ in page.elsewhere:
             file, _, test = where.partition("::")
             text = (ROOT / file).read_text()
             assert f"def {test}(" in text and name_of(page) in text, where
-    assert sum(len(page.blocks) for page in PAGES) >= 27
+    assert sum(len(page.blocks) for page in PAGES) >= 26
     assert {name_of(page): page.jars_count for page in JAR_PAGES} == {"docs/recipes.md": 2}
     for name, test in WITHOUT_SPARK.items():
         assert name in (ROOT / test).read_text(), f"{test} runs the blocks of {name}"

@@ -116,6 +116,15 @@ def main_command() -> str:
     return command
 
 
+def use_it_script() -> str:
+    """The blocks of README.md under "Use it", in order, as a person pastes them into one shell."""
+    section = (ROOT / "README.md").read_text().partition("## Use it\n")[2].partition("\n## ")[0]
+    blocks = re.findall(r"^```(\w*)\n(.*?)^```$", section, re.M | re.S)
+    assert [language for language, _ in blocks] == ["sh", "python", "python", "sh"]
+    scripts = {"sh": "{}", "python": "python - <<'END OF BLOCK'\n{}END OF BLOCK\n"}
+    return "set -e\n" + "".join(scripts[language].format(code) for language, code in blocks)
+
+
 def copy_checkout(target: Path) -> None:
     ignored = shutil.ignore_patterns(
         ".git", ".venv", "build", "*.egg-info", "__pycache__", ".*_cache", ".hypothesis", "replog-demo-*"
@@ -144,6 +153,16 @@ def test_main_command_for_a_stranger_without_java(stranger):
     for line in done.stderr.split("next:")[1].strip().splitlines()[:2]:
         answer = stranger.run(["/bin/sh", "-c", line], cwd=checkout)
         assert answer.returncode == 0, answer.stderr
+    used = stranger.run(["/bin/sh", "-c", use_it_script()], cwd=checkout, timeout=TIMEOUT_SECONDS)
+    shown = f"{used.stdout}\n{used.stderr}"
+    assert used.returncode == 0, shown
+    rows = [int(count) for count in re.findall(r"^\| +\d\| +(\d+)\|$", used.stdout, re.M)]
+    assert len(rows) > 1 and sum(rows) >= 100, shown
+    read = re.search(r"^(\d+)$", used.stdout.partition("+---------+-----+\n")[2], re.M)
+    assert read is not None and int(read.group(1)) == sum(rows) + 1, shown
+    assert len(used.stdout.splitlines()[-3:]) == 3
+    assert "1,000" in shown
+    assert "pandas" not in used.stderr, shown
 
 
 def test_demo_with_the_users_own_file_for_a_script(work_folder, environment):

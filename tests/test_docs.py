@@ -71,3 +71,16 @@ def test_architecture_names_files_that_exist() -> None:
 
     assert named
     assert sorted(name for name in named if not (ROOT / "spark_replog" / name).exists()) == []
+
+
+def test_no_text_cites_a_document_that_is_not_here() -> None:
+    """The contract is in docs/design/; a page outside the repository helps no reader."""
+    kinds = {".py", ".md", ".toml", ".cfg", ".conf", ".yml", ".yaml"}
+    folders = ("spark_replog", "pyspark_replog", "tests", "integration", "benchmarks", "docs", "conf")
+    files = [path for folder in folders for path in (ROOT / folder).rglob("*") if path.suffix in kinds]
+    pattern = re.compile(
+        r"\bDESIGN\b|\breferences? \d+\.\d|\b(object-log-designs|ledger-model-results|kafka-semantics)\b"
+    )
+
+    cited = [path.relative_to(ROOT).as_posix() for path in files if pattern.search(path.read_text(encoding="utf-8"))]
+    assert cited == ["tests/test_docs.py"]

@@ -30,8 +30,8 @@ class Page:
 
     path: Path
     blocks: list[str] = field(default_factory=list)
-    elsewhere: dict[str, str] = field(default_factory=dict)
-    """Test to the block that it runs."""
+    elsewhere: list[tuple[str, str]] = field(default_factory=list)
+    """Test and block that it runs."""
     with_jars: list[str] = field(default_factory=list)
     """Blocks that need jars, and those before them that they build on."""
     jars_count: int = 0
@@ -55,7 +55,7 @@ def read_page(path: Path) -> Page:
         page.rows.update(given.get("rows", {}))
     for match in _BLOCK.finditer(text):
         if match["elsewhere"]:
-            page.elsewhere[match["elsewhere"]] = match["code"]
+            page.elsewhere.append((match["elsewhere"], match["code"]))
             continue
         code = match["code"] if match["language"] == "python" else _as_python(match["code"])
         code = "\n" * text.count("\n", 0, match.start("code")) + code

@@ -5,7 +5,7 @@ followers cannot be brought up to date, and everything behind such a row would w
 row must never sit behind one that is lost. So the ENTRY that takes the lost broker out of the in-sync replicas
 (which elects the next leader) first cuts the log behind the last entry that somebody else holds. Readers never
 saw what is cut (it lies above the stable index), producers may write it again, and the lost broker's copies
-are named by nothing any more. Source: KIP-101; DESIGN 6.6.
+are named by nothing any more. Source: KIP-101; docs/design/micro-batch.md.
 """
 
 from __future__ import annotations

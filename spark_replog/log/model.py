@@ -64,7 +64,7 @@ class DataObject:
 
 @dataclass(frozen=True, slots=True)
 class ProducerIdentity:
-    """Who appends, so that a repeated append is found. DESIGN section 7."""
+    """Who appends, so that a repeated append is found. docs/design/identity.md."""
 
     producer_id: str
     incarnation: str

@@ -252,7 +252,7 @@ class StoreRepair:
         now_ms = self._cluster.clock.now_ms()
 
         def leave(state: TopicLedgerState) -> tuple[bytes, ...]:
-            # What only the lost root held is gone: the log goes back to what others hold (DESIGN 6.6).
+            # What only the lost root held is gone: the log goes back to what others hold.
             commands = failover_commands(state, frozenset({broker_id}), now_ms, is_forced=True)
             return tuple(map(encode_command, (*commands, IsrChange(None, broker_id, False, now_ms))))
 

@@ -46,7 +46,7 @@ def pool_bytes_of(config: ProducerConfig) -> int:
     """Return how much of ``buffer.memory`` the pool lends.
 
     A quarter is for what the pool cannot count: pages that Arrow's allocator keeps besides, and the copy of an
-    object in the making. With it the process keeps to DESIGN's bound G8. Of a buffer so small that this does not
+    object in the making. With it the process keeps to the bound of G8. Of a buffer so small that this does not
     matter all is lent, so that a row may be as large as the buffer, as in Kafka.
     """
     total_bytes = config.buffer_memory_bytes

@@ -1,4 +1,4 @@
-"""Kafka's cases of ReplicaManager.appendRecords and Partition (reference 5.1 to 5.5, 10, 11: 95 to 111)."""
+"""Kafka's cases of ReplicaManager.appendRecords and Partition."""
 
 from __future__ import annotations
 

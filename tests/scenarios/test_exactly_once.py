@@ -1,4 +1,4 @@
-"""DESIGN 7 at the level of the replica manager, on three real local roots."""
+"""docs/design/identity.md at the level of the replica manager, on three real local roots."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Write tasks copy what followers miss, after their own rows (DESIGN 6.3); real directories."""
+"""Write tasks copy what followers miss, after their own rows; real directories."""
 
 from __future__ import annotations
 

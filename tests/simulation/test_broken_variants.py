@@ -1,6 +1,6 @@
 """Each rule of the ledger, taken away, is caught: the simulation can fail.
 
-The variants are those of the reference (object-log-designs 2.6, ledger-model-results) that need no
+The variants are those of docs/design/ledger-protocol.md that need no
 truncation. Every one is looked for over a bounded number of seeds.
 """
 
@@ -147,7 +147,7 @@ BUSY = Scenario(owner_count=3, reader_count=1, lost=0.15, stall=0.05, crash=0.03
 CROWD = Scenario(owner_count=4, reader_count=3, lost=0.12, stall=0.08, crash=0.05, outages=3, emptied=False)
 ONE_ROOT = Scenario(root_count=1, owner_count=2, lost=0.15, outages=1, emptied=False)
 
-# Each with the invariant that the reference says it breaks.
+# Each with the invariant that it breaks.
 VARIANTS = {
     "blind put instead of create-if-absent": ("I1", BUSY, Parts(overwrites=True)),
     "tail taken over without a new proposal": ("I5", BUSY, Parts(core_with(proposer=NoReproposal))),

@@ -1,6 +1,6 @@
 """The data objects of a topic ledger in the fold: who holds which, who lacks which, what is stable.
 
-LEO and high watermark follow from it and are never carried (DESIGN 6.6). Mutable by the fold only.
+LEO and high watermark follow from it and are never carried (docs/design/micro-batch.md). Mutable by the fold only.
 """
 
 from __future__ import annotations

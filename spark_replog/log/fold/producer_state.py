@@ -1,4 +1,4 @@
-"""Duplicate and fencing rules of producers (DESIGN section 7). Pure; part of the topic ledger's fold.
+"""Duplicate and fencing rules of producers (docs/design/identity.md). Pure; part of the topic ledger's fold.
 
 The sequence of a query or a batch write is a whole micro-batch, so one number per incarnation is enough
 (`ProducerTable`). The plain ``Producer`` has Kafka's sequence per record and partition (`SequenceTable`; source:

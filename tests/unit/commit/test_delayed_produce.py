@@ -1,4 +1,4 @@
-"""Kafka's cases of a produce that waits (reference 5.1, 5.3, 6.4)."""
+"""Kafka's cases of a produce that waits."""
 
 from __future__ import annotations
 

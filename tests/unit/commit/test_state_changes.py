@@ -40,7 +40,7 @@ P, R = PartitionPhase, ReplicaPhase
 BROKERS = range(4)
 T = "a" * 32
 
-# Kafka's tables, source by target (reference 7.4, 7.5), and the walks of several steps that one entry makes.
+# Kafka's tables, source by target, and the walks of several steps that one entry makes.
 PARTITION_STEPS = {
     (P.NON_EXISTENT, P.ONLINE), (P.NON_EXISTENT, P.OFFLINE),  # both by New
     (P.ONLINE, P.ONLINE), (P.ONLINE, P.OFFLINE), (P.OFFLINE, P.ONLINE), (P.OFFLINE, P.OFFLINE),

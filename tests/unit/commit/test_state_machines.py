@@ -19,7 +19,7 @@ from spark_replog.log.fold.topic_state import TopicState
 
 P, R = PartitionPhase, ReplicaPhase
 
-# Kafka's tables, target by source: the reference's 7.4 and 7.5.
+# Kafka's tables, target by source.
 KAFKA_PARTITION = {
     (P.NON_EXISTENT, P.NEW), (P.NEW, P.ONLINE), (P.NEW, P.OFFLINE), (P.ONLINE, P.ONLINE), (P.ONLINE, P.OFFLINE),
     (P.OFFLINE, P.NON_EXISTENT), (P.OFFLINE, P.ONLINE), (P.OFFLINE, P.OFFLINE),

@@ -1,4 +1,4 @@
-"""The reader rule and the claim's rules on hand-made journals (ledger-model-results, counterexamples)."""
+"""The reader rule and the claim's rules on hand-made journals."""
 
 from __future__ import annotations
 

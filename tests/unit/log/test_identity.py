@@ -1,4 +1,4 @@
-"""DESIGN section 7, case by case, through the fold."""
+"""The rules of docs/design/identity.md, case by case, through the fold."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sink's exactly-once rules (DESIGN 7), called as Spark's workers call it, without a JVM."""
+"""The sink's exactly-once rules (docs/design/identity.md), called as Spark's workers call it, without a JVM."""
 
 from __future__ import annotations
 
