@@ -26,7 +26,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 import pyarrow as pa
-from pyspark import TaskContext
+from pyspark import TaskContext, cloudpickle
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 import spark_replog
@@ -125,9 +125,9 @@ def one_batch(
         end: dict[str, Any] = reader.latestOffset(at, reader.getDefaultReadLimit())
     with tracer.stage(stages["partitions"]):
         tasks = reader.partitions(at, end)
-    tasks = pickle.loads(pickle.dumps(tasks))
+    reader_in_task, tasks = cloudpickle.loads(cloudpickle.dumps((reader, tasks)))
     with tracer.stage(stages["read"]):
-        count = sum(batch.num_rows for task in tasks for batch in reader.read(task))
+        count = sum(batch.num_rows for task in tasks for batch in reader_in_task.read(task))
     assert count == 1, f"{count} rows read"
     return end
 

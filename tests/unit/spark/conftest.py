@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from pyspark import cloudpickle
 from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType, TimestampType
 
 from spark_replog.admin.controller import Controller
@@ -66,7 +67,12 @@ class Source:
         return ReplogDataSource({"path": str(self.path), **{name.lower(): value for name, value in options.items()}})
 
     def rows(self, reader, partitions=None) -> dict[str, list[int]]:
-        """Read all tasks; return offsets per partition, in the order in which they came."""
+        """Read all tasks; return offsets per partition, in the order in which they came.
+
+        Spark pickles the reader and its partitions to every task.
+        """
+        partitions = reader.partitions() if partitions is None else partitions
+        reader, partitions = cloudpickle.loads(cloudpickle.dumps((reader, partitions)))
         found: dict[str, list[int]] = {}
         for task in reader.partitions() if partitions is None else partitions:
             for batch in reader.read(task):
