@@ -125,7 +125,7 @@ def one_batch(
         end: dict[str, Any] = reader.latestOffset(at, reader.getDefaultReadLimit())
     with tracer.stage(stages["partitions"]):
         tasks = reader.partitions(at, end)
-    reader_in_task, tasks = cloudpickle.loads(cloudpickle.dumps((reader, tasks)))
+    reader_in_task, tasks = cloudpickle.loads(cloudpickle.dumps((reader, tasks)))  # type: ignore[no-untyped-call]
     with tracer.stage(stages["read"]):
         count = sum(batch.num_rows for task in tasks for batch in reader_in_task.read(task))
     assert count == 1, f"{count} rows read"
