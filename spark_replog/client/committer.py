@@ -206,6 +206,7 @@ class Committer:
         clock: for latencies.
         metrics: counts.
         wake_up: wakes the sender's thread for an answer.
+        report: logs rows that acks=0 drops.
     """
 
     fails_as_one = False
@@ -217,8 +218,10 @@ class Committer:
         clock: Clock,
         metrics: ProducerMetrics,
         wake_up: Callable[[], None],
+        report: Callable[[ReplogError], None],
     ) -> None:
         self._appender = appender
+        self._report = report
         self._config = config
         self._clock = clock
         self._metrics = metrics
@@ -318,7 +321,29 @@ class Committer:
         self._metrics.count("commit", 1)
         self._metrics.observe("commit-latency", self._clock.monotonic_ms() - began_ms)
         self._metrics.observe("requests-per-commit", len(group))
-        self.tell(results_of(group, answer))
+        results = results_of(group, answer)
+        if self._config.acks == 0:
+            self._report_dropped(group, results)
+        self.tell(results)
+
+    def _report_dropped(self, group: Sequence[StoredObject], results: Sequence[DeliveryResult]) -> None:
+        """Log what acks=0 lost: its records were acknowledged before their first put."""
+        failed = [
+            (item.row_counts[item.places[name]], name, response.error)
+            for item, result in zip(group, results, strict=True)
+            for name, response in result.responses.items()
+            if response.error is not None
+        ]
+        if failed:
+            rows, (_, name, error) = sum(count for count, _, _ in failed), failed[0]
+            self._report(
+                ReplogError(
+                    ErrorCode.REPLOG_ACKS0_DROPPED,
+                    f"{rows} rows, the first for {name.topic}-{name.partition}, were dropped: their commit failed and "
+                    f"acks=0 does not report it to the caller: {error} Use acks=all or acks=1 where rows matter.",
+                    rows=rows,
+                )
+            )
 
 
 def results_of(group: Sequence[StoredObject], answer: Answer) -> list[DeliveryResult]:

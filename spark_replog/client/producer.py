@@ -559,7 +559,13 @@ def build_parts(
         random_source=random_source,
         on_throttle=partial(metrics.observe, "produce-throttle-time"),
     )
-    committer = Committer(appender, settings.producer, clock, metrics, transport.wake)
+
+    def report(error: ReplogError) -> None:
+        logger.warning("%s", error)
+        if error.code is ErrorCode.REPLOG_ACKS0_DROPPED:
+            metrics.count("record-error", int(str(error.context["rows"])))
+
+    committer = Committer(appender, settings.producer, clock, metrics, transport.wake, report)
     transactions = _make_transactions(cluster, settings, clock, metrics, appender, committer, transport)
     delivery = transactions or committer
     sender = Sender(
@@ -568,7 +574,7 @@ def build_parts(
         builder,
         settings.producer,
         delivery=delivery,
-        report=_log,
+        report=report,
         random_source=random_source,
         sequences=sequences,
     )
@@ -644,10 +650,6 @@ def _make_accumulator(
         random_source=random_source,
         sequences=sequences,
     )
-
-
-def _log(error: ReplogError) -> None:
-    logger.warning("%s", error)
 
 
 def checked_partition(partition: object) -> int:

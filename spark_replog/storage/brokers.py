@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
+from collections import deque
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 
 from spark_replog.clock import SYSTEM_CLOCK, Clock
@@ -43,6 +45,7 @@ _log = logging.getLogger(__name__)
 STORE_DEADLINE_MS = 2000
 """Short: the other roots answer meanwhile, and callers with a longer deadline repeat the call."""
 INIT_DEADLINE_MS = 30_000
+OWN_PUTS_MAX = 1024
 _SCAN_BROKERS_MAX = 16
 
 
@@ -53,6 +56,29 @@ class Broker:
     broker_id: BrokerId
     url: str
     rack: str | None
+
+
+class OwnPuts:
+    """The newest puts of data objects of this process. Thread-safe, without a lock that a fork could inherit held."""
+
+    def __init__(self) -> None:
+        self._puts: dict[tuple[BrokerId, str], Future[None]] = {}
+        self._order: deque[tuple[BrokerId, str]] = deque()
+
+    def begin(self, broker_id: BrokerId, key: str, put: Future[None]) -> None:
+        """Remember a put until it fails; a repeated one replaces the attempt before it."""
+        name = broker_id, key
+        self._puts[name] = put
+        self._order.append(name)
+        if len(self._order) > OWN_PUTS_MAX:
+            self._puts.pop(self._order.popleft(), None)
+        # An error keeps its frames alive, and with them the object's bytes.
+        put.add_done_callback(lambda done: self._puts.pop(name, None) if done.exception() else None)
+
+    def wait(self, broker_id: BrokerId, key: str) -> bool:
+        """Wait for this process's put of an object, if there is one; returns whether it succeeded."""
+        put = self._puts.get((broker_id, key))
+        return put is not None and put.exception() is None
 
 
 class BrokerSet:
@@ -83,6 +109,8 @@ class BrokerSet:
         self.storage_options = dict(storage_options)
         self._by_id = {broker.broker_id: broker for broker in brokers}
         self._stores: dict[BrokerId, ObjectStore] = {}
+        self.own_puts = OwnPuts()
+        """Objects that this process has put or is putting, so that catching up does not write them again."""
 
     def __reduce__(self) -> tuple[object, ...]:
         return (

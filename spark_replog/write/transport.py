@@ -70,6 +70,7 @@ class PutTransport:
             self._has_answer.set()
 
         future = io_pool().submit_to(self._brokers.url(broker_id), self._put, broker_id, key, buffers, check_root)
+        self._brokers.own_puts.begin(broker_id, key, future)
         future.add_done_callback(answer)
 
     def delete(self, broker_id: BrokerId, key: str) -> Future[None]:

@@ -36,7 +36,7 @@ class Shop:
         """Return the store as another process would see it."""
         return Cluster(self._wrap(BrokerSet.open(self.path, {})), path=self.path, storage_options={}, config=FAST)
 
-    def topic(self, name: str = "orders", partitions: int = 1, **more: Any) -> str:
+    def topic(self, name: str = "orders", partitions: int | None = 1, **more: Any) -> str:
         self.controller.create_topic(name, partitions, **more)
         return name
 

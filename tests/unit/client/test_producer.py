@@ -421,3 +421,18 @@ def test_a_deleted_topic_fails_its_records_and_a_new_one_of_its_name_is_found(sh
     producer._metadata.refresh()
     assert producer.send("orders", b"new").result(10).offset == 0
     assert shop.values() == [b"new"]
+
+
+def test_rows_that_acks_0_loses_in_the_commit_are_logged_and_counted(shop, caplog):
+    shop.topic()
+    producer = shop.producer(acks="0")
+    producer.send("orders", b"1").result(10)
+    producer.close(10)
+    producer = shop.producer(acks="0", retries="0")
+    producer.partitions_for("orders")
+    shop.controller.delete_topic("orders")
+    assert producer.send("orders", b"2").result(10).offset == -1
+    producer.close(10)
+    (line,) = [each.getMessage() for each in caplog.records if "REPLOG_ACKS0_DROPPED" in each.getMessage()]
+    assert "orders-0" in line and "1 rows" in line
+    assert producer.metrics()["record-error-total"] == 1

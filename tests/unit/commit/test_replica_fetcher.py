@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from concurrent.futures import wait
-from dataclasses import dataclass
+from concurrent.futures import Future, wait
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -15,6 +15,7 @@ from spark_replog.commit.replica_fetcher import DISTRUST_MS, CopyJob, ReplicaFet
 from spark_replog.config import CoordinatorConfig
 from spark_replog.errors import CorruptDataError, ErrorCode, ReplogError, RetriableError
 from spark_replog.ids import ObjectId, new_id
+from spark_replog.storage.brokers import OwnPuts
 from spark_replog.storage.memory_store import MemoryStore
 
 LEDGER = "1" * 32
@@ -41,6 +42,7 @@ class Roots:
 
     stores: dict[int, Any]
     away: set[int]
+    own_puts: OwnPuts = field(default_factory=OwnPuts)
 
     def store(self, broker_id: int) -> Any:
         return self.stores[broker_id]
@@ -224,3 +226,32 @@ def test_only_replicas_that_are_out_of_sync_are_throttled(roots: Roots) -> None:
     assert clock.slept_ms == []
     wait([fetcher.submit(job, 2, lambda *_: None, is_throttled=True) for job in jobs], timeout=20)
     assert sorted(clock.slept_ms) == [500, 1000, 1500]
+
+
+def test_a_put_of_this_process_is_waited_for_and_not_repeated(roots: Roots) -> None:
+    job = job_of(roots, b"rows", (0,))
+    put: Future[None] = Future()
+    roots.own_puts.begin(1, job.storage_key, put)
+    done: list[str] = []
+    copying = threading.Thread(target=lambda: (fetcher_of(roots).copy(job, 1), done.append("copied")), daemon=True)
+    copying.start()
+    copying.join(0.05)
+    assert done == [] and roots.stores[1].get(job.storage_key) is None
+    first = roots.stores[1].create(job.storage_key, b"ROWS", make_parent=True)  # what the put wrote is left as it is
+    put.set_result(None)
+    copying.join(10)
+    assert done == ["copied"] and first.name == "CREATED"
+    assert bytes(roots.stores[1].get(job.storage_key)) == b"ROWS"
+
+
+@pytest.mark.parametrize("error", [None, RetriableError(ErrorCode.REPLOG_STORE_UNAVAILABLE, "lost.")])
+def test_a_put_of_this_process_that_is_not_on_the_root_is_copied(roots: Roots, error: ReplogError | None) -> None:
+    job = job_of(roots, b"rows", (0,))
+    put: Future[None] = Future()
+    roots.own_puts.begin(1, job.storage_key, put)
+    if error is None:
+        put.set_result(None)  # on a folder that was in the root's place
+    else:
+        put.set_exception(error)
+    fetcher_of(roots).copy(job, 1)
+    assert bytes(roots.stores[1].get(job.storage_key)) == b"rows"
