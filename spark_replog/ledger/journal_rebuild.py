@@ -4,7 +4,7 @@ An acceptor that forgot its promises must not vote as if it had made none. So th
 the ledger: its CLAIM is on a majority that does not include the lost root, and its round is so far above
 all seen ones that no promise which only the lost root knew can be higher. Whoever still counts on such a
 promise then lacks a majority: of 2f + 1 roots f + 1 promised the rebuilder's epoch, and f are too few.
-Only decided values are written, under that epoch, vouched for one by one (docs/format-journal.md).
+Only decided values are written, under that epoch, vouched for once they were read back (docs/format-journal.md).
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 
-from spark_replog.ledger.reader import JournalView
 from spark_replog.ledger.record import (
     NO_HASH,
     NO_INDEX,
     NONCE_SIZE_BYTES,
     NOTHING_KNOWN,
+    RECORD_GET_BYTES,
+    ZERO_EPOCH,
     Epoch,
     JournalRecord,
     LastKnown,
     RecordKind,
     decode_record,
     encode_record,
-    record_crc,
 )
 from spark_replog.storage.io_pool import io_pool
-from spark_replog.storage.object_store import CreateOutcome, ObjectStore
-from spark_replog.storage.paths import journal_key
+from spark_replog.storage.object_store import Buffer, CreateOutcome, ObjectStore
+from spark_replog.storage.paths import journal_folder, journal_key
 
 REBUILD_ROUND_STEP = 1 << 32
 """How far above every seen round the rebuilder claims: more claims than one root could ever take alone."""
@@ -38,6 +38,50 @@ POSITION_MARGIN = 16
 """The new journal is longer than any that records elsewhere name, and than what was written since: a
 process that knew the old one goes on behind its end and reads the new records there."""
 _WINDOW = 8
+
+
+class JournalOrder:
+    """Checks that the records of one journal follow each other as an acceptor takes them.
+
+    Epochs do not decrease, and ENTRY(i) comes after ENTRY(i - 1). A journal that is rebuilt beside writers, or by two
+    processes at once, may break this for a while. Nothing is deleted then, as it could be what the other has just
+    written: the rebuild claims again far above, and writes every decided entry again after it. Such a claim ends a
+    fault.
+
+    Attributes:
+        epoch: the highest so far.
+        last_index: the journal has ENTRY 0 .. last_index, in order, since the last claim that ended a fault.
+        fault: what is wrong, None where nothing is.
+        fault_position: of the record that showed it.
+    """
+
+    __slots__ = ("epoch", "fault", "fault_position", "last_index")
+
+    def __init__(self) -> None:
+        self.epoch: Epoch = ZERO_EPOCH
+        self.last_index = NO_INDEX
+        self.fault: str | None = None
+        self.fault_position = 0
+
+    def take(self, record: JournalRecord, position: int) -> bool:
+        """Take in the next record; return whether it ended a fault, so that entries start again."""
+        is_claim = record.kind is RecordKind.CLAIM
+        is_far_above = record.epoch.round - self.epoch.round >= REBUILD_ROUND_STEP // 2
+        if self.fault is not None and is_claim and is_far_above:
+            self.fault, self.last_index, self.epoch = None, NO_INDEX, record.epoch
+            return True
+        if record.epoch < self.epoch:
+            self._note("its epoch is below that of the record before it", position)
+        self.epoch = max(self.epoch, record.epoch)
+        if not is_claim and record.index > self.last_index + 1:
+            self._note(f"it holds entry {record.index}, and the journal has no entry {record.index - 1}", position)
+        elif not is_claim:
+            self.last_index = max(self.last_index, record.index)
+        return False
+
+    def _note(self, fault: str, position: int) -> None:
+        if self.fault is None:
+            self.fault, self.fault_position = fault, position
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +104,7 @@ class OwnedLog:
 
 
 class JournalRebuild:
-    """Writes one journal. Resumable: what an earlier attempt (or the old journal's beginning) left is kept.
+    """Writes one journal. Resumable: what an earlier attempt, a writer or the old journal left is kept.
 
     Args:
         ledger_id: whose journal.
@@ -74,9 +118,12 @@ class JournalRebuild:
         self._root_name = root_name
         self._store = store
         self._owned = owned
-        self._view = JournalView()
+        self._position = 0
+        self._order = JournalOrder()
+        self._copied = NO_INDEX  # up to here the last ENTRY of each index, read back, is the decided one
+        self._vouched = NO_INDEX
         self._has_claim = False
-        self._may_have_gaps = True
+        self._last_listed = NO_INDEX
         self.written_count = 0
 
     def run(self, on_record: Callable[[int, int], None]) -> bool:
@@ -86,62 +133,92 @@ class JournalRebuild:
             on_record: called with (decided entries that the root has, decided entries in all).
 
         Returns:
-            False where a newer owner wrote there: own the ledger again and go on from here.
+            False where a newer owner wrote there, or a writer that still knows the old journal wrote after the claim:
+            own the ledger again and go on from here.
 
         Raises:
             CorruptDataError: CORRUPT_MESSAGE: the root holds a damaged record; move its journal away.
         """
+        self._last_listed = self._list_last()
         while self._read_on():
-            if self._may_have_gaps and (behind := self._record_behind_gap()) is not None:
-                if behind.epoch > self._owned.epoch:
-                    return False
-                self.written_count += self._write([self._gap_record(behind)])
+            position = self._position
+            if position < self._last_listed:
+                self.written_count += self._fill_gap(position)
                 continue
-            self._may_have_gaps = False
-            on_record(self._view.matched + 1, len(self._owned.hashes))
+            on_record(self._copied + 1, len(self._owned.hashes))
             missing = self._missing_records()
             if not missing:
                 return True
+            # Somebody who writes at the same time leaves gaps in what is created at once.
+            self._last_listed = max(self._last_listed, position + len(missing) - 1)
             self.written_count += self._write(missing)
         return False
 
+    def _list_last(self) -> int:
+        """Return the last position that anything has; a listing decides only where gaps are looked for."""
+        names = (info.key.rpartition("/")[2] for info in self._store.list_keys(journal_folder(self._ledger_id)))
+        return max((int(name) for name in names if name.isdecimal()), default=NO_INDEX)
+
     def _read_on(self) -> bool:
-        """Learn what lies behind the known end, whoever wrote it; False for a newer owner."""
+        """Learn what is after the known end, whoever wrote it; False where the ledger has to be owned again."""
         while True:
-            position = self._view.next_position
-            data = self._store.get(journal_key(self._ledger_id, position))
+            position = self._position
+            data = self._get(position)
             if data is None:
                 return True
             record = decode_record(data, root=self._root_name, position=position)
             if record.epoch > self._owned.epoch:
                 return False
             self._has_claim |= record.kind is RecordKind.CLAIM and record.epoch == self._owned.epoch
-            self._view.learn(record, record_crc(bytes(data)))
-            self._view.match(self._owned.hashes)
+            if self._order.take(record, position):
+                self._copied = NO_INDEX
+            if record.kind is RecordKind.ENTRY and record.index < len(self._owned.hashes):
+                if record.entry_hash != self._owned.hashes[record.index]:
+                    self._copied = min(self._copied, record.index - 1)
+                elif record.index == self._copied + 1:
+                    self._copied += 1
+            self._vouched = max(self._vouched, record.commit_index)
+            self._position += 1
+            if self._has_claim and self._order.fault is not None:
+                return False
 
-    def _record_behind_gap(self) -> JournalRecord | None:
-        """Return what an attempt that died in the midst of its creates left behind the first empty position."""
-        for position in range(self._view.next_position + 1, self._view.next_position + _WINDOW):
-            data = self._store.get(journal_key(self._ledger_id, position))
-            if data is not None:
-                return decode_record(data, root=self._root_name, position=position)
-        return None
+    def _get(self, position: int) -> Buffer | None:
+        return self._store.get(journal_key(self._ledger_id, position), size_bytes=RECORD_GET_BYTES)
 
-    def _gap_record(self, behind: JournalRecord) -> JournalRecord:
-        """Return what that attempt had for the position, in its epoch: on one root epochs never decrease."""
-        index = self._view.matched + 1
-        is_entry = behind.kind is RecordKind.ENTRY and index < behind.index
-        record = self._record(RecordKind.ENTRY, index) if is_entry else self._record(RecordKind.CLAIM, NO_INDEX)
-        return replace(record, epoch=behind.epoch)
+    def _fill_gap(self, first: int) -> int:
+        """Fill the positions before the next record there; return how many were written.
+
+        An attempt that died had copies of decided entries for them. Epochs must not decrease on one root, so they are
+        written in the epoch of the record after the gap.
+        """
+        position, data = first, None
+        while data is None and position < self._last_listed:
+            position += 1
+            data = self._get(position)
+        if data is None:
+            self._last_listed = first  # listed and gone, or never created
+            return 0
+        behind = decode_record(data, root=self._root_name, position=position)
+        epoch = max(min(behind.epoch, self._owned.epoch), self._order.epoch)
+        index = self._copied + 1
+        records = []
+        for _ in range(min(position - first, _WINDOW)):
+            is_entry = behind.kind is RecordKind.ENTRY and index < min(behind.index, len(self._owned.hashes))
+            record = self._record(RecordKind.ENTRY, index) if is_entry else self._record(RecordKind.CLAIM, NO_INDEX)
+            records.append(replace(record, epoch=epoch))
+            index += is_entry
+        return self._write(records)
 
     def _missing_records(self) -> list[JournalRecord]:
-        """Return the next records: the promise, the decided entries, then padding."""
+        """Return the next records: the promise, the decided entries, padding, and at last what vouches for all."""
         records = [] if self._has_claim else [self._record(RecordKind.CLAIM, NO_INDEX)]
-        first = self._view.matched + 1
+        first = 0 if self._order.fault is not None else self._copied + 1
         for index in range(first, min(first + _WINDOW, len(self._owned.hashes))):
             records.append(self._record(RecordKind.ENTRY, index))
         end = self._owned.named_position + 1 + POSITION_MARGIN
-        while len(records) < _WINDOW and self._view.next_position + len(records) < end:
+        while len(records) < _WINDOW and self._position + len(records) < end:
+            records.append(self._record(RecordKind.CLAIM, NO_INDEX))
+        if not records and self._vouched < self._copied:
             records.append(self._record(RecordKind.CLAIM, NO_INDEX))
         return records[:_WINDOW]
 
@@ -153,7 +230,7 @@ class JournalRebuild:
             owned.epoch,
             os.urandom(NONCE_SIZE_BYTES),
             index,
-            index,  # vouches for itself: it is decided
+            self._copied,  # vouches only for what was read back: others may write here at the same time
             owned.hashes[index] if is_entry else NO_HASH,
             owned.known,
             owned.payloads[index] if is_entry else b"",
@@ -162,7 +239,7 @@ class JournalRebuild:
     def _write(self, records: list[JournalRecord]) -> int:
         """Create the records at the next positions, several at a time; a name taken is read afterwards."""
         lane = f"{self._store.url}#rebuild"
-        first = self._view.next_position
+        first = self._position
         pending: list[Future[CreateOutcome]] = [
             io_pool().submit_to(
                 lane, self._store.create, journal_key(self._ledger_id, first + number), encode_record(record)

@@ -20,6 +20,10 @@ INCARNATION_SIZE_BYTES = 16
 TAG_SIZE_BYTES = 8
 """Random bytes before each ENTRY's commands: equal commands of two proposers stay two values, so an
 owner that was deposed knows its own value again when a later owner has proposed it."""
+RECORD_SIZE_BYTES_MAX = 64 * 1024 * 1024
+"""No writer makes one half as large."""
+RECORD_GET_BYTES = RECORD_SIZE_BYTES_MAX + 1
+"""What readers ask for, so that a larger file is noticed and never read whole."""
 NO_INDEX = -1
 NO_HASH = bytes(HASH_SIZE_BYTES)
 _PREFIX_SIZE_BYTES = 4 + 1 + 1 + 1 + INCARNATION_SIZE_BYTES + NONCE_SIZE_BYTES + HASH_SIZE_BYTES
@@ -169,6 +173,8 @@ def decode_record(data: Buffer, *, root: str, position: int) -> JournalRecord:
         CorruptDataError: CORRUPT_MESSAGE: truncated, foreign or altered bytes.
         UnsupportedFormatError: UNSUPPORTED_VERSION: intact, and made by a newer release.
     """
+    if len(data) > RECORD_SIZE_BYTES_MAX:
+        raise _damaged(root, position, f"more than {RECORD_SIZE_BYTES_MAX} bytes")
     body = bytes(data)
     if len(body) < _PREFIX_SIZE_BYTES + _CRC_SIZE_BYTES or body[:4] != MAGIC:
         raise _damaged(root, position, f"{len(body)} bytes that are no journal record")

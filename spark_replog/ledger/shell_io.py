@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from spark_replog.clock import Clock
 from spark_replog.errors import ErrorCode, OutcomeUnknownError, ReplogError, RetriableError
+from spark_replog.ledger.record import RECORD_GET_BYTES
 from spark_replog.ledger.root import Check, Completion, Create, Operation, PutOut, Read, Status
 from spark_replog.ledger.types import JournalRoot, LedgerStats
 from spark_replog.storage.io_pool import io_pool
@@ -143,10 +144,10 @@ class RootIo:
         self._stats.gets += count
         keys = [journal_key(self._ledger_id, position + step) for step in range(count)]
         if count == 1:
-            return [self._found(root, position, root.store.get(keys[0]))]
+            return [self._found(root, position, root.store.get(keys[0], size_bytes=RECORD_GET_BYTES))]
         # A lane of its own: a job that waits for jobs of its own lane could wait for ever.
         lane = f"{root.store.url}#window"
-        futures = [io_pool().submit_to(lane, root.store.get, key) for key in keys]
+        futures = [io_pool().submit_to(lane, root.store.get, key, size_bytes=RECORD_GET_BYTES) for key in keys]
         return [self._found(root, position + step, future.result()) for step, future in enumerate(futures)]
 
     def _found(self, root: JournalRoot, position: int, found: Buffer | None) -> Buffer | None:

@@ -13,11 +13,13 @@ from enum import Enum
 from functools import partial
 
 from spark_replog.cluster.cluster import Cluster
-from spark_replog.errors import CorruptDataError, ErrorCode, ReplogError
+from spark_replog.errors import CorruptDataError, ReplogError
 from spark_replog.ids import BrokerId, LedgerId
+from spark_replog.ledger.journal_rebuild import JournalOrder
 from spark_replog.ledger.reader import DecidedPrefix
 from spark_replog.ledger.record import (
-    ZERO_EPOCH,
+    NO_INDEX,
+    RECORD_GET_BYTES,
     JournalRecord,
     RecordKind,
     decode_record,
@@ -112,24 +114,26 @@ class _Journal:
         self.position = 0
         self.is_read = False
         self.finding: JournalFinding | None = None
-        self._epoch = ZERO_EPOCH
-        self._hashes: dict[int, bytes] = {-1: genesis}
+        self._order = JournalOrder()
+        self._genesis = genesis
+        self._hashes: dict[int, bytes] = {NO_INDEX: genesis}
 
-    def check(self, record: JournalRecord) -> str | None:
-        """Return why a record cannot follow those before it on this root, None where it can."""
-        if record.epoch < self._epoch:
-            return "its epoch is below that of the record before it"
-        self._epoch = record.epoch
-        if record.kind is not RecordKind.ENTRY:
-            return None
+    def check(self, record: JournalRecord) -> None:
+        """Take in the next record. A record out of order is a fault unless a rebuild starts again after it."""
+        order = self._order
+        if order.take(record, self.position):
+            self._hashes = {NO_INDEX: self._genesis}
+        if record.kind is not RecordKind.ENTRY or order.fault is not None:
+            return
         previous = self._hashes.get(record.index - 1)
-        if previous is None:
-            return f"it holds entry {record.index}, and the journal has no entry {record.index - 1}"
-        if entry_hash(previous, record.index, record.payload) != record.entry_hash:
-            return f"the hash chain breaks at entry {record.index}"
+        if previous is not None and entry_hash(previous, record.index, record.payload) != record.entry_hash:
+            order.fault, order.fault_position = f"the hash chain breaks at entry {record.index}", self.position
         self._hashes[record.index] = record.entry_hash
         self._hashes.pop(record.index - HASHES_KEPT, None)
-        return None
+
+    def fault(self) -> tuple[str, int] | None:
+        """Return what is out of order, and the position of the record that showed it."""
+        return None if self._order.fault is None else (self._order.fault, self._order.fault_position)
 
 
 class _LedgerScrub:
@@ -179,33 +183,35 @@ class _LedgerScrub:
     def _look_at_root(self, journal: _Journal) -> None:
         self._away.check(journal.broker_id)
         self._brokers.check_root(journal.broker_id)
-        if journal.store.get(out_key(self._ledger_id)) is not None:
+        if journal.store.get(out_key(self._ledger_id), size_bytes=1) is not None:
             self._note(journal, JournalFault.OUT, None, "the root went back in time. Run replog store repair.")
 
     def _read_next(self, root: int, journal: _Journal) -> None:
-        data = journal.store.get(journal_key(self._ledger_id, journal.position))
+        data = journal.store.get(journal_key(self._ledger_id, journal.position), size_bytes=RECORD_GET_BYTES)
         if data is None:
             journal.is_read = True
             return
         body = bytes(data)
         record = decode_record(body, root=f"broker {journal.broker_id}", position=journal.position)
-        why = journal.check(record)
-        if why is not None:
-            raise CorruptDataError(ErrorCode.CORRUPT_MESSAGE, f"{why}. {self._remedy(journal)}")
+        journal.check(record)
         self._prefix.learn(root, record, record_crc(body))
         journal.position += 1
 
     def _compare(self, root: int, journal: _Journal) -> None:
         """Hold a journal that was read whole against the others."""
         end = journal.position
+        fault = journal.fault()
+        if fault is not None:
+            self._note(journal, JournalFault.CORRUPT, fault[1], f"{fault[0]}. {self._remedy(journal)}")
+            return
         listed = [
             int(info.key.rpartition("/")[2])
             for info in journal.store.list_keys(journal_folder(self._ledger_id))
-            if info.key.rpartition("/")[2].isdigit()
+            if info.key.rpartition("/")[2].isdecimal()
         ]
         last = max(listed, default=-1)
         named = self._prefix.named[root]
-        if max(last, named) >= end and journal.store.get(journal_key(self._ledger_id, end)) is None:
+        if max(last, named) >= end and journal.store.get(journal_key(self._ledger_id, end), size_bytes=1) is None:
             if last > end:
                 why = f"position {end} is empty, and position {last} is not. {self._remedy(journal)}"
                 self._note(journal, JournalFault.GAP, end, why)

@@ -18,6 +18,7 @@ from spark_replog.ledger.record import (
     NO_HASH,
     NO_INDEX,
     NONCE_SIZE_BYTES,
+    RECORD_GET_BYTES,
     ZERO_EPOCH,
     JournalRecord,
     RecordKind,
@@ -76,7 +77,7 @@ def _ledgers_on(store: ObjectStore) -> Iterator[LedgerId]:
         ledger_id = info.key.split("/")[1]
         if ledger_id not in seen:
             seen.add(ledger_id)
-            if store.get(journal_key(ledger_id, 0)) is not None:
+            if store.get(journal_key(ledger_id, 0), size_bytes=1) is not None:
                 yield ledger_id
 
 
@@ -84,7 +85,7 @@ def _copy_journal(ledger_id: LedgerId, source: ObjectStore, target: ObjectStore,
     position = written = 0
     named = NO_INDEX
     promised = ZERO_EPOCH
-    while (data := source.get(journal_key(ledger_id, position))) is not None:
+    while (data := source.get(journal_key(ledger_id, position), size_bytes=RECORD_GET_BYTES)) is not None:
         record = decode_record(data, root=source.url, position=position)
         promised = max(promised, record.epoch)
         if number < len(record.known):

@@ -9,6 +9,7 @@ replicas. A run that was interrupted is finished by the next one. Runs in ``repl
 from __future__ import annotations
 
 import logging
+import random
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, as_completed
 from dataclasses import dataclass, field, replace
@@ -39,6 +40,7 @@ from spark_replog.storage.root_file import encode_root_file, read_root
 _log = logging.getLogger(__name__)
 
 OWN_ATTEMPTS_MAX = 20
+OWN_WAIT_MS_MAX = 2000.0
 TEMP_FILE_AGE_MS = 86_400_000
 """Temp files of posix roots are swept from this age on. Losing one fails the write that made it, if that
 still runs, and loses nothing that anybody was told of."""
@@ -280,22 +282,26 @@ class StoreRepair:
         Raises:
             RetriableError: REPLOG_NO_QUORUM; REQUEST_TIMED_OUT: other owners came in between each time.
         """
-        broker_id = root.broker_id
-        for _ in range(OWN_ATTEMPTS_MAX):
+        broker_id, store = root.broker_id, self._brokers.store(root.broker_id)
+        for attempt in range(OWN_ATTEMPTS_MAX):
+            if attempt:
+                self._cluster.clock.sleep_ms(random.uniform(0.5, 1) * min(50 * 2**attempt, OWN_WAIT_MS_MAX))
+                if read_root(store) is not None:
+                    return  # another repair finished the root
             ledger = self._ledger_without(broker_id, ledger_id, make_state())
             ledger.append(propose, timeout_ms=self._config.delivery_timeout_ms)
             owned = ledger.owned_log(broker_id)
             if owned is not None:
-                rebuild = JournalRebuild(ledger_id, f"broker {broker_id}", self._brokers.store(broker_id), owned)
+                rebuild = JournalRebuild(ledger_id, f"broker {broker_id}", store, owned)
                 is_done = rebuild.run(lambda done, total: self._on_progress(broker_id, "journal", done, total))
                 root.journal_records += rebuild.written_count
                 if is_done:
                     # Before the root file comes back: from then on the new journal counts.
-                    self._brokers.store(broker_id).delete(out_key(ledger_id))
+                    store.delete(out_key(ledger_id))
                     return
         raise RetriableError(
             ErrorCode.REQUEST_TIMED_OUT,
-            "writers took the ledger over again and again while its journal was rebuilt. Repeat the repair.",
+            "other processes took the ledger over each time while its journal was rebuilt. Repeat the repair.",
             ledger_id=ledger_id,
         )
 

@@ -1,0 +1,179 @@
+"""A journal is rebuilt though somebody else writes there: what it says afterwards is what was decided."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from spark_replog.ids import new_id
+from spark_replog.ledger.journal_rebuild import REBUILD_ROUND_STEP, JournalOrder, JournalRebuild, OwnedLog
+from spark_replog.ledger.reader import DecidedPrefix
+from spark_replog.ledger.record import (
+    NO_HASH,
+    NO_INDEX,
+    NOTHING_KNOWN,
+    Epoch,
+    JournalRecord,
+    RecordKind,
+    decode_record,
+    encode_record,
+    entry_hash,
+    genesis_hash,
+    record_crc,
+)
+from spark_replog.storage.memory_store import MemoryStore
+from spark_replog.storage.paths import journal_key
+
+CLAIM, ENTRY = RecordKind.CLAIM, RecordKind.ENTRY
+LEDGER = "ab" * 16
+NOTHING = (NOTHING_KNOWN,) * 3
+PAYLOADS = [f"entry {number}".encode() for number in range(30)]
+HASHES = []
+for number, payload in enumerate(PAYLOADS):
+    HASHES.append(entry_hash(HASHES[-1] if HASHES else genesis_hash(LEDGER), number, payload))
+
+
+def epoch(round_, name=b"w"):
+    return Epoch(round_, name * 16)
+
+
+def record(kind, at, index=NO_INDEX, commit=NO_INDEX, payload=None):
+    is_entry = kind is ENTRY
+    body = (PAYLOADS[index] if payload is None else payload) if is_entry else b""
+    previous = genesis_hash(LEDGER) if index <= 0 else HASHES[index - 1]
+    hash_ = entry_hash(previous, index, body) if is_entry else NO_HASH
+    return JournalRecord(kind, at, os.urandom(16), index, commit, hash_, NOTHING, body)
+
+
+class Root:
+    """The root that is rebuilt, and writers that knew its old journal."""
+
+    def __init__(self):
+        self.store = MemoryStore(f"memory://{new_id()}")
+        self.steps = 0
+
+    def put(self, position, found):
+        self.store.create(journal_key(LEDGER, position), encode_record(found))
+
+    def rebuild(self, steps=1, named=5, count=30):
+        owned = OwnedLog(
+            epoch(steps * REBUILD_ROUND_STEP, b"r"), HASHES[:count], dict(enumerate(PAYLOADS)), NOTHING, named
+        )
+        return JournalRebuild(LEDGER, "broker 1", self.store, owned).run(lambda *_: None)
+
+    def rebuild_until_done(self, named=5):
+        for steps in range(1, 6):
+            if self.rebuild(steps, named):
+                return
+        raise AssertionError("not done after five claims")
+
+    def records(self):
+        found, position = [], 0
+        while (data := self.store.get(journal_key(LEDGER, position))) is not None:
+            found.append((bytes(data), decode_record(bytes(data), root="r", position=position)))
+            position += 1
+        return found
+
+    def check(self):
+        """Read as a reader does, and as `store verify` does."""
+        prefix, order = DecidedPrefix(3, genesis_hash(LEDGER), str), JournalOrder()
+        for position, (data, each) in enumerate(self.records()):
+            prefix.learn(0, each, record_crc(data))
+            order.take(each, position)
+        assert prefix.hashes == HASHES
+        assert order.fault is None and order.last_index == len(HASHES) - 1
+
+
+@pytest.fixture
+def root():
+    return Root()
+
+
+def test_an_empty_root_gets_everything(root):
+    assert root.rebuild(named=50)
+    root.check()
+    assert len(root.records()) > 50
+
+
+@pytest.mark.parametrize("position", [0, 1, 2, 8, 9, 20, 40])
+@pytest.mark.parametrize(
+    "stray",
+    [
+        record(ENTRY, epoch(7), 12, 11),
+        record(ENTRY, epoch(7), 12, 11, b"a value that lost"),
+        record(ENTRY, epoch(7), 2, 1, b"a value that lost"),
+        record(CLAIM, epoch(7)),
+        record(ENTRY, epoch(REBUILD_ROUND_STEP, b"q"), 29, 28),
+        record(CLAIM, epoch(REBUILD_ROUND_STEP - 1, b"q")),
+    ],
+    ids=["ahead", "ahead, lost", "in reach, lost", "claim", "another repair's", "just below"],
+)
+def test_a_record_of_a_writer_that_knew_the_old_journal_is_outlived(root, position, stray):
+    root.put(position, stray)
+    root.rebuild_until_done(named=45)
+    root.check()
+
+
+@pytest.mark.parametrize("lost_value", [False, True])
+def test_records_that_come_while_it_is_rebuilt_are_outlived(root, lost_value):
+    real, pending = root.store.create, [9, 3, 17]
+
+    def create(key, data, **more):
+        if pending:  # just before the rebuild's own create there
+            position = pending.pop()
+            value = b"a value that lost" if lost_value else None
+            real(journal_key(LEDGER, position), encode_record(record(ENTRY, epoch(7), position, position - 1, value)))
+        return real(key, data, **more)
+
+    root.store.create = create
+    root.rebuild_until_done()
+    assert not pending
+    root.check()
+
+
+def test_an_interrupted_rebuild_is_continued_without_a_second_copy(root):
+    assert root.rebuild(count=20)
+    for position in (5, 6, 11):  # its creates ran side by side when it died
+        root.store.delete(journal_key(LEDGER, position))
+    assert root.rebuild(2)
+    root.check()
+    copies = [each.index for _, each in root.records() if each.kind is ENTRY]
+    assert copies == list(range(len(HASHES)))
+
+
+def test_no_record_vouches_for_an_entry_that_was_not_read_back(root):
+    assert root.rebuild()
+    last_index = NO_INDEX
+    for _, each in root.records():
+        assert each.commit_index <= last_index
+        last_index = max(last_index, each.index)
+
+
+@pytest.mark.parametrize(
+    "records",
+    [
+        [record(CLAIM, epoch(2)), record(ENTRY, epoch(1), 0)],
+        [record(CLAIM, epoch(2)), record(CLAIM, epoch(1))],
+        [record(ENTRY, epoch(1), 1)],
+        [record(ENTRY, epoch(1), 0), record(ENTRY, epoch(1), 2)],
+        # A claim far above ends a fault only where every entry follows it again.
+        [record(ENTRY, epoch(1), 1), record(CLAIM, epoch(REBUILD_ROUND_STEP + 1)), record(ENTRY, epoch(2**33), 1)],
+        [record(ENTRY, epoch(1), 1), record(CLAIM, epoch(2)), record(ENTRY, epoch(2), 0), record(ENTRY, epoch(2), 1)],
+    ],
+)
+def test_records_out_of_order_are_a_fault(records):
+    order = JournalOrder()
+    for position, each in enumerate(records):
+        order.take(each, position)
+    assert order.fault is not None
+
+
+def test_reproposals_and_claims_are_in_order():
+    order = JournalOrder()
+    for position, each in enumerate(
+        [record(ENTRY, epoch(1), 0), record(CLAIM, epoch(2)), record(ENTRY, epoch(2), 0), record(ENTRY, epoch(2), 1),
+         record(CLAIM, epoch(REBUILD_ROUND_STEP * 2)), record(ENTRY, epoch(REBUILD_ROUND_STEP * 2), 2)]
+    ):  # fmt: skip
+        assert not order.take(each, position)
+    assert order.fault is None and order.last_index == 2
