@@ -38,3 +38,9 @@ def test_the_catalogue_describes_each_code():
     assert set(found) == set(ErrorCode)
     for entry in found.values():
         assert entry.meaning and entry.state and entry.remedy, entry.code.name
+
+
+def test_the_catalogue_names_no_file_that_the_wheel_lacks():
+    for entry in explain.entries().values():
+        text = f"{entry.meaning} {entry.state} {entry.remedy}"
+        assert ".md" not in text and "docs/" not in text, entry.code.name
