@@ -17,10 +17,10 @@ from spark_replog.admin.controller import Controller
 from spark_replog.cluster.authorizer import Authorizer
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.cluster.init_store import init_cluster
-from spark_replog.commit.append_request import ProduceResponse
+from spark_replog.commit.append_request import AppendRequest
 from spark_replog.commit.replica_manager import ReplicaManager
 from spark_replog.commit.write_plan import make_write_plan
-from spark_replog.ids import LedgerId, ObjectId, new_id
+from spark_replog.ids import ObjectId, new_id
 from spark_replog.log.acl import AclBinding, AclOperation, PatternType, Permission, ResourceType
 from spark_replog.log.codec.commands import Append, DataObject, IdentityKind, ProducerIdentity, Section
 
@@ -99,9 +99,8 @@ def measure(topic_count: int, acl_count: int) -> tuple[float, float, float]:
             ObjectId(0, f"{query[:8]}-{batch}-0-{new_id()}.arrow"), size_bytes, False, frozenset((0,)), sections
         )
         identity = ProducerIdentity(query, query, batch, "run", IdentityKind.STREAM)
-        answers: dict[LedgerId, ProduceResponse] = {}
-        entries = {handles[0].ledger_id: Append(identity, WRITER, "", 0, (item,))}
-        manager.append_records(30_000, -1, False, entries, answers.update)
+        request = AppendRequest(Append(identity, WRITER, "", 0, (item,)), 30_000)
+        answers = manager.append_records({handles[0].ledger_id: request})
         assert [answer.error for answer in answers.values()] == [None]
 
     return (

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 
 from spark_replog.admin.controller import Controller
 from spark_replog.cluster.init_store import init_cluster
-from spark_replog.commit.append_request import ProduceResponse
+from spark_replog.commit.append_request import AppendRequest, ProduceResponse
 from spark_replog.commit.purgatory import DelayedOperation, DelayedOperationPurgatory
 from spark_replog.commit.replica_manager import ReplicaManager
 from spark_replog.ids import LedgerId, ObjectId, new_id
@@ -68,10 +68,11 @@ def append_records() -> float:
     query = new_id()
     seconds = []
     for batch in range(APPEND_COUNT):
-        entries = {handle.ledger_id: _append_of(handle.topic_id, query, batch)}
+        requests = {handle.ledger_id: AppendRequest(_append_of(handle.topic_id, query, batch), 30_000)}
         start = time.process_time()
-        manager.append_records(30_000, -1, False, entries, _check)
+        answers = manager.append_records(requests)
         seconds.append(time.process_time() - start)
+        _check(answers)
     return statistics.median(seconds)
 
 

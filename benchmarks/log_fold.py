@@ -17,6 +17,7 @@ from benchmarks.bench_session import scratch
 from benchmarks.floors import prebuilt_batch
 from spark_replog.admin.controller import Controller
 from spark_replog.cluster.init_store import init_cluster
+from spark_replog.commit.append_request import AppendRequest
 from spark_replog.commit.replica_manager import ReplicaManager
 from spark_replog.commit.write_plan import make_write_plan
 from spark_replog.config import ProducerConfig
@@ -105,7 +106,7 @@ def read_figures(folder: Path, rows: int) -> list[tuple[str, str]]:
         objects = writer.close().objects
         identity = ProducerIdentity(new_id(), "", 0, "", IdentityKind.ONE_SHOT)
         append = Append(identity, "User:a", "", 0, tuple(item for _, item in objects))
-        ReplicaManager(cluster).append_records(30_000, -1, False, {objects[0][0]: append}, lambda answer: None)
+        ReplicaManager(cluster).append_records({objects[0][0]: AppendRequest(append, 30_000)})
         handle = cluster.lookup("t")
         ledger, topic = cluster.topic_state(handle)
         slices = [

@@ -21,6 +21,7 @@ from crc32c import crc32c
 from spark_replog.admin.controller import Controller
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.cluster.init_store import init_cluster
+from spark_replog.commit.append_request import AppendRequest
 from spark_replog.commit.replica_manager import ReplicaManager
 from spark_replog.ids import ObjectId, new_id
 from spark_replog.log.codec.commands import Append, DataObject, IdentityKind, ProducerIdentity, Section
@@ -52,7 +53,7 @@ def fill(path: Path, size_bytes: int) -> None:
         item = DataObject(ObjectId(0, name), OBJECT_BYTES, False, frozenset((0, 1, 2)), sections)
         identity = ProducerIdentity(query, query, batch, "run", IdentityKind.STREAM)
         append = Append(identity, "User:a", "", 0, (item,))
-        manager.append_records(30_000, -1, False, {handle.ledger_id: append}, lambda answers: None)
+        manager.append_records({handle.ledger_id: AppendRequest(append, 30_000)})
 
 
 def repair_seconds(path: Path) -> float:

@@ -21,6 +21,10 @@ class Once:
         self._seen: set[Hashable] = set()
         self._lock = threading.Lock()
 
+    def __reduce__(self) -> tuple[type[Once], tuple[int]]:
+        """Return how to make one that remembers nothing: Spark pickles readers, and locks do not travel."""
+        return type(self), (self._remembered_max,)
+
     def is_first(self, key: Hashable = None) -> bool:
         """Return whether nobody asked about the key since it was forgotten; remember it."""
         with self._lock:

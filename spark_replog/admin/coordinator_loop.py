@@ -111,7 +111,8 @@ class CoordinatorLoop:
         if gone:
             report.failover_count += LeaderFailover(self._cluster).fail_over(ledger, gone)
         self._catch_up.copy_to_followers(ledger)
-        self._catch_up.readmit(ledger)
+        if self._catch_up.is_due(ledger.ledger_id):
+            self._catch_up.readmit(ledger)
         with ledger.lock:
             report.joined_count += len(_brokers_in_sync(ledger.state) - in_sync)
         report.reassigned_count += complete_reassignments(ledger, timeout_ms)

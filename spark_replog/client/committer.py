@@ -19,8 +19,7 @@ from dataclasses import dataclass, field
 from spark_replog.backoff import ExponentialBackoff
 from spark_replog.client.metrics import ProducerMetrics
 from spark_replog.clock import Clock
-from spark_replog.commit import append_request
-from spark_replog.commit.append_request import without_partitions
+from spark_replog.commit.append_request import AppendRequest, ProduceResponse, without_partitions
 from spark_replog.commit.replica_manager import ReplicaManager
 from spark_replog.config import ProducerConfig
 from spark_replog.errors import ErrorCode, OutcomeUnknownError, ReplogError, RetriableError
@@ -34,7 +33,7 @@ from spark_replog.log.codec.commands import (
     SequencedAppend,
 )
 from spark_replog.storage.io_pool import io_pool
-from spark_replog.write.data_request import DataRequest, Delivered, DeliveryResult, PartitionResponse
+from spark_replog.write.data_request import DataRequest, Delivered, DeliveryResult, PartitionResponse, RequestState
 from spark_replog.write.producer_batch import NO_SEQUENCE
 
 Place = tuple[TopicId, int]
@@ -81,7 +80,7 @@ class StoredObject:
             batches=tuple(batches),
             row_counts=counts,
             expires_ms=max(batch.created_ms for batch in request.batches) + delivery_timeout_ms,
-            is_doubtful=request.is_doubtful,
+            is_doubtful=request.state is RequestState.REDELIVERED,
         )
 
 
@@ -97,7 +96,7 @@ class _Lane:
 class Answer:
     """What became of one append."""
 
-    responses: dict[Place, append_request.PartitionResponse]
+    responses: dict[Place, PartitionResponse]
     error: ReplogError | None = None
 
 
@@ -188,21 +187,14 @@ class Appender:
                 # An attempt without an answer may still be decided, whatever the later ones say.
                 answer.error = first_unknown or error
                 for place in response.partitions:
-                    answer.responses.setdefault(place, append_request.PartitionResponse(answer.error))
+                    answer.responses.setdefault(place, PartitionResponse(answer.error))
                 return answer
 
-    def _ask(self, ledger_id: LedgerId, append: Append, is_atomic: bool) -> append_request.ProduceResponse:
-        answers: dict[LedgerId, append_request.ProduceResponse] = {}
-        self._manager.append_records(
-            self._config.request_timeout_ms,
-            self._config.acks,
-            False,
-            {ledger_id: append},
-            answers.update,
-            is_atomic=is_atomic,
-        )
-        self._on_throttle(answers[ledger_id].throttle_time_ms)
-        return answers[ledger_id]
+    def _ask(self, ledger_id: LedgerId, append: Append, is_atomic: bool) -> ProduceResponse:
+        request = AppendRequest(append, self._config.request_timeout_ms, self._config.acks, is_atomic)
+        response = self._manager.append_records({ledger_id: request})[ledger_id]
+        self._on_throttle(response.throttle_time_ms)
+        return response
 
 
 class Committer:
@@ -259,8 +251,8 @@ class Committer:
     def deliver(self, request: DataRequest) -> Delivered:
         """Let the object be part of its ledger's next entry."""
         ledger_id = request.destination.ledger_id
-        if request.deliveries == 1:
-            self._metrics.observe("request-latency", max(0, (request.satisfied_ms or 0) - request.created_ms))
+        if request.delivery_count == 1:
+            self._metrics.observe("request-latency", request.copied_ms - request.created_ms)
         with self._lock:
             lane = self._lanes.setdefault(ledger_id, _Lane())
             lane.waiting.append(StoredObject.of(request, self._config.delivery_timeout_ms))
@@ -361,13 +353,13 @@ def results_of(group: Sequence[StoredObject], answer: Answer) -> list[DeliveryRe
     for item in group:
         responses = {}
         for name, place in item.places.items():
-            found = answer.responses.get(place) or append_request.PartitionResponse(answer.error)
+            found = answer.responses.get(place) or PartitionResponse(answer.error)
             before = rows_before.get(place, 0)
             rows_before[place] = before + item.row_counts[place]
             responses[name] = PartitionResponse(
                 error=found.error,
                 base_offset=found.base_offset + before if found.base_offset >= 0 else found.base_offset,
-                log_append_time_ms=found.log_append_time_ms if found.log_append_time_ms >= 0 else None,
+                log_append_time_ms=found.log_append_time_ms,
             )
         results.append(DeliveryResult(item.sequence, responses))
     return results

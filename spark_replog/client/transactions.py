@@ -261,7 +261,7 @@ class TransactionCoordinator:
 
     def deliver(self, request: DataRequest) -> Delivered:
         """Let an object wait for the commit."""
-        self._metrics.observe("request-latency", max(0, (request.satisfied_ms or 0) - request.created_ms))
+        self._metrics.observe("request-latency", request.copied_ms - request.created_ms)
         with self._lock:
             self._parked.append(StoredObject.of(request, self._delivery_timeout_ms))
         if self._drop_error is not None and self.state is not TransactionState.ENDING:

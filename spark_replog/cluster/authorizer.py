@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import getpass
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.config import ALLOW_EVERYONE_KEY, SUPER_USERS_KEY
@@ -19,7 +19,6 @@ from spark_replog.log.acl import CLUSTER_NAME, AclOperation, AclSet, Decision, R
 from spark_replog.log.codec.commands import Append, IdentityKind
 from spark_replog.log.fold.cluster_state import ClusterLedgerState
 from spark_replog.log.fold.topic_state import TopicLedgerState
-from spark_replog.log.model import row_counts
 
 PRINCIPAL_VARIABLE = "REPLOG_PRINCIPAL"
 
@@ -149,7 +148,9 @@ class Authorizer:
         """
         self._require(operation, ResourceType.TRANSACTIONAL_ID, name)
 
-    def refused_partitions(self, state: TopicLedgerState, append: Append) -> dict[PartitionKey, ReplogError]:
+    def refused_partitions(
+        self, state: TopicLedgerState, append: Append, partitions: Collection[PartitionKey]
+    ) -> dict[PartitionKey, ReplogError]:
         """Return the partitions of an append whose topic the principal may not write, with their errors.
 
         Costs one decision a topic. Source of the order: ``KafkaApis.handleProduceRequest``: the
@@ -160,7 +161,6 @@ class Authorizer:
         """
         if append.identity.kind is IdentityKind.TRANSACTIONAL:
             self.require_transactional_id(AclOperation.WRITE, append.identity.producer_id)
-        partitions = row_counts(append)
         errors: dict[str, ReplogError] = {}
         for topic_id in {key[0] for key in partitions}:
             topic = state.topics.get(topic_id)

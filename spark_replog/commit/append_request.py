@@ -10,37 +10,40 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from spark_replog.errors import ErrorCode, FencedError, InvalidConfigError, NotFoundError, ReplogError, RetriableError
-from spark_replog.ids import INTERNAL_TOPICS, LedgerId, PartitionKey
+from spark_replog.ids import INTERNAL_TOPICS, BrokerId, LedgerId, ObjectId, PartitionKey
 from spark_replog.log.codec.commands import Append, SequencedAppend
 from spark_replog.log.fold.leader import NO_LEADER
 from spark_replog.log.fold.topic_state import TopicLedgerState, TopicState
-from spark_replog.log.model import CommandResult, Outcome, row_counts
+from spark_replog.log.model import UNKNOWN_OFFSET, CommandResult, Outcome, PartitionResponse, row_counts
 
 _log = logging.getLogger(__name__)
 
 _SUCCESSES = frozenset({Outcome.APPLIED, Outcome.DUPLICATE, Outcome.SKIPPED})
 
 
-UNKNOWN_OFFSET = -1
-NO_TIMESTAMP = -1
-
-
 @dataclass(frozen=True, slots=True)
-class PartitionResponse:
-    """The answer for one partition, as Kafka's produce response has it.
+class AppendRequest:
+    """One append to one ledger, and how to treat it: Kafka's produce request.
 
     Attributes:
-        error: why its rows are not in the log; None: they are (with acks=0: as far as is known).
-        base_offset: of its first row; -1 where unknown: refused, acks=0, or a repeated append that is
-            not the producer's last.
-        log_append_time_ms: -1 unless the topic shows LogAppendTime.
-        log_start_offset: -1 where unknown.
+        append: what to decide; its time is set when it is proposed.
+        timeout_ms: how long replicas may take (``request.timeout.ms``).
+        required_acks: -1 (all), 0 or 1; anything else is answered by INVALID_REQUIRED_ACKS.
+        is_atomic: True (a micro-batch): one refused partition refuses the whole append. False (a produce request): it
+            is left out with its own error, and the other partitions' rows are appended.
+        internal_topics_allowed: whether Kafka's internal topics may be written.
+        copied: older objects that brokers hold and no entry names yet; decided with the append.
+        under_way: copies that the writer is still making of the append's own objects. Nobody else makes them: see
+            ``ReplicaManager.report_copies``.
     """
 
-    error: ReplogError | None
-    base_offset: int = UNKNOWN_OFFSET
-    log_append_time_ms: int = NO_TIMESTAMP
-    log_start_offset: int = UNKNOWN_OFFSET
+    append: Append
+    timeout_ms: int
+    required_acks: int = -1
+    is_atomic: bool = True
+    internal_topics_allowed: bool = False
+    copied: Mapping[ObjectId, Collection[BrokerId]] = field(default_factory=dict)
+    under_way: Mapping[ObjectId, Collection[BrokerId]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +66,12 @@ class ProduceResponse:
     partitions: Mapping[PartitionKey, PartitionResponse] = field(default_factory=dict)
     throttle_time_ms: int = 0
 
+    @property
+    def is_short(self) -> bool:
+        """Return whether too few replicas are in sync for some partition."""
+        errors = [self.error, *(each.error for each in self.partitions.values())]
+        return any(error is not None and error.code is ErrorCode.NOT_ENOUGH_REPLICAS for error in errors)
+
 
 def refuse_all(
     append: Append,
@@ -77,24 +86,23 @@ def refuse_all(
 
 def respond_to(
     state: TopicLedgerState,
-    append: Append,
+    request: AppendRequest,
     result: CommandResult,
     refused: Mapping[PartitionKey, ReplogError],
-    required_acks: int,
 ) -> ProduceResponse:
     """Answer an append that the fold has judged. Called under the ledger's lock.
 
     Args:
         state: the fold.
-        append: all of it, refused partitions included.
+        request: of all of the append, refused partitions included; with acks=0 no offsets are given.
         result: what the fold answered to the rest.
         refused: partitions that were left out, with their errors.
-        required_acks: with 0 the offsets are not told.
     """
+    append = request.append
     answer = respond(state.ledger_id, append, result)
     if answer.error is not None:
         return refuse_all(append, answer.error, result, refused)
-    bases = result.base_offsets if required_acks else {}
+    bases = result.base_offsets if request.required_acks else {}
     partitions = {}
     for key in row_counts(append):
         error = refused.get(key)
@@ -105,7 +113,7 @@ def respond_to(
         partitions[key] = PartitionResponse(
             None,
             bases[key][0] if key in bases else UNKNOWN_OFFSET,
-            state.append_time_ms if topic.log_append_time else NO_TIMESTAMP,
+            state.append_time_ms if topic.log_append_time else None,
             topic.partitions[key[1]].log_start_offset,
         )
     return ProduceResponse(None, result, partitions)

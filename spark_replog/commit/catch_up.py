@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
+from enum import Enum
 from hashlib import blake2b
 
 from spark_replog.clock import SYSTEM_CLOCK, Clock
@@ -28,11 +29,14 @@ from spark_replog.log.codec.commands import HoldersAdd, IsrChange, Truncate, enc
 from spark_replog.log.fold.topic_state import MissingCopy, TopicLedgerState
 from spark_replog.log.write_plan import MadeCopy, PlannedCopy, WritePlan
 from spark_replog.storage.brokers import BrokerSet
+from spark_replog.storage.io_pool import io_pool
 
 _log = logging.getLogger(__name__)
 
 COMMANDS_PER_ENTRY_MAX = 1000
 ADMIT_ROUNDS_MAX = 10
+UNDER_WAY_MS_MAX = 120_000
+"""A writer's copy without an outcome is forgotten after this: ``delivery.timeout.ms`` by default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +49,55 @@ class Admission:
     copied_bytes: int
 
 
+class _Run(Enum):
+    """Where the background run of one ledger is."""
+
+    IDLE = "idle"
+    RUNNING = "running"
+    AGAIN = "again"
+    """It runs, and runs once more: something came after its begin."""
+
+
+class BackgroundRuns:
+    """Runs a step for ledgers after the answer: one run per ledger at a time, and at most one more waits. Thread safe.
+
+    Args:
+        step: called with the ledger, in a daemon thread; raises nothing.
+    """
+
+    def __init__(self, step: Callable[[Ledger[TopicLedgerState]], object]) -> None:
+        self._step = step
+        self._changed = threading.Condition()
+        self._runs: dict[LedgerId, _Run] = {}
+
+    def start(self, ledger: Ledger[TopicLedgerState]) -> None:
+        """Run the step soon, after everything that has happened so far."""
+        with self._changed:
+            before = self._runs.get(ledger.ledger_id, _Run.IDLE)
+            self._runs[ledger.ledger_id] = _Run.RUNNING if before is _Run.IDLE else _Run.AGAIN
+        if before is _Run.IDLE:
+            io_pool().submit_to(f"catch-up {ledger.ledger_id} {id(self)}", self._work, ledger)
+
+    def wait(self, timeout_ms: int) -> bool:
+        """Wait until no run is left; return whether that is so."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._runs, timeout_ms / 1000.0)
+
+    def _work(self, ledger: Ledger[TopicLedgerState]) -> None:
+        while True:
+            try:
+                self._step(ledger)
+            except Exception:  # the next append starts a new run
+                _log.exception("the catch-up of ledger %s failed", ledger.ledger_id)
+            with self._changed:
+                assert self._runs[ledger.ledger_id] is not _Run.IDLE
+                if self._runs[ledger.ledger_id] is _Run.RUNNING:
+                    del self._runs[ledger.ledger_id]
+                    self._changed.notify_all()
+                    return
+                self._runs[ledger.ledger_id] = _Run.RUNNING
+
+
 class CatchUp:
     """Thread safe. Nothing here fails a commit: what is not done now is done by a later one."""
 
@@ -54,29 +107,41 @@ class CatchUp:
         self._clock = clock
         self._fetcher = fetcher
         self._next_look_ms: dict[LedgerId, int] = {}
-        self._lock = threading.Lock()
+        self._puts = threading.Condition()
+        """Guards the two below; notified when a writer's copies have an outcome."""
+        self._under_way: dict[LedgerId, dict[tuple[ObjectId, BrokerId], int]] = {}
+        """Ledger -> copies that writers are making -> since when, monotonic ms."""
+        self._reported: dict[LedgerId, dict[ObjectId, frozenset[BrokerId]]] = {}
+        """Ledger -> objects whose copies have an outcome that no entry holds yet -> holders."""
 
     def copy_to_followers(self, ledger: Ledger[TopicLedgerState]) -> None:
         """Give in-sync replicas what they miss, within ``replica.catchup.budget.ms``; 0 leaves it to others.
 
         A replica that takes no copy, for it fails or hangs longer than ``replica.lag.time.max.ms``, leaves the
         ISR: else nothing that is written without acks=all would ever be readable while its root is away.
-        Not where ``min.insync.replicas`` would not be left, or rows would have to be cut: an election does that.
+        Not where fewer than ``min.insync.replicas`` would be left, or rows would have to be cut: an election does that.
+        Copies that a writer is still making are awaited for ``replica.lag.time.max.ms``, and never made twice.
         """
-        if not self._config.replica_catchup_budget_ms:
-            return
+        self._await_puts(ledger.ledger_id)
+        self._record_reported(ledger)
+        config, fetcher = self._config, self._fetcher
+        budget_ms, lag_ms = config.replica_catchup_budget_ms, config.replica_lag_time_max_ms
         with ledger.lock:
-            if ledger.state.stable_index == ledger.state.applied_index:
+            if not budget_ms or ledger.state.stable_index == ledger.state.applied_index:
                 return
             missing = ledger.state.under_replicated()
-        fetcher, budget_ms = self._fetcher, self._config.replica_catchup_budget_ms
-        wanted = [(each, to) for each in missing for to in each.missing if not fetcher.is_backing_off(to)]
+        pairs = [(each, to) for each in missing for to in each.missing]
+        under_way = self._under_way_pairs(ledger.ledger_id)
+        wanted = [
+            (each, to) for each, to in pairs if (each.object.id, to) not in under_way and not fetcher.is_backing_off(to)
+        ]
         failed: set[BrokerId] = set()
-        late: list[tuple[MissingCopy, BrokerId]] = []
-        copied = self._copy(wanted, is_throttled=False, budget_ms=budget_ms, failed=failed, late=late)
+        late = [(each, to) for each, to in pairs if under_way.get((each.object.id, to), 0) >= lag_ms]
+        copied = self._copy(
+            wanted, is_throttled=False, budget_ms=budget_ms, failed=failed, late=late if budget_ms >= lag_ms else None
+        )
         self._record(ledger, copied, None)
-        lag_ms = self._config.replica_lag_time_max_ms
-        if budget_ms >= lag_ms and late:
+        if late:
             answering = {
                 source
                 for source in {source for each, _ in late for source in each.object.holders}
@@ -85,47 +150,103 @@ class CatchUp:
             failed |= {to for each, to in late if not answering.isdisjoint(each.object.holders)}
         self._shrink(ledger, failed - {to for _, to in copied})
 
+    def begin_puts(self, ledger_id: LedgerId, under_way: Mapping[ObjectId, Collection[BrokerId]]) -> None:
+        """Note copies that a writer is making itself; ``end_puts`` takes their outcome."""
+        now_ms = self._clock.monotonic_ms()
+        with self._puts:
+            found = self._under_way.setdefault(ledger_id, {})
+            for object_id, brokers in under_way.items():
+                for broker_id in brokers:
+                    found.setdefault((object_id, broker_id), now_ms)
+
+    def end_puts(self, ledger_id: LedgerId, object_id: ObjectId, holders: Collection[BrokerId]) -> None:
+        """Take the outcome of a writer's copies of one object: these brokers hold it, and no put is under way."""
+        with self._puts:
+            found = self._under_way.get(ledger_id, {})
+            for pair in [each for each in found if each[0] == object_id]:
+                del found[pair]
+            self._reported.setdefault(ledger_id, {})[object_id] = frozenset(holders)
+            self._puts.notify_all()
+
+    def _await_puts(self, ledger_id: LedgerId) -> None:
+        """Wait until the writers' copies that are under way now have an outcome, or their replica is late."""
+        deadline_ms = self._clock.monotonic_ms() + self._config.replica_lag_time_max_ms
+        with self._puts:
+            awaited = set(self._under_way.get(ledger_id, ()))
+            while not awaited.isdisjoint(self._under_way.get(ledger_id, ())):
+                rest_ms = deadline_ms - self._clock.monotonic_ms()
+                if rest_ms <= 0:
+                    break
+                self._puts.wait(rest_ms / 1000.0)
+
+    def _under_way_pairs(self, ledger_id: LedgerId) -> dict[tuple[ObjectId, BrokerId], int]:
+        """Return the copies that writers are making, and for how many ms; forget those of writers that are gone."""
+        now_ms = self._clock.monotonic_ms()
+        with self._puts:
+            found = self._under_way.get(ledger_id, {})
+            for pair in [each for each, began_ms in found.items() if now_ms - began_ms > UNDER_WAY_MS_MAX]:
+                del found[pair]
+            return {pair: now_ms - began_ms for pair, began_ms in found.items()}
+
+    def _record_reported(self, ledger: Ledger[TopicLedgerState]) -> None:
+        """Decide the copies that writers have reported since the last call."""
+        with self._puts:
+            reported = self._reported.pop(ledger.ledger_id, {})
+        if reported:
+            with ledger.lock:
+                missing = ledger.state.under_replicated(include_out_of_sync=True)
+            copied = [(each, to) for each in missing for to in each.missing if to in reported.get(each.object.id, ())]
+            self._record(ledger, copied, None)
+
     def _shrink(self, ledger: Ledger[TopicLedgerState], lagging: Collection[BrokerId]) -> None:
         if not lagging:
             return
         now_ms = self._clock.now_ms()
+        leaving: list[BrokerId] = []
 
         def propose(state: TopicLedgerState) -> tuple[bytes, ...] | None:
             lacking = {broker_id for each in state.under_replicated() for broker_id in each.missing}
             commands = failover_commands(state, frozenset(lacking & set(lagging)), now_ms)
             if any(isinstance(each, Truncate) for each in commands):
                 return None
+            leaving[:] = [each.broker_id for each in commands if isinstance(each, IsrChange)]
             return tuple(encode_command(each) for each in commands) or None
 
         outcome = ledger.append(propose, timeout_ms=self._config.delivery_timeout_ms)
         if outcome.result is not None:
-            left = ", ".join(map(str, sorted(lagging)))
-            _log.warning("broker(s) %s took no copies: entry %d takes them out of the ISR", left, outcome.index)
+            _log.warning(
+                "entry %d of ledger %s takes broker(s) %s out of the in-sync replicas: they took no copies",
+                outcome.index,
+                ledger.ledger_id,
+                ", ".join(map(str, leaving)),
+            )
+
+    def is_due(self, ledger_id: LedgerId) -> bool:
+        """Return whether it is time to look for roots that are back: every ``replica.rejoin.wait.ms``."""
+        now_ms = self._clock.monotonic_ms()
+        if now_ms < self._next_look_ms.get(ledger_id, 0):
+            return False
+        self._next_look_ms[ledger_id] = now_ms + self._config.replica_rejoin_wait_ms
+        return True
 
     def readmit(self, ledger: Ledger[TopicLedgerState], *, is_short: bool = False) -> bool:
-        """Look at most every ``replica.rejoin.wait.ms`` whether a root that left the ISR is back.
+        """Let roots that left the ISR and are back join again.
 
-        It gets up to ``replica.catchup.bytes`` of what it misses, and joins once it holds every
-        object above the log start; the fold checks that again.
+        Each gets up to ``replica.catchup.bytes`` of what it misses, and joins once it holds every object above the
+        log start; the fold checks that again.
 
         Args:
             ledger: whose replicas.
-            is_short: an append is refused for too few replicas: look now, however short ago a root left. One that
-                is slow at times serves better than none.
+            is_short: too few replicas are in sync: also one that left less than ``replica.rejoin.wait.ms`` ago. One
+                that is slow at times serves better than none.
 
         Returns:
             Whether one is back.
         """
-        now_ms = self._clock.monotonic_ms()
-        wait_ms = 0 if is_short else self._config.replica_rejoin_wait_ms
-        with self._lock:
-            if not is_short and now_ms < self._next_look_ms.get(ledger.ledger_id, 0):
-                return False
-            self._next_look_ms[ledger.ledger_id] = now_ms + wait_ms
-        returned = self._returned_brokers(ledger, wait_ms)
-        return sum(self._readmit_one(ledger, each, now_ms) for each in returned) > 0  # all of them, not the first
+        returned = self._returned_brokers(ledger, 0 if is_short else self._config.replica_rejoin_wait_ms)
+        return sum(self._readmit_one(ledger, each) for each in returned) > 0  # all of them, not the first
 
-    def _readmit_one(self, ledger: Ledger[TopicLedgerState], broker_id: BrokerId, now_ms: int) -> bool:
+    def _readmit_one(self, ledger: Ledger[TopicLedgerState], broker_id: BrokerId) -> bool:
         with ledger.lock:
             missing = [
                 each for each in ledger.state.under_replicated(include_out_of_sync=True) if broker_id in each.missing
@@ -141,8 +262,7 @@ class CatchUp:
         if is_back:
             _log.info("broker %d is back in the in-sync replicas of ledger %s", broker_id, ledger.ledger_id)
         elif copied or has_all:  # on its way, or overtaken by another coordinator's append: go on at once
-            with self._lock:
-                self._next_look_ms[ledger.ledger_id] = now_ms
+            self._next_look_ms.pop(ledger.ledger_id, None)
         return is_back
 
     def admit(

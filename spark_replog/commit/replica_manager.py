@@ -1,34 +1,34 @@
-"""Appends of micro-batches: replication first, then one decided ENTRY per ledger.
+"""Appends of micro-batches and produce requests: replication first, then one decided ENTRY per ledger.
 
-Runs in the process that commits. Source of the order of checks: Kafka's
-``ReplicaManager.appendRecords``.
+Runs in the process that commits. Source of the order of checks: Kafka's ``ReplicaManager.appendRecords``.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
+from functools import partial
 
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.cluster.quota_manager import ClientQuotaManager
-from spark_replog.commit.append_request import ProduceResponse, refuse_all, respond_to
-from spark_replog.commit.catch_up import CatchUp
+from spark_replog.commit.append_request import AppendRequest, ProduceResponse, refuse_all, respond_to
+from spark_replog.commit.catch_up import BackgroundRuns, CatchUp
 from spark_replog.commit.ledger_append import AppendServices, LedgerAppend
 from spark_replog.commit.proposals import advance_generation
 from spark_replog.commit.purgatory import DelayedOperationPurgatory
 from spark_replog.commit.replica_fetcher import ReplicaFetcher
-from spark_replog.commit.state_changes import complete_reassignments, completions
+from spark_replog.commit.state_changes import complete_reassignments
 from spark_replog.config import CoordinatorConfig
 from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError
-from spark_replog.ids import BrokerId, LedgerId, ObjectId, PartitionKey
-from spark_replog.log.codec.commands import Append
+from spark_replog.ids import BrokerId, LedgerId, ObjectId
+from spark_replog.ledger.ledger import Ledger
+from spark_replog.log.fold.topic_state import TopicLedgerState
 from spark_replog.log.model import Outcome
 
 _log = logging.getLogger(__name__)
 
-ResponseCallback = Callable[[Mapping[LedgerId, ProduceResponse]], None]
 ACKS = (-1, 0, 1)
 
 
@@ -45,56 +45,26 @@ class ReplicaManager:
         config = config or cluster.config
         fetcher = ReplicaFetcher(cluster.brokers, config, clock=cluster.clock)
         self._catch_up = CatchUp(cluster.brokers, config, cluster.clock, fetcher)
+        self._later = BackgroundRuns(partial(self._look_after_replicas, is_copying=True))
         purgatory = DelayedOperationPurgatory(clock=cluster.clock)
         self._services = AppendServices(config, cluster.clock, purgatory, fetcher, cluster, self._catch_up)
         self._quotas = ClientQuotaManager(cluster)
 
-    def append_records(
-        self,
-        timeout_ms: int,
-        required_acks: int,
-        internal_topics_allowed: bool,
-        entries: Mapping[LedgerId, Append],
-        response_callback: ResponseCallback,
-        *,
-        is_atomic: bool = True,
-        copied: Mapping[LedgerId, Mapping[ObjectId, set[BrokerId]]] | None = None,
-    ) -> None:
-        """Replicate and decide one append per ledger; answers once, before it returns.
+    def append_records(self, requests: Mapping[LedgerId, AppendRequest]) -> dict[LedgerId, ProduceResponse]:
+        """Replicate and decide one append per ledger, each alone and all in parallel.
 
-        Args:
-            timeout_ms: how long replicas may take (``request.timeout.ms``).
-            required_acks: -1, 0 or 1; anything else answers INVALID_REQUIRED_ACKS and appends nothing.
-            internal_topics_allowed: whether Kafka's internal topics may be written.
-            entries: one append per ledger; each is decided alone, in parallel with the others.
-            response_callback: gets one response per ledger, exactly once. With several ledgers some
-                may be decided and others not; a repeated call finds the decided ones as duplicates.
-            is_atomic: True (a micro-batch): one refused partition refuses its ledger's whole append.
-                False (Kafka's produce request): it is left out with its own error, and the other
-                partitions' rows are appended.
-            copied: per ledger: older objects that replicas have got and that no entry says yet; decided
-                with the append.
+        With acks 0 and 1 followers get their copies after the answer, in the background: see ``await_copies``.
+
+        Returns:
+            One response per ledger. Some may be decided and others not; a repeated call finds the decided ones as
+            duplicates.
         """
-        if required_acks not in ACKS:
-            error = InvalidConfigError(
-                ErrorCode.INVALID_REQUIRED_ACKS, "acks is 'all' (-1), 0 or 1. Nothing was appended.", acks=required_acks
-            )
-            response_callback({ledger_id: refuse_all(append, error) for ledger_id, append in entries.items()})
-            return
         responses: dict[LedgerId, ProduceResponse] = {}
 
         def append_to(ledger_id: LedgerId) -> None:
-            responses[ledger_id] = self._append_one(
-                ledger_id,
-                entries[ledger_id],
-                timeout_ms,
-                required_acks,
-                internal_topics_allowed,
-                is_atomic,
-                (copied or {}).get(ledger_id, {}),
-            )
+            responses[ledger_id] = self._append(ledger_id, requests[ledger_id])
 
-        first, *others = entries or (None,)
+        first, *others = requests or (None,)
         threads = [threading.Thread(target=append_to, args=(each,), daemon=True) for each in others]
         for thread in threads:
             thread.start()
@@ -102,106 +72,107 @@ class ReplicaManager:
             append_to(first)
         for thread in threads:
             thread.join()
-        throttle_ms = self._throttle(entries, responses, timeout_ms // 2)
-        response_callback({each: replace(responses[each], throttle_time_ms=throttle_ms) for each in entries})
+        throttle_ms = self._throttle(requests, responses)
+        if throttle_ms:
+            self._cluster.clock.sleep_ms(throttle_ms)
+        return {each: replace(responses[each], throttle_time_ms=throttle_ms) for each in requests}
+
+    def report_copies(self, ledger_id: LedgerId, object_id: ObjectId, holders: Collection[BrokerId]) -> None:
+        """Take the outcome of copies that an append named as ``under_way``; decided in the background.
+
+        Args:
+            ledger_id: of the append.
+            object_id: one of its objects; the writer makes no more copies of it.
+            holders: every broker that holds it.
+        """
+        self._catch_up.end_puts(ledger_id, object_id, holders)
+        self._later.start(self._cluster.topic_ledger(ledger_id))
+
+    def await_copies(self, timeout_ms: int) -> bool:
+        """Wait for the copies that acks 0 and 1 leave to the background; return whether none is left to make.
+
+        For a process that may end: what is not copied by then is left to the next commit or coordinator.
+        """
+        return self._later.wait(timeout_ms)
 
     def _throttle(
-        self, entries: Mapping[LedgerId, Append], responses: Mapping[LedgerId, ProduceResponse], limit_ms: int
+        self, requests: Mapping[LedgerId, AppendRequest], responses: Mapping[LedgerId, ProduceResponse]
     ) -> int:
-        """Hold the answer back as the client's quota asks; the rows are decided already. Return for how long."""
+        """Return for how long the client's quota holds the answer back; the rows are decided already."""
         applied = {
-            ledger_id: entries[ledger_id]
+            ledger_id: requests[ledger_id].append
             for ledger_id, response in responses.items()
             if response.result is not None and response.result.outcome is Outcome.APPLIED
         }
-        throttle_ms = self._quotas.produce_throttle_ms(applied, limit_ms)
-        if throttle_ms:
-            self._cluster.clock.sleep_ms(throttle_ms)
-        return throttle_ms
+        if not applied:
+            return 0
+        return self._quotas.produce_throttle_ms(applied, min(each.timeout_ms for each in requests.values()) // 2)
 
-    def _append_one(
-        self,
-        ledger_id: LedgerId,
-        append: Append,
-        timeout_ms: int,
-        required_acks: int,
-        internal_topics_allowed: bool,
-        is_atomic: bool,
-        copied: Mapping[ObjectId, set[BrokerId]],
-    ) -> ProduceResponse:
-        def attempt(rest_ms: int) -> ProduceResponse:
-            return self._attempt(ledger_id, append, rest_ms, required_acks, internal_topics_allowed, is_atomic, copied)
-
-        deadline_ms = self._services.clock.monotonic_ms() + timeout_ms
-        response = attempt(timeout_ms)
-        if _is_short(response):
-            # Nobody else looks for a root that is back, and without it no append would ever succeed again.
-            is_back = self._look_after_replicas(ledger_id, -1, is_short=True)
+    def _append(self, ledger_id: LedgerId, request: AppendRequest) -> ProduceResponse:
+        if request.required_acks not in ACKS:
+            return refuse_all(
+                request.append,
+                InvalidConfigError(
+                    ErrorCode.INVALID_REQUIRED_ACKS,
+                    "acks is 'all' (-1), 0 or 1. Nothing was appended.",
+                    acks=request.required_acks,
+                ),
+            )
+        deadline_ms = self._services.clock.monotonic_ms() + request.timeout_ms
+        ledger = self._cluster.topic_ledger(ledger_id)
+        if request.under_way:
+            self._catch_up.begin_puts(ledger_id, request.under_way)
+        response = self._attempt(ledger, request)
+        if response.is_short:
+            # No other process looks for a root that is back, and without it no append would ever succeed again.
+            is_back = self._look_after_replicas(ledger, is_short=True)
             rest_ms = deadline_ms - self._services.clock.monotonic_ms()
             if is_back and response.error is not None and rest_ms > 0:
-                response = attempt(rest_ms)
+                response = self._attempt(ledger, replace(request, timeout_ms=rest_ms))
         if response.error is None:
-            self._look_after_replicas(ledger_id, required_acks)
+            if request.required_acks == -1:
+                self._look_after_replicas(ledger)
+            else:
+                self._later.start(ledger)
         return response
 
-    def _attempt(
-        self,
-        ledger_id: LedgerId,
-        append: Append,
-        timeout_ms: int,
-        required_acks: int,
-        internal_topics_allowed: bool,
-        is_atomic: bool,
-        copied: Mapping[ObjectId, set[BrokerId]],
-    ) -> ProduceResponse:
-        refused: dict[PartitionKey, ReplogError] = {}
+    def _attempt(self, ledger: Ledger[TopicLedgerState], request: AppendRequest) -> ProduceResponse:
+        attempt: LedgerAppend | None = None
         try:
             self._cluster.refresh_if_stale()  # ACLs and quotas
-            ledger = self._cluster.topic_ledger(ledger_id)
-            attempt = LedgerAppend(
-                ledger,
-                append,
-                required_acks=required_acks,
-                internal_topics_allowed=internal_topics_allowed,
-                is_atomic=is_atomic,
-                timeout_ms=timeout_ms,
-                services=self._services,
-                refused=refused,
-                copied=copied,
-            )
+            attempt = LedgerAppend(ledger, request, self._services)
             result = attempt.run()
             with ledger.lock:
-                return respond_to(ledger.state, append, result, refused, required_acks)
+                return respond_to(ledger.state, request, result, attempt.refused)
         except ReplogError as error:
-            return refuse_all(append, error, None, refused)
+            return refuse_all(request.append, error, None, {} if attempt is None else attempt.refused)
         except Exception as error:  # a thread must not die silently: the caller waits for its answer
-            _log.exception("append to ledger %s failed", ledger_id)
+            _log.exception("append to ledger %s failed", ledger.ledger_id)
             unexpected = ReplogError(
-                ErrorCode.UNKNOWN_SERVER_ERROR, f"append failed: {error!r}. Report it.", ledger=ledger_id
+                ErrorCode.UNKNOWN_SERVER_ERROR, f"append failed: {error!r}. Report it.", ledger=ledger.ledger_id
             )
             unexpected.__cause__ = error
-            return refuse_all(append, unexpected)
+            return refuse_all(request.append, unexpected)
 
-    def _look_after_replicas(self, ledger_id: LedgerId, required_acks: int, *, is_short: bool = False) -> bool:
-        """Bring followers up to date behind an append; never fails it. Return whether a replica is back in sync."""
-        ledger = self._cluster.topic_ledger(ledger_id)
-        is_back = False
+    def _look_after_replicas(
+        self, ledger: Ledger[TopicLedgerState], *, is_copying: bool = False, is_short: bool = False
+    ) -> bool:
+        """Bring followers up to date after an append; never fails it. Return whether a replica is back in sync.
+
+        Args:
+            ledger: whose.
+            is_copying: whether in-sync replicas get what acks 0 and 1 left to copy.
+            is_short: too few replicas are in sync: look now, however short ago the last look was.
+        """
+        config, is_back = self._services.config, False
         try:
-            if required_acks != -1:
+            if is_copying:
                 self._catch_up.copy_to_followers(ledger)
-            is_back = self._catch_up.readmit(ledger, is_short=is_short)
-            with ledger.lock:
-                is_moved = bool(completions(ledger.state))
-            if is_moved:
-                complete_reassignments(ledger, self._services.config.delivery_timeout_ms)
-            config, now_ms = self._services.config, self._services.clock.now_ms()
-            advance_generation(ledger, now_ms, config.gc_floor_lag_ms, config.delivery_timeout_ms)
+            if is_short or self._catch_up.is_due(ledger.ledger_id):
+                is_back = self._catch_up.readmit(ledger, is_short=is_short)
+                complete_reassignments(ledger, config.delivery_timeout_ms)
+                now_ms = self._services.clock.now_ms()
+                advance_generation(ledger, now_ms, config.gc_floor_lag_ms, config.delivery_timeout_ms)
         except ReplogError as error:
-            _log.warning("catch-up of ledger %s is left to a later commit: %s", ledger_id, error)
+            _log.warning("catch-up of ledger %s is left to a later commit: %s", ledger.ledger_id, error)
         return is_back
-
-
-def _is_short(response: ProduceResponse) -> bool:
-    """Return whether too few replicas are in sync for some partition."""
-    errors = [response.error, *(each.error for each in response.partitions.values())]
-    return any(error is not None and error.code is ErrorCode.NOT_ENOUGH_REPLICAS for error in errors)

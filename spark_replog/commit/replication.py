@@ -16,6 +16,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 from spark_replog.clock import Clock
@@ -265,6 +266,15 @@ class ReplicationRound:
     copies: Mapping[ObjectId, ObjectCopies]
     missing: tuple[tuple[CopyJob, BrokerId], ...]
 
+    def errors(self) -> dict[PartitionKey, ErrorCode]:
+        """Return the partitions that could not be acknowledged as things are."""
+        found = {}
+        for key, status in self.statuses.items():
+            is_done, error = self.partitions[key].check_enough_replicas_reach_offset(status.required_offset)
+            if error is not None or not is_done:
+                found[key] = error or ErrorCode.REQUEST_TIMED_OUT
+        return found
+
 
 def in_sync_brokers(state: TopicLedgerState, sections: tuple[Section, ...]) -> frozenset[BrokerId]:
     """Return every broker that is in sync for some partition of the sections."""
@@ -376,7 +386,6 @@ class RoundServices:
 
     Attributes:
         refresh: folds what other processes decided.
-        readmit: lets replicas that are out of sync and back join the ISR; returns whether one did.
     """
 
     purgatory: DelayedOperationPurgatory
@@ -384,21 +393,33 @@ class RoundServices:
     clock: Clock
     lag_ms: int
     refresh: Callable[[], object]
-    readmit: Callable[[], bool]
 
 
 def run_round(
-    this: ReplicationRound, known: Replication, services: RoundServices, lookup: LeaderLookup, timeout_ms: int
+    this: ReplicationRound,
+    known: Replication,
+    services: RoundServices,
+    lookup: LeaderLookup,
+    timeout_ms: int,
+    help_late: Callable[[], bool],
 ) -> dict[PartitionKey, ErrorCode] | None:
     """Copy what is missing and wait. Replicas that fail leave the ISR, late ones as ``leaving_replicas`` allows.
 
+    Args:
+        this: what is missing.
+        known: gets what is learned.
+        services: shared parts.
+        lookup: a partition in the newest fold.
+        timeout_ms: of the wait.
+        help_late: called now and then while late replicas are needed: elects without a source that hangs, or lets
+            others join the ISR; returns whether the fold has changed by it.
+
     Returns:
         The partitions that were refused (NOT_ENOUGH_REPLICAS), did not get ready (REQUEST_TIMED_OUT), or
-        are led by another by now; None: a replica joined the ISR, so judge again. What was copied, what is
-        lost and who departed is in ``known``.
+        are led by another by now; None: another leads or has joined the ISR by this append's own doing, so judge
+        again. What was copied, what is lost and who departed is in ``known``.
     """
-    waiting = _WaitingRound(this, known, services, lookup, timeout_ms)
-    return waiting.run()
+    return _WaitingRound(this, known, services, lookup, timeout_ms).run(help_late)
 
 
 class _WaitingRound:
@@ -415,9 +436,9 @@ class _WaitingRound:
         self._this, self._known, self._services = this, known, services
         self._operation = DelayedProduce(timeout_ms, this.partitions, this.statuses, lookup)
         self._is_overdue = False
-        self._has_grown = False
+        self._has_moved = False
 
-    def run(self) -> dict[PartitionKey, ErrorCode] | None:
+    def run(self, help_late: Callable[[], bool]) -> dict[PartitionKey, ErrorCode] | None:
         this, services, operation = self._this, self._services, self._operation
         purgatory = services.purgatory
         # Copies are events of an object, elections those of a partition.
@@ -427,11 +448,13 @@ class _WaitingRound:
         # A replica may be late by lag_ms: it leaves after that, not at it.
         lag_timer = purgatory.timer.add(services.clock.monotonic_ms() + services.lag_ms + 1, self._on_overdue)
         copies = [services.fetcher.submit(job, target, self._on_copied) for job, target in this.missing]
-        purgatory.await_completion(operation, self._look, LOOK_INTERVAL_MS)
+        purgatory.await_completion(
+            operation, partial(self._look, help_late), min(LOOK_INTERVAL_MS, services.lag_ms + 1)
+        )
         purgatory.timer.cancel(lag_timer)
         for future in copies:  # a copy that is not needed any more is not begun
             future.cancel()
-        return None if self._has_grown else operation.errors()
+        return None if self._has_moved else operation.errors()
 
     def _on_copied(self, job: CopyJob, target: BrokerId, error: Exception | None) -> None:
         known = self._known
@@ -484,14 +507,14 @@ class _WaitingRound:
         self._services.fetcher.distrust(broker_id)
         _log.info("broker %d is not waited for any more: %s", broker_id, reason)
 
-    def _look(self) -> None:
+    def _look(self, help_late: Callable[[], bool]) -> None:
         """See who left the ISR, or was elected, by another process's ENTRY, and who may join instead of a late one."""
         try:
             self._services.refresh()
         except ReplogError as error:
             _log.info("an append that waits for copies could not look for newer entries: %s", error)
-        if self._is_overdue and not self._operation.is_completed and self._services.readmit():
-            self._has_grown = True
+        if self._is_overdue and not self._operation.is_completed and help_late():
+            self._has_moved = True
             self._operation.force_complete()
         self._operation.safe_try_complete()
 

@@ -408,6 +408,9 @@ def complete_reassignments(ledger: Ledger[TopicLedgerState], timeout_ms: int) ->
         RetriableError: REPLOG_NO_QUORUM.
     """
     count = 0
+    with ledger.lock:
+        if not completions(ledger.state):
+            return 0
 
     def propose(state: TopicLedgerState) -> tuple[bytes, ...] | None:
         nonlocal count

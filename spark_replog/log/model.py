@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 from typing import NamedTuple
 
-from spark_replog.errors import ErrorCode
+from spark_replog.errors import ErrorCode, ReplogError
 from spark_replog.ids import BrokerId, ObjectId, TopicId
 from spark_replog.log.acl import AclsAdd, AclsRemove
 from spark_replog.log.codec.group_records import Record
@@ -379,6 +379,9 @@ OffsetRanges = Mapping[tuple[TopicId, int], tuple[int, int]]
 """(topic id, partition) -> (first offset, end offset), ends exclusive."""
 
 
+UNKNOWN_OFFSET = -1
+
+
 class Outcome(Enum):
     """How the fold judged a command. All but APPLIED left the state as it was."""
 
@@ -424,6 +427,24 @@ class CommandResult:
     detail: str = ""
     leader_changes: tuple[tuple[TopicId, int, BrokerId], ...] = ()
     error_code: ErrorCode | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionResponse:
+    """The answer for one partition of an append. Source: Kafka's ``ProduceResponse.PartitionResponse``.
+
+    Attributes:
+        error: why its rows are not in the log; None: they are (with acks=0: as far as is known).
+        base_offset: of its first row; -1 where unknown: refused, acks=0, or a repeated append that is
+            not the producer's last.
+        log_append_time_ms: None unless the topic shows LogAppendTime.
+        log_start_offset: -1 where unknown.
+    """
+
+    error: ReplogError | None = None
+    base_offset: int = UNKNOWN_OFFSET
+    log_append_time_ms: int | None = None
+    log_start_offset: int = UNKNOWN_OFFSET
 
 
 @dataclass(frozen=True, slots=True)

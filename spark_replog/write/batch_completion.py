@@ -12,7 +12,7 @@ from spark_replog.config import ProducerConfig
 from spark_replog.errors import ErrorCode, FencedError, OutcomeUnknownError, ReplogError, RetriableError
 from spark_replog.ids import BrokerId
 from spark_replog.write.accumulator import RecordAccumulator
-from spark_replog.write.data_request import DataRequest, DeliveryResult, PartitionResponse, Put
+from spark_replog.write.data_request import DataRequest, DeliveryResult, PartitionResponse, Put, RequestState
 from spark_replog.write.object_builder import ObjectBuilder
 from spark_replog.write.producer_batch import BatchState, ProducerBatch
 from spark_replog.write.record_handle import UNKNOWN_OFFSET
@@ -65,13 +65,15 @@ class BatchCompletion:
     def is_doubtful(self, request: DataRequest, result: DeliveryResult) -> bool:
         """Return whether an object may have been appended or not.
 
-        Then the very same object must be handed over again: its batches, in other company, would not
-        be known again as the ones that may be in the log.
+        Then the very same object must be delivered again: its batches, in another object with others, would not
+        be recognised as the ones that may be in the log. A later attempt that did not reach the log says nothing
+        about the one before it.
         """
         errors = [response.error for response in result.responses.values()]
         if any(isinstance(error, OutcomeUnknownError) for error in errors):
             return True
-        return request.is_doubtful and any(isinstance(error, RetriableError) for error in errors)
+        was_doubtful = request.state is RequestState.REDELIVERED
+        return was_doubtful and any(isinstance(error, RetriableError) for error in errors)
 
     def give_up(self, request: DataRequest) -> None:
         """Fail what is over its ``delivery.timeout.ms`` while nobody knows whether it was appended."""
@@ -99,7 +101,7 @@ class BatchCompletion:
         for batch in request.batches:
             self._fail(batch, error, leaves_hole=True)
 
-    def complete(self, request: DataRequest, result: DeliveryResult, now_ms: int) -> None:
+    def complete(self, request: DataRequest, result: DeliveryResult, now_ms: int, *, is_doubtful: bool) -> None:
         """Judge the batches of a delivered request by the answers for their partitions."""
         rows = dict.fromkeys(result.responses, 0)
         retried: list[ProducerBatch] = []
@@ -109,11 +111,11 @@ class BatchCompletion:
             rows[batch.topic_partition] += batch.row_count
             if response.error is None:
                 self._succeed(batch, response, first_row)
-            elif self._can_retry(request, batch, response.error, now_ms):
+            elif self._can_retry(request, batch, response.error, now_ms, is_doubtful=is_doubtful):
                 retried.append(batch)
                 batch.last_error = response.error
                 self._tell_wait(batch, response.error, now_ms)
-            elif request.is_doubtful:
+            elif is_doubtful:
                 self._leave_unresolved(batch)
                 self._accumulator.fail(batch, response.error)
             else:
@@ -134,11 +136,13 @@ class BatchCompletion:
                 self._fail(batch, error, leaves_hole=True)
         self._put_back(request, retried, now_ms)
 
-    def _can_retry(self, request: DataRequest, batch: ProducerBatch, error: ReplogError, now_ms: int) -> bool:
+    def _can_retry(
+        self, request: DataRequest, batch: ProducerBatch, error: ReplogError, now_ms: int, *, is_doubtful: bool = False
+    ) -> bool:
         """Return whether a batch gets another attempt; asks for a new epoch where that needs one."""
-        if batch.state is not BatchState.INCOMPLETE or batch.attempts >= self._config.retries or not request.has_body:
+        if batch.state is not BatchState.INCOMPLETE or batch.attempts >= self._config.retries or not request.buffers:
             return False
-        if request.is_doubtful and isinstance(error, (RetriableError, OutcomeUnknownError)):
+        if is_doubtful and isinstance(error, (RetriableError, OutcomeUnknownError)):
             return False
         if batch.has_expired(now_ms, self._config.delivery_timeout_ms):
             return False

@@ -1,24 +1,23 @@
 """A data object on its way to roots, and its delivery: the seam between the sender and its owner.
 
-Source: Kafka ``InFlightRequests`` and ``ProduceResponse``. A request is one data object that goes to several roots, so
-it takes a place on each. A write task reports its objects, and the driver commits them; a plain producer commits them
-itself. The sender is the same for both.
+Source: Kafka ``InFlightRequests`` and ``ProduceResponse``. A request is one data object that goes to several roots. A
+write task reports its objects, and the driver commits them; a plain producer commits them itself. The sender is the
+same for both.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
 
 from spark_replog.errors import ReplogError
 from spark_replog.ids import BrokerId, ObjectId, TopicId, TopicPartition
-from spark_replog.log.model import DataObject, Section
+from spark_replog.log.model import DataObject, PartitionResponse, Section
 from spark_replog.storage.object_store import Buffer
 from spark_replog.write.partition_queue import Destination
 from spark_replog.write.producer_batch import ProducerBatch
-from spark_replog.write.record_handle import UNKNOWN_OFFSET
 
 
 class Releasable(Protocol):
@@ -29,23 +28,23 @@ class Releasable(Protocol):
         ...
 
     def forbid_reuse(self) -> None:
-        """Let nobody write into that memory again."""
+        """Keep the memory from being written again."""
         ...
 
 
 @dataclass(slots=True)
 class Put:
-    """One root's part of a request.
+    """One root's copy of a request.
 
     Invariants:
-        Settled once: held, or given up. A late success after being given up still makes it held.
+        Settled once: held, or given up. A late success still makes a copy held that was given up.
     """
 
     broker_id: BrokerId
     attempt: int = 0
     """Number of the newest attempt; 0 before the first."""
     sent_ms: int | None = None
-    """When the newest attempt was sent; None while none is out."""
+    """When the newest attempt was sent; None while it is answered or timed out."""
     next_attempt_ms: int = 0
     is_held: bool = False
     is_given_up: bool = False
@@ -53,20 +52,65 @@ class Put:
 
     @property
     def is_settled(self) -> bool:
-        """Return whether nothing more is expected."""
+        """Return whether no further attempt follows."""
         return self.is_held or self.is_given_up
+
+
+class RequestState(Enum):
+    """What a data object waits for. ``docs/architecture.md`` draws the transitions."""
+
+    PUTTING = "putting"
+    """Copies: too few roots hold it."""
+    COPIED = "copied"
+    """``replica.grace.ms`` for the other copies, or an earlier object with rows of the same partitions."""
+    DELIVERED = "delivered"
+    """The answer of the commit."""
+    IN_DOUBT = "in doubt"
+    """A pause: the answer was lost, so the same object is delivered again."""
+    REDELIVERED = "redelivered"
+    """The answer to another delivery. Only the ledger's answer about this very object ends the doubt."""
+    PARKED = "parked"
+    """The end of its transaction. Its memory is released."""
+    ANSWERED = "answered"
+    """Nothing: every batch has its outcome, or is in its queue again for another attempt."""
+    FAILED = "failed"
+    """Nothing: it got too few copies, or its answer did not come within ``delivery.timeout.ms``."""
+    DROPPED = "dropped"
+    """Nothing: no root holds it, and acks=0 does not retry."""
+
+
+TRANSITIONS: Mapping[RequestState, frozenset[RequestState]] = {
+    RequestState.PUTTING: frozenset({RequestState.COPIED, RequestState.FAILED, RequestState.DROPPED}),
+    RequestState.COPIED: frozenset({RequestState.DELIVERED, RequestState.FAILED}),
+    RequestState.DELIVERED: frozenset({RequestState.ANSWERED, RequestState.IN_DOUBT, RequestState.PARKED}),
+    RequestState.IN_DOUBT: frozenset({RequestState.REDELIVERED, RequestState.FAILED}),
+    RequestState.REDELIVERED: frozenset({RequestState.ANSWERED, RequestState.IN_DOUBT}),
+    RequestState.PARKED: frozenset({RequestState.ANSWERED}),
+    RequestState.ANSWERED: frozenset(),
+    RequestState.FAILED: frozenset(),
+    RequestState.DROPPED: frozenset(),
+}
+_BEFORE_DELIVERY = frozenset({RequestState.PUTTING, RequestState.COPIED})
+_OPEN = _BEFORE_DELIVERY | {RequestState.DELIVERED, RequestState.IN_DOUBT, RequestState.REDELIVERED}
 
 
 @dataclass(slots=True)
 class DataRequest:
-    """One data object and how far its copies are."""
+    """One data object, its copies and its state.
+
+    Invariants:
+        ``state`` changes by ``move_to`` only, along ``TRANSITIONS``.
+        ``copied_ms`` is set from COPIED on; ``error`` in FAILED and DROPPED only.
+    """
 
     sequence: int
-    """Drain order: rows of a partition are in order over the objects of a task."""
+    """Drain order: rows of a partition are in order over the objects of a sender."""
     destination: Destination
-    name: str
+    id: ObjectId
     key: str
+    """Of the object on every root."""
     buffers: Sequence[Buffer]
+    """The object's bytes; empty once they are released."""
     sections: tuple[Section, ...]
     has_headers: bool
     row_count: int
@@ -77,41 +121,40 @@ class DataRequest:
     required_count: int
     """Copies that acks=all needs."""
     created_ms: int
-    puts: dict[BrokerId, Put] = field(default_factory=dict)
-    topic_ids: dict[str, TopicId] = field(default_factory=dict)
+    topic_ids: dict[str, TopicId]
     """Of the topics whose rows it holds, by name."""
+    puts: dict[BrokerId, Put] = field(default_factory=dict)
+    state: RequestState = RequestState.PUTTING
     expires_ms: int = 0
     """When ``delivery.timeout.ms`` is over for the first of its batches."""
-    delivered_ms: int | None = None
-    """When it was handed over to be committed."""
-    deliveries: int = 0
-    """How often it was handed over."""
-    is_doubtful: bool = False
-    """An attempt ended without saying whether it was appended. A later attempt that did not reach the log
-    says nothing about that one, so only the log's own word on the very same object ends the doubt."""
-    redeliver_ms: int | None = None
-    """When it is handed over again, since nobody knows whether it was appended."""
-    is_parked: bool = False
-    """Its result comes with the end of a transaction; its bytes are let go."""
+    copied_ms: int = 0
+    """When enough roots held it."""
+    delivery_count: int = 0
+    redeliver_ms: int = 0
+    """When it is delivered again, in IN_DOUBT."""
     unanswered_count: int = 0
     """Puts that may still read its bytes."""
-    satisfied_ms: int | None = None
-    """When the copies that must be were there."""
-    completed_ms: int | None = None
-    """When the outcome was known; copies may still be on their way."""
     error: ReplogError | None = None
-    is_dropped: bool = False
-    """With acks=0: no root had taken it when its outcome was told."""
+
+    def move_to(self, state: RequestState) -> None:
+        """Change the state."""
+        assert state in TRANSITIONS[self.state], f"a data request cannot go from {self.state} to {state}"
+        self.state = state
+
+    @property
+    def is_open(self) -> bool:
+        """Return whether the outcome is unknown; that of a parked request is its transaction's to know."""
+        return self.state in _OPEN
+
+    @property
+    def is_before_delivery(self) -> bool:
+        """Return whether it was not delivered yet."""
+        return self.state in _BEFORE_DELIVERY
 
     @property
     def holders(self) -> frozenset[BrokerId]:
         """Return the roots that hold the object."""
         return frozenset(broker_id for broker_id, put in self.puts.items() if put.is_held)
-
-    @property
-    def has_body(self) -> bool:
-        """Return whether its bytes are still there."""
-        return bool(self.buffers)
 
     @property
     def topic_partitions(self) -> frozenset[TopicPartition]:
@@ -124,9 +167,9 @@ class DataRequest:
         return all(put.is_settled for put in self.puts.values())
 
     def to_data_object(self) -> DataObject:
-        """Return what the commit message says of this object."""
+        """Return what an append names."""
         return DataObject(
-            id=ObjectId(self.destination.generation, self.name),
+            id=self.id,
             size_bytes=self.size_bytes,
             has_headers=self.has_headers,
             holders=self.holders,
@@ -134,65 +177,15 @@ class DataRequest:
         )
 
 
-class InFlightRequests:
-    """The requests whose memory is held, bounded per root.
-
-    Args:
-        max_in_flight: ``max.in.flight.requests.per.connection``.
-    """
-
-    def __init__(self, max_in_flight: int) -> None:
-        assert max_in_flight > 0
-        self._max_in_flight = max_in_flight
-        self._requests: dict[int, DataRequest] = {}
-
-    def __len__(self) -> int:
-        return len(self._requests)
-
-    def __iter__(self) -> Iterator[DataRequest]:
-        return iter(list(self._requests.values()))
-
-    def __contains__(self, request: DataRequest) -> bool:
-        return request.sequence in self._requests
-
-    def can_send(self, brokers: Sequence[BrokerId]) -> bool:
-        """Return whether every one of the roots may get one more request."""
-        counts = dict.fromkeys(brokers, 0)
-        for request in self._requests.values():
-            for broker_id in request.puts:
-                if broker_id in counts:
-                    counts[broker_id] += 1
-        return all(count < self._max_in_flight for count in counts.values())
-
-    def add(self, request: DataRequest) -> None:
-        """Take a place on each of the request's roots."""
-        self._requests[request.sequence] = request
-
-    def remove(self, request: DataRequest) -> None:
-        """Give the request's places back."""
-        del self._requests[request.sequence]
-
-
 class Delivered(Enum):
     """What a delivery did with an object."""
 
     DONE = "done"
-    """Nothing more is to come: its records are acknowledged, at offsets that nobody here knows."""
+    """Its records are acknowledged, at unknown offsets; no result follows."""
     PENDING = "pending"
-    """A result will come; until then the request keeps its place and its memory, for a retry."""
+    """A result follows; until then the request keeps its place and its memory, for a retry."""
     PARKED = "parked"
-    """A result will come with the end of the transaction. Place and memory are let go, so no retry."""
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionResponse:
-    """The answer for one partition of an object (source: Kafka ``ProduceResponse.PartitionResponse``)."""
-
-    error: ReplogError | None = None
-    """None: appended, now or by an earlier attempt."""
-    base_offset: int = UNKNOWN_OFFSET
-    """Of the partition's first record in this object."""
-    log_append_time_ms: int | None = None
+    """A result follows at the end of the transaction. Place and memory are released, so it is not retried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +193,7 @@ class DeliveryResult:
     """The answer for one object."""
 
     sequence: int
-    """Which request."""
+    """Of the request."""
     responses: Mapping[TopicPartition, PartitionResponse]
     """One for each partition of the request."""
 
@@ -209,27 +202,33 @@ class Delivery(Protocol):
     """Takes objects from a sender, in drain order for each partition. Called by the sender's owner only."""
 
     fails_as_one: bool
-    """Whether the first failed request ends all, as in a write task; else each batch is judged alone."""
+    """Whether the first failed request ends all, as in a write task; otherwise each batch is judged alone."""
 
     def begin(self, request: DataRequest) -> None:
         """Note an object before its first put."""
         ...
 
     def deliver(self, request: DataRequest) -> Delivered:
-        """Take an object whose copies are there. Must not block.
-
-        ``request.batches`` are the records' batches with their sequences; ``request.to_data_object()``
-        says what an append names.
-        """
+        """Take an object that enough roots hold. Must not block."""
         ...
 
     def poll(self) -> Sequence[DeliveryResult]:
         """Return the results since the last call, each once, without waiting.
 
-        For each partition in the order in which the objects were handed over, as on one connection:
-        a refusal that comes behind the success of a later attempt would look like a gap in the log.
+        For each partition in the order of the deliveries, as on one connection: a refusal that comes after the
+        success of a later attempt would look like a gap in the log.
         """
         ...
 
 
-__all__ = ["DataRequest", "Delivered", "Delivery", "DeliveryResult", "InFlightRequests", "PartitionResponse", "Put"]
+__all__ = [
+    "TRANSITIONS",
+    "DataRequest",
+    "Delivered",
+    "Delivery",
+    "DeliveryResult",
+    "PartitionResponse",
+    "Put",
+    "Releasable",
+    "RequestState",
+]

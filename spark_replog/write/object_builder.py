@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence, Set
 
 import pyarrow as pa
 
-from spark_replog.ids import TopicPartition, new_id
+from spark_replog.ids import ObjectId, TopicPartition, new_id
 from spark_replog.log.codec.data_object import (
     BATCH_SIZE_BYTES_TARGET,
     EncodedObject,
@@ -59,7 +59,7 @@ class ObjectBuilder:
         request = DataRequest(
             sequence=sequence,
             destination=destination,
-            name=name,
+            id=ObjectId(destination.generation, name),
             key=data_key(destination.ledger_id, destination.generation, name),
             buffers=encoded.buffers,
             sections=encoded.sections,

@@ -27,7 +27,7 @@ from spark_replog.write.accumulator import RecordAccumulator
 from spark_replog.write.arrow_appender import ArrowAppender, RowRouter
 from spark_replog.write.buffer_pool import BufferPool
 from spark_replog.write.columns import InputColumns
-from spark_replog.write.data_request import DataRequest, Delivered, DeliveryResult
+from spark_replog.write.data_request import DataRequest, Delivered, DeliveryResult, RequestState
 from spark_replog.write.interceptors import Interceptors
 from spark_replog.write.object_builder import ObjectBuilder
 from spark_replog.write.partitioner import load_partitioner
@@ -200,7 +200,7 @@ class TaskWriter:
         self._pool.close()
         if self._hooks is not None:
             self._hooks.close()
-        kept = [request for request in self._report.requests if not request.is_dropped]
+        kept = [request for request in self._report.requests if request.state is not RequestState.DROPPED]
         return TaskResult(
             objects=tuple((request.destination.ledger_id, request.to_data_object()) for request in kept),
             row_count=sum(request.row_count for request in kept),

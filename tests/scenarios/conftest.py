@@ -17,7 +17,7 @@ from crc32c import crc32c
 from spark_replog.admin.controller import Controller
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.cluster.init_store import init_cluster
-from spark_replog.commit.append_request import ProduceResponse
+from spark_replog.commit.append_request import AppendRequest, ProduceResponse
 from spark_replog.commit.replica_manager import ReplicaManager
 from spark_replog.config import CoordinatorConfig
 from spark_replog.errors import ErrorCode, OutcomeUnknownError
@@ -102,10 +102,11 @@ class LocalStore:
         allowed: bool = False,
         is_atomic: bool = True,
     ) -> Mapping[str, ProduceResponse]:
-        answers: list[Mapping[str, ProduceResponse]] = []
-        self.manager.append_records(timeout_ms, acks, allowed, entries, answers.append, is_atomic=is_atomic)
-        assert len(answers) == 1
-        return answers[0]
+        answers = self.manager.append_records(
+            {each: AppendRequest(append, timeout_ms, acks, is_atomic, allowed) for each, append in entries.items()}
+        )
+        assert self.manager.await_copies(30_000)
+        return answers
 
     def high_watermarks(self, topic: str) -> list[int]:
         return list(self.controller.offsets(topic).values())

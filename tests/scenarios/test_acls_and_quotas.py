@@ -10,6 +10,7 @@ from spark_replog.admin.access_admin import AclAdmin, AclFilter, QuotaAdmin
 from spark_replog.admin.controller import Controller
 from spark_replog.cluster.authorizer import Authorizer, default_principal
 from spark_replog.cluster.quota_manager import ClientQuotaManager
+from spark_replog.commit.append_request import AppendRequest
 from spark_replog.commit.replica_manager import ReplicaManager
 from spark_replog.commit.write_plan import make_write_plan
 from spark_replog.errors import AuthorizationError, ErrorCode, InvalidConfigError
@@ -46,9 +47,8 @@ def append_as(store, principal, topics, *, sequence=0, client="c", kind=Identity
 
 
 def answers_of(store, entries, *, is_atomic):
-    answers = []
-    store.manager.append_records(30_000, -1, False, entries, answers.append, is_atomic=is_atomic)
-    ((answer,),) = [list(each.values()) for each in answers]
+    requests = {each: AppendRequest(append, 30_000, is_atomic=is_atomic) for each, append in entries.items()}
+    (answer,) = store.manager.append_records(requests).values()
     names = {store.cluster.lookup(name).topic_id: name for name in store.cluster.topic_names()}
     return answer, {names[key[0]]: each for key, each in answer.partitions.items()}
 

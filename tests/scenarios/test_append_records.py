@@ -14,7 +14,8 @@ from spark_replog.admin.coordinator_loop import CoordinatorLoop
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.commit import ledger_append
 from spark_replog.commit import replication as replication_round
-from spark_replog.commit.append_request import NO_TIMESTAMP, UNKNOWN_OFFSET
+from spark_replog.commit.append_judge import AppendJudge
+from spark_replog.commit.append_request import AppendRequest
 from spark_replog.config import CoordinatorConfig
 from spark_replog.errors import ErrorCode, RetriableError
 from spark_replog.log.codec.commands import (
@@ -27,7 +28,7 @@ from spark_replog.log.codec.commands import (
     Truncate,
     encode_command,
 )
-from spark_replog.log.model import Outcome
+from spark_replog.log.model import UNKNOWN_OFFSET, Outcome
 
 
 def ends(store, topic: str = "orders") -> list[int]:
@@ -87,9 +88,7 @@ def test_the_answer_of_a_success(store) -> None:
         response = store.append("orders", {0: 2, 1: 3}, batch=batch)
         assert codes(response) == [None, None]
         assert bases(response) == first
-        assert [(a.log_append_time_ms, a.log_start_offset) for a in response.partitions.values()] == [
-            (NO_TIMESTAMP, 0)
-        ] * 2
+        assert [(a.log_append_time_ms, a.log_start_offset) for a in response.partitions.values()] == [(None, 0)] * 2
     (answer,) = store.append("stamped", {0: 1}, batch=0).partitions.values()
     assert answer.log_append_time_ms > 1_600_000_000_000
 
@@ -237,7 +236,7 @@ def test_what_is_in_the_log_is_never_said_to_be_undecided(store, monkeypatch) ->
         raise RetriableError(ErrorCode.REPLOG_NO_QUORUM, "too few roots answer; nothing was decided. Repeat it.")
 
     with monkeypatch.context() as patch:
-        patch.setattr(ledger_append.LedgerAppend, "_propose_settling", without_a_majority)
+        patch.setattr(AppendJudge, "judge_settling", without_a_majority)
         assert codes(store.append("orders", {0: 10}, batch=0)) == ["NOT_ENOUGH_REPLICAS_AFTER_APPEND"]
     assert codes(store.append("orders", {0: 10}, batch=0)) == [None]
     assert ends(store) == [10]
@@ -437,8 +436,7 @@ def test_what_was_appended_is_let_go_while_its_operation_is_still_listed(store, 
         append = Tracked(identity, "User:test", "", 0, objects)
         alive = weakref.ref(append)
         ledger_id = store.cluster.lookup("orders").ledger_id
-        answers: dict = {}
-        store.manager.append_records(100, -1, False, {ledger_id: append}, answers.update)
+        answers = store.manager.append_records({ledger_id: AppendRequest(append, 100)})
         assert answers[ledger_id].error.code is ErrorCode.REQUEST_TIMED_OUT
         del append
         answers.clear()

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from spark_replog.commit import catch_up as task_catch_up
+from spark_replog.commit.append_request import AppendRequest
 from spark_replog.commit.catch_up import (
     PLANNED_COPIES_MAX,
     TaskCatchUp,
@@ -55,15 +56,9 @@ def commit(store, batch: int, copies) -> None:
     objects = (store.put("orders", {0: 1}, {0, 1}),)
     identity = ProducerIdentity("query-1", "query-1", batch, "run-1", IdentityKind.STREAM)
     ledger_id = store.cluster.lookup("orders").ledger_id
-    answers: dict = {}
-    store.manager.append_records(
-        30_000,
-        -1,
-        False,
-        {ledger_id: Append(identity, "User:test", "", 0, objects)},
-        answers.update,
-        copied=holders_by_ledger(copies),
-    )
+    append = Append(identity, "User:test", "", 0, objects)
+    request = AppendRequest(append, 30_000, copied=holders_by_ledger(copies).get(ledger_id, {}))
+    answers = store.manager.append_records({ledger_id: request})
     assert answers[ledger_id].error is None
     assert answers[ledger_id].result.outcome is Outcome.APPLIED
 

@@ -1,7 +1,7 @@
 """Coordinators that append, lose leaders, cut and elect over one simulated ledger: what must hold of the rows.
 
 The journals, their faults and the schedule are those of ``ledger_simulation``. The processes decide with the
-product's own code (``LedgerAppend``, ``failover_commands``) on its own fold. A root is a metadata root and a
+product's own code (``AppendJudge``, ``failover_commands``) on its own fold. A root is a metadata root and a
 broker at once, so an outage takes both. A reference that knows which root really holds what folds every decided
 entry once more, and checks all invariants after each entry.
 """
@@ -14,10 +14,11 @@ from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
 
+from spark_replog.cluster.authorizer import Authorizer
+from spark_replog.commit.append_judge import AppendJudge, Verdict
+from spark_replog.commit.append_judge import Phase as AppendPhase
+from spark_replog.commit.append_request import AppendRequest
 from spark_replog.commit.failover import failover_commands
-from spark_replog.commit.ledger_append import AppendServices, LedgerAppend
-from spark_replog.config import CoordinatorConfig
-from spark_replog.errors import ReplogError
 from spark_replog.ids import ObjectId
 from spark_replog.ledger.core import Phase
 from spark_replog.ledger.record import TAG_SIZE_BYTES, JournalRecord
@@ -63,7 +64,7 @@ class Rules:
 
     make_state: Callable[[str], TopicLedgerState] = TopicLedgerState
     fail_over: Callable[..., list[Truncate | IsrChange]] = failover_commands
-    make_attempt: type[LedgerAppend] = LedgerAppend
+    make_judge: type[AppendJudge] = AppendJudge
     readable_end: Callable[[PartitionState], int] = lambda partition: partition.high_watermark
     is_acknowledged: Callable[[TopicLedgerState, int], bool] = lambda state, index: state.stable_index >= index
 
@@ -84,7 +85,7 @@ class Mind:
     state: TopicLedgerState
     results: dict[int, tuple[CommandResult, ...]] = field(default_factory=dict)
     batch: Batch | None = None
-    attempt: LedgerAppend | None = None
+    attempt: AppendJudge | None = None
     given_up: frozenset[int] = frozenset()
     chore: list[bytes] | None = None
     is_append_next: bool = False
@@ -189,9 +190,8 @@ class ReplicatedLog(Simulation):
         self._batch_count = 0
         no_acls = SimpleNamespace(acls=AclSet(), config={})
         cluster: Any = SimpleNamespace(cluster_ledger=SimpleNamespace(lock=threading.RLock(), state=no_acls))
-        clock: Any = SimpleNamespace(now_ms=lambda: int(self._now_ms), monotonic_ms=lambda: int(self._now_ms))
-        nothing: Any = None
-        self._services = AppendServices(CoordinatorConfig(), clock, nothing, nothing, cluster, nothing)
+        self._clock: Any = SimpleNamespace(now_ms=lambda: int(self._now_ms), monotonic_ms=lambda: int(self._now_ms))
+        self._authorizer = Authorizer(cluster, "User:s")
 
     def _outage(self) -> None:
         """One root after the other goes and comes back, so that a majority is always there."""
@@ -302,29 +302,29 @@ class ReplicatedLog(Simulation):
         """Do what ``LedgerAppend.run`` does between two entries; None: go on."""
         attempt = mind.attempt
         assert attempt is not None
-        try:
-            proposal = attempt._propose(mind.state)
-        except ReplogError:
+        verdict = attempt.judge(mind.state)
+        if verdict.error is not None:
             mind.attempt = mind.batch = None  # tried again later
             return []
-        if proposal is not None:
+        if verdict.commands:
             mind.is_append_next = True
-            return list(proposal)
-        if attempt._round is not None:
-            self._replicate(mind, attempt)
-        elif attempt._absent:
-            attempt._has_looked_for_leaders = True
-            mind.given_up = frozenset(each for each in attempt._absent if self.does_not_answer(each))
-        elif not attempt._has_failed:
-            assert attempt._answer is not None
-            self._tell(process, mind, attempt._answer)
-            return []
+            return list(verdict.commands)
+        match verdict.next:
+            case AppendPhase.REPLICATING:
+                self._replicate(mind, attempt, verdict)
+            case AppendPhase.ELECTING:
+                attempt.has_elected = True
+                mind.given_up = frozenset(each for each in verdict.absent if self.does_not_answer(each))
+            case AppendPhase.SETTLING:
+                assert verdict.result is not None
+                self._tell(process, mind, verdict.result)
+                return []
         return None
 
-    def _replicate(self, mind: Mind, attempt: LedgerAppend) -> None:
-        assert attempt._round is not None
-        known = attempt._known
-        for job, target in attempt._round.missing:
+    def _replicate(self, mind: Mind, attempt: AppendJudge, verdict: Verdict) -> None:
+        assert verdict.round is not None
+        known = attempt.known
+        for job, target in verdict.round.missing:
             if target in known.departed:
                 continue
             if self.is_away(target) or self._rng.random() < 0.05:
@@ -358,17 +358,8 @@ class ReplicatedLog(Simulation):
             return False
         self._open[process.name] = batch
         mind.batch = batch
-        mind.attempt = self.rules.make_attempt(
-            mind,  # type: ignore[arg-type]
-            batch.append,
-            required_acks=batch.acks,
-            internal_topics_allowed=False,
-            is_atomic=True,
-            timeout_ms=30_000,
-            services=self._services,
-            refused={},
-            copied={},
-        )
+        request = AppendRequest(batch.append, 30_000, batch.acks)
+        mind.attempt = self.rules.make_judge("L", request, self._authorizer, self._clock)
         return True
 
     def _write(self, mind: Mind, acks: int, identity: ProducerIdentity) -> Batch | None:

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from spark_replog.commit.append_judge import AppendJudge, Verdict
 from spark_replog.commit.failover import failover_commands
-from spark_replog.commit.ledger_append import LedgerAppend
 from spark_replog.log.codec.commands import Append, IsrChange, Truncate
 from spark_replog.log.fold.object_table import ObjectTable
 from spark_replog.log.fold.partition_state import PartitionState
@@ -140,21 +140,21 @@ class StableWithoutLeader(ObjectTable):
             self._unstable.popleft()
 
 
-class OldLeadersAppend(LedgerAppend):
+class OldLeadersAppend(AppendJudge):
     """What was judged once is sent again after a newer owner decided, as it is."""
 
-    _first: tuple[bytes, ...] | None = None
+    _first: Verdict | None = None
 
-    def _propose(self, state: TopicLedgerState) -> tuple[bytes, ...] | None:
-        if self._first is None:
-            self._first = super()._propose(state)
+    def judge(self, state: TopicLedgerState) -> Verdict:
+        if self._first is None or not self._first.commands:
+            self._first = super().judge(state)
         return self._first
 
 
-class AnyRootConfirms(LedgerAppend):
+class AnyRootConfirms(AppendJudge):
     """acks=1 counts a copy of a root that was given up."""
 
-    def _confirmed(self, state: TopicLedgerState, append: Append) -> Append:
+    def _confirmed(self, state: TopicLedgerState, append: Append, *_: object) -> Append:
         return append
 
 
@@ -169,8 +169,8 @@ VARIANTS = {
     "the high watermark goes back": Rules(state_with(objects=MovesHighWatermarkBack)),
     "the leader's copy makes rows readable": Rules(state_with(objects=StableWithoutLeader)),
     "a replica that lacks rows is taken for in sync": Rules(state_with(objects=AdmitsWhoLacksRows)),
-    "an append of the old leader is taken after the cut": Rules(make_attempt=OldLeadersAppend),
-    "an append is confirmed by a root that was given up": Rules(make_attempt=AnyRootConfirms),
+    "an append of the old leader is taken after the cut": Rules(make_judge=OldLeadersAppend),
+    "an append is confirmed by a root that was given up": Rules(make_judge=AnyRootConfirms),
     "acks=all is told once it is decided": Rules(is_acknowledged=lambda state, index: True),
 }
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import re
 
-from spark_replog.ids import ObjectId
-from spark_replog.log.codec.wire import Reader, Writer, corrupt, unzigzag, zigzag
+from spark_replog.ids import GENERATION_MAX, ObjectId, is_valid_object_name
+from spark_replog.log.codec.wire import TIME_MS_MAX, Reader, Writer, corrupt, unzigzag, zigzag
 from spark_replog.log.model import (
     Append,
     BatchSequence,
@@ -20,9 +20,11 @@ from spark_replog.log.model import (
     SequencedAppend,
 )
 
-SECTIONS_PER_OBJECT_MAX = 1 << 24
-"""Sanity bound of the reader: a damaged count must not allocate memory."""
-
+OBJECT_BYTES_MAX = 2**62
+ROW_COUNT_MAX = 2**31 - 1
+PARTITION_MAX = 2**31 - 1
+SEQUENCE_COUNT = 2**31
+CRC_MAX = 2**32 - 1
 _OBJECT_HEADERS = 0x01
 _OBJECT_SHORT_NAME = 0x02
 _OBJECT_DASHED_UUID = 0x04
@@ -34,15 +36,15 @@ _SHORT_NAME = re.compile(
 
 
 def encode_ids(writer: Writer, ids: tuple[int, ...]) -> None:
-    """Write ids behind their count."""
+    """Write broker ids after their count."""
     writer.uint(len(ids))
     for value in ids:
         writer.uint(value)
 
 
 def decode_ids(reader: Reader) -> tuple[int, ...]:
-    """Read ids behind their count."""
-    return tuple(reader.uint() for _ in range(reader.count()))
+    """Read broker ids after their count."""
+    return tuple(reader.broker_id() for _ in range(reader.count()))
 
 
 def encode_append(writer: Writer, append: Append) -> None:
@@ -85,10 +87,12 @@ def decode_append(reader: Reader) -> Append:
     producer_id = reader.text()
     incarnation = producer_id if flags & _FLAG_SAME_INCARNATION else reader.text()
     identity = ProducerIdentity(producer_id, incarnation, reader.sint(), reader.text(), kind, on_reset)
-    principal, client_id, append_time_ms = reader.text(), reader.text(), reader.sint()
-    topics = [reader.text() for _ in range(reader.count())]
+    principal, client_id, append_time_ms = reader.text(), reader.text(), reader.time_ms()
+    topics = [reader.id() for _ in range(reader.count())]
     holder_sets = [frozenset(decode_ids(reader)) for _ in range(reader.count())]
     base_ms, prefix = reader.sint(), reader.text()
+    if base_ms < -TIME_MS_MAX - 1:  # rounded down from microseconds
+        raise corrupt(f"time {base_ms} ms does not fit microseconds of 64 bits")
     objects = tuple(_decode_object(reader, prefix, holder_sets, topics, base_ms) for _ in range(reader.count()))
     return Append(identity, principal, client_id, append_time_ms, objects)
 
@@ -109,13 +113,13 @@ def encode_sequenced_append(writer: Writer, append: SequencedAppend) -> None:
 
 def decode_sequenced_append(reader: Reader) -> SequencedAppend:
     """Read a sequenced append's body."""
-    topics = [reader.text() for _ in range(reader.count())]
-    count = reader.uint()
-    if count > SECTIONS_PER_OBJECT_MAX:
-        raise corrupt(f"an append claims {count} batches")
+    topics = [reader.id() for _ in range(reader.count())]
+    count = reader.row_count()
     columns = [reader.column(count) for _ in range(5)]
     if count and max(columns[0]) >= len(topics):
         raise corrupt(f"topic {max(columns[0])} is not in the table")
+    if count and (max(max(column) for column in columns) >= SEQUENCE_COUNT or min(columns[4]) < 1):
+        raise corrupt("a batch has no rows, or a number above 2**31 - 1")
     batches = tuple(BatchSequence(topics[number], *fields) for number, *fields in zip(*columns, strict=True))
     plain = decode_append(reader)
     return SequencedAppend(
@@ -155,9 +159,11 @@ def _decode_object(
     else:
         name = reader.text()
     generation, size_bytes, holder_number = reader.uint(), reader.uint(), reader.uint()
+    if not is_valid_object_name(name) or generation > GENERATION_MAX or size_bytes > OBJECT_BYTES_MAX:
+        raise corrupt(f"object {name!r} of generation {generation} with {size_bytes} bytes cannot exist")
     if holder_number >= len(holder_sets):
         raise corrupt(f"holder set {holder_number} is not in the table")
-    sections = _decode_sections(reader, reader.uint(), topics, base_ms)
+    sections = _decode_sections(reader, reader.row_count(), topics, base_ms)
     return DataObject(
         ObjectId(generation, name), size_bytes, bool(flags & _OBJECT_HEADERS), holder_sets[holder_number], sections
     )
@@ -181,13 +187,19 @@ def _encode_sections(
 
 
 def _decode_sections(reader: Reader, count: int, topics: list[str], base_ms: int) -> tuple[Section, ...]:
-    if count > SECTIONS_PER_OBJECT_MAX:
-        raise corrupt(f"an object claims {count} sections")
+    if not count:
+        return ()
     topic_numbers, steps = reader.column(count), reader.column(count)
     rows, gaps, sizes, crcs = (reader.column(count) for _ in range(4))
     minima, spans = reader.column(count), reader.column(count)
-    if count and max(topic_numbers) >= len(topics):
+    if max(topic_numbers) >= len(topics):
         raise corrupt(f"topic {max(topic_numbers)} is not in the table")
+    if min(rows) < 1 or max(rows) > ROW_COUNT_MAX or max(crcs) > CRC_MAX or min(sizes) < 1:
+        raise corrupt("a section has no rows, no bytes, too many rows or an impossible checksum")
+    if base_ms + max(minima) + max(spans) > TIME_MS_MAX and any(
+        base_ms + minimum + span > TIME_MS_MAX + 1 for minimum, span in zip(minima, spans, strict=True)
+    ):
+        raise corrupt("the times of a section do not fit microseconds of 64 bits")
     sections = []
     end = partition = 0
     for number, step, row_count, gap, size, crc, minimum, span in zip(
@@ -198,4 +210,8 @@ def _decode_sections(reader: Reader, count: int, topics: list[str], base_ms: int
         end = start + size
         low_ms = base_ms + minimum
         sections.append(Section(topics[number], partition, row_count, start, size, crc, low_ms, low_ms + span))
+        if not 0 <= partition <= PARTITION_MAX:
+            raise corrupt(f"{partition} is not a partition")
+    if end > OBJECT_BYTES_MAX:
+        raise corrupt(f"a section ends at byte {end}")
     return tuple(sections)

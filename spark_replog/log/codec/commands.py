@@ -7,9 +7,10 @@ varints. `append_codec` holds the largest body, that of an append.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-from spark_replog.errors import ErrorCode, UnsupportedFormatError
+from spark_replog.errors import CorruptDataError, ErrorCode, UnsupportedFormatError
+from spark_replog.ids import GENERATION_MAX, is_valid_topic_name
 from spark_replog.log.acl import (
     AclBinding,
     AclOperation,
@@ -106,6 +107,33 @@ def decode_entry(payload: bytes) -> list[bytes]:
     return commands
 
 
+class Undecodable(NamedTuple):
+    """A command that no release of this format can have written; a fold answers INVALID with the reason."""
+
+    reason: str
+
+
+def decode_commands(payload: bytes) -> list[Command | Undecodable]:
+    """Return the commands of an entry's payload; those that cannot be decoded keep their place.
+
+    Every process decodes a payload alike, so a damaged command never makes a decided entry unreadable.
+
+    Raises:
+        UnsupportedFormatError: UNSUPPORTED_VERSION: written by a newer release.
+    """
+    try:
+        encoded = decode_entry(payload)
+    except CorruptDataError as error:
+        return [Undecodable(str(error))]
+    found: list[Command | Undecodable] = []
+    for data in encoded:
+        try:
+            found.append(decode_command(data))
+        except CorruptDataError as error:
+            found.append(Undecodable(str(error)))
+    return found
+
+
 def encode_command(command: Command) -> bytes:
     """Return the command's bytes.
 
@@ -144,6 +172,14 @@ def decode_command(data: bytes) -> Command:
     return command
 
 
+def _topic_name(reader: Reader) -> str:
+    return reader.checked(is_valid_topic_name, "topic name")
+
+
+def _ledger_name(reader: Reader) -> str:
+    return reader.checked(is_valid_topic_name, "ledger name")
+
+
 def _encode_assignments(writer: Writer, assignments: tuple[tuple[int, ...], ...]) -> None:
     writer.uint(len(assignments))
     for replicas in assignments:
@@ -175,7 +211,7 @@ def _encode_topic_init(writer: Writer, command: TopicInit) -> None:
 
 
 def _decode_topic_init(reader: Reader) -> TopicInit:
-    topic_id, name, assignments = reader.text(), reader.text(), _decode_assignments(reader)
+    topic_id, name, assignments = reader.id(), _topic_name(reader), _decode_assignments(reader)
     config = tuple((reader.text(), reader.text()) for _ in range(reader.count()))
     return TopicInit(topic_id, name, assignments, config)
 
@@ -187,7 +223,7 @@ def _encode_partitions_add(writer: Writer, command: PartitionsAdd) -> None:
 
 
 def _decode_partitions_add(reader: Reader) -> PartitionsAdd:
-    return PartitionsAdd(reader.text(), reader.uint(), _decode_assignments(reader))
+    return PartitionsAdd(reader.id(), reader.uint(), _decode_assignments(reader))
 
 
 def _encode_config_set(writer: Writer, command: ConfigSet) -> None:
@@ -199,7 +235,7 @@ def _encode_config_set(writer: Writer, command: ConfigSet) -> None:
 
 
 def _decode_config_set(reader: Reader) -> ConfigSet:
-    topic_id = reader.text()
+    topic_id = reader.id()
     changes = tuple((reader.text(), _decode_optional(reader)) for _ in range(reader.count()))
     return ConfigSet(topic_id, changes)
 
@@ -214,7 +250,7 @@ def _encode_log_start_advance(writer: Writer, command: LogStartAdvance) -> None:
 
 
 def _decode_log_start_advance(reader: Reader) -> LogStartAdvance:
-    topic_id, reason = reader.text(), LogStartReason(reader.byte())
+    topic_id, reason = reader.id(), LogStartReason(reader.byte())
     return LogStartAdvance(topic_id, reason, tuple((reader.uint(), reader.uint()) for _ in range(reader.count())))
 
 
@@ -226,7 +262,8 @@ def _encode_isr_change(writer: Writer, command: IsrChange) -> None:
 
 
 def _decode_isr_change(reader: Reader) -> IsrChange:
-    return IsrChange(_decode_optional(reader), reader.uint(), bool(reader.byte()), reader.sint())
+    topic_id = reader.id() if reader.byte() else None
+    return IsrChange(topic_id, reader.broker_id(), bool(reader.byte()), reader.time_ms())
 
 
 def _encode_holders_add(writer: Writer, command: HoldersAdd) -> None:
@@ -238,6 +275,13 @@ def _encode_holders_add(writer: Writer, command: HoldersAdd) -> None:
 
 def _decode_holders_add(reader: Reader) -> HoldersAdd:
     return HoldersAdd(reader.uint(), reader.uint(), reader.uint(), decode_ids(reader))
+
+
+def _decode_generation_advance(reader: Reader) -> GenerationAdvance:
+    command = GenerationAdvance(reader.uint(), reader.uint())
+    if command.generation > GENERATION_MAX:
+        raise corrupt(f"{command.generation} is not a generation")
+    return command
 
 
 def _encode_group_records(writer: Writer, command: GroupRecords) -> None:
@@ -255,7 +299,8 @@ def _encode_group_records(writer: Writer, command: GroupRecords) -> None:
 
 
 def _decode_group_records(reader: Reader) -> GroupRecords:
-    topic_id, group, writer_id, member_id, instance_id = (reader.text() for _ in range(5))
+    topic_id = reader.id()
+    group, writer_id, member_id, instance_id = (reader.text() for _ in range(4))
     sequence, generation, revision, time_ms = (reader.sint() for _ in range(4))
     records = []
     for _ in range(reader.count()):
@@ -286,7 +331,7 @@ def _encode_partition_change(writer: Writer, command: PartitionChange) -> None:
 
 
 def _decode_partition_change(reader: Reader) -> PartitionChange:
-    topic_id, partition, leader_epoch, partition_epoch = reader.text(), reader.uint(), reader.uint(), reader.uint()
+    topic_id, partition, leader_epoch, partition_epoch = reader.id(), reader.uint(), reader.uint(), reader.uint()
     leader = reader.sint()
     isr, replicas, adding, removing = (decode_ids(reader) for _ in range(4))
     return PartitionChange(
@@ -311,7 +356,8 @@ def _encode_broker_register(writer: Writer, command: BrokerRegister) -> None:
 
 
 def _decode_broker_register(reader: Reader) -> BrokerRegister:
-    return BrokerRegister(reader.uint(), reader.text(), _decode_optional(reader), reader.text())
+    broker_id, url = reader.broker_id(), reader.checked(str.isprintable, "URL")
+    return BrokerRegister(broker_id, url, _decode_optional(reader), reader.text())
 
 
 def _encode_producer_init(writer: Writer, command: ProducerInit) -> None:
@@ -403,7 +449,7 @@ def _encode_numbers(*fields: str) -> Callable[[Writer, Any], None]:
 _CODECS: tuple[tuple[int, type, Callable[[Writer, Any], None], Callable[[Reader], Command]], ...] = (
     (1, Append, encode_append, decode_append),
     (2, TopicInit, _encode_topic_init, _decode_topic_init),
-    (3, TopicClose, _encode_texts("topic_id"), lambda r: TopicClose(r.text())),
+    (3, TopicClose, _encode_texts("topic_id"), lambda r: TopicClose(r.id())),
     (4, PartitionsAdd, _encode_partitions_add, _decode_partitions_add),
     (5, ConfigSet, _encode_config_set, _decode_config_set),
     (6, IsrChange, _encode_isr_change, _decode_isr_change),
@@ -412,7 +458,7 @@ _CODECS: tuple[tuple[int, type, Callable[[Writer, Any], None], Callable[[Reader]
         8,
         GenerationAdvance,
         _encode_numbers("generation", "floor"),
-        lambda r: GenerationAdvance(r.uint(), r.uint()),
+        _decode_generation_advance,
     ),
     (85, LogStartAdvance, _encode_log_start_advance, _decode_log_start_advance),
     (69, GroupRecords, _encode_group_records, _decode_group_records),
@@ -424,21 +470,21 @@ _CODECS: tuple[tuple[int, type, Callable[[Writer, Any], None], Callable[[Reader]
     ),
     (76, SequencedAppend, encode_sequenced_append, decode_sequenced_append),
     (40, PartitionChange, _encode_partition_change, _decode_partition_change),
-    (41, BrokerFence, _encode_numbers("broker_id", "is_fenced"), lambda r: BrokerFence(r.uint(), bool(r.uint()))),
+    (41, BrokerFence, _encode_numbers("broker_id", "is_fenced"), lambda r: BrokerFence(r.broker_id(), bool(r.uint()))),
     (42, Truncate, _encode_numbers("after_index"), lambda r: Truncate(r.uint())),
     (55, AclsAdd, _encode_acls, lambda r: AclsAdd(_decode_acls(r))),
     (56, AclsRemove, _encode_acls, lambda r: AclsRemove(_decode_acls(r))),
     (57, QuotaAlter, _encode_quota_alter, _decode_quota_alter),
     (58, ClusterConfigSet, _encode_cluster_config, _decode_cluster_config),
     (64, BrokerRegister, _encode_broker_register, _decode_broker_register),
-    (65, LedgerRegister, _encode_texts("name", "ledger_id"), lambda r: LedgerRegister(r.text(), r.text())),
+    (65, LedgerRegister, _encode_texts("name", "ledger_id"), lambda r: LedgerRegister(_ledger_name(r), r.id())),
     (
         66,
         TopicPublish,
         _encode_texts("name", "topic_id", "ledger_id"),
-        lambda r: TopicPublish(r.text(), r.text(), r.text()),
+        lambda r: TopicPublish(_topic_name(r), r.id(), r.id()),
     ),
-    (67, TopicUnpublish, _encode_texts("name", "topic_id"), lambda r: TopicUnpublish(r.text(), r.text())),
+    (67, TopicUnpublish, _encode_texts("name", "topic_id"), lambda r: TopicUnpublish(_topic_name(r), r.id())),
     (68, FeatureSet, _encode_numbers("level"), lambda r: FeatureSet(r.uint())),
 )
 _ENCODERS = {kind: (type_id, encode) for type_id, kind, encode, _ in _CODECS}
@@ -484,7 +530,9 @@ __all__ = [
     "TopicPublish",
     "TopicUnpublish",
     "Truncate",
+    "Undecodable",
     "decode_command",
+    "decode_commands",
     "decode_entry",
     "encode_command",
     "encode_entry",

@@ -6,17 +6,24 @@ Source for the varint and zigzag: Protocol Buffers' encoding, as in Kafka's reco
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from spark_replog.errors import CorruptDataError, ErrorCode
+from spark_replog.ids import BROKER_ID_MAX, is_valid_id
 
 COLUMN_WIDTH_BYTES_MAX = 8
 """Widest column value; anything above does not fit the format."""
 _NUMPY_ROWS_MIN = 12
 """Below this many values a Python loop beats numpy's call overhead."""
 _VARINT_BITS_MAX = 70
+_FREE_ROWS = 4096
+"""Column values that an entry may hold beyond those that its bytes account for: a constant column takes no bytes."""
+_ROW_BYTES_MIN = 4
+"""A row of several columns takes at least its checksum or sequence number."""
+TIME_MS_MAX = (2**63 - 1) // 1000
+"""Latest time that fits Arrow's microseconds."""
 _STRING_RAW, _STRING_UUID, _STRING_HEX = 0, 1, 2
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _HEX = re.compile(r"[0-9a-f]{32}")
@@ -26,7 +33,7 @@ def corrupt(what: str) -> CorruptDataError:
     """Return the error for ledger bytes that no release of this format can have written."""
     return CorruptDataError(
         ErrorCode.CORRUPT_MESSAGE,
-        f"ledger entry is damaged: {what}. Put this root's journal back as it was; the other roots serve meanwhile.",
+        f"ledger entry is damaged: {what}. Run `replog store verify` to see which roots hold it.",
     )
 
 
@@ -102,11 +109,12 @@ class Reader:
         CorruptDataError: CORRUPT_MESSAGE: the buffer ends early or holds an impossible value.
     """
 
-    __slots__ = ("_data", "_position")
+    __slots__ = ("_data", "_free_rows", "_position")
 
     def __init__(self, data: bytes) -> None:
         self._data = data
         self._position = 0
+        self._free_rows = _FREE_ROWS + len(data) // _ROW_BYTES_MIN
 
     def byte(self) -> int:
         """Take one byte."""
@@ -132,6 +140,8 @@ class Reader:
             byte = self.byte()
             value |= (byte & 0x7F) << shift
             if byte < 0x80:
+                if value >> 64:
+                    raise corrupt(f"{value} does not fit 64 bits")
                 return value
             shift += 7
             if shift >= _VARINT_BITS_MAX:
@@ -144,10 +154,45 @@ class Reader:
             raise corrupt(f"a list claims {value} items")
         return value
 
+    def row_count(self) -> int:
+        """Take the number of rows of the columns that follow, bounded by the bytes of the whole buffer."""
+        value = self.uint()
+        self._free_rows -= value
+        if self._free_rows < 0:
+            raise corrupt(f"columns claim {value} rows, more than an entry of {len(self._data)} bytes can hold")
+        return value
+
     def sint(self) -> int:
         """Take a signed varint (zigzag)."""
+        return unzigzag(self.uint())
+
+    def time_ms(self) -> int:
+        """Take an epoch time, ms, that fits Arrow's microseconds."""
+        value = self.sint()
+        if abs(value) > TIME_MS_MAX:
+            raise corrupt(f"time {value} ms does not fit microseconds of 64 bits")
+        return value
+
+    def broker_id(self) -> int:
+        """Take a broker id, 0 to 2**31 - 1."""
         value = self.uint()
-        return (value >> 1) ^ -(value & 1)
+        if value > BROKER_ID_MAX:
+            raise corrupt(f"{value} is not a broker id")
+        return value
+
+    def id(self) -> str:
+        """Take a topic or ledger id: 32 hex digits."""
+        value = self.text()
+        if not is_valid_id(value):
+            raise corrupt(f"{value!r} is not a topic or ledger id")
+        return value
+
+    def checked(self, is_valid: Callable[[str], bool], kind: str) -> str:
+        """Take a text of a grammar of its own, such as a topic name; `kind` names it in the error."""
+        value = self.text()
+        if not is_valid(value):
+            raise corrupt(f"{value!r} is not a valid {kind}")
+        return value
 
     def text(self) -> str:
         """Take a string."""

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from spark_replog.errors import ErrorCode, ReplogError, UnsupportedFormatError
+from spark_replog.errors import ErrorCode, UnsupportedFormatError
 from spark_replog.ids import BrokerId, LedgerId, TopicId
 from spark_replog.log.acl import AclsAdd, AclSet, AclsRemove
-from spark_replog.log.codec.commands import decode_command, decode_entry, encode_entry
+from spark_replog.log.codec.commands import Undecodable
+from spark_replog.log.fold.entry_fold import Apply, EntryFold
 from spark_replog.log.model import (
     OK,
     BrokerFence,
     BrokerRegister,
     ClusterConfigSet,
+    Command,
     CommandResult,
     FeatureSet,
     LedgerRegister,
@@ -38,38 +39,35 @@ class BrokerState:
     probe: str
 
 
-class ClusterLedgerState:
-    """State of the cluster ledger; `ledger.types.LedgerState`. Read it under the ledger's lock.
+class ClusterLedgerState(EntryFold):
+    """State of the cluster ledger. Read it under the ledger's lock.
 
     Attributes:
-        applied_index: last folded entry, -1 before the first.
         topics: name -> (topic id, ledger id).
         ledgers: ledger name -> ledger id.
         brokers: by id.
         fenced: brokers that an admin took out of service.
-        feature_level: 0 until set.
         acls: who may do what.
         quotas: how fast clients may write and read.
         config: settings of the whole store, as given.
     """
 
     def __init__(self) -> None:
-        self.applied_index = -1
+        super().__init__("of the cluster")
         self.topics: dict[str, tuple[TopicId, LedgerId]] = {}
         self.ledgers: dict[str, LedgerId] = {}
         self.brokers: dict[BrokerId, BrokerState] = {}
         self.fenced: set[BrokerId] = set()
-        self.feature_level = 0
         self.acls = AclSet()
         self.quotas = QuotaSet()
         self.config: dict[str, str] = {}
-        self._fold: dict[type, Callable[[Any], CommandResult]] = {
+        self._applies: dict[type, Apply] = {
             BrokerRegister: self._apply_broker_register,
             LedgerRegister: self._apply_ledger_register,
             BrokerFence: self._apply_broker_fence,
             TopicPublish: self._apply_topic_publish,
             TopicUnpublish: self._apply_topic_unpublish,
-            FeatureSet: self._apply_feature_set,
+            FeatureSet: lambda *_: CommandResult(Outcome.EXISTS, {}, "this release writes no feature level"),
             AclsAdd: self._apply_acls_add,
             AclsRemove: self._apply_acls_remove,
             QuotaAlter: self._apply_quota_alter,
@@ -80,25 +78,7 @@ class ClusterLedgerState:
         """Return every topic ledger that may still be appended to: a named one without a topic gets topics again."""
         return {ledger_id for _, ledger_id in self.topics.values()} | set(self.ledgers.values())
 
-    def encode(self, commands: Sequence[bytes]) -> bytes:
-        """Return the payload of an entry that holds these commands, in this order."""
-        return encode_entry(commands)
-
-    def apply(self, index: int, payload: bytes) -> tuple[CommandResult, ...]:
-        """Fold one decided entry; return one result per command, in order.
-
-        Raises:
-            UnsupportedFormatError: UNSUPPORTED_VERSION: an entry, or the feature level it sets, is newer
-                than this release; nothing was changed.
-            CorruptDataError: CORRUPT_MESSAGE: nothing was changed.
-            ReplogError: UNKNOWN_SERVER_ERROR: the entry is not the next one; a defect of the caller.
-        """
-        if index != self.applied_index + 1:
-            raise ReplogError(
-                ErrorCode.UNKNOWN_SERVER_ERROR,
-                f"entry {index} was folded after {self.applied_index}. This is a defect: report it.",
-            )
-        commands = [decode_command(data) for data in decode_entry(payload)]
+    def _check_supported(self, commands: Sequence[Command | Undecodable]) -> None:
         for command in commands:
             if isinstance(command, FeatureSet) and command.level > FEATURE_LEVEL_MAX:
                 raise UnsupportedFormatError(
@@ -106,24 +86,15 @@ class ClusterLedgerState:
                     f"this store is at feature level {command.level}, this release knows {FEATURE_LEVEL_MAX}."
                     " Upgrade spark-replog on every driver and worker.",
                 )
-        self.applied_index = index
-        results = []
-        for command in commands:
-            fold = self._fold.get(type(command))
-            if fold is None:
-                results.append(CommandResult(Outcome.INVALID, {}, "a topic command in the cluster ledger"))
-            else:
-                results.append(fold(command))
-        return tuple(results)
 
-    def _apply_broker_register(self, command: BrokerRegister) -> CommandResult:
+    def _apply_broker_register(self, command: BrokerRegister, *_: int) -> CommandResult:
         broker = BrokerState(command.broker_id, command.url, command.rack, command.probe)
         if self.brokers.get(command.broker_id) == broker:
             return CommandResult(Outcome.EXISTS, {}, f"broker {command.broker_id} is registered")
         self.brokers[command.broker_id] = broker
         return OK
 
-    def _apply_broker_fence(self, command: BrokerFence) -> CommandResult:
+    def _apply_broker_fence(self, command: BrokerFence, *_: int) -> CommandResult:
         if command.broker_id not in self.brokers:
             return CommandResult(Outcome.INVALID, {}, f"broker {command.broker_id} is not registered")
         if (command.broker_id in self.fenced) == command.is_fenced:
@@ -131,49 +102,43 @@ class ClusterLedgerState:
         self.fenced ^= {command.broker_id}
         return OK
 
-    def _apply_ledger_register(self, command: LedgerRegister) -> CommandResult:
+    def _apply_ledger_register(self, command: LedgerRegister, *_: int) -> CommandResult:
         if command.name in self.ledgers:
             detail = f"ledger '{command.name}' is {self.ledgers[command.name]}"
             return CommandResult(Outcome.EXISTS, {}, detail)
         self.ledgers[command.name] = command.ledger_id
         return OK
 
-    def _apply_topic_publish(self, command: TopicPublish) -> CommandResult:
+    def _apply_topic_publish(self, command: TopicPublish, *_: int) -> CommandResult:
         if command.name in self.topics:
             detail = f"topic '{command.name}' is {self.topics[command.name][0]}"
             return CommandResult(Outcome.EXISTS, {}, detail)
         self.topics[command.name] = (command.topic_id, command.ledger_id)
         return OK
 
-    def _apply_topic_unpublish(self, command: TopicUnpublish) -> CommandResult:
+    def _apply_topic_unpublish(self, command: TopicUnpublish, *_: int) -> CommandResult:
         published = self.topics.get(command.name)
         if published is None or published[0] != command.topic_id:
             return CommandResult(Outcome.EXISTS, {}, f"'{command.name}' is not topic {command.topic_id}")
         del self.topics[command.name]
         return OK
 
-    def _apply_feature_set(self, command: FeatureSet) -> CommandResult:
-        if command.level <= self.feature_level:
-            return CommandResult(Outcome.EXISTS, {}, f"feature level {self.feature_level}")
-        self.feature_level = command.level
-        return OK
-
-    def _apply_acls_add(self, command: AclsAdd) -> CommandResult:
+    def _apply_acls_add(self, command: AclsAdd, *_: int) -> CommandResult:
         if not self.acls.add(command.bindings):
             return CommandResult(Outcome.EXISTS, {}, "all of these ACLs are there")
         return OK
 
-    def _apply_acls_remove(self, command: AclsRemove) -> CommandResult:
+    def _apply_acls_remove(self, command: AclsRemove, *_: int) -> CommandResult:
         if not self.acls.remove(command.bindings):
             return CommandResult(Outcome.EXISTS, {}, "none of these ACLs is there")
         return OK
 
-    def _apply_quota_alter(self, command: QuotaAlter) -> CommandResult:
+    def _apply_quota_alter(self, command: QuotaAlter, *_: int) -> CommandResult:
         if not self.quotas.alter(command):
             return CommandResult(Outcome.EXISTS, {}, "the quotas are so already")
         return OK
 
-    def _apply_config_set(self, command: ClusterConfigSet) -> CommandResult:
+    def _apply_config_set(self, command: ClusterConfigSet, *_: int) -> CommandResult:
         before = dict(self.config)
         for key, value in command.changes:
             if value is None:

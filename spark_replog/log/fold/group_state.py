@@ -88,6 +88,8 @@ class GroupTable:
         refused = self.judge(command)
         if refused is not None:
             return CommandResult(Outcome.FENCED, {}, refused.name)
+        if any(isinstance(each, OffsetRecord) and each.value and each.value.offset < 0 for each in command.records):
+            return CommandResult(Outcome.INVALID, {}, "a committed offset is negative")
         state = self._groups.setdefault(command.group, GroupState(command.group))
         state.last_commit_ms = max(state.last_commit_ms, command.time_ms)
         state.writers.pop(command.writer_id, None)  # the newest stands last
@@ -114,7 +116,7 @@ class GroupTable:
     def _apply_metadata(self, state: GroupState, metadata: GroupMetadata | None) -> None:
         if metadata is None:
             if not state.offsets:
-                del self._groups[state.group]
+                self._groups.pop(state.group, None)  # a command may hold two tombstones
             state.metadata = GroupMetadata()
             state.beats.clear()
             return

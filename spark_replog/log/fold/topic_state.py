@@ -8,12 +8,8 @@ the stable index), `partition_state` (offsets of one partition), `producer_state
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
-
-from spark_replog.errors import ErrorCode, ReplogError
 from spark_replog.ids import BrokerId, LedgerId, TopicId
-from spark_replog.log.codec.commands import decode_command, decode_entry, encode_entry
+from spark_replog.log.fold.entry_fold import Apply, EntryFold
 from spark_replog.log.fold.group_state import GroupTable
 from spark_replog.log.fold.leadership import Leadership
 from spark_replog.log.fold.object_table import MissingCopy, ObjectPlace, ObjectTable
@@ -47,13 +43,12 @@ from spark_replog.log.model import (
 from spark_replog.log.quotas import ProduceRates
 
 
-class TopicLedgerState:
-    """State of one topic ledger; `ledger.types.LedgerState`.
+class TopicLedgerState(EntryFold):
+    """State of one topic ledger.
 
     Not thread safe: read and apply under the ledger's lock. Answers are values, safe to keep.
 
     Attributes:
-        applied_index: last folded entry, -1 before the first.
         topics: by id, closed ones included.
         generation: data folder for new objects.
         gc_floor: objects of lower generations are refused.
@@ -64,8 +59,8 @@ class TopicLedgerState:
     """
 
     def __init__(self, ledger_id: LedgerId) -> None:
+        super().__init__(ledger_id)
         self.ledger_id = ledger_id
-        self.applied_index = -1
         self._topics = TopicTable()
         self.topics: dict[TopicId, TopicState] = self._topics.topics
         self.generation = 0
@@ -79,8 +74,7 @@ class TopicLedgerState:
         self._objects = ObjectTable(ledger_id)
         self._leadership = Leadership(self._topics, self._objects)
         self.last_shrink_ms = self._leadership.last_shrink_ms
-        # Each gets the command, the index of its entry and its number in it.
-        self._fold: dict[type, Callable[[Any, int, int], CommandResult]] = {
+        self._applies: dict[type, Apply] = {
             Append: self._apply_append,
             SequencedAppend: self._apply_append,
             ProducerInit: lambda command, *_: self.producers.sequenced.apply_init(command),
@@ -202,34 +196,11 @@ class TopicLedgerState:
 
     # ---------------------------------------------------------------------------------------- fold
 
-    def encode(self, commands: Sequence[bytes]) -> bytes:
-        """Return the payload of an entry that holds these commands, in this order."""
-        return encode_entry(commands)
-
     def apply(self, index: int, payload: bytes) -> tuple[CommandResult, ...]:
-        """Fold one decided entry; return one result per command, in order.
-
-        Raises:
-            UnsupportedFormatError: UNSUPPORTED_VERSION: nothing was changed.
-            CorruptDataError: CORRUPT_MESSAGE: nothing was changed.
-            ReplogError: UNKNOWN_SERVER_ERROR: the entry is not the next one; a defect of the caller.
-        """
-        if index != self.applied_index + 1:
-            raise ReplogError(
-                ErrorCode.UNKNOWN_SERVER_ERROR,
-                f"entry {index} was folded after {self.applied_index}. This is a defect: report it.",
-            )
-        commands = [decode_command(data) for data in decode_entry(payload)]
-        self.applied_index = index
-        results = []
-        for number, command in enumerate(commands):
-            fold = self._fold.get(type(command))
-            if fold is None:
-                results.append(CommandResult(Outcome.INVALID, {}, "a cluster command in a topic ledger"))
-            else:
-                results.append(fold(command, index, number))
+        """Fold one decided entry; see `EntryFold.apply`. Then raise the high watermarks that it allows."""
+        results = super().apply(index, payload)
         self._objects.advance_stable()
-        return tuple(results)
+        return results
 
     def _apply_append(self, append: Append, index: int, number: int) -> CommandResult:
         judgement = self.judge(append)

@@ -143,7 +143,8 @@ def find_bad_replicas(assignments: _Assignments) -> str:
 
 def min_insync_replicas(config: dict[str, str], replication_factor: int) -> int:
     """Return the effective `min.insync.replicas`; never above the replication factor."""
-    text = config.get("min.insync.replicas", "")
-    if not text.isdecimal() or int(text) < 1:
-        return replication_factor // 2 + 1
-    return min(int(text), replication_factor)
+    text = config.get("min.insync.replicas", "").lstrip("0")
+    if len(text) > 9 and text.isdecimal():  # Python reads at most 4,300 digits
+        return replication_factor
+    value = int(text) if text.isdecimal() else 0
+    return min(value, replication_factor) if value > 0 else replication_factor // 2 + 1

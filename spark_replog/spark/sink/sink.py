@@ -17,7 +17,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from spark_replog.cluster.authorizer import default_principal
 from spark_replog.cluster.cluster import Cluster
-from spark_replog.commit.append_request import ProduceResponse
+from spark_replog.commit.append_request import AppendRequest, ProduceResponse
 from spark_replog.commit.catch_up import TaskCatchUp, check_task_age, holders_by_ledger
 from spark_replog.commit.replica_manager import ReplicaManager
 from spark_replog.commit.write_plan import make_write_plan
@@ -292,19 +292,21 @@ def _commit(
                      dropped_rows, identity.sequence)  # fmt: skip
     cluster = options.store.cluster()
     principal = options.principal or default_principal()
-    entries = {
-        ledger_id: Append(identity, principal, options.client_id, cluster.clock.now_ms(), tuple(items))
+    copied = holders_by_ledger(copy for message in written for copy in message.copies)
+    now_ms = cluster.clock.now_ms()
+    requests = {
+        ledger_id: AppendRequest(
+            Append(identity, principal, options.client_id, now_ms, tuple(items)),
+            options.producer.request_timeout_ms,
+            options.producer.acks,
+            copied=copied.get(ledger_id, {}),
+        )
         for ledger_id, items in objects.items()
     }
-    answers: dict[LedgerId, ProduceResponse] = {}
-    _shared_manager(cluster, options.coordinator).append_records(
-        options.producer.request_timeout_ms,
-        options.producer.acks,
-        False,
-        entries,
-        answers.update,
-        copied=holders_by_ledger(copy for message in written for copy in message.copies),
-    )
+    manager = _shared_manager(cluster, options.coordinator)
+    answers = manager.append_records(requests)
+    if options.producer.acks != -1:  # this process may end with the commit, and its rows are not readable before
+        manager.await_copies(options.coordinator.replica_catchup_budget_ms)
     throttle_ms = max(answer.throttle_time_ms for answer in answers.values())
     if throttle_ms:  # a query has no metrics: this line is all that tells why it is slow
         _LOG.warning(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from spark_replog.cluster.cluster import Cluster, TopicHandle
-from spark_replog.errors import InvalidConfigError, NotFoundError, ReplogError
+from spark_replog.errors import DataLossError, InvalidConfigError, NotFoundError, ReplogError
 from spark_replog.groups.progress_publisher import ProgressPublisher
 from spark_replog.ids import TopicId, TopicPartition
 from spark_replog.log.fold.topic_state import TopicLedgerState
@@ -26,7 +26,15 @@ from spark_replog.spark.compat import (
 )
 from spark_replog.spark.messages import ReadPartition
 from spark_replog.spark.options import SourceOptions
-from spark_replog.spark.source.discovery import Loss, LossPolicy, Span, check_target, offset_changed, reconcile
+from spark_replog.spark.source.discovery import (
+    Loss,
+    LossPolicy,
+    Span,
+    check_target,
+    offset_changed,
+    reconcile,
+    undecided_tail,
+)
 from spark_replog.spark.source.offsets import Ends, LogOffset, advance, batch_start
 from spark_replog.spark.source.read_plan import check_ranges, plan_partitions
 from spark_replog.spark.source.sizing import BatchDelay, OffsetRange, limit_bytes, limit_rows
@@ -51,7 +59,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Spark 4.0 and 4.1 only: where the query stands; they ask for the latest offset without it."""
         self._head: LogOffset | None = None
         self._handles: dict[TopicId, TopicHandle] = {}
-        """Topics seen so far, to look where a deleted one ended."""
+        """Topics seen so far, to find where a deleted one ended."""
+        self._view: LogView | None = None
+        """The log as it was last read."""
         limits = options.limits
         self._delay = None if limits.rows_min is None else BatchDelay(limits.rows_min, limits.delay_max_ms)
         self._is_available_now = False
@@ -112,7 +122,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise self._refused
         self._show(at)
         cluster = self._options.store.cluster()
-        view = self._view(cluster, at)
+        view = self._look(cluster, at)
         self._head = LogOffset(view.high_watermarks, view.topic_ids)
         if self._target is not None:
             check_target(self._target, view)
@@ -130,10 +140,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return advance(at, span.starts, ends, _ids_of(span, ends)).to_json()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Return the tasks of one micro-batch; none for (x, x), by which 4.0 and 4.1 tell where they stand.
+        """Return the tasks of one micro-batch; none for (x, x), which 4.0 and 4.1 use to pass their position.
+
+        Asks storage only where this process has not folded the log up to ``end``: after a restart.
 
         Raises:
-            ReplogError: REPLOG_DATA_LOSS.
+            ReplogError: REPLOG_DATA_LOSS; REPLOG_TAIL_UNDECIDED.
         """
         first, last = LogOffset.from_json(start), LogOffset.from_json(end)
         self._position = last
@@ -141,7 +153,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if start == end:
             return []
         cluster = self._options.store.cluster()
-        view = self._view(cluster, last)
+        if self._view is not None and self._view.reaches(last):
+            try:
+                return self._plan(cluster, first, last, self._view)
+            except DataLossError as error:
+                _LOG.info("planned again, because the log was trimmed since it was last read: %s", error)
+        return self._plan(cluster, first, last, self._look(cluster, last))
+
+    def _plan(self, cluster: Cluster, first: LogOffset, last: LogOffset, view: LogView) -> list[ReadPartition]:
         starts = batch_start(first, last)
         ranges = []
         for key in sorted(last.ends):
@@ -150,7 +169,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             begin = starts.get(key, 0) if is_same else 0
             if key not in view.bounds or view.handles[key.topic].topic_id != topic_id:
                 if begin < last.ends[key]:
-                    self._report_vanished(key, begin, last.ends[key], is_new=key not in starts)
+                    self._report_vanished(key, begin, last.ends[key], view, is_new=key not in starts)
                 continue
             if begin > last.ends[key]:
                 message = offset_changed(key.topic, key.partition, begin, last.ends[key])
@@ -191,31 +210,32 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _initial_offset(self) -> LogOffset:
         if self._initial is None:
             cluster = self._options.store.cluster()
-            view = self._look(cluster).require_all()
+            view = self._see(cluster).require_all()
             lookup = offsets_for_times_of(cluster, view)
             ends = self._options.starting.resolve(view.bounds, lookup, cluster.clock.now_ms())
             self._initial = LogOffset(ends, view.topic_ids, origin=ends)
         return self._initial
 
-    def _view(self, cluster: Cluster, known: LogOffset) -> LogView:
-        """Return the view; wait up to a second for a fold that holds what the checkpoint already names.
+    def _look(self, cluster: Cluster, known: LogOffset) -> LogView:
+        """Fold and return the log; wait up to a second for a fold that reaches the known position.
 
-        A position that was given out is a floor: a process that reaches fewer roots than the one that
-        gave it must not take the difference for data loss.
+        A position that was given out is a floor: a process that reads fewer roots than the one that gave it must not
+        take the difference for data loss.
         """
-        view = self._look(cluster, known.topic_ids)
+        view = self._see(cluster, known.topic_ids)
         for key, end in known.ends.items():
             handle = view.handles.get(key.topic)
             if handle is None or handle.topic_id != known.topic_ids.get(key.topic) or key not in view.bounds:
                 continue
             if view.bounds[key][1] < end:
                 cluster.topic_ledger(handle.ledger_id).refresh(_reaches(handle.topic_id, key, end))
-                view = self._look(cluster, known.topic_ids)
+                view = self._see(cluster, known.topic_ids)
                 break
         self._handles.update((handle.topic_id, handle) for handle in view.handles.values())
+        self._view = view
         return view
 
-    def _look(self, cluster: Cluster, known: Iterable[str] = ()) -> LogView:
+    def _see(self, cluster: Cluster, known: Iterable[str] = ()) -> LogView:
         return view_topics(cluster, self._options.subscription, known, principal=self._options.principal)
 
     def _final_ends(self, cluster: Cluster, topic_id: TopicId) -> Mapping[int, int]:
@@ -246,12 +266,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             limited = {key: min(end, by_size[key]) for key, end in limited.items()}
         return limited
 
-    def _report_vanished(self, key: TopicPartition, begin: int, end: int, *, is_new: bool) -> None:
+    def _report_vanished(self, key: TopicPartition, begin: int, end: int, view: LogView, *, is_new: bool) -> None:
+        if key.topic in view.unclear:
+            raise undecided_tail(key.topic)
         loss = Loss.INITIAL_OFFSET_NOT_FOUND_FOR_PARTITIONS if is_new else Loss.PARTITIONS_DELETED
         self._losses.report(
             loss,
-            f"{key.topic}-{key.partition} was deleted or re-created while offsets {begin} to {end} (exclusive) of "
-            "it were still to be read.",
+            f"{key.topic}-{key.partition} was deleted or re-created before its offsets {begin} to {end} (exclusive) "
+            "were read.",
         )
 
 

@@ -20,6 +20,7 @@ from spark_replog.log.model import LogStartReason
 from spark_replog.once import Once
 from spark_replog.read.fetch_plan import FetchSlice, plan_fetch
 from spark_replog.spark.options import Subscription
+from spark_replog.spark.source.offsets import LogOffset
 from spark_replog.spark.source.positions import OffsetsForTimes
 from spark_replog.spark.source.sizing import OffsetRange
 
@@ -56,6 +57,15 @@ class LogView:
     def high_watermarks(self) -> dict[TopicPartition, int]:
         """Return the exclusive end of what can be read, per partition."""
         return {key: high_watermark for key, (_, high_watermark) in self.bounds.items()}
+
+    def reaches(self, position: LogOffset) -> bool:
+        """Return whether this view has every partition of a position, up to its end."""
+        return all(
+            key in self.bounds
+            and self.bounds[key][1] >= end
+            and self.handles[key.topic].topic_id == position.topic_ids.get(key.topic)
+            for key, end in position.ends.items()
+        )
 
     def require_all(self) -> LogView:
         """Return self.

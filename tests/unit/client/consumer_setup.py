@@ -13,6 +13,7 @@ from spark_replog.admin.controller import Controller
 from spark_replog.clock import SYSTEM_CLOCK
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.cluster.init_store import init_cluster
+from spark_replog.commit.append_request import AppendRequest
 from spark_replog.commit.replica_manager import ReplicaManager
 from spark_replog.commit.write_plan import make_write_plan
 from spark_replog.config import ProducerConfig
@@ -132,9 +133,8 @@ class Store:
         objects = writer.close().objects
         identity = ProducerIdentity(new_id(), "", 0, "", IdentityKind.ONE_SHOT)
         append = Append(identity, "User:test", "", self.clock.now_ms(), tuple(item for _, item in objects))
-        answers: list = []
-        ReplicaManager(self.cluster).append_records(30_000, -1, False, {objects[0][0]: append}, answers.append)
-        (answer,) = answers[0].values()
+        requests = {objects[0][0]: AppendRequest(append, 30_000)}
+        (answer,) = ReplicaManager(self.cluster).append_records(requests).values()
         assert answer.error is None
 
 

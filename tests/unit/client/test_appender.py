@@ -27,11 +27,11 @@ class Manager:
         self.errors = errors
         self.asked: list[Append] = []
 
-    def append_records(self, timeout_ms: int, acks: int, allowed: bool, entries: Any, answer: Any, **more: Any) -> None:
-        ((ledger_id, append),) = entries.items()
+    def append_records(self, requests: Any) -> Any:
+        ((ledger_id, request),) = requests.items()
         error = self.errors[min(len(self.asked), len(self.errors) - 1)]
-        self.asked.append(append)
-        answer({ledger_id: ProduceResponse(error, None)})
+        self.asked.append(request.append)
+        return {ledger_id: ProduceResponse(error, None)}
 
 
 class Waits:

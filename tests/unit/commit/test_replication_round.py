@@ -110,7 +110,7 @@ def test_a_round_without_sources_ends_at_once_blames_no_target_and_leaves_no_tim
     this = plan_round(state, "L", append("new", frozenset({0})), known, 0)
     purgatory = DelayedOperationPurgatory()
     fetcher: Any = SourcesFail()
-    services = RoundServices(purgatory, fetcher, SYSTEM_CLOCK, 14_000, lambda: None, lambda: False)
-    run_round(this, known, services, lambda key: LeaderAndIsr(0, ALL), 28_000)
+    services = RoundServices(purgatory, fetcher, SYSTEM_CLOCK, 14_000, lambda: None)
+    run_round(this, known, services, lambda key: LeaderAndIsr(0, ALL), 28_000, lambda: False)
     assert known.departed == {} and known.lost == {(0, "new"): (0,)}
     assert purgatory.timer.size == 0  # a late one would take replicas out of the next round

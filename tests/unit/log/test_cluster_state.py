@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_replog.errors import ReplogError, UnsupportedFormatError
+from spark_replog.errors import ErrorCode, ReplogError, UnsupportedFormatError
 from spark_replog.log.codec.commands import (
     BrokerRegister,
     FeatureSet,
@@ -52,12 +52,13 @@ def test_ledger_names_are_given_once():
     assert state.ledgers == {"l": A}
 
 
-def test_the_feature_level_only_rises_and_stops_older_releases():
+def test_a_higher_feature_level_stops_this_release():
     state = ClusterLedgerState()
-    assert apply(state, FeatureSet(1), FeatureSet(1)) == [Outcome.APPLIED, Outcome.EXISTS]
-    with pytest.raises(UnsupportedFormatError, match="feature level"):
-        apply(state, FeatureSet(FEATURE_LEVEL_MAX + 1))
-    assert (state.feature_level, state.applied_index) == (1, 0)
+    assert apply(state, FeatureSet(1)) == [Outcome.EXISTS]
+    with pytest.raises(UnsupportedFormatError) as caught:
+        apply(state, TopicPublish("t", A, B), FeatureSet(FEATURE_LEVEL_MAX + 1))
+    assert caught.value.code is ErrorCode.UNSUPPORTED_VERSION
+    assert (state.topics, state.applied_index) == ({}, 0), "nothing of the entry was folded"
 
 
 def test_misplaced_commands_and_entries():

@@ -54,9 +54,13 @@ uint = st.integers(0, 2**40)
 time_ms = st.integers(-(2**52), 2**52)
 text = st.text(max_size=20) | st.uuids().map(str) | st.uuids().map(lambda value: value.hex)
 topic_ids = st.uuids().map(lambda value: value.hex)
+broker_ids = st.integers(0, 2**31 - 1)
 brokers = st.frozensets(st.integers(0, 200), max_size=5)
 replica_lists = st.lists(st.lists(st.integers(0, 9), max_size=4).map(tuple), max_size=4).map(tuple)
-names = text | st.builds(
+printable = text.filter(str.isprintable)
+generations = st.integers(0, 2**31 - 1)
+topic_names = st.text("azAZ09._-", min_size=1, max_size=249).filter(lambda name: name not in {".", ".."})
+names = st.text("azAZ09 ._-", max_size=254).map(lambda name: f"q{name}") | st.builds(
     object_name, st.text("abcdef0123-", min_size=1, max_size=8), uint, uint, st.uuids().map(lambda u: u.hex)
 )
 
@@ -66,14 +70,14 @@ def section_lists(draw):
     sections, end = [], 0
     for _ in range(draw(st.integers(0, 20))):
         start = end + draw(st.integers(0, 100))
-        size = draw(st.integers(0, 2**34))
+        size = draw(st.integers(1, 2**34))
         low = draw(time_ms)
         end = start + size
         sections.append(
             Section(
                 draw(topic_ids),
                 draw(st.integers(0, 100_000)),
-                draw(st.integers(0, 2**31)),
+                draw(st.integers(1, 2**31 - 1)),
                 start,
                 size,
                 draw(st.integers(0, 2**32 - 1)),
@@ -84,7 +88,7 @@ def section_lists(draw):
     return tuple(sections)
 
 
-objects = st.builds(DataObject, st.builds(ObjectId, uint, names), uint, st.booleans(), brokers, section_lists())
+objects = st.builds(DataObject, st.builds(ObjectId, generations, names), uint, st.booleans(), brokers, section_lists())
 identities = st.builds(
     ProducerIdentity, text, text, time_ms, text, st.sampled_from(IdentityKind), st.sampled_from(ResetPolicy)
 )
@@ -101,14 +105,14 @@ bindings = st.lists(
     max_size=3,
 ).map(tuple)
 quota_changes = st.lists(st.tuples(text, st.none() | uint), max_size=3).map(tuple)
-id_lists = st.lists(uint, max_size=4).map(tuple)
+id_lists = st.lists(broker_ids, max_size=4).map(tuple)
 commands = st.one_of(
     st.builds(AclsAdd, bindings),
     st.builds(AclsRemove, bindings),
     st.builds(QuotaAlter, st.builds(QuotaEntity, st.none() | text, st.none() | text), quota_changes),
     st.builds(ClusterConfigSet, st.lists(st.tuples(text, st.none() | text), max_size=3).map(tuple)),
     st.builds(Append, identities, text, text, time_ms, st.lists(objects, max_size=4).map(tuple)),
-    st.builds(TopicInit, topic_ids, text, replica_lists, st.lists(st.tuples(text, text), max_size=3).map(tuple)),
+    st.builds(TopicInit, topic_ids, topic_names, replica_lists, st.lists(st.tuples(text, text), max_size=3).map(tuple)),
     st.builds(TopicClose, topic_ids),
     st.builds(
         PartitionChange,
@@ -123,7 +127,7 @@ commands = st.one_of(
         id_lists,
         st.booleans(),
     ),
-    st.builds(BrokerFence, uint, st.booleans()),
+    st.builds(BrokerFence, broker_ids, st.booleans()),
     st.builds(Truncate, uint),
     st.builds(
         LogStartAdvance,
@@ -133,13 +137,13 @@ commands = st.one_of(
     ),
     st.builds(PartitionsAdd, topic_ids, uint, replica_lists),
     st.builds(ConfigSet, topic_ids, st.lists(st.tuples(text, st.none() | text), max_size=3).map(tuple)),
-    st.builds(IsrChange, st.none() | topic_ids, uint, st.booleans(), time_ms),
-    st.builds(HoldersAdd, uint, uint, uint, st.lists(uint, max_size=4).map(tuple)),
-    st.builds(GenerationAdvance, uint, uint),
-    st.builds(BrokerRegister, uint, text, st.none() | text, text),
-    st.builds(LedgerRegister, text, topic_ids),
-    st.builds(TopicPublish, text, topic_ids, topic_ids),
-    st.builds(TopicUnpublish, text, topic_ids),
+    st.builds(IsrChange, st.none() | topic_ids, broker_ids, st.booleans(), time_ms),
+    st.builds(HoldersAdd, uint, uint, uint, id_lists),
+    st.builds(GenerationAdvance, generations, uint),
+    st.builds(BrokerRegister, broker_ids, printable, st.none() | text, text),
+    st.builds(LedgerRegister, topic_names, topic_ids),
+    st.builds(TopicPublish, topic_names, topic_ids, topic_ids),
+    st.builds(TopicUnpublish, topic_names, topic_ids),
     st.builds(FeatureSet, uint),
 )
 
@@ -210,7 +214,6 @@ def test_metadata_is_small_beside_data_from_16_kib_a_section_on():
         "q-1-2-" + "A" * 32 + ".arrow",
         "q-1-2-" + str(uuid.UUID(int=5)) + ".arrow",
         "any name at all",
-        "",
     ],
 )
 def test_object_names_come_back_exactly(name):

@@ -5,8 +5,25 @@ from __future__ import annotations
 import json
 
 import pytest
+from pyspark import cloudpickle
 
 from spark_replog.errors import InvalidConfigError
+from spark_replog.storage.retrying_store import RetryingStore
+from tests.unit.spark.support import loses
+
+
+@pytest.fixture
+def gets(monkeypatch):
+    """The keys that any store of this process is asked for."""
+    asked = []
+    get = RetryingStore.get
+
+    def count(self, key, **range_):
+        asked.append(key)
+        return get(self, key, **range_)
+
+    monkeypatch.setattr(RetryingStore, "get", count)
+    return asked
 
 
 def test_a_query_reads_everything_once(source, start_query):
@@ -120,3 +137,43 @@ def test_json_must_name_every_partition(source, start_query):
     source.topic("t", 2)
     with pytest.raises(InvalidConfigError, match="must specify all TopicPartitions: missing t-1"):
         start_query(subscribe="t", startingOffsets='{"t":{"0":1}}').next()
+
+
+def test_planning_a_batch_asks_storage_only_for_what_the_process_has_not_folded(source, start_query, gets):
+    source.topic("t", 2)
+    source.write("t", {0: 3, 1: 3})
+    query = start_query(subscribe="t", startingOffsets="earliest")
+    start = query.reader.initialOffset()
+    end = query.reader.latestOffset(start, query.limit)
+    gets.clear()
+    tasks = query.reader.partitions(start, end)
+    assert gets == []
+    assert source.rows(query.reader, tasks) == {"t-0": [0, 1, 2], "t-1": [0, 1, 2]}
+    query.restart()
+    gets.clear()
+    assert len(query.reader.partitions(start, end)) == 2
+    assert any("/journal/" in key for key in gets), "a new process folds the ledger before it plans"
+
+
+def test_a_batch_planned_without_a_look_notices_rows_that_another_thread_folded_away(source, start_query):
+    source.topic("t")
+    source.write("t", {0: 6})
+    query = start_query(subscribe="t", startingOffsets="earliest", failOnDataLoss="false")
+    start = query.reader.initialOffset()
+    end = query.reader.latestOffset(start, query.limit)
+    source.controller.delete_records("t", {0: 4})
+    other = start_query(subscribe="t", startingOffsets="earliest")
+    other.reader.latestOffset(other.reader.initialOffset(), other.limit)
+    assert source.rows(query.reader, query.reader.partitions(start, end)) == {"t-0": [4, 5]}
+    query.restart(failOnDataLoss="true")
+    query.reader.latestOffset(end, query.limit)
+    loses(lambda: query.reader.partitions(start, end), "offsets 0 to 4 (exclusive) of t-0")
+
+
+def test_a_reader_in_use_travels_to_spark_workers(source, start_query):
+    """Spark pickles ``reader.read`` with the reader for each plan, whatever it has noted by then."""
+    source.topic("t", 1)
+    source.write("t", {0: 2})
+    query = start_query(subscribe="t", startingOffsets="earliest")
+    assert query.next() == {"t-0": [0, 1]}
+    assert cloudpickle.loads(cloudpickle.dumps(query.reader.read)) is not None

@@ -153,11 +153,11 @@ class Setup:
 
     @property
     def open(self) -> list[DataRequest]:
-        return [request for request in self.delivery.delivered if request.completed_ms is None]
+        return [request for request in self.delivery.delivered if request.is_open]
 
     def sent_requests(self) -> list[DataRequest]:
         """Return the objects whose records have no outcome yet, in drain order."""
-        return [request for request in self.delivery.begun if request.completed_ms is None]
+        return [request for request in self.delivery.begun if request.is_open]
 
     def answer(self, request: DataRequest, error: ReplogError | None = None, offset: int = -1, **more: Any) -> None:
         """Answer all partitions of a delivered request, and run."""

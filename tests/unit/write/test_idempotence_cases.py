@@ -10,7 +10,7 @@ import pytest
 
 from spark_replog.client.committer import StoredObject, _next_group
 from spark_replog.errors import ErrorCode, ReplogError
-from spark_replog.write.data_request import Delivered, DeliveryResult, PartitionResponse
+from spark_replog.write.data_request import Delivered, DeliveryResult, PartitionResponse, RequestState
 from spark_replog.write.producer_batch import SEQUENCE_MAX, increment_sequence
 from spark_replog.write.sequences import EPOCH_MAX
 from tests.unit.write.sender_setup import (
@@ -372,7 +372,8 @@ class TestIdempotence:
             setup.send_and_run(partition)
         one, two, three = setup.open
         setup.answer(two, UNKNOWN)
-        assert [request.is_doubtful for request in (one, two, three)] == [False, True, False]
+        setup.run(after_ms=20)
+        assert [request.state is RequestState.REDELIVERED for request in (one, two, three)] == [False, True, False]
         waiting = deque(StoredObject.of(request, 1_000) for request in (one, two, three, one))
         groups = [[item.sequence for item in _next_group(waiting)] for _ in range(3)]
         assert groups == [[0], [1], [2, 0]]
@@ -410,4 +411,4 @@ class TestParked:
         assert [handles[index].result(0).offset for index in (0, 2)] == [0, 2]
         assert handles[1].exception(0) is DISCONNECT
         setup.check_clean()
-        assert setup.sender._requests == {}
+        assert setup.sender._released == {}

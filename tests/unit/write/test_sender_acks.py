@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from spark_replog.errors import ErrorCode
+from spark_replog.write.data_request import RequestState
 from tests.unit.write.task_sender_setup import CONFIG, REFUSED, RETRIABLE, STALE, TaskSetup
 
 
@@ -190,20 +191,30 @@ class TestAcks1:
 class TestAcks0:
     config = replace(CONFIG, acks=0)
 
-    def test_no_retry_and_the_object_lives_where_it_landed(self, make_task_sender: Callable[..., TaskSetup]) -> None:
+    def test_without_the_leader_any_root_is_enough_and_no_put_is_repeated(
+        self, make_task_sender: Callable[..., TaskSetup]
+    ) -> None:
         setup = make_task_sender(self.config)
         setup.add()
         setup.run(0)
-        setup.transport.answer(0, RETRIABLE)
         setup.transport.answer(1)
         setup.run(1)
-        assert setup.sender.has_open_requests
-        setup.transport.answer(2, RETRIABLE)
+        assert setup.sender.has_open_requests  # the leader may still take it
+        setup.transport.answer(0, RETRIABLE)
         setup.run(2)
+        assert not setup.sender.has_open_requests
         assert setup.first.holders == {1}
         assert setup.sender.dropped_row_count == 0
         setup.run(5_000)
         assert len(setup.transport.sent) == 3
+
+    def test_a_slow_follower_is_not_waited_for(self, make_task_sender: Callable[..., TaskSetup]) -> None:
+        setup = make_task_sender(self.config)
+        setup.add()
+        setup.run(0)
+        setup.transport.answer(0)
+        setup.run(1)
+        assert setup.first.state is RequestState.ANSWERED and setup.first.holders == {0}
 
     def test_dropped_rows_are_counted_and_reported(self, make_task_sender: Callable[..., TaskSetup]) -> None:
         setup = make_task_sender(self.config)
@@ -214,19 +225,18 @@ class TestAcks0:
         setup.run(1)
         assert setup.sender.failure is None
         assert setup.sender.dropped_row_count == 2
-        assert setup.first.is_dropped
+        assert setup.first.state is RequestState.DROPPED
         assert [error.code for error in setup.reported] == [ErrorCode.REPLOG_ACKS0_DROPPED]
         assert "2 rows for orders-0 were dropped" in str(setup.reported[0])
 
-    def test_a_hanging_root_is_waited_for_no_longer_than_request_timeout(
+    def test_a_leader_that_hangs_is_waited_for_no_longer_than_request_timeout(
         self, make_task_sender: Callable[..., TaskSetup]
     ) -> None:
         setup = make_task_sender(self.config)
         setup.add()
         setup.run(0)
-        setup.transport.answer(0)
         setup.transport.answer(1)
         setup.run(2_999)
         assert setup.sender.has_open_requests
         setup.run(3_000)
-        assert not setup.sender.has_open_requests
+        assert not setup.sender.has_open_requests and setup.first.holders == {1}

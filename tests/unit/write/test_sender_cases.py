@@ -93,14 +93,18 @@ class TestWithoutIdempotence:
         setup.run()
         assert handle.exception(0) is None
 
-    def test_acks_0_says_what_no_root_took(self, make: Callable[..., Setup]) -> None:
+    def test_acks_0_is_acknowledged_before_a_put_is_answered_and_reports_what_no_root_took(
+        self, make: Callable[..., Setup]
+    ) -> None:
         setup = make(replace(CONFIG, acks=0), idempotent=False)
         setup.answers_puts = False
         handle = setup.send_and_run()
+        assert handle.result(0) == ("orders", 0, -1, 5)
+        assert setup.sender.has_open_requests  # a close waits for it
         setup.transport.answer(0, DISCONNECT)
         setup.run()
-        error = handle.exception(0)
-        assert error is not None and error.code is ErrorCode.REPLOG_ACKS0_DROPPED
+        assert [error.code for error in setup.reported] == [ErrorCode.REPLOG_ACKS0_DROPPED]
+        assert setup.sender.dropped_row_count == 1
         assert setup.delivery.delivered == []
         setup.check_clean()
 

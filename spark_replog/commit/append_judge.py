@@ -1,0 +1,352 @@
+"""Judges one append on the newest fold of its ledger. Pure: a fold and what is known beyond it in, a verdict out.
+
+Called under the ledger's lock by whoever drives the ledger, so nothing here waits, reads a root or logs an outcome.
+``LedgerAppend`` does what a verdict asks for. Source of the order of checks: Kafka's ``KafkaApis.handleProduceRequest``
+and ``ReplicaManager.appendRecords``.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+
+from spark_replog.clock import Clock
+from spark_replog.cluster.authorizer import Authorizer
+from spark_replog.commit.append_request import (
+    AppendRequest,
+    find_under_min_isr,
+    find_unwritable,
+    without_partitions,
+)
+from spark_replog.commit.replication import (
+    Replication,
+    ReplicationRound,
+    delayed_produce_required,
+    is_replicated,
+    plan_round,
+)
+from spark_replog.commit.state_changes import leave_isr
+from spark_replog.errors import ErrorCode, ReplogError, RetriableError
+from spark_replog.ids import BrokerId, LedgerId, PartitionKey
+from spark_replog.log.codec.commands import Append, HoldersAdd, IsrChange, encode_command
+from spark_replog.log.fold.topic_state import TopicLedgerState
+from spark_replog.log.model import CommandResult, Outcome, row_counts
+
+_log = logging.getLogger(__name__)
+
+SUCCESSES = frozenset({Outcome.APPLIED, Outcome.DUPLICATE, Outcome.SKIPPED})
+
+
+class Phase(Enum):
+    """Where an append is. The picture is in docs/architecture.md."""
+
+    JUDGING = "judging"
+    """The newest fold decides what happens next."""
+    REPLICATING = "replicating"
+    """It waits for copies on in-sync replicas, or for those replicas to leave the ISR."""
+    ELECTING = "electing"
+    """A leader lacks its rows: the next one is elected where the leader's root is away."""
+    SETTLING = "settling"
+    """Its rows are in the log; with acks=all it waits until its entry is stable."""
+    DONE = "done"
+
+
+TRANSITIONS: Mapping[Phase, frozenset[Phase]] = {
+    Phase.JUDGING: frozenset(Phase),
+    Phase.REPLICATING: frozenset({Phase.JUDGING, Phase.SETTLING}),
+    Phase.ELECTING: frozenset({Phase.JUDGING}),
+    Phase.SETTLING: frozenset({Phase.SETTLING, Phase.REPLICATING, Phase.DONE}),
+    Phase.DONE: frozenset(),
+}
+"""Phase -> the phases that may follow."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What one fold says about an append.
+
+    Attributes:
+        next: REPLICATING with ``round``, ELECTING with ``absent``, JUDGING again without ``failed``, DONE with
+            ``error``; SETTLING: answered by ``result``, or as soon as ``commands`` are decided.
+        append: the part of the append that was judged: without refused partitions and dropped objects.
+        commands: of the ENTRY to decide, ISR changes and new holders first, the append last.
+        result: the answer where nothing needs to be decided.
+        refused: the partitions left out, with their errors.
+        error: why nothing of the append can be decided on this fold.
+        round: what must be replicated first.
+        absent: leaders that lack their rows.
+        failed: partitions to leave out from now on.
+        leaving: brokers that leave the ISR with these commands, and why.
+    """
+
+    next: Phase
+    append: Append
+    commands: tuple[bytes, ...] = ()
+    result: CommandResult | None = None
+    refused: Mapping[PartitionKey, ReplogError] = field(default_factory=dict)
+    error: ReplogError | None = None
+    round: ReplicationRound | None = None
+    absent: frozenset[BrokerId] = frozenset()
+    failed: Mapping[PartitionKey, ReplogError] = field(default_factory=dict)
+    leaving: Mapping[BrokerId, str] = field(default_factory=dict)
+
+
+class AppendJudge:
+    """Judges one append, as often as the fold changes.
+
+    Args:
+        ledger_id: the topic ledger.
+        request: the append and how to treat it.
+        authorizer: of the append's principal.
+        clock: the append's time, and the time from which on a replica lags.
+
+    Attributes:
+        known: copies made, replicas that leave and objects lost, beyond the fold.
+        failed: partitions that are left out, with their errors.
+        has_elected: whether the roots of leaders without their rows were looked at; it is done once.
+    """
+
+    def __init__(self, ledger_id: LedgerId, request: AppendRequest, authorizer: Authorizer, clock: Clock) -> None:
+        self._ledger_id = ledger_id
+        self._request = request
+        self._authorizer = authorizer
+        self._clock = clock
+        self.known = Replication({key: set(brokers) for key, brokers in request.copied.items()})
+        self.failed: dict[PartitionKey, ReplogError] = {}
+        self.has_elected = False
+
+    def judge(self, state: TopicLedgerState) -> Verdict:
+        """Judge the append on a fold. Called under the ledger's lock."""
+        refused = dict(self.failed)
+        try:
+            return self._judge(state, refused)
+        except ReplogError as error:
+            return Verdict(Phase.DONE, self._request.append, refused=refused, error=error)
+
+    def judge_settling(self, state: TopicLedgerState, appended: Append) -> Verdict:
+        """Judge what an append that is in the log still waits for: copies of the entries up to it.
+
+        Args:
+            state: the fold.
+            appended: what was decided.
+        """
+        try:
+            self.check_not_cut(state, appended)
+            nothing = replace(appended, objects=())
+            this = plan_round(state, self._ledger_id, nothing, self.known, self._clock.monotonic_ms())
+            if this.missing:
+                return Verdict(Phase.REPLICATING, appended, round=this)
+            self.failures(state, this, this.errors(), is_decided=True)
+        except ReplogError as error:
+            return Verdict(Phase.DONE, appended, error=error)
+        commands, leaving = self._side_commands(state)
+        return Verdict(Phase.SETTLING, appended, commands, leaving=leaving)
+
+    def check_not_cut(self, state: TopicLedgerState, appended: Append) -> None:
+        """Check that the fold still knows a decided append, which a newer leader may have cut off.
+
+        Raises:
+            RetriableError: NOT_LEADER_OR_FOLLOWER.
+        """
+        if appended.objects and state.judge(appended).outcome is Outcome.APPLIED:
+            raise RetriableError(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER,
+                "the append was decided, and a newer leader cut it off before its followers had it. Nothing of it "
+                "is in the log, and no reader has seen it: repeat the batch.",
+                ledger=self._ledger_id,
+            )
+
+    def failures(
+        self,
+        state: TopicLedgerState,
+        this: ReplicationRound,
+        errors: Mapping[PartitionKey, ErrorCode],
+        *,
+        is_decided: bool = False,
+    ) -> dict[PartitionKey, ReplogError]:
+        """Return the partitions to leave out, with their errors, where leaving them out helps.
+
+        Raises:
+            RetriableError: NOT_ENOUGH_REPLICAS, REQUEST_TIMED_OUT: nothing was decided;
+                NOT_ENOUGH_REPLICAS_AFTER_APPEND: the rows are in the log.
+        """
+        if not errors:
+            return {}
+        own = row_counts(self._request.append).keys()
+        refusals = {
+            key: self._refusal(state, this, key, code, len(errors), is_own=key in own, is_decided=is_decided)
+            for key, code in errors.items()
+        }
+        # A partition of another append above the stable index holds back this one as a whole.
+        if is_decided or self._request.is_atomic or not own >= errors.keys():
+            raise refusals[min(errors)]
+        return refusals
+
+    def _judge(self, state: TopicLedgerState, refused: dict[PartitionKey, ReplogError]) -> Verdict:
+        request = self._request
+        append = request.append
+        partitions = row_counts(append)
+        append = self._leave_out(append, refused, self._authorizer.refused_partitions(state, append, partitions))
+        unwritable = find_unwritable(state, row_counts(append), internal_topics_allowed=request.internal_topics_allowed)
+        append = self._leave_out(append, refused, unwritable)
+        judgement = state.judge(append)
+        if judgement.outcome is not Outcome.APPLIED:
+            result = CommandResult(judgement.outcome, judgement.ranges, judgement.detail)
+            return Verdict(Phase.SETTLING, append, result=result, refused=refused)
+        if request.required_acks == -1:
+            append = self._leave_out(append, refused, find_under_min_isr(state, row_counts(append)))
+        else:
+            append = self._confirmed(state, append, refused)
+            absent = self._leaders_without(state, append)
+            if absent:
+                return Verdict(Phase.ELECTING, append, refused=refused, absent=absent)
+        is_waiting = delayed_produce_required(request.required_acks, len(partitions), len(refused))
+        if is_waiting and not is_replicated(state, append, self.known):
+            this = plan_round(state, self._ledger_id, append, self.known, self._clock.monotonic_ms())
+            if this.missing:
+                return Verdict(Phase.REPLICATING, append, refused=refused, round=this)
+            failed = self.failures(state, this, this.errors())
+            if failed:
+                return Verdict(Phase.JUDGING, append, refused=refused, failed=failed)
+        if not append.objects:
+            return Verdict(Phase.SETTLING, append, result=CommandResult(Outcome.APPLIED), refused=refused)
+        return self._proposal(state, append, refused)
+
+    def _proposal(self, state: TopicLedgerState, append: Append, refused: dict[PartitionKey, ReplogError]) -> Verdict:
+        known = self.known
+        objects = append.objects
+        if known.copied:
+            objects = tuple(replace(item, holders=known.holders(item.id, item.holders)) for item in objects)
+        decided = replace(append, objects=objects, append_time_ms=self._clock.now_ms())
+        commands, leaving = self._side_commands(state)
+        return Verdict(Phase.SETTLING, append, (*commands, encode_command(decided)), refused=refused, leaving=leaving)
+
+    def _leave_out(
+        self, append: Append, refused: dict[PartitionKey, ReplogError], errors: Mapping[PartitionKey, ReplogError]
+    ) -> Append:
+        """Add errors to those refused so far; return the append without the refused partitions.
+
+        Raises:
+            ReplogError: the first of the errors, where the append is atomic or nothing is left of it.
+        """
+        if errors and self._request.is_atomic:
+            raise errors[min(errors)]
+        refused.update(errors)
+        if not refused:
+            return append
+        left = without_partitions(append, refused)
+        if not left.objects:
+            raise refused[min(refused)]
+        return left
+
+    def _side_commands(self, state: TopicLedgerState) -> tuple[tuple[bytes, ...], dict[BrokerId, str]]:
+        """Return what must be folded before the append: who leaves the ISR, who got which older object."""
+        known = self.known
+        if not known.departed and not known.copied:
+            return (), {}
+        with known.lock:  # copies that are under way may still add to it
+            departed = dict(known.departed)
+        shrinks = leave_isr(state, departed, self._clock.now_ms())
+        commands: list[IsrChange | HoldersAdd] = [*shrinks]
+        for missing in state.under_replicated(include_out_of_sync=True):
+            brokers = known.holders(missing.object.id, frozenset()).intersection(missing.missing)
+            if brokers:
+                place = (missing.entry_index, missing.command_no, missing.object_no)
+                commands.append(HoldersAdd(*place, tuple(sorted(brokers))))
+        leaving = {each.broker_id: departed[each.broker_id] for each in shrinks}
+        return tuple(encode_command(command) for command in commands), leaving
+
+    def _confirmed(self, state: TopicLedgerState, append: Append, refused: dict[PartitionKey, ReplogError]) -> Append:
+        """acks 0 and 1: return what some in-sync replica of each partition holds; acks=0 drops the rest.
+
+        Raises:
+            RetriableError: NOT_ENOUGH_REPLICAS: see ``_leave_out``.
+        """
+        lost: dict[PartitionKey, int] = {}
+        confirmed = []
+        for item in append.objects:
+            is_confirmed = True
+            for section in item.sections:
+                if item.holders.isdisjoint(state.topics[section.topic_id].partitions[section.partition].isr):
+                    key = (section.topic_id, section.partition)
+                    lost[key] = lost.get(key, 0) + section.row_count
+                    is_confirmed = False
+            if is_confirmed:
+                confirmed.append(item)
+        if not lost:
+            return append
+        if self._request.required_acks:
+            errors = {
+                key: RetriableError(
+                    ErrorCode.NOT_ENOUGH_REPLICAS,
+                    f"no in-sync replica holds {row_count} of the rows. Nothing was decided. Repeat the batch.",
+                    ledger=self._ledger_id,
+                    topic=state.topics[key[0]].name,
+                    partition=key[1],
+                )
+                for key, row_count in lost.items()
+            }
+            return self._leave_out(append, refused, errors)
+        kept = {item.id for item in confirmed}
+        dropped = sum(each.row_count for item in append.objects if item.id not in kept for each in item.sections)
+        _log.warning(
+            "[%s] %d rows of batch %d of %s are on no in-sync replica and are dropped, as acks=0 allows.",
+            ErrorCode.REPLOG_ACKS0_DROPPED.name,
+            dropped,
+            append.identity.sequence,
+            append.identity.producer_id,
+        )
+        return replace(append, objects=tuple(confirmed))
+
+    def _leaders_without(self, state: TopicLedgerState, append: Append) -> frozenset[BrokerId]:
+        """acks 0 and 1: return the leaders that lack their rows, since the writer could not reach them."""
+        if self.has_elected:
+            return frozenset()
+        return frozenset(
+            leader
+            for item in append.objects
+            for section in item.sections
+            for leader in (state.topics[section.topic_id].partitions[section.partition].leader,)
+            if leader not in item.holders
+        )
+
+    def _refusal(
+        self,
+        state: TopicLedgerState,
+        this: ReplicationRound,
+        key: PartitionKey,
+        code: ErrorCode,
+        refused_count: int,
+        *,
+        is_own: bool,
+        is_decided: bool,
+    ) -> ReplogError:
+        topic_id, partition = key
+        tail = this.partitions[key]
+        name = state.topics[topic_id].name if topic_id in state.topics else topic_id
+        departed = "; ".join(f"broker {broker}: {why}" for broker, why in sorted(self.known.departed.items()))
+        if code is ErrorCode.REQUEST_TIMED_OUT:
+            what = f"the replicas of {name}-{partition} did not take their copies in {self._request.timeout_ms} ms"
+            remedy = "Raise request.timeout.ms, or find out why the roots are slow."
+        else:
+            what = f"fewer replicas of {name}-{partition} are in sync than min.insync.replicas requires"
+            remedy = "Bring a root back, or lower min.insync.replicas."
+            code = ErrorCode.NOT_ENOUGH_REPLICAS  # copies may exist, but nothing is decided
+        if not is_own:
+            what += f"; its rows come before these in ledger {self._ledger_id}, so they hold back the whole ledger"
+        if is_decided:
+            code = ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+            remedy = f"The rows are in the log; repeat the batch to have them acknowledged. {remedy}"
+        else:
+            remedy = f"Nothing was decided. {remedy}"
+        return RetriableError(
+            code,
+            f"{what}. {remedy}",
+            topic=name,
+            partition=partition,
+            partitions_refused=refused_count,
+            log_ends=" ".join(f"{broker}:{tail.replica_end_offset(broker)}" for broker in tail.replicas),
+            away=departed or "none seen by this commit",
+        )
