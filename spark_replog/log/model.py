@@ -84,7 +84,7 @@ class Append:
     principal: str
     client_id: str
     append_time_ms: int
-    """Proposer's clock; the fold takes max(previous, this)."""
+    """Proposer's clock; see `fold.topic_state.AppendTime`."""
     objects: tuple[DataObject, ...]
     """In task order, then drain order: offsets are given by prefix sums over it."""
 

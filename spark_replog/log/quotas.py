@@ -219,7 +219,7 @@ def rate_key(scope: QuotaScope, user: str, client_id: str) -> RateKey:
 class ProduceRates:
     """Byte rates of a ledger's appends. Part of the fold; holds the clients of the last eleven seconds only.
 
-    Times are the entries' own (`append_time_ms`, which never falls), no process's clock.
+    Times are those of the entries (`append_time_ms`), never of one process; a fold starts again where they go back.
     """
 
     def __init__(self) -> None:

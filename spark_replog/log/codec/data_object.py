@@ -7,6 +7,7 @@ message. Format: `docs/format.md`, chapter "Data object".
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -14,7 +15,7 @@ import crc32c as crc32c_module
 import numpy as np
 import pyarrow as pa
 
-from spark_replog.errors import CorruptDataError, ErrorCode, InvalidConfigError
+from spark_replog.errors import CorruptDataError, ErrorCode, InvalidConfigError, RetriableError
 from spark_replog.log.model import Section
 
 DATA_OBJECT_FORMAT_VERSION = 1
@@ -23,6 +24,8 @@ BATCH_SIZE_BYTES_TARGET = 4 * 1024 * 1024
 SECTION_SIZE_BYTES_MAX = 8 * 1024 * 1024
 """Rows of one partition above this become several sections: a section is what a reader fetches and checks
 as a whole. Before compression; a single batch may be larger when one record is."""
+BUFFER_BYTES_MAX = 2**31
+"""What 32-bit offsets reach: no column of a section has more bytes."""
 COMPRESSION_TYPES = ("none", "lz4", "zstd")
 ZSTD_LEVEL = 1
 """Level 1 beats level 3 in speed and size on JSON-like rows."""
@@ -205,15 +208,13 @@ def decode_section(buffer: Buffer, crc32c: int, row_count: int, has_headers: boo
         has_headers: whether its object has a headers column.
 
     Raises:
-        CorruptDataError: CORRUPT_MESSAGE: wrong checksum, or bytes that are no section of this shape.
+        CorruptDataError: CORRUPT_MESSAGE: wrong checksum, or bytes that are not a section of this shape.
+        RetriableError: KAFKA_STORAGE_ERROR: this process has too little memory for the rows, which proves nothing
+            about the bytes.
     """
     found = crc32c_module.crc32c(buffer)
     if found != crc32c:
-        raise CorruptDataError(
-            ErrorCode.CORRUPT_MESSAGE,
-            f"section checksum is {found:08x}, the ledger says {crc32c:08x}. Run `replog store verify --deep` to see "
-            "which copies are bad.",
-        )
+        raise _damaged(f"its checksum is {found:08x}, the ledger has {crc32c:08x}")
     return _read_batches(buffer, row_count, data_schema(has_headers))
 
 
@@ -222,19 +223,61 @@ def _read_batches(buffer: Buffer, row_count: int, schema: pa.Schema) -> Iterator
     size_bytes, rows = memoryview(buffer).nbytes, 0
     while source.tell() < size_bytes:
         try:
-            batch = pa.ipc.read_record_batch(pa.ipc.read_message(source), schema)
-        except (pa.ArrowInvalid, OSError, EOFError) as error:
-            raise CorruptDataError(
-                ErrorCode.CORRUPT_MESSAGE,
-                f"section is no Arrow data: {error}. Run `replog store verify --deep` to see which copies are bad.",
+            message = pa.ipc.read_message(source)
+            if _largest_claim(message) > max(BUFFER_BYTES_MAX, 8 * (row_count + 1)):
+                raise _damaged("a compressed buffer claims more bytes than a column of its rows can have")
+            batch = pa.ipc.read_record_batch(message, schema)
+            # The checksum proves that the bytes are the writer's, not that Arrow may follow their offsets.
+            batch.validate(full=True)
+        except MemoryError as error:
+            raise RetriableError(
+                ErrorCode.KAFKA_STORAGE_ERROR,
+                f"a section of {size_bytes} bytes cannot be decoded in the memory of this process: {error}. Give the"
+                " process more memory, or read with fewer tasks at once.",
             ) from error
+        except (pa.ArrowException, OSError, EOFError, ValueError, LookupError, struct.error) as error:
+            raise _damaged(f"Arrow cannot read it: {error}") from error
         rows += batch.num_rows
+        if rows > row_count:
+            break
         yield batch
     if rows != row_count:
-        raise CorruptDataError(
-            ErrorCode.CORRUPT_MESSAGE,
-            f"section has {rows} rows, the ledger says {row_count}. Run `replog store verify --deep`.",
-        )
+        raise _damaged(f"it has {rows} rows or more, the ledger has {row_count}")
+
+
+def _largest_claim(message: pa.Message) -> int:
+    """Return the largest size that a compressed buffer claims to have, before Arrow allocates it; 0 without any.
+
+    Source: Arrow's ``Message.fbs``: the buffers are field 2 of the RecordBatch, which is field 2 of the Message, and
+    each compressed one begins with its size, -1 where it is not compressed after all.
+    """
+    data, body = memoryview(message.metadata), memoryview(message.body)
+
+    def field(table: int, number: int) -> int:
+        """Return the position of a table's field, 0 where it is absent."""
+        vtable: int = table - struct.unpack_from("<i", data, table)[0]
+        size, at = struct.unpack_from("<H", data, vtable)[0], 4 + 2 * number
+        offset: int = struct.unpack_from("<H", data, vtable + at)[0] if at < size else 0
+        return table + offset if offset else 0
+
+    def follow(position: int) -> int:
+        return position + int(struct.unpack_from("<I", data, position)[0])
+
+    header = field(follow(0), 2)
+    batch = follow(header) if header else 0
+    if message.type != "record batch" or not batch or not field(batch, 3):
+        return 0
+    at = follow(field(batch, 2))
+    (count,) = struct.unpack_from("<I", data, at)
+    buffers = struct.iter_unpack("<qq", data[at + 4 : at + 4 + 16 * count])
+    return max((struct.unpack_from("<q", body, start)[0] for start, size in buffers if size >= 8), default=0)
+
+
+def _damaged(what: str) -> CorruptDataError:
+    return CorruptDataError(
+        ErrorCode.CORRUPT_MESSAGE,
+        f"section is damaged: {what}. Run `replog store verify --deep` to see which copies are bad.",
+    )
 
 
 def resize_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

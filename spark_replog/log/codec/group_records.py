@@ -8,7 +8,6 @@ version 100: Kafka keeps members that are just joining in a broker's memory, and
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple
@@ -320,14 +319,4 @@ def _unknown(what: str, version: int) -> UnsupportedFormatError:
         ErrorCode.UNSUPPORTED_VERSION,
         f"{what} version {version} of __consumer_offsets is unknown to this release. Upgrade spark-replog wherever"
         " this group is used.",
-    )
-
-
-def describe_records(records: Sequence[Record]) -> str:
-    """Return what the records change, for log lines."""
-    return ", ".join(
-        f"{each.topic}-{each.partition}={each.value.offset if each.value else 'deleted'}"
-        if isinstance(each, OffsetRecord)
-        else f"members={len(each.value.members) if each.value else 'deleted'}"
-        for each in records
     )

@@ -252,11 +252,6 @@ class ProducerState:
     last_generation: int = 0
     txn_digests: dict[int, bytes] = field(default_factory=dict)
 
-    def copy(self) -> ProducerState:
-        """Return an independent state."""
-        containers = {"past_runs": set(self.past_runs), "last_sequences": dict(self.last_sequences)}
-        return replace(self, **containers, txn_digests=dict(self.txn_digests))  # type: ignore[arg-type]
-
 
 def _digest(counts: RowCounts) -> bytes:
     """Return what tells other rows under the same txnVersion, by topic.
@@ -351,37 +346,39 @@ class ProducerTable:
         return Outcome.CHECKPOINT_RESET, detail
 
     def record(self, append: Append, ranges: OffsetRanges) -> Callable[[], None]:
-        """Remember an applied append; return what forgets it again, newest first."""
+        """Remember an applied append; return what forgets it again, newest first. Both cost O(1)."""
         if isinstance(append, SequencedAppend):
             return self.sequenced.record(append, ranges)
         identity = append.identity
         key = (identity.kind, identity.producer_id)
         known = self._producers.get(key)
-        before = None if known is None else known.copy()
         if known is None:
             known = self._producers[key] = ProducerState(identity.incarnation, identity.run_id)
-        keeps_runs = identity.kind in (IdentityKind.STREAM, IdentityKind.TRANSACTIONAL)
-        if keeps_runs and identity.run_id != known.run_id:
-            known.past_runs.add(known.run_id)
-            known.run_id = identity.run_id
-            known.epoch += 1
-        known.incarnation = identity.incarnation
-        if identity.kind is IdentityKind.TXN_BATCH:
-            known.last_sequences.clear()
-            counts = {where: end - base for where, (base, end) in ranges.items()}
-            known.txn_digests[identity.sequence] = _digest(counts)
-            if len(known.txn_digests) > TXN_VERSIONS_KEPT:
-                del known.txn_digests[next(iter(known.txn_digests))]
-        known.last_sequences[identity.incarnation] = identity.sequence
-        known.last_ranges = ranges
-        known.last_generation = max((o.id.generation for o in append.objects), default=known.last_generation)
-        return lambda: self._put(key, before)
+            _remember(known, append, ranges)
+            return lambda: self._forget(key)
+        before = replace(known)  # shares the containers: what the append changes in them is put back one by one
+        last_sequence = known.last_sequences.get(identity.incarnation)
+        dropped = _remember(known, append, ranges)
+        is_new_run = known.run_id != before.run_id
 
-    def _put(self, key: tuple[IdentityKind, str], known: ProducerState | None) -> None:
-        if known is None:
-            self._producers.pop(key, None)
-        else:
-            self._producers[key] = known
+        def undo() -> None:
+            if is_new_run:
+                before.past_runs.discard(before.run_id)
+            if last_sequence is None:
+                before.last_sequences.pop(identity.incarnation, None)
+            else:
+                before.last_sequences[identity.incarnation] = last_sequence
+            if identity.kind is IdentityKind.TXN_BATCH:
+                before.txn_digests.pop(identity.sequence, None)
+                digests = {**dropped, **before.txn_digests}
+                before.txn_digests.clear()
+                before.txn_digests.update(digests)
+            self._producers[key] = before
+
+        return undo
+
+    def _forget(self, key: tuple[IdentityKind, str]) -> None:
+        self._producers.pop(key, None)
 
     def forget_one_shots(self, floor: int) -> None:
         """Drop one-shot producers whose objects lie below the GC floor: the floor refuses their retries."""
@@ -393,6 +390,28 @@ class ProducerTable:
         ]
         for key in gone:
             del self._producers[key]
+
+
+def _remember(known: ProducerState, append: Append, ranges: OffsetRanges) -> dict[int, bytes]:
+    """Note an applied append in O(1); return the digest that it pushed out."""
+    identity = append.identity
+    dropped: dict[int, bytes] = {}
+    keeps_runs = identity.kind in (IdentityKind.STREAM, IdentityKind.TRANSACTIONAL)
+    if keeps_runs and identity.run_id != known.run_id:
+        known.past_runs.add(known.run_id)
+        known.run_id = identity.run_id
+        known.epoch += 1
+    known.incarnation = identity.incarnation
+    if identity.kind is IdentityKind.TXN_BATCH:
+        known.last_sequences = {}
+        known.txn_digests[identity.sequence] = _digest({where: end - base for where, (base, end) in ranges.items()})
+        if len(known.txn_digests) > TXN_VERSIONS_KEPT:
+            oldest = next(iter(known.txn_digests))
+            dropped = {oldest: known.txn_digests.pop(oldest)}
+    known.last_sequences[identity.incarnation] = identity.sequence
+    known.last_ranges = ranges
+    known.last_generation = max((o.id.generation for o in append.objects), default=known.last_generation)
+    return dropped
 
 
 def _difference(known: ProducerState, append: Append) -> str:

@@ -42,6 +42,41 @@ from spark_replog.log.model import (
 )
 from spark_replog.log.quotas import ProduceRates
 
+CLOCK_SKEW_MAX_MS = 60_000
+"""Clocks of proposers that differ by less never move the time of appends back."""
+APPENDS_BEHIND = 3
+"""So many appends in a row, each further behind than that, show that the time before them was wrong."""
+
+
+class AppendTime:
+    """The time of a ledger's appends, from the clocks of their proposers (ADR 18).
+
+    It never falls while clocks agree within `CLOCK_SKEW_MAX_MS`. A proposer whose clock is ahead moves it ahead;
+    after `APPENDS_BEHIND` appends of others it is theirs again.
+
+    Attributes:
+        now_ms: of the last append; 0 before the first.
+    """
+
+    __slots__ = ("_behind_ms", "now_ms")
+
+    def __init__(self) -> None:
+        self.now_ms = 0
+        self._behind_ms: tuple[int, ...] = ()
+
+    def observe(self, clock_ms: int) -> bool:
+        """Take the clock of the next applied append; return whether the time went back."""
+        if clock_ms >= self.now_ms - CLOCK_SKEW_MAX_MS:
+            self.now_ms = max(self.now_ms, clock_ms)
+            self._behind_ms = ()
+            return False
+        self._behind_ms = (*self._behind_ms, clock_ms)
+        if len(self._behind_ms) < APPENDS_BEHIND:
+            return False
+        self.now_ms = max(self._behind_ms)
+        self._behind_ms = ()
+        return True
+
 
 class TopicLedgerState(EntryFold):
     """State of one topic ledger.
@@ -53,7 +88,6 @@ class TopicLedgerState(EntryFold):
         generation: data folder for new objects.
         gc_floor: objects of lower generations are refused.
         generation_began_ms: per generation not below the floor: the append time when it began.
-        append_time_ms: of the last append; never falls.
         produce_rates: bytes per second of each client, by the appends' times.
         last_shrink_ms: broker -> time of the last change that took it out of an ISR.
     """
@@ -66,7 +100,7 @@ class TopicLedgerState(EntryFold):
         self.generation = 0
         self.gc_floor = 0
         self.generation_began_ms: dict[int, int] = {}
-        self.append_time_ms = 0
+        self._append_time = AppendTime()
         self.produce_rates = ProduceRates()
         self.producers = ProducerTable()
         self.groups = GroupTable()
@@ -93,6 +127,11 @@ class TopicLedgerState(EntryFold):
         }
 
     # ------------------------------------------------------------------------------------ questions
+
+    @property
+    def append_time_ms(self) -> int:
+        """Return the time of the last append."""
+        return self._append_time.now_ms
 
     @property
     def stable_index(self) -> int:
@@ -206,7 +245,10 @@ class TopicLedgerState(EntryFold):
         judgement = self.judge(append)
         if judgement.outcome is not Outcome.APPLIED:
             return CommandResult(judgement.outcome, judgement.ranges, judgement.detail)
-        self.append_time_ms = max(self.append_time_ms, append.append_time_ms)
+        if self._append_time.observe(append.append_time_ms):
+            self.produce_rates = ProduceRates()
+            for generation, began_ms in self.generation_began_ms.items():
+                self.generation_began_ms[generation] = min(began_ms, self.append_time_ms)
         if not self.generation_began_ms:
             self.generation_began_ms[self.generation] = self.append_time_ms
         self._objects.begin_append(index, number, len(append.objects))

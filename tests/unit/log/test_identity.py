@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 
-from spark_replog.log.codec.commands import GenerationAdvance, IdentityKind, ResetPolicy, TopicClose
-from spark_replog.log.fold.producer_state import TXN_VERSIONS_KEPT
+from spark_replog.log.codec.commands import (
+    Append,
+    GenerationAdvance,
+    IdentityKind,
+    ProducerIdentity,
+    ResetPolicy,
+    TopicClose,
+)
+from spark_replog.log.fold.producer_state import TXN_VERSIONS_KEPT, ProducerTable
 from spark_replog.log.fold.topic_state import Outcome
 
 TXN = IdentityKind.TRANSACTIONAL
@@ -192,3 +201,45 @@ def test_judging_changes_nothing(kit):
     )
     assert log.one(new).base_offsets == judged.ranges
     assert log.state.judge(new).outcome is Outcome.DUPLICATE
+
+
+def test_ten_thousand_restarts_cost_the_fold_a_constant_each():
+    """Counted in bytes copied: a fold that copied the runs before at every append would allocate 10^8 of them."""
+    table = ProducerTable()
+
+    def allocated(first, last):
+        tracemalloc.start()
+        for restart in range(first, last):
+            who = ProducerIdentity("q", "q", restart, f"run-{restart}", IdentityKind.STREAM)
+            table.record(Append(who, "", "", 0, ()), {})()  # applied and cut again: what it kept is what it copied
+            table.record(Append(who, "", "", 0, ()), {})
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return peak
+
+    allocated(0, 9_000)
+    assert allocated(9_000, 9_010) < 100_000
+    assert len(table.get(ProducerIdentity("q", "q", 0, "", IdentityKind.STREAM)).past_runs) == 9_009
+
+
+@pytest.mark.parametrize("kind", list(IdentityKind))
+def test_an_append_that_is_cut_leaves_its_producer_as_it_was(kind):
+    def append(sequence, run, incarnation):
+        return Append(ProducerIdentity("p", incarnation, sequence, run, kind), "", "", 0, ())
+
+    kept, cut = ProducerTable(), ProducerTable()
+    ranges = {("ab" * 16, 0): (0, 5)}
+    for table in (kept, cut):
+        for sequence in range(1_000):
+            table.record(append(sequence, "r0", "i0"), ranges)
+    undo = [
+        cut.record(append(1_000, "r0", "i0"), {}),
+        cut.record(append(1_001, "r1", "i0"), {}),
+        cut.record(append(1_002 if kind is IdentityKind.TXN_BATCH else 7, "r2", "i1"), {}),
+        cut.record(append(1_003, "r3", "i0"), {}),
+    ]
+    for each in reversed(undo):
+        each()
+    who = append(0, "", "").identity
+    assert cut.get(who) == kept.get(who)
+    assert list(cut.get(who).txn_digests) == list(kept.get(who).txn_digests), "the oldest is pushed out first"

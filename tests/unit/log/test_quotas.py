@@ -204,3 +204,75 @@ def test_only_clients_of_the_last_eleven_seconds_are_kept():
     for number in range(1000):
         rates.record(f"User:{number}", f"c{number}", 1, number * 1000)
     assert len(rates) == 3 * 11
+
+
+DAY_MS = 86_400_000
+
+
+class Clocked:
+    """A ledger whose appends come from proposers with clocks of their own."""
+
+    def __init__(self, log_append_time=False):
+        self.state = TopicLedgerState(LEDGER)
+        config = (("message.timestamp.type", "LogAppendTime"),) if log_append_time else ()
+        self.state.apply(0, encode_entry([encode_command(TopicInit(TOPIC, "t", ((0,),), config))]))
+
+    def append(self, clock_ms, size_bytes=1000):
+        index = self.state.applied_index + 1
+        (result,) = self.state.apply(index, encode_entry([encode_command(append_of(index, size_bytes, clock_ms))]))
+        assert result.outcome is Outcome.APPLIED
+        return self.state.append_time_ms
+
+    def rate(self):
+        return self.state.produce_rates.measure(rate_key(QuotaScope.USER, "User:a", ""), self.state.append_time_ms)[0]
+
+
+def test_clocks_that_differ_a_little_never_move_time_back():
+    log = Clocked()
+    assert [log.append(each) for each in (100_000, 40_000, 99_999, 40_001, 130_000, 70_000)] == [
+        100_000, 100_000, 100_000, 100_000, 130_000, 130_000
+    ]  # fmt: skip
+
+
+def test_one_clock_a_day_ahead_is_outvoted_by_the_next_three_appends():
+    log = Clocked(log_append_time=True)
+    now_ms = 50 * DAY_MS
+    log.append(now_ms)
+    assert log.append(now_ms + DAY_MS) == now_ms + DAY_MS
+    assert [log.append(now_ms + 100 * n) - now_ms for n in (1, 2, 3, 4)] == [DAY_MS, DAY_MS, 300, 400]
+    times = [each.append_time_ms - now_ms for each in log.state.sections(TOPIC, 0, 0, 6)]
+    assert times == [0, DAY_MS, DAY_MS, DAY_MS, 300, 400]
+    assert log.state.offset_for_time(TOPIC, 0, now_ms + 400) == 1, "a time is found although times went back"
+
+
+def test_a_quota_recovers_with_the_clock():
+    log = Clocked()
+    now_ms = 50 * DAY_MS
+    log.append(now_ms + DAY_MS)
+    for second in range(60):
+        log.append(now_ms + 1000 * second, size_bytes=500)
+    assert 400 <= log.rate() <= 600, "500 bytes a second, not all of them in one second of tomorrow"
+
+
+def test_one_clock_that_is_slow_never_moves_time_back_beside_a_sound_one():
+    log = Clocked()
+    now_ms = 50 * DAY_MS
+    times = []
+    for second in range(20):
+        times.append(log.append(now_ms + 1000 * second))
+        times += [log.append(now_ms - DAY_MS), log.append(now_ms - DAY_MS)]
+    assert times == sorted(times) and times[-1] == now_ms + 19_000
+
+
+def test_a_ledger_whose_only_writer_is_slow_follows_its_clock():
+    log = Clocked()
+    log.append(50 * DAY_MS)
+    assert [log.append(40 * DAY_MS + n) for n in range(4)] == [50 * DAY_MS] * 2 + [40 * DAY_MS + 2, 40 * DAY_MS + 3]
+
+
+def test_a_generation_that_began_tomorrow_is_dated_back_with_the_clock():
+    log = Clocked()
+    log.append(2 * DAY_MS)
+    for _ in range(3):
+        log.append(DAY_MS)
+    assert log.state.generation_began_ms == {0: DAY_MS}

@@ -1,0 +1,85 @@
+"""Sections whose bytes were crafted, with the checksum that fits them: an error, never the end of the process."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import crc32c
+import pytest
+
+from spark_replog.errors import CorruptDataError, ErrorCode
+from spark_replog.log.codec.data_object import decode_section
+
+ROOT = Path(__file__).parents[3]
+GOLDEN = ROOT / "tests/golden/v1"
+OBJECTS = json.loads((GOLDEN / "expected.json").read_text())["objects"]
+
+MUTATE_AND_READ = """
+import resource
+import sys
+from pathlib import Path
+import crc32c
+from spark_replog.errors import CorruptDataError
+from spark_replog.log.codec.data_object import decode_section
+from spark_replog.read.rows import Run, read_columns, stored_columns
+
+path, start, size, rows, has_headers, step = sys.argv[1], *map(int, sys.argv[2:])
+resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
+part = Path(path).read_bytes()[start : start + size]
+read = refused = 0
+for at in range(0, len(part), step):
+    for mask in (0x01, 0x40, 0x80, 0xFF):
+        damaged = bytearray(part)
+        damaged[at] ^= mask
+        print(at, mask, file=sys.stderr)
+        try:
+            found = list(decode_section(bytes(damaged), crc32c.crc32c(damaged), rows, bool(has_headers)))
+            columns = [stored_columns(each, include_headers=True, append_time_ms=None) for each in found]
+            rows_read = read_columns(columns, Run("t", 0, 0), 0)
+            rows_read.set_column(5, "timestamp", rows_read.column("timestamp").cast("int64")).to_pylist()
+            read += 1
+        except CorruptDataError:
+            refused += 1
+print(read, refused)
+"""
+
+
+@pytest.mark.parametrize("name", sorted(OBJECTS))
+def test_every_mutated_byte_is_read_or_refused(name):
+    """In a process of its own: an offset that Arrow believes ends it with SIGSEGV."""
+    section = OBJECTS[name]["sections"][0]
+    shape = [section["start_byte"], section["size_bytes"], section["row_count"], int(OBJECTS[name]["has_headers"]), 1]
+    done = subprocess.run(
+        [sys.executable, "-c", MUTATE_AND_READ, str(GOLDEN / f"{name}.arrow"), *map(str, shape)],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, f"exit {done.returncode} at byte and mask {done.stderr.splitlines()[-1]}"
+    read, refused = map(int, done.stdout.split())
+    assert read + refused == 4 * section["size_bytes"]
+    assert refused > section["size_bytes"] // 4
+
+
+def section_of(name):
+    section = OBJECTS[name]["sections"][0]
+    start = section["start_byte"]
+    return bytearray((GOLDEN / f"{name}.arrow").read_bytes()[start : start + section["size_bytes"]]), section
+
+
+@pytest.mark.parametrize("name", ["data_lz4", "data_zstd"])
+@pytest.mark.parametrize("claimed_bytes", [2**32, 2**40, 2**62, -2, -(2**63)])
+def test_a_compressed_buffer_cannot_claim_more_than_its_bytes_can_hold(name, claimed_bytes):
+    data, section = section_of(name)
+    body = bytes(data)
+    found = 0
+    for at in range(0, len(data) - 8, 8):  # each compressed buffer begins with its length, aligned to 8 bytes
+        damaged = bytearray(body)
+        damaged[at : at + 8] = claimed_bytes.to_bytes(8, "little", signed=True)
+        try:
+            list(decode_section(bytes(damaged), crc32c.crc32c(damaged), section["row_count"], False))
+        except CorruptDataError as error:
+            assert error.code is ErrorCode.CORRUPT_MESSAGE
+            found += 1
+    assert found > 4
