@@ -1,7 +1,7 @@
 """Where records wait until a data object is worth a put.
 
-Source: Kafka ``RecordAccumulator``. A node is a set of roots that get the same object. Two kinds of
-owner differ in what makes a node ready, since on passive storage every put costs:
+Source: Kafka ``RecordAccumulator``. A node is a set of roots that get the same object. The two owners differ in what
+makes a node ready, since every put costs:
 
 * The plain ``Producer`` keeps Kafka's reasons: full batch, ``linger.ms``, exhausted memory, close, flush.
 * A write task fills its requests (``fills_requests``): a full batch alone makes nothing ready, so
@@ -13,7 +13,7 @@ from __future__ import annotations
 import random
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 
 import pyarrow as pa
 
@@ -22,7 +22,7 @@ from spark_replog.clock import SYSTEM_CLOCK, Clock
 from spark_replog.errors import ErrorCode, ReplogError
 from spark_replog.ids import TopicPartition
 from spark_replog.write.buffer_pool import BufferPool, PinnedBytes
-from spark_replog.write.partition_queue import Destination, Node, PartitionQueue, Readiness, ReadyCheck, Waits
+from spark_replog.write.partition_queue import Destination, Node, PartitionQueue, ReadyCheck
 from spark_replog.write.partitioner import StickyPartitioner
 from spark_replog.write.producer_batch import BatchState, Headers, ProducerBatch, RecordColumns
 from spark_replog.write.record_handle import BatchResult, RecordHandle
@@ -34,7 +34,7 @@ _NEVER_MS = 2**62
 class RecordAccumulator:
     """A queue of batches per partition.
 
-    Thread-safe by one lock. Nobody waits for memory while holding it.
+    Thread-safe by one lock, which is not held while memory is waited for.
 
     Invariants:
         Only the last batch of a queue is open to more records; no batch is empty.
@@ -44,13 +44,13 @@ class RecordAccumulator:
         pool: owns the memory.
         batch_size_bytes: ``batch.size``.
         max_request_size_bytes: ``max.request.size``: what one drain takes.
-        linger_ms: ``linger.ms``; None: batches wait for one of the other reasons.
+        linger_ms: ``linger.ms``; None: time alone makes nothing ready.
         fills_requests: a write task's rule of readiness, see above.
-        delivery_timeout_ms: when a batch that waits expires; None: never (ADR 0005).
+        delivery_timeout_ms: when a waiting batch expires; None: never (ADR 0005).
         retry_backoff_ms: pause before the second attempt of a batch.
         retry_backoff_max_ms: longest such pause.
-        wake_up: called, outside of the lock, when a sender that waits might have something to do.
-        on_failed: told how many records of a batch failed, before their handles are.
+        wake_up: called, outside of the lock, when a waiting sender might have something to do.
+        on_failed: gets the number of records of a failed batch, before their handles fail.
         clock: ages of batches.
         random_source: spreads retries.
         sequences: numbers the batches of an idempotent producer when they are drained.
@@ -76,7 +76,8 @@ class RecordAccumulator:
         self.pool = pool
         self._batch_size_bytes = min(batch_size_bytes, max_request_size_bytes)
         self._max_request_size_bytes = max_request_size_bytes
-        self._readiness = Readiness(linger_ms, max_request_size_bytes, fills_requests=fills_requests)
+        self._linger_ms = linger_ms
+        self._fills_requests = fills_requests
         self._delivery_timeout_ms = _NEVER_MS if delivery_timeout_ms is None else delivery_timeout_ms
         self._backoff = ExponentialBackoff(
             retry_backoff_ms, retry_backoff_max_ms, (random_source or random.Random()).random
@@ -94,7 +95,7 @@ class RecordAccumulator:
         self._is_closed = False
 
     def queue(self, topic_partition: TopicPartition) -> PartitionQueue:
-        """Return a partition's queue, the same object always: callers may keep it."""
+        """Return a partition's queue; always the same object, so callers may keep it."""
         found = self._queues.get(topic_partition)
         if found is None:
             with self._lock:
@@ -102,9 +103,17 @@ class RecordAccumulator:
         return found
 
     def assign(self, queue: PartitionQueue, destination: Destination) -> None:
-        """Say where a partition's objects go from now on. A change ends the pauses of its retries."""
+        """Set where a partition's objects go. A change ends the pauses of its retries."""
         with self._lock:
-            self._assign(queue, destination)
+            if destination == queue.destination:
+                return
+            if queue.destination is not None:
+                self._nodes[queue.destination].queues.remove(queue)
+                if not self._nodes[queue.destination].queues:
+                    del self._nodes[queue.destination]
+            self._nodes.setdefault(destination, Node()).queues.append(queue)
+            queue.destination = destination
+            queue.leader_epoch += 1
 
     def append_record(
         self,
@@ -117,7 +126,7 @@ class RecordAccumulator:
         max_block_ms: int,
         sticky: StickyPartitioner | None = None,
     ) -> RecordHandle:
-        """Add one record behind what the partition has. The fast path of ``Producer.send``.
+        """Append one record to its partition. The fast path of ``Producer.send``.
 
         The open batch is tried under the lock, and again with a buffer allocated outside of it.
 
@@ -127,9 +136,9 @@ class RecordAccumulator:
             value: bytes.
             headers: None where there are none.
             timestamp_ms: 0 or later.
-            size_bytes: what ``record_columns.record_size`` says of the record.
-            max_block_ms: how long to wait for memory at most.
-            sticky: of the topic.
+            size_bytes: ``producer_batch.record_size`` of the record.
+            max_block_ms: longest wait for memory.
+            sticky: of the topic, for a record without key.
 
         Raises:
             InvalidConfigError: MESSAGE_TOO_LARGE, larger than ``buffer.memory``.
@@ -175,19 +184,17 @@ class RecordAccumulator:
 
     def append(
         self,
-        topic_partition: TopicPartition,
-        destination: Destination,
+        queue: PartitionQueue,
         records: pa.RecordBatch,
         size_bytes: int,
         pinned: PinnedBytes,
         now_ms: int,
         record_size_max: int = 0,
     ) -> RecordHandle:
-        """Add a slice of N >= 1 records, in order, behind what the partition has; never waits.
+        """Append a slice of N >= 1 records in order; never waits.
 
         Args:
-            topic_partition: where to.
-            destination: where the partition's objects go, where ``assign`` did not say it yet.
+            queue: of the partition.
             records: the slice.
             size_bytes: its bytes; at most ``max.request.size`` unless it is one record.
             pinned: the reservation of the memory it is a slice of.
@@ -201,20 +208,18 @@ class RecordAccumulator:
             ReplogError: REPLOG_PRODUCER_CLOSED, the accumulator is closed.
         """
         assert records.num_rows == 1 or size_bytes <= self._max_request_size_bytes, "appenders cut slices to fit"
-        queue = self.queue(topic_partition)
         with self._lock:
             self._check_open()
-            if queue.destination is None:
-                self._assign(queue, destination)
             batch = queue.batches[-1] if queue.batches else None
             index = 0 if batch is None else batch.row_count
             is_new = batch is None or not batch.try_append(records, size_bytes, pinned)
             if batch is None or is_new:
                 queue.columns = None
                 index = 0
-                batch = ProducerBatch(topic_partition, self._batch_size_bytes, now_ms)
+                batch = ProducerBatch(queue.topic_partition, self._batch_size_bytes, now_ms)
                 batch.try_append(records, size_bytes, pinned)
-                self._enqueue(queue, batch)
+                queue.batches.append(batch)
+                self._incomplete[batch] = None
             batch.record_size_max = max(batch.record_size_max, record_size_max)
         if is_new:
             self._wake_up()
@@ -225,25 +230,45 @@ class RecordAccumulator:
 
         A partition makes its node ready when it is not muted, its first batch is not backing off,
         and there is one of five reasons: a full batch (or, where requests are filled,
-        ``max.request.size`` bytes in the node), ``linger.ms``, somebody waits for memory, close, or
-        a flush. Where requests are filled, memory pressure makes only the largest node ready, and
-        only once no request in flight would give memory back: few objects and no crumbs.
+        ``max.request.size`` bytes in the node), ``linger.ms``, exhausted memory, close, or
+        a flush. Where requests are filled, exhausted memory makes only the largest node ready, and
+        only once no request in flight would give memory back: few large objects instead of many small ones.
 
         Destinations come in the order of their last drains, the longest ago first, so that those that share
         roots take turns.
         """
         with self._lock:
-            waits = Waits()
-            found = self._readiness.ready_nodes(
-                self._nodes,
-                now_ms,
-                waits,
-                is_urgent=self._is_closed or self._flush_count > 0,
-                is_exhausted=self.pool.queued_count > 0,
-                in_flight_count=in_flight_count,
-            )
+            is_exhausted = self.pool.queued_count > 0
+            is_urgent = self._is_closed or self._flush_count > 0 or (is_exhausted and not self._fills_requests)
+            waits: list[int] = []
+            found = [name for name, node in self._nodes.items() if self._is_ready(node, now_ms, waits, is_urgent)]
+            if not found and is_exhausted and self._fills_requests and in_flight_count == 0:
+                sizes = {name: node.drainable_bytes(now_ms) for name, node in self._nodes.items()}
+                found = sorted((name for name, size in sizes.items() if size), key=lambda name: -sizes[name])[:1]
             found.sort(key=lambda destination: self._nodes[destination].drained_no)
-            return ReadyCheck(tuple(found), waits.least_ms)
+            return ReadyCheck(tuple(found), min(waits, default=None))
+
+    def _is_ready(self, node: Node, now_ms: int, waits: list[int], is_urgent: bool) -> bool:
+        """Return whether a node is worth an object; ``waits`` gets what its batches wait for."""
+        if self._fills_requests and not is_urgent:
+            is_urgent = node.drainable_bytes(now_ms) >= self._max_request_size_bytes
+        for queue in node.queues:
+            head = queue.head
+            if head is None:
+                continue
+            backoff_ms = head.backoff_left_ms(now_ms)
+            if backoff_ms:
+                waits.append(backoff_ms)
+                continue
+            is_full = not self._fills_requests and (len(queue.batches) > 1 or head.is_full)
+            if is_urgent or is_full:
+                return True
+            if self._linger_ms is not None:
+                waited_ms = max(0, now_ms - head.last_attempt_ms)
+                if waited_ms >= self._linger_ms:
+                    return True
+                waits.append(self._linger_ms - waited_ms)
+        return False
 
     def drain(self, destination: Destination, now_ms: int) -> list[ProducerBatch]:
         """Take the batches of one object and close them.
@@ -253,7 +278,7 @@ class RecordAccumulator:
         filled, one batch more is taken: an object below the limit only costs another put.
 
         Returns:
-            Batches, each partition's in order; empty where nothing may go.
+            Batches, each partition's in order; empty where no batch may go.
         """
         with self._lock:
             node = self._nodes.get(destination)
@@ -265,12 +290,17 @@ class RecordAccumulator:
             while node is not None and idle_count < len(node.queues):
                 node.drain_index %= len(node.queues)
                 queue = node.queues[node.drain_index]
-                batch = self._head(queue, now_ms)
-                if batch is None:
+                batch = queue.head
+                if (
+                    batch is None
+                    or batch.backoff_left_ms(now_ms)
+                    or (self._sequences is not None and not self._sequences.may_drain(batch))
+                ):
                     node.drain_index += 1
                     idle_count += 1
                     continue
-                if taken and not self._readiness.has_request_room(taken_bytes, batch.size_bytes):
+                room_bytes = self._max_request_size_bytes - taken_bytes
+                if taken and room_bytes < (1 if self._fills_requests else batch.size_bytes):
                     break
                 node.drain_index += 1
                 idle_count = 0
@@ -284,14 +314,15 @@ class RecordAccumulator:
             return taken
 
     def copy_wasteful(self) -> None:
-        """Copy waiting slices out of memory of which they are less than half: drains leave such behind."""
+        """Copy waiting slices out of memory of which they are less than half, as a drain may have left them."""
         with self._lock:
-            for batch in self._waiting():
-                if batch.is_wasteful:
-                    batch.copy_slices(self.pool)
+            for queue in self._queues.values():
+                for batch in queue.batches:
+                    if batch.is_wasteful:
+                        batch.copy_slices(self.pool)
 
     def mute(self, topic_partitions: Iterable[TopicPartition]) -> None:
-        """Neither find ready nor drain these partitions, so that nothing overtakes what is in flight."""
+        """Neither find ready nor drain these partitions, so that no batch overtakes one in flight."""
         with self._lock:
             for name in topic_partitions:
                 self._queues[name].is_muted = True
@@ -305,13 +336,14 @@ class RecordAccumulator:
     def reenqueue(self, batch: ProducerBatch, now_ms: int) -> None:
         """Put a drained batch back to the front of its queue for another attempt, after a pause."""
         with self._lock:
-            if batch.state is not BatchState.INCOMPLETE:
-                return
-            batch.put_back(now_ms, int(self._backoff.pause_ms(batch.attempts)))
-            self._queues[batch.topic_partition].insert(batch)
+            if batch.state is BatchState.INCOMPLETE:
+                batch.backoff_ms = int(self._backoff.pause_ms(batch.attempts))
+                batch.attempts += 1
+                batch.last_attempt_ms = now_ms
+                self._queues[batch.topic_partition].insert(batch)
 
     def expired_batches(self, now_ms: int) -> list[ProducerBatch]:
-        """Take the waiting batches whose ``delivery.timeout.ms`` is over, muted partitions' too."""
+        """Take the waiting batches whose ``delivery.timeout.ms`` is over, also those of muted partitions."""
         found: list[ProducerBatch] = []
         with self._lock:
             for queue in self._queues.values():
@@ -327,14 +359,14 @@ class RecordAccumulator:
         return max(0, wait_ms) if made and self._delivery_timeout_ms < _NEVER_MS else None
 
     def succeed(self, batch: ProducerBatch, base_offset: int, log_append_time_ms: int | None) -> bool:
-        """Acknowledge a drained batch and give its memory back; returns False where it had ended before."""
+        """Acknowledge a drained batch and release its memory; returns False if it had ended before."""
         if not self._end(batch, BatchState.SUCCEEDED):
             return False
         batch.result.succeed(base_offset, log_append_time_ms)
         return True
 
     def fail(self, batch: ProducerBatch, error: ReplogError) -> bool:
-        """Fail a drained batch and give its memory back; returns False where it had ended before."""
+        """Fail a drained batch and release its memory; returns False if it had ended before."""
         if not self._end(batch, BatchState.FAILED):
             return False
         self._on_failed(batch.row_count)
@@ -342,7 +374,7 @@ class RecordAccumulator:
         return True
 
     def begin_flush(self) -> list[BatchResult]:
-        """Make all that waits ready until ``end_flush``; returns what a flush waits for."""
+        """Make every waiting batch ready until ``end_flush``; returns what a flush waits for."""
         with self._lock:
             self._flush_count += 1
             results = [batch.result for batch in self._incomplete]
@@ -355,9 +387,9 @@ class RecordAccumulator:
             self._flush_count -= 1
 
     def flush(self, timeout_ms: int | None = None) -> bool:
-        """Send all that waits now and wait until each record is acknowledged, parked or failed.
+        """Send what waits now, and wait until each of its records is acknowledged, parked or failed.
 
-        Needs a sender on another thread. Returns False where the time ran out.
+        Needs a sender on another thread. Returns False if the time ran out.
         """
         deadline_ms = None if timeout_ms is None else self._clock.monotonic_ms() + timeout_ms
         results = self.begin_flush()
@@ -371,7 +403,7 @@ class RecordAccumulator:
             self.end_flush()
 
     def close(self) -> None:
-        """Refuse appends, also those that wait for memory, and make all that waits ready."""
+        """Refuse appends, also those that wait for memory, and make every waiting batch ready."""
         with self._lock:
             self._is_closed = True
             for queue in self._queues.values():
@@ -382,7 +414,7 @@ class RecordAccumulator:
     def abort_incomplete(self, error: ReplogError) -> None:
         """Fail every batch that has not ended, waiting or drained; called by the sender's owner.
 
-        Nothing can be appended behind it: an append that waits for memory finds it closed.
+        Nothing can be appended afterwards: an append that waits for memory finds it closed.
         """
         self.close()
         with self._lock:
@@ -392,12 +424,12 @@ class RecordAccumulator:
         self._abort(batches, error)
 
     def abandon(self, error: ReplogError) -> None:
-        """In a forked child: nobody here decides what waits, so nobody is to wait for it. Takes no lock."""
+        """In a forked child: fail what waits, since only the parent's sender decides it. Takes no lock."""
         for batch in list(self._incomplete):
             batch.result.abandon(error)
 
     def abort_undrained(self, error: ReplogError, *, numbered_too: bool = False) -> None:
-        """Fail every batch that waits; those on their way stay, and so do those that were before unless told."""
+        """Fail the waiting batches that were never drained, and with ``numbered_too`` those that wait for a retry."""
         batches: list[ProducerBatch] = []
         with self._lock:
             for queue in self._queues.values():
@@ -422,44 +454,19 @@ class RecordAccumulator:
     def _check_open(self) -> None:
         if self._is_closed:
             raise ReplogError(
-                ErrorCode.REPLOG_PRODUCER_CLOSED, "the producer was closed while a record was sent. Open a new one."
+                ErrorCode.REPLOG_PRODUCER_CLOSED, "The producer was closed while a record was sent. Open a new one."
             )
-
-    def _assign(self, queue: PartitionQueue, destination: Destination) -> None:
-        if destination == queue.destination:
-            return
-        if queue.destination is not None:
-            self._nodes[queue.destination].queues.remove(queue)
-            if not self._nodes[queue.destination].queues:
-                del self._nodes[queue.destination]
-        self._nodes.setdefault(destination, Node()).queues.append(queue)
-        queue.destination = destination
-        queue.leader_epoch += 1
 
     def _open_batch(self, queue: PartitionQueue, buffer: bytearray) -> RecordColumns:
         now_ms = self._clock.monotonic_ms()
         batch = ProducerBatch.of_records(queue.topic_partition, self._batch_size_bytes, now_ms, buffer, self.pool)
         if queue.batches:
             queue.batches[-1].is_closed = True
-        self._enqueue(queue, batch)
+        queue.batches.append(batch)
+        self._incomplete[batch] = None
         assert batch.columns is not None
         queue.columns = batch.columns
         return batch.columns
-
-    def _enqueue(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
-        queue.batches.append(batch)
-        self._incomplete[batch] = None
-
-    def _head(self, queue: PartitionQueue, now_ms: int) -> ProducerBatch | None:
-        """Return the batch of a partition that a drain may take now."""
-        if not queue.may_drain(now_ms):
-            return None
-        head = queue.batches[0]
-        return head if self._sequences is None or self._sequences.may_drain(head) else None
-
-    def _waiting(self) -> Iterator[ProducerBatch]:
-        for queue in self._queues.values():
-            yield from queue.batches
 
     def _end(self, batch: ProducerBatch, state: BatchState) -> bool:
         with self._lock:

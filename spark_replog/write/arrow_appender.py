@@ -23,17 +23,9 @@ from spark_replog.write.accumulator import RecordAccumulator
 from spark_replog.write.buffer_pool import PinnedBytes
 from spark_replog.write.columns import Rows
 from spark_replog.write.murmur2 import Int64Array
-from spark_replog.write.partition_queue import Destination
-from spark_replog.write.partitioner import BuiltInPartitioner, Partitioner, TopicPartitioner
+from spark_replog.write.partition_queue import Destination, PartitionQueue
+from spark_replog.write.partitioner import Partitioner, TopicPartitioner
 from spark_replog.write.record_handle import RecordHandle
-
-
-@dataclass(frozen=True, slots=True)
-class Route:
-    """A slot's meaning."""
-
-    topic_partition: TopicPartition
-    destination: Destination
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +80,14 @@ class RoutedRows:
     slots: np.ndarray[Any, Any] | None
     """Else: N slots, in the narrowest unsigned type, which makes the stable sort a radix sort."""
 
+    @classmethod
+    def of(cls, slots: np.ndarray[Any, Any]) -> RoutedRows:
+        """Return the form that is cheapest to gather."""
+        highest = int(slots.max())
+        if int(slots.min()) == highest:
+            return cls(lone_slot=highest, slots=None)
+        return cls(lone_slot=None, slots=slots.astype(np.min_scalar_type(highest)))
+
     def gather(self, rows: Rows, start: int, stop: int) -> SlotRows:
         """Return rows [start, stop) by slot, in fresh memory."""
         part = rows.data.slice(start, stop - start)
@@ -110,7 +110,7 @@ class RoutedRows:
 
 
 class RowRouter:
-    """Finds the slot of every row, and refuses rows that fit nowhere.
+    """Finds the slot of every row, and refuses rows that are too large or name an unknown place.
 
     Args:
         plan: the topics.
@@ -140,19 +140,16 @@ class RowRouter:
         self._custom = partitioner
         self._row_bytes_max = row_bytes_max
         self._default = None if default_topic is None else plan.topic(default_topic)
-        self._first_slots: dict[str, int] = {}
-        self._partitioners: dict[str, TopicPartitioner] = {}
-        self._routes: dict[int, Route] = {}
-        self._slot_topics: list[tuple[int, TopicPlan]] = []
-        self._slot_count = 0
+        self._topics: dict[str, tuple[TopicPartitioner, int]] = {}
+        """Per topic that had a row: its partitioner and its first slot."""
+        self._slot_topics: list[TopicPlan] = []
+        """The topic of each slot."""
 
-    def slot(self, slot: int) -> Route:
-        """Return what a slot means."""
-        found = self._routes.get(slot)
-        if found is None:
-            first, topic = next(item for item in reversed(self._slot_topics) if item[0] <= slot)
-            found = self._routes[slot] = self._route(topic, slot - first)
-        return found
+    def slot(self, slot: int) -> tuple[TopicPartition, Destination]:
+        """Return the partition of a slot, and where its objects go."""
+        topic = self._slot_topics[slot]
+        partition = slot - self._topics[topic.name][1]
+        return TopicPartition(topic.name, partition), destination_of(topic, partition, self._config)
 
     def route(self, rows: Rows) -> RoutedRows:
         """Return the slot of each of N >= 1 rows.
@@ -162,57 +159,33 @@ class RowRouter:
             NotFoundError: UNKNOWN_TOPIC_OR_PARTITION.
         """
         if self._default is not None:
-            return _routed(self._topic_slots(self._default, rows.data.column(0), rows.partition, rows.sizes))
+            return RoutedRows.of(self._topic_slots(self._default, rows.data.column(0), rows.partition, rows.sizes))
         assert rows.topic is not None, "without a topic option rows name their topic"
         encoded = rows.topic.dictionary_encode()
-        topics = [self._plan.topic(name) for name in encoded.dictionary.to_pylist()]
-        if len(topics) == 1:
-            return _routed(self._topic_slots(topics[0], rows.data.column(0), rows.partition, rows.sizes))
         numbers = np.asarray(encoded.indices)
         slots = np.empty(len(numbers), dtype=np.int64)
-        for number, topic in enumerate(topics):
+        for number, topic in enumerate(self._plan.topic(name) for name in encoded.dictionary.to_pylist()):
             at = np.flatnonzero(numbers == number)
             indices = pa.array(at)
             partition = None if rows.partition is None else rows.partition.take(indices)
             keys = rows.data.column(0).take(indices)
             slots[at] = self._topic_slots(topic, keys, partition, rows.sizes[at])
-        return _routed(slots)
+        return RoutedRows.of(slots)
 
     def _topic_slots(
         self, topic: TopicPlan, keys: pa.Array, partition: pa.Array | None, sizes: Int64Array
     ) -> np.ndarray[Any, Any]:
-        self._check_sizes(topic, sizes)
-        if topic.name not in self._partitioners:
-            self._add(topic)
-        partitions = self._partitioners[topic.name].partitions(keys, partition, sizes)
-        first = self._first_slots[topic.name]
-        return partitions + first if first else partitions
-
-    def _add(self, topic: TopicPlan) -> None:
-        """Give the topic's partitions their slots; done when its first row comes."""
-        available = [number for number in range(topic.partition_count) if number not in topic.offline]
-        sticky = BuiltInPartitioner(
-            self._config.batch_size_bytes, available or range(topic.partition_count), self._random
-        )
-        self._partitioners[topic.name] = TopicPartitioner(
-            topic.name,
-            topic.partition_count,
-            sticky,
-            ignore_keys=self._config.partitioner_ignore_keys,
-            custom=self._custom,
-        )
-        self._first_slots[topic.name] = self._slot_count
-        self._slot_topics.append((self._slot_count, topic))
-        self._slot_count += topic.partition_count
-
-    def _route(self, topic: TopicPlan, partition: int) -> Route:
-        return Route(TopicPartition(topic.name, partition), destination_of(topic, partition, self._config))
-
-    def _check_sizes(self, topic: TopicPlan, sizes: Int64Array) -> None:
-        largest_bytes = int(sizes.max())
         limit = row_limit(topic, self._config, self._row_bytes_max)
-        if largest_bytes > limit[0]:
-            raise too_large(topic.name, largest_bytes, limit, row=int(sizes.argmax()))
+        if int(sizes.max()) > limit[0]:
+            raise too_large(topic.name, int(sizes.max()), limit, row=int(sizes.argmax()))
+        known = self._topics.get(topic.name)
+        if known is None:
+            partitioner = TopicPartitioner(topic, self._config, self._random, self._custom)
+            known = self._topics[topic.name] = partitioner, len(self._slot_topics)
+            self._slot_topics += [topic] * topic.partition_count
+        partitioner, first = known
+        partitions = partitioner.partitions(keys, partition, sizes)
+        return partitions + first if first else partitions
 
 
 def destination_of(topic: TopicPlan, partition: int, config: ProducerConfig) -> Destination:
@@ -229,7 +202,7 @@ def destination_of(topic: TopicPlan, partition: int, config: ProducerConfig) -> 
 
 
 def row_limit(topic: TopicPlan, config: ProducerConfig, row_bytes_max: int) -> tuple[int, str]:
-    """Return how large a row of the topic may be, and the setting that says so."""
+    """Return the largest size of a row of the topic, and the setting that bounds it."""
     limits = (
         (config.max_request_size_bytes, "max.request.size"),
         (row_bytes_max, "what buffer.memory holds"),
@@ -243,19 +216,12 @@ def too_large(topic: str, size_bytes: int, limit: tuple[int, str], **context: in
     limit_bytes, setting = limit
     return InvalidConfigError(
         ErrorCode.MESSAGE_TOO_LARGE,
-        f"a row for topic '{topic}' is {size_bytes} bytes when serialized, larger than {setting} "
+        f"A row for topic '{topic}' is {size_bytes} bytes when serialized, larger than {setting} "
         f"({limit_bytes}). Raise that setting or split the row.",
         topic=topic,
         size_bytes=size_bytes,
         **context,
     )
-
-
-def _routed(slots: np.ndarray[Any, Any]) -> RoutedRows:
-    highest = int(slots.max())
-    if int(slots.min()) == highest:
-        return RoutedRows(lone_slot=highest, slots=None)
-    return RoutedRows(lone_slot=None, slots=slots.astype(np.min_scalar_type(highest)))
 
 
 def _running_sum(sizes: Int64Array) -> Int64Array:
@@ -276,9 +242,9 @@ class ArrowAppender:
         accumulator: takes the slices.
         config: ``batch.size``, ``max.request.size`` and ``max.block.ms``.
         clock: creation times of batches.
-        make_progress: what a single-threaded owner does while memory is waited for; None: another
-            thread runs the sender.
-        after_range: called behind each range of rows.
+        make_progress: called by a single-threaded owner while memory is waited for, with the milliseconds that are
+            left; None: another thread runs the sender.
+        after_range: called after each range of rows.
     """
 
     def __init__(
@@ -289,23 +255,23 @@ class ArrowAppender:
         config: ProducerConfig,
         clock: Clock,
         make_progress: Callable[[int], None] | None = None,
-        after_range: Callable[[], None] | None = None,
+        after_range: Callable[[], None] = lambda: None,
     ) -> None:
         self._router = router
         self._accumulator = accumulator
         self._pool = accumulator.pool
         self._range_bytes = max(1, min(RANGE_BYTES_MAX, self._pool.total_bytes // 8))
-        self._batch_size_bytes = config.batch_size_bytes
-        self._max_request_size_bytes = config.max_request_size_bytes
-        self._max_block_ms = config.max_block_ms
+        self._config = config
         self._clock = clock
         self._make_progress = make_progress
         self._after_range = after_range
+        self._queues: dict[int, PartitionQueue] = {}
+        """By slot."""
 
     def append(self, rows: Rows) -> Iterator[tuple[RecordHandle, int]]:
         """Append N >= 1 rows; yields, for each slice, its first row's handle and its number of rows.
 
-        Nothing is appended but what was yielded, so it must be run to its end.
+        Only what was yielded is appended, so run it to its end.
 
         Raises:
             InvalidConfigError: MESSAGE_TOO_LARGE, INVALID_PARTITIONS, UNKNOWN_TOPIC_OR_PARTITION:
@@ -314,41 +280,38 @@ class ArrowAppender:
         """
         slots = self._router.route(rows)
         ends = np.cumsum(rows.sizes)
-        lone = slots.lone_slot
         record_size_max = int(rows.sizes.max())
         is_lean = rows.pinned_bytes <= min(2 * int(ends[-1]), self._pool.total_bytes // 4)
-        if lone is not None and is_lean:
-            pinned = self._reserve(rows.pinned_bytes)
-            yield from self._append_slices(SlotRows.of_one(rows.data, lone, rows.sizes), pinned, record_size_max)
-            pinned.release()
+        if slots.lone_slot is not None and is_lean:
+            gathered = SlotRows.of_one(rows.data, slots.lone_slot, rows.sizes)
+            yield from self._append_slices(gathered, self._reserve(rows.pinned_bytes), record_size_max)
             return
         for start, stop in _ranges(ends, self._range_bytes):
-            size_bytes = int(ends[stop - 1]) - (int(ends[start - 1]) if start else 0)
-            pinned = self._reserve(size_bytes)
+            pinned = self._reserve(int(ends[stop - 1]) - (int(ends[start - 1]) if start else 0))
             yield from self._append_slices(slots.gather(rows, start, stop), pinned, record_size_max)
-            pinned.release()
-            if self._after_range is not None:
-                self._after_range()
+            self._after_range()
 
     def _append_slices(
         self, gathered: SlotRows, pinned: PinnedBytes, record_size_max: int
     ) -> Iterator[tuple[RecordHandle, int]]:
         now_ms = self._clock.monotonic_ms()
-        for slot, start, stop, size_bytes in gathered.pieces(self._batch_size_bytes, self._max_request_size_bytes):
-            route = self._router.slot(slot)
-            handle = self._accumulator.append(
-                route.topic_partition,
-                route.destination,
-                gathered.data.slice(start, stop - start),
-                size_bytes,
-                pinned,
-                now_ms,
-                record_size_max,
-            )
+        limits = self._config.batch_size_bytes, self._config.max_request_size_bytes
+        for slot, start, stop, size_bytes in gathered.pieces(*limits):
+            queue = self._queues.get(slot) or self._queue(slot)
+            records = gathered.data.slice(start, stop - start)
+            handle = self._accumulator.append(queue, records, size_bytes, pinned, now_ms, record_size_max)
             yield handle, stop - start
+        pinned.release()
+
+    def _queue(self, slot: int) -> PartitionQueue:
+        topic_partition, destination = self._router.slot(slot)
+        queue = self._queues[slot] = self._accumulator.queue(topic_partition)
+        if queue.destination is None:  # a plain producer's metadata has assigned it
+            self._accumulator.assign(queue, destination)
+        return queue
 
     def _reserve(self, size_bytes: int) -> PinnedBytes:
-        self._pool.allocate(size_bytes, self._max_block_ms, self._make_progress)
+        self._pool.allocate(size_bytes, self._config.max_block_ms, self._make_progress)
         return PinnedBytes(self._pool, size_bytes)
 
 
@@ -361,4 +324,4 @@ def _ranges(ends: Int64Array, range_bytes: int) -> Iterator[tuple[int, int]]:
         start, start_bytes = stop, int(ends[stop - 1])
 
 
-__all__ = ["ArrowAppender", "Route", "RoutedRows", "RowRouter", "SlotRows", "destination_of", "row_limit", "too_large"]
+__all__ = ["ArrowAppender", "RoutedRows", "RowRouter", "SlotRows", "destination_of", "row_limit", "too_large"]

@@ -15,7 +15,9 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
+from spark_replog.config import ProducerConfig
 from spark_replog.errors import ErrorCode, InvalidConfigError
+from spark_replog.log.write_plan import TopicPlan
 from spark_replog.write.murmur2 import Int32Array, Int64Array, murmur2_array, partitions_of
 from spark_replog.write.partition_queue import PartitionQueue
 from spark_replog.write.serializers import load_class, make_object
@@ -207,26 +209,22 @@ class TopicPartitioner:
     """Decides the partitions of one topic's rows.
 
     Args:
-        topic: its name, for errors.
-        partition_count: all partitions, with or without a leader.
-        sticky: for rows without a key.
-        ignore_keys: ``partitioner.ignore.keys``.
+        topic: its plan; rows without a key avoid its partitions without a leader, unless all are.
+        config: ``batch.size`` and ``partitioner.ignore.keys``.
+        random_source: draws the sticky partition; seeded by the task, so that a retry chooses alike.
         custom: the user's partitioner, if any.
     """
 
     def __init__(
-        self,
-        topic: str,
-        partition_count: int,
-        sticky: BuiltInPartitioner,
-        *,
-        ignore_keys: bool = False,
-        custom: Partitioner | None = None,
+        self, topic: TopicPlan, config: ProducerConfig, random_source: random.Random, custom: Partitioner | None = None
     ) -> None:
-        self._topic = topic
-        self._partition_count = partition_count
-        self._sticky = sticky
-        self._ignore_keys = ignore_keys
+        available = [number for number in range(topic.partition_count) if number not in topic.offline]
+        self._topic = topic.name
+        self._partition_count = topic.partition_count
+        self._sticky = BuiltInPartitioner(
+            config.batch_size_bytes, available or range(topic.partition_count), random_source
+        )
+        self._ignore_keys = config.partitioner_ignore_keys
         self._custom = custom
 
     def partitions(self, keys: pa.Array, explicit: pa.Array | None, row_sizes: Int64Array) -> Int32Array:

@@ -337,13 +337,11 @@ class ProducerBatch:
         self._slice_row_count += records.num_rows
         return True
 
-    def waited_ms(self, now_ms: int) -> int:
-        """Return the time since the last attempt, or since it was made."""
-        return max(0, now_ms - self.last_attempt_ms)
-
-    def is_backing_off(self, now_ms: int) -> bool:
-        """Return whether it waits for its next attempt; a new leader ends the wait."""
-        return self.waited_ms(now_ms) < self.backoff_ms and self.attempts_at_leader_change != self.attempts
+    def backoff_left_ms(self, now_ms: int) -> int:
+        """Return how long it waits for its next attempt; 0: not at all. A new leader ends the wait."""
+        if self.attempts_at_leader_change == self.attempts:
+            return 0
+        return max(0, self.backoff_ms - max(0, now_ms - self.last_attempt_ms))
 
     def note_leader_epoch(self, leader_epoch: int) -> None:
         """Remember at which attempt the leader changed."""
@@ -354,12 +352,6 @@ class ProducerBatch:
     def has_expired(self, now_ms: int, delivery_timeout_ms: int) -> bool:
         """Return whether ``delivery.timeout.ms`` passed since it was made."""
         return now_ms - self.created_ms >= delivery_timeout_ms
-
-    def put_back(self, now_ms: int, backoff_ms: int) -> None:
-        """Count a failed attempt."""
-        self.attempts += 1
-        self.last_attempt_ms = now_ms
-        self.backoff_ms = backoff_ms
 
     @property
     def is_wasteful(self) -> bool:

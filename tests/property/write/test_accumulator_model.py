@@ -107,7 +107,7 @@ class AccumulatorMachine(RuleBasedStateMachine):
         size = int(row_sizes(rows).sum())
         self.pool.allocate(size, 0)
         pinned = PinnedBytes(self.pool, size)
-        first = self.it.append(TP[partition], NODES[partition % 2], rows, size, pinned, self.clock.time_ms)
+        first = self.it.append(self.queues[partition], rows, size, pinned, self.clock.time_ms)
         pinned.release()
         for index, number in enumerate(numbers):
             self.track(number, RecordHandle(first._result, first._index + index))

@@ -14,7 +14,7 @@ from spark_replog.storage.brokers import BrokerSet, write_root_files
 from spark_replog.testing.manual_clock import ManualClock
 from tests.unit.write import task_sender_setup
 from tests.unit.write.sender_setup import CONFIG, Setup
-from tests.unit.write.support import QUICK, FaultyBrokers, Task
+from tests.unit.write.support import PATIENT, FaultyBrokers, Task
 from tests.unit.write.task_sender_setup import TaskSetup
 
 LEDGER_ID = "a" * 32
@@ -71,7 +71,7 @@ def make_task(
 ) -> Callable[..., Task]:
     def make(
         *topics: TopicPlan,
-        config: ProducerConfig = QUICK,
+        config: ProducerConfig = PATIENT,
         brokers: int = 3,
         partitions: int = 1,
         default_topic: str | None = "orders",

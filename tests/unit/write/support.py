@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -27,6 +28,8 @@ QUICK = ProducerConfig(
     retry_backoff_ms=1,
     retry_backoff_max_ms=5,
 )
+PATIENT = replace(QUICK, replica_grace_ms=20_000, request_timeout_ms=30_000, delivery_timeout_ms=60_000)
+"""For tests that count puts: none is late or repeated on a busy machine."""
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 

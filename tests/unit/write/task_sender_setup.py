@@ -66,7 +66,9 @@ class TaskSetup:
         pinned = PinnedBytes(self.pool, size_bytes)
         leader = None if self.acks == -1 else brokers[0]
         destination = Destination("ledger", 0, tuple(sorted(brokers)), leader, "none", spares)
-        self.accumulator.append(TopicPartition("orders", partition), destination, records, size_bytes, pinned, 0)
+        queue = self.accumulator.queue(TopicPartition("orders", partition))
+        self.accumulator.assign(queue, destination)
+        self.accumulator.append(queue, records, size_bytes, pinned, 0)
         pinned.release()
 
     def run(self, now_ms: int) -> int:

@@ -46,7 +46,9 @@ class Setup:
         self.pool.allocate(pinned_bytes, 0)
         pinned = PinnedBytes(self.pool, pinned_bytes)
         records = pa.RecordBatch.from_pydict({"value": pa.array([self.count])})
-        self.it.append(P[partition], node, records, size_bytes, pinned, now_ms)
+        queue = self.it.queue(P[partition])
+        self.it.assign(queue, node)
+        self.it.append(queue, records, size_bytes, pinned, now_ms)
         pinned.release()
         self.count += 1
 

@@ -106,7 +106,7 @@ class TestSlicesAndRecordsTogether:
         def add_slice() -> None:
             setup.pool.allocate(21, 0)
             pinned = PinnedBytes(setup.pool, 21)
-            setup.it.append(TP[0], NODE_1, rows, 21, pinned, 0)
+            setup.it.append(setup.queues[0], rows, 21, pinned, 0)
             pinned.release()
 
         setup.add(0, value=b"one")

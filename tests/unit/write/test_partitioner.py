@@ -7,7 +7,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from spark_replog.config import ProducerConfig
 from spark_replog.errors import ErrorCode, InvalidConfigError
+from spark_replog.log.write_plan import TopicPlan
 from spark_replog.write.partitioner import BuiltInPartitioner, TopicPartitioner, load_partitioner
 
 
@@ -39,8 +41,11 @@ def sizes(*values: int) -> np.ndarray[Any, np.dtype[np.int64]]:
     return np.array(values, dtype=np.int64)
 
 
-def make(count: int = 4, **more: Any) -> TopicPartitioner:
-    return TopicPartitioner("orders", count, BuiltInPartitioner(1024, range(count), random.Random(7)), **more)
+def make(count: int = 4, *, ignore_keys: bool = False, custom: Any = None) -> TopicPartitioner:
+    sets = ((0,),) * count
+    topic = TopicPlan("orders", "t" * 32, "l" * 32, 0, sets, sets, 1, "none", 1 << 20, False)
+    config = ProducerConfig(batch_size_bytes=1024, partitioner_ignore_keys=ignore_keys)
+    return TopicPartitioner(topic, config, random.Random(7), custom)
 
 
 def keys(*values: bytes | None) -> pa.Array:

@@ -17,7 +17,7 @@ from spark_replog.log.write_plan import TopicPlan
 from spark_replog.storage.paths import data_key
 from spark_replog.testing.faulty_store import FaultRates, FaultyStore
 from spark_replog.write.task_writer import TaskResult, TaskWriter, pool_bytes_of
-from tests.unit.write.support import HEADERS, QUICK, Task, batch, written
+from tests.unit.write.support import HEADERS, PATIENT, Task, batch, written
 
 pytestmark = pytest.mark.case("kafka-68")
 
@@ -130,7 +130,7 @@ class TestContent:
                 return np.full(len(keys), count - 1)
 
         monkeypatch.setattr("spark_replog.ids.Last", Last, raising=False)
-        task = make_task(partitions=4, config=replace(QUICK, partitioner_class="spark_replog.ids.Last"))
+        task = make_task(partitions=4, config=replace(PATIENT, partitioner_class="spark_replog.ids.Last"))
         assert list(task.values(task.write(batch(10)))) == [("orders", 3)]
 
 
@@ -161,7 +161,9 @@ class TestCost:
     def test_large_tasks_cost_bytes_by_request_size(
         self, make_task: Callable[..., Task], partitions: int, keyed: bool
     ) -> None:
-        config = replace(QUICK, max_request_size_bytes=300_000, batch_size_bytes=20_000, buffer_memory_bytes=4_000_000)
+        config = replace(
+            PATIENT, max_request_size_bytes=300_000, batch_size_bytes=20_000, buffer_memory_bytes=4_000_000
+        )
         task = make_task(partitions=partitions, config=config)
         more = {} if keyed else {"key": None}
         batches = [batch(500, 500 * number, size_bytes=100, **more) for number in range(40)]
@@ -174,7 +176,9 @@ class TestCost:
 
     def test_memory_pressure_makes_no_crumbs(self, make_task: Callable[..., Task]) -> None:
         # Memory for less than three objects, and roots that take their time.
-        config = replace(QUICK, max_request_size_bytes=300_000, batch_size_bytes=20_000, buffer_memory_bytes=1_000_000)
+        config = replace(
+            PATIENT, max_request_size_bytes=300_000, batch_size_bytes=20_000, buffer_memory_bytes=1_000_000
+        )
         task = make_task(partitions=8, config=config)
         for number, store in task.brokers.counting.items():
             task.brokers.faulty[number] = FaultyStore(store, rates=FaultRates(stall=1.0), stall_ms=20)
@@ -213,7 +217,7 @@ class TestCost:
 
 class TestMemory:
     def test_a_batch_larger_than_the_memory_goes_through(self, make_task: Callable[..., Task]) -> None:
-        config = replace(QUICK, max_request_size_bytes=100_000, batch_size_bytes=10_000, buffer_memory_bytes=400_000)
+        config = replace(PATIENT, max_request_size_bytes=100_000, batch_size_bytes=10_000, buffer_memory_bytes=400_000)
         task = make_task(partitions=3, config=config)
         large = batch(20_000, size_bytes=100)
         assert large.nbytes > 2_000_000
@@ -222,7 +226,7 @@ class TestMemory:
         assert all(values == sorted(values) for values in found.values())
 
     def test_rows_nearly_as_large_as_a_small_memory_go_through_one_by_one(self, make_task: Callable[..., Task]) -> None:
-        task = make_task(config=replace(QUICK, buffer_memory_bytes=16_384))
+        task = make_task(config=replace(PATIENT, buffer_memory_bytes=16_384))
         rows = batch(20, size_bytes=15_000)
         assert task.values(task.write(rows))["orders", 0] == written([rows])
 
@@ -231,17 +235,17 @@ class TestMemory:
         [(16_384, 16_384), (4 << 20, 4 << 20), (5 << 20, 4 << 20), (128 << 20, 96 << 20)],
     )
     def test_of_a_large_memory_a_quarter_is_not_lent(self, memory_bytes: int, lent_bytes: int) -> None:
-        assert pool_bytes_of(replace(QUICK, buffer_memory_bytes=memory_bytes)) == lent_bytes
+        assert pool_bytes_of(replace(PATIENT, buffer_memory_bytes=memory_bytes)) == lent_bytes
 
     def test_a_sliced_batch_that_pins_much_is_copied(self, make_task: Callable[..., Task]) -> None:
-        task = make_task(config=replace(QUICK, buffer_memory_bytes=200_000, max_request_size_bytes=100_000))
+        task = make_task(config=replace(PATIENT, buffer_memory_bytes=200_000, max_request_size_bytes=100_000))
         whole = batch(20_000, size_bytes=100)
         parts = [whole.slice(start, 10) for start in range(0, 20_000, 500)]
         assert task.values(task.write(*parts))["orders", 0] == written(parts)
 
     def test_exhausted_names_the_settings(self, make_task: Callable[..., Task]) -> None:
         config = replace(
-            QUICK,
+            PATIENT,
             buffer_memory_bytes=40_000,
             max_request_size_bytes=10_000,
             batch_size_bytes=1_000,
@@ -264,7 +268,7 @@ class TestRefusals:
         return caught.value
 
     def test_row_over_max_request_size(self, make_task: Callable[..., Task]) -> None:
-        task = make_task(config=replace(QUICK, max_request_size_bytes=1000))
+        task = make_task(config=replace(PATIENT, max_request_size_bytes=1000))
         error = self.refused(task, batch(3, value=pa.array([b"", b"x" * 1000, b""])))
         assert error.code is ErrorCode.MESSAGE_TOO_LARGE
         assert "1020 bytes when serialized" in str(error) and "max.request.size (1000)" in str(error)
@@ -277,7 +281,7 @@ class TestRefusals:
         assert error.code is ErrorCode.MESSAGE_TOO_LARGE and "max.message.bytes" in str(error)
 
     def test_row_larger_than_the_memory(self, make_task: Callable[..., Task]) -> None:
-        error = self.refused(make_task(config=replace(QUICK, buffer_memory_bytes=100)), batch(1, size_bytes=100))
+        error = self.refused(make_task(config=replace(PATIENT, buffer_memory_bytes=100)), batch(1, size_bytes=100))
         assert error.code is ErrorCode.MESSAGE_TOO_LARGE and "buffer.memory" in str(error)
 
     def test_unknown_topic_in_a_row(self, make_task: Callable[..., Task]) -> None:
@@ -355,7 +359,7 @@ def hooked(task, **names):
     paths = {name: f"{__name__}.{kind.__name__}" for name, kind in names.items()}
     return TaskWriter(
         task.plan,
-        QUICK,
+        PATIENT,
         task.brokers,
         query_id="q" * 32,
         batch_id=1,

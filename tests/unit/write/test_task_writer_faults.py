@@ -21,7 +21,7 @@ from tests.unit.write.support import QUICK, Task, batch, written
 
 class TestFaults:
     def test_a_lost_answer_costs_nothing(self, make_task: Callable[..., Task]) -> None:
-        task = make_task(partitions=2)
+        task = make_task(partitions=2, config=QUICK)
         task.brokers.faulty[1].fail_next("create", Fault.LOSE_ANSWER, key_part="/data/")
         result = task.write(batch(100))
         assert result.objects[0][1].holders == {0, 1, 2}
@@ -30,7 +30,7 @@ class TestFaults:
         assert sum(len(values) for values in task.values(result).values()) == 100
 
     def test_one_root_down(self, make_task: Callable[..., Task]) -> None:
-        task = make_task(partitions=4)
+        task = make_task(partitions=4, config=QUICK)
         task.brokers.faulty[1].is_down = True
         result = task.write(*[batch(100, 100 * number) for number in range(5)])
         assert [item.holders for _, item in result.objects] == [{0, 2}]
@@ -38,19 +38,19 @@ class TestFaults:
         assert sum(len(values) for values in task.values(result).values()) == 500
 
     def test_one_root_refuses(self, make_task: Callable[..., Task]) -> None:
-        task = make_task()
+        task = make_task(config=QUICK)
         task.brokers.faulty[0].fail_next("create", Fault.REFUSE, times=100)
         assert task.write(batch(10)).objects[0][1].holders == {1, 2}
 
     def test_a_root_without_its_file_is_out_and_stays_empty(self, make_task: Callable[..., Task]) -> None:
-        task = make_task()
+        task = make_task(config=QUICK)
         task.brokers.counting[1].store.delete(ROOT_FILE_KEY)
         task.brokers.faulty[1].fail_next("create", Fault.FAIL_BEFORE)
         assert task.write(batch(10)).objects[0][1].holders == {0, 2}
         assert list(task.brokers.counting[1].store.list_keys("")) == []
 
     def test_all_roots_refuse(self, make_task: Callable[..., Task]) -> None:
-        task = make_task(partitions=2)
+        task = make_task(partitions=2, config=QUICK)
         for store in task.brokers.faulty.values():
             store.fail_next("create", Fault.REFUSE, times=100)
         with pytest.raises(RetriableError) as caught:
@@ -59,7 +59,7 @@ class TestFaults:
         assert "10 records for orders-0, orders-1 need 2 copies" in str(caught.value)
 
     def test_all_roots_down_until_the_delivery_timeout(self, make_task: Callable[..., Task]) -> None:
-        task = make_task()
+        task = make_task(config=QUICK)
         for store in task.brokers.faulty.values():
             store.is_down = True
         with pytest.raises(RetriableError) as caught:
@@ -137,7 +137,7 @@ class TestAbort:
         assert sum(len(values) for values in task.values(result).values()) == 50
 
     def test_after_a_failure(self, make_task: Callable[..., Task]) -> None:
-        task = make_task()
+        task = make_task(config=QUICK)
         for number in (0, 1):
             task.brokers.faulty[number].fail_next("create", Fault.REFUSE, times=100)
         with pytest.raises(RetriableError):
