@@ -12,6 +12,7 @@ from spark_replog.config import ConsumerConfig
 from spark_replog.errors import ErrorCode, InvalidConfigError, OutcomeUnknownError, ReplogError, RetriableError
 from spark_replog.groups.group_coordinator import RENEWALS_PER_RETENTION, GroupCoordinator, check_group_id
 from spark_replog.ids import TopicPartition
+from spark_replog.log.codec.commands import GroupRecords
 from spark_replog.log.codec.group_records import OffsetAndMetadata
 
 _LOG = logging.getLogger(__name__)
@@ -45,6 +46,8 @@ class OffsetCommitter:
         self._next_ms = clock.monotonic_ms() + config.auto_commit_interval_ms
         self._committed: dict[TopicPartition, tuple[int, int]] = {}
         """By this consumer: the offset, and when."""
+        self._noted: dict[TopicPartition, int] = {}
+        """Left for another member to write, and not seen in the group yet."""
 
     def commit(
         self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None, *, is_repeated: bool = True
@@ -82,6 +85,7 @@ class OffsetCommitter:
         done = {key: value for key, value in values.items() if answers[key] is None}
         now_ms = self._clock.monotonic_ms()
         self._committed.update({key: (value.offset, now_ms) for key, value in done.items()})
+        self._noted = {}
         for refusal in answers.values():
             if refusal is not None:
                 raise refusal
@@ -108,24 +112,60 @@ class OffsetCommitter:
         if not self._is_auto or (now_ms < self._next_ms and not is_last):
             return
         self._next_ms = now_ms + self._config.auto_commit_interval_ms
-        renewed_ms = now_ms - self._config.offsets_retention_minutes * 60_000 // RENEWALS_PER_RETENTION
-        moved = {
-            key: at
-            for key, at in self._positions().items()
-            if self._committed.get(key, (None, 0))[0] != at or self._committed[key][1] <= renewed_ms
-        }
+        moved = self._moved(now_ms)
         if not moved:
             return
         try:
-            self.commit(moved, is_repeated=False)
+            if self._membership.writes_alone or self._noted or is_last:
+                self.commit(moved, is_repeated=False)
+            else:
+                commit = self._as_command(moved)
+                if commit is not None and self._membership.send_commit(commit):
+                    self._noted = moved
+                elif commit is not None:
+                    self.commit(moved, is_repeated=False)
         except ReplogError as error:
             self._next_ms = now_ms + self._config.retry_backoff_ms
             _LOG.warning("auto commit of group %s failed, it is tried again: %s", self._config.group_id, error)
+
+    def prepare(self) -> GroupRecords | None:
+        """Return the auto commit to make before the partitions go; None: nothing has moved, or it is off."""
+        if not self._is_auto:
+            return None
+        try:
+            return self._as_command(self._moved(self._clock.monotonic_ms()))
+        except ReplogError as error:
+            _LOG.warning("the last auto commit of group %s failed: %s", self._config.group_id, error)
+            return None
+
+    def _moved(self, now_ms: int) -> dict[TopicPartition, int]:
+        """Return the positions to commit: those that moved, and unchanged ones often enough that they never expire."""
+        positions = self._positions()
+        if self._noted:
+            decided = self._coordinator.folded_offsets(self._config.group_id or "")
+            for key, at in self._noted.items():
+                if key in decided and decided[key] == at:
+                    self._committed[key] = (at, now_ms)
+                else:
+                    break
+            else:
+                self._noted = {}
+        renewed_ms = now_ms - self._config.offsets_retention_minutes * 60_000 // RENEWALS_PER_RETENTION
+        return {
+            key: at
+            for key, at in positions.items()
+            if self._committed.get(key, (None, 0))[0] != at or self._committed[key][1] <= renewed_ms
+        }
+
+    def _as_command(self, positions: Mapping[TopicPartition, int]) -> GroupRecords | None:
+        offsets = {key: OffsetAndMetadata(at) for key, at in positions.items()}
+        return self._coordinator.prepare_commit(self._config.group_id or "", offsets, self._membership.identity)
 
     def forget(self, keys: Collection[TopicPartition]) -> None:
         """Forget what was committed for these: another member has them now, and may commit anything."""
         for key in keys:
             self._committed.pop(key, None)
+            self._noted.pop(key, None)
 
     def _positions(self) -> dict[TopicPartition, int]:
         return {key: at.offset for key, at in self._subscription.positions.items() if at.offset is not None}

@@ -24,6 +24,7 @@ from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError
 from spark_replog.groups.group_coordinator import GroupCoordinator
 from spark_replog.ids import TopicPartition
 from spark_replog.log.acl import AclOperation
+from spark_replog.log.codec.commands import GroupRecords
 from spark_replog.log.codec.group_records import OffsetAndMetadata
 from spark_replog.read.rows import read_schema
 
@@ -71,7 +72,7 @@ class Consumer:
             self._coordinator,
             self._config,
             self._subscription,
-            before_rebalance=self._before_rebalance,
+            last_commit=self._last_commit,
             on_look=self._guard.check_wakeup,
         )
         self._committer = OffsetCommitter(
@@ -390,10 +391,11 @@ class Consumer:
         with self._guard:
             self._is_closing = True
             try:
-                self._committer.maybe_auto_commit(is_last=True)
+                if not self._membership.is_member:
+                    self._committer.maybe_auto_commit(is_last=True)
             finally:
                 try:
-                    self._membership.close()  # calls on_revoked, which may commit
+                    self._membership.close()  # commits with it; calls on_revoked, which may commit
                 finally:
                     self._guard.is_closed = True
 
@@ -419,7 +421,7 @@ class Consumer:
     def _batches(self, deadline_ms: int, limit: int) -> Iterator[tuple[TopicPartition, pa.RecordBatch]]:
         """Yield at most ``limit`` rows: buffered ones, else those of the first fetch that brings any."""
         clock = self._cluster.clock
-        may_look_anew = True
+        may_look_again = True
         while True:
             self._guard.check_wakeup()
             try:
@@ -435,9 +437,9 @@ class Consumer:
                     self._keeper.recover(errors, self._fetcher.diverged)
                     self._fetcher.sought(errors)
             except NotFoundError:
-                if not may_look_anew or not self._membership.look_anew():
+                if not may_look_again or not self._membership.look_again():
                     raise
-                may_look_anew = False
+                may_look_again = False
                 continue
             if positions:
                 taken = list(self._fetcher.take(self._positions(), limit))
@@ -467,5 +469,5 @@ class Consumer:
         self._fetcher.sought(gone)
         self._committer.forget(gone)
 
-    def _before_rebalance(self) -> None:
-        self._committer.maybe_auto_commit(is_last=True)
+    def _last_commit(self) -> GroupRecords | None:
+        return self._committer.prepare()

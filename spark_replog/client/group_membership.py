@@ -1,24 +1,34 @@
 """A consumer's part in its group: join, synchronise, show signs of life, leave.
 
-Source: Kafka's ``AbstractCoordinator`` and ``ConsumerCoordinator`` (eager rebalance). What differs: there is no
-broker that decides. Each member looks at the fold, does the next step that is due, whoever's it is, and the
-ledger refuses what came too late. So a member that sleeps through a rebalance can commit nothing afterwards.
+Source: Kafka's ``AbstractCoordinator`` and ``ConsumerCoordinator`` (eager rebalance). No broker decides here. Each
+member reads the fold and does the next step that is due; the ledger refuses steps that come too late. So a member that
+slept through a rebalance can commit nothing afterwards.
+
+Members do not compete for the ledger (docs/adr/0018): each leaves notes, and one member, the gatherer, writes what they
+ask for. The gatherer is the leader; where there is none, the member whose note has the lowest name. Members whose notes
+wait too long write all notes themselves, in the order of the names, so no single member is needed.
 """
 
 from __future__ import annotations
 
 import logging
+import random
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
 
+from spark_replog.backoff import ExponentialBackoff
 from spark_replog.client.assignors import make_assignors
 from spark_replog.client.subscription_state import SubscriptionState
 from spark_replog.client.topic_discovery import TopicDiscovery
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.config import ConsumerConfig
-from spark_replog.errors import ErrorCode, FencedError, ReplogError, RetriableError
+from spark_replog.errors import ErrorCode, FencedError, OutcomeUnknownError, ReplogError, RetriableError
+from spark_replog.groups import group_rebalance
 from spark_replog.groups.group_coordinator import GroupCoordinator
 from spark_replog.groups.group_ledger import NO_MEMBER, MemberIdentity
+from spark_replog.groups.group_notes import Note, NoteKind, NoteName, awaited_members, gatherer, member_digest
 from spark_replog.groups.group_rebalance import group_error
 from spark_replog.groups.group_subscription import (
     GroupSubscription,
@@ -28,11 +38,55 @@ from spark_replog.groups.group_subscription import (
     encode_subscription,
 )
 from spark_replog.ids import TopicPartition, new_id
-from spark_replog.log.codec.group_records import GroupMember, GroupMetadata, GroupPhase
+from spark_replog.log.codec.commands import GroupRecords
+from spark_replog.log.codec.group_records import GroupMember, GroupMetadata, GroupPhase, GroupRecord
 from spark_replog.log.fold.group_state import GroupState
 
 _LOG = logging.getLogger(__name__)
 Listener = Callable[[list[TopicPartition]], None]
+
+RANK_STEP_MS = 250
+"""A member waits this much longer for each note with a lower name before it writes the notes itself."""
+FIRST_PATIENCE_MS = 500
+WAIT_MS_MAX = 1_000
+_EXPECTED = (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.REBALANCE_IN_PROGRESS)
+"""Answers that the next look at the group explains."""
+
+
+class MemberState(Enum):
+    """Where a member is. Source: ``AbstractCoordinator.MemberState``."""
+
+    UNJOINED = "unjoined"
+    """The group does not know it, or not any more."""
+    JOINING = "joining"
+    """It has asked to join; the group does not know it yet."""
+    REBALANCING = "rebalancing"
+    """The group knows it; it has no partitions and waits for the assignment."""
+    STABLE = "stable"
+    """It has its partitions."""
+
+
+_TRANSITIONS = {
+    MemberState.UNJOINED: {MemberState.JOINING},
+    MemberState.JOINING: {MemberState.REBALANCING, MemberState.UNJOINED},
+    MemberState.REBALANCING: {MemberState.STABLE, MemberState.UNJOINED},
+    MemberState.STABLE: {MemberState.REBALANCING, MemberState.UNJOINED},
+}
+
+
+@dataclass(slots=True)
+class _Request:
+    """What this member asked the group for.
+
+    Attributes:
+        name: of the note; None: this member writes for the group and left none.
+        generation: the group's when it asked.
+    """
+
+    note: Note
+    name: NoteName | None
+    since_ms: int
+    generation: int
 
 
 class GroupMembership:
@@ -43,7 +97,7 @@ class GroupMembership:
         coordinator: of the group.
         config: ``group.id`` and its time-outs.
         subscription: gets the assignment.
-        before_rebalance: commits what is to be committed while the partitions are still this member's.
+        last_commit: returns the commit to make before the partitions go, None without one.
         on_look: called whenever a poll that waits looks again; what it raises ends the poll.
     """
 
@@ -54,32 +108,32 @@ class GroupMembership:
         config: ConsumerConfig,
         subscription: SubscriptionState,
         *,
-        before_rebalance: Callable[[], None],
+        last_commit: Callable[[], GroupRecords | None],
         on_look: Callable[[], None],
     ) -> None:
         self._cluster = cluster
         self._coordinator = coordinator
         self._config = config
+        self._group = config.group_id or ""
         self._subscription = subscription
-        self._before_rebalance = before_rebalance
+        self._last_commit = last_commit
         self._on_look = on_look
         self._assignors = make_assignors(config.partition_assignment_strategy)
         self._discovery = TopicDiscovery(cluster, subscription, config)
         self._listeners: tuple[Listener | None, Listener | None, Listener | None] = (None, None, None)
+        self._state = MemberState.UNJOINED
         self.identity: MemberIdentity = NO_MEMBER
-        self._seen_generation = -1
-        """Of the group at the last look: what signs of life name, in a rebalance too."""
-        self._is_member = False
+        self._request: _Request | None = None
         self._revoked: list[TopicPartition] = []
         self._counts: dict[str, int] = {}
         self._joined_topics: tuple[str, ...] = ()
         self._is_enforced = False
         self._looked_ms: int | None = None
-        self._sign_ms = 0
         self._polled_ms = 0
         self._rebalance_seen: tuple[int, int] | None = None
-        self._beats: dict[str, tuple[int, int]] = {}
-        self._lock = threading.Lock()
+        self._life = _SignsOfLife(coordinator, config)
+        self._backoff = ExponentialBackoff(config.retry_backoff_ms, WAIT_MS_MAX)
+        self._lock = threading.RLock()
         self._closed = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -89,13 +143,23 @@ class GroupMembership:
         self._discovery.forget()
         self._looked_ms = None
 
+    @property
+    def writes_alone(self) -> bool:
+        """Return whether this member writes its own commits: it is the gatherer, or no member of a group."""
+        return self._state is not MemberState.STABLE or self._life.is_gatherer
+
+    @property
+    def is_member(self) -> bool:
+        """Return whether this consumer takes part in its group."""
+        return self._state is not MemberState.UNJOINED
+
     def take_revoked(self) -> list[TopicPartition]:
-        """Return, once, the partitions that went since the last call."""
+        """Return, once, the partitions that were revoked since the last call."""
         revoked, self._revoked = self._revoked, []
         return revoked
 
     def poll(self, deadline_ms: int) -> None:
-        """Do what is due; return when this member has its assignment, or the time is over.
+        """Do what is due; return when this member has its assignment, or at the deadline.
 
         Raises:
             FencedError: FENCED_INSTANCE_ID: a newer process has this instance's place.
@@ -109,24 +173,31 @@ class GroupMembership:
             return
         clock = self._cluster.clock
         self._polled_ms = clock.monotonic_ms()
+        waited = 0
         while not self._step():
             rest_ms = deadline_ms - clock.monotonic_ms()
             if rest_ms <= 0:
                 return
-            clock.sleep_ms(min(rest_ms, self._config.retry_backoff_ms))
+            pause_ms = self._config.retry_backoff_ms if self._life.is_gatherer else self._backoff.pause_ms(waited)
+            clock.sleep_ms(min(rest_ms, pause_ms))
+            waited += 1
             self._on_look()
 
     def note_sign_of_life(self) -> None:
         """A commit was just decided: that shows that this member lives."""
-        self._sign_ms = self._cluster.clock.monotonic_ms()
+        self._life.shown(self._cluster.clock.monotonic_ms())
+
+    def send_commit(self, commit: GroupRecords) -> bool:
+        """Leave a commit for the gatherer to write; False: the roots take no notes."""
+        return self._coordinator.relay.send(self._group, Note(NoteKind.COMMIT, commit)) is not None
 
     def enforce_rebalance(self) -> None:
         """Begin a rebalance with the next look, though nothing changed."""
         self._is_enforced = True
         self._looked_ms = None
 
-    def look_anew(self) -> bool:
-        """Look with the next poll which topics are there, as one is gone; False where they were given by name."""
+    def look_again(self) -> bool:
+        """Look for the topics with the next poll, as one is gone; False where they were given by name."""
         if self._subscription.pattern is None:
             return False
         self._discovery.forget()
@@ -136,15 +207,16 @@ class GroupMembership:
     def leave(self) -> None:
         """Leave the group; a failure is logged: the session will run out.
 
-        A static member keeps its place until its session runs out, whyever it goes.
+        A static member keeps its place until its session runs out, whatever the reason it leaves for.
         """
-        if not self._is_member or self._config.group_id is None:
+        if self._state is MemberState.UNJOINED or self._config.group_id is None:
             return
+        commit = self._last_commit()
         self._call_listener(1, list(self._subscription.positions))
         with self._lock:
-            self._is_member = False
+            self._move(MemberState.UNJOINED)
         try:
-            self._give_place_up(self._config.group_id)
+            self._give_place_up(commit)
         except ReplogError as error:
             _LOG.warning("member %s could not leave its group: %s", self.identity.member_id, error)
         self.identity = NO_MEMBER
@@ -157,38 +229,65 @@ class GroupMembership:
             self._thread.join()
 
     def beat_if_due(self) -> None:
-        """Write a sign of life when it is due, or leave when the application polls no more. Any thread.
+        """Show a sign of life when it is due, or leave when the application polls no more. Any thread.
 
         Raises:
             ReplogError: what the group answers; ``poll`` will find out too.
         """
-        group = self._config.group_id
         with self._lock:
             now_ms = self._cluster.clock.monotonic_ms()
-            if not self._is_member or group is None:
+            if self._state in (MemberState.UNJOINED, MemberState.JOINING):
                 return
             if now_ms - self._polled_ms >= self._config.max_poll_interval_ms:
-                self._is_member = False
                 _LOG.warning(
                     "member %s of group %s leaves: no poll for %s ms. Raise max.poll.interval.ms or lower"
                     " max.poll.records.",
                     self.identity.member_id,
-                    group,
+                    self._group,
                     now_ms - self._polled_ms,
                 )
-                self._give_place_up(group)
+                self._move(MemberState.UNJOINED)
+                self._give_place_up(None)
                 return
-            if now_ms - self._sign_ms < self._config.session_timeout_ms // 3 or self._seen_generation < 0:
-                return
-            self._sign_ms = now_ms
-            who = MemberIdentity(self.identity.member_id, self.identity.instance_id, self._seen_generation)
-            self._coordinator.heartbeat(group, who)
+            if self._looked_ms is None or now_ms - self._looked_ms >= 2 * self._config.heartbeat_interval_ms:
+                self._life.look(self._coordinator.group(self._group), self.identity)  # the application does not
+            self._life.show(self._group, self.identity, now_ms)
 
     # ------------------------------------------------------------------------------------- internal
 
-    def _give_place_up(self, group: str) -> None:
-        if not self.identity.instance_id:  # source: AbstractCoordinator.maybeLeaveGroup
-            self._coordinator.leave_group(group, [self.identity.member_id])
+    def _move(self, state: MemberState) -> None:
+        assert state in _TRANSITIONS[self._state], f"{self._state} -> {state}"
+        self._state = state
+
+    def _give_place_up(self, commit: GroupRecords | None) -> None:
+        """Leave the group, and see it done: the gatherer writes, another asks and writes where nobody does."""
+        relay, clock, me = self._coordinator.relay, self._cluster.clock, self.identity.member_id
+        request, self._request = self._request, None
+        if self.identity.instance_id:  # source: AbstractCoordinator.maybeLeaveGroup
+            if commit is not None:
+                relay.write(self._group, [Note(NoteKind.COMMIT, commit)], ())
+            return
+        note = Note(NoteKind.LEAVE, self._coordinator.command(self._group, self.identity), commit)
+        if request is not None and request.name is not None:
+            relay.withdraw([request.name])
+        if self._life.is_gatherer:
+            relay.write(self._group, [note])
+            return
+        name = relay.send(self._group, note)
+        if name is None:
+            relay.write(self._group, [note], ())
+            return
+        start_ms = clock.monotonic_ms()
+        for waited in range(100):
+            state = self._coordinator.group(self._group)
+            if state is None or state.metadata.member(me) is None:
+                break
+            names = relay.waiting(self._group)
+            if clock.monotonic_ms() - start_ms >= _rank(names, name) * RANK_STEP_MS:
+                relay.write(self._group, [note], names)
+                break
+            clock.sleep_ms(self._backoff.pause_ms(waited))
+        relay.withdraw([name])
 
     def _assign_all(self) -> None:
         """Without a group: all partitions of the topics, looked at again after ``metadata.max.age.ms``."""
@@ -204,86 +303,163 @@ class GroupMembership:
         self._call_listener(0, sorted(set(keys) - before))
 
     def _step(self) -> bool:
-        """Do one step; return whether the assignment stands."""
+        """Do the steps that are due now; return whether this member has its assignment."""
         now_ms = self._cluster.clock.monotonic_ms()
-        is_settled = self._is_member and self.identity.generation >= 0
-        if is_settled and self._looked_ms is not None and now_ms - self._looked_ms < self._config.heartbeat_interval_ms:
+        if (
+            self._state is MemberState.STABLE
+            and self._looked_ms is not None
+            and now_ms - self._looked_ms < self._config.heartbeat_interval_ms
+        ):
             return True
         self._looked_ms = now_ms
-        group = self._config.group_id or ""
-        if not self._is_member:
-            self._drop_assignment(is_lost=self.identity is not NO_MEMBER)
-            self._join(group)
-        state = self._coordinator.group(group)
+        for _ in range(4):  # what this member wrote itself may make its next step due
+            state = self._coordinator.group(self._group)
+            before = None if state is None else state.revision
+            try:
+                if self._look(state, now_ms):
+                    return True
+            except (FencedError, RetriableError, OutcomeUnknownError) as error:
+                is_late = error.code in _EXPECTED
+                if not is_late and not isinstance(error, (RetriableError, OutcomeUnknownError)):
+                    raise
+                if not is_late:
+                    _LOG.info("group %s: %s", self._group, error)
+                return False
+            after = self._coordinator.folded_revision(self._group)
+            if after == before:
+                return False
+        return False
+
+    def _look(self, state: GroupState | None, now_ms: int) -> bool:
         metadata = GroupMetadata() if state is None else state.metadata
+        if self._state is MemberState.UNJOINED:
+            self._drop_assignment(is_lost=self.identity is not NO_MEMBER)
+            self._join(metadata, now_ms)
         me = metadata.member(self.identity.member_id)
         if me is None or state is None:
-            static = metadata.instance(self.identity.instance_id)
-            self._is_member = False
-            if static is not None:
-                raise group_error(ErrorCode.FENCED_INSTANCE_ID, f"group '{group}'")
+            if self._state is MemberState.JOINING:
+                self._follow_request(metadata, now_ms)
+                return False
+            with self._lock:
+                self._move(MemberState.UNJOINED)
+                self._request = None
+            if metadata.instance(self.identity.instance_id) is not None:
+                raise group_error(ErrorCode.FENCED_INSTANCE_ID, f"group '{self._group}'")
             return False
-        self._judge_others(group, state, now_ms)
-        try:
-            return self._follow(group, metadata, me, now_ms)
-        except (FencedError, RetriableError) as error:
-            if error.code not in (
-                ErrorCode.UNKNOWN_MEMBER_ID,
-                ErrorCode.ILLEGAL_GENERATION,
-                ErrorCode.REBALANCE_IN_PROGRESS,
-            ):
-                raise
-            return False  # the next look shows what happened
-
-    def _follow(self, group: str, metadata: GroupMetadata, me: GroupMember, now_ms: int) -> bool:
         with self._lock:
-            self._seen_generation = metadata.generation
+            if self._state is MemberState.JOINING:
+                self._move(MemberState.REBALANCING)
+                self._request = None
+            self._life.look(state, self.identity)
+        self._remove_silent(state, now_ms)
         if metadata.phase is GroupPhase.PREPARING_REBALANCE:
-            if not me.is_joined:
-                self._rejoin(group)
-            elif self._is_overdue(metadata, now_ms):
-                self._coordinator.drop_absent(group, metadata.generation)
-            else:
-                self.beat_if_due()  # who waits for a slow member is not silent
-            return False
-        if metadata.phase is GroupPhase.COMPLETING_REBALANCE:
+            self._rebalance(metadata, me, now_ms)
+        elif metadata.phase is GroupPhase.COMPLETING_REBALANCE:
+            self._request = None
             if metadata.leader == me.member_id:
-                assignments = self._assign(metadata)
                 who = MemberIdentity(me.member_id, me.instance_id, metadata.generation)
-                self._coordinator.sync_group(group, who, assignments)
+                self._coordinator.sync_group(self._group, who, self._assign(metadata))
+        else:
+            return self._settle(metadata, me, now_ms)
+        self.beat_if_due()  # waiting for a slow member is not silence
+        return False
+
+    def _settle(self, metadata: GroupMetadata, me: GroupMember, now_ms: int) -> bool:
+        """In a stable group: take the assignment, or ask for another; return whether this member has it."""
+        request = self._request
+        if request is not None and request.generation == metadata.generation:
+            self._follow_request(metadata, now_ms)
             return False
+        self._request = None
         if self.identity.generation != metadata.generation:
             self._adopt(metadata, me)
         elif self._is_enforced or self._wants_others() or (metadata.leader == me.member_id and self._has_grown()):
-            self._rejoin(group)
+            self._rejoin(metadata, now_ms)
+            self._follow_request(metadata, now_ms)
             return False
         self.beat_if_due()
+        if self._life.is_gatherer and len(metadata.members) > 1:
+            names = self._coordinator.relay.waiting(self._group)
+            if any(name.kind is not NoteKind.BEAT for name in names):
+                self._coordinator.relay.write(self._group, (), names)
         return True
 
-    def _join(self, group: str) -> None:
-        """Join under a new name; what a process was called before may be fenced."""
+    def _rebalance(self, metadata: GroupMetadata, me: GroupMember, now_ms: int) -> None:
+        """Join the rebalance that runs; the gatherer writes all joins once they are there."""
+        if not me.is_joined and (self._request is None or self._request.generation != metadata.generation):
+            self._rejoin(metadata, now_ms)
+        if self._is_overdue(metadata, me, now_ms):
+            self._coordinator.drop_absent(self._group, metadata.generation)
+        elif not self._life.is_gatherer:
+            if not me.is_joined:
+                self._follow_request(metadata, now_ms)
+        else:
+            names = self._coordinator.relay.waiting(self._group)
+            joined = {name.member for name in names if name.kind.is_urgent} | {member_digest(me.member_id)}
+            if awaited_members(metadata) <= joined:
+                self._write(names)
+
+    def _join(self, metadata: GroupMetadata, now_ms: int) -> None:
+        """Ask to join under a new member id; the id that the process had before may be fenced."""
         instance_id = self._config.group_instance_id or ""
         with self._lock:
+            self._move(MemberState.JOINING)
             self.identity = MemberIdentity(f"{instance_id or self._config.client_id}-{new_id()}", instance_id, -1)
-            self._seen_generation = -1
-        self._coordinator.join_group(group, self._as_member(()))
-        with self._lock:
-            self._is_member = True
-            self._sign_ms = self._cluster.clock.monotonic_ms()
+            self._life.begin(now_ms)
+        member = self._as_member(())
+        group_rebalance.join(metadata, member, 0)  # raises what the group would refuse
+        if metadata.instance(instance_id) is not None:
+            self._coordinator.join_group(self._group, member)
+        else:
+            self._ask(metadata, member, None, now_ms)
         if self._thread is None:
             self._thread = threading.Thread(target=self._beat, name="replog-heartbeat", daemon=True)
             self._thread.start()
 
-    def _rejoin(self, group: str) -> None:
-        """Give the partitions up and join the rebalance, remembering what was owned."""
-        owned = tuple(sorted(self._subscription.positions))
-        member = self._as_member(owned)
-        self._before_rebalance()
+    def _rejoin(self, metadata: GroupMetadata, now_ms: int) -> None:
+        """Give the partitions up and ask to join the rebalance; the note says what was owned."""
+        member = self._as_member(tuple(sorted(self._subscription.positions)))
+        commit = self._last_commit()
         self._drop_assignment(is_lost=False)
-        self._coordinator.join_group(group, member)
+        self._ask(metadata, member, commit, now_ms)
         with self._lock:
+            if self._state is MemberState.STABLE:
+                self._move(MemberState.REBALANCING)
             self.identity = MemberIdentity(member.member_id, member.instance_id, -1)
-            self._sign_ms = self._cluster.clock.monotonic_ms()
+
+    def _ask(self, metadata: GroupMetadata, member: GroupMember, commit: GroupRecords | None, now_ms: int) -> None:
+        who = MemberIdentity(member.member_id, member.instance_id, metadata.generation)
+        record = GroupRecord(self._group, GroupMetadata(members=(member,)))
+        note = Note(NoteKind.JOIN, self._coordinator.command(self._group, who, (record,)), commit)
+        name = None if self._life.is_gatherer else self._coordinator.relay.send(self._group, note)
+        self._request = _Request(note, name, now_ms, metadata.generation)
+
+    def _follow_request(self, metadata: GroupMetadata, now_ms: int) -> None:
+        """Write the waiting notes if no other member is expected to, or none has for too long."""
+        request = self._request
+        if request is None:
+            return
+        if request.name is None:
+            self._write(None if self._life.is_gatherer else [])
+            return
+        is_gathered = metadata.phase in (GroupPhase.PREPARING_REBALANCE, GroupPhase.COMPLETING_REBALANCE)
+        patience_ms = 3 * self._config.heartbeat_interval_ms if is_gathered else 0
+        waited_ms = now_ms - request.since_ms
+        if waited_ms < patience_ms:
+            return
+        names = self._coordinator.relay.waiting(self._group)
+        rank = _rank(names, request.name)
+        if rank:
+            patience_ms += FIRST_PATIENCE_MS + min(rank * RANK_STEP_MS, self._config.session_timeout_ms // 3)
+        if waited_ms >= patience_ms:
+            self._write(names)
+
+    def _write(self, names: list[NoteName] | None) -> None:
+        request = self._request
+        own = (
+            [] if request is None or (names and request.name is not None and request.name in names) else [request.note]
+        )
+        self._coordinator.relay.write(self._group, own, names)
 
     def _as_member(self, owned: tuple[TopicPartition, ...]) -> GroupMember:
         self._joined_topics = tuple(sorted(self._discovery.counts()))
@@ -311,12 +487,14 @@ class GroupMembership:
     def _adopt(self, metadata: GroupMetadata, me: GroupMember) -> None:
         keys = decode_assignment(me.assignment)
         with self._lock:
+            if self._state is not MemberState.STABLE:
+                self._move(MemberState.STABLE)
             self.identity = MemberIdentity(me.member_id, me.instance_id, metadata.generation)
         self._subscription.set_assignment(keys)
         _LOG.info(
             "member %s of group %s has %s partitions in generation %s",
             me.member_id,
-            self._config.group_id,
+            self._group,
             len(keys),
             metadata.generation,
         )
@@ -330,32 +508,27 @@ class GroupMembership:
         self._subscription.set_assignment(())
 
     def _wants_others(self) -> bool:
-        """Return whether the subscription means other topics than the group was told; a look per metadata age."""
+        """Return whether the subscription matches other topics than the group knows; a look per metadata age."""
         return tuple(sorted(self._discovery.counts())) != self._joined_topics
 
     def _has_grown(self) -> bool:
         """Return whether topics have other partitions than the leader assigned; a look per metadata age."""
         return bool(self._counts) and self._discovery.counts_of(set(self._counts)) != self._counts
 
-    def _is_overdue(self, metadata: GroupMetadata, now_ms: int) -> bool:
-        """Return whether the rebalance has waited long enough, by this member's own clock."""
+    def _is_overdue(self, metadata: GroupMetadata, me: GroupMember, now_ms: int) -> bool:
+        """Return whether the rebalance has waited long enough, by this member's clock; members end it one by one."""
         if self._rebalance_seen is None or self._rebalance_seen[0] != metadata.generation:
             self._rebalance_seen = (metadata.generation, now_ms)
-        return now_ms - self._rebalance_seen[1] >= max(each.rebalance_timeout_ms for each in metadata.members)
+        limit_ms = max(each.rebalance_timeout_ms for each in metadata.members) + _turn_ms(metadata, me.member_id)
+        return now_ms - self._rebalance_seen[1] >= limit_ms
 
-    def _judge_others(self, group: str, state: GroupState, now_ms: int) -> None:
+    def _remove_silent(self, state: GroupState, now_ms: int) -> None:
         """Take out members whose signs of life have not changed for their session time, as seen from here."""
-        seen = {}
-        for member in state.metadata.members:
-            beats = state.beats.get(member.member_id, 0)
-            before = self._beats.get(member.member_id)
-            seen[member.member_id] = (beats, now_ms if before is None or before[0] != beats else before[1])
-        self._beats = seen
-        for member in state.metadata.members:
-            beats, since_ms = seen[member.member_id]
-            if member.member_id != self.identity.member_id and now_ms - since_ms >= member.session_timeout_ms:
-                _LOG.warning("member %s of group %s gave no sign of life in its session", member.member_id, group)
-                self._coordinator.remove_silent(group, member.member_id, beats)
+        turn_ms = _turn_ms(state.metadata, self.identity.member_id)
+        for member, beats, silent_ms in self._life.silences(state, now_ms):
+            if member.member_id != self.identity.member_id and silent_ms >= member.session_timeout_ms + turn_ms:
+                _LOG.warning("member %s of group %s gave no sign of life in its session", member.member_id, self._group)
+                self._coordinator.remove_silent(self._group, member.member_id, beats)
 
     def _call_listener(self, number: int, keys: list[TopicPartition]) -> None:
         listener = self._listeners[number]
@@ -363,8 +536,97 @@ class GroupMembership:
             listener(keys)
 
     def _beat(self) -> None:
-        while not self._closed.wait(self._config.heartbeat_interval_ms / 1000.0):
+        interval_ms = min(self._config.heartbeat_interval_ms, self._config.session_timeout_ms // 6)
+        while not self._closed.wait(interval_ms * random.uniform(0.8, 1.0) / 1000.0):
             try:
                 self.beat_if_due()
             except ReplogError as error:
                 _LOG.info("sign of life of member %s: %s", self.identity.member_id, error)
+
+
+class _SignsOfLife:
+    """Which signs of life the fold shows, and when this member's next one is due. Under the membership's lock.
+
+    The gatherer writes one entry in a third of the session: its own sign and those in the notes. The others leave a
+    note after a quarter of it, and write all notes themselves where theirs was not written for half of it. So the fold
+    shows every member at least once in 3/4 of its session, whichever member died.
+    """
+
+    def __init__(self, coordinator: GroupCoordinator, config: ConsumerConfig) -> None:
+        self._coordinator = coordinator
+        self._session_ms = config.session_timeout_ms
+        self.is_gatherer = False
+        self._generation = -1
+        self._own_beats = -1
+        self._shown_ms = 0
+        self._asked_ms: int | None = None
+        self._seen: dict[str, tuple[int, int]] = {}
+
+    def begin(self, now_ms: int) -> None:
+        """Begin as a new member."""
+        self.is_gatherer, self._generation, self._own_beats = False, -1, -1
+        self.shown(now_ms)
+        self._seen = {}
+
+    def shown(self, now_ms: int) -> None:
+        """This member's sign of life was decided."""
+        self._shown_ms, self._asked_ms = now_ms, None
+
+    def look(self, state: GroupState | None, identity: MemberIdentity) -> None:
+        """Take in what the newest fold shows."""
+        if state is None or state.metadata.member(identity.member_id) is None:
+            return
+        self.is_gatherer = gatherer(state.metadata) == identity.member_id
+        self._generation = state.metadata.generation
+        beats = state.beats.get(identity.member_id, 0)
+        if beats != self._own_beats:
+            self._own_beats, self._asked_ms = beats, None
+
+    def show(self, group: str, identity: MemberIdentity, now_ms: int) -> None:
+        """Show a sign of life if one is due.
+
+        Raises:
+            ReplogError: what ``GroupRelay`` raises.
+        """
+        relay, silent_ms = self._coordinator.relay, now_ms - self._shown_ms
+        if self._generation < 0 or silent_ms < self._session_ms // 4:
+            return
+        if self.is_gatherer and silent_ms < self._session_ms // 3:
+            return
+        if self._asked_ms is not None and now_ms - self._asked_ms < self._session_ms // 2:
+            return
+        who = MemberIdentity(identity.member_id, identity.instance_id, self._generation)
+        note = Note(NoteKind.BEAT, self._coordinator.command(group, who))
+        if self.is_gatherer or self._asked_ms is not None:
+            self.shown(now_ms)
+            relay.write(group, [note])
+        else:
+            self._shown_ms = self._asked_ms = now_ms
+            if relay.send(group, note) is None:
+                relay.write(group, [note], ())
+
+    def silences(self, state: GroupState, now_ms: int) -> list[tuple[GroupMember, int, int]]:
+        """Return per member its signs of life so far, and how long they have not changed as seen from here."""
+        seen = {}
+        for member in state.metadata.members:
+            beats = state.beats.get(member.member_id, 0)
+            before = self._seen.get(member.member_id)
+            seen[member.member_id] = (beats, now_ms if before is None or before[0] != beats else before[1])
+        self._seen = seen
+        return [(each, seen[each.member_id][0], now_ms - seen[each.member_id][1]) for each in state.metadata.members]
+
+
+def _rank(names: list[NoteName], own: NoteName) -> int:
+    """Return how many urgent notes have a lower name: their members write first."""
+    return sum(name.kind.is_urgent and (name.member, name.number) < (own.member, own.number) for name in names)
+
+
+def _turn_ms(metadata: GroupMetadata, member_id: str) -> int:
+    """Return how much later than the gatherer this member does what any member may do."""
+    if gatherer(metadata) == member_id:
+        return 0
+    order = [each.member_id for each in metadata.members]
+    return (1 + order.index(member_id)) * RANK_STEP_MS if member_id in order else 0
+
+
+__all__ = ["GroupMembership", "MemberState"]

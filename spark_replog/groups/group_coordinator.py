@@ -17,9 +17,11 @@ from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError, Re
 from spark_replog.groups import group_rebalance
 from spark_replog.groups.group_expiry import agreed_time_ms, expired_records
 from spark_replog.groups.group_ledger import NO_MEMBER, GroupLedger, MemberIdentity
+from spark_replog.groups.group_relay import GroupRelay
 from spark_replog.groups.group_subscription import subscribed_topics
 from spark_replog.ids import TopicId, TopicPartition
 from spark_replog.log.acl import AclOperation, ResourceType
+from spark_replog.log.codec.commands import GroupRecords
 from spark_replog.log.codec.group_records import (
     GroupMember,
     GroupMetadata,
@@ -60,6 +62,7 @@ class GroupCoordinator:
         self._cluster = cluster
         self._authorizer = Authorizer(cluster, principal)
         self._ledger = GroupLedger(cluster, timeout_ms=timeout_ms)
+        self.relay = GroupRelay(cluster, self._ledger)
         self._retention_ms = retention_minutes * 60_000
         self._expiry_lock = threading.Lock()
         self._next_expiry_ms = cluster.clock.monotonic_ms() + EXPIRY_CHECK_INTERVAL_MS
@@ -82,20 +85,37 @@ class GroupCoordinator:
             RetriableError: REBALANCE_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE: nothing was committed.
             OutcomeUnknownError: REPLOG_COMMIT_OUTCOME_UNKNOWN: commit again.
         """
+        records, answers = self._check_offsets(group, offsets)
+        if records:
+            self._ledger.append(group, lambda _: records, member)
+            self._maybe_expire()
+        return answers
+
+    def prepare_commit(
+        self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata], member: MemberIdentity
+    ) -> GroupRecords | None:
+        """Return a commit for a note; offsets that ``commit_offsets`` refuses are left out. None: nothing is left."""
+        records, _ = self._check_offsets(group, offsets)
+        return self.command(group, member, records) if records else None
+
+    def command(self, group: str, member: MemberIdentity, records: tuple[Record, ...] = ()) -> GroupRecords:
+        """Return a command for a note: a commit, or without records a sign of life."""
+        handle, _ = self._ledger.find_or_create()
+        return self._ledger.command(handle.topic_id, group, member, records)
+
+    def _check_offsets(
+        self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]
+    ) -> tuple[tuple[Record, ...], dict[TopicPartition, ReplogError | None]]:
         self._require(AclOperation.READ, group)
         answers: dict[TopicPartition, ReplogError | None] = {}
         records: list[Record] = []
         now_ms = self._ledger.commit_time_ms()
         for key in sorted(offsets):
-            topic_id, error = self._check_offset(key, offsets[key])
-            answers[key] = error
-            if error is None:
+            topic_id, answers[key] = self._check_offset(key, offsets[key])
+            if answers[key] is None:
                 value = replace(offsets[key], topic_id=topic_id, commit_time_ms=now_ms)
                 records.append(OffsetRecord(group, key.topic, key.partition, value))
-        if records:
-            self._ledger.append(group, lambda _: tuple(records), member)
-            self._maybe_expire()
-        return answers
+        return tuple(records), answers
 
     def fetch_offsets(
         self, group: str, partitions: Iterable[TopicPartition] | None = None
@@ -260,6 +280,24 @@ class GroupCoordinator:
             state = ledger.state.groups.get(group)
             return None if state is None else _copy(state)
 
+    def folded_offsets(self, group: str) -> dict[TopicPartition, int]:
+        """Return the committed offsets as this process has folded them so far; reads nothing."""
+        ledger = self._ledger.folded()
+        if ledger is None:
+            return {}
+        with ledger.lock:
+            state = ledger.state.groups.get(group)
+            return {} if state is None else {TopicPartition(*key): at.offset for key, at in state.offsets.items()}
+
+    def folded_revision(self, group: str) -> int | None:
+        """Return the group's revision as this process has folded it so far; reads nothing. None: no such group."""
+        ledger = self._ledger.folded()
+        if ledger is None:
+            return None
+        with ledger.lock:
+            state = ledger.state.groups.get(group)
+            return None if state is None else state.revision
+
     def groups(self) -> list[GroupState]:
         """Return all groups that may be described, by name, as copies."""
         located = self._ledger.find()
@@ -293,7 +331,8 @@ class GroupCoordinator:
             RetriableError: COORDINATOR_NOT_AVAILABLE.
         """
         self._require(AclOperation.READ, group)
-        self._ledger.update(group, lambda at: group_rebalance.join(at, member, self._now_ms()), member.member_id)
+        now_ms = self._ledger.commit_time_ms()
+        self._ledger.update(group, lambda at: group_rebalance.join(at, member, now_ms), member.member_id)
 
     def sync_group(self, group: str, member: MemberIdentity, assignments: Mapping[str, bytes]) -> None:
         """Give the members their assignments; the leader's call.
@@ -302,9 +341,10 @@ class GroupCoordinator:
             FencedError: UNKNOWN_MEMBER_ID, ILLEGAL_GENERATION.
             RetriableError: REBALANCE_IN_PROGRESS.
         """
+        now_ms = self._ledger.commit_time_ms()
         self._ledger.update(
             group,
-            lambda at: group_rebalance.sync(at, member.member_id, member.generation, assignments, self._now_ms()),
+            lambda at: group_rebalance.sync(at, member.member_id, member.generation, assignments, now_ms),
             member.member_id,
         )
 
@@ -318,24 +358,25 @@ class GroupCoordinator:
 
     def leave_group(self, group: str, member_ids: Iterable[str]) -> None:
         """Take members out, whoever they are; unknown ones are no error: they are gone."""
-        gone = set(member_ids)
-        self._ledger.update(group, lambda at: group_rebalance.leave(at, gone, self._now_ms()))
+        gone, now_ms = set(member_ids), self._ledger.commit_time_ms()
+        self._ledger.update(group, lambda at: group_rebalance.leave(at, gone, now_ms))
 
     def remove_silent(self, group: str, member_id: str, beats: int) -> None:
         """Take out a member that gave no sign of life since the caller counted ``beats`` of them."""
+        now_ms = self._ledger.commit_time_ms()
 
         def left(metadata: GroupMetadata, state: GroupState | None) -> GroupMetadata:
             if state is None or state.beats.get(member_id, 0) != beats:
                 return metadata
-            return group_rebalance.leave(metadata, {member_id}, self._now_ms())
+            return group_rebalance.leave(metadata, {member_id}, now_ms)
 
         self._ledger.update_with(group, left)
 
     def drop_absent(self, group: str, generation: int) -> None:
         """End a rebalance of this generation whose members had time enough to join."""
+        now_ms = self._ledger.commit_time_ms()
         self._ledger.update(
-            group,
-            lambda at: group_rebalance.drop_absent(at, self._now_ms()) if at.generation == generation else at,
+            group, lambda at: group_rebalance.drop_absent(at, now_ms) if at.generation == generation else at
         )
 
     # -------------------------------------------------------------------------------------- internal
@@ -350,9 +391,6 @@ class GroupCoordinator:
         check_group_id(group)
         self._cluster.refresh_if_stale()
         self._authorizer.require_group(operation, group)
-
-    def _now_ms(self) -> int:
-        return self._ledger.commit_time_ms()
 
     def _check_offset(self, key: TopicPartition, value: OffsetAndMetadata) -> tuple[TopicId, ReplogError | None]:
         if value.offset < 0:

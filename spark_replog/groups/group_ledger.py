@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from weakref import WeakKeyDictionary
 
 from spark_replog.admin.controller import Controller
@@ -85,7 +85,8 @@ class GroupLedger:
             return handle, ledger
         return None
 
-    def _find_or_create(self) -> tuple[TopicHandle, Ledger[TopicLedgerState]]:
+    def find_or_create(self) -> tuple[TopicHandle, Ledger[TopicLedgerState]]:
+        """Return the offsets topic, folded at least once by this process; make it on first use."""
         found = self._folded() or self.find()
         if found is None:
             controller = Controller(self._cluster, timeout_ms=self._timeout_ms, is_internal=True)
@@ -94,6 +95,11 @@ class GroupLedger:
         if found is None:
             raise _not_available("it was deleted")
         return found
+
+    def folded(self) -> Ledger[TopicLedgerState] | None:
+        """Return the ledger as this process has folded it so far; None: it has not."""
+        found = self._folded()
+        return None if found is None else found[1]
 
     def _folded(self) -> tuple[TopicHandle, Ledger[TopicLedgerState]] | None:
         """Return the offsets topic as this process has folded it so far; None: it has not."""
@@ -122,6 +128,17 @@ class GroupLedger:
         """Decide a change of the group's membership; see ``update_with``."""
         self.update_with(group, lambda metadata, _: change(metadata), member_id)
 
+    def update_if_due(self, group: str, change: Callable[[GroupMetadata], GroupMetadata]) -> None:
+        """Decide a change of the group's membership unless it changes nothing on the fold as it is."""
+        ledger = self.folded()
+        if ledger is not None:
+            with ledger.lock:
+                known = ledger.state.groups.get(group)
+                metadata = GroupMetadata() if known is None else known.metadata
+            if change(metadata) == metadata:
+                return
+        self.update(group, change)
+
     def update_with(
         self,
         group: str,
@@ -143,6 +160,42 @@ class GroupLedger:
             return None if changed == metadata else (GroupRecord(group, changed),)
 
         self.append(group, records, MemberIdentity(member_id), revision_checked=True)
+
+    def command(
+        self,
+        topic_id: TopicId,
+        group: str,
+        member: MemberIdentity,
+        records: tuple[Record, ...] = (),
+    ) -> GroupRecords:
+        """Return this writer's next command: a commit, or without records a sign of life."""
+        time_ms = self._cluster.clock.now_ms()
+        return GroupRecords(
+            topic_id, group, self._writer_id, next(self._sequences), *astuple(member), -1, time_ms, records
+        )
+
+    def append_commands(self, commands: Sequence[GroupRecords]) -> None:
+        """Decide commands of any members in one ENTRY; those that are decided already or refused are left out.
+
+        Raises:
+            RetriableError: COORDINATOR_NOT_AVAILABLE.
+            OutcomeUnknownError: REPLOG_COMMIT_OUTCOME_UNKNOWN.
+        """
+        found = self._folded()
+        if found is None or not commands:
+            return
+        _, ledger = found
+
+        def propose(state: TopicLedgerState) -> tuple[bytes, ...] | None:
+            table = state.groups
+            due = (each for each in commands if not table.is_applied(each) and table.judge(each) is None)
+            return tuple(map(encode_command, due)) or None
+
+        with ledger.lock:
+            is_due = propose(ledger.state) is not None
+        if is_due:
+            with _translated():
+                ledger.append(propose, timeout_ms=self._timeout_ms)
 
     def append(
         self,
@@ -168,7 +221,7 @@ class GroupLedger:
         sequence = next(self._sequences)
         for _ in range(_TRIES_MAX):
             with _translated():
-                handle, ledger = self._find_or_create()
+                handle, ledger = self.find_or_create()
 
             def propose(state: TopicLedgerState, topic_id: TopicId = handle.topic_id) -> bytes | None:
                 known = state.groups.get(group)

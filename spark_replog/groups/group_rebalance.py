@@ -22,6 +22,16 @@ GroupError = FencedError | RetriableError
 def join(metadata: GroupMetadata, member: GroupMember, now_ms: int) -> GroupMetadata:
     """Return the group after a member joined; completes the rebalance when it was the last one awaited.
 
+    Raises:
+        InvalidConfigError: INVALID_SESSION_TIMEOUT, INCONSISTENT_GROUP_PROTOCOL.
+        FencedError: FENCED_INSTANCE_ID.
+    """
+    return complete_if_ready(enter(metadata, member, now_ms), now_ms)
+
+
+def enter(metadata: GroupMetadata, member: GroupMember, now_ms: int) -> GroupMetadata:
+    """Return the group after a member joined, in a rebalance that ``complete_if_ready`` ends: others may join with it.
+
     A static member that comes back with the same subscription takes its place, and its assignment, without a
     rebalance; the process that held the place is fenced from then on.
 
@@ -38,19 +48,22 @@ def join(metadata: GroupMetadata, member: GroupMember, now_ms: int) -> GroupMeta
     place = static or known
     joined = replace(member, is_joined=True, assignment=b"" if place is None else place.assignment)
     if place is None:
-        return _maybe_complete(_prepare(metadata, (*metadata.members, joined), {joined.member_id}, now_ms), now_ms)
+        members = (*metadata.members, joined)
+        if metadata.phase is GroupPhase.PREPARING_REBALANCE:
+            return replace(metadata, members=members)
+        return _prepare(metadata, members, {joined.member_id}, now_ms)
     members = tuple(joined if each is place else each for each in metadata.members)
     leader = joined.member_id if metadata.leader == place.member_id else metadata.leader
     changed = replace(metadata, members=members, leader=leader)
     is_same = place.protocols == joined.protocols
     is_new_process = place.member_id != joined.member_id
     if metadata.phase is GroupPhase.PREPARING_REBALANCE:
-        return _maybe_complete(changed, now_ms)
+        return changed
     if is_same and metadata.phase is GroupPhase.STABLE and (is_new_process or metadata.leader != place.member_id):
         return changed
     if is_same and metadata.phase is GroupPhase.COMPLETING_REBALANCE and not is_new_process:
         return changed
-    return _maybe_complete(_prepare(changed, members, {joined.member_id}, now_ms), now_ms)
+    return _prepare(changed, members, {joined.member_id}, now_ms)
 
 
 def sync(
@@ -75,12 +88,24 @@ def sync(
 
 def leave(metadata: GroupMetadata, member_ids: Collection[str], now_ms: int) -> GroupMetadata:
     """Return the group without these members; the others rebalance."""
+    return complete_if_ready(depart(metadata, member_ids, now_ms), now_ms)
+
+
+def depart(metadata: GroupMetadata, member_ids: Collection[str], now_ms: int) -> GroupMetadata:
+    """Return the group without these members, in a rebalance that ``complete_if_ready`` ends."""
     rest = tuple(each for each in metadata.members if each.member_id not in member_ids)
     if len(rest) == len(metadata.members):
         return metadata
     if metadata.phase is GroupPhase.PREPARING_REBALANCE:
-        return _maybe_complete(replace(metadata, members=rest), now_ms)
-    return _maybe_complete(_prepare(metadata, rest, set(), now_ms), now_ms)
+        return replace(metadata, members=rest)
+    return _prepare(metadata, rest, set(), now_ms)
+
+
+def complete_if_ready(metadata: GroupMetadata, now_ms: int) -> GroupMetadata:
+    """Return the group after its rebalance where every member has joined; otherwise as it is."""
+    if metadata.phase is GroupPhase.PREPARING_REBALANCE and all(each.is_joined for each in metadata.members):
+        return _complete(metadata, now_ms)
+    return metadata
 
 
 def drop_absent(metadata: GroupMetadata, now_ms: int) -> GroupMetadata:
@@ -128,12 +153,6 @@ def _prepare(metadata: GroupMetadata, members: tuple[GroupMember, ...], joined: 
         phase=GroupPhase.PREPARING_REBALANCE,
         since_ms=now_ms,
     )
-
-
-def _maybe_complete(metadata: GroupMetadata, now_ms: int) -> GroupMetadata:
-    if all(each.is_joined for each in metadata.members):
-        return _complete(metadata, now_ms)
-    return metadata
 
 
 def _complete(metadata: GroupMetadata, now_ms: int) -> GroupMetadata:

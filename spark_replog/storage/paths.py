@@ -24,6 +24,11 @@ def out_key(ledger_id: LedgerId) -> str:
     return f"{LEDGERS_PREFIX}{ledger_id}/out"
 
 
+def note_key(ledger_id: LedgerId, name: str) -> str:
+    """Return the key of a note from one process to another, or the prefix of several."""
+    return f"{LEDGERS_PREFIX}{ledger_id}/notes/{name}"
+
+
 def data_folder(ledger_id: LedgerId, generation: int) -> str:
     """Return the folder of the data objects of one generation, with its trailing slash."""
     return f"ledgers/{ledger_id}/data/{generation:06d}/"
@@ -67,6 +72,7 @@ __all__ = [
     "journal_folder",
     "journal_key",
     "ledger_folders",
+    "note_key",
     "object_name",
     "out_key",
 ]

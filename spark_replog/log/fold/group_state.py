@@ -15,7 +15,7 @@ from spark_replog.errors import ErrorCode
 from spark_replog.log.codec.group_records import GroupMetadata, GroupPhase, OffsetAndMetadata, OffsetRecord
 from spark_replog.log.model import OK, CommandResult, GroupRecords, Outcome
 
-WRITERS_KEPT = 64
+WRITERS_KEPT = 1024
 """Writers of a group whose last sequence is kept: those that wrote last."""
 
 

@@ -156,7 +156,9 @@ def test_an_idle_consumer_that_lives_keeps_its_offsets_from_expiring(filled):
     assert reader.committed([P0])[P0].offset == 10
     del reader
     filled.clock.advance(7 * day_ms)
-    assert GroupCoordinator(filled.cluster).expire_offsets() == 1
+    other = filled.another_process().cluster
+    GroupCoordinator(other).commit_offsets("another", {P0: OffsetAndMetadata(1)})
+    assert GroupCoordinator(filled.another_process().cluster).expire_offsets() == 1
 
 
 @pytest.mark.parametrize("offset", ["4", 4.0, None])

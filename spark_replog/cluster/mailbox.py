@@ -1,0 +1,131 @@
+"""Notes from one process to another beside a ledger: write-once objects, found by listing, deleted once read.
+
+A note is a request to the process that writes the next entry. It proves nothing: the ledger alone decides, and a note
+that is lost, late or read twice costs time only.
+"""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+from spark_replog.cluster.cluster import Cluster
+from spark_replog.errors import ErrorCode, OutcomeUnknownError, ReplogError, RetriableError
+from spark_replog.ids import LedgerId
+from spark_replog.storage.io_pool import io_pool
+from spark_replog.storage.object_store import Buffer, ObjectStore
+from spark_replog.storage.paths import note_key
+
+T = TypeVar("T")
+_WAIT_MS = 3_000
+
+
+class Mailbox:
+    """The notes of one ledger. Thread safe; keeps no state.
+
+    Every call asks all metadata roots in parallel and returns when a majority has answered: so a note that was put is
+    in every later list, unless the two majorities met in a root that lost it.
+
+    Args:
+        cluster: the opened store.
+        ledger_id: notes are kept in the folder of this ledger.
+    """
+
+    def __init__(self, cluster: Cluster, ledger_id: LedgerId) -> None:
+        self._brokers = cluster.brokers
+        self._ledger_id = ledger_id
+
+    def put(self, name: str, data: bytes) -> None:
+        """Write a note.
+
+        Raises:
+            RetriableError: REPLOG_NO_QUORUM: fewer than a majority of the metadata roots took it.
+        """
+        self._ask(lambda store: store.create(note_key(self._ledger_id, name), data, make_parent=True))
+
+    def names(self, prefix: str) -> list[str]:
+        """Return the names of the notes whose name starts with the prefix, sorted.
+
+        Raises:
+            RetriableError: REPLOG_NO_QUORUM.
+        """
+        key = note_key(self._ledger_id, prefix)
+        found = self._ask(lambda store: [info.key.rpartition("/")[2] for info in store.list_keys(key)])
+        return sorted({name for names in found for name in names})
+
+    def read(self, names: Iterable[str]) -> dict[str, bytes]:
+        """Return the notes' contents by name, in order, without those that were deleted meanwhile.
+
+        Raises:
+            RetriableError: REPLOG_NO_QUORUM.
+        """
+        wanted = list(names)
+        keys = [note_key(self._ledger_id, name) for name in wanted]
+        found: dict[str, Buffer] = {}
+        for store in self._stores():
+            for name, key in zip(wanted, keys, strict=True):
+                try:
+                    data = None if name in found else store.get(key)
+                except (RetriableError, OutcomeUnknownError):
+                    break
+                if data is not None:
+                    found[name] = data
+            if len(found) == len(wanted):
+                break
+        return {name: bytes(found[name]) for name in wanted if name in found}
+
+    def delete(self, names: Iterable[str]) -> None:
+        """Begin to delete notes; returns at once, and a root that does not answer keeps its copy."""
+        keys = [note_key(self._ledger_id, name) for name in names]
+        for store in self._stores() if keys else ():
+            io_pool().submit_to(store.url, _delete, store, keys)
+
+    def _stores(self) -> list[ObjectStore]:
+        return [self._brokers.store(broker_id) for broker_id in self._brokers.metadata_broker_ids]
+
+    def _ask(self, call: Callable[[ObjectStore], T]) -> list[T]:
+        """Return what a majority of the metadata roots answered."""
+        stores = self._stores()
+        answers: queue.SimpleQueue[T | ReplogError] = queue.SimpleQueue()
+
+        def ask(store: ObjectStore) -> None:
+            try:
+                answers.put(call(store))
+            except ReplogError as error:
+                answers.put(error)
+
+        for store in stores:
+            io_pool().submit_to(store.url, ask, store)
+        majority = len(stores) // 2 + 1
+        found: list[T] = []
+        failed: list[ReplogError] = []
+        while len(found) < majority and len(stores) - len(failed) >= majority:
+            try:
+                answer = answers.get(timeout=_WAIT_MS / 1000.0)
+            except queue.Empty:
+                break
+            if isinstance(answer, ReplogError):
+                failed.append(answer)
+            else:
+                found.append(answer)
+        if len(found) < majority:
+            why = "; ".join(map(str, failed)) or f"no answer in {_WAIT_MS} ms"
+            raise RetriableError(
+                ErrorCode.REPLOG_NO_QUORUM,
+                f"{len(found)} of {len(stores)} metadata roots took or listed notes, {majority} are needed: {why}."
+                " Bring a root back; the call is repeated.",
+                ledger_id=self._ledger_id,
+            )
+        return found
+
+
+def _delete(store: ObjectStore, keys: list[str]) -> None:
+    for key in keys:
+        try:
+            store.delete(key)
+        except ReplogError:
+            return
+
+
+__all__ = ["Mailbox"]

@@ -1,0 +1,210 @@
+"""Notes of members: what they ask the member that writes the group's next entry. Pure.
+
+A member that wrote its own entry for each join and each sign of life would compete with all others for the ledger, and
+each change of the writing process costs a claim. So members leave notes (see ``cluster.mailbox``), and one of them
+writes what all notes ask for in one entry. Notes are requests: the fold judges what is written, whoever wrote it.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+
+from spark_replog.errors import CorruptDataError, ErrorCode, ReplogError
+from spark_replog.groups import group_rebalance
+from spark_replog.log.codec.commands import GroupRecords, decode_command, encode_command
+from spark_replog.log.codec.group_records import GroupMember, GroupMetadata, GroupPhase, GroupRecord
+
+_VERSION = 1
+
+
+class NoteKind(Enum):
+    """What a member asks for; the value is part of the note's name."""
+
+    BEAT = "beat"
+    """A sign of life, written with the next entry of the group."""
+    COMMIT = "commit"
+    """A commit of offsets that nobody waits for, written by the leader when it next looks."""
+    JOIN = "join"
+    LEAVE = "leave"
+
+    @property
+    def is_urgent(self) -> bool:
+        """Return whether the sender waits for it."""
+        return self in (NoteKind.JOIN, NoteKind.LEAVE)
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """One request of one member.
+
+    Attributes:
+        command: as the member itself would write it. JOIN: its only record holds the member alone, and its generation
+            is the group's when the member asked; LEAVE: only who leaves.
+        commit: with JOIN or LEAVE: offsets to commit before; None without any.
+    """
+
+    kind: NoteKind
+    command: GroupRecords
+    commit: GroupRecords | None = None
+
+    @property
+    def member(self) -> GroupMember | None:
+        """Return who joins; None in a note of another kind."""
+        for record in self.command.records:
+            if isinstance(record, GroupRecord) and record.value is not None and record.value.members:
+                return record.value.members[0]
+        return None
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class NoteName:
+    """Where a note is found. Names of one group share a prefix; a lower name is written first.
+
+    Attributes:
+        group: hash of the group's name, as its text may hold anything.
+        member: hash of the member id.
+        number: counts the notes of the member.
+    """
+
+    group: str
+    member: str
+    number: int
+    kind: NoteKind
+
+    @classmethod
+    def of(cls, group: str, member_id: str, number: int, kind: NoteKind) -> NoteName:
+        """Return the name of a member's note."""
+        return cls(_digest(group), _digest(member_id), number, kind)
+
+    @classmethod
+    def parse(cls, text: str) -> NoteName | None:
+        """Return the parts of a name; None: it is another kind of object."""
+        parts = text.split(".")
+        if len(parts) != 4 or not parts[2].isdigit() or parts[3] not in {kind.value for kind in NoteKind}:
+            return None
+        return cls(parts[0], parts[1], int(parts[2]), NoteKind(parts[3]))
+
+    def __str__(self) -> str:
+        """Return the object's name."""
+        return f"{self.group}.{self.member}.{self.number:012d}.{self.kind.value}"
+
+
+def notes_prefix(group: str) -> str:
+    """Return what the names of a group's notes start with."""
+    return f"{_digest(group)}."
+
+
+def member_digest(member_id: str) -> str:
+    """Return how names of notes refer to the member."""
+    return _digest(member_id)
+
+
+def encode_note(note: Note) -> bytes:
+    """Return the note's bytes: JSON, with the commands as the ledger holds them."""
+    found: dict[str, object] = {"v": _VERSION, "kind": note.kind.value, "command": _text(note.command)}
+    if note.commit is not None:
+        found["commit"] = _text(note.commit)
+    return json.dumps(found, separators=(",", ":")).encode()
+
+
+def decode_note(data: bytes) -> Note:
+    """Return the note.
+
+    Raises:
+        CorruptDataError: CORRUPT_MESSAGE: whatever else the bytes are. The reader drops such a note.
+    """
+    try:
+        found = json.loads(data)
+        if found["v"] != _VERSION:
+            raise ValueError(f"version {found['v']} is unknown")
+        commit = found.get("commit")
+        return Note(NoteKind(found["kind"]), _command(found["command"]), None if commit is None else _command(commit))
+    except (ReplogError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise CorruptDataError(
+            ErrorCode.CORRUPT_MESSAGE, f"a member's note cannot be read: {error}. It is dropped; the member asks again."
+        ) from error
+
+
+def merge_notes(metadata: GroupMetadata, notes: Iterable[Note], now_ms: int) -> GroupMetadata:
+    """Return the group after the joins and leaves of the notes that are still due.
+
+    A note that was written before, and one whose join is refused, changes nothing: its sender finds out.
+    """
+    for note in notes:
+        if note.kind is NoteKind.LEAVE:
+            metadata = group_rebalance.depart(metadata, {note.command.member_id}, now_ms)
+        elif note.kind is NoteKind.JOIN and note.member is not None and _is_due(metadata, note.member, note.command):
+            try:
+                metadata = group_rebalance.enter(metadata, note.member, now_ms)
+            except ReplogError:
+                continue
+    return group_rebalance.complete_if_ready(metadata, now_ms)
+
+
+def commands_of(notes: Iterable[Note]) -> list[GroupRecords]:
+    """Return what the notes add to the log besides members: signs of life and commits, in the members' order."""
+    found = []
+    for note in notes:
+        if note.commit is not None:
+            found.append(note.commit)
+        if note.kind in (NoteKind.BEAT, NoteKind.COMMIT):
+            found.append(note.command)
+    return found
+
+
+def awaited_members(metadata: GroupMetadata) -> set[str]:
+    """Return the digests of the members that have not joined the rebalance that runs."""
+    if metadata.phase is not GroupPhase.PREPARING_REBALANCE:
+        return set()
+    return {member_digest(each.member_id) for each in metadata.members if not each.is_joined}
+
+
+def gatherer(metadata: GroupMetadata) -> str:
+    """Return the member that writes for the others: the leader, or the first member where the leader is gone."""
+    if metadata.member(metadata.leader) is not None or not metadata.members:
+        return metadata.leader
+    return metadata.members[0].member_id
+
+
+def _is_due(metadata: GroupMetadata, member: GroupMember, command: GroupRecords) -> bool:
+    known = metadata.member(member.member_id)
+    if known is None:
+        # A static member that replaces another process writes for itself: a late note must not fence the newer one.
+        return metadata.instance(member.instance_id) is None
+    has_joined = metadata.phase is GroupPhase.PREPARING_REBALANCE and known.is_joined
+    return command.generation == metadata.generation and not has_joined
+
+
+def _command(text: str) -> GroupRecords:
+    command = decode_command(base64.b64decode(text, validate=True))
+    if not isinstance(command, GroupRecords):
+        raise ValueError("it holds a command of another kind")
+    return command
+
+
+def _text(command: GroupRecords) -> str:
+    return base64.b64encode(encode_command(command)).decode()
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:16]
+
+
+__all__ = [
+    "Note",
+    "NoteKind",
+    "NoteName",
+    "awaited_members",
+    "commands_of",
+    "decode_note",
+    "encode_note",
+    "gatherer",
+    "member_digest",
+    "merge_notes",
+    "notes_prefix",
+]
