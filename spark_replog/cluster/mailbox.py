@@ -75,7 +75,7 @@ class Mailbox:
                 break
         return {name: bytes(found[name]) for name in wanted if name in found}
 
-    def delete(self, names: Iterable[str]) -> None:
+    def clear(self, names: Iterable[str]) -> None:
         """Begin to delete notes; returns at once, and a root that does not answer keeps its copy."""
         keys = [note_key(self._ledger_id, name) for name in names]
         for store in self._stores() if keys else ():

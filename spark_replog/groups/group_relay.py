@@ -66,7 +66,7 @@ class GroupRelay:
 
     def withdraw(self, names: Iterable[NoteName]) -> None:
         """Delete notes that need no answer any more."""
-        self._mailbox().delete(map(str, names))
+        self._mailbox().clear(map(str, names))
 
     def write(self, group: str, own: Iterable[Note] = (), names: Iterable[NoteName] | None = None) -> None:
         """Write what the waiting notes ask for, and ``own`` ones that were not left: at most two entries.
@@ -91,7 +91,7 @@ class GroupRelay:
                 continue
         self._ledger.append_commands(commands_of(notes))
         self._ledger.update_if_due(group, lambda at: merge_notes(at, notes, self._ledger.commit_time_ms()))
-        self._mailbox().delete(map(str, waiting))
+        self._mailbox().clear(map(str, waiting))
         if len(self._written) > _WRITTEN_KEPT:
             self._written.clear()
         self._written.update(waiting)  # where it may not delete, it must not write them again
