@@ -6,7 +6,7 @@ import itertools
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
 from spark_replog.admin.controller import Controller
@@ -171,7 +171,16 @@ class GroupLedger:
         """Return this writer's next command: a commit, or without records a sign of life."""
         time_ms = self._cluster.clock.now_ms()
         return GroupRecords(
-            topic_id, group, self._writer_id, next(self._sequences), *astuple(member), -1, time_ms, records
+            topic_id,
+            group,
+            self._writer_id,
+            next(self._sequences),
+            member.member_id,
+            member.instance_id,
+            member.generation,
+            -1,
+            time_ms,
+            records,
         )
 
     def append_commands(self, commands: Sequence[GroupRecords]) -> None:
