@@ -138,6 +138,11 @@ class Appender:
         """Repeat nothing any more."""
         self._stopped.set()
 
+    def await_copies(self, timeout_ms: int | None) -> None:
+        """Wait for the followers' copies that acks 0 and 1 do not wait for: without them no row is readable."""
+        if self._config.acks != -1:
+            self._manager.await_copies(timeout_ms)
+
     def make_append(
         self, objects: Sequence[DataObject], batches: Sequence[BatchSequence], producer_id: str, kind: IdentityKind
     ) -> Append:

@@ -363,6 +363,8 @@ class Producer:
                     f"the producer was closed forcefully, after {timeout} s. Give close() more time.",
                 )
             )
+        else:
+            self._appender.await_copies(None if timeout is None else int(timeout * 1000))
         self._interceptors.close()
 
     def __enter__(self) -> Producer:

@@ -33,8 +33,6 @@ class AppendRequest:
             is left out with its own error, and the other partitions' rows are appended.
         internal_topics_allowed: whether Kafka's internal topics may be written.
         copied: older objects that brokers hold and no entry names yet; decided with the append.
-        under_way: copies that the writer is still making of the append's own objects. Nobody else makes them: see
-            ``ReplicaManager.report_copies``.
     """
 
     append: Append
@@ -43,7 +41,6 @@ class AppendRequest:
     is_atomic: bool = True
     internal_topics_allowed: bool = False
     copied: Mapping[ObjectId, Collection[BrokerId]] = field(default_factory=dict)
-    under_way: Mapping[ObjectId, Collection[BrokerId]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

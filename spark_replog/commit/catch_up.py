@@ -35,8 +35,6 @@ _log = logging.getLogger(__name__)
 
 COMMANDS_PER_ENTRY_MAX = 1000
 ADMIT_ROUNDS_MAX = 10
-UNDER_WAY_MS_MAX = 120_000
-"""A writer's copy without an outcome is forgotten after this: ``delivery.timeout.ms`` by default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,12 +105,6 @@ class CatchUp:
         self._clock = clock
         self._fetcher = fetcher
         self._next_look_ms: dict[LedgerId, int] = {}
-        self._puts = threading.Condition()
-        """Guards the two below; notified when a writer's copies have an outcome."""
-        self._under_way: dict[LedgerId, dict[tuple[ObjectId, BrokerId], int]] = {}
-        """Ledger -> copies that writers are making -> since when, monotonic ms."""
-        self._reported: dict[LedgerId, dict[ObjectId, frozenset[BrokerId]]] = {}
-        """Ledger -> objects whose copies have an outcome that no entry holds yet -> holders."""
 
     def copy_to_followers(self, ledger: Ledger[TopicLedgerState]) -> None:
         """Give in-sync replicas what they miss, within ``replica.catchup.budget.ms``; 0 leaves it to others.
@@ -120,28 +112,19 @@ class CatchUp:
         A replica that takes no copy, for it fails or hangs longer than ``replica.lag.time.max.ms``, leaves the
         ISR: else nothing that is written without acks=all would ever be readable while its root is away.
         Not where fewer than ``min.insync.replicas`` would be left, or rows would have to be cut: an election does that.
-        Copies that a writer is still making are awaited for ``replica.lag.time.max.ms``, and never made twice.
         """
-        self._await_puts(ledger.ledger_id)
-        self._record_reported(ledger)
-        config, fetcher = self._config, self._fetcher
-        budget_ms, lag_ms = config.replica_catchup_budget_ms, config.replica_lag_time_max_ms
+        fetcher, lag_ms = self._fetcher, self._config.replica_lag_time_max_ms
+        budget_ms = self._config.replica_catchup_budget_ms
         with ledger.lock:
             if not budget_ms or ledger.state.stable_index == ledger.state.applied_index:
                 return
             missing = ledger.state.under_replicated()
-        pairs = [(each, to) for each in missing for to in each.missing]
-        under_way = self._under_way_pairs(ledger.ledger_id)
-        wanted = [
-            (each, to) for each, to in pairs if (each.object.id, to) not in under_way and not fetcher.is_backing_off(to)
-        ]
+        wanted = [(each, to) for each in missing for to in each.missing if not fetcher.is_backing_off(to)]
         failed: set[BrokerId] = set()
-        late = [(each, to) for each, to in pairs if under_way.get((each.object.id, to), 0) >= lag_ms]
-        copied = self._copy(
-            wanted, is_throttled=False, budget_ms=budget_ms, failed=failed, late=late if budget_ms >= lag_ms else None
-        )
+        late: list[tuple[MissingCopy, BrokerId]] = []
+        copied = self._copy(wanted, is_throttled=False, budget_ms=budget_ms, failed=failed, late=late)
         self._record(ledger, copied, None)
-        if late:
+        if late and budget_ms >= lag_ms:
             answering = {
                 source
                 for source in {source for each, _ in late for source in each.object.holders}
@@ -149,54 +132,6 @@ class CatchUp:
             }
             failed |= {to for each, to in late if not answering.isdisjoint(each.object.holders)}
         self._shrink(ledger, failed - {to for _, to in copied})
-
-    def begin_puts(self, ledger_id: LedgerId, under_way: Mapping[ObjectId, Collection[BrokerId]]) -> None:
-        """Note copies that a writer is making itself; ``end_puts`` takes their outcome."""
-        now_ms = self._clock.monotonic_ms()
-        with self._puts:
-            found = self._under_way.setdefault(ledger_id, {})
-            for object_id, brokers in under_way.items():
-                for broker_id in brokers:
-                    found.setdefault((object_id, broker_id), now_ms)
-
-    def end_puts(self, ledger_id: LedgerId, object_id: ObjectId, holders: Collection[BrokerId]) -> None:
-        """Take the outcome of a writer's copies of one object: these brokers hold it, and no put is under way."""
-        with self._puts:
-            found = self._under_way.get(ledger_id, {})
-            for pair in [each for each in found if each[0] == object_id]:
-                del found[pair]
-            self._reported.setdefault(ledger_id, {})[object_id] = frozenset(holders)
-            self._puts.notify_all()
-
-    def _await_puts(self, ledger_id: LedgerId) -> None:
-        """Wait until the writers' copies that are under way now have an outcome, or their replica is late."""
-        deadline_ms = self._clock.monotonic_ms() + self._config.replica_lag_time_max_ms
-        with self._puts:
-            awaited = set(self._under_way.get(ledger_id, ()))
-            while not awaited.isdisjoint(self._under_way.get(ledger_id, ())):
-                rest_ms = deadline_ms - self._clock.monotonic_ms()
-                if rest_ms <= 0:
-                    break
-                self._puts.wait(rest_ms / 1000.0)
-
-    def _under_way_pairs(self, ledger_id: LedgerId) -> dict[tuple[ObjectId, BrokerId], int]:
-        """Return the copies that writers are making, and for how many ms; forget those of writers that are gone."""
-        now_ms = self._clock.monotonic_ms()
-        with self._puts:
-            found = self._under_way.get(ledger_id, {})
-            for pair in [each for each, began_ms in found.items() if now_ms - began_ms > UNDER_WAY_MS_MAX]:
-                del found[pair]
-            return {pair: now_ms - began_ms for pair, began_ms in found.items()}
-
-    def _record_reported(self, ledger: Ledger[TopicLedgerState]) -> None:
-        """Decide the copies that writers have reported since the last call."""
-        with self._puts:
-            reported = self._reported.pop(ledger.ledger_id, {})
-        if reported:
-            with ledger.lock:
-                missing = ledger.state.under_replicated(include_out_of_sync=True)
-            copied = [(each, to) for each in missing for to in each.missing if to in reported.get(each.object.id, ())]
-            self._record(ledger, copied, None)
 
     def _shrink(self, ledger: Ledger[TopicLedgerState], lagging: Collection[BrokerId]) -> None:
         if not lagging:

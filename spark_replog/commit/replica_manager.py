@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -22,7 +22,7 @@ from spark_replog.commit.replica_fetcher import ReplicaFetcher
 from spark_replog.commit.state_changes import complete_reassignments
 from spark_replog.config import CoordinatorConfig
 from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError
-from spark_replog.ids import BrokerId, LedgerId, ObjectId
+from spark_replog.ids import LedgerId
 from spark_replog.ledger.ledger import Ledger
 from spark_replog.log.fold.topic_state import TopicLedgerState
 from spark_replog.log.model import Outcome
@@ -77,23 +77,15 @@ class ReplicaManager:
             self._cluster.clock.sleep_ms(throttle_ms)
         return {each: replace(responses[each], throttle_time_ms=throttle_ms) for each in requests}
 
-    def report_copies(self, ledger_id: LedgerId, object_id: ObjectId, holders: Collection[BrokerId]) -> None:
-        """Take the outcome of copies that an append named as ``under_way``; decided in the background.
-
-        Args:
-            ledger_id: of the append.
-            object_id: one of its objects; the writer makes no more copies of it.
-            holders: every broker that holds it.
-        """
-        self._catch_up.end_puts(ledger_id, object_id, holders)
-        self._later.start(self._cluster.topic_ledger(ledger_id))
-
-    def await_copies(self, timeout_ms: int) -> bool:
+    def await_copies(self, timeout_ms: int | None = None) -> bool:
         """Wait for the copies that acks 0 and 1 leave to the background; return whether none is left to make.
 
-        For a process that may end: what is not copied by then is left to the next commit or coordinator.
+        For a process that may end: what is not copied in time is left to the next commit or coordinator.
+
+        Args:
+            timeout_ms: None: ``replica.catchup.budget.ms``.
         """
-        return self._later.wait(timeout_ms)
+        return self._later.wait(self._services.config.replica_catchup_budget_ms if timeout_ms is None else timeout_ms)
 
     def _throttle(
         self, requests: Mapping[LedgerId, AppendRequest], responses: Mapping[LedgerId, ProduceResponse]
@@ -120,8 +112,6 @@ class ReplicaManager:
             )
         deadline_ms = self._services.clock.monotonic_ms() + request.timeout_ms
         ledger = self._cluster.topic_ledger(ledger_id)
-        if request.under_way:
-            self._catch_up.begin_puts(ledger_id, request.under_way)
         response = self._attempt(ledger, request)
         if response.is_short:
             # No other process looks for a root that is back, and without it no append would ever succeed again.

@@ -11,9 +11,12 @@ import pytest
 
 from spark_replog.admin.broker_admin import BrokerAdmin
 from spark_replog.admin.coordinator_loop import CoordinatorLoop
+from spark_replog.client.producer import Producer
+from spark_replog.commit.append_request import AppendRequest
 from spark_replog.commit.catch_up import CatchUp
 from spark_replog.commit.failover import LeaderFailover
 from spark_replog.errors import ErrorCode
+from spark_replog.log.codec.commands import Append, IdentityKind, ProducerIdentity
 from spark_replog.storage.paths import ROOT_FILE_KEY
 
 LONG_MS = 14_000
@@ -27,6 +30,7 @@ class LateStore:
         self._reads, self._creates = (reads,) if reads else (), creates
         self.asked, self.gate = threading.Event(), threading.Event()
         self.asked_to_read = False
+        self.create_count = 0
 
     def hangs_for(self, *reads: str) -> None:
         self._reads = reads
@@ -41,7 +45,9 @@ class LateStore:
         return self._store.get(key, **more)
 
     def create(self, key: str, data: object, *, make_parent: bool = False):
-        self._wait(bool(self._creates) and self._creates in key)
+        is_late = bool(self._creates) and self._creates in key
+        self.create_count += is_late
+        self._wait(is_late)
         return self._store.create(key, data, make_parent=make_parent)
 
     def _wait(self, is_late: bool) -> None:
@@ -205,3 +211,31 @@ def test_a_root_that_hangs_and_keeps_min_isr_ends_with_a_time_out_and_nothing_de
     error = store.append("orders", {}, batch=0, objects=(made,), timeout_ms=400).error
     assert error is not None and error.code is ErrorCode.REQUEST_TIMED_OUT
     assert store.isr("orders") == (0, 1)
+
+
+@pytest.mark.parametrize("acks", [0, 1])
+def test_with_acks_0_and_1_the_answer_comes_before_a_follower_takes_its_copy(store, late, acks: int) -> None:
+    store.create("orders")
+    root = late(2, creates="/data/", replica_lag_time_max_ms=LONG_MS, replica_catchup_budget_ms=LONG_MS)
+    handle = store.cluster.lookup("orders")
+    for batch in range(3):
+        identity = ProducerIdentity("q", "q", batch, "run", IdentityKind.STREAM)
+        append = Append(identity, "User:test", "", 0, (store.put("orders", {0: 1}, {0, 1}),))
+        request = AppendRequest(append, 30_000, acks)
+        assert store.manager.append_records({handle.ledger_id: request})[handle.ledger_id].error is None
+    assert not store.manager.await_copies(0)
+    assert store.high_watermarks("orders") == [0]
+    root.gate.set()
+    assert store.manager.await_copies(30_000)
+    assert store.high_watermarks("orders") == [3] and store.isr("orders") == (0, 1, 2)
+    assert root.create_count == 3  # each object once
+
+
+def test_a_producer_that_closes_waits_for_its_followers_copies(store, late) -> None:
+    store.create("orders")
+    root = late(2, creates="/data/", replica_lag_time_max_ms=LONG_MS)
+    with Producer(store.cluster, acks=1) as producer:
+        assert producer.send("orders", b"row", partition=0).result(20).offset == 0
+        opener = opened_when_asked(root, after_seconds=0.3)
+    opener.join()
+    assert store.high_watermarks("orders") == [1] and store.isr("orders") == (0, 1, 2)

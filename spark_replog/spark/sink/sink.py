@@ -306,7 +306,7 @@ def _commit(
     manager = _shared_manager(cluster, options.coordinator)
     answers = manager.append_records(requests)
     if options.producer.acks != -1:  # this process may end with the commit, and its rows are not readable before
-        manager.await_copies(options.coordinator.replica_catchup_budget_ms)
+        manager.await_copies()
     throttle_ms = max(answer.throttle_time_ms for answer in answers.values())
     if throttle_ms:  # a query has no metrics: this line is all that tells why it is slow
         _LOG.warning(
