@@ -45,14 +45,14 @@ def _resource_options(command: _Command) -> _Command:
             "topic",
             multiple=True,
             metavar="NAME",
-            help="A topic; '*' is every topic.",
+            help="Topic; '*' is every topic.",
             shell_complete=complete_topics,
         ),
         click.option(
-            "--group", "group", multiple=True, metavar="NAME", help="A consumer group.", shell_complete=complete_groups
+            "--group", "group", multiple=True, metavar="NAME", help="Consumer group.", shell_complete=complete_groups
         ),
         click.option("--transactional-id", "transactional_id", multiple=True, metavar="ID"),
-        click.option("--cluster", is_flag=True, help="The store itself."),
+        click.option("--cluster", is_flag=True, help="The store."),
         click.option("--operation", "operations", multiple=True, type=click.Choice(_OPERATIONS, case_sensitive=False)),
     )
     for option in reversed(options):
@@ -74,10 +74,16 @@ def _pattern_option(*choices: str) -> Callable[[_Command], _Command]:
 @global_options
 @_resource_options
 @_pattern_option("literal", "prefixed")
-@click.option("--allow-principal", "allowed", multiple=True, metavar="User:NAME", help="'User:*' is everybody.")
-@click.option("--deny-principal", "denied", multiple=True, metavar="User:NAME", help="Wins over every allow.")
-@click.option("--producer", is_flag=True, help="write, describe and create on the topics; write on transactional ids.")
-@click.option("--consumer", is_flag=True, help="read and describe on the topics, read on the groups.")
+@click.option(
+    "--allow-principal", "allowed", multiple=True, metavar="User:NAME", help="Principal to allow; 'User:*' is everyone."
+)
+@click.option(
+    "--deny-principal", "denied", multiple=True, metavar="User:NAME", help="Principal to deny. Deny overrides allow."
+)
+@click.option(
+    "--producer", is_flag=True, help="Grant what a producer needs: write, describe, create; write on transactional ids."
+)
+@click.option("--consumer", is_flag=True, help="Grant what a consumer needs: read and describe; read on groups.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 def add(
     pattern: str,
@@ -94,9 +100,11 @@ def add(
     settings = current_settings()
     wanted = _granted(names, cluster, operations, producer, consumer)
     if not allowed and not denied:
-        raise click.UsageError("say whom: --allow-principal or --deny-principal")
+        raise click.UsageError("no principal: give --allow-principal or --deny-principal")
     if not wanted:
-        raise click.UsageError("say what: --topic, --group, --transactional-id or --cluster, and --operation")
+        raise click.UsageError(
+            "no resource or operation: give --topic, --group, --transactional-id or --cluster, and --operation"
+        )
     from spark_replog.log.acl import AclBinding, AclOperation, PatternType, Permission, ResourceType
 
     who = [(each, Permission.ALLOW) for each in allowed] + [(each, Permission.DENY) for each in denied]
@@ -159,7 +167,7 @@ def _granted(
 def list_acls(
     pattern: str, principals: tuple[str, ...], operations: tuple[str, ...], cluster: bool, **names: tuple[str, ...]
 ) -> int:
-    """List ACLs. Pattern type 'match': every ACL that covers the resource."""
+    """List ACLs. With pattern type 'match', list every ACL that applies to the resource."""
     settings = current_settings()
     filters = _filters(names, cluster, pattern, principals, operations)
     admin = _admin(settings)
@@ -183,10 +191,10 @@ def remove(
     yes: bool,
     **names: tuple[str, ...],
 ) -> int:
-    """Remove every ACL that fits."""
+    """Remove all ACLs that match."""
     settings = current_settings()
     if not any(names.values()) and not cluster and not principals:
-        raise click.UsageError("say which: --topic, --group, --transactional-id, --cluster or --principal")
+        raise click.UsageError("no filter: give --topic, --group, --transactional-id, --cluster or --principal")
     confirm(yes, "Remove these ACLs?")
     admin = _admin(settings)
     removed = [each for one in _filters(names, cluster, pattern, principals, operations) for each in admin.remove(one)]
@@ -196,13 +204,13 @@ def remove(
 @acl.group("config")
 @global_options
 def config() -> None:
-    """Settings of the whole store: super.users, allow.everyone.if.no.acl.found."""
+    """Show and change settings of the store: super.users, allow.everyone.if.no.acl.found."""
 
 
 @config.command("get")
 @global_options
 def config_get() -> int:
-    """Show the settings that were given."""
+    """Show the settings that are set."""
     settings = current_settings()
     return _show_config("acl config get", _admin(settings).config(), settings)
 
@@ -223,7 +231,7 @@ def config_set(pairs: tuple[str, ...]) -> int:
 @global_options
 @click.argument("keys", nargs=-1, required=True, metavar="KEY...")
 def config_unset(keys: tuple[str, ...]) -> int:
-    """Go back to the default."""
+    """Reset settings to their defaults."""
     settings = current_settings()
     admin = _admin(settings)
     admin.configure(dict.fromkeys(keys))
@@ -285,7 +293,7 @@ def _show(command: str, bindings: list[AclBinding], settings: Settings, verb: st
         f"{item['resourceType'].lower()} {item['patternType'].lower()} {item['resourceName']}: {verb}"
         for item in items
     ]
-    return emit(command, items, settings, text="\n".join(lines) or f"nothing to be {verb}")
+    return emit(command, items, settings, text="\n".join(lines) or f"no ACL {verb}")
 
 
 def _show_config(command: str, found: dict[str, str], settings: Settings) -> int:

@@ -18,7 +18,7 @@ _SHOWN_MAX = 5
 @click.group("broker")
 @global_options
 def broker() -> None:
-    """List brokers, take one out of service, put it back."""
+    """List, fence and unfence brokers."""
 
 
 def _admin(settings: Settings) -> BrokerAdmin:
@@ -53,7 +53,7 @@ def _show(command: str, admin: BrokerAdmin, settings: Settings, broker_ids: tupl
 @broker.command("list")
 @global_options
 def list_brokers() -> int:
-    """Show brokers, whether their roots answer, and what they lead."""
+    """List brokers: whether their roots answer, and how many partitions they lead."""
     settings = current_settings()
     return _show("broker list", _admin(settings), settings)
 
@@ -89,7 +89,7 @@ def fence(broker_ids: tuple[int, ...], yes: bool) -> int:
 @global_options
 @click.argument("broker_ids", nargs=-1, required=True, type=int, metavar="BROKER...")
 def unfence(broker_ids: tuple[int, ...]) -> int:
-    """Put brokers back: they join the ISRs once they hold what they missed."""
+    """Put brokers back into service. They join the ISRs when they have caught up."""
     settings = current_settings()
     admin = _admin(settings)
     for broker_id in broker_ids:

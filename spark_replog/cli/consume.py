@@ -1,4 +1,4 @@
-"""``replog consume``: print records, as they are or as lines for other programs."""
+"""``replog consume``: print records for a person or another program."""
 
 from __future__ import annotations
 
@@ -33,36 +33,38 @@ _CSV_COLUMNS = ("topic", "partition", "offset", "timestamp", "key", "value", "he
 @click.command("consume")
 @global_options
 @click.argument("topics", nargs=-1, required=True, shell_complete=complete_topics)
-@click.option("--from-beginning", is_flag=True, help="From the log start, as -o beginning.")
+@click.option("--from-beginning", is_flag=True, help="Start at the log start offset; same as -o beginning.")
 @click.option(
     "-o",
     "--offset",
     metavar="WHERE",
-    help="beginning, end, an offset, -N (N before the end), @TIME. [beginning; end with --follow]",
+    help="Start at beginning, end, N, -N (N before the end) or @TIME. [beginning; end with --follow]",
 )
-@click.option("-p", "--partition", "partitions", type=int, multiple=True, help="Only these. Repeatable.")
-@click.option("-n", "--max-messages", type=click.IntRange(min=1), help="Stop after so many.")
+@click.option("-p", "--partition", "partitions", type=int, multiple=True, help="Read only this partition. Repeatable.")
+@click.option("-n", "--max-messages", type=click.IntRange(min=1), help="Maximum number of records to print.")
 @click.option(
     "-g",
     "--group",
     help="Share the partitions with the group's other members; commit what was printed.",
     shell_complete=complete_groups,
 )
-@click.option("--follow", is_flag=True, help="Wait for new records instead of ending at the end.")
-@click.option("--timeout-ms", type=int, help="With --follow: end when nothing came for so long.")
+@click.option("--follow", is_flag=True, help="Wait for new records instead of exiting at the end.")
+@click.option("--timeout-ms", type=int, help="With --follow: exit after this long without a record.")
 @click.option("--output", default="values", metavar="HOW", show_default=True,
               help="values, raw (no newline), jsonl, csv, or a kcat pattern: '%t %p %o %T %k %s %h\\n'.")  # fmt: skip
-@click.option("--print-key", is_flag=True, help="With values: the key and a tab first.")
-@click.option("--print-timestamp", is_flag=True)
-@click.option("--print-partition", is_flag=True)
-@click.option("--print-offset", is_flag=True)
-@click.option("--print-headers", is_flag=True)
-@click.option("--key-separator", default="\t", help="Between what is printed. [tab]")
+@click.option("--print-key", is_flag=True, help="With values: print the key and a tab first.")
+@click.option("--print-timestamp", is_flag=True, help="With values: print the timestamp.")
+@click.option("--print-partition", is_flag=True, help="With values: print the partition.")
+@click.option("--print-offset", is_flag=True, help="With values: print the offset.")
+@click.option("--print-headers", is_flag=True, help="With values: print the headers.")
+@click.option("--key-separator", default="\t", help="Separator of printed fields. [tab]")
 def consume(topics: tuple[str, ...], **given: Any) -> int:
     """Print the records of topics.
 
-    Ends at the end that the log has now, unless --follow is given. With --group it is a member like any
-    consumer: it begins where the group is, shares the partitions, and hands them over when it ends.
+    Exits at the current end of the log unless --follow is given. With --group the command joins the group: it
+    starts at the committed offsets, shares the partitions, and commits what it printed.
+
+    'consume -f jsonl' prints whole records, which 'produce -i jsonl' appends without loss.
     """
     settings = current_settings()
     settings.required_store()
@@ -101,9 +103,9 @@ def consume(topics: tuple[str, ...], **given: Any) -> int:
         except ReplogError as error:
             if error.code is not ErrorCode.REPLOG_WAKEUP:
                 raise
-        finally:  # whatever ended it: what was printed is done
+        finally:  # however it ended, commit what was printed
             printed.commit()
-        if is_one_value:  # of a run that was stopped, too: what it took is committed as soon as it is printed
+        if is_one_value:  # also of a stopped run: commit only what was printed
             emit("consume", given.get("items", []), settings, text="")
             printed.release()
     if is_ending.is_set():
@@ -112,25 +114,25 @@ def consume(topics: tuple[str, ...], **given: Any) -> int:
 
 
 def _check(given: dict[str, Any], settings: Settings) -> None:
-    """Refuse what cannot be meant."""
+    """Refuse flags that contradict each other."""
     if given["timeout_ms"] is not None and not given["follow"]:
         raise click.UsageError("--timeout-ms goes with --follow")
     if given["from_beginning"] and given["offset"] not in (None, "beginning"):
         raise click.UsageError("--from-beginning and --offset exclude each other")
     if given["group"] is not None and given["offset"] is not None and not given["partitions"]:
         raise click.UsageError(
-            "a member of a group begins where the group is: move it with 'replog group reset-offsets', or name"
-            " the partitions with -p to read them beside the group"
+            "a group member starts at the committed offsets: change them with 'replog group reset-offsets', or read"
+            " partitions outside the group with -p"
         )
     if settings.format == "json" and given["follow"] and given["max_messages"] is None:
-        raise click.UsageError("-f json ends with the last record: use -f jsonl with --follow, or add -n")
+        raise click.UsageError("-f json prints one object at the end: use -f jsonl with --follow, or add -n")
 
 
 @contextmanager
 def _ended_by_signals(reader: Consumer) -> Iterator[threading.Event]:
-    """Give what SIGTERM and the first Ctrl-C set: a member that just dies holds its partitions for a session.
+    """Yield an event that SIGTERM and the first Ctrl-C set, so that a group member leaves instead of expiring.
 
-    The command ends behind a record that it has printed, so what is committed is what was printed.
+    The command ends after a record that it has printed, so it commits exactly what it printed.
     """
     is_ending = threading.Event()
     if threading.current_thread() is not threading.main_thread():
@@ -140,7 +142,7 @@ def _ended_by_signals(reader: Consumer) -> Iterator[threading.Event]:
     def end(number: int, _frame: object) -> None:
         is_ending.set()
         reader.wakeup()
-        signal.signal(number, before[number])  # a second one does not wait
+        signal.signal(number, before[number])  # the second one ends the command at once
 
     before: dict[int, Any] = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
@@ -151,12 +153,12 @@ def _ended_by_signals(reader: Consumer) -> Iterator[threading.Event]:
 
 
 class _Printed:
-    """What was printed and is not committed yet: the next offset per partition.
+    """The next offset per partition that was printed and is not committed yet.
 
     Args:
         reader: commits.
-        monotonic_ms: the time.
-        is_held: nothing is printed, so nothing committed, before ``release``.
+        monotonic_ms: clock.
+        is_held: print and commit nothing before ``release``.
     """
 
     def __init__(self, reader: Consumer, monotonic_ms: Callable[[], int], *, is_held: bool) -> None:
@@ -167,7 +169,7 @@ class _Printed:
         self._committed_ms = monotonic_ms()
 
     def add(self, record: ConsumerRecord) -> None:
-        """Note a record; commits as often as ``auto.commit.interval.ms`` says by default."""
+        """Note a record; commit every few seconds."""
         from spark_replog.ids import TopicPartition
 
         self._next[TopicPartition(record.topic, record.partition)] = record.offset + 1
@@ -175,7 +177,7 @@ class _Printed:
             self.commit()
 
     def commit(self, _keys: object = None) -> None:
-        """Commit all; before partitions go, too."""
+        """Commit all; also called before partitions are revoked."""
         if self._is_held:
             return
         self._committed_ms = self._monotonic_ms()
@@ -184,12 +186,12 @@ class _Printed:
             self._reader.commit(done)
 
     def release(self) -> None:
-        """All is printed now: commit it."""
+        """Everything is printed now: commit it."""
         self._is_held = False
         self.commit()
 
     def forget(self, _keys: object) -> None:
-        """The partitions went without asking: whoever has them prints again what was not committed."""
+        """The partitions were lost: their new owner prints again what was not committed."""
         self._next = {}
 
 
@@ -199,7 +201,9 @@ def _partitions_of(cluster: Cluster, topics: tuple[str, ...], numbers: tuple[int
     from spark_replog.log.acl import AclOperation
 
     cluster.refresh_if_stale()
-    Authorizer(cluster).require_topic(AclOperation.DESCRIBE, *topics)  # first: the look-up tells whether they exist
+    Authorizer(cluster).require_topic(
+        AclOperation.DESCRIBE, *topics
+    )  # first, so that an error never reveals whether a topic exists
     keys: list[TopicPartition] = []
     for name in dict.fromkeys(topics):
         _, found = cluster.topic_state(cluster.lookup(name))
@@ -208,7 +212,7 @@ def _partitions_of(cluster: Cluster, topics: tuple[str, ...], numbers: tuple[int
 
 
 def _seek(reader: Consumer, ends: dict[TopicPartition, int], given: dict[str, Any]) -> None:
-    """Go to where it begins."""
+    """Seek to the start."""
     where = "beginning" if given["from_beginning"] else given["offset"]
     if where is None:
         if given["group"] is not None:
@@ -229,14 +233,14 @@ def _seek(reader: Consumer, ends: dict[TopicPartition, int], given: dict[str, An
         starts = reader.beginning_offsets(list(ends))
         for key in ends:
             if number > ends[key]:
-                note(f"replog: {key.topic}-{key.partition} ends at {ends[key]}, before {number}: going on from its end")
+                note(f"replog: {key.topic}-{key.partition} ends at {ends[key]}, before {number}: starting at its end")
             reader.seek(key, min(number, ends[key]) if number >= 0 else max(starts[key], ends[key] + number))
 
 
 def _records(
     reader: Consumer, ends: dict[TopicPartition, int], given: dict[str, Any], *, is_member: bool
 ) -> Iterator[ConsumerRecord]:
-    """Yield records up to the ends, or for ever; a member's partitions may come and go meanwhile."""
+    """Yield records up to the ends, or without end; a member's partitions may change meanwhile."""
     from spark_replog.ids import TopicPartition
 
     limit, printed = given["max_messages"], 0
@@ -262,7 +266,7 @@ def _records(
 
 
 def _printer(settings: Settings, given: dict[str, Any]) -> Callable[[ConsumerRecord], None]:
-    """Return what prints one record; lines are flushed, for those who follow."""
+    """Return the function that prints one record and flushes."""
     if settings.format == "json":
         items = given.setdefault("items", [])
         return lambda record: items.append({**_item(record), "ok": True})
@@ -280,7 +284,9 @@ def _printer(settings: Settings, given: dict[str, Any]) -> Callable[[ConsumerRec
         raise click.UsageError(f"--output is '{output}'. Give values, raw, jsonl, csv, or a pattern with %s.")
     from spark_replog.client.consumer_record import ConsumerRecord
 
-    _pattern(ConsumerRecord("", 0, 0, None, None, (), 0, ""), output)  # refused before a record is read
+    _pattern(
+        ConsumerRecord("", 0, 0, None, None, (), 0, ""), output
+    )  # an invalid pattern fails before a record is read
     return lambda record: _write(_pattern(record, output))
 
 

@@ -16,13 +16,15 @@ from spark_replog.cli.settings import current_settings, global_options, key_valu
 @click.group("coordinator")
 @global_options
 def coordinator() -> None:
-    """What commits do for replicas, between commits. Never required."""
+    """Do the replica work of commits between commits. Never required."""
 
 
 @coordinator.command("run")
 @global_options
-@click.option("--once", is_flag=True, help="Make one round and stop.")
-@click.option("--interval-ms", type=click.IntRange(min=1), default=1000, show_default=True, help="Between rounds.")
+@click.option("--once", is_flag=True, help="Run one round and exit.")
+@click.option(
+    "--interval-ms", type=click.IntRange(min=1), default=1000, show_default=True, help="Pause between rounds."
+)
 @click.option(
     "-c",
     "--config",
@@ -33,7 +35,7 @@ def coordinator() -> None:
     shell_complete=complete_settings("coordinator"),
 )
 def run(once: bool, interval_ms: int, configs: tuple[str, ...]) -> int:
-    """Catch up followers, readmit roots that are back, move leaders, finish reassignments; until SIGTERM."""
+    """Catch up followers, restore preferred leaders and finish reassignments, until SIGTERM."""
     settings = current_settings()
     path = settings.required_store()
     from spark_replog.admin.coordinator_loop import CoordinatorLoop

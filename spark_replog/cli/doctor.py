@@ -1,4 +1,4 @@
-"""``replog doctor``: find the usual traps on this machine and say the remedy."""
+"""``replog doctor``: check this machine and the store. Each check names the fix; none raises."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ PYTHON_VERSION_MIN = (3, 11)
 _MARKS = {"ok": "ok      ", "warn": "WARN    ", "critical": "CRITICAL"}
 _PACKAGES_MIN = {"pyarrow": 18, "numpy": 1, "fsspec": 2024, "crc32c": 2, "click": 8}
 
-# Runs in the worker's Python, away from this folder, as Spark's own lookup does
-# (pyspark/sql/worker/lookup_data_sources.py): what is only on the driver's path is invisible there.
+# Runs in the worker's Python in another folder, as Spark's own lookup does (pyspark/sql/worker/
+# lookup_data_sources.py): modules that are only on the driver's path are not visible there.
 _WORKER_PROBE = """
 import importlib, json, pkgutil, sys
 answer = {"version": list(sys.version_info[:3]), "program": sys.executable, "missing": {}, "broken": {}}
@@ -56,14 +56,7 @@ print(json.dumps(answer))
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One finding.
-
-    Attributes:
-        name: what was looked at.
-        verdict: ``critical`` where Spark with replog cannot work, ``warn`` where it may not.
-        detail: what was found.
-        remedy: what to type or change, empty where nothing needs doing.
-    """
+    """One finding; ``remedy`` is what to type or change, empty if all is well."""
 
     name: str
     verdict: Verdict

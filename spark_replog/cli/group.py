@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def group() -> None:
     """Show consumer groups and their lag; reset or delete their offsets.
 
-    Groups of plain consumers, and of Spark queries with the option group.id.
+    Plain consumers and Spark queries with the option group.id form groups.
     """
 
 
@@ -55,13 +55,13 @@ def list_groups() -> int:
 @group.command("describe")
 @global_options
 @click.argument("names", nargs=-1, shell_complete=complete_groups)
-@click.option("--all-groups", is_flag=True, help="Every group.")
-@click.option("--members", is_flag=True, help="Show who is in it instead of lags.")
+@click.option("--all-groups", is_flag=True, help="All groups.")
+@click.option("--members", is_flag=True, help="Show members instead of lag.")
 def describe(names: tuple[str, ...], all_groups: bool, members: bool) -> int:
-    """Show how far groups are behind, by offsets and by time."""
+    """Show the lag of groups, in offsets and in time."""
     settings = current_settings()
     if bool(names) == all_groups:
-        raise click.UsageError("name a group, or give --all-groups")
+        raise click.UsageError("give a group or --all-groups")
     cluster, coordinator = _open()
     from spark_replog.groups.group_description import describe_group
 
@@ -77,9 +77,9 @@ def describe(names: tuple[str, ...], all_groups: bool, members: bool) -> int:
 @click.argument("names", nargs=-1, shell_complete=complete_groups, required=True)
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 def delete(names: tuple[str, ...], yes: bool) -> int:
-    """Delete groups without members, with their offsets."""
+    """Delete groups that have no members, with their offsets."""
     settings = current_settings()
-    confirm(yes, f"delete group(s) {', '.join(names)} with their offsets?")
+    confirm(yes, f"Delete groups {', '.join(names)} with their offsets?")
     _, coordinator = _open()
 
     def act(name: str) -> dict[str, Any]:
@@ -104,9 +104,9 @@ def delete(names: tuple[str, ...], yes: bool) -> int:
 )
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 def delete_offsets(name: str, topics: tuple[str, ...], yes: bool) -> int:
-    """Delete a group's offsets of some topics."""
+    """Delete the offsets of a group for some topics."""
     settings = current_settings()
-    confirm(yes, f"delete offsets of group {name} for {', '.join(topics)}?")
+    confirm(yes, f"Delete offsets of group {name} for {', '.join(topics)}?")
     cluster, coordinator = _open()
     answers = coordinator.delete_offsets(name, _partitions(cluster, coordinator, name, topics, all_topics=False))
     items = [
@@ -125,18 +125,20 @@ def delete_offsets(name: str, topics: tuple[str, ...], yes: bool) -> int:
 @click.option(
     "--topic", "topics", multiple=True, metavar="TOPIC[:P,P]", help="Repeatable.", shell_complete=complete_topics
 )
-@click.option("--all-topics", is_flag=True, help="Every topic that the group has offsets of.")
-@click.option("--to-earliest", is_flag=True)
-@click.option("--to-latest", is_flag=True)
-@click.option("--to-current", is_flag=True, help="What is committed; the end where nothing is.")
-@click.option("--to-offset", type=int, metavar="N")
-@click.option("--shift-by", type=int, metavar="N", help="From what is committed, forwards or (negative) back.")
-@click.option("--to-datetime", metavar="TIME", help="First record at or after it: 2026-11-21T08:30:00, UTC.")
-@click.option("--by-duration", metavar="DURATION", help="As --to-datetime so long ago: PT1H30M, P1D.")
-@click.option("--from-file", type=click.Path(exists=True, dir_okay=False), help="CSV: topic,partition,offset.")
-@click.option("--execute", is_flag=True, help="Do it. Without it the plan is shown only.")
+@click.option("--all-topics", is_flag=True, help="All topics for which the group has offsets.")
+@click.option("--to-earliest", is_flag=True, help="The log start offset.")
+@click.option("--to-latest", is_flag=True, help="The high watermark.")
+@click.option("--to-current", is_flag=True, help="The committed offset; the high watermark where none is committed.")
+@click.option("--to-offset", type=int, metavar="N", help="This offset.")
+@click.option("--shift-by", type=int, metavar="N", help="The committed offset plus N; N may be negative.")
+@click.option(
+    "--to-datetime", metavar="TIME", help="The first record at or after this time, such as 2026-11-21T08:30:00 (UTC)."
+)
+@click.option("--by-duration", metavar="DURATION", help="The first record of the last PT1H30M, P1D ...")
+@click.option("--from-file", type=click.Path(exists=True, dir_okay=False), help="CSV file of topic,partition,offset.")
+@click.option("--execute", is_flag=True, help="Apply the plan. Without it the plan is only shown.")
 def reset_offsets(name: str, topics: tuple[str, ...], all_topics: bool, execute: bool, **how: Any) -> int:
-    """Set the offsets of a group without members; shows the plan, and does it with --execute."""
+    """Plan new offsets for a group that has no members; apply them with --execute."""
     settings = current_settings()
     given = {word: value for word, value in how.items() if value not in (None, False)}
     if len(given) != 1:
@@ -181,7 +183,7 @@ def reset_offsets(name: str, topics: tuple[str, ...], all_topics: bool, execute:
         [(item["topic"], item["partition"], item["before"], item["after"]) for item in items],
     )
     if not execute:
-        text += "\nnothing was changed: add --execute to do it"
+        text += "\nNothing was changed. Add --execute to apply the plan."
     return emit("group reset-offsets", items, settings, text=text)
 
 
@@ -212,7 +214,7 @@ def _partitions(
         try:
             wanted = [int(each) for each in numbers.split(",")] if numbers else range(len(found.partitions))
         except ValueError:
-            raise click.UsageError(f"--topic wants TOPIC or TOPIC:0,1, not '{word}'") from None
+            raise click.UsageError(f"--topic needs TOPIC or TOPIC:0,1, not '{word}'") from None
         keys += [TopicPartition(topic, number) for number in wanted]
     return keys
 
@@ -225,7 +227,7 @@ def _read_plan(path: str) -> Mapping[TopicPartition, int]:
     try:
         return {TopicPartition(topic.strip(), int(partition)): int(offset) for topic, partition, offset in rows}
     except ValueError:
-        raise click.UsageError(f"'{path}' wants lines of topic,partition,offset") from None
+        raise click.UsageError(f"'{path}' needs lines of topic,partition,offset") from None
 
 
 def _described(found: GroupDescription) -> dict[str, Any]:

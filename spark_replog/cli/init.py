@@ -14,22 +14,28 @@ from spark_replog.cli.settings import current_settings, global_options
     "--brokers",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Roots broker-0 ... broker-(N-1) below the parent directory. [1; a list of roots counts itself]",
+    help="Number of roots to make in the parent directory: broker-0, broker-1 ... [1]",
 )
-@click.option("--no-fsync", is_flag=True, help="For throw-away stores: a power cut may lose acknowledged rows.")
-@click.option("--rack", "racks", multiple=True, metavar="NAME", help="Failure domain, once per broker in order.")
+@click.option("--no-fsync", is_flag=True, help="Do not flush to disk: a power failure may lose acknowledged rows.")
+@click.option(
+    "--rack",
+    "racks",
+    multiple=True,
+    metavar="NAME",
+    help="Failure domain of a broker. Give it once per broker, in order.",
+)
 def init(brokers: int | None, no_fsync: bool, racks: tuple[str, ...]) -> int:
     """Make a new, empty store.
 
-    STORE is a parent directory or a comma-separated list of roots. An unfinished init of the same
-    store is resumed; roots of any other store are refused.
+    STORE is a parent directory or a comma-separated list of roots. The command resumes its own
+    unfinished init and refuses roots of any other store.
     """
     settings = current_settings()
     path = settings.required_store()
     roots = [part for part in path.split(",") if part.strip()]
     count = len(roots) if len(roots) > 1 else brokers or 1
     if racks and len(racks) != count:
-        raise click.UsageError(f"--rack is given {len(racks)} times for {count} brokers: once per broker")
+        raise click.UsageError(f"{len(racks)} --rack for {count} brokers: give one per broker")
     from spark_replog.cluster.init_store import TWO_BROKERS_WARNING, init_cluster
 
     cluster = init_cluster(path, brokers, settings.storage_options, fsync=not no_fsync, racks=racks or None)

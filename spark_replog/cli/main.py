@@ -1,4 +1,4 @@
-"""Entry point: the command tree, and how every failure ends."""
+"""Entry point: the command tree, and the exit code of each failure."""
 
 from __future__ import annotations
 
@@ -30,20 +30,24 @@ _COMMANDS = {
     "topic": ("spark_replog.cli.topic", "topic", "Create, list, describe, grow and delete topics."),
     "produce": ("spark_replog.cli.produce", "produce", "Append lines, JSON, CSV, Parquet or Arrow to a topic."),
     "consume": ("spark_replog.cli.consume", "consume", "Print the records of topics."),
-    "group": ("spark_replog.cli.group", "group", "Consumer groups: lag, reset, delete."),
-    "store": ("spark_replog.cli.store", "store", "Show the store and its roots."),
-    "broker": ("spark_replog.cli.broker", "broker", "List brokers, take one out of service, put it back."),
-    "coordinator": ("spark_replog.cli.coordinator", "coordinator", "Catch up and rebalance between commits."),
-    "acl": ("spark_replog.cli.acl", "acl", "Say who may do what."),
-    "quota": ("spark_replog.cli.quota", "quota", "Bound how fast clients write and read."),
+    "group": ("spark_replog.cli.group", "group", "Show consumer groups and their lag; reset or delete offsets."),
+    "store": ("spark_replog.cli.store", "store", "Show, verify and repair the store and its roots."),
+    "broker": ("spark_replog.cli.broker", "broker", "List, fence and unfence brokers."),
+    "coordinator": (
+        "spark_replog.cli.coordinator",
+        "coordinator",
+        "Catch up followers and restore leaders between commits.",
+    ),
+    "acl": ("spark_replog.cli.acl", "acl", "Grant and deny operations to principals."),
+    "quota": ("spark_replog.cli.quota", "quota", "Limit how fast clients write and read."),
     "doctor": (
         "spark_replog.cli.doctor",
         "doctor",
-        "Find the usual traps on this machine and say the remedy.",
+        "Check this machine and the store, and name the fix.",
     ),
     "explain": ("spark_replog.cli.explain", "explain", "Explain an error code: meaning, state, remedy."),
     "completion": ("spark_replog.cli.completion", "completion", "Print the completion script of a shell."),
-    "demo": ("spark_replog.demo.demo", "demo", "Stream a real table into a 3-broker store and back."),
+    "demo": ("spark_replog.demo.demo", "demo", "Stream a table into a store of three brokers and read it back."),
 }
 
 
@@ -73,7 +77,7 @@ def _print_version(context: click.Context, _parameter: click.Parameter, value: b
     try:
         click.echo(f"replog {version('spark-replog')}")
     except PackageNotFoundError:
-        click.echo("replog (not installed: run from its sources)")
+        click.echo("replog (not installed; running from source)")
     context.exit(0)
 
 
@@ -90,7 +94,7 @@ def _print_version(context: click.Context, _parameter: click.Parameter, value: b
 def cli() -> None:
     """Kafka's log without Kafka's servers, for Spark 4.
 
-    Global flags may stand before or after the sub-command.
+    Global flags work before and after the sub-command.
     """
 
 
@@ -141,7 +145,7 @@ def _run(arguments: list[str]) -> int:
             traceback.print_exc()
         wrapped = ReplogError(
             ErrorCode.UNKNOWN_SERVER_ERROR,
-            f"{type(error).__name__}: {error}. Run it again with -v and report what it shows.",
+            f"{type(error).__name__}: {error}. Run the command again with -v and report the output.",
         )
         return _failure(wrapped, settings)
 
@@ -160,7 +164,7 @@ def _usage(error: click.UsageError, settings: Settings, arguments: list[str]) ->
     words = [*arguments, "text"]
     wanted = [words[i + 1] for i, word in enumerate(words) if word in {"-f", "--format"} and i + 1 < len(words)]
     if settings.format == "text" and wanted and wanted[-1] in {"json", "jsonl"}:
-        settings.format = wanted[-1]  # the failure came before the flag was read
+        settings.format = wanted[-1]  # the failure came before the flag was parsed
     if settings.format == "text":
         error.show()
         return EXIT_USAGE

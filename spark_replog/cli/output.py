@@ -1,4 +1,4 @@
-"""What a command shows: data on stdout, everything else on stderr, errors with their remedy."""
+"""Output of commands: data on stdout, everything else on stderr, errors with their remedy."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ Item = Mapping[str, Any]
 
 
 class OutputError(ReplogError):
-    """REPLOG_ENVIRONMENT: stdout cannot be written; what the command did is done."""
+    """REPLOG_ENVIRONMENT: stdout cannot be written; the effect of the command remains."""
 
 
 def emit(
@@ -59,7 +59,7 @@ def emit(
         command: words of the command, for scripts.
         items: JSON values in a fixed order; one with ``"ok": false`` makes the exit code 1.
         settings: the global flags.
-        text: what a human sees, printed for ``-f text``.
+        text: printed for ``-f text``.
         exit_code: a check's verdict, where the command is a check.
     """
     ok = all(item.get("ok", True) for item in items)
@@ -79,14 +79,14 @@ def emit(
 
 
 def show(text: str | bytes, *, newline: bool = True) -> None:
-    """Print on stdout, at once.
+    """Print on stdout and flush.
 
     Raises:
-        OutputError: it cannot be written, or is closed.
-        BrokenPipeError: nobody reads it any more.
+        OutputError: stdout cannot be written or is closed.
+        BrokenPipeError: its reader is gone.
     """
     try:
-        if sys.stdout is None:  # closed before the command began; Click would print nothing and say nothing
+        if sys.stdout is None:  # closed before the command began; Click would print nothing, without an error
             raise OSError(errno.EBADF, os.strerror(errno.EBADF))
         click.echo(text, nl=newline)
     except BrokenPipeError:
@@ -94,12 +94,12 @@ def show(text: str | bytes, *, newline: bool = True) -> None:
     except OSError as error:
         raise OutputError(
             ErrorCode.REPLOG_ENVIRONMENT,
-            f"stdout cannot be written: {error.strerror}. What the command did is done; show it again elsewhere.",
+            f"stdout cannot be written: {error.strerror}. The command took effect.",
         ) from error
 
 
 def error_item(error: ReplogError, **fields: object) -> dict[str, Any]:
-    """Return the item that stands for a failed one; ``hint`` is the remedy, the message's last sentence."""
+    """Return the item of a failed one; ``hint`` is the remedy, the message's last sentence."""
     message = str(error.args[0])
     sentences = re.split(r"(?<=[.?!])\s+(?=[A-Z'])", message.strip())
     item: dict[str, Any] = {**fields, "ok": False, "error": error.code.name, "message": message}
@@ -111,10 +111,10 @@ def error_item(error: ReplogError, **fields: object) -> dict[str, Any]:
 
 
 def act_on_each(noun: str, names: Iterable[str], act: Callable[[str], dict[str, Any]]) -> list[dict[str, Any]]:
-    """Act on each name; a failed one becomes an item.
+    """Act on each name; an error becomes the item of its name.
 
     Raises:
-        RetriableError: the store is away, which ends the command.
+        RetriableError: the store does not answer, which ends the command.
     """
     items = []
     for name in names:
@@ -128,7 +128,7 @@ def act_on_each(noun: str, names: Iterable[str], act: Callable[[str], dict[str, 
 
 
 def exit_code_of(error: ReplogError) -> int:
-    """Return the exit code that an error ends the command with."""
+    """Return the exit code of an error."""
     if isinstance(error, OutcomeUnknownError) or error.code in _UNREACHABLE:
         return EXIT_UNREACHABLE
     if isinstance(error, InvalidConfigError):
@@ -204,7 +204,7 @@ def confirm(yes: bool, question: str) -> None:
     """Ask on stderr unless ``-y`` was given.
 
     Raises:
-        click.UsageError: nobody is there to ask.
+        click.UsageError: stdin is not a terminal.
         click.Abort: the answer was no.
     """
     if yes:
@@ -215,7 +215,7 @@ def confirm(yes: bool, question: str) -> None:
 
 
 def warn_and_ask(yes: bool, warning: str, question: str) -> None:
-    """Warn on stderr; ask where somebody can answer, so that scripts that never gave ``-y`` go on.
+    """Warn on stderr; ask on a terminal only, so that scripts without ``-y`` continue.
 
     Raises:
         click.Abort: the answer was no.
@@ -230,13 +230,7 @@ _PLAIN_EVERY_MS = 5_000
 
 
 class ProgressLine:
-    """Shows the newest of many states. Not thread safe.
-
-    Args:
-        quiet: show nothing at all.
-        stream: where to, stderr unless given.
-        clock: how often to show.
-    """
+    """One live line on stderr, rewritten in place on a terminal; elsewhere a line every few seconds."""
 
     def __init__(self, *, quiet: bool, stream: TextIO | None = None, clock: Clock = SYSTEM_CLOCK) -> None:
         self._quiet = quiet
@@ -247,14 +241,14 @@ class ProgressLine:
         self._width = 0
 
     def update(self, text: str) -> None:
-        """Show the text, unless the last one was shown only just now."""
+        """Show the text, unless the last one was shown a moment ago."""
         now_ms = self._clock.monotonic_ms()
         every_ms = _TERMINAL_EVERY_MS if self._is_terminal else _PLAIN_EVERY_MS
         if self._quiet or (self._shown_ms is not None and now_ms - self._shown_ms < every_ms):
             return
         self._shown_ms = now_ms
         if self._is_terminal:
-            # A line that wraps could not be rewritten: the carriage only returns to its last row.
+            # A line that wraps cannot be rewritten: \r returns to its last row only.
             text = text[: shutil.get_terminal_size().columns - 1]
             self._stream.write("\r" + text.ljust(self._width))
             self._width = len(text)
@@ -263,7 +257,7 @@ class ProgressLine:
         self._stream.flush()
 
     def say(self, text: str) -> None:
-        """Show a line that stays."""
+        """Print a line that remains."""
         if self._quiet:
             return
         self.close()
@@ -271,7 +265,7 @@ class ProgressLine:
         self._stream.flush()
 
     def close(self) -> None:
-        """End the live line, so that what follows starts on its own."""
+        """Clear the live line."""
         if self._width:
             self._stream.write("\r" + " " * self._width + "\r")
             self._stream.flush()

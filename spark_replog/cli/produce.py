@@ -30,19 +30,23 @@ if TYPE_CHECKING:
 
 FORMATS = ("lines", "jsonl", "csv", "parquet", "arrow")
 HANDLES_OPEN_MAX = 64
-"""So many batches may wait for their acknowledgement before the next one is read."""
+"""Maximum number of batches that wait for their acknowledgement."""
 
 
 @click.command("produce")
 @global_options
 @click.argument("topic", shell_complete=complete_topics)
 @click.argument("files", nargs=-1, type=click.Path(dir_okay=False))
-@click.option("-i", "--input", "kind", type=click.Choice(FORMATS), help="Format. [by the file's name, else lines]")
-@click.option("-k", "--key", metavar="KEY", help="Lines: what stands between key and value. Else: the key's field.")
-@click.option("--value", metavar="FIELD", help="The value's field. [the whole line or row]")
-@click.option("-H", "--header", "headers", multiple=True, metavar="NAME=VALUE", help="On every record. Repeatable.")
-@click.option("-p", "--partition", type=click.IntRange(min=0), help="Where all records go. [by key]")
-@click.option("--acks", type=click.Choice(["all", "1", "0"]), default="all", show_default=True)
+@click.option("-i", "--input", "kind", type=click.Choice(FORMATS), help="Input format. [by file name, else lines]")
+@click.option("-k", "--key", metavar="KEY", help="Lines: separator of key and value. Other formats: field of the key.")
+@click.option("--value", metavar="FIELD", help="Field of the value. [the whole line or row]")
+@click.option(
+    "-H", "--header", "headers", multiple=True, metavar="NAME=VALUE", help="Header to add to every record. Repeatable."
+)
+@click.option("-p", "--partition", type=click.IntRange(min=0), help="Partition for all records. [by key]")
+@click.option(
+    "--acks", type=click.Choice(["all", "1", "0"]), default="all", show_default=True, help="Copies to wait for."
+)
 @click.option(
     "-c",
     "--config",
@@ -73,9 +77,9 @@ def produce(topic: str, files: tuple[str, ...], **given: Any) -> int:
         raise click.UsageError("-c transactional.id: transactions need a program that begins and commits them")
     headers = named_values("-H", given["headers"], "NAME=VALUE")
     if not all(_is_text(name) for name, _ in headers):
-        raise click.UsageError("-H has a name that is no UTF-8, and a header's name is text")
+        raise click.UsageError("-H has a name that is not UTF-8")
     if given["key"] == "":
-        raise click.UsageError("-k is empty: name what stands between key and value, or the key's field")
+        raise click.UsageError("-k is empty: give the separator of key and value, or the field of the key")
     written = _Written(topic)
     failure: ReplogError | None = None
     progress = ProgressLine(quiet=settings.quiet)
@@ -105,7 +109,7 @@ def produce(topic: str, files: tuple[str, ...], **given: Any) -> int:
 
 
 class _Written:
-    """What was acknowledged so far."""
+    """Counts of acknowledged records."""
 
     def __init__(self, topic: str) -> None:
         self.row_count = 0
@@ -115,15 +119,15 @@ class _Written:
         self._firsts: dict[int, int] = {}
 
     def add(self, handle: TableHandle) -> None:
-        """Wait for an older batch where too many are open."""
+        """Add a batch; wait for older ones if too many are open."""
         self._open.append(handle)
         self.settle(HANDLES_OPEN_MAX)
 
     def settle(self, left_count: int) -> None:
-        """Wait until no more than so many batches are open.
+        """Wait until at most ``left_count`` batches are open.
 
         Raises:
-            ReplogError: why one was refused.
+            ReplogError: a batch was refused.
         """
         while len(self._open) > left_count or (self._open and self._open[0].done()):
             handle = self._open.popleft()
@@ -133,7 +137,7 @@ class _Written:
                 self._firsts.setdefault(found.partition, found.offset)
 
     def settle_acknowledged(self) -> None:
-        """Count what was acknowledged of the open batches, and wait for none."""
+        """Count acknowledged batches without waiting."""
         while self._open:
             if not self._open[0].done():
                 self._open.popleft()
@@ -154,14 +158,14 @@ class _Written:
 
 
 def _stopped(written: _Written, settings: Settings) -> int:
-    """Say what a Ctrl-C leaves in the log: who sends the rest must know where it begins."""
+    """Report what Ctrl-C left in the log, so that the user can send the rest."""
     written.settle_acknowledged()
     note(f"replog: stopped; {written.row_count:,} records were acknowledged before")
     return emit("produce", [{**written.item(), "ok": False}], settings, text="", exit_code=EXIT_INTERRUPTED)
 
 
 def _is_text(name: str) -> bool:
-    """Return whether an argument was UTF-8: Python keeps bytes that are not as surrogates."""
+    """Return whether an argument was UTF-8; Python decodes other bytes to surrogates."""
     return not any("\ud800" <= letter <= "\udfff" for letter in name)
 
 
@@ -174,7 +178,7 @@ def _batches(files: tuple[str, ...], given: dict[str, Any]) -> Iterator[pa.Recor
     for name in files or ("-",):
         kind = given["kind"] or format_of(name)
         if kind == "lines" and given["value"] is not None:
-            raise click.UsageError("--value names a field, and lines have none: add --input jsonl, csv, parquet")
+            raise click.UsageError("--value needs fields, and lines have none: add --input jsonl, csv or parquet")
         with _opened(name, kind) as stream:
             yield from read_batches(stream, name, kind, given["key"], given["value"])
 
@@ -186,7 +190,7 @@ def _opened(name: str, kind: str) -> Iterator[IO[bytes]]:
             stream = open(name, "rb")  # noqa: SIM115
         except OSError as error:
             raise InvalidConfigError(
-                ErrorCode.REPLOG_INPUT, f"{name} cannot be opened: {error.strerror}. Correct the path."
+                ErrorCode.REPLOG_INPUT, f"Cannot open {name}: {error.strerror}. Correct the path."
             ) from error
         with stream:
             if kind == "lines" or kind == "jsonl" or not os.path.isfile(name):
@@ -194,19 +198,21 @@ def _opened(name: str, kind: str) -> Iterator[IO[bytes]]:
                 return
             import pyarrow as pa
 
-            # Arrow's threads read ahead; with a file of Python's they might still do when the interpreter ends.
+            # Arrow's threads read ahead, and must not use a Python file object at interpreter exit.
             with pa.OSFile(name) as native:
                 yield native
         return
     if kind == "parquet":
-        raise click.UsageError("a Parquet file is read from its end: give it as a file, not through a pipe")
+        raise click.UsageError("Parquet cannot be read from a pipe: give a file name")
     if sys.stdin is None:
-        raise InvalidConfigError(ErrorCode.REPLOG_INPUT, "standard input is closed. Name a file, or pipe records in.")
+        raise InvalidConfigError(
+            ErrorCode.REPLOG_INPUT, "Standard input is closed. Give a file name, or pipe records in."
+        )
     yield sys.stdin.buffer
 
 
 def _with_constants(batch: pa.RecordBatch, headers: list[tuple[str, str]], partition: int | None) -> pa.RecordBatch:
-    """Return the batch with the headers and the partition that every record gets."""
+    """Return the batch with the headers and the partition of the flags."""
     import pyarrow as pa
 
     if headers:
@@ -214,9 +220,7 @@ def _with_constants(batch: pa.RecordBatch, headers: list[tuple[str, str]], parti
         row = [{"key": name, "value": os.fsencode(value)} for name, value in headers]
         place = batch.schema.get_field_index("headers")
         own = pa.nulls(batch.num_rows, kind) if place < 0 else batch.column(place)
-        if pa.types.is_list(own.type) and pa.types.is_struct(
-            own.type.value_type
-        ):  # any other is refused when it is sent
+        if pa.types.is_list(own.type) and pa.types.is_struct(own.type.value_type):  # other types are refused when sent
             added = pa.array([[*(each or ()), *row] for each in own.to_pylist()], kind)
             batch = _with_column(batch, "headers", added)
     if partition is not None:
@@ -246,7 +250,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def format_of(path: str) -> str:
-    """Return the format that a file's name stands for; ``lines`` where it says nothing."""
+    """Return the format of a file by its suffix, else ``lines``."""
     return _SUFFIXES.get(Path(path).suffix.lower(), "lines")
 
 
@@ -263,7 +267,7 @@ def read_batches(
         value: a field's name; None: the whole line or row, as it is or as JSON.
 
     Raises:
-        InvalidConfigError: REPLOG_INPUT: it is no such file, or lacks the field.
+        InvalidConfigError: REPLOG_INPUT: the file has another format, or lacks the field.
     """
     import pyarrow as pa
 
@@ -277,14 +281,14 @@ def read_batches(
                 yield _columns(batch, name, key, value)
     except (pa.ArrowException, OSError, UnicodeError) as error:
         raise InvalidConfigError(
-            ErrorCode.REPLOG_INPUT, f"{name} cannot be read as {kind}: {error}. Name its format with --input."
+            ErrorCode.REPLOG_INPUT, f"Cannot read {name} as {kind}: {error}. Give its format with --input."
         ) from error
 
 
 def _chunks(stream: IO[bytes]) -> Iterator[list[bytes]]:
-    """Yield lines without their ends, as many as came together: a pipe's reader does not wait for more."""
+    """Yield lists of lines without line ends; a pipe is read without waiting for more."""
     read = getattr(stream, "read1", stream.read)
-    rest: list[bytes] = []  # of a line that goes on; joined once, however long it is
+    rest: list[bytes] = []  # parts of an incomplete line, joined once
     while True:
         data = read(_READ_BYTES)
         if not data:
@@ -375,7 +379,7 @@ def _record(line: bytes, name: str, number: int) -> _Record:
     except (ValueError, TypeError) as error:
         raise InvalidConfigError(
             ErrorCode.REPLOG_INPUT,
-            f"line {number} of {name} is a record of 'replog consume', and its field '{field}' is malformed: {error}. "
+            f"Line {number} of {name} is a record of 'replog consume', and its field '{field}' is malformed: {error}. "
             "Correct it, or append the lines as they are with --input lines.",
         ) from error
 
@@ -434,17 +438,17 @@ def _parsed(line: bytes, name: str, number: int) -> dict[str, Any]:
         row = json.loads(line, parse_constant=_no_json)
     except (ValueError, RecursionError) as error:
         raise InvalidConfigError(
-            ErrorCode.REPLOG_INPUT, f"line {number} of {name} is no JSON: {error}. Correct it, or use --input lines."
+            ErrorCode.REPLOG_INPUT, f"Line {number} of {name} is not JSON: {error}. Correct it, or use --input lines."
         ) from error
     if not isinstance(row, dict):
         raise InvalidConfigError(
-            ErrorCode.REPLOG_INPUT, f"line {number} of {name} is no JSON object, so it has no fields. Leave -k out."
+            ErrorCode.REPLOG_INPUT, f"Line {number} of {name} is not a JSON object, so it has no fields. Omit -k."
         )
     return row
 
 
 def _no_json(word: str) -> None:
-    raise ValueError(f"{word} is no value of JSON")
+    raise ValueError(f"{word} is not a JSON value")
 
 
 def _tables(stream: IO[bytes], kind: str, key: str | None, value: str | None) -> Iterator[pa.RecordBatch]:
@@ -453,7 +457,7 @@ def _tables(stream: IO[bytes], kind: str, key: str | None, value: str | None) ->
     if kind == "csv":
         from pyarrow import csv
 
-        # What becomes a key or a value as it is, is text: 007 is no 7. Of rows that become JSON, numbers are numbers.
+        # Keys and values stay text (007 is not 7). Numbers of rows that become JSON stay numbers.
         texts = ["value" if value is None else value]
         if value is not None or key is None:
             texts.append(key or "key")
@@ -478,12 +482,12 @@ def _tables(stream: IO[bytes], kind: str, key: str | None, value: str | None) ->
 
 
 def _columns(batch: pa.RecordBatch, name: str, key: str | None, value: str | None) -> pa.RecordBatch:
-    """Return the log's columns of a table's batch; without a value column a row is a JSON object."""
+    """Return the columns of the log; without a value column a row becomes a JSON object."""
     import pyarrow as pa
 
     names = batch.schema.names
     twice = sorted({each for each in names if names.count(each) > 1})
-    if twice:  # a row would keep one of them
+    if twice:
         raise InvalidConfigError(
             ErrorCode.REPLOG_INPUT, f"{name} has more than one column '{twice[0]}'. Rename all but one."
         )
@@ -499,7 +503,7 @@ def _columns(batch: pa.RecordBatch, name: str, key: str | None, value: str | Non
         if "timestamp" in columns:
             columns["timestamp"] = _as_moments(columns["timestamp"])
         if "partition" in columns and pa.types.is_integer(columns["partition"].type):
-            columns["partition"] = columns["partition"].cast(pa.int32())  # a CSV file can hold no other than int64
+            columns["partition"] = columns["partition"].cast(pa.int32())  # CSV integers are int64
     if key is not None or (is_log and "key" in names):
         columns["key"] = _as_bytes(batch.column(key or "key"))
     if value is not None or is_log:
@@ -510,7 +514,7 @@ def _columns(batch: pa.RecordBatch, name: str, key: str | None, value: str | Non
 
 
 def _as_moments(column: pa.Array) -> pa.Array:
-    """Take times without a zone for UTC: a CSV file can write no other, and most Parquet files hold no other."""
+    """Treat times without a zone as UTC."""
     import pyarrow as pa
 
     kind = column.type
@@ -541,12 +545,12 @@ def _bytes(value: Any) -> bytes | None:
 def _json(value: Any) -> str:
     try:
         return json.dumps(value, separators=(",", ":"), ensure_ascii=False, default=_json_text, allow_nan=False)
-    except ValueError:  # rare, and Python names no way to write these otherwise
+    except ValueError:  # NaN or infinity
         return _json(_without_nan(value))
 
 
 def _without_nan(value: Any) -> Any:
-    """Return a row whose numbers that JSON cannot write are text, as in Spark's to_json."""
+    """Return a row with NaN and infinity as text, as Spark's to_json writes them."""
     if isinstance(value, dict):
         return {name: _without_nan(each) for name, each in value.items()}
     if isinstance(value, (list, tuple)):
@@ -559,5 +563,5 @@ def _json_number(value: float) -> str:
 
 
 def _json_text(value: Any) -> str:
-    """Return what JSON has no type for: bytes in Base64, as Spark's to_json does."""
+    """Return bytes as Base64, as Spark's to_json does, and other types as text."""
     return base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)

@@ -25,10 +25,10 @@ def quota() -> None:
 
 def _entity_options(command: _Command) -> _Command:
     options = (
-        click.option("--user", metavar="NAME", help="A principal; a bare name is User:NAME."),
-        click.option("--user-default", is_flag=True, help="Every user without a quota of its own."),
-        click.option("--client-id", metavar="ID"),
-        click.option("--client-id-default", is_flag=True, help="Every client id without a quota of its own."),
+        click.option("--user", metavar="NAME", help="Principal. NAME means User:NAME."),
+        click.option("--user-default", is_flag=True, help="All users without their own quota."),
+        click.option("--client-id", metavar="ID", help="Client id."),
+        click.option("--client-id-default", is_flag=True, help="All client ids without their own quota."),
     )
     for option in reversed(options):
         command = option(command)
@@ -54,7 +54,7 @@ def _entity(user: str | None, user_default: bool, client_id: str | None, client_
 def set_quota(
     user: str | None, user_default: bool, client_id: str | None, client_id_default: bool, pairs: tuple[str, ...]
 ) -> int:
-    """Set producer_byte_rate or consumer_byte_rate of a user, a client id or both; '-' takes it away."""
+    """Set producer_byte_rate or consumer_byte_rate of a user, a client id or both; '-' removes it."""
     settings = current_settings()
     changes: dict[str, int | None] = {}
     for pair in pairs:
@@ -64,7 +64,7 @@ def set_quota(
         except ValueError:
             separator = ""
         if not separator or not key:
-            raise click.UsageError(f"wants QUOTA=BYTES_PER_SECOND or QUOTA=-, not '{pair}'")
+            raise click.UsageError(f"invalid quota '{pair}': give QUOTA=BYTES_PER_SECOND, or QUOTA=- to remove it")
     entity = _entity(user, user_default, client_id, client_id_default)
     admin = _admin(settings)
     admin.alter(entity, changes)
@@ -75,7 +75,7 @@ def set_quota(
 @global_options
 @_entity_options
 def describe(user: str | None, user_default: bool, client_id: str | None, client_id_default: bool) -> int:
-    """Show quotas: all of them, or one entity's."""
+    """Show all quotas, or those of one entity."""
     settings = current_settings()
     entity = _entity(user, user_default, client_id, client_id_default)
     return _show("quota describe", _admin(settings), settings, None if entity == (None, None) else entity)

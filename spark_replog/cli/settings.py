@@ -1,4 +1,4 @@
-"""The global flags: same spelling before or after the sub-command; the later one wins."""
+"""The global flags, before or after the sub-command; the later one wins. Values as they are typed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 @dataclass
 class Settings:
-    """What the global flags say, for one run of the command."""
+    """The global flags of one run."""
 
     command: str = "replog"
     store: str | None = None
@@ -37,12 +37,12 @@ class Settings:
         """Return the store's path.
 
         Raises:
-            InvalidConfigError: REPLOG_MISSING_OPTION when neither flag nor environment names one.
+            InvalidConfigError: REPLOG_MISSING_OPTION without flag and environment variable.
         """
         if not self.store:
             raise InvalidConfigError(
                 ErrorCode.REPLOG_MISSING_OPTION,
-                "no store is given. Add '-s PATH' or set REPLOG_STORE.",
+                "no store. Add '-s PATH' or set REPLOG_STORE.",
             )
         return self.store
 
@@ -55,7 +55,7 @@ class Settings:
         """Open the store.
 
         Args:
-            coordinator_settings: the coordinator's keys, where the command takes them.
+            coordinator_settings: coordinator keys, if the command accepts them.
 
         Raises:
             InvalidConfigError: REPLOG_MISSING_OPTION, REPLOG_UNKNOWN_OPTION, REPLOG_INVALID_OPTION.
@@ -94,7 +94,7 @@ def _keep(context: click.Context, parameter: click.Parameter, value: Any) -> Non
 
 def _overrides(pairs: tuple[str, ...]) -> dict[str, str]:
     if any("=" not in pair for pair in pairs):
-        raise click.UsageError("-X wants KEY=VALUE, and one was given without '='")  # it may be a secret: not shown
+        raise click.UsageError("-X needs KEY=VALUE, and one has no '='")  # it may be a secret: not shown
     options = key_values("-X", pairs)
     for name in options:
         if not name.startswith(STORAGE_PREFIX):
@@ -103,17 +103,17 @@ def _overrides(pairs: tuple[str, ...]) -> dict[str, str]:
 
 
 def key_values(flag: str, pairs: Iterable[str], shape: str = "KEY=VALUE") -> dict[str, str]:
-    """Return what a repeatable flag gave, by name; a value may hold any text, a later one wins."""
+    """Return the values of a repeatable flag by name; a later one wins."""
     return dict(named_values(flag, pairs, shape))
 
 
 def named_values(flag: str, pairs: Iterable[str], shape: str) -> list[tuple[str, str]]:
-    """Return what a repeatable flag gave, in order; a name may come again."""
+    """Return the names and values of a repeatable flag, in order."""
     found = []
     for pair in pairs:
         name, separator, value = pair.partition("=")
         if not separator or not name.strip():
-            raise click.UsageError(f"{flag} wants {shape}, not '{pair}'")
+            raise click.UsageError(f"{flag} needs {shape}, not '{pair}'")
         found.append((name.strip(), value))
     return found
 
@@ -131,7 +131,7 @@ def global_options(command: _Command) -> _Command:
             metavar="STORE",
             expose_value=False,
             callback=_keep,
-            help="Parent directory of the roots, or roots comma separated. [REPLOG_STORE]",
+            help="Parent directory of the roots, or a comma-separated list of roots. [REPLOG_STORE]",
             shell_complete=_complete_folder,
         ),
         click.option(
@@ -140,7 +140,7 @@ def global_options(command: _Command) -> _Command:
             type=click.Choice(FORMATS),
             expose_value=False,
             callback=_keep,
-            help="Shape of what goes to stdout. [text]",
+            help="Output format. [text]",
         ),
         click.option(
             "-X",
@@ -150,16 +150,16 @@ def global_options(command: _Command) -> _Command:
             metavar="KEY=VALUE",
             expose_value=False,
             callback=_keep,
-            help="storage.NAME=VALUE, passed to the file system. Repeatable.",
+            help="Option for the file system, as storage.NAME=VALUE. Repeatable.",
         ),
-        click.option("-q", "--quiet", is_flag=True, expose_value=False, callback=_keep, help="No progress."),
+        click.option("-q", "--quiet", is_flag=True, expose_value=False, callback=_keep, help="Show no progress."),
         click.option(
             "-v",
             "--verbose",
             count=True,
             expose_value=False,
             callback=_keep,
-            help="Show where an error came from.",
+            help="Show tracebacks.",
         ),
     )
     for option in reversed(options):
@@ -168,7 +168,7 @@ def global_options(command: _Command) -> _Command:
 
 
 def parse_time_ms(text: str) -> int:
-    """Return epoch milliseconds of an ISO 8601 time (UTC where it names no zone), or of milliseconds.
+    """Return epoch milliseconds of an ISO 8601 time (UTC without a zone), or of milliseconds.
 
     Raises:
         click.UsageError: with an example.
@@ -178,7 +178,7 @@ def parse_time_ms(text: str) -> int:
     try:
         found = datetime.fromisoformat(text)
     except ValueError:
-        raise click.UsageError(f"'{text}' is no time. Give 2026-11-21T08:30:00, or epoch milliseconds.") from None
+        raise click.UsageError(f"Invalid time '{text}'. Give 2026-11-21T08:30:00, or epoch milliseconds.") from None
     if found.tzinfo is None:
         found = found.replace(tzinfo=UTC)
     return int(found.timestamp() * 1000)
@@ -192,5 +192,5 @@ def parse_duration_ms(text: str) -> int:
     """
     found = duration_ms(text)
     if found is None:
-        raise click.UsageError(f"'{text}' is no duration. Give PT30M, PT1H30M or P1D.")
+        raise click.UsageError(f"Invalid duration '{text}'. Give PT30M, PT1H30M or P1D.")
     return found

@@ -65,13 +65,15 @@ def _status(part: PartitionDescription) -> str:
 @topic.command("create")
 @global_options
 @click.argument("name")
-@click.option("-p", "--partitions", type=int, help="How many. [1]")
-@click.option("--replicas", type=int, help="Copies of each partition. [min(3, brokers)]")
+@click.option("-p", "--partitions", type=int, help="Number of partitions. [1]")
+@click.option("--replicas", type=int, help="Number of replicas of each partition. [min(3, brokers)]")
 @click.option(
-    "--replica-assignment", metavar="B:B,B:B...", help="Per partition its brokers, preferred leader first; no counts."
+    "--replica-assignment",
+    metavar="B:B,B:B...",
+    help="Brokers of each partition, preferred leader first, instead of -p and --replicas.",
 )
-@click.option("--validate-only", is_flag=True, help="Check everything and make nothing.")
-@click.option("--ledger", metavar="NAME", help="Topics of one ledger commit atomically together. [its own]")
+@click.option("--validate-only", is_flag=True, help="Validate only; create nothing.")
+@click.option("--ledger", metavar="NAME", help="Ledger to share; topics of one ledger commit atomically. [a new one]")
 @click.option(
     "-c",
     "--config",
@@ -81,7 +83,7 @@ def _status(part: PartitionDescription) -> str:
     help="Topic setting. Repeatable.",
     shell_complete=complete_settings("topic"),
 )
-@click.option("--if-not-exists", is_flag=True, help="An existing topic is fine, left as it is.")
+@click.option("--if-not-exists", is_flag=True, help="Do nothing if the topic already exists.")
 def create(
     name: str,
     partitions: int | None,
@@ -117,7 +119,7 @@ def create(
     text = ""
     if made["ok"]:
         copies = len(made["partitions"][0]["replicas"])
-        made_id = made["topicId"] or "none: it was only checked"
+        made_id = made["topicId"] or "none (validated only)"
         text = f"topic {name}: {len(made['partitions'])} partitions, {copies} replicas, id {made_id}"
     return emit("topic create", items, settings, text=text)
 
@@ -197,15 +199,15 @@ def _description(found: TopicDescription) -> str:
 @topic.command("offsets")
 @global_options
 @click.argument("name", shell_complete=complete_topics)
-@click.option("--at", type=click.Choice(["start", "end"]), default="end", show_default=True)
+@click.option("--at", type=click.Choice(["start", "end"]), default="end", show_default=True, help="Which offset.")
 @click.option("-p", "--partitions", metavar="P,...", help="Only these partitions.")
 def offsets(name: str, at: str, partitions: str | None) -> int:
-    """Show each partition's first offset, or the one that the next readable row gets."""
+    """Show the first offset of each partition, or with --at end the high watermark."""
     settings = current_settings()
     try:
         wanted = {int(text) for text in partitions.split(",")} if partitions else None
     except ValueError:
-        raise click.UsageError(f"-p wants numbers such as 0,1, not '{partitions}'") from None
+        raise click.UsageError(f"-p needs numbers such as 0,1, not '{partitions}'") from None
     found = _controller(settings).offsets(name, at)
     missing = (wanted or set()) - set(found)
     if missing:
@@ -224,7 +226,7 @@ def offsets(name: str, at: str, partitions: str | None) -> int:
 @click.argument("names", nargs=-1, required=True, metavar="NAME...", shell_complete=complete_topics)
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 def delete(names: tuple[str, ...], yes: bool) -> int:
-    """Delete topics. Writers are fenced first; the names are free at once."""
+    """Delete topics. Writers are fenced first, and the names can be used again at once."""
     settings = current_settings()
     confirm(yes, f"Delete {', '.join(names)} for good?")
     controller = _controller(settings)
@@ -242,10 +244,12 @@ def delete(names: tuple[str, ...], yes: bool) -> int:
 @global_options
 @click.argument("name", shell_complete=complete_topics)
 @click.option("--partition", "partition", type=int, required=True, metavar="P")
-@click.option("--to", "offset", type=int, required=True, metavar="OFFSET", help="New first offset; -1: the end.")
+@click.option(
+    "--to", "offset", type=int, required=True, metavar="OFFSET", help="New first offset; -1 for the high watermark."
+)
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 def trim(name: str, partition: int, offset: int, yes: bool) -> int:
-    """Delete the rows of a partition below an offset (Kafka's delete-records)."""
+    """Delete the rows of a partition below an offset, as Kafka's kafka-delete-records does."""
     settings = current_settings()
     where = "its end" if offset == -1 else f"offset {offset}"
     confirm(yes, f"Delete the rows of {name}-{partition} below {where} for good?")
@@ -267,7 +271,7 @@ def trim(name: str, partition: int, offset: int, yes: bool) -> int:
 @click.argument("total", type=int)
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 def add_partitions(name: str, total: int, yes: bool) -> int:
-    """Grow a topic to TOTAL partitions. Keys may go to another partition from then on."""
+    """Grow a topic to TOTAL partitions. New rows of a key may go to another partition."""
     settings = current_settings()
     confirm(yes, f"Grow {name} to {total} partitions? A key's new rows may land in another partition.")
     controller = _controller(settings)
@@ -284,15 +288,15 @@ def add_partitions(name: str, total: int, yes: bool) -> int:
     "settings_given", nargs=-1, metavar="[KEY=VALUE | KEY]...", shell_complete=complete_settings("topic", end="")
 )
 def config(name: str, action: str, settings_given: tuple[str, ...]) -> int:
-    """Show a topic's settings, set some (KEY=VALUE), or give some their default back (KEY)."""
+    """Show the settings of a topic, set some (KEY=VALUE), or reset some (KEY) to the default."""
     settings = current_settings()
     if (action == "get") == bool(settings_given):
-        raise click.UsageError("get wants none, set wants KEY=VALUE..., unset wants KEY...")
+        raise click.UsageError("get takes no settings, set needs KEY=VALUE..., unset needs KEY...")
     changes: dict[str, str | None] = {}
     for given in settings_given:
         key, separator, value = given.partition("=")
         if not key or bool(separator) != (action == "set"):
-            raise click.UsageError(f"{action} wants {'KEY=VALUE' if action == 'set' else 'KEY'}, not '{given}'")
+            raise click.UsageError(f"{action} needs {'KEY=VALUE' if action == 'set' else 'KEY'}, not '{given}'")
         changes[key.strip()] = value.strip() if separator else None
     from spark_replog.admin.controller import Controller
 
@@ -335,7 +339,7 @@ def _numbers(text: str | None) -> list[int] | None:
     try:
         return [int(number) for number in text.split(",")]
     except ValueError:
-        raise click.UsageError(f"wants numbers such as 0,1, not '{text}'") from None
+        raise click.UsageError(f"-p needs numbers such as 0,1, not '{text}'") from None
 
 
 def _move_item(name: str, found: PartitionOutcome) -> dict[str, Any]:
@@ -372,7 +376,7 @@ def _show_moves(command: str, name: str, outcomes: Sequence[PartitionOutcome], s
         for item in items
     ]
     headings = ["PARTITION", "LEADER", "EPOCH", "ISR", "REPLICAS", "ADDING", "REMOVING", "RESULT"]
-    text = table(headings, rows) if rows else f"topic {name}: nothing is being moved"
+    text = table(headings, rows) if rows else f"topic {name}: no reassignment in progress"
     return emit(command, items, settings, text=text)
 
 
@@ -383,17 +387,17 @@ def parse_assignment(text: str | None) -> list[list[int]] | None:
     try:
         return [[int(broker) for broker in row.split(":")] for row in text.split(",")]
     except ValueError:
-        raise click.UsageError(f"--replica-assignment wants brokers such as 0:1:2,1:2:0, not '{text}'") from None
+        raise click.UsageError(f"--replica-assignment needs brokers such as 0:1:2,1:2:0, not '{text}'") from None
 
 
 @topic.command("elect")
 @global_options
 @click.argument("name", shell_complete=complete_topics)
 @click.option("-p", "--partitions", metavar="P,...", help="Only these partitions.")
-@click.option("--unclean", is_flag=True, help="Where no in-sync replica is left. Loses rows.")
+@click.option("--unclean", is_flag=True, help="Allow an out-of-sync leader if no in-sync replica is left. Loses rows.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 def elect(name: str, partitions: str | None, unclean: bool, yes: bool) -> int:
-    """Elect the preferred leaders, or a leader for partitions whose leader is gone."""
+    """Elect preferred leaders, or new leaders for partitions that lost theirs."""
     settings = current_settings()
     numbers = _numbers(partitions)
     if unclean:
@@ -406,10 +410,10 @@ def elect(name: str, partitions: str | None, unclean: bool, yes: bool) -> int:
 @global_options
 @click.argument("name", shell_complete=complete_topics)
 @click.argument("targets", nargs=-1, metavar="[PARTITION=BROKER,BROKER...]...")
-@click.option("--cancel", is_flag=True, help="Go back to the replicas of before.")
+@click.option("--cancel", is_flag=True, help="Return to the previous replicas.")
 @click.option("-p", "--partitions", metavar="P,...", help="With --cancel: only these partitions.")
 def reassign(name: str, targets: tuple[str, ...], cancel: bool, partitions: str | None) -> int:
-    """Move partitions to other brokers (preferred leader first); without targets, show what is being moved."""
+    """Move partitions to other brokers, preferred leader first; without targets, show the progress."""
     settings = current_settings()
     if cancel and targets:
         raise click.UsageError("give targets or --cancel, not both")
@@ -421,7 +425,7 @@ def reassign(name: str, targets: tuple[str, ...], cancel: bool, partitions: str 
         except ValueError:
             separator = ""
         if not separator:
-            raise click.UsageError(f"wants PARTITION=BROKER,BROKER such as 0=1,2,3, not '{target}'")
+            raise click.UsageError(f"invalid target '{target}': give PARTITION=BROKER,BROKER such as 0=1,2,3")
     admin = _partition_admin(settings)
     if cancel:
         return _show_moves("topic reassign", name, admin.cancel(name, _numbers(partitions)), settings)
@@ -429,5 +433,5 @@ def reassign(name: str, targets: tuple[str, ...], cancel: bool, partitions: str 
         return _show_moves("topic reassign", name, admin.list_reassignments(name), settings)
     outcomes = admin.reassign(name, wanted)
     if any(each.adding for each in outcomes):
-        note("The new replicas catch up with the next commits, or at once by: replog coordinator run --once")
+        note("The new replicas catch up with the next commits. To catch up now: replog coordinator run --once")
     return _show_moves("topic reassign", name, outcomes, settings)

