@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import time
 
 import pytest
 from remote import run_in
-from spark_driver import JobFailed
+from spark_driver import JobFailed, SparkDriver
 
 WRITER = {"principal": "User:etl"}
 
@@ -119,3 +120,35 @@ def test_quotas_set_while_a_query_runs_hold_back_its_reads_and_its_commits(spark
     assert waited in spark.log_text()
     spark.call("drain_named", name="quota")
     assert values(spark, store, "quota-out") == list(range(fed))
+
+
+def test_the_documented_regex_keeps_a_views_storage_options_out_of_the_event_log(environment, make_store, work_folder):
+    events = work_folder / "events"
+    events.mkdir()
+    settings = {"spark.eventLog.enabled": "true", "spark.eventLog.dir": str(events), "spark.eventLog.compress": "false"}
+    store = make_store(1)
+    topic = store.topic("secrets", 1, 1)
+    driver = SparkDriver(environment, work_folder / "driver-events.log", "serve", json.dumps(settings))
+    try:
+        for name, regex in (("Shown", None), ("Hidden", "(?i)url|storage[.]")):
+            driver.call("set_conf", name="spark.sql.redaction.options.regex", value=regex)
+            options = {"storage.key": f"{name}Of1", "storage.client_kwargs": f'{{"region_name": "{name}Of2"}}'}
+            run_in(driver, use_storage_options, path=str(store.path), topic=topic, name=name, options=options)
+    finally:
+        driver.close()
+    log = "".join(file.read_text() for file in events.rglob("*") if file.is_file())
+    assert "CreateTempViewUsing" in log
+    assert {"ShownOf1", "ShownOf2"} == {word for word in ("ShownOf1", "ShownOf2") if word in log}
+    assert "HiddenOf" not in log
+    assert "FrameOf" not in log
+
+
+def use_storage_options(spark, path, topic, name, options):
+    """Use a view with the options, and a DataFrame's read and write with others of the same names."""
+    given = ", ".join(f"`{key}` '{value}'" for key, value in options.items())
+    spark.sql(f"CREATE TEMPORARY VIEW {name} USING replog OPTIONS (path '{path}', subscribe '{topic}', {given})")
+    spark.sql(f"SELECT count(*) FROM {name}").collect()
+    plain = {"storage.key": "FrameOf1", "storage.client_kwargs": '{"region_name": "FrameOf2"}'}
+    frame = spark.range(2).selectExpr("cast(id as string) value")
+    frame.write.format("replog").mode("append").option("topic", topic).options(**plain).save(path)
+    spark.read.format("replog").option("subscribe", topic).options(**plain).load(path).collect()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 
 import pytest
+from remote import run_in
 from spark_driver import JobFailed
 
 
@@ -160,3 +161,37 @@ def test_format_version_from_the_future(spark, make_store):
     assert file.read_text() != text
     refused(spark, "read", "UNSUPPORTED_VERSION", path=str(store.path), topic=topic)
     shutil.copy(kept, file)
+
+
+def test_a_plain_thread_writes_after_use_session(spark, make_store):
+    """Spark looks the format of a write up in the thread's active session, which a plain thread does not have."""
+    store = make_store(1)
+    topic = store.topic("threads", 1, 1)
+    before, after = run_in(spark, write_in_threads, path=str(store.path), topic=topic)
+    assert "DATA_SOURCE_NOT_FOUND" in before
+    assert after == ""
+    assert [row[3] for row in spark.call("read", path=str(store.path), topic=topic)] == ["0", "1", "2"]
+
+
+def write_in_threads(spark, path, topic):
+    """Write in two threads, without and with a session; return the text of each error."""
+    import threading
+
+    import spark_replog
+
+    errors = []
+
+    def write(prepare):
+        try:
+            prepare(spark)
+            frame = spark.range(3).selectExpr("cast(id as string) value")
+            frame.coalesce(1).write.format("replog").mode("append").option("topic", topic).save(path)
+            errors.append("")
+        except Exception as error:
+            errors.append(str(error))
+
+    for prepare in (bool, spark_replog.use_session):
+        thread = threading.Thread(target=write, args=(prepare,))
+        thread.start()
+        thread.join()
+    return errors

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
+from remote import run_in
 
 
 @pytest.mark.guarantee("G4")
@@ -68,3 +69,45 @@ def test_damaged_copy_is_read_from_another_root(spark, make_store):
         file.write_bytes(data)
     rows = spark.call("read", path=path, topic=topic)
     assert [int(row[3]) for row in rows] == list(range(500))
+
+
+def test_an_outage_does_not_lose_rows_although_loss_is_tolerated(spark, make_store):
+    """failOnDataLoss=false, and the roots go away between the plan of a micro-batch and its tasks."""
+    store = make_store(3)
+    path, topic = str(store.path), store.topic("outage", 1)
+    spark.call("write", path=path, topic=topic, start=0, end=50, tasks=1)
+    arguments = {"path": path, "topic": topic, "checkpoint": store.checkpoint("outage")}
+    failed = run_in(spark, read_in_an_outage, **arguments, away=True)
+    assert failed["rows"] == []
+    assert "KAFKA_STORAGE_ERROR" in failed["error"], failed["error"]
+    repeated = run_in(spark, read_in_an_outage, **arguments, away=False)
+    assert repeated == {"rows": list(range(50)), "error": ""}
+
+
+def read_in_an_outage(spark, path, topic, checkpoint, away):
+    """Run one micro-batch whose tasks are planned first; rename the roots while they run. Return rows and error."""
+    from pathlib import Path
+
+    rows = []
+
+    def put(frame, batch_id):
+        planned = frame.selectExpr("cast(cast(value as string) as int) number")
+        planned._jdf.queryExecution().executedPlan().execute().getNumPartitions()  # plans, and starts no task
+        roots = sorted(Path(path).glob("broker-*")) if away else []
+        for root in roots:
+            root.rename(root.with_suffix(".away"))
+        try:
+            rows.extend(row.number for row in planned.collect())
+        finally:
+            for root in roots:
+                root.with_suffix(".away").rename(root)
+
+    source = spark.readStream.format("replog").option("subscribe", topic).option("startingOffsets", "earliest")
+    frame = source.option("failOnDataLoss", "false").load(path)
+    query = frame.writeStream.foreachBatch(put).option("checkpointLocation", checkpoint).trigger(availableNow=True)
+    error = ""
+    try:
+        query.start().awaitTermination(100)
+    except Exception as failure:
+        error = str(failure)
+    return {"rows": sorted(rows), "error": error}

@@ -28,6 +28,16 @@ def register(spark: SparkSession) -> None:
     register_source(spark)
 
 
+def use_session(spark: SparkSession) -> None:
+    """Make a session the active one of the calling thread: a plain Python thread must call this before it writes.
+
+    Without it Spark ends the write with DATA_SOURCE_NOT_FOUND.
+    """
+    from spark_replog.spark.session import use_session as activate
+
+    activate(spark)
+
+
 def open(path: str, storage_options: Mapping[str, str] | None = None) -> Store:
     """Open a store for plain Python: ``open(path).consumer("orders")`` and so on. See ``spark_replog.client.store``."""
     from spark_replog.client.store import open_store
@@ -71,7 +81,17 @@ def __getattr__(name: str) -> Any:
         return "0+unknown"
 
 
-__all__ = ["Consumer", "OffsetAndMetadata", "Producer", "TopicPartition", "__version__", "init", "open", "register"]
+__all__ = [
+    "Consumer",
+    "OffsetAndMetadata",
+    "Producer",
+    "TopicPartition",
+    "__version__",
+    "init",
+    "open",
+    "register",
+    "use_session",
+]
 
 
 def __dir__() -> list[str]:

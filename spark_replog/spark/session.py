@@ -1,7 +1,7 @@
-"""Registration for sessions that Spark's own look-up cannot serve.
+"""For sessions and threads in which Spark's own look-up does not find the format.
 
-An installed package needs none of this: Spark finds ``pyspark_replog``. A wheel that came by
-``--py-files`` does: Spark puts zips on its workers' path, but not wheels.
+An installed package is found by Spark (``pyspark_replog``). A wheel from ``--py-files`` must be registered: Spark puts
+zips on its workers' path, but not wheels. A thread that Python starts needs a session for its writes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _shipped: set[tuple[int, str]] = set()
 
 
 def register(spark: SparkSession) -> None:
-    """Make ``format("replog")`` work in this session. Any number of calls; classic and Connect.
+    """Make ``format("replog")`` work in this session, classic or Connect. May be called repeatedly.
 
     Args:
         spark: the session.
@@ -35,6 +35,18 @@ def register(spark: SparkSession) -> None:
     except Exception as error:  # 4.0 refuses a name that its own look-up has found; it is this class
         if "DATA_SOURCE_ALREADY_EXISTS" not in str(error):
             raise
+
+
+def use_session(spark: SparkSession) -> None:
+    """Make a session the active one of the calling thread, so that its writes find the format.
+
+    A write looks the format up in the active session of its JVM thread (``DataSource.lookupDataSource``), and Spark
+    sets one only in the thread that made the session. Takes some milliseconds. No effect on Spark Connect.
+
+    Args:
+        spark: the session.
+    """
+    spark.createDataFrame([], "unused int")  # the public call that activates its session; runs no job
 
 
 def _ship_wheel(spark: SparkSession) -> None:
@@ -54,7 +66,7 @@ def _ship_wheel(spark: SparkSession) -> None:
 
 
 def _spark_context(spark: SparkSession) -> Any:
-    """Return the context; None on Connect, where the server has the package or nobody has."""
+    """Return the context; None on Connect, where only the server needs the package."""
     try:
         return spark.sparkContext
     except Exception:  # Connect's session raises its own error here, whose class may not be importable
