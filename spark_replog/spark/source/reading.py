@@ -54,7 +54,7 @@ class _TaskRead:
             yield from self._fetch(self._partition.slices)
         except ReplogError as error:
             _LOG.warning("the rest of the task is planned again: %s", error)
-            slices = self._plan_again()
+            slices = self._plan_again(error)
             yield from self._fetch(slices) if self._options.fail_on_data_loss else self._fetch_existing(slices)
         waited_ms, quota = self._fetcher.stats.throttle_time_ms, self._partition.quota
         if waited_ms and quota is not None:  # a task has no metrics: only this line explains why it is slow
@@ -69,18 +69,27 @@ class _TaskRead:
             self._done[key] = batch.column(4)[0].as_py() + batch.num_rows
             yield batch
 
-    def _plan_again(self) -> tuple[FetchSlice, ...]:
+    def _plan_again(self, outage: ReplogError) -> tuple[FetchSlice, ...]:
         """Fold the ledgers and plan what was not read yet.
+
+        Args:
+            outage: why the first plan could not be read. It names the roots, so it is raised where the store does not
+                answer either.
 
         Offsets that a complete fold no longer has keep the slices that were planned first: their bytes may remain.
 
         Raises:
             ReplogError: REPLOG_DATA_LOSS: such offsets, with ``failOnDataLoss``; or the store cannot be asked.
         """
-        cluster = self._options.store.cluster()
+        try:
+            cluster = self._options.store.cluster()
+            for ledger_id in {item.ledger_id for item in self._partition.ranges}:
+                cluster.topic_ledger(ledger_id).refresh()
+        except ReplogError as error:
+            if isinstance(outage, DataLossError):
+                raise
+            raise outage from error
         self._fetcher = Fetcher(shared_brokers(cluster.brokers), quota=self._partition.quota)
-        for ledger_id in {item.ledger_id for item in self._partition.ranges}:
-            cluster.topic_ledger(ledger_id).refresh()
         plans = []
         for item in self._partition.ranges:
             start = max(item.start, self._done.get((item.topic, item.partition), 0))

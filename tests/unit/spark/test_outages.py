@@ -8,8 +8,10 @@ from dataclasses import replace
 
 import pytest
 
+from spark_replog.cluster.cluster import Cluster
 from spark_replog.errors import DataLossError, ErrorCode, ReplogError, RetriableError
 from spark_replog.ledger.ledger import Ledger
+from spark_replog.spark.options import StoreOptions
 from spark_replog.spark.source.offsets import LogOffset
 from spark_replog.storage.posix_store import PosixStore
 
@@ -35,6 +37,7 @@ def fails(source, planned):
         source.rows(query.reader, tasks)
     assert not isinstance(caught.value, DataLossError)
     assert caught.value.code not in (ErrorCode.REPLOG_DATA_LOSS, ErrorCode.CORRUPT_MESSAGE)
+    return caught.value
 
 
 def roots(source):
@@ -72,10 +75,14 @@ def damage(file):
     file.write_bytes(data)
 
 
-def test_a_task_whose_roots_are_all_away_fails(source, planned):
-    for root in roots(source):
+def test_a_task_whose_roots_are_all_away_fails_and_names_them(source, planned, monkeypatch):
+    monkeypatch.setattr(StoreOptions, "cluster", lambda self: Cluster.open(self.path))  # as in a new worker
+    named = roots(source)
+    for root in named:
         root.rename(root.with_suffix(".away"))
-    fails(source, planned)
+    error = fails(source, planned)
+    assert error.code is ErrorCode.KAFKA_STORAGE_ERROR
+    assert [root for root in named if str(root) not in str(error)] == []
     for root in source.path.glob("*.away"):
         root.rename(root.with_suffix(""))
     assert source.rows(planned[0].reader, planned[1]) == ROWS
