@@ -39,8 +39,12 @@ def run(once: bool, interval_ms: int, configs: tuple[str, ...]) -> int:
     settings = current_settings()
     path = settings.required_store()
     from spark_replog.admin.coordinator_loop import CoordinatorLoop
+    from spark_replog.cluster.authorizer import require_of_readable
+    from spark_replog.log.acl import AclOperation
 
-    loop = CoordinatorLoop(settings.open_cluster(key_values("-c", configs)))
+    cluster = settings.open_cluster(key_values("-c", configs))
+    require_of_readable(cluster, AclOperation.ALTER)
+    loop = CoordinatorLoop(cluster)
     if once:
         report = asdict(loop.run_once())
         text = "  ".join(f"{key.removesuffix('_count')} {count}" for key, count in report.items())

@@ -116,11 +116,14 @@ def verify(deep: bool) -> int:
     """
     settings = current_settings()
     path = settings.required_store()
+    from spark_replog.cluster.authorizer import require_of_readable
     from spark_replog.cluster.cluster import Cluster
+    from spark_replog.log.acl import AclOperation
     from spark_replog.maintenance.journal_scrub import scrub_journals
     from spark_replog.maintenance.scrub import scrub
 
     cluster = Cluster.open(path, settings.storage_options)
+    require_of_readable(cluster, AclOperation.DESCRIBE)
 
     def progress(what: str, done: int, total: int) -> None:
         if not settings.quiet and (done == total or done % 100 == 0):
@@ -210,7 +213,9 @@ def repair(deep: bool, rebuild: tuple[int, ...], throttle: int | None) -> int:
     """
     settings = current_settings()
     path = settings.required_store()
+    from spark_replog.cluster.authorizer import require_of_readable
     from spark_replog.config import read_coordinator_config
+    from spark_replog.log.acl import AclOperation
     from spark_replog.maintenance.repair import StoreRepair
 
     options = {} if throttle is None else {"follower.replication.throttled.rate": throttle}
@@ -220,6 +225,7 @@ def repair(deep: bool, rebuild: tuple[int, ...], throttle: int | None) -> int:
             click.echo(f"broker {broker}: {what} {done} of {total}", err=True)
 
     cluster = settings.open_cluster()
+    require_of_readable(cluster, AclOperation.ALTER)
     unknown = sorted(set(rebuild) - set(cluster.brokers.broker_ids))
     if unknown:
         raise click.UsageError(f"this store has no broker {unknown[0]}: see {command_line(path, 'store', 'info')}")

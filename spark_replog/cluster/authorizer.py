@@ -50,7 +50,7 @@ def is_super_user(config: Mapping[str, str], principal: str) -> bool:
 
 def is_open_without_acls(config: Mapping[str, str]) -> bool:
     """Return ``allow.everyone.if.no.acl.found``: whether everybody may use a resource that no ACL covers."""
-    return config.get(ALLOW_EVERYONE_KEY, "true") == "true"
+    return config.get(ALLOW_EVERYONE_KEY, "true").lower() == "true"
 
 
 def is_allowed(
@@ -185,6 +185,19 @@ class Authorizer:
         self._cluster.refresh()  # a right that was given a moment ago
         if not self.is_allowed(operation, resource_type, name):
             raise self.refusal(operation, resource_type, name)
+
+
+def require_of_readable(cluster: Cluster, operation: AclOperation) -> None:
+    """Check a right on the whole store for commands that repair it: without a readable cluster ledger all may.
+
+    Raises:
+        AuthorizationError: CLUSTER_AUTHORIZATION_FAILED.
+    """
+    try:
+        cluster.refresh()
+    except ReplogError:
+        return
+    Authorizer(cluster).require_cluster(operation)
 
 
 def _word(value: ResourceType | AclOperation) -> str:

@@ -155,3 +155,18 @@ def test_quotas_are_set_described_and_taken_away(store):
     assert store("quota", "describe", "--user", "etl", "--client-id-default").items == [expected]
     store("quota", "set", "--user", "etl", "--client-id-default", "producer_byte_rate=-", "consumer_byte_rate=-")
     assert [item["user"] for item in store("quota", "describe").items] == ["<default>"]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [("store", "info"), ("store", "verify"), ("store", "repair"), ("coordinator", "run", "--once"), ("doctor",)],
+    ids=" ".join,
+)
+def test_commands_on_the_whole_store_ask_for_a_right_on_it(store, monkeypatch, command):
+    settings = ("super.users=User:admin", "allow.everyone.if.no.acl.found=false")
+    assert store("acl", "config", "set", *settings).exit_code == 0
+    monkeypatch.setenv("REPLOG_PRINCIPAL", "User:guest")
+    refused = store(*command)
+    assert refused.exit_code != 0 and "CLUSTER_AUTHORIZATION_FAILED" in refused.out + refused.err
+    monkeypatch.setenv("REPLOG_PRINCIPAL", "User:admin")
+    assert "CLUSTER_AUTHORIZATION_FAILED" not in store(*command).out
