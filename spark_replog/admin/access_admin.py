@@ -27,11 +27,7 @@ from spark_replog.log.acl import (
 )
 from spark_replog.log.codec.commands import ClusterConfigSet, QuotaAlter, encode_command
 from spark_replog.log.fold.cluster_state import ClusterLedgerState
-from spark_replog.log.quotas import (
-    DEFAULT_NAME,
-    QUOTA_KEYS,
-    QuotaEntity,
-)
+from spark_replog.log.quotas import DEFAULT_NAME, QUOTA_KEYS, QuotaEntity
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,11 +204,7 @@ def _changed(acls: AclSet, added: Iterable[AclBinding], removed: Iterable[AclBin
 
 
 def _checked(binding: AclBinding) -> AclBinding:
-    """Return the binding with a typed principal.
-
-    Raises:
-        InvalidConfigError: INVALID_REQUEST.
-    """
+    """Return the binding with a typed principal."""
     if not binding.name or not binding.principal:
         raise InvalidConfigError(
             ErrorCode.INVALID_REQUEST, "an ACL needs a resource name and a principal. Give 'User:*' for everybody."

@@ -34,30 +34,17 @@ class Admin:
         self._timeout_ms = timeout_ms
 
     def _require_cluster(self, operation: AclOperation) -> None:
-        """Check the caller's right on the whole store.
-
-        Raises:
-            AuthorizationError: CLUSTER_AUTHORIZATION_FAILED.
-        """
+        """Check the caller's right on the whole store."""
         self._cluster.refresh_if_stale()
         self._authorizer.require_cluster(operation)
 
     def _require_topic(self, operation: AclOperation, name: str) -> None:
-        """Check the caller's right before it is looked whether the topic exists.
-
-        Raises:
-            AuthorizationError: TOPIC_AUTHORIZATION_FAILED.
-        """
+        """Check the caller's right before it is looked whether the topic exists."""
         self._cluster.refresh_if_stale()
         self._authorizer.require_topic(operation, name)
 
     def _open(self, name: str) -> tuple[TopicHandle, Ledger[TopicLedgerState]]:
-        """Return a topic and its ledger on the newest fold.
-
-        Raises:
-            NotFoundError: UNKNOWN_TOPIC_OR_PARTITION.
-            RetriableError: REPLOG_NO_QUORUM.
-        """
+        """Return a topic and its ledger on the newest fold."""
         self._cluster.refresh()
         handle = self._cluster.lookup(name)
         ledger, _ = self._cluster.topic_state(handle)
@@ -77,10 +64,6 @@ class Admin:
 
         Commands of this process may share an entry, each made without the others' effect: where one of them came
         first and the fold refused this one, it is made anew.
-
-        Raises:
-            RetriableError: INVALID_REQUEST: others change the same thing all the time; REPLOG_NO_QUORUM.
-            ReplogError: what ``propose`` raises.
         """
         for _ in range(DECIDE_TRIES_MAX):
             results: Sequence[CommandResult] = ledger.append(propose, timeout_ms=self._timeout_ms).results

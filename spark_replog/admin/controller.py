@@ -315,11 +315,7 @@ class Controller(Admin):
         assignment: Sequence[Sequence[BrokerId]] | None,
         start_index: int | None,
     ) -> Assignment:
-        """Return a new topic's assignment: the one given, or one that spreads leaders and copies.
-
-        Raises:
-            InvalidConfigError: see ``create_topic``.
-        """
+        """Return a new topic's assignment: the one given, or one that spreads leaders and copies."""
         racks, fenced = self._racks(), self._fenced()
         if assignment is not None:
             if partitions is not None or replicas is not None:
@@ -430,11 +426,7 @@ class Controller(Admin):
 
 
 def _validated_config(config: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    """Return the settings as they are stored.
-
-    Raises:
-        InvalidConfigError: INVALID_CONFIG.
-    """
+    """Return the settings as they are stored."""
     for key, value in config.items():
         if value is None:
             raise InvalidConfigError(ErrorCode.INVALID_CONFIG, f"'{key}' has no value. Give one or leave it out.")

@@ -165,10 +165,7 @@ def root_findings(looks: Iterable[RootLook], metadata: Iterable[BrokerId]) -> li
     return found
 
 
-_ROOT_FAULTS = {
-    ErrorCode.REPLOG_ROOT_STALE: Fault.ROOT_STALE,
-    ErrorCode.CORRUPT_MESSAGE: Fault.COPY_MISSING,
-}
+_ROOT_FAULTS = {ErrorCode.REPLOG_ROOT_STALE: Fault.ROOT_STALE, ErrorCode.CORRUPT_MESSAGE: Fault.COPY_MISSING}
 
 
 def _root_finding(look: RootLook) -> list[Finding]:

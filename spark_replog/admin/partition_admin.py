@@ -148,11 +148,7 @@ class PartitionAdmin(Admin):
         return {each for each in assigned - fenced if is_root_there(self._cluster.brokers, each, timeout_ms)}
 
     def _change(
-        self,
-        handle: TopicHandle,
-        ledger: Ledger[TopicLedgerState],
-        partitions: Iterable[int] | None,
-        decide: _Decide,
+        self, handle: TopicHandle, ledger: Ledger[TopicLedgerState], partitions: Iterable[int] | None, decide: _Decide
     ) -> list[PartitionOutcome]:
         """Decide the changes of all partitions in one ENTRY, each made from the newest fold."""
         errors: dict[int, ReplogError] = {}

@@ -93,11 +93,7 @@ def root_urls(path: str, broker_count: int | None) -> list[str]:
 def _brokers_to_finish(
     urls: Sequence[str], storage_options: Mapping[str, str], racks: Sequence[str] | None, fsync: bool
 ) -> BrokerSet:
-    """Write the root files; where all were in place, go on only if the registration is unfinished.
-
-    Raises:
-        ReplogError: REPLOG_STORE_EXISTS.
-    """
+    """Write the root files; where all were in place, go on only if the registration is unfinished."""
     try:
         return write_root_files(urls, storage_options, racks=racks, fsync=fsync)
     except ReplogError as error:

@@ -14,12 +14,7 @@ from enum import Enum
 
 from spark_replog.clock import Clock
 from spark_replog.cluster.authorizer import Authorizer
-from spark_replog.commit.append_request import (
-    AppendRequest,
-    find_under_min_isr,
-    find_unwritable,
-    without_partitions,
-)
+from spark_replog.commit.append_request import AppendRequest, find_under_min_isr, find_unwritable, without_partitions
 from spark_replog.commit.replication import (
     Replication,
     ReplicationRound,
@@ -226,11 +221,7 @@ class AppendJudge:
     def _leave_out(
         self, append: Append, refused: dict[PartitionKey, ReplogError], errors: Mapping[PartitionKey, ReplogError]
     ) -> Append:
-        """Add errors to those refused so far; return the append without the refused partitions.
-
-        Raises:
-            ReplogError: the first of the errors, where the append is atomic or nothing is left of it.
-        """
+        """Add errors to those refused so far; return the append without the refused partitions."""
         if errors and self._request.is_atomic:
             raise errors[min(errors)]
         refused.update(errors)
@@ -259,11 +250,7 @@ class AppendJudge:
         return tuple(encode_command(command) for command in commands), leaving
 
     def _confirmed(self, state: TopicLedgerState, append: Append, refused: dict[PartitionKey, ReplogError]) -> Append:
-        """acks 0 and 1: return what some in-sync replica of each partition holds; acks=0 drops the rest.
-
-        Raises:
-            RetriableError: NOT_ENOUGH_REPLICAS: see ``_leave_out``.
-        """
+        """acks 0 and 1: return what some in-sync replica of each partition holds; acks=0 drops the rest."""
         lost: dict[PartitionKey, int] = {}
         confirmed = []
         for item in append.objects:

@@ -82,10 +82,7 @@ def refuse_all(
 
 
 def respond_to(
-    state: TopicLedgerState,
-    request: AppendRequest,
-    result: CommandResult,
-    refused: Mapping[PartitionKey, ReplogError],
+    state: TopicLedgerState, request: AppendRequest, result: CommandResult, refused: Mapping[PartitionKey, ReplogError]
 ) -> ProduceResponse:
     """Answer an append that the fold has judged. Called under the ledger's lock.
 
@@ -137,11 +134,7 @@ def respond(ledger_id: LedgerId, append: Append, result: CommandResult) -> Produ
 
 def _refusal(ledger_id: LedgerId, append: Append, result: CommandResult) -> ReplogError:
     identity = append.identity
-    context = {
-        "ledger": ledger_id,
-        "producer": identity.producer_id,
-        "sequence": identity.sequence,
-    }
+    context = {"ledger": ledger_id, "producer": identity.producer_id, "sequence": identity.sequence}
     detail = result.detail or result.outcome.value
     match result.outcome:
         case Outcome.TOPIC_CLOSED:

@@ -188,9 +188,7 @@ class CatchUp:
             ]
         chosen = within(missing, self._config.replica_catchup_bytes)
         copied = self._copy(
-            [(each, broker_id) for each in chosen],
-            is_throttled=True,
-            budget_ms=self._config.replica_catchup_budget_ms,
+            [(each, broker_id) for each in chosen], is_throttled=True, budget_ms=self._config.replica_catchup_budget_ms
         )
         has_all = len(copied) == len(missing)
         is_back = self._record(ledger, copied, broker_id if has_all else None)
@@ -300,10 +298,7 @@ class CatchUp:
         return [started[future] for future in done if future.exception() is None]
 
     def _record(
-        self,
-        ledger: Ledger[TopicLedgerState],
-        copied: list[tuple[MissingCopy, BrokerId]],
-        joining: BrokerId | None,
+        self, ledger: Ledger[TopicLedgerState], copied: list[tuple[MissingCopy, BrokerId]], joining: BrokerId | None
     ) -> bool:
         """Decide who holds what now, and that a broker joins; return whether it is in sync everywhere."""
         holders: dict[tuple[int, int, int], set[BrokerId]] = {}

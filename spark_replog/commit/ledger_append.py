@@ -232,12 +232,7 @@ class LedgerAppend:
         return self._is_source_lost(this) or self._services.catch_up.readmit(self._ledger, is_short=True)
 
     def _fail_over(self) -> None:
-        """Elect without the brokers that hold what can no longer be copied, then judge again.
-
-        Raises:
-            RetriableError: NOT_ENOUGH_REPLICAS: this append's own rows are lost, or no election helps; nothing of it
-                was decided.
-        """
+        """Elect without the brokers that hold what can no longer be copied, then judge again."""
         known = self._judge.known
         lost = dict(known.lost)
         known.lost.clear()

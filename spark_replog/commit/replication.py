@@ -426,12 +426,7 @@ class _WaitingRound:
     """One round while it runs. Its methods run in fetch threads, and in any thread that advances the purgatory."""
 
     def __init__(
-        self,
-        this: ReplicationRound,
-        known: Replication,
-        services: RoundServices,
-        lookup: LeaderLookup,
-        timeout_ms: int,
+        self, this: ReplicationRound, known: Replication, services: RoundServices, lookup: LeaderLookup, timeout_ms: int
     ) -> None:
         self._this, self._known, self._services = this, known, services
         self._operation = DelayedProduce(timeout_ms, this.partitions, this.statuses, lookup)

@@ -509,3 +509,35 @@ def test_an_owner_sees_that_replicas_are_back_before_it_refuses(store, other) ->
     CoordinatorLoop(other.cluster).run_once()
     assert other.isr("orders") == (0, 1, 2)
     assert codes(store.append("orders", {0: 1}, batch=4)) == [None]
+
+
+@pytest.mark.parametrize("is_atomic", [True, False])
+def test_a_partition_below_min_isr_holds_back_no_request_without_its_rows(store, is_atomic: bool) -> None:
+    store.create("weak", 1, 2, ledger_name="shared")
+    store.create("orders", 1, 3, ledger_name="shared")
+    assert store.append("weak", {0: 1}, batch=0, holders=set(range(3))).error is None
+    first, second = store.controller.describe_topic("weak").partitions[0].replicas
+    BrokerAdmin(store.cluster).fence(second)
+    assert codes(store.append("weak", {0: 1}, batch=1, holders={first})) == ["NOT_ENOUGH_REPLICAS"]
+    holders = {0, 1, 2} - {second}
+    response = store.append("orders", {0: 1}, batch=2, query="other", holders=holders, is_atomic=is_atomic)
+    assert response.error is None and store.high_watermarks("orders") == [1]
+    # Rows of acks=1 in it do: they could still be cut, and what comes after them with them.
+    assert store.append("weak", {0: 1}, batch=0, query="third", holders={first}, acks=1).error is None
+    error = store.append("orders", {0: 1}, batch=3, query="other", holders=holders, is_atomic=is_atomic).error
+    assert error is not None and (error.context["topic"], error.context["partition"]) == ("weak", 0)
+
+
+def test_an_unfinished_partition_that_holds_back_its_ledger_is_named(store) -> None:
+    store.config = CoordinatorConfig(replica_catchup_budget_ms=0, replica_rejoin_wait_ms=3_600_000)
+    store.reopen()
+    store.create("clicks", 1, 2, ledger_name="shared")
+    store.create("orders", 1, 3, ledger_name="shared")
+    leader, follower = store.controller.describe_topic("clicks").partitions[0].replicas
+    assert store.append("clicks", {0: 1}, batch=0, holders={leader}, acks=1).error is None
+    store.away(follower)
+    error = store.append(
+        "orders", {0: 1}, batch=0, query="other", holders={0, 1, 2} - {follower}, is_atomic=False
+    ).error
+    assert error is not None and error.code is ErrorCode.NOT_ENOUGH_REPLICAS
+    assert (error.context["topic"], error.context["partition"]) == ("clicks", 0)
