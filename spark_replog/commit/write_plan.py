@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 
 from spark_replog.cluster.authorizer import Authorizer
 from spark_replog.cluster.cluster import Cluster, TopicHandle
 from spark_replog.commit.catch_up import plan_copies
-from spark_replog.config import CoordinatorConfig, read_topic_config
+from spark_replog.config import CoordinatorConfig, stored_topic_config
 from spark_replog.errors import NotFoundError
 from spark_replog.ids import BrokerId
 from spark_replog.log.acl import AclOperation, ResourceType
 from spark_replog.log.fold.leader import NO_LEADER
 from spark_replog.log.fold.topic_state import PartitionState, TopicLedgerState, TopicState
 from spark_replog.log.write_plan import TopicPlan, WritePlan
+from spark_replog.once import Once
+
+_LOG = logging.getLogger(__name__)
+_warned = Once()
 
 
 def make_write_plan(
@@ -83,7 +88,13 @@ def _plan_topic(cluster: Cluster, handle: TopicHandle) -> TopicPlan:
 
 
 def _topic_plan(handle: TopicHandle, state: TopicLedgerState, topic: TopicState) -> TopicPlan:
-    config = read_topic_config(topic.config)
+    config, unknown = stored_topic_config(topic.config)
+    if unknown and _warned.is_first((handle.topic_id, unknown)):
+        _LOG.warning(
+            "topic '%s': this release does not know the settings %s, which a newer one set: it writes with their "
+            "defaults. Upgrade spark-replog.",
+            handle.name, ", ".join(f"{name}={topic.config[name]}" for name in unknown),
+        )  # fmt: skip
     return TopicPlan(
         name=handle.name,
         topic_id=handle.topic_id,

@@ -191,6 +191,8 @@ def _report_gone(
     keys = sorted(key for key in at.ends if key.topic == name and not (is_same and key in view.bounds))
     if not keys:
         return
+    if name in view.unclear:
+        raise undecided_tail(name)
     if is_same:
         cause = "they are not among those that are read any more"
     elif handle is not None:

@@ -38,7 +38,7 @@ class LogView:
         missing: topics that are subscribed by name and do not exist, with the error to raise.
         unsubscribed: topics that exist and are not subscribed, of those that were asked about.
         trimmed: partitions whose log start was moved by request, not by retention.
-        unclear: topics whose newest entries too few roots could tell of.
+        unclear: topics whose newest entries are not known, because too few metadata roots answer.
     """
 
     bounds: Mapping[TopicPartition, tuple[int, int]]
@@ -120,10 +120,10 @@ def view_topics(
                          len(found))  # fmt: skip
     dropped = [name for name in known if name not in handles and name not in missing]
     unsubscribed = frozenset(dropped).intersection(cluster.topic_names()) if dropped else frozenset()
-    unclear = frozenset(
-        name for name, handle in handles.items() if cluster.topic_ledger(handle.ledger_id).is_tail_unclear
-    )
-    return LogView(bounds, handles, missing, unsubscribed, unclear, _trimmed(cluster, handles, bounds))
+    unclear = {name for name, handle in handles.items() if cluster.topic_ledger(handle.ledger_id).is_tail_unclear}
+    if cluster.cluster_ledger.is_tail_unclear:
+        unclear |= missing.keys() | set(dropped) - unsubscribed
+    return LogView(bounds, handles, missing, unsubscribed, frozenset(unclear), _trimmed(cluster, handles, bounds))
 
 
 def offsets_for_times_of(cluster: Cluster, view: LogView) -> OffsetsForTimes:

@@ -186,3 +186,23 @@ def test_a_task_does_not_skip_offsets_past_an_unclear_end(source, planned, monke
     ahead = replace(task, ranges=tuple(each._replace(end=each.end + 2) for each in task.ranges))
     monkeypatch.setattr(Ledger, "is_tail_unclear", property(lambda self: True))
     fails(source, (query, [ahead]))
+
+
+@pytest.mark.parametrize("how", [{"subscribe": "t,u"}, {"subscribePattern": "t|u"}])
+def test_a_topic_that_an_unclear_cluster_ledger_does_not_name_is_not_deleted(source, start_query, monkeypatch, how):
+    for name in ("t", "u"):
+        source.topic(name)
+        source.write(name, {0: 2})
+    query = start_query(startingOffsets="earliest", failOnDataLoss="false", **how)
+    query.next()
+    position = query.committed
+    source.controller.delete_topic("u")
+    with monkeypatch.context() as patch:
+        patch.setattr(Ledger, "is_tail_unclear", property(lambda self: True))
+        with pytest.raises(ReplogError) as caught:
+            query.next()
+    assert caught.value.code is ErrorCode.REPLOG_TAIL_UNDECIDED
+    assert query.committed == position
+    query.restart()
+    source.write("t", {0: 1})
+    assert query.next() == {"t-0": [2]}

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError
-from spark_replog.log.codec.commands import IdentityKind, ProducerIdentity
+from spark_replog.log.codec.commands import ConfigSet, IdentityKind, ProducerIdentity, encode_command
 from spark_replog.spark.data_source import ReplogDataSource
 from spark_replog.spark.sink import sink
 
@@ -320,3 +320,16 @@ def test_rows_of_a_task_without_a_plan_are_refused_and_not_dropped(writes, monke
 def test_overwrite_is_refused(writes):
     with pytest.raises(InvalidConfigError, match="append"):
         ReplogDataSource({"path": str(writes.source.path), "topic": "orders"}).writer(SCHEMA, True)
+
+
+def test_a_topic_setting_of_a_newer_release_does_not_stop_writers(source, caplog):
+    source.topic("t")
+    handle = source.cluster.lookup("t")
+    newer = (("cleanup.policy", "compact"), ("remote.storage.enable", "true"))
+    command = encode_command(ConfigSet(handle.topic_id, newer))
+    source.cluster.topic_ledger(handle.ledger_id).append(lambda _: command, timeout_ms=5000)
+    for _ in range(2):
+        source.write("t", {0: 2})
+    assert source.rows(source.batch(subscribe="t")) == {"t-0": [0, 1, 2, 3]}
+    (warning,) = [record.getMessage() for record in caplog.records if "cleanup.policy=compact" in record.getMessage()]
+    assert "'t'" in warning and "remote.storage.enable=true" in warning
