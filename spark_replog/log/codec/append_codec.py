@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 from spark_replog.ids import GENERATION_MAX, ObjectId, is_valid_object_name
-from spark_replog.log.codec.wire import TIME_MS_MAX, Reader, Writer, corrupt, unzigzag, zigzag
+from spark_replog.log.codec.wire import BROKER_ID, TIME_MS_MAX, Reader, Writer, corrupt, list_of, unzigzag, zigzag
 from spark_replog.log.model import (
     Append,
     BatchSequence,
@@ -35,16 +35,7 @@ _SHORT_NAME = re.compile(
 )
 
 
-def encode_ids(writer: Writer, ids: tuple[int, ...]) -> None:
-    """Write broker ids after their count."""
-    writer.uint(len(ids))
-    for value in ids:
-        writer.uint(value)
-
-
-def decode_ids(reader: Reader) -> tuple[int, ...]:
-    """Read broker ids after their count."""
-    return tuple(reader.broker_id() for _ in range(reader.count()))
+IDS = list_of(BROKER_ID)
 
 
 def encode_append(writer: Writer, append: Append) -> None:
@@ -69,7 +60,7 @@ def encode_append(writer: Writer, append: Append) -> None:
         writer.text(topic)
     writer.uint(len(holder_sets))
     for holders in holder_sets:
-        encode_ids(writer, tuple(sorted(holders)))
+        IDS.write(writer, sorted(holders))
     writer.sint(base_ms)
     writer.text(prefix)
     writer.uint(len(append.objects))
@@ -89,7 +80,7 @@ def decode_append(reader: Reader) -> Append:
     identity = ProducerIdentity(producer_id, incarnation, reader.sint(), reader.text(), kind, on_reset)
     principal, client_id, append_time_ms = reader.text(), reader.text(), reader.time_ms()
     topics = [reader.id() for _ in range(reader.count())]
-    holder_sets = [frozenset(decode_ids(reader)) for _ in range(reader.count())]
+    holder_sets = [frozenset(IDS.read(reader)) for _ in range(reader.count())]
     base_ms, prefix = reader.sint(), reader.text()
     if base_ms < -TIME_MS_MAX - 1:  # rounded down from microseconds
         raise corrupt(f"time {base_ms} ms does not fit microseconds of 64 bits")

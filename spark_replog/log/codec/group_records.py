@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from spark_replog.errors import CorruptDataError, ErrorCode, UnsupportedFormatError
 from spark_replog.ids import TopicId
-from spark_replog.log.codec.wire import Reader, Writer
+from spark_replog.log.codec.wire import BOOL, BYTES, SINT, TEXT, UINT, Reader, Writer, enum_of, list_of, record
 
 OFFSET_KEY_VERSION = 1
 GROUP_KEY_VERSION = 2
@@ -191,28 +191,33 @@ def decode_offset_value(data: bytes) -> OffsetAndMetadata:
     return OffsetAndMetadata(offset, epoch, metadata, commit_time_ms, expire_time_ms, topic_id)
 
 
+_MEMBER = record(
+    GroupMember,
+    member_id=TEXT,
+    instance_id=TEXT,
+    client_id=TEXT,
+    session_timeout_ms=UINT,
+    rebalance_timeout_ms=UINT,
+    is_joined=BOOL,
+    protocols=list_of(TEXT, BYTES),
+    assignment=BYTES,
+)
+_GROUP = record(
+    GroupMetadata,
+    protocol_type=TEXT,
+    generation=SINT,
+    protocol=TEXT,
+    leader=TEXT,
+    phase=enum_of(GroupPhase),
+    since_ms=SINT,
+    members=list_of(_MEMBER),
+)
+
+
 def _encode_group(value: GroupMetadata) -> bytes:
     writer = Writer()
     writer.raw(struct.pack(">h", GROUP_VALUE_VERSION))
-    writer.text(value.protocol_type)
-    writer.sint(value.generation)
-    writer.text(value.protocol)
-    writer.text(value.leader)
-    writer.byte(value.phase)
-    writer.sint(value.since_ms)
-    writer.uint(len(value.members))
-    for member in value.members:
-        writer.text(member.member_id)
-        writer.text(member.instance_id)
-        writer.text(member.client_id)
-        writer.uint(member.session_timeout_ms)
-        writer.uint(member.rebalance_timeout_ms)
-        writer.byte(member.is_joined)
-        writer.uint(len(member.protocols))
-        for name, subscription in member.protocols:
-            writer.text(name)
-            _write_bytes(writer, subscription)
-        _write_bytes(writer, member.assignment)
+    _GROUP.write(writer, value)
     return bytes(writer.data)
 
 
@@ -221,35 +226,9 @@ def _decode_group(data: bytes) -> GroupMetadata:
     (version,) = struct.unpack(">h", reader.raw(2))
     if version != GROUP_VALUE_VERSION:
         raise _unknown("group value", version)
-    head = (reader.text(), reader.sint(), reader.text(), reader.text(), GroupPhase(reader.byte()), reader.sint())
-    members = tuple(_read_member(reader) for _ in range(reader.count()))
+    value: GroupMetadata = _GROUP.read(reader)
     reader.finish()
-    return GroupMetadata(*head, members)
-
-
-def _read_member(reader: Reader) -> GroupMember:
-    member_id, instance_id, client_id = reader.text(), reader.text(), reader.text()
-    session_timeout_ms, rebalance_timeout_ms, is_joined = reader.uint(), reader.uint(), bool(reader.byte())
-    protocols = tuple((reader.text(), _read_bytes(reader)) for _ in range(reader.count()))
-    return GroupMember(
-        member_id,
-        instance_id,
-        client_id,
-        session_timeout_ms,
-        rebalance_timeout_ms,
-        is_joined,
-        protocols,
-        _read_bytes(reader),
-    )
-
-
-def _write_bytes(writer: Writer, value: bytes) -> None:
-    writer.uint(len(value))
-    writer.raw(value)
-
-
-def _read_bytes(reader: Reader) -> bytes:
-    return reader.raw(reader.uint())
+    return value
 
 
 def _string(text: str) -> bytes:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from enum import IntEnum
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -241,3 +243,71 @@ def zigzag(value: int) -> int:
 def unzigzag(value: int) -> int:
     """Return the signed number behind its unsigned form."""
     return (value >> 1) ^ -(value & 1)
+
+
+class Kind(NamedTuple):
+    """How one kind of value is written and read."""
+
+    write: Callable[[Writer, Any], None]
+    read: Callable[[Reader], Any]
+
+
+def _write_bytes(writer: Writer, value: bytes) -> None:
+    writer.uint(len(value))
+    writer.raw(value)
+
+
+UINT, SINT, TEXT = Kind(Writer.uint, Reader.uint), Kind(Writer.sint, Reader.sint), Kind(Writer.text, Reader.text)
+BYTES = Kind(_write_bytes, lambda reader: reader.raw(reader.uint()))
+BOOL = Kind(Writer.byte, lambda reader: bool(reader.byte()))
+ID = Kind(Writer.text, Reader.id)
+BROKER_ID = Kind(Writer.uint, Reader.broker_id)
+TIME_MS = Kind(Writer.sint, Reader.time_ms)
+
+
+def enum_of(kind: type[IntEnum]) -> Kind:
+    """Return the kind of an enum in one byte; another number is a ValueError."""
+    return Kind(Writer.byte, lambda reader: kind(reader.byte()))
+
+
+def name_of(is_valid: Callable[[str], bool], what: str) -> Kind:
+    """Return the kind of a text of a grammar of its own; `what` names it in the error."""
+    return Kind(Writer.text, lambda reader: reader.checked(is_valid, what))
+
+
+def optional(kind: Kind) -> Kind:
+    """Return the kind of a value that may be None."""
+
+    def write(writer: Writer, value: Any) -> None:
+        writer.byte(value is not None)
+        if value is not None:
+            kind.write(writer, value)
+
+    return Kind(write, lambda reader: kind.read(reader) if reader.byte() else None)
+
+
+def list_of(*kinds: Kind) -> Kind:
+    """Return the kind of a tuple of values; of tuples where several kinds are given."""
+
+    def write(writer: Writer, values: Sequence[Any]) -> None:
+        writer.uint(len(values))
+        for value in values:
+            for kind, part in zip(kinds, value if len(kinds) > 1 else (value,), strict=True):
+                kind.write(writer, part)
+
+    def read(reader: Reader) -> tuple[Any, ...]:
+        if len(kinds) == 1:
+            return tuple(kinds[0].read(reader) for _ in range(reader.count()))
+        return tuple(tuple(kind.read(reader) for kind in kinds) for _ in range(reader.count()))
+
+    return Kind(write, read)
+
+
+def record(made: Callable[..., Any], **kinds: Kind) -> Kind:
+    """Return the kind of a value with named fields, in the order in which they are written."""
+
+    def write(writer: Writer, value: Any) -> None:
+        for name, kind in kinds.items():
+            kind.write(writer, getattr(value, name))
+
+    return Kind(write, lambda reader: made(**{name: kind.read(reader) for name, kind in kinds.items()}))
