@@ -15,7 +15,7 @@ from spark_replog.log.quotas import QuotaAlter
 
 
 class IdentityKind(IntEnum):
-    """Which identity rule of the duplicate check an append follows."""
+    """Which duplicate rule an append follows."""
 
     STREAM = 0
     """A streaming query: producer id = query id, sequence = batch id."""
@@ -28,7 +28,7 @@ class IdentityKind(IntEnum):
 
 
 class ResetPolicy(IntEnum):
-    """What to do when another incarnation comes with a sequence that was passed (`onCheckpointReset`)."""
+    """What to do when another incarnation repeats an older sequence (`onCheckpointReset`)."""
 
     FAIL = 0
     APPEND = 1
@@ -64,7 +64,7 @@ class DataObject:
 
 @dataclass(frozen=True, slots=True)
 class ProducerIdentity:
-    """Who appends, so that a repeated append is found. docs/design/identity.md."""
+    """Who appends, so that a repeated append is found (docs/design/identity.md)."""
 
     producer_id: str
     incarnation: str
@@ -100,7 +100,7 @@ def row_counts(append: Append) -> dict[tuple[str, int], int]:
 
 
 class BatchSequence(NamedTuple):
-    """A batch of an idempotent producer inside an append: Kafka's header fields of it."""
+    """A batch of an idempotent producer inside an append: fields of Kafka's batch header."""
 
     topic_id: str
     partition: int
@@ -110,7 +110,7 @@ class BatchSequence(NamedTuple):
 
     @property
     def last_sequence(self) -> int:
-        """Return the last record's; after 2**31 - 1 comes 0."""
+        """Return the last record's sequence; 0 follows 2**31 - 1."""
         return (self.first_sequence + self.row_count - 1) % 2**31
 
 
@@ -122,8 +122,7 @@ class SequencedAppend(Append):
     """
 
     batches: tuple[BatchSequence, ...]
-    """In the order of each partition's rows. Those of partitions without a section are ignored, so that
-    a partition that was refused can be taken out of the objects alone."""
+    """In the order of each partition's rows; ignored where the partition has no section."""
 
     def batches_by_place(self) -> dict[tuple[str, int], list[BatchSequence]]:
         """Return the batches of each (topic id, partition) that has rows."""
@@ -136,7 +135,7 @@ class SequencedAppend(Append):
 
 @dataclass(frozen=True, slots=True)
 class ProducerInit:
-    """An instance of a program takes a `transactional.id`; applied only if `epoch` is the next one."""
+    """An instance of a program claims a `transactional.id`; applied only if `epoch` is the next one."""
 
     producer_id: str
     instance_id: str
@@ -145,7 +144,7 @@ class ProducerInit:
 
 @dataclass(frozen=True, slots=True)
 class TopicInit:
-    """Makes a topic. assignments: replicas per partition, preferred leader first."""
+    """Creates a topic. assignments: replicas per partition, preferred leader first."""
 
     topic_id: str
     name: str
@@ -155,14 +154,14 @@ class TopicInit:
 
 @dataclass(frozen=True, slots=True)
 class TopicClose:
-    """Fences every later append to the topic."""
+    """Deletes a topic: every later append is refused."""
 
     topic_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionsAdd:
-    """Grows a topic to `total` partitions; assignments are those of the NEW partitions only, in order."""
+    """Grows a topic to `total` partitions; `assignments` holds only the new ones, in order."""
 
     topic_id: str
     total: int
@@ -178,19 +177,19 @@ class ConfigSet:
 
 
 class LogStartReason(IntEnum):
-    """Why offsets were taken from the beginning of a log (Kafka: ``LogStartOffsetIncrementReason``)."""
+    """Why a log start moved (Kafka: ``LogStartOffsetIncrementReason``)."""
 
     DELETE_RECORDS = 0
-    """Somebody asked for it."""
+    """On request."""
     RETENTION = 1
-    """They aged out, or the partition grew too large."""
+    """By age or size."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogStartAdvance:
-    """Takes away what lies below an offset, per partition; never what cannot be read yet.
+    """Removes rows below an offset, per partition.
 
-    An offset above the high watermark refuses the whole command, one below the log start changes nothing.
+    An offset above the high watermark refuses the whole command; one below the log start changes nothing.
     """
 
     topic_id: str
@@ -207,12 +206,12 @@ class IsrChange:
     broker_id: int
     in_sync: bool
     time_ms: int
-    """Proposer's clock; only paces later growth."""
+    """Proposer's clock; delays only when the broker may join again."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionChange:
-    """The controller's word on one partition, made from one state of it and right for that one only.
+    """A new leader, ISR or replicas of one partition, valid only for the state that it was computed from.
 
     Source: Kafka's ``PartitionChangeRecord`` and the checks of its ``AlterPartition`` request.
     """
@@ -220,7 +219,7 @@ class PartitionChange:
     topic_id: str
     partition: int
     leader_epoch: int
-    """Of the state it was made from, as is the next."""
+    """Of that state, as is the partition epoch."""
     partition_epoch: int
     leader: int
     """-1: none."""
@@ -230,12 +229,12 @@ class PartitionChange:
     adding: tuple[int, ...] = ()
     removing: tuple[int, ...] = ()
     is_unclean: bool = False
-    """The leader is out of sync: the log is cut where it ends."""
+    """The leader is out of sync: the log is cut at its log end."""
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerFence:
-    """Takes a broker out of service, or back. In the cluster ledger the wish, in a topic ledger its effect."""
+    """Takes a broker out of service, or back: requested in the cluster ledger, applied in each topic ledger."""
 
     broker_id: int
     is_fenced: bool
@@ -243,9 +242,9 @@ class BrokerFence:
 
 @dataclass(frozen=True, slots=True)
 class Truncate:
-    """Cuts all appends behind an entry, in all partitions, and what producers are known by them.
+    """Cuts all appends after an entry, in all partitions, with their producers' sequences.
 
-    Never below the stable index, so nobody has read them.
+    Never below the stable index, so no reader has seen the rows.
     """
 
     after_index: int
@@ -265,7 +264,7 @@ class HoldersAdd:
 class GenerationAdvance:
     """New objects go to `generation`; objects below `floor` are refused from now on.
 
-    What no entry names below the floor is garbage for good; a later release may collect it.
+    Objects below the floor that no entry names are garbage; a later release may collect them.
     """
 
     generation: int
@@ -279,19 +278,19 @@ class GroupRecords:
     topic_id: str
     group: str
     writer_id: str
-    """Of the process that proposes; with `sequence` it finds a repeated command."""
+    """The proposing process; with `sequence` it identifies a repeated command."""
     sequence: int
     member_id: str
-    """'' from no member."""
+    """'' without a member."""
     instance_id: str
     generation: int
-    """The member's; -1 from no member."""
+    """The member's; -1 without a member."""
     revision: int
-    """A change of membership: refused unless the group's is this one. -1: a commit, judged by generation."""
+    """A change of membership applies only to this revision of the group; -1: a commit, judged by generation."""
     time_ms: int
-    """Proposer's clock; only for the expiry of offsets."""
+    """Proposer's clock; used only to expire offsets."""
     records: tuple[Record, ...]
-    """None: a mere sign of life."""
+    """Empty: a heartbeat."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,7 +330,7 @@ class TopicUnpublish:
 
 @dataclass(frozen=True, slots=True)
 class FeatureSet:
-    """Raises the feature level; readers below it must stop."""
+    """Raises the feature level; older releases stop. This release writes none."""
 
     level: int
 
@@ -383,31 +382,31 @@ UNKNOWN_OFFSET = -1
 
 
 class Outcome(Enum):
-    """How the fold judged a command. All but APPLIED left the state as it was."""
+    """How the fold answered a command. Only APPLIED changed the state."""
 
     APPLIED = "applied"
     DUPLICATE = "duplicate"
-    """This append was applied before: success for its producer."""
+    """Applied before: success for its producer."""
     SKIPPED = "skipped"
-    """Nothing to do: `onCheckpointReset=skip`, or an ISR change that changes nothing."""
+    """By `onCheckpointReset=skip`, or an ISR change without effect."""
     EXISTS = "exists"
-    """The thing is there already (or gone already): a repeated step."""
+    """Done before: a repeated step."""
     UNKNOWN_TOPIC = "unknown_topic"
     TOPIC_CLOSED = "topic_closed"
     FENCED = "fenced"
-    """The run that appends was replaced by a newer one."""
+    """A newer run replaced the one that appends."""
     BELOW_FLOOR = "below_floor"
     """An object's generation may be collected already: the writer was too slow."""
     OUT_OF_SEQUENCE = "out_of_sequence"
     OLD_EPOCH = "old_epoch"
-    """An idempotent producer's epoch was passed."""
+    """The epoch of an idempotent producer is older than its current one."""
     CHECKPOINT_RESET = "checkpoint_reset"
     TXN_MISMATCH = "txn_mismatch"
     """Same txnVersion, other row counts per topic."""
     REFUSED = "refused"
-    """A change of a partition that its state does not allow; `error_code` says why, as Kafka would."""
+    """The state of a partition does not allow the change; `error_code` is Kafka's."""
     INVALID = "invalid"
-    """The command contradicts the state (partition out of range, unknown object); see `detail`."""
+    """Undecodable, or contradicts the state (partition out of range, unknown object); see `detail`."""
 
 
 @dataclass(frozen=True, slots=True)

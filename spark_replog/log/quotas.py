@@ -22,16 +22,11 @@ SAMPLE_COUNT = 11
 WINDOW_MS = 1000
 """Kafka's ``quota.window.size.seconds``."""
 DEFAULT_NAME = "<default>"
-"""As Kafka's tools print an entity that stands for all without one of their own."""
+"""Kafka's name for all users or clients without a quota of their own."""
 
 
 class QuotaEntity(NamedTuple):
-    """Whose quota: by user, by client id, or by both.
-
-    Attributes:
-        user: a principal (``User:alice``), DEFAULT_NAME for every user, None where the user does not matter.
-        client_id: a client id, DEFAULT_NAME for every client id, None where it does not matter.
-    """
+    """Whom a quota limits. Each part is a name, DEFAULT_NAME for every one, or None for any."""
 
     user: str | None
     client_id: str | None
@@ -46,13 +41,7 @@ class QuotaScope(Enum):
 
 
 class Quota(NamedTuple):
-    """The quota that holds for one (user, client id).
-
-    Attributes:
-        entity: where it was set.
-        limit_per_second: its bound.
-        scope: whether one user's clients, one client id's users, or only the pair share it.
-    """
+    """The quota of one (user, client id): where it was set, its limit, and who shares it."""
 
     entity: QuotaEntity
     limit_per_second: int
@@ -60,12 +49,12 @@ class Quota(NamedTuple):
 
 
 RateKey = tuple[QuotaScope, str, str]
-"""Scope, user, client id; '' for the one that the scope leaves out."""
+"""Scope, user, client id; '' for the part that the scope leaves out."""
 
 
 @dataclass(frozen=True, slots=True)
 class FetchQuota:
-    """What one reader must keep to, per process. Plain, so that tasks carry it.
+    """The limit of one reader in one process. Pickled to tasks.
 
     Attributes:
         limit_per_second: bytes.
@@ -155,16 +144,16 @@ class SampledRate:
         samples = self._samples
         if not samples or now_ms - samples[-1][0] >= self._window_ms:
             samples.append([now_ms, now_ms, amount])
-            if len(samples) > self._sample_count + 1:  # one more: the oldest reaches into the window with its end
+            if len(samples) > self._sample_count + 1:  # the oldest one overlaps the window with its end
                 samples.popleft()
             return
         samples[-1][1] = now_ms
         samples[-1][2] += amount
 
     def elapsed_ms(self, now_ms: int) -> int:
-        """Return the time that the rate is over: since the oldest live sample, and at least N - 1 windows.
+        """Return the length of the window: since the oldest live sample, and at least N - 1 samples.
 
-        So a burst at the start is not taken for a rate that goes on.
+        The minimum keeps a burst at the start from looking like a sustained rate.
         """
         samples = self._live(now_ms)
         elapsed = now_ms - samples[0][0] if samples else 0
@@ -177,7 +166,7 @@ class SampledRate:
         return total * 1000.0 / self.elapsed_ms(now_ms)
 
     def is_idle(self, now_ms: int) -> bool:
-        """Return whether nothing of it counts any more."""
+        """Return whether all samples have expired."""
         return not self._live(now_ms)
 
     def _live(self, now_ms: int) -> deque[list[int]]:
@@ -188,18 +177,18 @@ class SampledRate:
 
 
 def throttle_time_ms(observed: float, quota: float, window_ms: int) -> float:
-    """Return how long to wait until the rate is the quota again; negative below it.
+    """Return how long to wait until the rate is back at the quota; negative below it.
 
     Args:
         observed: the rate, per second.
         quota: the bound, per second; above 0.
-        window_ms: what the rate is over.
+        window_ms: length of the measured window.
     """
     return (observed - quota) / quota * window_ms
 
 
 def bounded_throttle_time_ms(observed: float, quota: float, window_ms: int, limit_ms: int) -> int:
-    """Return the wait of a violated quota, at most `limit_ms`; 0 where the quota holds."""
+    """Return how long a violated quota waits, at most `limit_ms`; 0 within the quota."""
     if observed <= quota:
         return 0
     if quota <= 0:  # refused when it is set; a damaged one must not divide by zero
@@ -208,7 +197,7 @@ def bounded_throttle_time_ms(observed: float, quota: float, window_ms: int, limi
 
 
 def rate_key(scope: QuotaScope, user: str, client_id: str) -> RateKey:
-    """Return which rate a quota of this scope bounds."""
+    """Return the key of the rate that a quota of this scope limits."""
     return (
         scope,
         "" if scope is QuotaScope.CLIENT else user,
@@ -240,7 +229,7 @@ class ProduceRates:
             del self._rates[key]
 
     def measure(self, key: RateKey, now_ms: int) -> tuple[float, int]:
-        """Return bytes per second, and the milliseconds that they are over."""
+        """Return bytes per second, and the length of the measured window in ms."""
         rate = self._rates.get(key)
         if rate is None:
             return 0.0, (SAMPLE_COUNT - 1) * WINDOW_MS

@@ -14,9 +14,9 @@ from spark_replog.log.model import LogStartReason
 
 
 class FetchSlice(NamedTuple):
-    """Offsets [start_offset, end_offset) of one section, with all that reading them needs.
+    """Offsets [start_offset, end_offset) of one section, and how to read them.
 
-    Pickles small: slices of one plan share their objects and names.
+    Pickles small, because slices of one plan share their objects and names.
     """
 
     topic: str
@@ -74,23 +74,7 @@ def plan_fetch(
         if section.base_offset > expected:
             break
         end = min(section.base_offset + section.row_count, end_offset)
-        slices.append(
-            FetchSlice(
-                topic_name,
-                topic_id,
-                partition,
-                expected,
-                end,
-                section.base_offset,
-                section.row_count,
-                section.object,
-                section.start_byte,
-                section.size_bytes,
-                section.crc32c,
-                section.append_time_ms,
-                section.timestamp_type,
-            )
-        )
+        slices.append(FetchSlice(topic_name, topic_id, partition, expected, end, *section[:6], *section[8:]))
         expected = end
     if expected != end_offset:
         raise _data_loss(topic_name, partition, expected, end_offset, "no section holds them")

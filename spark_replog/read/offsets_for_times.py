@@ -118,6 +118,3 @@ def _next_candidate(
             return None, plan_fetch(state, topic_name, topic_id, partition, offset, end)
         offset = end
     return None, ()
-
-
-__all__ = ["offsets_for_times"]

@@ -83,7 +83,7 @@ class CutsOneMore(ObjectTable):
     def truncate(self, after_index: int) -> int:
         cut = {each for pending in self._unstable if pending.index > after_index for each in pending.ends}
         cut_count = super().truncate(after_index)
-        return cut_count + sum(each.truncate(each._bases[-1]) for each in cut if each.section_count)
+        return cut_count + sum(each.truncate(each._bases[-1]) for each in cut if each._bases)
 
 
 class RemembersCutBatches(ProducerTable):

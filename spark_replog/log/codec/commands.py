@@ -291,7 +291,7 @@ _CODECS = (
     _row(75, ProducerInit, producer_id=TEXT, instance_id=TEXT, epoch=UINT),
     _row(85, LogStartAdvance, topic_id=ID, reason=enum_of(LogStartReason), offsets=_OFFSETS),
 )
-"""Type number, command and its fields in the order in which they are written: the table of `docs/format.md`."""
+# Type number, command, and its fields in the order in which they are written: the table of docs/format.md.
 _BY_COMMAND = {made: (type_id, kind) for type_id, made, kind in _CODECS}
 _BY_TYPE = {type_id: kind for type_id, _, kind in _CODECS}
 

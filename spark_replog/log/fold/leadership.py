@@ -172,6 +172,3 @@ def _leaders(topics: list[TopicState]) -> _Leaders:
 
 def _moved(topics: list[TopicState], before: _Leaders) -> tuple[tuple[TopicId, int, BrokerId], ...]:
     return tuple((*key, now[0]) for key, now in _leaders(topics).items() if now[0] != before[key][0])
-
-
-__all__ = ["UNCLEAN_KEY", "Leadership"]

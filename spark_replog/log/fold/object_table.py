@@ -1,6 +1,6 @@
 """The data objects of a topic ledger in the fold: who holds which, who lacks which, what is stable.
 
-LEO and high watermark follow from it and are never carried (docs/design/micro-batch.md). Mutable by the fold only.
+Log ends and high watermarks follow from it; entries never carry them. Mutable by the fold only.
 """
 
 from __future__ import annotations
@@ -78,8 +78,6 @@ class ObjectTable:
         self._missing: dict[BrokerId, dict[int, None]] = {}
         self._unstable: deque[_Unstable] = deque()
 
-    # ------------------------------------------------------------------------------------ questions
-
     def __len__(self) -> int:
         return len(self._objects)
 
@@ -107,8 +105,8 @@ class ObjectTable:
         """Return the objects that an in-sync replica (or any assigned one) lacks, oldest first.
 
         Args:
-            find_sections: asked for the sections of objects that were complete once.
-            include_out_of_sync: see above.
+            find_sections: returns the sections of objects that were complete before.
+            include_out_of_sync: whether out-of-sync replicas count.
         """
         wanted: dict[int, list[BrokerId]] = {}
         for broker_id in sorted(self._missing):
@@ -127,23 +125,16 @@ class ObjectTable:
             answer.append(MissingCopy(*item.place[:3], self.ref(item), item.sections, tuple(wanted[number])))
         return answer
 
-    # ---------------------------------------------------------------------------------------- fold
-
     def begin_append(self, index: int, command_no: int, object_count: int) -> None:
-        """Note that the next objects belong to one append."""
+        """Begin an append: the next objects belong to it."""
         self._first_object[index, command_no] = (len(self._objects), object_count)
         if not self._unstable or self._unstable[-1].index != index:
             self._unstable.append(_Unstable(index, len(self._objects)))
         self._unstable[-1].commands.append(command_no)
 
     def add(self, item: DataObject, place: ObjectPlace, partitions: tuple[PartitionState, ...]) -> None:
-        """Add an object of the append begun.
-
-        Args:
-            item: what the entry says of it.
-            place: where it says so.
-            partitions: per section the partition that it belongs to.
-        """
+        """Add an object of the append begun; `partitions` has the partition of each of its sections."""
+        assert len(partitions) == len(item.sections) and self._unstable, place
         object_number = len(self._objects)
         added = LogObject(item.id, item.size_bytes, item.has_headers, item.holders, place)
         self._objects.append(added)
@@ -155,7 +146,7 @@ class ObjectTable:
                 self._missing.setdefault(broker_id, {})[object_number] = None
 
     def end_append(self, ranges: Iterable[tuple[PartitionState, tuple[int, int]]], undo: Callable[[], None]) -> None:
-        """Note the offsets of the append begun, and how to forget its producer's part."""
+        """End the append begun: its offsets, and how to undo what its producer is known by."""
         pending = self._unstable[-1]
         for partition, (base, end) in ranges:
             pending.bases.setdefault(partition, base)
@@ -163,10 +154,7 @@ class ObjectTable:
         pending.undo.append(undo)
 
     def truncate(self, after_index: int) -> int:
-        """Cut all appends behind an entry, newest first; return how many rows are gone.
-
-        Their objects are forgotten: nothing names them any more, whoever still holds them.
-        """
+        """Cut all appends after an entry, newest first, and forget their objects; return the number of rows cut."""
         ends: dict[PartitionState, int] = {}
         while self._unstable and self._unstable[-1].index > after_index:
             gone = self._unstable.pop()
@@ -192,10 +180,10 @@ class ObjectTable:
         return bool(self._unstable) and self._unstable[-1].index == index
 
     def lost_after(self, gone: frozenset[BrokerId]) -> int | None:
-        """Return the entry to cut behind if brokers are given up, None where nothing is lost.
+        """Return the last entry to keep if brokers are given up, None where nothing is lost with them.
 
-        Lost is an object that nobody else holds, where an in-sync replica goes on without it. Partitions
-        that have no other in-sync replica wait for theirs: nobody may lead them.
+        An object is lost where only these brokers hold it and another in-sync replica can lead. A partition
+        without another in-sync replica waits for its own.
         """
         for pending in self._unstable:
             for item in pending.objects:
@@ -214,7 +202,7 @@ class ObjectTable:
         return min((base for base in bases if base is not None), default=partition.log_end_offset)
 
     def truncate_partition(self, partition: PartitionState, end_offset: int) -> int:
-        """Cut one partition, stable rows too (an unclean election); return how many rows are gone."""
+        """Cut one partition, stable rows too (an unclean election); return the number of rows cut."""
         if end_offset >= partition.log_end_offset:
             return 0
         for number in partition.object_numbers(end_offset):
@@ -227,7 +215,7 @@ class ObjectTable:
         return partition.truncate(end_offset)
 
     def expect(self, partition: PartitionState) -> None:
-        """Note what the replicas of a partition lack, after it got new ones."""
+        """Note which objects the new replicas of a partition lack."""
         for number in partition.object_numbers(partition.log_start_offset):
             item = self._objects[number]
             lacking = set(partition.replicas) - item.holders
@@ -260,12 +248,13 @@ class ObjectTable:
             head = self._unstable[0]
             if any(
                 end > p.high_watermark and len(p.isr) < p.min_insync and not p.retired for p, end in head.ends.items()
-            ):  # a partition whose rows were all cut again waits for nobody
+            ):  # a partition whose rows were all cut holds nothing back
                 return
             for item in head.objects:
                 for partition in item.partitions:
                     if not partition.retired and not item.holders.issuperset(partition.isr):
                         return
             for partition, end in head.ends.items():
+                assert end <= partition.log_end_offset, (end, partition.log_end_offset)
                 partition.high_watermark = end
             self._unstable.popleft()

@@ -19,7 +19,7 @@ TIMESTAMP_LOG_APPEND_TIME = 1
 
 
 class ObjectRef(NamedTuple):
-    """A data object as a reader needs it. One instance per object in one answer."""
+    """A data object as a reader needs it; one instance per object of an answer."""
 
     ledger_id: LedgerId
     id: ObjectId
@@ -63,42 +63,15 @@ class PartitionState:
 
     Attributes:
         replicas: assigned brokers, preferred leader first.
-        adding: replicas that a running reassignment brings; removing: those that it takes.
+        adding, removing: replicas that a running reassignment brings and takes away.
         isr: in-sync brokers, in the order of `replicas`; never empty.
         leader: -1 where every in-sync replica is fenced.
-        partition_epoch: how often leader, ISR or replicas were changed.
-        min_insync: effective `min.insync.replicas`: the high watermark rests while the ISR is smaller.
-        retired: its topic is closed; it holds nothing back.
-        leader_epochs: where each leader's time began, one by `elect`.
-        log_start_offset: what lies below is not read any more.
-        log_start_reason: why it was moved last.
+        partition_epoch: counts changes of leader, ISR or replicas.
+        min_insync: effective `min.insync.replicas`: below it the high watermark does not move.
+        retired: its topic is closed, so it holds no high watermark back.
+        leader_epochs: where each leader epoch began.
+        log_start_offset: rows below it are not read any more; log_start_reason: why it moved last.
     """
-
-    __slots__ = (
-        "_bases",
-        "_crcs",
-        "_max_ms",
-        "_min_ms",
-        "_newest_ms",
-        "_objects",
-        "_sizes",
-        "_starts",
-        "_types",
-        "adding",
-        "high_watermark",
-        "isr",
-        "leader",
-        "leader_epoch",
-        "leader_epochs",
-        "log_end_offset",
-        "log_start_offset",
-        "log_start_reason",
-        "min_insync",
-        "partition_epoch",
-        "removing",
-        "replicas",
-        "retired",
-    )
 
     def __init__(self, replicas: tuple[BrokerId, ...], min_insync: int) -> None:
         self.replicas = replicas
@@ -130,10 +103,11 @@ class PartitionState:
         """Append a section's rows at the log end.
 
         Args:
-            section: what the entry says of them.
+            section: as its entry describes it.
             object_number: of the object that holds it, counted over the ledger.
-            log_append_ms: the append's time where the topic shows that, else None.
+            log_append_ms: the time of the append on a LogAppendTime topic, else None.
         """
+        assert section.row_count > 0 and section.size_bytes > 0, section
         low_ms, high_ms = section.min_timestamp_ms, section.max_timestamp_ms
         if log_append_ms is not None:
             low_ms = high_ms = log_append_ms
@@ -148,11 +122,6 @@ class PartitionState:
         newest.append(max(newest[-1], high_ms) if newest else high_ms)
         self._types.append(log_append_ms is not None)
         self.log_end_offset += section.row_count
-
-    @property
-    def section_count(self) -> int:
-        """Return the number of sections in the table."""
-        return len(self._bases)
 
     def sections_between(self, start_offset: int, end_offset: int) -> Iterator[SectionRow]:
         """Yield the sections that hold any offset in [start_offset, end_offset); O(log n + result)."""
@@ -176,7 +145,8 @@ class PartitionState:
             )
 
     def advance_log_start(self, offset: int, reason: LogStartReason) -> bool:
-        """Take away what lies below an offset, at most the high watermark; return whether anything changed."""
+        """Remove the rows below an offset, at most the high watermark; return whether anything changed."""
+        assert offset <= self.high_watermark, (offset, self.high_watermark)
         if offset <= self.log_start_offset:
             return False
         self.log_start_offset = offset
@@ -185,12 +155,9 @@ class PartitionState:
         return True
 
     def end_within_bytes(self, start_offset: int, end_offset: int, size_max_bytes: int) -> tuple[int, int]:
-        """Return how far about ``size_max_bytes`` reach from ``start_offset``, and the bytes up to there.
+        """Return the (exclusive end, bytes) of the rows from ``start_offset`` that fit in ``size_max_bytes``.
 
         A section's bytes are spread evenly over its rows. O(log n + sections within the bytes).
-
-        Returns:
-            (exclusive end, at most ``end_offset``; bytes, at most ``size_max_bytes``).
         """
         total = 0
         for row in self.sections_between(start_offset, end_offset):
@@ -209,12 +176,9 @@ class PartitionState:
         return self._bases[at] if at < len(self._bases) else None
 
     def shrink(self, broker_id: BrokerId) -> bool:
-        """Take a broker out of the ISR; a leader that leaves is followed by the first in-sync replica.
+        """Remove a broker from the ISR, and elect the first in-sync replica if it led; return whether it was removed.
 
-        The last in-sync replica stays, as in Kafka: nobody else has the rows.
-
-        Returns:
-            Whether anything changed.
+        The last in-sync replica stays, as in Kafka: no other has the rows.
         """
         if broker_id not in self.isr or len(self.isr) == 1:
             return False
@@ -226,11 +190,11 @@ class PartitionState:
         return True
 
     def fence(self, broker_id: BrokerId, fenced: Collection[BrokerId]) -> bool:
-        """Take a broker out of service: out of the ISR, or without a leader where nobody else is in sync.
+        """Remove a fenced broker from the ISR; without another in-sync replica the partition loses its leader.
 
         Args:
-            broker_id: who goes.
-            fenced: all that are fenced, this one included.
+            broker_id: the broker.
+            fenced: all fenced brokers, this one included.
 
         Returns:
             Whether anything changed.
@@ -238,7 +202,7 @@ class PartitionState:
         if broker_id not in self.isr:
             return False
         found = elect_controlled_shutdown(self.replicas, self.isr, self.isr, fenced)
-        if found is None:  # as in Kafka the last in-sync replicas stay so: nobody else has the rows
+        if found is None:  # as in Kafka the last in-sync replicas stay: no other has the rows
             if self.leader == NO_LEADER:
                 return False
             self.partition_epoch += 1
@@ -251,7 +215,7 @@ class PartitionState:
         return True
 
     def elect_if_offline(self, fenced: Collection[BrokerId]) -> bool:
-        """Elect a leader where there is none and an in-sync replica is in service; return whether that was so."""
+        """Elect an in-sync replica in service if the partition has no leader; return whether one was elected."""
         if self.leader != NO_LEADER:
             return False
         found = elect_offline(self.replicas, self.isr, [each for each in self.isr if each not in fenced])
@@ -263,13 +227,14 @@ class PartitionState:
         return True
 
     def elect(self, leader: BrokerId) -> None:
-        """Make a broker the leader under the next epoch, which begins at the log end before any append."""
+        """Make a broker the leader under the next epoch, which begins at the log end."""
+        assert leader == NO_LEADER or leader in self.isr, (leader, self.isr)
         self.leader = leader
         self.leader_epoch += 1
         self.leader_epochs.assign(self.leader_epoch, self.log_end_offset)
 
     def grow(self, broker_id: BrokerId) -> bool:
-        """Take an assigned broker into the ISR; return whether that changed anything."""
+        """Add an assigned broker to the ISR; return whether that changed anything."""
         if broker_id in self.isr or broker_id not in self.replicas:
             return False
         self.isr = tuple(r for r in self.replicas if r in self.isr or r == broker_id)
@@ -277,23 +242,19 @@ class PartitionState:
         return True
 
     def truncate(self, end_offset: int) -> int:
-        """Cut the log at the base of a section. The caller elects, so that offsets given again differ in their epoch.
+        """Cut the log at the base offset of a section, and lower high watermark and log start to it.
 
-        Args:
-            end_offset: base offset of a section; at or behind the log end nothing happens.
+        The caller elects, so that offsets that are given again differ in their epoch.
 
         Returns:
-            How many rows are gone. The high watermark and the log start are lowered where they lie above.
-
-        Raises:
-            ValueError: the offset is inside of a section: an append is cut as a whole.
+            The number of rows cut; 0 at or after the log end.
         """
         cut_count = self.log_end_offset - end_offset
         if cut_count <= 0:
             return 0
         at = bisect_left(self._bases, end_offset)
         if at == len(self._bases) or self._bases[at] != end_offset:
-            raise ValueError(f"offset {end_offset} is inside of a section")
+            raise ValueError(f"offset {end_offset} is inside a section: an append is cut as a whole")
         columns = (self._bases, self._objects, self._starts, self._sizes, self._crcs, self._min_ms, self._max_ms)
         for column in (*columns, self._newest_ms, self._types):
             del column[at:]
@@ -304,12 +265,12 @@ class PartitionState:
         return cut_count
 
     def object_numbers(self, start_offset: int) -> list[int]:
-        """Return the numbers of the objects of the sections that reach behind an offset, in order."""
+        """Return the numbers of the objects with rows at or after an offset, in order."""
         first = max(bisect_right(self._bases, start_offset) - 1, 0)
         return list(dict.fromkeys(self._objects[first:]))
 
     def base_of_object(self, object_number: int) -> int | None:
-        """Return the first offset that lies in an object, None where none does."""
+        """Return the partition's first offset in an object, None without one."""
         at = bisect_left(self._objects, object_number)
         is_there = at < len(self._objects) and self._objects[at] == object_number
         return self._bases[at] if is_there else None

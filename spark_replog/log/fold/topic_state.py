@@ -1,9 +1,7 @@
 """The fold of a topic ledger: decided entries in, topics, offsets and high watermarks out.
 
-Deterministic and total: the same entries give the same state in every process, a command that
-contradicts the state is a no-op with a reason, and only a format of a newer release raises. No clock.
-What it is made of: `topic_table` (topics and their partitions), `object_table` (data objects, holders,
-the stable index), `partition_state` (offsets of one partition), `producer_state` (duplicates).
+Its parts: `topic_table` (topics and their partitions), `object_table` (data objects, holders, the stable index),
+`partition_state` (offsets of one partition), `leadership` (ISR and leaders), `producer_state` (duplicates).
 """
 
 from __future__ import annotations
@@ -126,8 +124,6 @@ class TopicLedgerState(EntryFold):
             GroupRecords: self._apply_group_records,
         }
 
-    # ------------------------------------------------------------------------------------ questions
-
     @property
     def append_time_ms(self) -> int:
         """Return the time of the last append."""
@@ -153,26 +149,13 @@ class TopicLedgerState(EntryFold):
             ref = refs.get(row.object_number)
             if ref is None:
                 ref = refs[row.object_number] = self._objects.ref(item)
-            answer.append(
-                SectionRef(
-                    row.base_offset,
-                    row.row_count,
-                    ref,
-                    row.start_byte,
-                    row.size_bytes,
-                    row.crc32c,
-                    row.min_timestamp_ms,
-                    row.max_timestamp_ms,
-                    item.place.append_time_ms,
-                    row.timestamp_type,
-                )
-            )
+            answer.append(SectionRef(*row[:2], ref, *row[3:8], item.place.append_time_ms, row.timestamp_type))
         return answer
 
     def offset_for_time(self, topic_id: TopicId, partition: int, timestamp_ms: int) -> int | None:
-        """Return where to start reading for rows at or after a time: the first section that has one.
+        """Return the first offset of the first section with a row at or after a time, None without one.
 
-        Rows before it in that section are the reader's to skip. None: no readable row is that late.
+        The reader skips the earlier rows of that section.
         """
         found = self._partitions.get((topic_id, partition))
         offset = None if found is None else found.offset_for_time(timestamp_ms)
@@ -182,7 +165,7 @@ class TopicLedgerState(EntryFold):
 
     @property
     def has_missing_copies(self) -> bool:
-        """Return whether ``under_replicated(include_out_of_sync=True)`` may have something to say."""
+        """Return whether ``under_replicated(include_out_of_sync=True)`` may return anything."""
         return self._objects.has_missing
 
     def under_replicated(self, *, include_out_of_sync: bool = False) -> list[MissingCopy]:
@@ -195,7 +178,7 @@ class TopicLedgerState(EntryFold):
         return frozenset(self._leadership.fenced)
 
     def lost_after(self, gone: frozenset[BrokerId]) -> int | None:
-        """Return where the log must be cut if brokers never come back: behind this entry. None: nothing is lost."""
+        """Return the last entry to keep if brokers never come back, None where nothing is lost with them."""
         return self._objects.lost_after(gone)
 
     def replica_end_offset(self, topic_id: TopicId, partition: int, broker_id: BrokerId) -> int:
@@ -232,8 +215,6 @@ class TopicLedgerState(EntryFold):
             base = self._partitions[where].log_end_offset
             ranges[where] = (base, base + rows)
         return Judgement(Outcome.APPLIED, "", ranges)
-
-    # ---------------------------------------------------------------------------------------- fold
 
     def apply(self, index: int, payload: bytes) -> tuple[CommandResult, ...]:
         """Fold one decided entry; see `EntryFold.apply`. Then raise the high watermarks that it allows."""
@@ -307,8 +288,6 @@ class TopicLedgerState(EntryFold):
         if topic.closed:
             return CommandResult(Outcome.TOPIC_CLOSED, {}, f"topic '{topic.name}' was deleted")
         return self.groups.apply(command)
-
-    # ------------------------------------------------------------------------------------- helpers
 
     def _sections_of(self, object_numbers: set[int]) -> dict[int, tuple[Section, ...]]:
         """Return the sections of objects, in the order of their bytes; one pass over the tables."""

@@ -299,13 +299,13 @@ def test_truncate_to(kit, offset, end, cut):
     assert [row.base_offset for row in found.sections_between(0, 100)] == list(range(end))
     for number in range(end, 10):
         log.entry(kit.append({0: 1}, 10 + number))
-    assert (found.log_end_offset, found.section_count) == (10, 10)
+    assert [row.base_offset for row in found.sections_between(0, 100)] == list(range(10))
 
 
 @pytest.mark.case("kafka-75b")
 def test_truncate_inside_of_an_append_is_refused_where_kafka_would_set_a_wrong_log_end(kit):
     log = kit.Log(partitions=1)
     log.entry(kit.append({0: 4}, 0))
-    with pytest.raises(ValueError, match="inside of a section"):
+    with pytest.raises(ValueError, match="offset 2"):
         partition(log, kit).truncate(2)
     assert log.ends() == [4]
