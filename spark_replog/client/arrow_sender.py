@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pyarrow as pa
 
-from spark_replog.client.producer_metadata import ProducerMetadata, TopicEntry
+from spark_replog.client.producer_metadata import TopicEntry
 from spark_replog.client.producer_settings import ProducerSettings
 from spark_replog.clock import SYSTEM_CLOCK, Clock
 from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError
@@ -16,6 +16,7 @@ from spark_replog.write.accumulator import RecordAccumulator
 from spark_replog.write.arrow_appender import ArrowAppender, RowRouter
 from spark_replog.write.columns import InputColumns
 from spark_replog.write.interceptors import Interceptors
+from spark_replog.write.object_builder import ObjectBuilder
 from spark_replog.write.partitioner import UserPartitioner, check_arrow_partitioner
 from spark_replog.write.record_handle import RecordHandle, RecordMetadata
 from spark_replog.write.serializers import Serializer, serialize_columns
@@ -91,7 +92,7 @@ class ArrowSender:
         interceptors: see every batch before its columns are looked at.
         clock: time of rows without one.
         random_source: of the sticky choice.
-        metadata: the topics.
+        builder: has the plan of the topics.
         serializers: of keys and values.
         partitioner: the user's, if any.
     """
@@ -103,8 +104,7 @@ class ArrowSender:
         interceptors: Interceptors,
         clock: Clock,
         random_source: random.Random,
-        metadata: ProducerMetadata,
-        *,
+        builder: ObjectBuilder,
         serializers: tuple[Serializer, Serializer],
         partitioner: UserPartitioner | None,
     ) -> None:
@@ -113,7 +113,7 @@ class ArrowSender:
         self._interceptors = interceptors
         self._clock = clock
         self._random = random_source
-        self._metadata = metadata
+        self._builder = builder
         self._key_serializer, self._value_serializer = serializers
         self._partitioner = partitioner
         self._lock = threading.Lock()
@@ -149,7 +149,7 @@ class ArrowSender:
             check_arrow_partitioner(self._partitioner)
         config = self._settings.producer
         router = RowRouter(
-            self._metadata.plan,
+            self._builder.plan,
             config,
             name,
             self._random,

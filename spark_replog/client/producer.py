@@ -12,7 +12,6 @@ import random
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, NoReturn
 
@@ -28,9 +27,10 @@ from spark_replog.client.transactions import TransactionCoordinator, Transaction
 from spark_replog.clock import SYSTEM_CLOCK, Clock
 from spark_replog.cluster.cluster import Cluster, StorePath
 from spark_replog.commit.replica_manager import ReplicaManager
+from spark_replog.commit.write_plan import make_write_plan
+from spark_replog.config import ProducerConfig
 from spark_replog.errors import ErrorCode, FencedError, InvalidConfigError, ReplogError
 from spark_replog.ids import TopicPartition, new_id
-from spark_replog.log.write_plan import WritePlan
 from spark_replog.write.accumulator import RecordAccumulator
 from spark_replog.write.arrow_appender import too_large
 from spark_replog.write.buffer_pool import BufferPool
@@ -38,15 +38,16 @@ from spark_replog.write.columns import ROW_OVERHEAD_BYTES
 from spark_replog.write.interceptors import Interceptors, ProducerRecord
 from spark_replog.write.object_builder import ObjectBuilder
 from spark_replog.write.partition_queue import PartitionQueue
-from spark_replog.write.partitioner import StickyPartitioner, UserPartitioner, make_partitioner
+from spark_replog.write.partitioner import StickyPartitioner, make_partitioner
 from spark_replog.write.producer_batch import Headers, record_size
 from spark_replog.write.record_handle import BatchResult, RecordHandle, RecordMetadata
 from spark_replog.write.sender import Sender
 from spark_replog.write.sequences import ProducerSequences
-from spark_replog.write.serializers import BytesSerializer, Serializer, make_serializer, serialize
+from spark_replog.write.serializers import BytesSerializer, make_serializer, serialize
 from spark_replog.write.task_writer import pool_bytes_of
 from spark_replog.write.transport import PutTransport
 
+_log = logging.getLogger(__name__)
 _numbers = itertools.count(1)
 _producers: weakref.WeakSet[Producer] = weakref.WeakSet()
 
@@ -90,26 +91,93 @@ class Producer:
         cluster = Cluster.of(store, found.storage)
         self._refusal: ReplogError | None = None
         self._metrics = ProducerMetrics(client.metrics_num_samples, client.metrics_sample_window_ms, clock)
-        parts = build_parts(
-            cluster,
-            found,
-            clock,
-            self._metrics,
-            interceptors=self._interceptors,
-            serializers=(self._key_serializer, self._value_serializer),
-            partitioner=self._partitioner,
-            client_id=self.client_id,
-        )
-        self._pool, self._accumulator, self._metadata = parts.pool, parts.accumulator, parts.metadata
-        self._sender, self._thread, self._arrow = parts.sender, parts.thread, parts.arrow
-        self._appender, self._transactions, self._sequences = parts.appender, parts.transactions, parts.sequences
+        self._connect(cluster, random.Random())
         # What every send needs, without a look-up of its own.
-        self._topics = parts.metadata.topics
-        self._append_record = parts.accumulator.append_record
+        self._topics = self._metadata.topics
+        self._append_record = self._accumulator.append_record
         self._now_ms = clock.now_ms
         self._max_block_ms = producer.max_block_ms
         _producers.add(self)
         self._thread.start()
+
+    def _connect(self, cluster: Cluster, random_source: random.Random) -> None:
+        """Make the parts from the accumulator to the sender's thread, and connect them."""
+        settings, clock, metrics = self._settings, self._clock, self._metrics
+        client, producer = settings.client, settings.producer
+        transactional_id = client.transactional_id
+        transport = PutTransport(cluster.brokers)
+        self._sequences = (
+            ProducerSequences(transactional_id or new_id(), is_transactional=transactional_id is not None)
+            if settings.is_idempotent
+            else None
+        )
+        self._accumulator = _make_accumulator(producer, clock, random_source, transport, self._sequences, metrics)
+        self._pool = self._accumulator.pool
+        plan = make_write_plan(cluster, [], client.principal)
+        builder = ObjectBuilder(plan, self._pool, query_id=new_id(), batch_id=0, task_id=0)
+        self._metadata = ProducerMetadata(cluster, self._accumulator, builder, settings, clock, random_source)
+        self._appender = Appender(
+            ReplicaManager(cluster, settings.coordinator),
+            producer,
+            clock,
+            principal=plan.principal,
+            client_id=self.client_id,
+            random_source=random_source,
+            on_throttle=partial(metrics.observe, "produce-throttle-time"),
+        )
+        committer = Committer(self._appender, producer, clock, metrics, transport.wake, self._report)
+        self._transactions = (
+            None
+            if transactional_id is None
+            else TransactionCoordinator(
+                transactional_id,
+                cluster,
+                self._appender,
+                committer.begin,
+                clock,
+                metrics,
+                delivery_timeout_ms=producer.delivery_timeout_ms,
+                transaction_timeout_ms=client.transaction_timeout_ms,
+                wake_up=transport.wake,
+            )
+        )
+        delivery = self._transactions or committer
+        self._sender = Sender(
+            self._accumulator,
+            transport,
+            builder,
+            producer,
+            delivery=delivery,
+            report=self._report,
+            random_source=random_source,
+            sequences=self._sequences,
+        )
+        self._thread = SenderThread(
+            self._sender,
+            self._accumulator,
+            transport,
+            self._metadata,
+            lambda: delivery.is_idle,
+            clock,
+            availability_timeout_ms=client.availability_timeout_ms,
+            name=f"replog-producer {self.client_id}",
+        )
+        serializers = self._key_serializer, self._value_serializer
+        self._arrow = ArrowSender(
+            self._accumulator,
+            settings,
+            self._interceptors,
+            clock,
+            random_source,
+            builder,
+            serializers,
+            self._partitioner,
+        )
+
+    def _report(self, error: ReplogError) -> None:
+        _log.warning("%s", error)
+        if error.code is ErrorCode.REPLOG_ACKS0_DROPPED:
+            self._metrics.count("record-error", int(str(error.context["rows"])))
 
     # --------------------------------------------------------------------------------------- sending
 
@@ -122,23 +190,23 @@ class Producer:
         headers: Sequence[tuple[str, bytes | None]] | None = None,
         timestamp_ms: int | None = None,
     ) -> RecordHandle:
-        """Append one record to a batch and return at once, but for the wait for metadata and memory.
+        """Append one record to a batch. Waits for the topic's metadata and for memory only.
 
         Args:
             topic: its name.
             value: what ``value.serializer`` takes; None: a tombstone.
             key: what ``key.serializer`` takes; None: any partition.
-            partition: where to; None: the key's, or one that is chosen.
+            partition: its number; None: the one of the key, or the sticky one.
             headers: pairs of str and bytes or None.
             timestamp_ms: 0 or later; None: now.
 
         Returns:
-            A future of (topic, partition, offset, timestamp_ms). It has failed already where the record
-            was too large, the topic is not there, or no memory came free (``max.block.ms``).
+            A future of (topic, partition, offset, timestamp_ms). It has already failed if the record
+            is too large, the topic does not exist, or no memory became free (``max.block.ms``).
 
         Raises:
             InvalidConfigError: INVALID_RECORD, INVALID_PARTITIONS, INVALID_TIMESTAMP, INVALID_TXN_STATE:
-                the call is wrong; nothing was appended.
+                nothing was appended.
             ReplogError: REPLOG_PRODUCER_CLOSED, REPLOG_NOT_FORK_SAFE.
         """
         if self._interceptors:
@@ -193,13 +261,13 @@ class Producer:
                 of key and value), timestamp; all others are ignored.
 
         Returns:
-            A future of the metadata of the first row of every slice.
+            A future of the metadata of each slice's first row.
 
         Raises:
             InvalidConfigError: REPLOG_INVALID_SCHEMA, or a row is refused: INVALID_RECORD,
-                INVALID_PARTITIONS, MESSAGE_TOO_LARGE, INVALID_TIMESTAMP. Record batches of the table
-                before that row's were appended; an open transaction can then be aborted only.
-            RetriableError: REQUEST_TIMED_OUT: the topic is not there; REPLOG_BUFFER_EXHAUSTED.
+                INVALID_PARTITIONS, MESSAGE_TOO_LARGE, INVALID_TIMESTAMP. The table's record batches before
+                that row's were appended; an open transaction can then only be aborted.
+            RetriableError: REQUEST_TIMED_OUT: the topic does not exist; REPLOG_BUFFER_EXHAUSTED.
             ReplogError: as ``send``.
         """
         if self._refusal is not None:
@@ -219,13 +287,13 @@ class Producer:
                 transactions.end_send()
 
     def flush(self, timeout: float | None = None) -> None:
-        """Send what waits, and wait for the outcome of all that was sent before (in a transaction: until stored).
+        """Send what waits, and wait for the outcome of every earlier record (in a transaction: until it is stored).
 
         Args:
             timeout: seconds; None: until ``delivery.timeout.ms`` decides.
 
         Raises:
-            TimeoutError: it took longer; everything goes on.
+            TimeoutError: it took longer; sending continues.
             ReplogError: REPLOG_NOT_FORK_SAFE.
         """
         self._refuse_in_child()
@@ -234,7 +302,7 @@ class Producer:
             raise TimeoutError(f"[REQUEST_TIMED_OUT] flush() took longer than {timeout} s. Call it again.")
 
     def metrics(self) -> dict[str, float]:
-        """Return what was counted, under Kafka's names; see docs/producer.md.
+        """Return the metrics under Kafka's names; see docs/producer.md.
 
         Raises:
             ReplogError: REPLOG_NOT_FORK_SAFE.
@@ -246,7 +314,7 @@ class Producer:
         }  # fmt: skip
 
     def partitions_for(self, topic: str) -> int:
-        """Return how many partitions a topic has, waiting for it as ``send`` does.
+        """Return a topic's number of partitions, waiting for the topic as ``send`` does.
 
         Raises:
             RetriableError: REQUEST_TIMED_OUT.
@@ -259,7 +327,7 @@ class Producer:
     # ------------------------------------------------------------------------------------ transactions
 
     def begin_transaction(self) -> None:
-        """Open a transaction: what is sent until its end becomes visible at once, or never.
+        """Open a transaction: its records become visible together, or never.
 
         Raises:
             InvalidConfigError: INVALID_TXN_STATE: no transactional.id, or one is open.
@@ -271,7 +339,7 @@ class Producer:
         """Append all records of the transaction as one entry of their ledger.
 
         Raises:
-            InvalidConfigError: INVALID_TXN_STATE: none is open, or a part of it failed: abort it.
+            InvalidConfigError: INVALID_TXN_STATE: none is open, or one of its records failed: abort it.
             FencedError: PRODUCER_FENCED: a newer program has the transactional.id; nothing was appended.
             OutcomeUnknownError: REPLOG_COMMIT_OUTCOME_UNKNOWN: call it again, or abort.
             ReplogError: why the ledger refused it; nothing was appended: abort it.
@@ -292,9 +360,9 @@ class Producer:
         """Drop all records of the transaction; their handles fail with REPLOG_TRANSACTION_ABORTED.
 
         Raises:
-            InvalidConfigError: INVALID_TXN_STATE: none is open; or a commit without answer was decided.
+            InvalidConfigError: INVALID_TXN_STATE: none is open, or a commit whose answer was lost has succeeded.
             FencedError: PRODUCER_FENCED.
-            ReplogError: a commit without answer could not be looked up, so it is in doubt as before: call again.
+            ReplogError: the outcome of a commit whose answer was lost could not be read: call it again.
         """
         coordinator = self._coordinator()
         self._refuse_in_callback("abort_transaction()")
@@ -316,7 +384,7 @@ class Producer:
 
     @contextmanager
     def transaction(self) -> Iterator[Producer]:
-        """Commit what the block sends, or abort it where the block raises."""
+        """Commit what the block sends, or abort it if the block raises."""
         self.begin_transaction()
         try:
             yield self
@@ -334,19 +402,20 @@ class Producer:
         """Send what waits and close; an open transaction is aborted. Repeatable.
 
         Args:
-            timeout: seconds; what is left then fails with REPLOG_PRODUCER_CLOSED. None: until
+            timeout: seconds; remaining records then fail with REPLOG_PRODUCER_CLOSED. None: until
                 ``delivery.timeout.ms`` decides. In a callback it counts as 0.
 
         Raises:
-            InvalidConfigError: INVALID_REQUEST: the timeout is negative; nothing was done.
+            InvalidConfigError: INVALID_REQUEST: the timeout is negative; the producer stays open.
         """
         if timeout is not None and timeout < 0:
             raise InvalidConfigError(
-                ErrorCode.INVALID_REQUEST, f"close() takes 0 seconds or more, not {timeout}. Leave it out to wait."
+                ErrorCode.INVALID_REQUEST,
+                f"Invalid timeout {timeout} of close(): give 0 or more seconds, or none to wait without limit.",
             )
         if self._refusal is not None:
             return
-        self._refusal = ReplogError(ErrorCode.REPLOG_PRODUCER_CLOSED, "the producer is closed. Open a new one.")
+        self._refusal = ReplogError(ErrorCode.REPLOG_PRODUCER_CLOSED, "The producer is closed. Open a new one.")
         self._metadata.close()
         self._accumulator.close()
         if self._transactions is not None:
@@ -360,7 +429,7 @@ class Producer:
             self._thread.force(
                 ReplogError(
                     ErrorCode.REPLOG_PRODUCER_CLOSED,
-                    f"the producer was closed forcefully, after {timeout} s. Give close() more time.",
+                    f"The producer was closed after {timeout} s, before the record was acknowledged. Give close() more time.",
                 )
             )
         else:
@@ -378,7 +447,7 @@ class Producer:
     # ------------------------------------------------------------------------------------------ inside
 
     def _wait_for(self, topic: str, partition: int | None) -> tuple[TopicEntry, int]:
-        """Return the topic and what is left of ``max.block.ms``."""
+        """Return the topic, and the rest of ``max.block.ms``."""
         entry = self._topics.get(topic) if isinstance(topic, str) else None
         if entry is not None and (partition is None or partition < len(entry.queues)):
             return entry, self._max_block_ms
@@ -402,7 +471,7 @@ class Producer:
         value: Any,
         data: bytes | None,
     ) -> tuple[PartitionQueue, StickyPartitioner | None]:
-        """Return the queue of an explicit partition, of the user's partitioner, or the sticky one."""
+        """Return the queue of the given partition, of the user's partitioner, or the sticky one."""
         if partition is not None:
             return entry.queues[partition], None
         if self._partitioner is not None:
@@ -413,7 +482,7 @@ class Producer:
     def _send_arrow_in(
         self, transactions: TransactionCoordinator, entry: TopicEntry, data: pa.Table | pa.RecordBatch
     ) -> TableHandle:
-        """Append a table in the open transaction, which a part of one must not outlive."""
+        """Append a table in the open transaction, which can no longer be committed if only a part was appended."""
         parts: list[RecordHandle] = []
         try:
             return self._arrow.send(entry, data, parts)
@@ -429,7 +498,7 @@ class Producer:
             transactions.batch_results |= dict.fromkeys(part.batch_result for part in parts)
 
     def _on_send_error(self, topic: str, partition: int | None, error: Exception) -> RecordHandle:
-        """Return a failed handle for what Kafka calls an API error; raise what is the caller's mistake."""
+        """Return a failed handle for what Kafka calls an API error; raise other mistakes of the caller."""
         if not isinstance(topic, str):
             raise invalid_topic(topic)
         found = error.error if isinstance(error, _Failed) else error
@@ -458,7 +527,7 @@ class Producer:
     def _refuse_in_callback(self, call: str) -> None:
         if self._thread.is_current:
             raise InvalidConfigError(
-                ErrorCode.INVALID_REQUEST, f"{call} in a callback would wait for itself. Call it elsewhere."
+                ErrorCode.INVALID_REQUEST, f"{call} in a callback would wait for itself. Call it from another thread."
             )
 
     def _coordinator(self) -> TransactionCoordinator:
@@ -466,7 +535,7 @@ class Producer:
             self._refuse()
         if self._transactions is None:
             raise InvalidConfigError(
-                ErrorCode.INVALID_TXN_STATE, "the producer has no transactional.id. Give it one to use transactions."
+                ErrorCode.INVALID_TXN_STATE, "The producer has no transactional.id. Set one to use transactions."
             )
         return self._transactions
 
@@ -475,17 +544,17 @@ class Producer:
         raise self._refusal
 
     def _forget_parent(self) -> None:
-        """In a forked child: refuse everything; the threads stayed with the parent."""
+        """In a forked child: refuse every call, since the sender's thread runs in the parent."""
         self._refusal = ReplogError(
             ErrorCode.REPLOG_NOT_FORK_SAFE,
-            "this producer was made before the process forked, and its sender stayed behind. Make one in the child.",
+            "This producer was made before the process forked, and its sender runs in the parent. Make one in the child.",
         )
         self._topics = {}
         self._accumulator.abandon(self._refusal)
 
 
 class _Failed(ReplogError):
-    """Carries an error that ends in the handle, though its class says that the caller is wrong."""
+    """Carries an error that fails the handle instead of the call."""
 
     def __init__(self, error: ReplogError) -> None:
         super().__init__(error.code, error.args[0])
@@ -493,12 +562,12 @@ class _Failed(ReplogError):
 
 
 _API_CODES = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.INVALID_TOPIC_EXCEPTION})
-"""The caller's mistakes that Kafka tells through the future."""
+"""The caller's mistakes that Kafka reports by the future."""
 
 
 def _aborted() -> ReplogError:
     return ReplogError(
-        ErrorCode.REPLOG_TRANSACTION_ABORTED, "the record's transaction was aborted. Send it again in a new one."
+        ErrorCode.REPLOG_TRANSACTION_ABORTED, "The record's transaction was aborted. Send it again in a new one."
     )
 
 
@@ -510,129 +579,14 @@ def _after_fork() -> None:
 os.register_at_fork(after_in_child=_after_fork)
 
 
-logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class ProducerParts:
-    """One producer's parts; its thread is not started."""
-
-    pool: BufferPool
-    accumulator: RecordAccumulator
-    metadata: ProducerMetadata
-    sequences: ProducerSequences | None
-    appender: Appender
-    transactions: TransactionCoordinator | None
-    sender: Sender
-    thread: SenderThread
-    arrow: ArrowSender
-
-
-def build_parts(
-    cluster: Cluster,
-    settings: ProducerSettings,
-    clock: Clock,
-    metrics: ProducerMetrics,
-    *,
-    interceptors: Interceptors,
-    serializers: tuple[Serializer, Serializer],
-    partitioner: UserPartitioner | None,
-    client_id: str,
-) -> ProducerParts:
-    """Return the parts of a producer; interceptors, serializers and partitioner are those of Arrow batches."""
-    random_source = random.Random()
-    producer_id = settings.client.transactional_id or new_id()
-    is_transactional = settings.client.transactional_id is not None
-    sequences = ProducerSequences(producer_id, is_transactional=is_transactional) if settings.is_idempotent else None
-    transport = PutTransport(cluster.brokers)
-    accumulator = _make_accumulator(settings, clock, random_source, transport, sequences, metrics)
-
-    def on_plan(plan: WritePlan) -> None:
-        builder.plan = plan
-
-    metadata = ProducerMetadata(cluster, accumulator, settings, clock, random_source, on_plan=on_plan)
-    builder = ObjectBuilder(metadata.plan, accumulator.pool, query_id=new_id(), batch_id=0, task_id=0)
-    appender = Appender(
-        ReplicaManager(cluster, settings.coordinator),
-        settings.producer,
-        clock,
-        principal=metadata.plan.principal,
-        client_id=client_id,
-        random_source=random_source,
-        on_throttle=partial(metrics.observe, "produce-throttle-time"),
-    )
-
-    def report(error: ReplogError) -> None:
-        logger.warning("%s", error)
-        if error.code is ErrorCode.REPLOG_ACKS0_DROPPED:
-            metrics.count("record-error", int(str(error.context["rows"])))
-
-    committer = Committer(appender, settings.producer, clock, metrics, transport.wake, report)
-    transactions = _make_transactions(cluster, settings, clock, metrics, appender, committer, transport)
-    delivery = transactions or committer
-    sender = Sender(
-        accumulator,
-        transport,
-        builder,
-        settings.producer,
-        delivery=delivery,
-        report=report,
-        random_source=random_source,
-        sequences=sequences,
-    )
-    thread = SenderThread(
-        sender,
-        accumulator,
-        transport,
-        metadata,
-        lambda: delivery.is_idle,
-        clock,
-        availability_timeout_ms=settings.client.availability_timeout_ms,
-        name=f"replog-producer {client_id}",
-    )
-    arrow = ArrowSender(
-        accumulator, settings, interceptors, clock, random_source, metadata,
-        serializers=serializers, partitioner=partitioner,
-    )  # fmt: skip
-    return ProducerParts(
-        accumulator.pool, accumulator, metadata, sequences, appender, transactions, sender, thread, arrow
-    )
-
-
-def _make_transactions(
-    cluster: Cluster,
-    settings: ProducerSettings,
-    clock: Clock,
-    metrics: ProducerMetrics,
-    appender: Appender,
-    committer: Committer,
-    transport: PutTransport,
-) -> TransactionCoordinator | None:
-    transactional_id = settings.client.transactional_id
-    if transactional_id is None:
-        return None
-    return TransactionCoordinator(
-        transactional_id,
-        cluster,
-        appender,
-        committer.begin,
-        clock,
-        metrics,
-        delivery_timeout_ms=settings.producer.delivery_timeout_ms,
-        transaction_timeout_ms=settings.client.transaction_timeout_ms,
-        wake_up=transport.wake,
-    )
-
-
 def _make_accumulator(
-    settings: ProducerSettings,
+    config: ProducerConfig,
     clock: Clock,
     random_source: random.Random,
     transport: PutTransport,
     sequences: ProducerSequences | None,
     metrics: ProducerMetrics,
 ) -> RecordAccumulator:
-    config = settings.producer
     return RecordAccumulator(
         BufferPool(
             pool_bytes_of(config),
@@ -647,7 +601,7 @@ def _make_accumulator(
         retry_backoff_ms=config.retry_backoff_ms,
         retry_backoff_max_ms=config.retry_backoff_max_ms,
         wake_up=transport.wake,
-        on_failed=lambda count: metrics.count("record-error", count),
+        on_failed=partial(metrics.count, "record-error"),
         clock=clock,
         random_source=random_source,
         sequences=sequences,
@@ -664,7 +618,7 @@ def checked_partition(partition: object) -> int:
         return partition
     raise InvalidConfigError(
         ErrorCode.INVALID_PARTITIONS,
-        f"partition {partition!r} is none. Give one from 0, or None to have it chosen.",
+        f"Invalid partition {partition!r}: give a number from 0, or None to have one chosen.",
     )
 
 
@@ -678,7 +632,7 @@ def checked_time(timestamp_ms: object) -> int:
         return timestamp_ms
     raise InvalidConfigError(
         ErrorCode.INVALID_TIMESTAMP,
-        f"timestamp_ms {timestamp_ms!r} is none. Give milliseconds since 1970, 0 or later, or None for now.",
+        f"Invalid timestamp_ms {timestamp_ms!r}: give milliseconds since 1970, or None for the current time.",
     )
 
 
@@ -697,16 +651,8 @@ def checked_headers(headers: Any) -> Headers | None:
     except (TypeError, ValueError):
         pass
     raise InvalidConfigError(
-        ErrorCode.INVALID_RECORD, "headers are pairs of text and bytes or None. Give [('name', b'content')]."
+        ErrorCode.INVALID_RECORD, "Invalid headers: give pairs of str and bytes or None, as in [('name', b'content')]."
     )
 
 
-__all__ = [
-    "Producer",
-    "ProducerParts",
-    "ProducerRecord",
-    "build_parts",
-    "checked_headers",
-    "checked_partition",
-    "checked_time",
-]
+__all__ = ["Producer", "ProducerRecord", "checked_headers", "checked_partition", "checked_time"]

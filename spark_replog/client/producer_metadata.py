@@ -1,7 +1,7 @@
-"""What a plain producer knows of its topics: partitions, queues, where objects go.
+"""A plain producer's topics: partitions, queues, destinations.
 
 Source: Kafka ``ProducerMetadata`` and ``KafkaProducer.waitOnMetadata``. Folds ledgers as the driver of a
-write does; senders of records wait for a topic here, and the sender's thread keeps it fresh.
+write does. ``send`` waits here for a topic, and the sender's thread refreshes it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import logging
 import math
 import random
 import threading
-from collections.abc import Callable
 from dataclasses import replace
 
 from spark_replog.client.producer_settings import ProducerSettings
@@ -19,17 +18,18 @@ from spark_replog.cluster.cluster import Cluster
 from spark_replog.commit.write_plan import make_write_plan
 from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError, ReplogError, RetriableError, command_line
 from spark_replog.ids import INTERNAL_TOPICS, TopicPartition, is_valid_topic_name
-from spark_replog.log.write_plan import TopicPlan, WritePlan
+from spark_replog.log.write_plan import TopicPlan
 from spark_replog.write.accumulator import RecordAccumulator
 from spark_replog.write.arrow_appender import destination_of, row_limit
 from spark_replog.write.murmur2 import partition_of
+from spark_replog.write.object_builder import ObjectBuilder
 from spark_replog.write.partition_queue import PartitionQueue
 from spark_replog.write.partitioner import StickyPartitioner
 
 logger = logging.getLogger(__name__)
 
 SILENT_WAIT_MS = 1_000
-"""After so long a wait for a topic is told: until ``max.block.ms`` a typing error would look like a hang."""
+"""A longer wait for a topic is logged: until ``max.block.ms`` a misspelt name would look like a hang."""
 KEYS_REMEMBERED = 16_384
 """Per topic: the partition of a key that was seen is not computed again."""
 KEY_BYTES_REMEMBERED = 64
@@ -66,38 +66,36 @@ class ProducerMetadata:
 
     Args:
         cluster: the opened store.
-        accumulator: told where each partition's objects go.
+        accumulator: whose queues are assigned to destinations.
+        builder: gets every new plan before a record of its topics is appended.
         settings: of the producer.
         clock: of ages and waits.
         random_source: of the sticky choice.
-        on_plan: told every new plan before a record of its topics is appended.
     """
 
     def __init__(
         self,
         cluster: Cluster,
         accumulator: RecordAccumulator,
+        builder: ObjectBuilder,
         settings: ProducerSettings,
         clock: Clock,
         random_source: random.Random,
-        *,
-        on_plan: Callable[[WritePlan], None],
     ) -> None:
         self._cluster = cluster
         self._accumulator = accumulator
         self._settings = settings
         self._clock = clock
         self._random = random_source
-        self._on_plan = on_plan
+        self._builder = builder
         self._lock = threading.Lock()
         self._is_closed = False
         self.topics: dict[str, TopicEntry] = {}
         """By name; read without a lock."""
-        self.plan = make_write_plan(cluster, [], settings.client.principal)
         self._refreshed_ms = self._swept_ms = clock.monotonic_ms()
 
     def wait_for(self, topic: str, partition: int | None, max_block_ms: int) -> TopicEntry:
-        """Return a topic, waiting until it and the partition exist; a wait of more than a second is logged once.
+        """Return a topic, waiting until it and the partition exist. A wait of more than a second is logged once.
 
         Args:
             topic: its name.
@@ -106,7 +104,7 @@ class ProducerMetadata:
 
         Raises:
             InvalidConfigError: INVALID_TOPIC_EXCEPTION.
-            RetriableError: REQUEST_TIMED_OUT: it does not exist, or no majority answered.
+            RetriableError: REQUEST_TIMED_OUT: it does not exist, or no majority of the metadata roots answered.
             ReplogError: REPLOG_PRODUCER_CLOSED: the producer was closed meanwhile.
         """
         if not isinstance(topic, str) or not is_valid_topic_name(topic) or topic in INTERNAL_TOPICS:
@@ -131,11 +129,11 @@ class ProducerMetadata:
                 )
             if deadline_ms - left_ms >= warn_ms:
                 warn_ms = math.inf
-                logger.warning("%s; it is waited for up to max.block.ms (%d)", reason, max_block_ms)
+                logger.warning("%s; waiting for it for up to max.block.ms (%d)", reason, max_block_ms)
             self._clock.sleep_ms(min(left_ms, self._settings.producer.retry_backoff_ms))
 
     def close(self) -> None:
-        """End the waits for topics that are not there."""
+        """End the waits for topics that do not exist."""
         self._is_closed = True
 
     def is_due(self, now_ms: int, *, is_suspect: bool = False) -> bool:
@@ -143,14 +141,14 @@ class ProducerMetadata:
 
         Args:
             now_ms: monotonic.
-            is_suspect: whether an append failed as it does where a leader, an ISR or the generation changed.
+            is_suspect: whether an append failed in a way that a new leader, ISR or generation explains.
         """
         producer, coordinator = self._settings.producer, self._settings.coordinator
         age_ms = producer.retry_backoff_ms if is_suspect else coordinator.metadata_max_age_ms
         return bool(self.topics) and now_ms - self._refreshed_ms >= age_ms
 
     def refresh(self) -> None:
-        """Fold the topics anew and move their partitions to where their objects go now. Never raises.
+        """Fold the topics again and assign their partitions to their present destinations. Never raises.
 
         A topic that was deleted is forgotten, so that its next record waits for it; one that was not
         used for ``metadata.max.idle.ms`` is forgotten too.
@@ -167,7 +165,7 @@ class ProducerMetadata:
                 with self._lock:
                     self.topics.pop(name, None)
             except ReplogError:
-                return  # what is known serves on; the next call tries again
+                return  # the known plan stays in use; the next call tries again
             else:
                 with self._lock:
                     self._apply(plan.topics[0])
@@ -188,7 +186,7 @@ class ProducerMetadata:
             except NotFoundError:
                 count = 1 if partition is None else partition + 1
                 line = command_line(self._cluster.path, "topic", "create", topic, "-p", str(count))
-                return f"topic '{topic}' is not there", f"Create it: {line}, or correct the name."
+                return f"topic '{topic}' does not exist", f"Create it: {line}, or correct the name."
             except RetriableError as error:
                 remedy = f"See which roots answer: {command_line(self._cluster.path, 'store', 'info')}."
                 return f"topic '{topic}' could not be looked up ({error})", remedy
@@ -197,7 +195,7 @@ class ProducerMetadata:
         if partition is not None and partition >= len(entry.queues):
             line = command_line(self._cluster.path, "topic", "add-partitions", topic, str(partition + 1))
             return (
-                f"partition {partition} of topic '{topic}' with {len(entry.queues)} partitions is not there",
+                f"partition {partition} of topic '{topic}' with {len(entry.queues)} partitions does not exist",
                 f"Add it: {line}, or correct the number.",
             )
         return None
@@ -207,9 +205,9 @@ class ProducerMetadata:
         known = self.topics.get(plan.name)
         if known is not None and known.plan == plan:
             return known
-        others = tuple(topic for topic in self.plan.topics if topic.name != plan.name)
-        self.plan = replace(self.plan, topics=(*others, plan))
-        self._on_plan(self.plan)
+        whole = self._builder.plan
+        others = tuple(topic for topic in whole.topics if topic.name != plan.name)
+        self._builder.plan = replace(whole, topics=(*others, plan))
         queues = [self._accumulator.queue(TopicPartition(plan.name, each)) for each in range(plan.partition_count)]
         for number, queue in enumerate(queues):
             self._accumulator.assign(queue, destination_of(plan, number, self._settings.producer))
@@ -229,7 +227,7 @@ def invalid_topic(topic: object) -> InvalidConfigError:
     """Return INVALID_TOPIC_EXCEPTION."""
     return InvalidConfigError(
         ErrorCode.INVALID_TOPIC_EXCEPTION,
-        f"'{topic}' is no topic that can be written to. Use 1 to 249 of a-z A-Z 0-9 . _ -, no internal name.",
+        f"Invalid topic name '{topic}': use 1 to 249 of a-z A-Z 0-9 . _ -, and not the name of an internal topic.",
     )
 
 

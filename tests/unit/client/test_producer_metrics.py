@@ -186,7 +186,7 @@ def test_a_record_that_is_refused_counts_in_the_rate_of_errors(timed):
     [
         (
             {"max.block.ms": 60_000, "retry.backoff.ms": 500},
-            ["topic 'nothing' is not there; it is waited for up to max.block.ms (60000)"],
+            ["topic 'nothing' does not exist; waiting for it for up to max.block.ms (60000)"],
         ),
         ({"max.block.ms": 900, "retry.backoff.ms": 500}, []),
     ],
