@@ -106,11 +106,10 @@ class Producer:
         client, producer = settings.client, settings.producer
         transactional_id = client.transactional_id
         transport = PutTransport(cluster.brokers)
-        self._sequences = (
-            ProducerSequences(transactional_id or new_id(), is_transactional=transactional_id is not None)
-            if settings.is_idempotent
-            else None
-        )
+        self._sequences = None
+        if settings.is_idempotent:
+            is_transactional = transactional_id is not None
+            self._sequences = ProducerSequences(transactional_id or new_id(), is_transactional=is_transactional)
         self._accumulator = _make_accumulator(producer, clock, random_source, transport, self._sequences, metrics)
         self._pool = self._accumulator.pool
         plan = make_write_plan(cluster, [], client.principal)
@@ -126,21 +125,11 @@ class Producer:
             on_throttle=partial(metrics.observe, "produce-throttle-time"),
         )
         committer = Committer(self._appender, producer, clock, metrics, transport.wake, self._report)
-        self._transactions = (
-            None
-            if transactional_id is None
-            else TransactionCoordinator(
-                transactional_id,
-                cluster,
-                self._appender,
-                committer.begin,
-                clock,
-                metrics,
-                delivery_timeout_ms=producer.delivery_timeout_ms,
-                transaction_timeout_ms=client.transaction_timeout_ms,
-                wake_up=transport.wake,
+        self._transactions = None
+        if transactional_id is not None:
+            self._transactions = TransactionCoordinator(
+                cluster, self._appender, committer.begin, clock, metrics, settings, transport.wake
             )
-        )
         delivery = self._transactions or committer
         self._sender = Sender(
             self._accumulator,
@@ -411,7 +400,7 @@ class Producer:
         if timeout is not None and timeout < 0:
             raise InvalidConfigError(
                 ErrorCode.INVALID_REQUEST,
-                f"Invalid timeout {timeout} of close(): give 0 or more seconds, or none to wait without limit.",
+                f"Invalid timeout {timeout} of close(): give 0 or more seconds.",
             )
         if self._refusal is not None:
             return
@@ -429,7 +418,7 @@ class Producer:
             self._thread.force(
                 ReplogError(
                     ErrorCode.REPLOG_PRODUCER_CLOSED,
-                    f"The producer was closed after {timeout} s, before the record was acknowledged. Give close() more time.",
+                    f"The producer was closed, and {timeout} s did not suffice for this record. Give close() more time.",
                 )
             )
         else:
@@ -547,7 +536,7 @@ class Producer:
         """In a forked child: refuse every call, since the sender's thread runs in the parent."""
         self._refusal = ReplogError(
             ErrorCode.REPLOG_NOT_FORK_SAFE,
-            "This producer was made before the process forked, and its sender runs in the parent. Make one in the child.",
+            "This producer was made before the process forked: its sender runs in the parent. Make one here.",
         )
         self._topics = {}
         self._accumulator.abandon(self._refusal)

@@ -15,6 +15,7 @@ from enum import Enum
 
 from spark_replog.client.committer import Answer, Appender, StoredObject, results_of
 from spark_replog.client.metrics import ProducerMetrics
+from spark_replog.client.producer_settings import ProducerSettings
 from spark_replog.clock import Clock
 from spark_replog.cluster.authorizer import Authorizer
 from spark_replog.cluster.cluster import Cluster
@@ -47,14 +48,13 @@ class TransactionCoordinator:
     The sender's thread calls ``begin``, ``deliver`` and ``poll``; the user's thread the rest.
 
     Args:
-        transactional_id: of the program.
         cluster: where ledgers are claimed.
         appender: asks the ledgers.
         counter: counts objects on their way.
         clock: of the time-out.
         metrics: counts.
-        delivery_timeout_ms: how long a commit is repeated.
-        transaction_timeout_ms: how long one may be open.
+        settings: ``transactional.id``; ``delivery.timeout.ms``, for which a commit is repeated;
+            ``transaction.timeout.ms``, for which one may be open.
         wake_up: wakes the sender's thread.
     """
 
@@ -62,26 +62,24 @@ class TransactionCoordinator:
 
     def __init__(
         self,
-        transactional_id: str,
         cluster: Cluster,
         appender: Appender,
         counter: Callable[[DataRequest], None],
         clock: Clock,
         metrics: ProducerMetrics,
-        *,
-        delivery_timeout_ms: int,
-        transaction_timeout_ms: int,
+        settings: ProducerSettings,
         wake_up: Callable[[], None],
     ) -> None:
-        self.transactional_id = transactional_id
+        assert settings.client.transactional_id is not None
+        self.transactional_id = settings.client.transactional_id
         self.state = TransactionState.READY
         self._cluster = cluster
         self._appender = appender
         self.begin = counter
         self._clock = clock
         self._metrics = metrics
-        self._delivery_timeout_ms = delivery_timeout_ms
-        self._timeout_ms = transaction_timeout_ms
+        self._delivery_timeout_ms = settings.producer.delivery_timeout_ms
+        self._timeout_ms = settings.client.transaction_timeout_ms
         self._wake_up = wake_up
         self._lock = threading.Lock()
         self._sends_ended = threading.Condition()

@@ -281,7 +281,7 @@ def test_a_close_without_time_fails_what_is_left(shop):
     handle = producer.send("orders", b"v")
     producer.close(0)
     assert code_of(handle) is ErrorCode.REPLOG_PRODUCER_CLOSED
-    assert "closed forcefully" in str(handle.exception(0))
+    assert "close()" in str(handle.exception(0))
     assert producer._appender._stopped.is_set()  # no append goes on behind it
 
 
