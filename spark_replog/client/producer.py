@@ -418,7 +418,7 @@ class Producer:
             self._thread.force(
                 ReplogError(
                     ErrorCode.REPLOG_PRODUCER_CLOSED,
-                    f"The producer was closed, and {timeout} s did not suffice for this record. Give close() more time.",
+                    f"The producer was closed: {timeout} s did not suffice. Give close() more time.",
                 )
             )
         else:
