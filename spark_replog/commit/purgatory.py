@@ -1,11 +1,10 @@
 """Operations that wait for a condition or a time-out, the purgatory that holds them, and its timing wheel.
 
-An operation completes exactly once, by whichever event comes first. There is no thread and no clock of its own: a
-thread that waits for an operation advances the timer. A timer costs O(1) to add and to cancel; a task runs at or
-after its expiry, at most one tick of the finest wheel late.
+An operation completes exactly once, by whichever event comes first. There is no thread of its own: a thread that waits
+for an operation advances the timer. A timer costs O(1) to add and to cancel; a task runs at or after its expiry, at
+most one tick of the finest wheel late.
 
-Source: Kafka's ``DelayedOperation``, ``DelayedOperationPurgatory``, ``TimingWheel``, ``TimerTaskList``,
-``SystemTimer``.
+Source: Kafka's ``DelayedOperation``, ``DelayedOperationPurgatory``, ``TimingWheel`` and ``SystemTimer``.
 """
 
 from __future__ import annotations
@@ -19,22 +18,25 @@ from spark_replog.clock import SYSTEM_CLOCK, Clock
 
 TICK_MS = 1
 WHEEL_SIZE = 20
-NEVER_MS = -1
+PURGE_INTERVAL = 1000
+WAIT_STEP_MS = 200
+"""The longest nap of a waiting thread: bounds how late another thread's timer may fire."""
+_NOT_QUEUED_MS = -1
 
 
 class TimerTask:
-    """Something to run at a time. Belongs to one list at a time; subclasses say what ``run`` does.
+    """Something to run at a time; subclasses override ``run``.
 
     Attributes:
         expiry_ms: set when it is started.
-        task_list: the list that holds it; None when it is not pending.
+        bucket: that holds it; None while it is not pending.
     """
 
-    __slots__ = ("expiry_ms", "task_list")
+    __slots__ = ("bucket", "expiry_ms")
 
     def __init__(self) -> None:
         self.expiry_ms = 0
-        self.task_list: TimerTaskList | None = None
+        self.bucket: _Bucket | None = None
 
     def run(self) -> None:
         """Run in the thread that advances the timer."""
@@ -54,58 +56,26 @@ class CallbackTask(TimerTask):
         self._action()
 
 
-class TimerTaskList:
-    """One bucket of a wheel: the tasks that expire within one of its ticks. Guarded by the timer's lock.
-
-    Attributes:
-        expiry_ms: when the bucket is looked at; ``NEVER_MS`` while it is not queued.
-        tasks: in the order in which they were added.
-    """
+class _Bucket:
+    """The tasks that expire within one tick of a wheel, in the order of their adding. Guarded by the timer's lock."""
 
     __slots__ = ("expiry_ms", "tasks")
 
     def __init__(self) -> None:
-        self.expiry_ms = NEVER_MS
+        self.expiry_ms = _NOT_QUEUED_MS
         self.tasks: dict[TimerTask, None] = {}
 
-    def add(self, task: TimerTask) -> None:
-        """Take the task in; it leaves the list that it was in."""
-        owner = task.task_list
-        if owner is not None:
-            del owner.tasks[task]
-        task.task_list = self
-        self.tasks[task] = None
 
-    def remove(self, task: TimerTask) -> bool:
-        """Let the task go; False when it is not in this list."""
-        if task.task_list is not self:
-            return False
-        del self.tasks[task]
-        task.task_list = None
-        return True
-
-    def flush(self) -> list[TimerTask]:
-        """Return all tasks and be empty and unqueued."""
-        tasks = list(self.tasks)
-        self.tasks = {}
-        self.expiry_ms = NEVER_MS
-        for task in tasks:
-            task.task_list = None
-        return tasks
-
-
-class TimingWheel:
+class _Wheel:
     """One level: ``size`` buckets of ``tick_ms`` each."""
 
     __slots__ = ("buckets", "current_ms", "interval_ms", "overflow", "size", "tick_ms")
 
     def __init__(self, tick_ms: int, size: int, start_ms: int) -> None:
-        self.tick_ms = tick_ms
-        self.size = size
-        self.interval_ms = tick_ms * size
+        self.tick_ms, self.size, self.interval_ms = tick_ms, size, tick_ms * size
         self.current_ms = start_ms - start_ms % tick_ms
-        self.buckets = [TimerTaskList() for _ in range(size)]
-        self.overflow: TimingWheel | None = None
+        self.buckets = [_Bucket() for _ in range(size)]
+        self.overflow: _Wheel | None = None
 
 
 class Timer:
@@ -117,27 +87,20 @@ class Timer:
         size: buckets a level; level n has ticks of the whole interval of level n-1.
 
     Attributes:
-        moved_count: how often a task was put into a bucket: once when it is added, and at most once a
-            level on its way down. Says what advancing costs.
+        size: pending tasks.
+        moved_count: how often a task was put into a bucket: once when added, at most once a level on its way down.
         flushed_count: buckets that ``advance`` looked at; an empty tick costs none.
     """
 
     def __init__(self, start_ms: int, *, tick_ms: int = TICK_MS, size: int = WHEEL_SIZE) -> None:
-        self._wheel = TimingWheel(tick_ms, size, start_ms)
-        self._due: list[tuple[int, int, TimerTaskList]] = []
+        self._wheel = _Wheel(tick_ms, size, start_ms)
+        self._due: list[tuple[int, int, _Bucket]] = []
         self._pushed = 0
-        self._size = 0
         self._lock = threading.Lock()
-        self.moved_count = 0
-        self.flushed_count = 0
-
-    @property
-    def size(self) -> int:
-        """Return how many tasks are pending."""
-        return self._size
+        self.size = self.moved_count = self.flushed_count = 0
 
     def add(self, expiry_ms: int, action: Callable[[], None]) -> TimerTask:
-        """Call a function at a time. One that is already due is called now, in this thread."""
+        """Call a function at a time; one that is already due is called now, in this thread."""
         task = CallbackTask(action)
         self.start(task, expiry_ms)
         return task
@@ -147,24 +110,24 @@ class Timer:
         task.expiry_ms = expiry_ms
         with self._lock:
             is_pending = self._insert(task)
-            self._size += is_pending
+            self.size += is_pending
         if not is_pending:
             task.run()
 
     def cancel(self, task: TimerTask) -> bool:
         """Stop a timer; False when it already ran or was cancelled."""
         with self._lock:
-            owner = task.task_list
-            if owner is None:
+            if task.bucket is None:
                 return False
-            owner.remove(task)
-            self._size -= 1
+            del task.bucket.tasks[task]
+            task.bucket = None
+            self.size -= 1
             return True
 
     def next_expiry_ms(self) -> int | None:
         """Return when ``advance`` has something to look at; None when nothing is pending."""
         with self._lock:
-            return self._due[0][0] if self._due and self._size else None
+            return self._due[0][0] if self._due and self.size else None
 
     def advance(self, now_ms: int) -> int:
         """Move to ``now_ms`` and run what is due; return how many ran."""
@@ -172,60 +135,55 @@ class Timer:
         with self._lock:
             while self._due and self._due[0][0] <= now_ms:
                 expiry_ms, _, bucket = heapq.heappop(self._due)
-                self._advance_wheels(expiry_ms)
+                self._turn_wheels(expiry_ms)
                 self.flushed_count += 1
-                for task in bucket.flush():
+                tasks, bucket.tasks, bucket.expiry_ms = bucket.tasks, {}, _NOT_QUEUED_MS
+                for task in tasks:
+                    task.bucket = None
                     if not self._insert(task):
-                        self._size -= 1
                         expired.append(task)
-            self._advance_wheels(now_ms)
+            self.size -= len(expired)
+            self._turn_wheels(now_ms)
         for task in expired:
             task.run()
         return len(expired)
 
-    def _advance_wheels(self, now_ms: int) -> None:
-        wheel: TimingWheel | None = self._wheel
+    def _turn_wheels(self, now_ms: int) -> None:
+        wheel: _Wheel | None = self._wheel
         while wheel is not None and now_ms >= wheel.current_ms + wheel.tick_ms:
             wheel.current_ms = now_ms - now_ms % wheel.tick_ms
             wheel = wheel.overflow
 
     def _insert(self, task: TimerTask) -> bool:
         """Put the task into a bucket; False when it is due."""
+        assert task.bucket is None
         wheel = self._wheel
         expiry_ms = task.expiry_ms
         if expiry_ms < wheel.current_ms + wheel.tick_ms:
             return False
         while expiry_ms >= wheel.current_ms + wheel.interval_ms:
             if wheel.overflow is None:
-                wheel.overflow = TimingWheel(wheel.interval_ms, wheel.size, wheel.current_ms)
+                wheel.overflow = _Wheel(wheel.interval_ms, wheel.size, wheel.current_ms)
             wheel = wheel.overflow
         number = expiry_ms // wheel.tick_ms
         bucket = wheel.buckets[number % wheel.size]
-        bucket_expiry_ms = number * wheel.tick_ms
-        if bucket.expiry_ms != bucket_expiry_ms:
-            bucket.expiry_ms = bucket_expiry_ms
+        if bucket.expiry_ms != number * wheel.tick_ms:
+            bucket.expiry_ms = number * wheel.tick_ms
             self._pushed += 1
-            heapq.heappush(self._due, (bucket_expiry_ms, self._pushed, bucket))
-        bucket.add(task)
+            heapq.heappush(self._due, (bucket.expiry_ms, self._pushed, bucket))
+        bucket.tasks[task] = None
+        task.bucket = bucket
         self.moved_count += 1
         return True
-
-
-PURGE_INTERVAL = 1000
-WAIT_STEP_MS = 200
-"""The longest nap of a waiting thread: bounds how late another thread's timer may fire."""
-SHARD_COUNT = 64
-"""Watch lists are spread over so many locks by the hash of their key."""
 
 
 class DelayedOperation(TimerTask):
     """Something that completes once: by its condition, by force, or by its time-out.
 
-    Subclasses say when (``try_complete``), what then (``on_complete``) and what else on a
-    time-out (``on_expiration``).
+    Subclasses override ``try_complete`` (the condition), ``on_complete`` and ``on_expiration``.
 
     Attributes:
-        lock: held while the condition is looked at.
+        lock: held while the condition is checked.
     """
 
     __slots__ = ("_claim", "_finished", "_is_finished", "_timer", "lock", "timeout_ms")
@@ -246,7 +204,7 @@ class DelayedOperation(TimerTask):
         return self._claim.locked()
 
     def try_complete(self) -> bool:
-        """Look at the condition; complete when it holds. Called under ``self.lock``."""
+        """Check the condition; complete when it holds. Called under ``self.lock``."""
         return False
 
     def on_complete(self) -> None:
@@ -270,12 +228,12 @@ class DelayedOperation(TimerTask):
         return True
 
     def safe_try_complete(self) -> bool:
-        """Look at the condition under the operation's lock."""
+        """Check the condition under the operation's lock."""
         with self.lock:
             return not self._claim.locked() and self.try_complete()
 
     def safe_try_complete_or_else(self, action: Callable[..., None], *arguments: Any) -> bool:
-        """Look; when it does not hold call ``action`` and look again, all under the lock."""
+        """Check; when it does not hold call ``action`` and check again, all under the lock."""
         with self.lock:
             if self.safe_try_complete():
                 return True
@@ -297,7 +255,7 @@ class DelayedOperation(TimerTask):
             self.on_expiration()
 
     def start_timer(self, timer: Timer, expiry_ms: int) -> None:
-        """Begin to count the time-out; a completion that came meanwhile stops it again."""
+        """Start the time-out; a completion that came meanwhile stops it again."""
         self._timer = timer
         timer.start(self, expiry_ms)
         if self._claim.locked():
@@ -307,63 +265,6 @@ class DelayedOperation(TimerTask):
         timer = self._timer
         if timer is not None:
             timer.cancel(self)
-
-
-_Watchers = DelayedOperation | dict[DelayedOperation, None]
-"""A watch list: most keys have one operation, which then needs no dictionary of its own."""
-
-
-class _WatcherShard:
-    """Some of the watch lists, behind one lock."""
-
-    __slots__ = ("lock", "registered_count", "watchers")
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.registered_count = 0
-        self.watchers: dict[Hashable, _Watchers] = {}
-
-    def watch(self, key: Hashable, operation: DelayedOperation, count: int) -> None:
-        with self.lock:
-            self.registered_count += count
-            found = self.watchers.setdefault(key, operation)
-            if isinstance(found, dict):
-                found[operation] = None
-            elif found is not operation:
-                self.watchers[key] = {found: None, operation: None}
-
-    def watched(self, key: Hashable) -> list[DelayedOperation]:
-        with self.lock:
-            found = self.watchers.get(key, ())
-            return [found] if isinstance(found, DelayedOperation) else list(found)
-
-    def drop(self, key: Hashable, operations: Sequence[DelayedOperation]) -> None:
-        with self.lock:
-            found = self.watchers.get(key)
-            if isinstance(found, dict):
-                for operation in operations:
-                    found.pop(operation, None)
-            if not found or (isinstance(found, DelayedOperation) and found in operations):
-                self.watchers.pop(key, None)
-
-    def watched_count(self) -> int:
-        with self.lock:
-            return sum(len(each) if isinstance(each, dict) else 1 for each in self.watchers.values())
-
-    def purge(self) -> int:
-        purged_count = 0
-        with self.lock:
-            for key, found in list(self.watchers.items()):
-                if isinstance(found, DelayedOperation):
-                    finished = [found] if found.is_completed else []
-                else:
-                    finished = [operation for operation in found if operation.is_completed]
-                    for operation in finished:
-                        del found[operation]
-                purged_count += len(finished)
-                if not found or (isinstance(found, DelayedOperation) and finished):
-                    del self.watchers[key]
-        return purged_count
 
 
 class DelayedOperationPurgatory:
@@ -376,18 +277,21 @@ class DelayedOperationPurgatory:
         self._clock = clock
         self._purge_interval = purge_interval
         self.timer = Timer(clock.monotonic_ms())
-        self._shards = [_WatcherShard() for _ in range(SHARD_COUNT)]
-        self._registered_at_purge = 0
+        self._lock = threading.Lock()
+        """Guards the watch lists: never held while a condition is checked."""
+        self._watchers: dict[Hashable, dict[DelayedOperation, None]] = {}
+        self._registered_count = self._registered_at_purge = 0
 
     @property
     def delayed_count(self) -> int:
-        """Return how many time-outs are counting."""
+        """Return how many time-outs are running."""
         return self.timer.size
 
     @property
     def watched_count(self) -> int:
         """Return how many (operation, key) pairs are listed, completed ones not yet purged included."""
-        return sum(shard.watched_count() for shard in self._shards)
+        with self._lock:
+            return sum(map(len, self._watchers.values()))
 
     def try_complete_else_watch(self, operation: DelayedOperation, keys: Sequence[Hashable]) -> bool:
         """Complete the operation, or watch it under every key.
@@ -407,32 +311,37 @@ class DelayedOperationPurgatory:
 
     def check_and_complete(self, key: Hashable) -> int:
         """Try every operation watched under the key, oldest first; return how many this call completed."""
-        shard = self._shards[hash(key) % SHARD_COUNT]
+        with self._lock:
+            watched = list(self._watchers.get(key, ()))
         finished, completed_here = [], 0
-        for operation in shard.watched(key):
-            if operation.is_completed:
+        for operation in watched:
+            is_completed = operation.is_completed
+            if is_completed or operation.safe_try_complete():
                 finished.append(operation)
-            elif operation.safe_try_complete():
-                finished.append(operation)
-                completed_here += 1
+                completed_here += not is_completed
         if finished:
-            shard.drop(key, finished)
+            with self._lock:
+                self._drop(key, finished)
         return completed_here
 
     def advance(self) -> int:
-        """Run the time-outs that are due, and purge when enough may be gained."""
+        """Run the time-outs that are due, and purge when enough operations may have completed."""
         expired_count = self.timer.advance(self._clock.monotonic_ms())
-        if self._registered_count() - self._registered_at_purge - self.timer.size > self._purge_interval:
+        if self._registered_count - self._registered_at_purge - self.timer.size > self._purge_interval:
             self.purge()
         return expired_count
 
     def purge(self) -> int:
         """Drop completed operations from all lists; return how many pairs went."""
-        self._registered_at_purge = self._registered_count() - self.timer.size
-        return sum(shard.purge() for shard in self._shards)
+        purged_count = 0
+        with self._lock:
+            self._registered_at_purge = self._registered_count - self.timer.size
+            for key, operations in list(self._watchers.items()):
+                purged_count += self._drop(key, [each for each in operations if each.is_completed])
+        return purged_count
 
     def await_completion(self, operation: DelayedOperation, look: Callable[[], None], look_interval_ms: int) -> None:
-        """Return once the operation has completed, advancing the timer and calling ``look`` now and then meanwhile."""
+        """Return once the operation has completed; meanwhile advance the timer, and call ``look`` at each interval."""
         next_look_ms = self._clock.monotonic_ms() + look_interval_ms
         while not operation.is_completed:
             self.advance()
@@ -446,11 +355,16 @@ class DelayedOperationPurgatory:
         while not operation.wait(WAIT_STEP_MS):
             self.advance()
 
-    def _registered_count(self) -> int:
-        return sum(shard.registered_count for shard in self._shards)
-
     def _watch(self, operation: DelayedOperation, keys: Sequence[Hashable]) -> None:
-        count = 1  # of operations, whatever the number of their keys
-        for key in keys:
-            self._shards[hash(key) % SHARD_COUNT].watch(key, operation, count)
-            count = 0
+        with self._lock:
+            self._registered_count += 1
+            for key in keys:
+                self._watchers.setdefault(key, {})[operation] = None
+
+    def _drop(self, key: Hashable, operations: Sequence[DelayedOperation]) -> int:
+        """Take operations off a list, under the lock; return how many were on it."""
+        found = self._watchers.get(key, {})
+        dropped_count = sum(found.pop(each, self) is None for each in operations)
+        if not found:
+            self._watchers.pop(key, None)
+        return dropped_count

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from spark_replog.commit.purgatory import NEVER_MS, Timer, TimerTask, TimerTaskList
+from spark_replog.commit.purgatory import Timer
 
 
 @pytest.mark.case("server-timertest-alreadyexpired")
@@ -71,33 +71,6 @@ def test_a_gap_of_hours_costs_one_advance() -> None:
 
 
 @pytest.mark.case("server-timertasklisttest")
-def test_a_task_is_in_one_list_at_a_time() -> None:
-    # TimerTaskListTest: ten tasks; four move to a second list, the other six to a third.
-    first, second, third = TimerTaskList(), TimerTaskList(), TimerTaskList()
-    tasks = [TimerTask() for _ in range(10)]
-
-    def sizes() -> list[int]:
-        return [len(each.tasks) for each in (first, second, third)]
-
-    for task in tasks:
-        first.add(task)
-    assert sizes() == [10, 0, 0]
-    for task in tasks[:4]:
-        second.add(task)
-    assert sizes() == [6, 4, 0]
-    for task in tasks[4:]:
-        third.add(task)
-    assert sizes() == [0, 4, 6]
-    # Emptying one list touches no other, and a list lets go only of what is its own.
-    assert not second.remove(tasks[9])
-    assert second.flush() == tasks[:4]
-    assert sizes() == [0, 0, 6]
-    assert [task.task_list for task in tasks[:4]] == [None] * 4
-    assert all(third.remove(task) for task in tasks[4:])
-    assert sizes() == [0, 0, 0]
-
-
-@pytest.mark.case("server-timertasklisttest")
 def test_a_bucket_due_in_ten_seconds_is_due_in_five_after_five() -> None:
     timer = Timer(0, tick_ms=5_000, size=20)
     timer.add(10_000, lambda: None)
@@ -105,14 +78,6 @@ def test_a_bucket_due_in_ten_seconds_is_due_in_five_after_five() -> None:
     due_ms = timer.next_expiry_ms()
     assert due_ms is not None
     assert due_ms - 5_000 == 5_000
-
-
-def test_a_flushed_bucket_is_not_queued() -> None:
-    bucket = TimerTaskList()
-    bucket.expiry_ms = 40
-    bucket.add(TimerTask())
-    assert len(bucket.flush()) == 1
-    assert bucket.expiry_ms == NEVER_MS
 
 
 @pytest.mark.case("server-o-1-tick")
