@@ -32,7 +32,7 @@ from spark_replog.log.quotas import DEFAULT_NAME, QUOTA_KEYS, QuotaEntity
 
 @dataclass(frozen=True, slots=True)
 class AclFilter:
-    """Which ACLs are meant; None stands for any.
+    """Selects ACLs; None matches any.
 
     Attributes:
         name: with `pattern_type` None the ACL's very name in either pattern; with `covers` every ACL whose
@@ -70,7 +70,7 @@ class AclAdmin(Admin):
 
     Args:
         cluster: the opened store.
-        principal: who does it: ALTER on the cluster changes, DESCRIBE lists; None: see ``default_principal``.
+        principal: needs ALTER on the cluster to change, DESCRIBE to list; None: see ``default_principal``.
         timeout_ms: for each change.
     """
 
@@ -87,7 +87,7 @@ class AclAdmin(Admin):
         added: list[AclBinding] = []
 
         def propose(state: ClusterLedgerState) -> bytes | None:
-            self._require(state, AclOperation.ALTER)
+            self._require_by(state, AclOperation.ALTER)
             added[:] = [each for each in wanted if each not in state.acls]
             self._refuse_lock_out(_changed(state.acls, added, ()), state.config)
             return encode_command(AclsAdd(tuple(added))) if added else None
@@ -96,7 +96,7 @@ class AclAdmin(Admin):
         return added
 
     def first_of(self, bindings: Iterable[AclBinding]) -> list[tuple[ResourceType, str]]:
-        """Return the resources that everybody may use now, for want of an ACL, and that these ACLs would restrict.
+        """Return the resources without any ACL, open to everybody, that these ACLs would restrict.
 
         Raises:
             AuthorizationError: CLUSTER_AUTHORIZATION_FAILED.
@@ -106,7 +106,7 @@ class AclAdmin(Admin):
         self._cluster.refresh()
         with self._cluster.cluster_ledger.lock:
             state = self._cluster.cluster_ledger.state
-            self._require(state, AclOperation.ALTER)
+            self._require_by(state, AclOperation.ALTER)
             if not is_open_without_acls(state.config):
                 return []
             named = {(each.resource_type, each.name) for each in wanted}
@@ -123,7 +123,7 @@ class AclAdmin(Admin):
         removed: list[AclBinding] = []
 
         def propose(state: ClusterLedgerState) -> bytes | None:
-            self._require(state, AclOperation.ALTER)
+            self._require_by(state, AclOperation.ALTER)
             removed[:] = wanted.select(state.acls)
             self._refuse_lock_out(_changed(state.acls, (), removed), state.config)
             return encode_command(AclsRemove(tuple(removed))) if removed else None
@@ -140,18 +140,14 @@ class AclAdmin(Admin):
         """
         self._cluster.refresh()
         with self._cluster.cluster_ledger.lock:
-            self._require(self._cluster.cluster_ledger.state, AclOperation.DESCRIBE)
+            self._require_by(self._cluster.cluster_ledger.state, AclOperation.DESCRIBE)
             return wanted.select(self._cluster.cluster_ledger.state.acls)
 
     def config(self) -> dict[str, str]:
-        """Return the store's settings as they were given.
-
-        Raises:
-            AuthorizationError: CLUSTER_AUTHORIZATION_FAILED.
-        """
+        """Return the store's settings as they were given. Raises CLUSTER_AUTHORIZATION_FAILED."""
         self._cluster.refresh()
         with self._cluster.cluster_ledger.lock:
-            self._require(self._cluster.cluster_ledger.state, AclOperation.DESCRIBE_CONFIGS)
+            self._require_by(self._cluster.cluster_ledger.state, AclOperation.DESCRIBE_CONFIGS)
             return dict(self._cluster.cluster_ledger.state.config)
 
     def configure(self, changes: Mapping[str, str | None]) -> None:
@@ -170,7 +166,7 @@ class AclAdmin(Admin):
                 keys[name].parse(value, code=ErrorCode.INVALID_CONFIG)
 
         def propose(state: ClusterLedgerState) -> bytes | None:
-            self._require(state, AclOperation.ALTER_CONFIGS)
+            self._require_by(state, AclOperation.ALTER_CONFIGS)
             after = {**state.config, **changes}
             config = {name: value for name, value in after.items() if value is not None}
             if config == state.config:
@@ -180,17 +176,13 @@ class AclAdmin(Admin):
 
         self._cluster.cluster_ledger.append(propose, timeout_ms=self._timeout_ms)
 
-    def _require(self, state: ClusterLedgerState, operation: AclOperation) -> None:
-        if not self._authorizer.is_allowed_by(state, operation, ResourceType.CLUSTER, CLUSTER_NAME):
-            raise self._authorizer.refusal(operation, ResourceType.CLUSTER, CLUSTER_NAME)
-
     def _refuse_lock_out(self, acls: AclSet, config: Mapping[str, str]) -> None:
         who = self._authorizer.principal
         for operation in (AclOperation.ALTER, AclOperation.ALTER_CONFIGS):
             if not is_allowed(acls, config, who, operation, ResourceType.CLUSTER, CLUSTER_NAME):
                 raise InvalidConfigError(
                     ErrorCode.INVALID_REQUEST,
-                    f"after this change {who} could no longer change ACLs. Nothing was changed. Name somebody who "
+                    f"after this change {who} could no longer change ACLs. Nothing was changed. Name a principal that "
                     f"can first: {command_line(self._cluster.path, 'acl', 'config', 'set', f'super.users={who}')}.",
                 )
 
@@ -229,7 +221,7 @@ class QuotaAdmin(Admin):
 
     Args:
         cluster: the opened store.
-        principal: who does it: ALTER_CONFIGS on the cluster sets, DESCRIBE_CONFIGS shows; None: see
+        principal: needs ALTER_CONFIGS on the cluster to set, DESCRIBE_CONFIGS to show; None: see
             ``default_principal``.
         timeout_ms: for each change.
     """
@@ -244,14 +236,14 @@ class QuotaAdmin(Admin):
         """
         if entity == QuotaEntity(None, None) or "" in entity:
             raise InvalidConfigError(
-                ErrorCode.INVALID_REQUEST, "a quota is somebody's. Give --user, --client-id or one of the defaults."
+                ErrorCode.INVALID_REQUEST, "a quota needs --user, --client-id or one of the defaults."
             )
         if entity.user not in (None, DEFAULT_NAME):
             entity = QuotaEntity(normal_principal(str(entity.user)), entity.client_id)
         for key, value in changes.items():
             if key not in QUOTA_KEYS:
                 raise InvalidConfigError(
-                    ErrorCode.INVALID_CONFIG, f"'{key}' is no quota. Set one of: {', '.join(QUOTA_KEYS)}."
+                    ErrorCode.INVALID_CONFIG, f"'{key}' is not a quota. Set one of: {', '.join(QUOTA_KEYS)}."
                 )
             if value is not None and value < 1:
                 raise InvalidConfigError(
@@ -259,7 +251,7 @@ class QuotaAdmin(Admin):
                 )
 
         def propose(state: ClusterLedgerState) -> bytes | None:
-            self._require(state, AclOperation.ALTER_CONFIGS)
+            self._require_by(state, AclOperation.ALTER_CONFIGS)
             limits = dict(dict(state.quotas).get(entity, {}))
             if all(limits.get(key) == value for key, value in changes.items()):
                 return None
@@ -276,10 +268,6 @@ class QuotaAdmin(Admin):
         """
         self._cluster.refresh()
         with self._cluster.cluster_ledger.lock:
-            self._require(self._cluster.cluster_ledger.state, AclOperation.DESCRIBE_CONFIGS)
+            self._require_by(self._cluster.cluster_ledger.state, AclOperation.DESCRIBE_CONFIGS)
             found = list(self._cluster.cluster_ledger.state.quotas)
         return sorted(found, key=lambda item: (item[0].user or "", item[0].client_id or ""))
-
-    def _require(self, state: ClusterLedgerState, operation: AclOperation) -> None:
-        if not self._authorizer.is_allowed_by(state, operation, ResourceType.CLUSTER, CLUSTER_NAME):
-            raise self._authorizer.refusal(operation, ResourceType.CLUSTER, CLUSTER_NAME)

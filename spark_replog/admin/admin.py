@@ -11,7 +11,8 @@ from spark_replog.cluster.cluster import Cluster, TopicHandle
 from spark_replog.errors import ErrorCode, RetriableError
 from spark_replog.ids import BrokerId, LedgerId, TopicId
 from spark_replog.ledger.ledger import Ledger
-from spark_replog.log.acl import AclOperation
+from spark_replog.log.acl import CLUSTER_NAME, AclOperation, ResourceType
+from spark_replog.log.fold.cluster_state import ClusterLedgerState
 from spark_replog.log.fold.topic_state import TopicLedgerState, TopicState
 from spark_replog.log.model import CommandResult, Outcome
 
@@ -24,7 +25,7 @@ class Admin:
 
     Args:
         cluster: the opened store.
-        principal: who asks; None: see ``principal.default_principal``.
+        principal: the caller; None: see ``default_principal``.
         timeout_ms: for each ledger append.
     """
 
@@ -42,6 +43,11 @@ class Admin:
         """Check the caller's right before it is looked whether the topic exists."""
         self._cluster.refresh_if_stale()
         self._authorizer.require_topic(operation, name)
+
+    def _require_by(self, state: ClusterLedgerState, operation: AclOperation) -> None:
+        """Check a right on the whole store by this state, under the cluster ledger's lock."""
+        if not self._authorizer.is_allowed_by(state, operation, ResourceType.CLUSTER, CLUSTER_NAME):
+            raise self._authorizer.refusal(operation, ResourceType.CLUSTER, CLUSTER_NAME)
 
     def _open(self, name: str) -> tuple[TopicHandle, Ledger[TopicLedgerState]]:
         """Return a topic and its ledger on the newest fold."""
@@ -63,7 +69,7 @@ class Admin:
         """Decide what ``propose`` makes of the newest fold.
 
         Commands of this process may share an entry, each made without the others' effect: where one of them came
-        first and the fold refused this one, it is made anew.
+        first and the fold refused this one, it is made again.
         """
         for _ in range(DECIDE_TRIES_MAX):
             results: Sequence[CommandResult] = ledger.append(propose, timeout_ms=self._timeout_ms).results

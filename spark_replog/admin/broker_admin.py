@@ -1,7 +1,7 @@
 """Brokers by command: list them, take one out of service, put it back. Runs driver-side.
 
-The wish stands in the cluster ledger, its effect in each topic ledger (a fold reads only its own ledger). A run
-that was interrupted half way is finished by the next one, and by ``replog coordinator run``.
+The cluster ledger holds the wish, each topic ledger its effect (a fold reads only its own ledger). The next run, or
+``replog coordinator run``, finishes one that was interrupted.
 """
 
 from __future__ import annotations
@@ -47,12 +47,7 @@ class BrokerAdmin(Admin):
     """Thread safe. Arguments: see ``Admin``."""
 
     def list_brokers(self) -> list[BrokerListing]:
-        """Return the registered brokers, by id.
-
-        Raises:
-            AuthorizationError: CLUSTER_AUTHORIZATION_FAILED.
-            RetriableError: REPLOG_NO_QUORUM.
-        """
+        """Return the registered brokers, by id. Raises CLUSTER_AUTHORIZATION_FAILED, REPLOG_NO_QUORUM."""
         self._cluster.refresh()
         self._authorizer.require_cluster(AclOperation.DESCRIBE)
         leaders: dict[BrokerId, int] = {}

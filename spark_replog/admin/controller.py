@@ -51,7 +51,7 @@ class Controller(Admin):
 
     Args:
         cluster, principal, timeout_ms: see ``Admin``.
-        is_internal: this project's own code asks, for its internal topics: no ACL is asked.
+        is_internal: for this project's own internal topics: no ACL is checked.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Controller(Admin):
         assignment: Sequence[Sequence[BrokerId]] | None = None,
         validate_only: bool = False,
     ) -> TopicDescription:
-        """Create a topic. What is wrong is found in Kafka's order, before anything is changed.
+        """Create a topic. Checks run in Kafka's order, before anything is changed.
 
         Args:
             name: 1 to 249 characters of a-z A-Z 0-9 . _ -.
@@ -116,7 +116,7 @@ class Controller(Admin):
         topic_id = self._init_topic(ledger_id, name, placed, settings, away)
         try:
             winner = self._publish(TopicHandle(name, topic_id, ledger_id))
-        except InvalidConfigError:  # a name that collides with it was first: nobody could delete what has no name
+        except InvalidConfigError:  # a colliding name was first: a topic without a name could not be deleted
             self._close(self._cluster.topic_ledger(ledger_id), topic_id)
             raise
         if winner != topic_id:
@@ -199,7 +199,7 @@ class Controller(Admin):
         return self._describe(name)
 
     def alter_config(self, name: str, changes: Mapping[str, str | None]) -> TopicDescription:
-        """Change settings of a topic; None takes one away, so that its default holds.
+        """Change settings of a topic; None restores the default.
 
         They hold for what is written and read from now on; ``min.insync.replicas`` for what waits, too.
 
@@ -228,7 +228,7 @@ class Controller(Admin):
         return self._describe(name)
 
     def delete_records(self, name: str, offsets: Mapping[int, int]) -> TopicDescription:
-        """Take away what lies below an offset, per partition; the rows can never be read again.
+        """Delete the rows below an offset, per partition; they can never be read again.
 
         Readers that have not read them see data loss. Bytes are freed by garbage collection, later.
 
@@ -238,7 +238,7 @@ class Controller(Admin):
                 start changes nothing.
 
         Raises:
-            ReplogError: OFFSET_OUT_OF_RANGE: above the high watermark, or negative. Nothing was taken away.
+            ReplogError: OFFSET_OUT_OF_RANGE: above the high watermark, or negative. Nothing was deleted.
             NotFoundError: UNKNOWN_TOPIC_OR_PARTITION.
             RetriableError: REPLOG_NO_QUORUM.
         """
@@ -320,7 +320,7 @@ class Controller(Admin):
         if assignment is not None:
             if partitions is not None or replicas is not None:
                 raise InvalidConfigError(
-                    ErrorCode.INVALID_REQUEST, "an assignment says how many partitions and replicas. Give only that."
+                    ErrorCode.INVALID_REQUEST, "an assignment sets partitions and replicas. Give it alone."
                 )
             given = tuple(tuple(row) for row in assignment)
             check_explicit(given, racks, fenced)

@@ -59,7 +59,7 @@ class CoordinatorLoop:
         self._next_balance_ms = 0
 
     def run(self, is_stopped: Callable[[], bool], *, interval_ms: int = ROUND_INTERVAL_MS) -> int:
-        """Make rounds until told to stop; return how many. What fails is logged and tried again."""
+        """Run rounds until stopped; return how many. Failures are logged and retried."""
         rounds = 0
         clock = self._cluster.clock
         while not is_stopped():
@@ -148,7 +148,7 @@ def preferred_elections(state: TopicLedgerState, live: set[BrokerId], percentage
 
     Args:
         state: the newest fold.
-        live: who may lead.
+        live: brokers that may lead.
         percentage: a broker is left as it is while no more than this share of its partitions is led by others.
     """
     preferred: dict[BrokerId, list[PartitionChange]] = {}

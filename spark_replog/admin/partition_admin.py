@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from spark_replog.admin.admin import Admin, is_overtaken
+from spark_replog.admin.topic_rules import check_explicit
 from spark_replog.cluster.cluster import TopicHandle
 from spark_replog.cluster.root_check import is_root_there, make_ledger_folders
 from spark_replog.commit import state_changes as reassignment
@@ -104,7 +105,7 @@ class PartitionAdmin(Admin):
         with self._cluster.cluster_ledger.lock:
             registered = set(self._cluster.cluster_ledger.state.brokers)
         for target in targets.values():
-            reassignment.check_target(target, registered)
+            check_explicit((tuple(target),), registered)
         handle, ledger = self._open(name)
         brokers = self._cluster.brokers
         wanted = {broker_id for target in targets.values() for broker_id in target}

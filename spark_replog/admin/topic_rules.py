@@ -73,7 +73,7 @@ def place_replicas(
 ) -> Assignment:
     """Spread replicas over the brokers in service; fenced ones come last, and only where those are too few.
 
-    So each partition has a leader (source: Kafka's ``StripedReplicaPlacer``). The caller has checked that somebody is
+    So each partition has a leader (source: Kafka's ``StripedReplicaPlacer``). The caller has checked that a broker is
     in service and that the brokers are enough. Other arguments and errors: ``assign_replicas``.
     """
     active = {broker_id: rack for broker_id, rack in brokers.items() if broker_id not in fenced}
@@ -111,7 +111,7 @@ def check_explicit(
         unknown = sorted(set(replicas).difference(registered))
         problem = ""
         if not replicas or len(set(replicas)) != len(replicas):
-            problem = "each broker stands once in a list, and one at least"
+            problem = "list at least one broker, without duplicates"
         elif len(replicas) != factor:
             problem = f"it has {len(replicas)} replicas where {factor} are due"
         elif unknown:
@@ -121,7 +121,7 @@ def check_explicit(
         if problem:
             raise InvalidConfigError(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                f"{list(replicas)} cannot hold a partition: {problem}. Correct the assignment.",
+                f"Invalid replica list {list(replicas)}: {problem}. Correct the assignment.",
                 partition=partition,
             )
 
@@ -170,11 +170,7 @@ def rack_alternated(racks: Mapping[BrokerId, str]) -> list[BrokerId]:
 
 
 def check_name(name: str) -> None:
-    """Refuse a name that Kafka refuses.
-
-    Raises:
-        InvalidConfigError: INVALID_TOPIC_EXCEPTION.
-    """
+    """Refuse a name that Kafka refuses. Raises INVALID_TOPIC_EXCEPTION."""
     if not is_valid_topic_name(name):
         raise InvalidConfigError(
             ErrorCode.INVALID_TOPIC_EXCEPTION,
@@ -183,11 +179,7 @@ def check_name(name: str) -> None:
 
 
 def check_ledger_name(name: str) -> None:
-    """Refuse a ledger name that could not be a topic name either.
-
-    Raises:
-        InvalidConfigError: REPLOG_INVALID_OPTION.
-    """
+    """Refuse a ledger name that could not be a topic name either. Raises REPLOG_INVALID_OPTION."""
     if not is_valid_topic_name(name):
         raise InvalidConfigError(
             ErrorCode.REPLOG_INVALID_OPTION,
@@ -196,11 +188,7 @@ def check_ledger_name(name: str) -> None:
 
 
 def check_collision(name: str, existing: Iterable[str]) -> None:
-    """Refuse a name that equals an existing other one after '.' became '_'.
-
-    Raises:
-        InvalidConfigError: INVALID_TOPIC_EXCEPTION.
-    """
+    """Refuse a name that equals an existing other one after '.' became '_'. Raises INVALID_TOPIC_EXCEPTION."""
     unified = name.replace(".", "_")
     for other in existing:
         if other != name and other.replace(".", "_") == unified:
@@ -227,11 +215,7 @@ def check_init_finished(roots: Collection[BrokerId], registered: Collection[Brok
 
 
 def check_replication_factor(replication_factor: int, broker_count: int) -> None:
-    """Refuse a replication factor that the brokers cannot hold.
-
-    Raises:
-        InvalidConfigError: INVALID_REPLICATION_FACTOR.
-    """
+    """Refuse a replication factor that the brokers cannot hold. Raises INVALID_REPLICATION_FACTOR."""
     if not 1 <= replication_factor <= broker_count:
         raise InvalidConfigError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
@@ -242,24 +226,16 @@ def check_replication_factor(replication_factor: int, broker_count: int) -> None
 
 
 def check_somebody_leads(brokers: Collection[BrokerId], fenced: Collection[BrokerId]) -> None:
-    """Refuse to place a topic where every broker is out of service.
-
-    Raises:
-        InvalidConfigError: INVALID_REPLICATION_FACTOR.
-    """
+    """Refuse to place a topic where every broker is out of service. Raises INVALID_REPLICATION_FACTOR."""
     if set(brokers) <= set(fenced):
         raise InvalidConfigError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
-            "all brokers of this store are fenced, so nobody could lead. Put one back: replog broker unfence.",
+            "all brokers of this store are fenced, so no broker could lead. Put one back: replog broker unfence.",
         )
 
 
 def check_assignment_count(new_count: int, given_count: int) -> None:
-    """Refuse an assignment that does not say where each new partition goes.
-
-    Raises:
-        InvalidConfigError: INVALID_REPLICA_ASSIGNMENT.
-    """
+    """Refuse an assignment that does not place each new partition. Raises INVALID_REPLICA_ASSIGNMENT."""
     if new_count != given_count:
         raise InvalidConfigError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
@@ -268,11 +244,7 @@ def check_assignment_count(new_count: int, given_count: int) -> None:
 
 
 def check_growth(name: str, count: int, total: int) -> None:
-    """Refuse a partition count that does not grow.
-
-    Raises:
-        InvalidConfigError: INVALID_PARTITIONS.
-    """
+    """Refuse a partition count that does not grow. Raises INVALID_PARTITIONS."""
     if total <= count:
         raise InvalidConfigError(
             ErrorCode.INVALID_PARTITIONS,

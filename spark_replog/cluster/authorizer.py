@@ -24,7 +24,7 @@ PRINCIPAL_VARIABLE = "REPLOG_PRINCIPAL"
 
 
 def default_principal() -> str:
-    """Return who acts where the user does not say: ``REPLOG_PRINCIPAL``, else ``User:<os user>``."""
+    """Return the default principal: ``REPLOG_PRINCIPAL``, else ``User:<os user>``."""
     named = os.environ.get(PRINCIPAL_VARIABLE)
     if named:
         return normal_principal(named)
@@ -71,7 +71,7 @@ def is_allowed(
 
 
 class Authorizer:
-    """Answers for one principal. Cheap to make; holds nothing but whom it asks for.
+    """Checks the rights of one principal. Cheap to make.
 
     ACLs are at most a second old where a caller folds the cluster ledger first, as every entry point does
     (``Cluster.refresh_if_stale``); a change made by this process holds at once, and ``require_...`` refuse by the
@@ -79,7 +79,7 @@ class Authorizer:
 
     Args:
         cluster: the opened store.
-        principal: who acts; None: see ``default_principal``.
+        principal: the caller; None: see ``default_principal``.
 
     Attributes:
         principal: with its type.
@@ -107,7 +107,7 @@ class Authorizer:
             return [name for name in names if self.is_allowed_by(state, operation, ResourceType.TOPIC, name)]
 
     def require_topic(self, operation: AclOperation, *names: str) -> None:
-        """Check topics, before it is looked whether they exist, so that the answer does not tell.
+        """Check topics, before checking that they exist, so that a refusal does not reveal it.
 
         Raises:
             AuthorizationError: TOPIC_AUTHORIZATION_FAILED.
@@ -116,36 +116,20 @@ class Authorizer:
             self._require(operation, ResourceType.TOPIC, name)
 
     def require_create(self, topic: str) -> None:
-        """Check that the principal may create this topic, or any.
-
-        Raises:
-            AuthorizationError: TOPIC_AUTHORIZATION_FAILED.
-        """
+        """Check that the principal may create this topic, or any. Raises TOPIC_AUTHORIZATION_FAILED."""
         if not self.is_allowed(AclOperation.CREATE, ResourceType.CLUSTER):
             self._require(AclOperation.CREATE, ResourceType.TOPIC, topic)
 
     def require_group(self, operation: AclOperation, name: str) -> None:
-        """Check a consumer group.
-
-        Raises:
-            AuthorizationError: GROUP_AUTHORIZATION_FAILED.
-        """
+        """Check a consumer group. Raises GROUP_AUTHORIZATION_FAILED."""
         self._require(operation, ResourceType.GROUP, name)
 
     def require_cluster(self, operation: AclOperation) -> None:
-        """Check what concerns the whole store.
-
-        Raises:
-            AuthorizationError: CLUSTER_AUTHORIZATION_FAILED.
-        """
+        """Check what concerns the whole store. Raises CLUSTER_AUTHORIZATION_FAILED."""
         self._require(operation, ResourceType.CLUSTER, CLUSTER_NAME)
 
     def require_transactional_id(self, operation: AclOperation, name: str) -> None:
-        """Check a transactional.id.
-
-        Raises:
-            AuthorizationError: TRANSACTIONAL_ID_AUTHORIZATION_FAILED.
-        """
+        """Check a transactional.id. Raises TRANSACTIONAL_ID_AUTHORIZATION_FAILED."""
         self._require(operation, ResourceType.TRANSACTIONAL_ID, name)
 
     def refused_partitions(

@@ -36,7 +36,7 @@ _State = TypeVar("_State", ClusterLedgerState, TopicLedgerState)
 
 @dataclass(frozen=True, slots=True)
 class TopicHandle:
-    """Where a topic's truth lies."""
+    """The ids of a topic and of its ledger."""
 
     name: str
     topic_id: TopicId
@@ -81,11 +81,7 @@ class Cluster:
         config: CoordinatorConfig | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> Cluster:
-        """Open a store.
-
-        Raises:
-            ReplogError: REPLOG_STORE_NOT_INITIALISED, REPLOG_CLUSTER_MISMATCH.
-        """
+        """Open a store. Raises REPLOG_STORE_NOT_INITIALISED, REPLOG_CLUSTER_MISMATCH."""
         path, options = os.fspath(path), storage_texts(storage_options or {})
         return cls(
             BrokerSet.open(path, options),
@@ -191,11 +187,7 @@ class Cluster:
         return self.folded_topic(handle)
 
     def refresh_topics(self, handles: Iterable[TopicHandle]) -> None:
-        """Fold the newest entries of the topics' ledgers, each once, in parallel.
-
-        Raises:
-            RetriableError: REPLOG_NO_QUORUM.
-        """
+        """Fold the newest entries of the topics' ledgers, each once, in parallel. Raises REPLOG_NO_QUORUM."""
         ledgers = [self.topic_ledger(each) for each in {handle.ledger_id: None for handle in handles}]
         pending = [io_pool().submit(ledger.refresh) for ledger in ledgers[1:]]
         for ledger in ledgers[:1]:  # the usual single one costs no thread

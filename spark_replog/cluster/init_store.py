@@ -67,11 +67,7 @@ def init_cluster(
 
 
 def root_urls(path: str, broker_count: int | None) -> list[str]:
-    """Return the roots that ``init`` makes.
-
-    Raises:
-        InvalidConfigError: REPLOG_INVALID_OPTION.
-    """
+    """Return the roots that ``init`` makes. Raises REPLOG_INVALID_OPTION."""
     roots = [part.strip() for part in path.split(",") if part.strip()]
     if len(roots) > 1:
         if broker_count is not None and broker_count != len(roots):

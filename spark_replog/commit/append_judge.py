@@ -1,6 +1,6 @@
 """Judges one append on the newest fold of its ledger. Pure: a fold and what is known beyond it in, a verdict out.
 
-Called under the ledger's lock by whoever drives the ledger, so nothing here waits, reads a root or logs an outcome.
+Called under the ledger's lock, in any thread that drives the ledger: nothing here waits or reads a root.
 ``LedgerAppend`` does what a verdict asks for. Source of the order of checks: Kafka's ``KafkaApis.handleProduceRequest``
 and ``ReplicaManager.appendRecords``.
 """
@@ -233,7 +233,7 @@ class AppendJudge:
         return left
 
     def _side_commands(self, state: TopicLedgerState) -> tuple[tuple[bytes, ...], dict[BrokerId, str]]:
-        """Return what must be folded before the append: who leaves the ISR, who got which older object."""
+        """Return what must be folded before the append: ISR changes and new holders of older objects."""
         known = self.known
         if not known.departed and not known.copied:
             return (), {}

@@ -132,68 +132,66 @@ def respond(ledger_id: LedgerId, append: Append, result: CommandResult) -> Produ
     return ProduceResponse(None, result)
 
 
+_REFUSALS: Mapping[Outcome, tuple[type[ReplogError], ErrorCode, str]] = {
+    Outcome.TOPIC_CLOSED: (
+        NotFoundError,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        "the topic was deleted while rows were written to it ({}). Restart the query.",
+    ),
+    Outcome.UNKNOWN_TOPIC: (
+        NotFoundError,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        "the ledger does not know the topic's id ({}). Restart the query.",
+    ),
+    Outcome.FENCED: (
+        FencedError,
+        ErrorCode.PRODUCER_FENCED,
+        "{}. The same query runs somewhere else: stop this one, or give each its own checkpoint.",
+    ),
+    Outcome.BELOW_FLOOR: (
+        ReplogError,
+        ErrorCode.REPLOG_JOB_TOO_LONG,
+        "the write took too long: garbage collection may have deleted its files ({}). Raise gc.floor.lag.ms or write "
+        "smaller batches.",
+    ),
+    Outcome.CHECKPOINT_RESET: (
+        ReplogError,
+        ErrorCode.REPLOG_CHECKPOINT_RESET,
+        "{}. Its checkpoint was lost or replaced: restore it, or set onCheckpointReset to 'append' (rows may repeat) "
+        "or 'skip' (batches up to that one are dropped), or use a new transactional.id.",
+    ),
+    Outcome.TXN_MISMATCH: (
+        ReplogError,
+        ErrorCode.REPLOG_DUPLICATE_TXN_MISMATCH,
+        "{}. Give this write a txnVersion above the last one, or another txnAppId.",
+    ),
+    Outcome.OLD_EPOCH: (FencedError, ErrorCode.INVALID_PRODUCER_EPOCH, "{}. Close this producer and open a new one."),
+    Outcome.OUT_OF_SEQUENCE: (
+        InvalidConfigError,
+        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        "{}. Count batches and txnVersion from 0.",
+    ),
+}
+_GAP = (
+    ReplogError,
+    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+    "{}. Nothing was appended; close this producer, check which of its rows are in the log, and open a new one.",
+)
+_CONTRADICTION = (ReplogError, ErrorCode.INVALID_REQUEST, "the append contradicts the log: {}. Restart the query.")
+
+
 def _refusal(ledger_id: LedgerId, append: Append, result: CommandResult) -> ReplogError:
+    kind, code, text = _REFUSALS.get(result.outcome, _CONTRADICTION)
+    if result.outcome is Outcome.OUT_OF_SEQUENCE and isinstance(append, SequencedAppend):
+        kind, code, text = _GAP
     identity = append.identity
-    context = {"ledger": ledger_id, "producer": identity.producer_id, "sequence": identity.sequence}
-    detail = result.detail or result.outcome.value
-    match result.outcome:
-        case Outcome.TOPIC_CLOSED:
-            return NotFoundError(
-                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                f"the topic was deleted while rows were written to it ({detail}). Restart the query.",
-                **context,
-            )
-        case Outcome.UNKNOWN_TOPIC:
-            return NotFoundError(
-                ErrorCode.UNKNOWN_TOPIC_ID,
-                f"the ledger does not know the topic's id ({detail}). Restart the query.",
-                **context,
-            )
-        case Outcome.FENCED:
-            return FencedError(
-                ErrorCode.PRODUCER_FENCED,
-                f"{detail}. The same query runs somewhere else: stop this one, or give each its own checkpoint.",
-                **context,
-            )
-        case Outcome.BELOW_FLOOR:
-            return ReplogError(
-                ErrorCode.REPLOG_JOB_TOO_LONG,
-                f"the write took so long that its files may be collected already ({detail}). "
-                "Raise gc.floor.lag.ms or write smaller batches.",
-                **context,
-            )
-        case Outcome.CHECKPOINT_RESET:
-            return ReplogError(
-                ErrorCode.REPLOG_CHECKPOINT_RESET,
-                f"{detail}. Its checkpoint was lost or replaced: restore it, or set onCheckpointReset to 'append' "
-                "(rows may repeat) or 'skip' (batches up to that one are dropped), or use a new transactional.id.",
-                **context,
-            )
-        case Outcome.TXN_MISMATCH:
-            return ReplogError(
-                ErrorCode.REPLOG_DUPLICATE_TXN_MISMATCH,
-                f"{detail}. Give this write a txnVersion above the last one, or another txnAppId.",
-                **context,
-            )
-        case Outcome.OLD_EPOCH:
-            return FencedError(
-                ErrorCode.INVALID_PRODUCER_EPOCH, f"{detail}. Close this producer and open a new one.", **context
-            )
-        case Outcome.OUT_OF_SEQUENCE if isinstance(append, SequencedAppend):
-            return ReplogError(
-                ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-                f"{detail}. Nothing was appended; close this producer, look which of its rows are in the log, and "
-                "open a new one.",
-                **context,
-            )
-        case Outcome.OUT_OF_SEQUENCE:
-            return InvalidConfigError(
-                ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, f"{detail}. Count batches and txnVersion from 0.", **context
-            )
-        case _:
-            return ReplogError(
-                ErrorCode.INVALID_REQUEST, f"the append contradicts the log: {detail}. Restart the query.", **context
-            )
+    return kind(
+        code,
+        text.format(result.detail or result.outcome.value),
+        ledger=ledger_id,
+        producer=identity.producer_id,
+        sequence=identity.sequence,
+    )
 
 
 def find_unwritable(

@@ -203,11 +203,11 @@ class CatchUp:
     ) -> Admission:
         """Copy to a broker all that it misses and let it join every ISR that it is assigned to, now.
 
-        Without budget and without ``replica.rejoin.wait.ms``: for those who repair, not for commits.
+        Without budget and without ``replica.rejoin.wait.ms``: for repairs, not for commits.
 
         Args:
             ledger: whose objects.
-            broker_id: who joins.
+            broker_id: the broker that joins.
             verified: objects that the caller has found there, whole.
 
         Raises:
@@ -238,7 +238,7 @@ class CatchUp:
         return Admission(is_in_sync, object_count, copied_bytes)
 
     def copy_from(self, ledger: Ledger[TopicLedgerState], broker_ids: Collection[BrokerId]) -> None:
-        """Give the other in-sync replicas what only these brokers hold; who gives the brokers up calls it first.
+        """Give the other in-sync replicas what only these brokers hold; call it before they are given up.
 
         Raises:
             RetriableError: REPLOG_NO_QUORUM.
@@ -300,7 +300,7 @@ class CatchUp:
     def _record(
         self, ledger: Ledger[TopicLedgerState], copied: list[tuple[MissingCopy, BrokerId]], joining: BrokerId | None
     ) -> bool:
-        """Decide who holds what now, and that a broker joins; return whether it is in sync everywhere."""
+        """Decide new holders, and that a broker joins; return whether it is in sync everywhere."""
         holders: dict[tuple[int, int, int], set[BrokerId]] = {}
         for missing, broker_id in copied:
             name = (missing.entry_index, missing.command_no, missing.object_no)

@@ -1,11 +1,9 @@
-"""A leader that is lost before its followers had its rows: the election, and the truncation that goes with it.
+"""A leader that is lost before its followers have its rows: the election, and the truncation that goes with it.
 
-With acks=1 a row is in the log when its leader holds it. Where that root is gone for good or for long, the
-followers cannot be brought up to date, and everything behind such a row would wait for ever: an acknowledged
-row must never sit behind one that is lost. So the ENTRY that takes the lost broker out of the in-sync replicas
-(which elects the next leader) first cuts the log behind the last entry that somebody else holds. Readers never
-saw what is cut (it lies above the stable index), producers may write it again, and the lost broker's copies
-are named by nothing any more. Source: KIP-101; docs/design/micro-batch.md.
+With acks=1 a row is in the log when its leader holds it. Where that root is lost, followers cannot copy the row, and
+everything after it would wait for ever: an acknowledged row must never follow a lost one. So the ENTRY that takes the
+lost broker out of the ISR (which elects the next leader) first cuts the log after the last entry that other replicas
+hold. Readers never saw what is cut (it is above the stable index), and producers may write it again. Source: KIP-101.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ _log = logging.getLogger(__name__)
 
 
 class LeaderFailover:
-    """Thread safe. Driven by appends that wait in vain, and by ``replog coordinator run``."""
+    """Used by appends whose copies fail or hang, and by ``replog coordinator run``. Thread safe."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -34,12 +32,8 @@ class LeaderFailover:
     def fail_over(self, ledger: Ledger[TopicLedgerState], suspects: Collection[BrokerId]) -> bool:
         """Elect without those of the suspects whose root does not answer.
 
-        Where an election would leave a partition with fewer in-sync replicas than ``min.insync.replicas``,
-        nothing is cut: nobody could be acknowledged behind it anyway, and the rows may come back.
-
-        Args:
-            ledger: whose partitions.
-            suspects: brokers that failed to deliver what only they hold.
+        Nothing is cut where a partition would keep fewer in-sync replicas than ``min.insync.replicas``: no append
+        could be acknowledged after it, and the rows may come back.
 
         Returns:
             Whether anything was decided.
@@ -81,9 +75,9 @@ def failover_commands(
 
     Args:
         state: the newest fold.
-        gone: who is given up.
-        now_ms: wall time, paces the way back.
-        is_forced: an admin says so: ``min.insync.replicas`` does not hold it up.
+        gone: the brokers given up.
+        now_ms: wall time; a broker may rejoin ``replica.rejoin.wait.ms`` later.
+        is_forced: by command: ``min.insync.replicas`` does not prevent it.
     """
     led = [
         partition

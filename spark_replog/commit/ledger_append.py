@@ -270,7 +270,7 @@ class LedgerAppend:
         return True
 
     def _log_departures(self, verdict: Verdict, index: int) -> None:
-        """Log who left the ISR with an ENTRY, once that is decided; wake the appends that waited for them."""
+        """Log the brokers that left the ISR with a decided ENTRY; wake the appends that waited for them."""
         for broker_id, reason in verdict.leaving.items():
             _log.warning(
                 "entry %d of ledger %s takes broker %d out of the in-sync replicas: %s",

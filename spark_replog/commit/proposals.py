@@ -19,8 +19,8 @@ GENERATIONS_PER_LAG = 7
 def next_generation(state: TopicLedgerState, now_ms: int, lag_ms: int) -> GenerationAdvance | None:
     """Return the advance that is due, or None.
 
-    A ledger that nobody writes to stays as it is. The floor is the newest generation that began longer than
-    the lag ago: whatever was planned before it is older than a task may be (``REPLOG_JOB_TOO_LONG``).
+    An idle ledger stays as it is. The floor is the newest generation that began longer than the lag ago: a task
+    planned before it is too old to commit (``REPLOG_JOB_TOO_LONG``).
     """
     length_ms = lag_ms // GENERATIONS_PER_LAG
     began_ms = state.generation_began_ms.get(state.generation)
@@ -31,11 +31,7 @@ def next_generation(state: TopicLedgerState, now_ms: int, lag_ms: int) -> Genera
 
 
 def advance_generation(ledger: Ledger[TopicLedgerState], now_ms: int, lag_ms: int, timeout_ms: int) -> bool:
-    """Decide the advance that is due; return whether there was one.
-
-    Raises:
-        RetriableError: REPLOG_NO_QUORUM.
-    """
+    """Decide the advance that is due; return whether there was one. Raises REPLOG_NO_QUORUM."""
     with ledger.lock:
         if next_generation(ledger.state, now_ms, lag_ms) is None:
             return False
@@ -57,20 +53,18 @@ def claim_producer(
 ) -> int:
     """Fence every other instance of the id in this ledger and return the epoch to append under.
 
-    Safe to repeat: an answer that was lost is found in the fold, and an instance that was replaced
-    meanwhile is told so. Each call that is not such a repetition raises the epoch, which refuses
-    whatever the same instance may still have on its way.
+    Safe to repeat with the same instance id: a lost answer is found in the fold. Every other call raises the epoch,
+    which refuses what the instance sent before.
 
     Args:
-        ledger: where its transactions go.
+        ledger: the ledger of its transactions.
         producer_id: the ``transactional.id``.
-        instance_id: new for every call that shall raise the epoch.
-        previous_instance_id: who must hold the id, so that a fenced instance does not take it back; None:
-            anybody or nobody.
+        instance_id: new for every call that must raise the epoch.
+        previous_instance_id: the instance that must hold the id, so that a fenced one cannot take it back; None: any.
         timeout_ms: for the decision.
 
     Raises:
-        FencedError: PRODUCER_FENCED: another instance came between.
+        FencedError: PRODUCER_FENCED: another instance has taken the id.
         RetriableError: REPLOG_NO_QUORUM; nothing was decided.
         OutcomeUnknownError: REPLOG_COMMIT_OUTCOME_UNKNOWN: repeat the call with the same instance id.
     """

@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 
 BACKOFF_DOUBLINGS_MAX = 5
 DISTRUST_MS = 30_000
-"""So long a root that failed is read from last, after every other holder."""
+"""How long a root that failed is read from last, after every other holder."""
 
 CopyCallback = Callable[["CopyJob", BrokerId, Exception | None], None]
 
@@ -95,7 +95,7 @@ class ReplicationThrottle:
 
 @dataclass(slots=True)
 class _Target:
-    """How copies to one broker stand."""
+    """The copies to one broker."""
 
     waiting: deque[Callable[[], None]]
     active_count: int = 0
@@ -203,7 +203,7 @@ class ReplicaFetcher:
         try:
             body = self._read_verified(job)
         except ReplogError as error:
-            error.context["sources"] = job.sources  # so that nobody blames the target
+            error.context["sources"] = job.sources  # so that the target is not blamed
             raise
         if job.replaces:
             self._brokers.store(target).delete(job.storage_key)

@@ -98,7 +98,7 @@ class Partition:
         self._departed |= {broker_id}
 
     def follow_shrink(self, isr: Collection[BrokerId]) -> None:
-        """Wait no more for who has left the ISR by another's ENTRY; who joined is for the next judgement."""
+        """Stop waiting for replicas that left the ISR by another process's ENTRY; ignore those that joined."""
         if not self._isr.issubset(isr):
             self._isr = self._isr.intersection(isr)
 
@@ -143,7 +143,7 @@ class Partition:
 
 
 class LeaderAndIsr(NamedTuple):
-    """What the newest fold of this process says of a partition."""
+    """A partition in the newest fold of this process."""
 
     leader_epoch: int
     isr: Collection[BrokerId]
@@ -251,7 +251,7 @@ class Replication:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def holders(self, key: ObjectId, recorded: frozenset[BrokerId]) -> frozenset[BrokerId]:
-        """Return who holds an object: those recorded and those copied to."""
+        """Return the brokers that hold an object: those recorded and those copied to."""
         with self.lock:
             copied = self.copied.get(key)
             return recorded if copied is None else recorded | copied
@@ -310,7 +310,7 @@ def plan_round(
     Args:
         state: the fold.
         ledger_id: whose.
-        append: what comes behind the log end.
+        append: what comes after the log end.
         known: beyond the fold.
         now_ms: monotonic time from which on a replica that misses something lags.
     """
@@ -503,7 +503,7 @@ class _WaitingRound:
         _log.info("broker %d is not waited for any more: %s", broker_id, reason)
 
     def _look(self, help_late: Callable[[], bool]) -> None:
-        """See who left the ISR, or was elected, by another process's ENTRY, and who may join instead of a late one."""
+        """Fold ISR changes and elections of other processes; while late replicas are needed, try to help."""
         try:
             self._services.refresh()
         except ReplogError as error:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 
-from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError, ReplogError
+from spark_replog.errors import ErrorCode, NotFoundError, ReplogError
 from spark_replog.ids import BrokerId, TopicId
 from spark_replog.ledger.ledger import Ledger
 from spark_replog.log.codec.commands import (
@@ -32,7 +32,7 @@ from spark_replog.log.fold.topic_state import TopicLedgerState, TopicState
 
 
 class PartitionPhase(Enum):
-    """Where a partition stands."""
+    """The state of a partition."""
 
     NON_EXISTENT = "NonExistentPartition"
     NEW = "NewPartition"
@@ -41,7 +41,7 @@ class PartitionPhase(Enum):
 
 
 class ReplicaPhase(Enum):
-    """Where a replica stands."""
+    """The state of a replica."""
 
     NON_EXISTENT = "NonExistentReplica"
     NEW = "NewReplica"
@@ -66,14 +66,14 @@ REPLICA_MOVES: Mapping[ReplicaPhase, frozenset[ReplicaPhase]] = {
     _R.NEW: frozenset({_R.NON_EXISTENT}),
     _R.ONLINE: frozenset({_R.NEW, _R.ONLINE, _R.OFFLINE}),
     _R.OFFLINE: frozenset({_R.NEW, _R.ONLINE, _R.OFFLINE}),
-    # A root cannot be told to delete: its objects are garbage from the moment its replica is offline for good.
+    # Roots run nothing: the objects of a replica become garbage when it is offline for good.
     _R.NON_EXISTENT: frozenset({_R.OFFLINE}),
 }
 """Target -> the states that it may be reached from. Kafka's three deletion states need a broker that answers."""
 
 
 def partition_phase(topic: TopicState | None, number: int) -> PartitionPhase:
-    """Return where a partition stands by the fold: OFFLINE without a leader, or when its topic was deleted."""
+    """Return a partition's state by the fold: OFFLINE without a leader, or when its topic was deleted."""
     if topic is None or number >= len(topic.partitions):
         return PartitionPhase.NON_EXISTENT
     partition = topic.partitions[number]
@@ -81,7 +81,7 @@ def partition_phase(topic: TopicState | None, number: int) -> PartitionPhase:
 
 
 def replica_phase(partition: PartitionState, broker_id: BrokerId, fenced: Collection[BrokerId]) -> ReplicaPhase:
-    """Return where a replica stands by the fold: ONLINE in sync and in service, else OFFLINE.
+    """Return a replica's state by the fold: ONLINE in sync and in service, else OFFLINE.
 
     A fenced broker may be the last in sync; it stays offline, as in Kafka.
     """
@@ -182,7 +182,7 @@ def grow_topic(
 
     Raises:
         NotFoundError: UNKNOWN_TOPIC_OR_PARTITION: the topic was deleted.
-        ReplogError: INVALID_REQUEST: one of them is there, since somebody else grew the topic meanwhile.
+        ReplogError: INVALID_REQUEST: one of them exists: another command added it.
     """
     topic = live_topic(state, grown.topic_id)
     for number in range(grown.total - len(grown.assignments), grown.total):
@@ -311,9 +311,9 @@ def settle_fences(state: TopicLedgerState, wanted: frozenset[BrokerId]) -> list[
 def settle_leader(
     partition: PartitionState, isr: tuple[BrokerId, ...], target: tuple[BrokerId, ...], fenced: Collection[BrokerId]
 ) -> BrokerId:
-    """Return who leads a partition with another ISR: the leader of now, else the first of the target in service.
+    """Return the leader of a partition with another ISR: the present one, else the first of the target in service.
 
-    -1 where nobody in sync is in service: the partition is offline until somebody is.
+    -1 where no in-sync replica is in service: the partition is offline until one is.
     """
     if partition.leader in isr:
         return partition.leader
@@ -331,22 +331,6 @@ def _fenced(broker_id: BrokerId, topic: TopicState, number: int) -> ReplogError:
     )
 
 
-def check_target(target: Sequence[BrokerId], registered: Collection[BrokerId]) -> None:
-    """Refuse a list of replicas that no partition can have.
-
-    Raises:
-        InvalidConfigError: INVALID_REPLICA_ASSIGNMENT.
-    """
-    unknown = sorted(set(target).difference(registered))
-    if not target or len(set(target)) != len(target) or unknown:
-        what = f"brokers {unknown} are not registered" if unknown else "each broker stands once, and one at least"
-        raise InvalidConfigError(
-            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            f"{list(target)} cannot hold a partition: {what}. Give registered brokers, preferred leader first: "
-            "replog broker list.",
-        )
-
-
 def is_reassigning(partition: PartitionState) -> bool:
     """Return whether a reassignment of the partition runs."""
     return bool(partition.adding or partition.removing)
@@ -356,7 +340,7 @@ def begin(state: TopicLedgerState, topic_id: TopicId, number: int, target: Seque
     """Return the change that begins a reassignment, or replaces the one that runs by a newer target.
 
     Raises:
-        ReplogError: INVALID_REPLICA_ASSIGNMENT: nobody in sync would stay.
+        ReplogError: INVALID_REPLICA_ASSIGNMENT: no in-sync replica would stay.
     """
     partition = live_topic(state, topic_id).partitions[number]
     original = tuple(each for each in partition.replicas if each not in partition.adding)
@@ -402,11 +386,7 @@ def completions(state: TopicLedgerState) -> list[PartitionChange]:
 
 
 def complete_reassignments(ledger: Ledger[TopicLedgerState], timeout_ms: int) -> int:
-    """End the reassignments whose targets are all in sync; return how many.
-
-    Raises:
-        RetriableError: REPLOG_NO_QUORUM.
-    """
+    """End the reassignments whose targets are all in sync; return how many. Raises REPLOG_NO_QUORUM."""
     count = 0
     with ledger.lock:
         if not completions(ledger.state):
