@@ -50,10 +50,12 @@ class CoordinatorLoop:
 
     Args:
         cluster: the opened store.
+        after_round: called at the end of each round; a ``ReplogError`` of it counts as a failure.
     """
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, after_round: Callable[[], object] = lambda: None) -> None:
         self._cluster = cluster
+        self._after_round = after_round
         fetcher = ReplicaFetcher(cluster.brokers, cluster.config, clock=cluster.clock)
         self._catch_up = CatchUp(cluster.brokers, cluster.config, cluster.clock, fetcher)
         self._next_balance_ms = 0
@@ -92,6 +94,11 @@ class CoordinatorLoop:
             except ReplogError as error:
                 _log.warning("ledger %s is left to the next round: %s", ledger.ledger_id, error)
                 report.failed_count += 1
+        try:
+            self._after_round()
+        except ReplogError as error:
+            _log.warning("the end of the round is left to the next one: %s", error)
+            report.failed_count += 1
         return report
 
     def _look_after(

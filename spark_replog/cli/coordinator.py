@@ -35,16 +35,19 @@ def coordinator() -> None:
     shell_complete=complete_settings("coordinator"),
 )
 def run(once: bool, interval_ms: int, configs: tuple[str, ...]) -> int:
-    """Catch up followers, restore preferred leaders and finish reassignments, until SIGTERM."""
+    """Catch up followers, restore leaders, finish reassignments, remove dead consumers, until SIGTERM."""
     settings = current_settings()
     path = settings.required_store()
     from spark_replog.admin.coordinator_loop import CoordinatorLoop
     from spark_replog.cluster.authorizer import require_of_readable
+    from spark_replog.groups.group_coordinator import GroupCoordinator
+    from spark_replog.groups.group_expiry import SilenceWatch
     from spark_replog.log.acl import AclOperation
 
     cluster = settings.open_cluster(key_values("-c", configs))
     require_of_readable(cluster, AclOperation.ALTER)
-    loop = CoordinatorLoop(cluster)
+    groups, watch = GroupCoordinator(cluster), SilenceWatch()
+    loop = CoordinatorLoop(cluster, lambda: groups.remove_expired(watch))
     if once:
         report = asdict(loop.run_once())
         text = "  ".join(f"{key.removesuffix('_count')} {count}" for key, count in report.items())

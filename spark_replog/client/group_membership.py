@@ -27,6 +27,7 @@ from spark_replog.config import ConsumerConfig
 from spark_replog.errors import ErrorCode, FencedError, OutcomeUnknownError, ReplogError, RetriableError
 from spark_replog.groups import group_rebalance
 from spark_replog.groups.group_coordinator import GroupCoordinator
+from spark_replog.groups.group_expiry import SilenceWatch
 from spark_replog.groups.group_ledger import NO_MEMBER, MemberIdentity
 from spark_replog.groups.group_notes import Note, NoteKind, NoteName, awaited_members, gatherer, member_digest
 from spark_replog.groups.group_rebalance import group_error
@@ -132,6 +133,7 @@ class GroupMembership:
         self._polled_ms = 0
         self._rebalance_seen: tuple[int, int] | None = None
         self._life = _SignsOfLife(coordinator, config)
+        self._watch = SilenceWatch()
         self._backoff = ExponentialBackoff(config.retry_backoff_ms, WAIT_MS_MAX)
         self._lock = threading.RLock()
         self._closed = threading.Event()
@@ -406,6 +408,7 @@ class GroupMembership:
             self._move(MemberState.JOINING)
             self.identity = MemberIdentity(f"{instance_id or self._config.client_id}-{new_id()}", instance_id, -1)
             self._life.begin(now_ms)
+            self._watch = SilenceWatch()
         member = self._as_member(())
         group_rebalance.join(metadata, member, 0)  # raises what the group would refuse
         if metadata.instance(instance_id) is not None:
@@ -525,7 +528,7 @@ class GroupMembership:
     def _remove_silent(self, state: GroupState, now_ms: int) -> None:
         """Take out members whose signs of life have not changed for their session time, as seen from here."""
         turn_ms = _turn_ms(state.metadata, self.identity.member_id)
-        for member, beats, silent_ms in self._life.silences(state, now_ms):
+        for member, beats, silent_ms in self._watch.look(state, now_ms):
             if member.member_id != self.identity.member_id and silent_ms >= member.session_timeout_ms + turn_ms:
                 _LOG.warning("member %s of group %s gave no sign of life in its session", member.member_id, self._group)
                 self._coordinator.remove_silent(self._group, member.member_id, beats)
@@ -560,13 +563,11 @@ class _SignsOfLife:
         self._own_beats = -1
         self._shown_ms = 0
         self._asked_ms: int | None = None
-        self._seen: dict[str, tuple[int, int]] = {}
 
     def begin(self, now_ms: int) -> None:
         """Begin as a new member."""
         self.is_gatherer, self._generation, self._own_beats = False, -1, -1
         self.shown(now_ms)
-        self._seen = {}
 
     def shown(self, now_ms: int) -> None:
         """This member's sign of life was decided."""
@@ -604,16 +605,6 @@ class _SignsOfLife:
             self._shown_ms = self._asked_ms = now_ms
             if relay.send(group, note) is None:
                 relay.write(group, [note], ())
-
-    def silences(self, state: GroupState, now_ms: int) -> list[tuple[GroupMember, int, int]]:
-        """Return per member its signs of life so far, and how long they have not changed as seen from here."""
-        seen = {}
-        for member in state.metadata.members:
-            beats = state.beats.get(member.member_id, 0)
-            before = self._seen.get(member.member_id)
-            seen[member.member_id] = (beats, now_ms if before is None or before[0] != beats else before[1])
-        self._seen = seen
-        return [(each, seen[each.member_id][0], now_ms - seen[each.member_id][1]) for each in state.metadata.members]
 
 
 def _rank(names: list[NoteName], own: NoteName) -> int:

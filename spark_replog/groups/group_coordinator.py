@@ -7,6 +7,7 @@ repeated command brings. Source: Kafka's ``GroupCoordinator``, ``OffsetMetadataM
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -15,7 +16,7 @@ from spark_replog.cluster.authorizer import Authorizer
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError, ReplogError
 from spark_replog.groups import group_rebalance
-from spark_replog.groups.group_expiry import agreed_time_ms, expired_records
+from spark_replog.groups.group_expiry import SilenceWatch, SilentMember, agreed_time_ms, expired_records
 from spark_replog.groups.group_ledger import NO_MEMBER, GroupLedger, MemberIdentity
 from spark_replog.groups.group_relay import GroupRelay
 from spark_replog.groups.group_subscription import subscribed_topics
@@ -37,6 +38,8 @@ OFFSET_METADATA_MAX_BYTES = 4096
 OFFSETS_COMMIT_TIMEOUT_MS = 5_000
 OFFSETS_RETENTION_MINUTES = 10_080
 EXPIRY_CHECK_INTERVAL_MS = 600_000
+_WATCH_INTERVAL_MS = 500
+_LOG = logging.getLogger(__name__)
 RENEWALS_PER_RETENTION = 7
 """How often who is alive commits again what stands: each day of seven, so that it does not expire."""
 
@@ -189,7 +192,7 @@ class GroupCoordinator:
         return answers
 
     def delete_group(self, group: str) -> None:
-        """Delete a group without members, with its offsets.
+        """Delete a group without members, with its offsets; takes out members that died: see ``require_empty``.
 
         Raises:
             InvalidConfigError: INVALID_GROUP_ID.
@@ -197,9 +200,10 @@ class GroupCoordinator:
             ReplogError: NON_EMPTY_GROUP.
         """
         self._require(AclOperation.DELETE, group)
+        self.require_empty(group)
 
         def tombstones(state: GroupState) -> tuple[Record, ...]:
-            require_empty(state)
+            _check_empty(state)
             offsets = [OffsetRecord(group, topic, partition, None) for topic, partition in sorted(state.offsets)]
             return (*offsets, GroupRecord(group, None))
 
@@ -211,13 +215,54 @@ class GroupCoordinator:
         Raises:
             ReplogError: NON_EMPTY_GROUP.
         """
-        state = self.group(group)
-        if state is not None:
-            require_empty(state)
+        self.require_empty(group)
         answers = self.commit_offsets(group, {key: OffsetAndMetadata(offset) for key, offset in offsets.items()})
         for error in answers.values():
             if error is not None:
                 raise error
+
+    def require_empty(self, group: str) -> None:
+        """Refuse a group in use; members that died are taken out first.
+
+        A member counts as dead when its signs of life did not change while this call watched them for the longest
+        session of the group, so this waits that long. It refuses without waiting where the newest sign of life is
+        younger than that by this process's clock.
+
+        Raises:
+            ReplogError: NON_EMPTY_GROUP: members live, or died less than a session ago.
+        """
+        state = self.group(group)
+        if state is None or state.phase is GroupPhase.EMPTY:
+            return
+        self.relay.write(group)  # members that left and whose notes nobody has written
+        state = self.group(group)
+        clock, watch = self._cluster.clock, SilenceWatch()
+        if state is not None and 0 <= clock.now_ms() - state.last_commit_ms < _session_ms(state):
+            _check_empty(state)
+        while state is not None and state.phase is not GroupPhase.EMPTY:
+            seen = watch.look(state, clock.monotonic_ms())
+            if not self._remove(group, seen):
+                clock.sleep_ms(_WATCH_INTERVAL_MS)
+            newest = self.group(group)
+            if newest is not None and any(newest.beats.get(each.member.member_id, 0) > each.beats for each in seen):
+                _check_empty(newest)
+            state = newest
+
+    def remove_expired(self, watch: SilenceWatch) -> int:
+        """Take out the members of all groups that ``watch`` saw silent for their session; return how many.
+
+        Raises:
+            RetriableError: REPLOG_NO_QUORUM, COORDINATOR_NOT_AVAILABLE.
+        """
+        now_ms = self._cluster.clock.monotonic_ms()
+        return sum(self._remove(state.group, watch.look(state, now_ms)) for state in self.groups())
+
+    def _remove(self, group: str, seen: Iterable[SilentMember]) -> int:
+        expired = [each for each in seen if each.is_expired]
+        for each in expired:
+            _LOG.warning("group %s: member %s died; it is taken out", group, each.member.member_id)
+            self.remove_silent(group, each.member.member_id, each.beats)
+        return len(expired)
 
     def expire_offsets(self) -> int:
         """Delete the offsets that ``offsets.retention.minutes`` has passed for; return how many.
@@ -449,7 +494,7 @@ def check_group_id(group: str) -> None:
         )
 
 
-def require_empty(state: GroupState) -> None:
+def _check_empty(state: GroupState) -> None:
     """Refuse a group that is in use.
 
     Raises:
@@ -458,8 +503,14 @@ def require_empty(state: GroupState) -> None:
     if state.phase is not GroupPhase.EMPTY:
         raise ReplogError(
             ErrorCode.NON_EMPTY_GROUP,
-            f"group '{state.group}' has {len(state.metadata.members)} member(s). Stop its consumers first.",
+            f"Group '{state.group}' has {len(state.metadata.members)} member(s). Stop its consumers. Members that were"
+            f" killed can be taken out {_session_ms(state) / 1000:g} s (session.timeout.ms) after their last sign of"
+            " life: repeat the command then.",
         )
+
+
+def _session_ms(state: GroupState) -> int:
+    return max((each.session_timeout_ms for each in state.metadata.members), default=0)
 
 
 def _subscribed_error(group: str, topic: str) -> ReplogError:

@@ -1,4 +1,4 @@
-"""Which offsets of a group have outlived their use. Pure.
+"""Which offsets and members of a group have expired. Pure.
 
 Source: ``OffsetExpirationConditionImpl``, ``ClassicGroup.offsetExpirationCondition``. In Kafka the broker's clock
 decides. Here any process may expire offsets, so two clocks must agree: the process's own and that of another group's
@@ -8,11 +8,53 @@ newest command. One wrong clock then only makes offsets live longer.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from typing import NamedTuple
 
 from spark_replog.groups.group_subscription import subscribed_topics
 from spark_replog.ids import TopicId
-from spark_replog.log.codec.group_records import GroupPhase, GroupRecord, OffsetAndMetadata, OffsetRecord, Record
+from spark_replog.log.codec.group_records import (
+    GroupMember,
+    GroupPhase,
+    GroupRecord,
+    OffsetAndMetadata,
+    OffsetRecord,
+    Record,
+)
 from spark_replog.log.fold.group_state import GroupState
+
+
+class SilenceWatch:
+    """How long members have shown no sign of life, as this process has seen by its monotonic clock. Not thread safe."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, dict[str, tuple[int, int]]] = {}
+
+    def look(self, state: GroupState, now_ms: int) -> list[SilentMember]:
+        """Take in the newest fold of a group, and return its members; one that is seen first is silent for 0 ms."""
+        before = self._seen.get(state.group, {})
+        seen = {}
+        for member in state.metadata.members:
+            beats = state.beats.get(member.member_id, 0)
+            known = before.get(member.member_id)
+            seen[member.member_id] = (beats, now_ms if known is None or known[0] != beats else known[1])
+        self._seen[state.group] = seen
+        return [
+            SilentMember(each, seen[each.member_id][0], now_ms - seen[each.member_id][1])
+            for each in state.metadata.members
+        ]
+
+
+class SilentMember(NamedTuple):
+    """A member, its signs of life so far, and how long they have not changed."""
+
+    member: GroupMember
+    beats: int
+    silent_ms: int
+
+    @property
+    def is_expired(self) -> bool:
+        """Return whether it was silent for its session."""
+        return self.silent_ms >= self.member.session_timeout_ms
 
 
 def agreed_time_ms(groups: Mapping[str, GroupState], own: Collection[str], now_ms: int) -> int:

@@ -17,11 +17,12 @@ from spark_replog.errors import (
     RetriableError,
 )
 from spark_replog.groups.group_coordinator import GroupCoordinator
+from spark_replog.groups.group_expiry import SilenceWatch
 from spark_replog.groups.group_ledger import NO_MEMBER, OFFSETS_TOPIC, MemberIdentity
 from spark_replog.groups.group_subscription import GroupSubscription, encode_subscription
 from spark_replog.ids import TopicPartition
 from spark_replog.log.codec.group_records import GroupMember, GroupPhase, OffsetAndMetadata
-from tests.unit.client.consumer_setup import rows
+from tests.unit.client.consumer_setup import ManualClock, Store, rows
 
 P0, P1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
 HOUR_MS, MINUTE_MS = 3_600_000, 60_000
@@ -168,6 +169,40 @@ def test_a_group_id_that_never_was_and_one_in_use_are_not_deleted(groups):
         with pytest.raises(ReplogError) as refused:
             act("g")
         assert refused.value.code is ErrorCode.NON_EMPTY_GROUP
+
+
+def test_a_dead_member_is_taken_out_by_the_command_that_watched_it_for_its_session(store, groups):
+    join_alone(groups)
+    store.clock.advance(45_000)
+    start_ms = store.clock.monotonic_ms()
+    groups.delete_group("g")
+    assert 45_000 <= store.clock.monotonic_ms() - start_ms < 50_000
+    assert groups.group("g") is None
+
+
+@pytest.mark.parametrize("wrong_days", [-8, 8])
+def test_a_wrong_clock_neither_blocks_the_command_nor_takes_out_a_member_that_lives(store, groups, wrong_days):
+    who = join_alone(groups)
+    admin = store.another_process()
+    admin.clock = ManualClock()
+    admin.clock.added_ms, admin.clock.wrong_ms = store.clock.added_ms, wrong_days * 24 * HOUR_MS
+    coordinator = GroupCoordinator(Store(store.path, admin.clock).cluster)
+    admin.clock.on_sleep = [lambda: groups.heartbeat("g", who)]
+    with pytest.raises(ReplogError) as refused:
+        coordinator.delete_group("g")
+    assert refused.value.code is ErrorCode.NON_EMPTY_GROUP
+    coordinator.delete_group("g")
+
+
+def test_what_runs_beside_takes_out_the_silent_and_keeps_those_that_live(store, groups):
+    who = join_alone(groups, "m-1")
+    join_alone(groups, "m-2", group="h")
+    watch, beside = SilenceWatch(), GroupCoordinator(store.another_process().cluster)
+    for expired in (0, 0, 0, 1, 0):
+        assert beside.remove_expired(watch) == expired
+        groups.heartbeat("g", who)
+        store.clock.advance(15_000)
+    assert {state.group: state.phase for state in beside.groups()} == {"g": GroupPhase.STABLE, "h": GroupPhase.EMPTY}
 
 
 def test_a_deleted_group_leaves_nothing(store, groups):

@@ -1,0 +1,82 @@
+"""A consumer that is killed with SIGKILL: its group can be used again after its session, whoever looks."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+import spark_replog
+from spark_replog import TopicPartition
+from spark_replog.cli.main import run
+from spark_replog.errors import ErrorCode, ReplogError
+from spark_replog.groups.group_coordinator import GroupCoordinator
+from spark_replog.log.codec.group_records import GroupPhase
+
+SESSION_MS = 6_000
+CONSUMER = f"""
+import sys
+from spark_replog import Consumer
+member = Consumer(sys.argv[1], "orders", group="g", config={{"session.timeout.ms": {SESSION_MS},
+                  "heartbeat.interval.ms": 500, "auto.offset.reset": "earliest"}})
+while not member.poll(timeout_ms=5_000):
+    pass
+member.commit()
+print("joined", flush=True)
+while True:
+    member.poll(timeout_ms=500)
+"""
+
+
+@pytest.fixture
+def store(tmp_path):
+    made = spark_replog.init(str(tmp_path / "store"), brokers=3, fsync=False)
+    made.admin().create_topic("orders")
+    with made.producer() as producer:
+        producer.send("orders", b"v").result(timeout=10)
+    return made
+
+
+@pytest.fixture
+def killed(store):
+    """A group whose only member was killed just now."""
+    member = subprocess.Popen([sys.executable, "-c", CONSUMER, store.path], stdout=subprocess.PIPE, text=True)
+    assert member.stdout.readline() == "joined\n"
+    with pytest.raises(ReplogError) as refused:
+        GroupCoordinator(store.cluster).delete_group("g")
+    assert refused.value.code is ErrorCode.NON_EMPTY_GROUP
+    member.send_signal(signal.SIGKILL)
+    member.communicate()
+    return store
+
+
+def test_its_group_is_reset_and_deleted_after_its_session(killed):
+    time.sleep(SESSION_MS / 1000.0)
+    start = time.monotonic()
+    assert (
+        run(["-s", killed.path, "group", "reset-offsets", "g", "--topic", "orders", "--to-earliest", "--execute"]) == 0
+    )
+    assert time.monotonic() - start < SESSION_MS / 1000.0 + 5
+    groups = GroupCoordinator(killed.cluster)
+    assert groups.fetch_offsets("g")[TopicPartition("orders", 0)].offset == 0
+    assert run(["-s", killed.path, "group", "delete", "g", "-y"]) == 0
+    assert groups.group("g") is None
+
+
+def test_a_coordinator_that_runs_takes_it_out(killed):
+    loop = [sys.executable, "-m", "spark_replog", "-s", killed.path, "coordinator", "run", "--interval-ms", "500"]
+    coordinator = subprocess.Popen(loop, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    groups = GroupCoordinator(killed.cluster)
+    try:
+        for _ in range(60):
+            if groups.group("g").phase is GroupPhase.EMPTY:
+                break
+            time.sleep(0.5)
+    finally:
+        coordinator.terminate()
+        coordinator.wait()
+    assert groups.group("g").phase is GroupPhase.EMPTY
+    groups.delete_group("g")
