@@ -24,7 +24,7 @@ from spark_replog.errors import ReplogError
 from spark_replog.ids import BrokerId
 from spark_replog.ledger.ledger import Ledger
 from spark_replog.log.codec.commands import PartitionChange, encode_command
-from spark_replog.log.fold.leader import elect_preferred
+from spark_replog.log.fold.partition_state import elect_preferred
 from spark_replog.log.fold.topic_state import TopicLedgerState
 
 _log = logging.getLogger(__name__)

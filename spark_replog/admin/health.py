@@ -16,8 +16,7 @@ from spark_replog.commit.state_changes import live_partitions
 from spark_replog.errors import ErrorCode
 from spark_replog.ids import BrokerId, TopicId
 from spark_replog.log.acl import AclOperation
-from spark_replog.log.fold.leader import NO_LEADER
-from spark_replog.log.fold.partition_state import PartitionState
+from spark_replog.log.fold.partition_state import NO_LEADER, PartitionState
 from spark_replog.log.fold.topic_state import TopicLedgerState
 
 FREE_BYTES_WARN = 1 << 30

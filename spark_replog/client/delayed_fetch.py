@@ -14,8 +14,7 @@ from spark_replog.commit.purgatory import DelayedOperation, DelayedOperationPurg
 from spark_replog.errors import ErrorCode
 from spark_replog.ids import TopicId
 from spark_replog.ledger.ledger import Ledger
-from spark_replog.log.fold.leader import UNDEFINED_EPOCH, UNDEFINED_OFFSET
-from spark_replog.log.fold.partition_state import PartitionState
+from spark_replog.log.fold.partition_state import UNDEFINED_EPOCH, UNDEFINED_OFFSET, PartitionState
 from spark_replog.log.fold.topic_state import TopicLedgerState
 
 FetchKey = tuple[TopicId, int]

@@ -20,7 +20,7 @@ from spark_replog.config import ConsumerConfig
 from spark_replog.errors import ErrorCode
 from spark_replog.ids import TopicId, TopicPartition
 from spark_replog.log.acl import AclOperation
-from spark_replog.log.fold.leader import UNDEFINED_EPOCH
+from spark_replog.log.fold.partition_state import UNDEFINED_EPOCH
 from spark_replog.read.fetch_plan import FetchSlice, plan_fetch
 from spark_replog.read.fetcher import Fetcher
 

@@ -26,8 +26,7 @@ from spark_replog.log.codec.commands import (
     TopicInit,
     encode_command,
 )
-from spark_replog.log.fold.leader import NO_LEADER, elect_reassigned
-from spark_replog.log.fold.partition_state import PartitionState
+from spark_replog.log.fold.partition_state import NO_LEADER, PartitionState, elect_reassigned
 from spark_replog.log.fold.topic_state import TopicLedgerState, TopicState
 
 

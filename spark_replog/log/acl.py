@@ -1,8 +1,8 @@
-"""Access control lists: what a binding says and which of them decide. Pure.
+"""Access control lists: bindings, and how they decide a request. Pure.
 
 Source of numbers and rules: Kafka's ``ResourceType``, ``PatternType``, ``AclOperation``,
-``AclPermissionType`` and ``StandardAuthorizerData``. Hosts are left out: nobody on passive storage
-sees where a writer is (docs/security.md).
+``AclPermissionType`` and ``StandardAuthorizerData``. Hosts are left out: passive
+storage does not show where a writer is (docs/security.md).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ USER_TYPE = "User"
 
 
 class ResourceType(IntEnum):
-    """What an ACL is about."""
+    """The kind of resource of an ACL."""
 
     TOPIC = 2
     GROUP = 3
@@ -30,13 +30,13 @@ class PatternType(IntEnum):
     """How an ACL's name is compared."""
 
     LITERAL = 3
-    """The very name, or any with ``*``."""
+    """Exactly the name; ``*`` matches every name."""
     PREFIXED = 4
-    """Every name that starts with it."""
+    """Every name that starts with the ACL's name."""
 
 
 class AclOperation(IntEnum):
-    """What a principal wants to do. Delegation tokens' operations have no caller here."""
+    """What a principal asks to do; without the operations on delegation tokens."""
 
     ALL = 2
     READ = 3
@@ -59,7 +59,7 @@ class Permission(IntEnum):
 
 
 class Decision(Enum):
-    """What a set of ACLs says of one request."""
+    """How a set of ACLs decides one request."""
 
     ALLOWED = "allowed"
     DENIED = "denied"
@@ -89,14 +89,14 @@ class AclBinding:
 
 @dataclass(frozen=True, slots=True)
 class AclsAdd:
-    """Adds bindings to the cluster's set; those that are there already stay."""
+    """Adds bindings to the cluster's set; existing ones stay."""
 
     bindings: tuple[AclBinding, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class AclsRemove:
-    """Takes bindings out of the cluster's set; those that are gone already do not matter."""
+    """Removes bindings from of the cluster's set; unknown ones are ignored."""
 
     bindings: tuple[AclBinding, ...]
 
@@ -112,21 +112,18 @@ def wildcard_of(principal: str) -> str:
 
 
 _Pattern = dict[str, dict[AclBinding, None]]
-"""The ACLs of one resource pattern, by principal: those of other people cost a decision nothing."""
+"""The ACLs of one resource pattern, by principal: a decision never looks at those of others."""
 
 
 class AclSet:
-    """The ACLs of a store. Folded by the cluster ledger; read it under its lock.
-
-    Indexed by what a decision asks for, so that it costs a few look-ups however many ACLs there are.
-    """
+    """The ACLs of a store, indexed so that a decision costs a few look-ups. Read it under the cluster ledger's lock."""
 
     def __init__(self) -> None:
         self._bindings: dict[AclBinding, None] = {}
         self._patterns: dict[tuple[ResourceType, PatternType], dict[str, _Pattern]] = {
             (kind, pattern): {} for kind in ResourceType for pattern in PatternType
         }
-        # Every length that a prefix ever had: a few, since names are short, and a length too many finds nothing.
+        # Every length that a prefix ever had; an outdated length finds nothing.
         self._prefix_lengths: dict[ResourceType, set[int]] = {kind: set() for kind in ResourceType}
 
     def __len__(self) -> int:
@@ -150,7 +147,7 @@ class AclSet:
         return len(self._bindings) - before
 
     def remove(self, bindings: Iterable[AclBinding]) -> int:
-        """Take bindings out; return how many were there."""
+        """Remove bindings; return how many existed."""
         before = len(self._bindings)
         for binding in bindings:
             if binding not in self._bindings:
@@ -171,18 +168,11 @@ class AclSet:
         return [binding for pattern in found for bindings in pattern.values() for binding in bindings]
 
     def decide(self, principal: str, operation: AclOperation, resource_type: ResourceType, name: str) -> Decision:
-        """Return what the ACLs say; super users and the default are the authorizer's matter.
+        """Return what the ACLs decide; the authorizer adds super users and the default.
 
-        Costs a look-up for each length of prefix that some ACL has, and the principal's own ACLs there.
-
-        Source: ``StandardAuthorizerData.authorize``: any matching DENY, then any matching ALLOW, then
-        whether the resource has an ACL at all.
-
-        Args:
-            principal: who asks, with its type.
-            operation: what for.
-            resource_type: of the resource.
-            name: of the resource.
+        Costs a look-up per length of prefix that some ACL has, and the principal's own ACLs there. Source:
+        ``StandardAuthorizerData.authorize``: a matching DENY wins, then a matching ALLOW, then whether the resource
+        has any ACL.
         """
         found = self._covering(resource_type, name)
         who = {principal, wildcard_of(principal)}

@@ -35,7 +35,7 @@ from spark_replog.storage.object_store import Buffer
 from spark_replog.storage.paths import data_key
 
 THROTTLE_MS_MAX = 15_000
-"""The longest wait behind one read, half of the default ``request.timeout.ms``: a reader keeps showing life."""
+"""Longest wait after one read: half of the default ``request.timeout.ms``, so that a reader keeps polling."""
 LOGGER = logging.getLogger(__name__)
 READ_SIZE_BYTES_MAX = 8 * 1024 * 1024
 """Neighbouring sections are read together up to this size."""
@@ -50,10 +50,7 @@ _lock = threading.Lock()
 
 
 def throttle(quota: FetchQuota, size_bytes: int, clock: Clock) -> int:
-    """Count bytes that were read and wait as the quota asks; return for how long, ms.
-
-    What was read is never dropped: its rows come after the wait.
-    """
+    """Count bytes that were read, and wait until the rate is within the quota; return the wait in ms."""
     now_ms = clock.monotonic_ms()
     with _lock:
         rate = _rates.setdefault(quota.key, SampledRate())
@@ -117,7 +114,7 @@ class Fetcher:
         clock: waits for the quota.
 
     Attributes:
-        quota: may be set anew between two fetches.
+        quota: may be replaced between two fetches.
     """
 
     def __init__(self, brokers: BrokerSet, *, quota: FetchQuota | None = None, clock: Clock = SYSTEM_CLOCK) -> None:
@@ -190,7 +187,7 @@ class Fetcher:
             return
         read.broker_id = holders[0]
         if self._brokers.is_local(read.broker_id):
-            return  # a memory map: the kernel reads ahead, a thread would only cost a switch
+            return  # a memory map: the kernel reads ahead
         item = read.slices[0].object
         read.future = io_pool().submit_to(
             self._brokers.url(read.broker_id),
@@ -264,7 +261,7 @@ class Fetcher:
         return self._brokers.store(broker_id).get(key, start=start, size_bytes=size_bytes)
 
     def _holders(self, piece: FetchSlice) -> list[BrokerId]:
-        """Return the holders, best first: sound before suspect, local before remote, else by object."""
+        """Return the holders, best first: without failures, local, else in an order that differs by object."""
         holders = sorted(piece.object.holders.intersection(self._brokers.broker_ids))
         if not holders:
             return holders
@@ -334,7 +331,7 @@ class Fetcher:
 
 
 def _plan_reads(slices: Iterable[FetchSlice]) -> Iterator[_Read]:
-    """Group consecutive slices that lie close together in one object."""
+    """Group consecutive slices that are close to each other in one object."""
     current: _Read | None = None
     for piece in slices:
         end = piece.start_byte + piece.size_bytes

@@ -1,7 +1,7 @@
 """From a time to the first offset at or after it (Kafka: ``offsetsForTimes``, ``UnifiedLog.fetchOffsetByTimestamp``).
 
-The fold knows each section's least and greatest time; only where the time lies between them are the
-section's rows looked at, one section per partition in the usual case.
+The fold has each section's least and greatest time. Rows are read only of a section whose times enclose the one asked
+for: usually one section per partition.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class FoldedLedger(Protocol):
 
 
 _LANE = "offsets for times"
-"""A lane of its own: a job here waits for reads on the lanes of the roots."""
+"""Its jobs wait for reads on the lanes of the roots."""
 
 
 def offsets_for_times(

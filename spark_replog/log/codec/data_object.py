@@ -133,14 +133,12 @@ class _Gather:
 
 
 def encode_data_object(sections: Iterable[SectionInput], *, compression: str, has_headers: bool) -> EncodedObject:
-    """Return one Arrow IPC file with the rows of each input, in order, as one or more sections.
-
-    An input without rows makes no section.
+    """Return one Arrow IPC file with the rows of each input, in order, as zero or more sections each.
 
     Args:
         sections: rows with the columns of `data_schema(has_headers)`, by name; no null timestamp.
         compression: none, lz4 or zstd.
-        has_headers: whether the object has a headers column; the same for all sections.
+        has_headers: whether the object has a headers column.
 
     Raises:
         InvalidConfigError: UNSUPPORTED_COMPRESSION_TYPE; INVALID_TIMESTAMP.
@@ -199,13 +197,8 @@ class _SectionBuilder:
 def decode_section(buffer: Buffer, crc32c: int, row_count: int, has_headers: bool) -> Iterator[pa.RecordBatch]:
     """Yield the record batches of a section; columns point into the buffer unless compressed.
 
-    The checksum is verified on the call, before anything is yielded.
-
-    Args:
-        buffer: exactly the section's byte range.
-        crc32c: of that range, from the ledger.
-        row_count: from the ledger.
-        has_headers: whether its object has a headers column.
+    The checksum is verified on the call, before anything is yielded. `buffer` is exactly the section's byte range;
+    the other arguments come from the ledger.
 
     Raises:
         CorruptDataError: CORRUPT_MESSAGE: wrong checksum, or bytes that are not a section of this shape.
@@ -364,7 +357,7 @@ def _batch_metadata(
 def _seal(pieces: list[Buffer], first_piece: int, hole: str, section_crc: int) -> int:
     """Write the body's checksum into the message that starts at a piece; return the section's CRC.
 
-    The checksum stands in the message's metadata, in front of the body, so it is filled in afterwards.
+    The checksum is part of the message's metadata, before the body, so it is filled in afterwards.
     """
     head = pieces[first_piece]
     assert isinstance(head, bytearray)  # prefix and metadata are small, so `_Gather` joined them
@@ -372,7 +365,7 @@ def _seal(pieces: list[Buffer], first_piece: int, hole: str, section_crc: int) -
     body_crc = crc32c_module.crc32c(memoryview(head)[metadata_end:])
     for piece in pieces[first_piece + 1 :]:
         body_crc = crc32c_module.crc32c(piece, body_crc)
-    field = len(hole).to_bytes(4, "little") + hole.encode()  # a flatbuffer string stands behind its length
+    field = len(hole).to_bytes(4, "little") + hole.encode()  # a flatbuffer string follows its length
     at = head.index(field, 0, metadata_end)
     head[at + 4 : at + len(field)] = b"%08x" % body_crc
     for piece in pieces[first_piece:]:

@@ -2,7 +2,7 @@
 
 Source: ``OffsetCommitKey.json``, ``OffsetCommitValue.json``, ``GroupMetadataKey.json``. A key or a value begins
 with its version, two bytes, big endian; a null value is a tombstone. The value of a group's metadata is of
-version 100: Kafka keeps members that are just joining in a broker's memory, and there is no broker here.
+version 100, because Kafka keeps joining members in the memory of a broker.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _NO_TOPIC_ID = "0" * 32
 
 
 class GroupPhase(IntEnum):
-    """Where a group stands. Source: ``ClassicGroupState``."""
+    """The phase of a group. Source: ``ClassicGroupState``."""
 
     EMPTY = 0
     PREPARING_REBALANCE = 1
@@ -130,7 +130,7 @@ def encode_record(record: Record) -> tuple[bytes, bytes | None]:
 
 
 def decode_record(key: bytes, value: bytes | None) -> Record:
-    """Return the record behind a key and a value.
+    """Return the record of a key and a value.
 
     Raises:
         UnsupportedFormatError: UNSUPPORTED_VERSION: a version of a newer release.
@@ -288,8 +288,7 @@ class _Bytes:
 def _damaged(what: str) -> CorruptDataError:
     return CorruptDataError(
         ErrorCode.CORRUPT_MESSAGE,
-        f"a record of __consumer_offsets is damaged: {what}. Put this root's journal back as it was; the other"
-        " roots serve meanwhile.",
+        f"a record of __consumer_offsets is damaged: {what}. Run `replog store verify` to see which roots hold it.",
     )
 
 

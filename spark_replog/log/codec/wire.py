@@ -190,7 +190,7 @@ class Reader:
         return value
 
     def checked(self, is_valid: Callable[[str], bool], kind: str) -> str:
-        """Take a text of a grammar of its own, such as a topic name; `kind` names it in the error."""
+        """Take a text that must be valid; `kind` names it in the error."""
         value = self.text()
         if not is_valid(value):
             raise corrupt(f"{value!r} is not a valid {kind}")
@@ -241,7 +241,7 @@ def zigzag(value: int) -> int:
 
 
 def unzigzag(value: int) -> int:
-    """Return the signed number behind its unsigned form."""
+    """Return the signed number of an unsigned form."""
     return (value >> 1) ^ -(value & 1)
 
 
@@ -271,7 +271,7 @@ def enum_of(kind: type[IntEnum]) -> Kind:
 
 
 def name_of(is_valid: Callable[[str], bool], what: str) -> Kind:
-    """Return the kind of a text of a grammar of its own; `what` names it in the error."""
+    """Return the kind of a text that must be valid; `what` names it in the error."""
     return Kind(Writer.text, lambda reader: reader.checked(is_valid, what))
 
 

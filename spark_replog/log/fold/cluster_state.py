@@ -98,7 +98,11 @@ class ClusterLedgerState(EntryFold):
         if command.broker_id not in self.brokers:
             return CommandResult(Outcome.INVALID, {}, f"broker {command.broker_id} is not registered")
         if (command.broker_id in self.fenced) == command.is_fenced:
-            return CommandResult(Outcome.EXISTS, {}, f"broker {command.broker_id} is so already")
+            return CommandResult(
+                Outcome.EXISTS,
+                {},
+                f"broker {command.broker_id} is already {'fenced' if command.is_fenced else 'in service'}",
+            )
         self.fenced ^= {command.broker_id}
         return OK
 
@@ -125,17 +129,17 @@ class ClusterLedgerState(EntryFold):
 
     def _apply_acls_add(self, command: AclsAdd, *_: int) -> CommandResult:
         if not self.acls.add(command.bindings):
-            return CommandResult(Outcome.EXISTS, {}, "all of these ACLs are there")
+            return CommandResult(Outcome.EXISTS, {}, "all of these ACLs exist")
         return OK
 
     def _apply_acls_remove(self, command: AclsRemove, *_: int) -> CommandResult:
         if not self.acls.remove(command.bindings):
-            return CommandResult(Outcome.EXISTS, {}, "none of these ACLs is there")
+            return CommandResult(Outcome.EXISTS, {}, "none of these ACLs exists")
         return OK
 
     def _apply_quota_alter(self, command: QuotaAlter, *_: int) -> CommandResult:
         if not self.quotas.alter(command):
-            return CommandResult(Outcome.EXISTS, {}, "the quotas are so already")
+            return CommandResult(Outcome.EXISTS, {}, "the quotas are already set")
         return OK
 
     def _apply_config_set(self, command: ClusterConfigSet, *_: int) -> CommandResult:
@@ -145,4 +149,4 @@ class ClusterLedgerState(EntryFold):
                 self.config.pop(key, None)
             else:
                 self.config[key] = value
-        return OK if self.config != before else CommandResult(Outcome.EXISTS, {}, "the settings are so already")
+        return OK if self.config != before else CommandResult(Outcome.EXISTS, {}, "the settings are already set")

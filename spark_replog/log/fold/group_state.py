@@ -1,9 +1,8 @@
 """The fold of consumer groups: inline records in, the newest offset per key out.
 
-Pure and total, as every fold. Only the newest value of a key is kept, so memory is that of the keys. Who may
-commit is judged here, in the order of the log, so that a member of an older generation can never move an
-offset, whatever its clock says. Source of the rules: ``ClassicGroup.validateOffsetCommit`` and
-``OffsetMetadataManager``.
+Only the newest value of a key is kept, so memory is that of the keys. Commits are judged here, in the order of the log,
+so that a member of an older generation never moves an offset, whatever its clock shows. Source of the rules:
+``ClassicGroup.validateOffsetCommit`` and ``OffsetMetadataManager``.
 """
 
 from __future__ import annotations
@@ -25,9 +24,9 @@ class GroupState:
 
     Attributes:
         offsets: newest commit by (topic, partition).
-        revision: of what the group holds, unique over all groups and never 0; a change of membership or a
-            deletion names the one that it was made from. Signs of life leave it as it is.
-        beats: per member how many of its commands were folded: a sign of life that needs no clock.
+        revision: of its content, unique over all groups, never 0; a change of membership or a deletion applies to
+            one revision only. Heartbeats do not change it.
+        beats: per member the number of its folded commands: a heartbeat without a clock.
         last_commit_ms: proposer's time of the newest command.
     """
 
@@ -41,7 +40,7 @@ class GroupState:
 
     @property
     def phase(self) -> GroupPhase:
-        """Return where the group stands."""
+        """Return the phase of the group."""
         return self.metadata.phase
 
 
@@ -58,7 +57,7 @@ class GroupTable:
         return self._groups
 
     def get(self, group: str) -> GroupState | None:
-        """Return what is known of a group."""
+        """Return a group, None if it is unknown."""
         return self._groups.get(group)
 
     def is_applied(self, command: GroupRecords) -> bool:
@@ -92,7 +91,7 @@ class GroupTable:
             return CommandResult(Outcome.INVALID, {}, "a committed offset is negative")
         state = self._groups.setdefault(command.group, GroupState(command.group))
         state.last_commit_ms = max(state.last_commit_ms, command.time_ms)
-        state.writers.pop(command.writer_id, None)  # the newest stands last
+        state.writers.pop(command.writer_id, None)  # the newest is last
         state.writers[command.writer_id] = command.sequence
         if len(state.writers) > WRITERS_KEPT:
             del state.writers[next(iter(state.writers))]
@@ -128,14 +127,14 @@ class GroupTable:
 def judge_member(
     metadata: GroupMetadata | None, member_id: str, instance_id: str, generation: int, *, is_beat: bool = False
 ) -> ErrorCode | None:
-    """Return why a commit (or a mere sign of life) is refused, or None.
+    """Return why a commit (or a heartbeat) is refused, or None.
 
     Args:
-        metadata: None: there is no such group.
+        metadata: None for an unknown group.
         member_id: '' without one.
         instance_id: '' without one.
         generation: -1: from no member.
-        is_beat: a sign of life is welcome in every phase.
+        is_beat: a heartbeat is accepted in every phase.
     """
     if metadata is None:
         return None if generation < 0 else ErrorCode.ILLEGAL_GENERATION

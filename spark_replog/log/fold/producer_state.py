@@ -28,9 +28,9 @@ from spark_replog.log.model import (
 )
 
 BATCHES_KEPT = 5
-"""Per partition, for the duplicate check: as many as may be in flight; more where one append brought more."""
+"""Per partition, for the duplicate check: the most that may be in flight, or all of the newest append."""
 SEQUENCE_COUNT = 2**31
-"""After the sequence 2**31 - 1 comes 0."""
+"""0 follows the sequence 2**31 - 1."""
 
 Place = tuple[TopicId, int]
 
@@ -56,7 +56,7 @@ class PartitionSequences(NamedTuple):
         return (self.batches[-1].last_sequence + 1) % SEQUENCE_COUNT
 
     def find(self, batch: BatchSequence) -> SequencedBatch | None:
-        """Return the batch of the window that is the same one."""
+        """Return the batch of the window with the same sequences."""
         if batch.epoch != self.epoch:
             return None
         for known in self.batches:
@@ -70,11 +70,11 @@ class SequencedProducer:
     """One producer.
 
     Attributes:
-        epoch: of the newest claim, -1 where nobody claimed it; older ones are refused in every partition.
-        instance_id: of the process that claimed it; '' where nobody did.
-        partitions: what it wrote where. Values are replaced, never changed.
+        epoch: of the newest claim, -1 without one; older ones are refused in every partition.
+        instance_id: of the process that claimed it; '' without a claim.
+        partitions: its newest batches per partition. Values are replaced, never changed.
         last_generation: newest data generation it wrote to.
-        is_forgettable: whether its id is random, so that nobody comes back with it.
+        is_forgettable: whether its id is random, so that it is never used again.
     """
 
     epoch: int = -1
@@ -93,11 +93,11 @@ class SequenceTable:
         self._producers: dict[str, SequencedProducer] = {}
 
     def get(self, producer_id: str) -> SequencedProducer | None:
-        """Return what is known of the producer."""
+        """Return the producer's state, None if it is unknown."""
         return self._producers.get(producer_id)
 
     def apply_init(self, command: ProducerInit) -> CommandResult:
-        """Give the producer id to an instance, under the epoch behind the last one."""
+        """Give the producer id to an instance, under the next epoch."""
         known = self._producers.get(command.producer_id)
         epoch = -1 if known is None else known.epoch
         if known is not None and known.instance_id == command.instance_id and command.epoch == epoch:
@@ -149,7 +149,7 @@ class SequenceTable:
         )
 
     def judge_sequence(self, append: SequencedAppend) -> tuple[Outcome, str] | None:
-        """Return the refusal of an append that is no duplicate, or None."""
+        """Return why an append that is not a duplicate is refused, or None."""
         known = self._producers.get(append.identity.producer_id)
         counts = row_counts(append)
         for place, batches in append.batches_by_place().items():
@@ -254,9 +254,9 @@ class ProducerState:
 
 
 def _digest(counts: RowCounts) -> bytes:
-    """Return what tells other rows under the same txnVersion, by topic.
+    """Return a digest of the rows per topic, to find other rows under the same txnVersion.
 
-    Not by partition: a repeated write may come in other tasks, and then rows without a key lie elsewhere.
+    Not by partition: a repeated write may come in other tasks, and then rows without a key go to other partitions.
     """
     rows_of: dict[TopicId, int] = {}
     for (topic, _), rows in counts.items():
@@ -275,7 +275,7 @@ class ProducerTable:
         self._producers: dict[tuple[IdentityKind, str], ProducerState] = {}
 
     def get(self, identity: ProducerIdentity) -> ProducerState | None:
-        """Return what is known of the producer."""
+        """Return the producer's state, None if it is unknown."""
         return self._producers.get((identity.kind, identity.producer_id))
 
     def judge_duplicate(self, append: Append) -> tuple[Outcome, str, OffsetRanges] | None:

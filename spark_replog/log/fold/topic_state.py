@@ -9,11 +9,10 @@ from __future__ import annotations
 from spark_replog.ids import BrokerId, LedgerId, TopicId
 from spark_replog.log.fold.entry_fold import Apply, EntryFold
 from spark_replog.log.fold.group_state import GroupTable
-from spark_replog.log.fold.leadership import Leadership
 from spark_replog.log.fold.object_table import MissingCopy, ObjectPlace, ObjectTable
 from spark_replog.log.fold.partition_state import ObjectRef, PartitionState, SectionRef
 from spark_replog.log.fold.producer_state import ProducerTable
-from spark_replog.log.fold.topic_table import TopicState, TopicTable
+from spark_replog.log.fold.topic_table import Leadership, TopicState, TopicTable
 from spark_replog.log.model import (
     OK,
     Append,
@@ -42,37 +41,37 @@ from spark_replog.log.quotas import ProduceRates
 
 CLOCK_SKEW_MAX_MS = 60_000
 """Clocks of proposers that differ by less never move the time of appends back."""
-APPENDS_BEHIND = 3
-"""So many appends in a row, each further behind than that, show that the time before them was wrong."""
+APPENDS_EARLIER = 3
+"""Consecutive appends that are further in the past; then the time before them was wrong."""
 
 
 class AppendTime:
     """The time of a ledger's appends, from the clocks of their proposers (ADR 18).
 
     It never falls while clocks agree within `CLOCK_SKEW_MAX_MS`. A proposer whose clock is ahead moves it ahead;
-    after `APPENDS_BEHIND` appends of others it is theirs again.
+    after `APPENDS_EARLIER` appends of others it is theirs again.
 
     Attributes:
         now_ms: of the last append; 0 before the first.
     """
 
-    __slots__ = ("_behind_ms", "now_ms")
+    __slots__ = ("_earlier_ms", "now_ms")
 
     def __init__(self) -> None:
         self.now_ms = 0
-        self._behind_ms: tuple[int, ...] = ()
+        self._earlier_ms: tuple[int, ...] = ()
 
     def observe(self, clock_ms: int) -> bool:
         """Take the clock of the next applied append; return whether the time went back."""
         if clock_ms >= self.now_ms - CLOCK_SKEW_MAX_MS:
             self.now_ms = max(self.now_ms, clock_ms)
-            self._behind_ms = ()
+            self._earlier_ms = ()
             return False
-        self._behind_ms = (*self._behind_ms, clock_ms)
-        if len(self._behind_ms) < APPENDS_BEHIND:
+        self._earlier_ms = (*self._earlier_ms, clock_ms)
+        if len(self._earlier_ms) < APPENDS_EARLIER:
             return False
-        self.now_ms = max(self._behind_ms)
-        self._behind_ms = ()
+        self.now_ms = max(self._earlier_ms)
+        self._earlier_ms = ()
         return True
 
 

@@ -1,20 +1,30 @@
-"""The topics of a topic ledger in the fold: creation, growth, settings, deletion. No clock."""
+"""The topics of a topic ledger in the fold: their life, leaders, in-sync replicas and reassignments.
+
+Source of the checks of a partition's change, and of their order: Kafka's ``ReplicationControlManager.alterPartition``.
+A change is computed from one state of a partition and refused on any other.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from spark_replog.errors import ErrorCode
 from spark_replog.ids import BrokerId, TopicId
-from spark_replog.log.fold.partition_state import PartitionState
+from spark_replog.log.fold.object_table import ObjectTable
+from spark_replog.log.fold.partition_state import NO_LEADER, PartitionState
 from spark_replog.log.model import (
     OK,
+    BrokerFence,
     CommandResult,
     ConfigSet,
+    IsrChange,
     LogStartAdvance,
     Outcome,
+    PartitionChange,
     PartitionsAdd,
     TopicClose,
     TopicInit,
+    Truncate,
 )
 
 LOG_APPEND_TIME = "LogAppendTime"
@@ -71,7 +81,7 @@ class TopicTable:
         if topic is None:
             return CommandResult(Outcome.UNKNOWN_TOPIC, {}, command.topic_id)
         if topic.closed:
-            return CommandResult(Outcome.EXISTS, {}, f"topic '{topic.name}' is closed already")
+            return CommandResult(Outcome.EXISTS, {}, f"topic '{topic.name}' was deleted before")
         topic.closed = True
         for partition in topic.partitions:
             partition.retired = True
@@ -95,7 +105,7 @@ class TopicTable:
         return OK
 
     def apply_log_start_advance(self, command: LogStartAdvance) -> CommandResult:
-        """Fold a trim: all of its partitions, or none where one contradicts the state."""
+        """Fold a trim: all of its partitions, or none if one contradicts the state."""
         topic = self.topics.get(command.topic_id)
         if topic is None:
             return CommandResult(Outcome.UNKNOWN_TOPIC, {}, command.topic_id)
@@ -110,7 +120,7 @@ class TopicTable:
         moved = [
             topic.partitions[number].advance_log_start(offset, command.reason) for number, offset in command.offsets
         ]
-        return OK if any(moved) else CommandResult(Outcome.EXISTS, {}, "the log starts there or later already")
+        return OK if any(moved) else CommandResult(Outcome.EXISTS, {}, "the log already starts there or later")
 
     def apply_config_set(self, command: ConfigSet) -> CommandResult:
         """Fold changed settings."""
@@ -137,7 +147,7 @@ def find_bad_replicas(assignments: _Assignments) -> str:
     """Return what is wrong with an assignment, '' when nothing is."""
     for replicas in assignments:
         if not replicas or len(set(replicas)) != len(replicas):
-            return f"{replicas} is no replica set"
+            return f"{replicas} is not a list of different brokers"
     return ""
 
 
@@ -148,3 +158,170 @@ def min_insync_replicas(config: dict[str, str], replication_factor: int) -> int:
         return replication_factor
     value = int(text) if text.isdecimal() else 0
     return min(value, replication_factor) if value > 0 else replication_factor // 2 + 1
+
+
+UNCLEAN_KEY = "unclean.leader.election.enable"
+
+
+class Leadership:
+    """Mutable by the fold only.
+
+    Attributes:
+        last_shrink_ms: broker -> time of the last change that took it out of an ISR.
+        fenced: brokers out of service: they join no ISR and lead nothing.
+    """
+
+    def __init__(self, topics: TopicTable, objects: ObjectTable) -> None:
+        self._topics = topics
+        self._objects = objects
+        self.last_shrink_ms: dict[BrokerId, int] = {}
+        self.fenced: set[BrokerId] = set()
+
+    def settle_topic(self, topic_id: TopicId) -> None:
+        """Remove fenced brokers from the ISR of a topic's partitions."""
+        for partition in self._topics.topics[topic_id].partitions:
+            for broker_id in sorted(self.fenced):
+                partition.fence(broker_id, self.fenced)
+
+    def apply_isr_change(self, command: IsrChange) -> CommandResult:
+        """Fold that a broker left or joined the in-sync replicas of one topic, or of all."""
+        if command.topic_id is not None and command.topic_id not in self._topics.topics:
+            return CommandResult(Outcome.UNKNOWN_TOPIC, {}, command.topic_id)
+        if command.in_sync and command.broker_id in self.fenced:
+            return _refused(ErrorCode.INELIGIBLE_REPLICA, f"broker {command.broker_id} is fenced")
+        every = self._topics.topics
+        topics = list(every.values()) if command.topic_id is None else [every[command.topic_id]]
+        lacking = self._objects.partitions_lacking(command.broker_id) if command.in_sync else set()
+        before = _leaders(topics)
+        changed = kept_out = 0
+        for topic in topics:
+            for partition in topic.partitions:
+                if not command.in_sync:
+                    changed += partition.shrink(command.broker_id)
+                    continue
+                is_lacking = partition in lacking
+                kept_out += is_lacking and command.broker_id not in partition.isr
+                if not is_lacking and partition.grow(command.broker_id):
+                    changed += 1
+                    partition.elect_if_offline(self.fenced)
+        if changed and not command.in_sync:
+            before_ms = self.last_shrink_ms.get(command.broker_id, command.time_ms)
+            self.last_shrink_ms[command.broker_id] = max(before_ms, command.time_ms)
+        detail = f"broker {command.broker_id} lacks objects of {kept_out} partitions" if kept_out else ""
+        outcome = Outcome.APPLIED if changed else Outcome.SKIPPED
+        return CommandResult(outcome, {}, detail, _moved(topics, before))
+
+    def apply_broker_fence(self, command: BrokerFence) -> CommandResult:
+        """Fold that a broker is out of service, or back; a fenced broker leads nothing."""
+        if (command.broker_id in self.fenced) == command.is_fenced:
+            return CommandResult(
+                Outcome.EXISTS,
+                {},
+                f"broker {command.broker_id} is already {'fenced' if command.is_fenced else 'in service'}",
+            )
+        self.fenced ^= {command.broker_id}
+        topics = list(self._topics.topics.values())
+        before = _leaders(topics)
+        for topic in topics:
+            for partition in topic.partitions:
+                if command.is_fenced:
+                    partition.fence(command.broker_id, self.fenced)
+                else:
+                    partition.elect_if_offline(self.fenced)
+        return CommandResult(Outcome.APPLIED, {}, "", _moved(topics, before))
+
+    def apply_partition_change(self, command: PartitionChange) -> CommandResult:
+        """Fold one partition's new leader, ISR and replicas."""
+        topic = self._topics.topics.get(command.topic_id)
+        if topic is None or topic.closed:
+            return _refused(ErrorCode.UNKNOWN_TOPIC_ID, command.topic_id)
+        if command.partition >= len(topic.partitions):
+            detail = f"topic '{topic.name}' has no partition {command.partition}"
+            return _refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, detail)
+        partition = topic.partitions[command.partition]
+        refused = self._judge(command, topic, partition)
+        if refused is not None:
+            return _refused(*refused)
+        before = partition.leader
+        is_new_replica = not set(command.replicas) <= set(partition.replicas)
+        partition.partition_epoch += 1
+        partition.replicas, partition.isr = command.replicas, command.isr
+        partition.adding, partition.removing = command.adding, command.removing
+        partition.min_insync = min_insync_replicas(topic.config, len(command.replicas) - len(command.adding))
+        cut_count = 0
+        if command.is_unclean:
+            end_offset = self._objects.end_of(partition, command.leader)
+            cut_count = self._objects.truncate_partition(partition, end_offset)
+        if is_new_replica:
+            self._objects.expect(partition)
+        if partition.leader != command.leader:
+            partition.elect(command.leader)
+        moved = ((command.topic_id, command.partition, command.leader),) if before != command.leader else ()
+        return CommandResult(Outcome.APPLIED, {}, f"{cut_count} rows are lost" if cut_count else "", moved)
+
+    def apply_truncate(self, command: Truncate, index: int, stable_index: int) -> CommandResult:
+        """Fold a truncation: not below the stable index, and not with an append of its own entry."""
+        if command.after_index < stable_index:
+            return CommandResult(Outcome.INVALID, {}, f"entries up to {stable_index} are stable")
+        if self._objects.has_append(index):
+            return CommandResult(Outcome.INVALID, {}, "an append of the same entry came before it")
+        cut_count = self._objects.truncate(command.after_index)
+        if not cut_count:
+            return CommandResult(Outcome.EXISTS, {}, f"no append follows entry {command.after_index}")
+        return CommandResult(Outcome.APPLIED, {}, f"{cut_count} rows were cut")
+
+    def _judge(
+        self, command: PartitionChange, topic: TopicState, partition: PartitionState
+    ) -> tuple[ErrorCode, str] | None:
+        known = f"leader epoch {partition.leader_epoch}, partition epoch {partition.partition_epoch}"
+        if command.leader_epoch > partition.leader_epoch or command.partition_epoch > partition.partition_epoch:
+            return ErrorCode.NOT_CONTROLLER, f"the change was computed from a newer state than {known}"
+        if command.leader_epoch < partition.leader_epoch:
+            return ErrorCode.FENCED_LEADER_EPOCH, f"the partition is at {known}"
+        if command.partition_epoch < partition.partition_epoch:
+            return ErrorCode.INVALID_UPDATE_VERSION, f"the partition is at {known}"
+        isr, replicas = command.isr, command.replicas
+        if not isr or len(set(isr)) != len(isr) or not set(isr) <= set(replicas):
+            return ErrorCode.INVALID_REQUEST, f"ISR {isr} must list some of the replicas {replicas}, each once"
+        if not set(command.adding) <= set(replicas) or not set(command.removing) <= set(replicas):
+            return (
+                ErrorCode.INVALID_REQUEST,
+                f"adding {command.adding} and removing {command.removing} must be replicas",
+            )
+        if len(set(replicas)) != len(replicas):
+            return ErrorCode.INVALID_REQUEST, f"{replicas} names a broker twice"
+        if command.leader != NO_LEADER and command.leader not in isr:
+            return ErrorCode.INVALID_REQUEST, f"the leader {command.leader} is not in the ISR {isr}"
+        joining = set(isr) - set(partition.isr)
+        if joining & self.fenced:
+            return ErrorCode.INELIGIBLE_REPLICA, f"brokers {sorted(joining & self.fenced)} are fenced"
+        if command.is_unclean:
+            if topic.config.get(UNCLEAN_KEY, "").lower() != "true":
+                return ErrorCode.INVALID_REQUEST, f"topic '{topic.name}' has {UNCLEAN_KEY}=false"
+            is_alone = isr == (command.leader,)
+            return None if is_alone else (ErrorCode.INVALID_REQUEST, "an unclean leader is alone in the ISR")
+        for broker_id in sorted(joining):
+            if partition in self._objects.partitions_lacking(broker_id):
+                return ErrorCode.INELIGIBLE_REPLICA, f"broker {broker_id} lacks objects of the partition"
+        if not set(isr) & set(partition.isr):
+            return ErrorCode.INVALID_REQUEST, f"no member of the ISR {partition.isr} would stay"
+        return None
+
+
+def _refused(code: ErrorCode, detail: str) -> CommandResult:
+    return CommandResult(Outcome.REFUSED, {}, detail, error_code=code)
+
+
+_Leaders = dict[tuple[TopicId, int], tuple[BrokerId, int]]
+
+
+def _leaders(topics: list[TopicState]) -> _Leaders:
+    return {
+        (topic.topic_id, number): (partition.leader, partition.leader_epoch)
+        for topic in topics
+        for number, partition in enumerate(topic.partitions)
+    }
+
+
+def _moved(topics: list[TopicState], before: _Leaders) -> tuple[tuple[TopicId, int, BrokerId], ...]:
+    return tuple((*key, now[0]) for key, now in _leaders(topics).items() if now[0] != before[key][0])

@@ -13,8 +13,7 @@ from spark_replog.commit.state_changes import (
     replica_phase,
 )
 from spark_replog.errors import ReplogError
-from spark_replog.log.fold.leader import NO_LEADER
-from spark_replog.log.fold.partition_state import PartitionState
+from spark_replog.log.fold.partition_state import NO_LEADER, PartitionState
 from spark_replog.log.fold.topic_state import TopicState
 
 P, R = PartitionPhase, ReplicaPhase

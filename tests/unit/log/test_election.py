@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_replog.log.fold.leader import (
+from spark_replog.log.fold.partition_state import (
     Election,
     elect_controlled_shutdown,
     elect_offline,

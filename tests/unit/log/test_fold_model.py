@@ -27,7 +27,7 @@ from spark_replog.log.codec.commands import (
     encode_command,
     encode_entry,
 )
-from spark_replog.log.fold.leader import NO_LEADER
+from spark_replog.log.fold.partition_state import NO_LEADER
 from spark_replog.log.fold.topic_state import Outcome, TopicLedgerState
 
 TOPICS = ("a" * 32, "b" * 32)

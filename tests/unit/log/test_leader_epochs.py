@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_replog.log.fold.leader import LeaderEpochCache
-from spark_replog.log.fold.partition_state import PartitionState
+from spark_replog.log.fold.partition_state import LeaderEpochCache, PartitionState
 
 
 def cache_of(*entries: tuple[int, int]) -> LeaderEpochCache:

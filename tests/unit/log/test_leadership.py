@@ -17,7 +17,7 @@ from spark_replog.log.codec.commands import (
     TopicInit,
     Truncate,
 )
-from spark_replog.log.fold.leader import NO_LEADER
+from spark_replog.log.fold.partition_state import NO_LEADER
 from spark_replog.log.model import Outcome
 
 UNCLEAN = (("unclean.leader.election.enable", "true"),)
