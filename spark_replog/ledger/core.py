@@ -19,17 +19,20 @@ from spark_replog.errors import (
     UnsupportedFormatError,
 )
 from spark_replog.ledger.proposer import Proposal, Proposer
-from spark_replog.ledger.reader import DecidedPrefix
+from spark_replog.ledger.reader import DecidedPrefix, JournalView
 from spark_replog.ledger.record import (
     NONCE_SIZE_BYTES,
     ZERO_EPOCH,
     JournalRecord,
     RecordKind,
+    damaged_record,
     decode_record,
     encode_record,
     record_crc,
 )
 from spark_replog.ledger.root import (
+    READ_BY_THIS_GOAL,
+    WENT_BACK,
     Check,
     Completion,
     Create,
@@ -38,6 +41,7 @@ from spark_replog.ledger.root import (
     PutOut,
     Read,
     RootState,
+    Standing,
     Status,
 )
 from spark_replog.ledger.types import LedgerSettings
@@ -48,6 +52,25 @@ RIVAL_MS = 2000.0
 """How long a process that claimed counts as one that takes part in the contention."""
 STREAK_MIN = 2
 """So many entries of its own in a row let an owner skip the look at the journals before the next one."""
+
+
+_TO_CHECK = frozenset({Standing.UNVERIFIED, Standing.DOUBTED, Standing.FORGOT})
+_READ = frozenset({*READ_BY_THIS_GOAL, Standing.KNOWN})
+_TO_READ = frozenset({Standing.UNREAD, Standing.BEHIND})
+_AFTER_CHECK = {
+    Standing.UNVERIFIED: Standing.UNREAD,
+    Standing.DOUBTED: Standing.PROVEN,
+    Standing.FORGOT: Standing.OUT,
+}
+
+
+DAMAGE = (CorruptDataError, UnsupportedFormatError)
+"""A journal that cannot be read as it is. Its root counts as missing."""
+DAMAGED_READS = 3
+"""A transfer may have damaged what was read; so many reads in a row tell that the file is."""
+
+DAMAGED_RETRY_MS = 5000.0
+"""A journal out of order is read again from its beginning, so not often."""
 
 
 class Phase(Enum):
@@ -172,8 +195,16 @@ class LedgerCore:
             index
             for index, state in enumerate(self.roots)
             if state.error is not None
-            or not state.is_verified
+            or state.standing is Standing.UNVERIFIED
             or (state.busy is not None and now_ms - state.busy_since_ms >= self._settings.quorum_timeout_ms / 2)
+        ]
+
+    def damaged_roots(self, failures_min: int = DAMAGED_READS) -> list[int]:
+        """Return the roots whose journal was found damaged by this many reads in a row."""
+        return [
+            root
+            for root, state in enumerate(self.roots)
+            if isinstance(state.error, DAMAGE) and state.failures >= failures_min
         ]
 
     def wake_at_ms(self) -> float | None:
@@ -187,6 +218,9 @@ class LedgerCore:
         self._reread_ms = REREAD_MS
         self._yields = 0
         self.is_tail_unclear = False
+        for root in self.damaged_roots(1):
+            if self.roots[root].retry_at_ms < now_ms + DAMAGED_RETRY_MS / 2:
+                self.roots[root].failures = 1  # the files may have been put back
 
     def _enter(self, phase: Phase) -> None:
         self.phase = phase
@@ -195,8 +229,12 @@ class LedgerCore:
     def _enter_sync(self) -> None:
         self._enter(Phase.SYNC)
         self._reread_at_ms = None
+        self._forget_reads()
+
+    def _forget_reads(self) -> None:
         for state in self.roots:
-            state.is_fresh = False
+            if state.standing in READ_BY_THIS_GOAL:
+                state.enter(Standing.KNOWN)
 
     # -- operations out ---------------------------------------------------------------------------
 
@@ -220,23 +258,26 @@ class LedgerCore:
         return found
 
     def _next_operation(self, root: int, state: RootState, now_ms: float) -> Operation | None:
-        if state.is_out and (state.is_out_told or self._settings.read_only):
+        standing = state.standing
+        if standing is Standing.RETIRED or (standing in WENT_BACK and self._settings.read_only):
             return None
         if state.retry_at_ms > now_ms:
             self._wake(state.retry_at_ms)
             return None
-        if not state.is_verified or state.must_check:
+        if standing in _TO_CHECK:
             return Check(root, state.failures > 0)
-        if state.is_out:
+        if standing is Standing.OUT:
             return PutOut(root, self.prefix.named[root])
         position = self.prefix.views[root].next_position
         if self.phase is Phase.SYNC:
-            return None if state.is_fresh else Read(root, position, READ_LIMIT)
+            if standing in READ_BY_THIS_GOAL:
+                return None
+            return Read(root, position, READ_LIMIT, standing is Standing.UNREAD)
         if self.proposer.epoch is None:
             return None
-        if state.must_read or position <= self.prefix.named[root]:
-            # Others name what lies there: a create would be lost, or land behind a gap.
-            return Read(root, position, READ_LIMIT)
+        if standing in _TO_READ or position <= self.prefix.named[root]:
+            # Other roots name a record there: a create would be lost, or leave a gap.
+            return Read(root, position, READ_LIMIT, standing is Standing.UNREAD)
         nonce = self._rng.randbytes(NONCE_SIZE_BYTES)
         if self.phase is Phase.CLAIM:
             record = self.proposer.claim_record(root, nonce)
@@ -270,73 +311,95 @@ class LedgerCore:
         if completion.status in (Status.FAILED, Status.UNKNOWN):
             self._fail(state, completion.error, now_ms)
         elif isinstance(operation, Check):
-            state.is_verified = True
-            state.must_check = False
-            state.checked_goal = state.busy_goal
+            state.enter(_AFTER_CHECK.get(state.standing, state.standing))
         elif isinstance(operation, PutOut):
-            state.is_out_told = True
+            state.enter(Standing.RETIRED)
         elif isinstance(operation, Read):
             self._learn_all(operation, completion, state, now_ms)
         elif completion.status is Status.EXISTS:
-            state.must_read = True
+            state.enter(Standing.BEHIND)
         elif state.pending is not None and operation.position <= state.pending.named:
-            state.is_out = True
-            self._fail(state, self._forgot(operation.root), now_ms)
+            self._went_back(operation.root, now_ms)
         else:
-            state.answered()
             self._learn(operation.root, state, operation.data, now_ms)
+            state.error, state.failures = None, 0
 
     def _fail(self, state: RootState, error: Exception | None, now_ms: float) -> None:
-        state.error = error
-        state.is_verified = False
-        state.is_fresh = False
         settings = self._settings
         wait_ms = min(settings.root_retry_max_ms, settings.root_retry_ms * (1 << min(state.failures, 10)))
-        state.failures += 1
+        state.fail(error)
         state.retry_at_ms = now_ms + wait_ms * (0.5 + self._rng.random() / 2)
 
-    def _forgot(self, root: int) -> RetriableError:
-        """An alarm, no safety argument: it cannot see the loss of a record that nobody has named yet."""
+    def _went_back(self, root: int, now_ms: float) -> None:
+        """Take a root out that lost records. An alarm: it cannot see the loss of a record that no other root names."""
+        self.roots[root].enter(Standing.FORGOT)
+        self._fail(self.roots[root], self._stale(root), now_ms)
+
+    def _stale(self, root: int) -> RetriableError:
         return RetriableError(
             ErrorCode.REPLOG_ROOT_STALE,
             f"The journal on {self._root_names[root]} misses position {self.prefix.named[root]}, which records on "
-            "other roots name. It went back in time: run 'replog store repair' to give it a new journal.",
+            "other roots name: it went back in time. Run 'replog store repair' to give it a new journal.",
             root=self._root_names[root],
         )
 
+    def _hole(self, root: int, first: int, behind: int) -> CorruptDataError:
+        """Return the error of missing files: whoever went on from the hole would decide entries a second time."""
+        return CorruptDataError(
+            ErrorCode.REPLOG_JOURNAL_HOLE,
+            f"The journal on {self._root_names[root]} has no file at position {first}, and one at position {behind}: "
+            f"{behind - first} or fewer files are missing. Put these files back (a lifecycle rule or a cleaner of old "
+            "files may have deleted them). Where other metadata roots have their files, move this journal's folder "
+            "away and run `replog store repair --rebuild BROKER`.",
+            root=self._root_names[root],
+            first=first,
+            last=behind - 1,
+        )
+
     def _learn_all(self, operation: Read, completion: Completion, state: RootState, now_ms: float) -> None:
+        root = operation.root
         for data in completion.records:
             try:
-                self._learn(operation.root, state, data, now_ms)
-            except UnsupportedFormatError as error:
-                self.fatal = error
-                return
-            except CorruptDataError as error:
+                self._learn(root, state, data, now_ms)
+            except (CorruptDataError, UnsupportedFormatError) as error:
                 self._fail(state, error, now_ms)
                 return
-        if completion.ended and self.prefix.views[operation.root].next_position <= state.busy_named:
-            # Read again behind a look at replog.json: an emptied root is none that is to be told anything.
-            state.is_out = state.is_out or state.has_missed
-            state.has_missed = True
-            self._fail(state, self._forgot(operation.root), now_ms)
+        position = self.prefix.views[root].next_position
+        if completion.ended and position <= state.busy_named:
+            # Twice, with a look at replog.json in between: an emptied root did not go back, it is another one.
+            state.misses += 1
+            if state.misses > 1:
+                self._went_back(root, now_ms)
+            else:
+                self._fail(state, self._stale(root), now_ms)
             return
-        state.has_missed = False
-        state.answered()
-        if completion.ended:
-            state.must_read = False
-            if state.busy_goal == self._goal:
-                state.is_fresh = True
-                state.checked_goal = 0  # a check before this read says nothing about it
+        order = self.prefix.views[root].order
+        if completion.ended and order.fault is not None:
+            self._fail(state, damaged_record(self._root_names[root], order.fault_position, order.fault), now_ms)
+            self.prefix.views[root] = JournalView()  # a rebuilt journal is read from its beginning
+            if state.failures > 1:
+                state.failures = DAMAGED_READS
+                state.retry_at_ms = now_ms + DAMAGED_RETRY_MS
+            return
+        if completion.behind is not None:
+            self._fail(state, self._hole(root, position, completion.behind), now_ms)
+            return
+        state.misses = state.failures = 0
+        state.error = None
+        if not completion.ended:
+            state.enter(Standing.UNREAD if state.standing is Standing.UNREAD else Standing.BEHIND)
+        else:
+            state.enter(Standing.FRESH if state.busy_goal == self._goal else Standing.KNOWN)
 
     def _learn(self, root: int, state: RootState, data: bytes, now_ms: float) -> None:
         record = decode_record(data, root=self._root_names[root], position=self.prefix.views[root].next_position)
-        pending, state.pending = state.pending, None
-        is_own = pending is not None and pending.data == data
         try:
             self.prefix.learn(root, record, record_crc(data))
         except CorruptDataError as error:
-            self.fatal = error
+            self.fatal = error  # what a majority holds cannot be right
             return
+        pending, state.pending = state.pending, None
+        is_own = pending is not None and pending.data == data
         self._note(root, record, is_own, now_ms)
         self._settle()
 
@@ -392,7 +455,7 @@ class LedgerCore:
                 self._advance_grace(now_ms)
 
     def _advance_sync(self, now_ms: float) -> None:
-        missing = sum(1 << root for root, state in enumerate(self.roots) if not state.is_fresh)
+        missing = sum(1 << root for root, state in enumerate(self.roots) if state.standing not in READ_BY_THIS_GOAL)
         if self._is_minority(missing) or (missing and self._is_waiting(missing, now_ms)):
             return
         if missing or self.prefix.has_undecided_tail():
@@ -419,18 +482,16 @@ class LedgerCore:
         return len(self.roots) - missing.bit_count() < self.prefix.majority
 
     def _doubted_roots(self, missing: int) -> int:
-        """Return the roots whose answer needs ``replog.json`` behind it; have it read.
+        """Return the roots that were read and whose ``replog.json`` must be read after that; ask for it.
 
-        A root that was emptied reads like one that never had the newest record. That cannot hide
-        it while every root answers and none shows a tail; in all other cases it can.
+        A root that was emptied reads like one that never had the newest record. That cannot hide the record while
+        every root answers and none shows a tail; in all other cases it can.
         """
         index = self.prefix.length
-        doubted = 0
         for root, state in enumerate(self.roots):
-            if state.checked_goal != self._goal and (missing or index not in self.prefix.views[root].entries):
-                state.must_check = True
-                doubted |= 1 << root
-        return doubted
+            if state.standing is Standing.FRESH and (missing or index not in self.prefix.views[root].entries):
+                state.enter(Standing.DOUBTED)
+        return sum(1 << root for root, state in enumerate(self.roots) if state.standing is Standing.DOUBTED)
 
     def _is_waiting(self, roots: int, now_ms: float) -> bool:
         """Return whether a majority did it and one of these roots may within the grace time."""
@@ -451,8 +512,7 @@ class LedgerCore:
             self._reread_ms = min(self._reread_ms * 2, 50.0)
         if now_ms >= self._reread_at_ms:
             self._reread_at_ms = None
-            for state in self.roots:
-                state.is_fresh = False
+            self._forget_reads()
         else:
             self._wake(self._reread_at_ms)
         self._wake(self._goal_start_ms + self._settings.tail_retry_ms)
@@ -531,7 +591,7 @@ class LedgerCore:
         if proposer.is_single:
             if proposal.is_confirmed:
                 self._decided(proposal)
-            elif self.prefix.length > proposal.index and not self.roots[0].must_read:
+            elif self.prefix.length > proposal.index and self.roots[0].standing in _READ:
                 proposer.proposal = None  # another writer has the index
                 self._enter(Phase.READY)
         elif proposer.is_proposal_decided():

@@ -14,13 +14,13 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 
+from spark_replog.ledger.reader import REBUILD_ROUND_STEP, JournalOrder
 from spark_replog.ledger.record import (
     NO_HASH,
     NO_INDEX,
     NONCE_SIZE_BYTES,
     NOTHING_KNOWN,
     RECORD_GET_BYTES,
-    ZERO_EPOCH,
     Epoch,
     JournalRecord,
     LastKnown,
@@ -32,56 +32,10 @@ from spark_replog.storage.io_pool import io_pool
 from spark_replog.storage.object_store import Buffer, CreateOutcome, ObjectStore
 from spark_replog.storage.paths import journal_folder, journal_key
 
-REBUILD_ROUND_STEP = 1 << 32
-"""How far above every seen round the rebuilder claims: more claims than one root could ever take alone."""
 POSITION_MARGIN = 16
 """The new journal is longer than any that records elsewhere name, and than what was written since: a
 process that knew the old one goes on behind its end and reads the new records there."""
 _WINDOW = 8
-
-
-class JournalOrder:
-    """Checks that the records of one journal follow each other as an acceptor takes them.
-
-    Epochs do not decrease, and ENTRY(i) comes after ENTRY(i - 1). A journal that is rebuilt beside writers, or by two
-    processes at once, may break this for a while. Nothing is deleted then, as it could be what the other has just
-    written: the rebuild claims again far above, and writes every decided entry again after it. Such a claim ends a
-    fault.
-
-    Attributes:
-        epoch: the highest so far.
-        last_index: the journal has ENTRY 0 .. last_index, in order, since the last claim that ended a fault.
-        fault: what is wrong, None where nothing is.
-        fault_position: of the record that showed it.
-    """
-
-    __slots__ = ("epoch", "fault", "fault_position", "last_index")
-
-    def __init__(self) -> None:
-        self.epoch: Epoch = ZERO_EPOCH
-        self.last_index = NO_INDEX
-        self.fault: str | None = None
-        self.fault_position = 0
-
-    def take(self, record: JournalRecord, position: int) -> bool:
-        """Take in the next record; return whether it ended a fault, so that entries start again."""
-        is_claim = record.kind is RecordKind.CLAIM
-        is_far_above = record.epoch.round - self.epoch.round >= REBUILD_ROUND_STEP // 2
-        if self.fault is not None and is_claim and is_far_above:
-            self.fault, self.last_index, self.epoch = None, NO_INDEX, record.epoch
-            return True
-        if record.epoch < self.epoch:
-            self._note("its epoch is below that of the record before it", position)
-        self.epoch = max(self.epoch, record.epoch)
-        if not is_claim and record.index > self.last_index + 1:
-            self._note(f"it holds entry {record.index}, and the journal has no entry {record.index - 1}", position)
-        elif not is_claim:
-            self.last_index = max(self.last_index, record.index)
-        return False
-
-    def _note(self, fault: str, position: int) -> None:
-        if self.fault is None:
-            self.fault, self.fault_position = fault, position
 
 
 @dataclass(frozen=True, slots=True)

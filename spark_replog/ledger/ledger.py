@@ -8,18 +8,18 @@ import random
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from itertools import zip_longest
 from typing import Any, Generic, TypeVar
 
 from spark_replog.clock import SYSTEM_CLOCK, Clock
 from spark_replog.errors import (
-    CorruptDataError,
     ErrorCode,
     InvalidConfigError,
     OutcomeUnknownError,
     ReplogError,
     RetriableError,
 )
-from spark_replog.ledger.core import LedgerCore, Phase
+from spark_replog.ledger.core import DAMAGE, LedgerCore, Phase
 from spark_replog.ledger.journal_rebuild import OwnedLog, without
 from spark_replog.ledger.record import INCARNATION_SIZE_BYTES, TAG_SIZE_BYTES, genesis_hash
 from spark_replog.ledger.shell_io import RootIo
@@ -93,6 +93,7 @@ class Ledger(Generic[S]):
         self._waiting: list[Request] = []
         self._sent: list[Request] = []
         self._refresh_started = 0
+        self._reported: set[int] = set()  # roots whose damage is logged
         self._heard_ms = 0.0  # when a refresh last learned a record
         self._refresh_done = 0
         self._io = RootIo(self.ledger_id, self._roots, self.stats, self._clock)
@@ -367,6 +368,7 @@ class Ledger(Generic[S]):
         for completion in self._io.take(wait_ms):
             core.complete(completion, self._now_ms())
         self._check_whole()
+        self._check_journals()
         core_now_ms = self._now_ms()
         # What was just learned may complete a claim, which decides entries: before the fold, not after.
         core.advance(core_now_ms)
@@ -442,13 +444,35 @@ class Ledger(Generic[S]):
         if not proposer.is_leading or proposer.epoch is None:
             return None
         known = without(tuple(view.last for view in prefix.views), root)
-        return OwnedLog(proposer.epoch, list(prefix.hashes), dict(prefix.payloads), known, prefix.named[root])
+        return OwnedLog(proposer.epoch, list(prefix.hashes), dict(prefix.payloads), known, prefix.longest_named(root))
 
     # -- errors -----------------------------------------------------------------------------------
 
     def _check_whole(self) -> None:
         if self._core.fatal is not None:
             raise self._core.fatal
+
+    def _check_journals(self) -> None:
+        """Log each journal that turns out to be damaged; raise where too few others are left.
+
+        A write that was sent waits for its time-out: its entry may be decided.
+        """
+        core = self._core
+        damaged = set(core.damaged_roots(2))
+        for root in damaged - self._reported:
+            _LOG.error("Ledger %s goes on without one journal. %s", self.ledger_id, core.roots[root].error)
+        self._reported = damaged
+        if len(self._roots) - len(core.damaged_roots()) < core.prefix.majority and not core.is_user_open():
+            raise self._damaged()
+
+    def _damaged(self) -> ReplogError:
+        """Return the error of journals that cannot be read: one, with the sentences of all."""
+        errors = [state.error for state in self._core.roots if isinstance(state.error, DAMAGE)]
+        if len(errors) == 1:
+            return errors[0]
+        sentences = zip_longest(*(str(each.args[0]).split(". ") for each in errors))
+        text = ". ".join(dict.fromkeys(each for several in sentences for each in several if each is not None))
+        return type(errors[0])(errors[0].code, text, ledger_id=self.ledger_id)
 
     def _torn(self, why: str) -> ReplogError:
         return ReplogError(
@@ -476,9 +500,6 @@ class Ledger(Generic[S]):
 
     def _not_decided(self, request: Request | None = None) -> ReplogError:
         """Return the error of a call whose time is over and that has changed nothing."""
-        for state in self._core.roots:
-            if isinstance(state.error, CorruptDataError):
-                return state.error
         needed, count = self._core.prefix.majority, len(self._roots)
         reason = self._delay_reason(request)
         if count - len(self._missing_names()) >= needed:
@@ -489,6 +510,8 @@ class Ledger(Generic[S]):
                 "this happens often, let fewer processes write to this ledger, or raise delivery.timeout.ms.",
                 ledger_id=self.ledger_id,
             )
+        if self._core.damaged_roots(1):
+            return self._damaged()
         return RetriableError(
             ErrorCode.REPLOG_NO_QUORUM,
             f"Fewer than {needed} of {count} metadata roots answer; nothing was decided. {reason} "

@@ -127,7 +127,9 @@ class Proposer:
     def proposal_roots(self) -> int:
         """Return the bit mask of roots that hold the value in flight under its epoch."""
         proposal = self.proposal
-        return self.prefix.vote_roots(proposal.index, proposal.epoch) if proposal is not None else 0
+        if proposal is None:
+            return 0
+        return self.prefix.vote_roots(proposal.index, proposal.epoch, proposal.entry_hash)
 
     def claim_record(self, root: int, nonce: bytes) -> JournalRecord | None:
         """Return the CLAIM that the root still needs, None where it has it."""
@@ -143,6 +145,8 @@ class Proposer:
         prefix = self.prefix
         missing = prefix.views[root].matched + 1
         if missing < proposal.index:
+            if missing not in prefix.payloads:
+                return None  # the journal was exchanged, and what it lacks is forgotten here: another process fills it
             # Commit index <= j: a higher one would vouch for indexes that this root does not hold yet.
             return self._entry(missing, missing, prefix.hashes[missing], prefix.payloads[missing], nonce)
         if self.proposal_roots() >> root & 1:

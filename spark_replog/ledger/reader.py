@@ -1,8 +1,9 @@
-"""The decided prefix, from nothing but records that lie in journals. Pure.
+"""What journals add up to: one root's view, and the decided prefix over all roots. Pure.
 
-Index i is decided when for some ONE epoch a majority of journals hold ENTRY(epoch, i). A commit
-index c in a record on root r vouches for r's own last ENTRY(i) before that record, i <= c, and for
-no other root's value. Truncation will add: records below a root's marker count for neither.
+Index i is decided when for some ONE epoch a majority of journals hold ENTRY(epoch, i). A commit index c in a record on
+root r vouches for r's own last ENTRY(i) up to that record, i <= c, and for no other root's value.
+A record counts only if it continues its own root's journal: another ledger's journal, or a damaged one, is found
+without the other roots and cannot stop them. Source: docs/format-journal.md.
 """
 
 from __future__ import annotations
@@ -21,51 +22,124 @@ from spark_replog.ledger.record import (
     entry_hash,
 )
 
+REBUILD_ROUND_STEP = 1 << 32
+"""How far above every seen round a rebuild claims: more claims than one root could ever take alone."""
+ROUND_STEP_MAX = 1 << 40
+"""A round that is further above its predecessor is damage."""
+
+
+NAMED_APART_MAX = 4096
+"""Roots that name positions of one journal further apart than this do not both tell the truth."""
+
+
+class JournalOrder:
+    """Checks that the records of one journal follow each other as an acceptor takes them.
+
+    Epochs do not decrease, and ENTRY(i) comes after ENTRY(i - 1). A journal that is rebuilt beside writers, or by two
+    processes at once, may break this for a while. Nothing is deleted then, as it could be what the other has just
+    written: the rebuild claims again far above, and writes every decided entry again after it. Such a claim ends a
+    fault.
+
+    Attributes:
+        epoch: the highest so far.
+        last_index: the journal has ENTRY 0 .. last_index, in order, since the last claim that ended a fault.
+        fault: what is wrong, None where nothing is.
+        fault_position: of the record that showed it.
+    """
+
+    __slots__ = ("epoch", "fault", "fault_position", "last_index")
+
+    def __init__(self) -> None:
+        self.epoch: Epoch = ZERO_EPOCH
+        self.last_index = NO_INDEX
+        self.fault: str | None = None
+        self.fault_position = 0
+
+    def take(self, record: JournalRecord, position: int) -> bool:
+        """Take in the next record; return whether it ended a fault, so that entries start again."""
+        is_claim = record.kind is RecordKind.CLAIM
+        step = record.epoch.round - self.epoch.round
+        if step > ROUND_STEP_MAX:
+            self.note(f"its round {record.epoch.round} is far above the one before it, {self.epoch.round}", position)
+            return False
+        if self.fault is not None and is_claim and step >= REBUILD_ROUND_STEP // 2:
+            self.fault, self.last_index, self.epoch = None, NO_INDEX, record.epoch
+            return True
+        if record.epoch < self.epoch:
+            self.note("its epoch is below that of the record before it", position)
+        self.epoch = max(self.epoch, record.epoch)
+        if not is_claim and record.index > self.last_index + 1:
+            self.note(f"it holds entry {record.index}, and the journal has no entry {record.index - 1}", position)
+        elif not is_claim:
+            self.last_index = max(self.last_index, record.index)
+        return False
+
+    def note(self, fault: str, position: int) -> None:
+        """Remember the first fault."""
+        if self.fault is None:
+            self.fault, self.fault_position = fault, position
+
 
 class JournalView:
     """The acceptor state that a dense, write-once journal adds up to.
 
-    A record at position p may be created only by a process that has learned 0 .. p-1, so one
-    successful create is one atomic acceptor step on exactly this state.
+    A record at position p may be created only by a process that has learned 0 .. p-1, so one successful create is one
+    atomic acceptor step on exactly this state.
 
     Attributes:
         next_position: first position not learned; the only one where a create makes sense.
+        order: whether the records follow each other. While it has a fault, records count for nothing.
         promised: highest epoch in the journal.
         last: position and CRC32C of the last learned record.
         commit_index: highest commit index on this root.
         entries: index -> (epoch, entry hash) of this root's LAST ENTRY there, above `matched` only.
-        matched: up to here the root's last ENTRY of every index is the decided one, so nothing
-            needs backfill. A later ENTRY for such an index can only repeat the value.
+        matched: up to here the root's last ENTRY of every index is the decided one and will remain it.
     """
 
-    __slots__ = ("commit_index", "entries", "last", "matched", "next_position", "promised")
+    __slots__ = ("commit_index", "entries", "last", "matched", "next_position", "order", "promised")
 
     def __init__(self) -> None:
         self.next_position = 0
+        self.order = JournalOrder()
         self.promised: Epoch = ZERO_EPOCH
         self.last: LastKnown = NOTHING_KNOWN
         self.commit_index = NO_INDEX
         self.entries: dict[int, tuple[Epoch, bytes]] = {}
         self.matched = NO_INDEX
 
+    @property
+    def has_entry(self) -> bool:
+        """Return whether the journal's hash chain has begun, which proves whose journal it is."""
+        return self.matched > NO_INDEX or bool(self.entries)
+
     def learn(self, record: JournalRecord, crc: int) -> None:
-        """Take in the record at `next_position`."""
+        """Take in the record at `next_position`, which `order` has taken; it counts unless there is a fault."""
         self.last = LastKnown(self.next_position, crc)
         self.next_position += 1
-        if record.epoch > self.promised:
-            self.promised = record.epoch
+        self.promised = self.order.epoch
+        if self.order.fault is not None:
+            return
         if record.kind is RecordKind.ENTRY and record.index > self.matched:
             self.entries[record.index] = (record.epoch, record.entry_hash)
-        if record.commit_index > self.commit_index:
-            self.commit_index = record.commit_index
+        self.commit_index = max(self.commit_index, record.commit_index)
 
-    def match(self, decided_hashes: list[bytes]) -> None:
-        """Advance `matched` over indexes whose last ENTRY here is the decided one."""
+    def restart(self) -> None:
+        """Forget the entries: a rebuild writes all of them again."""
+        self.entries.clear()
+        self.matched = self.commit_index = NO_INDEX
+
+    def match(self, hashes: Sequence[bytes], epochs: Sequence[Epoch] | None = None) -> None:
+        """Advance `matched` over indexes whose last ENTRY here is the decided one.
+
+        Args:
+            hashes: per decided index.
+            epochs: per decided index, one from which on no ENTRY has another value. Until the journal has promised it,
+                an older owner's ENTRY may still follow. None for a journal that was read to its end.
+        """
         index = self.matched + 1
-        count = len(decided_hashes)
-        while index < count:
+        while index < len(hashes):
             found = self.entries.get(index)
-            if found is None or found[1] != decided_hashes[index]:
+            if found is None or found[1] != hashes[index] or (epochs is not None and self.promised < epochs[index]):
                 break
             del self.entries[index]
             index += 1
@@ -77,14 +151,15 @@ class JournalView:
 
 
 class Vote:
-    """One value proposed for one index under one epoch, and the roots that were seen to hold it."""
+    """One value proposed for one index under one epoch, and the roots (bit mask) that hold it."""
 
-    __slots__ = ("entry_hash", "epoch", "payload", "roots")
+    __slots__ = ("entry_hash", "epoch", "payload", "previous", "roots")
 
-    def __init__(self, epoch: Epoch, hash_: bytes, payload: bytes) -> None:
-        self.epoch = epoch
-        self.entry_hash = hash_
-        self.payload = payload
+    def __init__(self, record: JournalRecord, previous: bytes) -> None:
+        self.epoch = record.epoch
+        self.entry_hash = record.entry_hash
+        self.payload = record.payload
+        self.previous = previous
         self.roots = 0
 
 
@@ -98,10 +173,12 @@ class DecidedPrefix:
 
     Attributes:
         hashes: entry hash per decided index.
-        payloads: value per decided index, as long as one is not folded or some root misses it (a root
-            that was away is backfilled from here); the last one always.
-        last_epoch: under which the last decided entry was seen to be decided.
-        named: per root the highest position that records elsewhere say it holds.
+        payloads: value per decided index, until it is folded and every root holds it (a root that was away is
+            backfilled from here); the last one always.
+        named: per root the highest position that the other roots' records say it holds. With two other roots or more
+            two of them must say so: one damaged journal cannot put the others out.
+        conflicts: (root, position, index) of records that give an index a second value in one epoch: that root's
+            journal is damaged, or the one read before it. The majority's value wins.
     """
 
     def __init__(self, root_count: int, genesis: bytes, root_name: Callable[[int], str]) -> None:
@@ -111,9 +188,11 @@ class DecidedPrefix:
         self.payloads: dict[int, bytes] = {}
         self.named = [NO_INDEX] * root_count
         self.tail_index = NO_INDEX
-        self.last_epoch: Epoch = ZERO_EPOCH
-        self._votes: dict[int, dict[Epoch, Vote]] = {}
-        self._vouched: dict[int, Vote] = {}
+        self.conflicts: list[tuple[int, int, int]] = []
+        self._epochs: list[Epoch] = []
+        self._votes: dict[int, dict[tuple[Epoch, bytes], Vote]] = {}
+        self._vouched: dict[int, tuple[Vote, Epoch]] = {}
+        self._named_by = [[NO_INDEX] * root_count for _ in range(root_count)]
         self._released = 0
         self._genesis = genesis
         self._root_name = root_name
@@ -122,6 +201,11 @@ class DecidedPrefix:
     def length(self) -> int:
         """Number of decided entries known; it never shrinks (the floor of this process)."""
         return len(self.hashes)
+
+    @property
+    def last_epoch(self) -> Epoch:
+        """Return an epoch under which the last decided entry is known to be decided, ZERO_EPOCH before the first."""
+        return self._epochs[-1] if self._epochs else ZERO_EPOCH
 
     def learned_count(self) -> int:
         """Return how many records were learned, over all roots."""
@@ -138,88 +222,133 @@ class DecidedPrefix:
     def learn(self, root: int, record: JournalRecord, crc: int) -> None:
         """Take in the next record of a root, and extend the prefix by what it decides.
 
+        A record that does not continue its own journal counts for nothing, and ``views[root].order`` has a fault then.
+
         Raises:
-            CorruptDataError: CORRUPT_MESSAGE: the hash chain does not fit, or one epoch holds two values.
+            CorruptDataError: CORRUPT_MESSAGE: the hash chain of what a majority holds breaks.
         """
         view = self.views[root]
         position = view.next_position
+        previous = self._check(view, record)
         view.learn(record, crc)
-        for other, known in enumerate(record.known):
-            if known.position > self.named[other]:
-                self.named[other] = known.position
+        if view.order.fault is not None:
+            return
+        if record.known:
+            self._note_known(root, record.known)
         if record.kind is RecordKind.ENTRY:
-            index = record.index
-            if index > self.tail_index:
-                self.tail_index = index
+            self.tail_index = max(self.tail_index, record.index)
             # The last decided index stays: a claim asks which of ITS roots show the tail decided.
-            if index >= len(self.hashes) - 1:
-                self._vote(root, position, record)
-            if index < len(self.hashes):
-                view.match(self.hashes)
+            if record.index >= len(self.hashes) - 1:
+                self._vote(root, position, record, previous)
+        view.match(self.hashes, self._epochs)
         # Its own ENTRY first: a backfill record for j says by its commit index j that j is decided.
         if record.commit_index >= len(self.hashes):
-            self._vouch(view, record.commit_index)
+            self._vouch(view, record)
         self._extend()
+        assert view.matched < len(self.hashes)
+        assert len(self._epochs) == len(self.hashes)
 
-    def _vote(self, root: int, position: int, record: JournalRecord) -> None:
-        votes = self._votes.setdefault(record.index, {})
-        vote = votes.get(record.epoch)
+    def _check(self, view: JournalView, record: JournalRecord) -> bytes:
+        """Return the hash that the record continues on its own root; note the fault where it continues none."""
+        order, position, index = view.order, view.next_position, record.index
+        if order.take(record, position):
+            view.restart()
+        if len(self.views) == 1 and (record.epoch != ZERO_EPOCH or record.kind is not RecordKind.ENTRY):
+            order.note("it belongs to a ledger of several roots", position)
+        if len(record.known) not in (0, len(self.views)):
+            order.note(f"it names {len(record.known)} roots, and the ledger has {len(self.views)}", position)
+        if order.fault is not None or record.kind is not RecordKind.ENTRY:
+            return b""
+        previous = self.previous_hash(index) if index - 1 <= view.matched else view.entries[index - 1][1]
+        if index <= view.matched and record.entry_hash != self.hashes[index]:
+            order.note(f"it replaces the decided entry {index} by another", position)
+        elif not self._continues(record, previous):
+            order.note(f"the hash chain breaks at entry {index}", position)
+        return previous
+
+    def _continues(self, record: JournalRecord, previous: bytes) -> bool:
+        vote = self._votes.get(record.index, {}).get((record.epoch, record.entry_hash))
+        if vote is not None and vote.payload == record.payload:
+            return vote.previous == previous
+        return entry_hash(previous, record.index, record.payload) == record.entry_hash
+
+    def _note_known(self, root: int, known: Sequence[LastKnown]) -> None:
+        for other, last in enumerate(known):
+            self._named_by[other][root] = max(self._named_by[other][root], last.position)
+        # A journal without an entry may be another ledger's.
+        heard = [number for number, view in enumerate(self.views) if view.has_entry]
+        for other in range(len(known)):
+            named = sorted(self._named_by[other][witness] for witness in heard if witness != other)
+            if named:
+                self.named[other] = named[-2:][0]
+
+    def longest_named(self, root: int) -> int:
+        """Return the highest position that any root's records give this one, as far as a second one comes near it."""
+        return min(max(self._named_by[root]), self.named[root] + NAMED_APART_MAX)
+
+    def _vote(self, root: int, position: int, record: JournalRecord, previous: bytes) -> None:
+        index = record.index
+        votes = self._votes.setdefault(index, {})
+        key = (record.epoch, record.entry_hash)
+        vote = votes.get(key)
         if vote is None:
-            vote = votes[record.epoch] = Vote(record.epoch, record.entry_hash, record.payload)
-        elif vote.entry_hash != record.entry_hash:
-            raise CorruptDataError(
-                ErrorCode.CORRUPT_MESSAGE,
-                f"{self._root_name(root)} holds a second value for ledger index {record.index} in one epoch. "
-                "Two processes used one incarnation id; run `replog store verify`.",
-                position=position,
-            )
+            vote = votes[key] = Vote(record, previous)
+            if any(each.epoch == record.epoch and each is not vote for each in votes.values()):
+                self.conflicts.append((root, position, index))
         vote.roots |= 1 << root
 
-    def _vouch(self, view: JournalView, commit_index: int) -> None:
-        for index in range(len(self.hashes), commit_index + 1):
+    def _vouch(self, view: JournalView, record: JournalRecord) -> None:
+        for index in range(len(self.hashes), min(record.commit_index, self.tail_index) + 1):
             last = view.entries.get(index)
             if last is not None and index not in self._vouched:
-                self._vouched[index] = self._votes[index][last[0]]
+                self._vouched[index] = (self._votes[index][last], record.epoch)
 
-    def _winner(self, index: int) -> Vote | None:
+    def _winner(self, index: int) -> tuple[Vote, Epoch] | None:
+        """Return the decided value, and an epoch from which on no ENTRY for the index has another value."""
         vouched = self._vouched.get(index)
         if vouched is not None:
             return vouched
         for vote in self._votes.get(index, {}).values():
             if vote.roots.bit_count() >= self.majority:
-                return vote
+                return vote, vote.epoch
         return None
 
     def _extend(self) -> None:
-        while True:
-            index = len(self.hashes)
-            if index not in self._votes:
-                return
-            winner = self._winner(index)
+        while len(self.hashes) in self._votes:
+            winner = self._winner(len(self.hashes))
             if winner is None:
                 return
-            self.decide(index, winner)
+            self.decide(len(self.hashes), *winner)
 
-    def decide(self, index: int, vote: Vote) -> None:
+    def decide(self, index: int, vote: Vote, epoch: Epoch | None = None) -> None:
         """Append the value of the next index; checks the hash chain.
+
+        Args:
+            index: the next one.
+            vote: its value.
+            epoch: as ``_winner`` returns it; the vote's own where it is None.
 
         Raises:
             CorruptDataError: CORRUPT_MESSAGE.
         """
-        if entry_hash(self.previous_hash(index), index, vote.payload) != vote.entry_hash:
+        assert index == len(self.hashes)
+        if vote.previous != self.previous_hash(index):
             raise CorruptDataError(
                 ErrorCode.CORRUPT_MESSAGE,
-                f"The hash chain breaks at ledger index {index}: its entry does not continue the decided one "
-                "before it. Run `replog store verify`.",
+                f"The hash chain breaks at ledger index {index}: the entry on {self._names_of(vote.roots)} does not "
+                "continue the decided one before it. Run `replog store verify`.",
                 index=index,
             )
         self.hashes.append(vote.entry_hash)
-        self.last_epoch = vote.epoch
+        self._epochs.append(max(vote.epoch, epoch or vote.epoch))
         self.payloads[index] = vote.payload
         self._votes.pop(index - 1, None)
         self._vouched.pop(index, None)
         for view in self.views:
-            view.match(self.hashes)
+            view.match(self.hashes, self._epochs)
+
+    def _names_of(self, roots: int) -> str:
+        return ", ".join(self._root_name(root) for root in range(len(self.views)) if roots >> root & 1)
 
     def release(self, folded_length: int) -> None:
         """Forget values that are folded and that every root is known to hold."""
@@ -228,9 +357,9 @@ class DecidedPrefix:
             del self.payloads[self._released]
             self._released += 1
 
-    def vote_roots(self, index: int, epoch: Epoch) -> int:
-        """Return the bit mask of roots seen to hold ENTRY(epoch, index)."""
-        vote = self._votes.get(index, {}).get(epoch)
+    def vote_roots(self, index: int, epoch: Epoch, hash_: bytes) -> int:
+        """Return the bit mask of roots seen to hold this value for the index under this epoch."""
+        vote = self._votes.get(index, {}).get((epoch, hash_))
         return vote.roots if vote is not None else 0
 
     def is_ambiguous(self, missing_roots: int) -> bool:
@@ -238,10 +367,8 @@ class DecidedPrefix:
         index = len(self.hashes)
         if self.tail_index > index:
             return True
-        votes = self._votes.get(index)
-        return votes is not None and any(
-            (vote.roots | missing_roots).bit_count() >= self.majority for vote in votes.values()
-        )
+        votes = self._votes.get(index, {}).values()
+        return any((vote.roots | missing_roots).bit_count() >= self.majority for vote in votes)
 
     def has_undecided_tail(self) -> bool:
         """Return whether some root holds an ENTRY above the decided prefix."""
@@ -254,11 +381,11 @@ class DecidedPrefix:
     def recover(self, claimed: Sequence[int]) -> int:
         """Decide all below the tail by what the roots of a claim hold; return the tail's index.
 
-        ENTRY(i) is created only after i-1 was decided, so below the last index the value of the
-        highest epoch on a claimed majority is the decided one.
+        ENTRY(i) is created only after i-1 was decided, so below the last index the value of the highest epoch on a
+        claimed majority is the decided one.
 
         Raises:
-            CorruptDataError: CORRUPT_MESSAGE: the claimed roots have a hole.
+            CorruptDataError: CORRUPT_MESSAGE: the claimed roots hold two values of one epoch.
         """
         tail = self.tail_of(claimed)
         while len(self.hashes) < tail:
@@ -268,19 +395,22 @@ class DecidedPrefix:
 
     def best(self, index: int, claimed: Sequence[int]) -> Vote:
         """Return the value of the highest epoch that the claimed roots' last ENTRY(index) hold."""
-        found = [self.views[root].entries[index] for root in claimed if index in self.views[root].entries]
-        if not found:
+        found = {root: self.views[root].entries[index] for root in claimed if index in self.views[root].entries}
+        assert found, "a journal that holds a later entry holds this one"
+        top = max(found.values())
+        rivals = sum(1 << root for root, each in found.items() if each[0] == top[0])
+        if any(each[0] == top[0] and each != top for each in found.values()):
             raise CorruptDataError(
                 ErrorCode.CORRUPT_MESSAGE,
-                f"No root of a claimed majority holds ledger index {index}, and one holds a later index. "
-                "Run `replog store verify`.",
+                f"Ledger index {index} cannot be decided: {self._names_of(rivals)} hold different values of one epoch. "
+                "Bring the other metadata roots back, then run `replog store verify`.",
                 index=index,
             )
-        return self._votes[index][max(found)[0]]
+        return self._votes[index][top]
 
     def testify(self, index: int, claimed: Sequence[int]) -> bool:
         """Return whether the claimed roots ALONE show the index decided, by the reader rule."""
-        mask = sum(1 << root for root in claimed)
         if any(self.views[root].commit_index >= index for root in claimed):
             return True
+        mask = sum(1 << root for root in claimed)
         return any((vote.roots & mask).bit_count() >= self.majority for vote in self._votes.get(index, {}).values())

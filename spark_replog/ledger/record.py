@@ -31,7 +31,7 @@ _CRC_SIZE_BYTES = 4
 
 
 class RecordKind(IntEnum):
-    """What a record does to the acceptor that its root is."""
+    """What a record does to its root, which is an acceptor."""
 
     CLAIM = 1
     """Promise: no lower epoch extends this journal."""
@@ -122,8 +122,13 @@ def _get_varint(data: bytes, at: int) -> tuple[int, int]:
         at += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
-            return value, at
+            break
         shift += 7
+        if shift > 63:
+            raise ValueError("a number of more than 64 bits")
+    if value >> 64:
+        raise ValueError("a number of more than 64 bits")
+    return value, at
 
 
 def encode_record(record: JournalRecord) -> bytes:
@@ -150,12 +155,13 @@ def record_crc(data: bytes) -> int:
     return int.from_bytes(data[-_CRC_SIZE_BYTES:], "little")
 
 
-def _damaged(root: str, position: int, why: str) -> CorruptDataError:
+def damaged_record(root: str, position: int, why: str) -> CorruptDataError:
+    """Return the error of a record that is not what its place in the journal asks for."""
     return CorruptDataError(
         ErrorCode.CORRUPT_MESSAGE,
         f"The journal record at position {position} of {root} is damaged: {why}. "
-        "Of three metadata roots or more the others serve on: move this journal's folder away and run "
-        "`replog store repair --rebuild BROKER`. Of fewer, put the file back as it was: nothing else knows it.",
+        "With three metadata roots or more the others are enough: move this journal's folder away and run "
+        "`replog store repair --rebuild BROKER`. With fewer, put the file back as it was: there is no other copy.",
         root=root,
         position=position,
     )
@@ -174,12 +180,12 @@ def decode_record(data: Buffer, *, root: str, position: int) -> JournalRecord:
         UnsupportedFormatError: UNSUPPORTED_VERSION: intact, and made by a newer release.
     """
     if len(data) > RECORD_SIZE_BYTES_MAX:
-        raise _damaged(root, position, f"more than {RECORD_SIZE_BYTES_MAX} bytes")
+        raise damaged_record(root, position, f"it has more than {RECORD_SIZE_BYTES_MAX} bytes")
     body = bytes(data)
     if len(body) < _PREFIX_SIZE_BYTES + _CRC_SIZE_BYTES or body[:4] != MAGIC:
-        raise _damaged(root, position, f"{len(body)} bytes that are no journal record")
+        raise damaged_record(root, position, f"its {len(body)} bytes are not a journal record")
     if crc32c(body[:-_CRC_SIZE_BYTES]) != record_crc(body):
-        raise _damaged(root, position, "its CRC32C does not match")
+        raise damaged_record(root, position, "its CRC32C does not match")
     if body[4] != VERSION:
         raise UnsupportedFormatError(
             ErrorCode.UNSUPPORTED_VERSION,
@@ -191,7 +197,7 @@ def decode_record(data: Buffer, *, root: str, position: int) -> JournalRecord:
     try:
         return _decode_body(body)
     except (IndexError, ValueError) as error:
-        raise _damaged(root, position, f"its fields do not fit ({error})") from error
+        raise damaged_record(root, position, f"its fields do not fit ({error})") from error
 
 
 def _decode_body(body: bytes) -> JournalRecord:
@@ -215,6 +221,8 @@ def _decode_body(body: bytes) -> JournalRecord:
     size_bytes, at = _get_varint(body, at)
     if at + size_bytes + _CRC_SIZE_BYTES != len(body):
         raise ValueError(f"payload of {size_bytes} bytes in {len(body)}")
+    if (kind is RecordKind.ENTRY) != (index > 0):
+        raise ValueError(f"a {kind.name} for index {index - 1}")
     return JournalRecord(
         kind,
         Epoch(round_, incarnation),

@@ -10,16 +10,20 @@ from spark_replog.ledger.record import NO_INDEX, JournalRecord
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """Get the records at position, position + 1, ... until one is missing, at most `limit`."""
+    """Get the records at position, position + 1, ... until one is missing, at most `limit`.
+
+    `looks_behind`: also look for records behind the first empty position.
+    """
 
     root: int
     position: int
     limit: int
+    looks_behind: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """Create the record at a position if nothing lies there."""
+    """Create the record at a position if the position is free."""
 
     root: int
     position: int
@@ -36,7 +40,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class PutOut:
-    """Say on the root itself that its journal misses a position that records elsewhere name."""
+    """Create the object `out`: the journal misses a position that records on other roots name."""
 
     root: int
     position: int
@@ -62,10 +66,10 @@ class Completion:
     """The answer to one operation.
 
     Attributes:
-        operation: the very object that the core gave out.
-        status: what is known.
+        operation: the object that the core returned from `poll`.
         records: of a Read: the bytes found, in order.
-        ended: of a Read: a position behind them was seen empty.
+        ended: of a Read: the position after them was empty.
+        behind: of a Read that ended: the first record found behind the empty position, None where there is none.
         error: why it failed.
     """
 
@@ -73,15 +77,58 @@ class Completion:
     status: Status
     records: tuple[bytes, ...] = ()
     ended: bool = False
+    behind: int | None = None
     error: Exception | None = None
+
+
+class Standing(Enum):
+    """What a process may do with a root (picture: docs/architecture.md, "States of a root in a process")."""
+
+    UNVERIFIED = "unverified"
+    """At the start and after every error: ``replog.json`` must be read before anything here counts."""
+    UNREAD = "unread"
+    """``replog.json`` is right: read the journal to its end, and look behind the end."""
+    BEHIND = "behind"
+    """The journal has records that are not learned: a create found its position taken."""
+    KNOWN = "known"
+    """Read to its end by an earlier goal, and extended only by this process as far as it knows."""
+    FRESH = "fresh"
+    """Read to its end by this goal."""
+    DOUBTED = "doubted"
+    """FRESH, and ``replog.json`` must be read again: an emptied root would look the same."""
+    PROVEN = "proven"
+    """FRESH, and ``replog.json`` was right after that."""
+    FORGOT = "forgot"
+    """The journal went back in time. ``replog.json`` must be read before `out` is created."""
+    OUT = "out"
+    """The journal went back in time, and the root is itself: create `out`."""
+    RETIRED = "retired"
+    """It holds `out`; this process never uses it again."""
+
+
+_AFTER_READ = {Standing.BEHIND, Standing.KNOWN, Standing.FRESH, Standing.UNVERIFIED, Standing.FORGOT}
+TRANSITIONS: dict[Standing, set[Standing]] = {
+    Standing.UNVERIFIED: {Standing.UNREAD, Standing.FORGOT},
+    Standing.UNREAD: {*_AFTER_READ} - {Standing.BEHIND},
+    Standing.BEHIND: {*_AFTER_READ},
+    Standing.KNOWN: {*_AFTER_READ},
+    Standing.FRESH: {*_AFTER_READ, Standing.DOUBTED},
+    Standing.DOUBTED: {Standing.KNOWN, Standing.PROVEN, Standing.UNVERIFIED, Standing.FORGOT},
+    Standing.PROVEN: {*_AFTER_READ},
+    Standing.FORGOT: {Standing.OUT},
+    Standing.OUT: {Standing.RETIRED, Standing.FORGOT},
+    Standing.RETIRED: set(),
+}
+READ_BY_THIS_GOAL = frozenset({Standing.FRESH, Standing.DOUBTED, Standing.PROVEN})
+WENT_BACK = frozenset({Standing.FORGOT, Standing.OUT, Standing.RETIRED})
 
 
 @dataclass(slots=True)
 class PendingCreate:
-    """A create whose answer is not known: pins the root's next position.
+    """A create whose answer is not known: it pins the root's next position.
 
     Attributes:
-        named: highest position that records elsewhere had named for this root when it was first sent.
+        named: highest position that records on other roots named for this root when it was first sent.
     """
 
     position: int
@@ -91,64 +138,49 @@ class PendingCreate:
 
 
 class RootState:
-    """How one root stands with this process.
+    """One root in one process: what it may be used for, and the one operation in flight.
 
     Attributes:
-        busy: the operation that is out.
-        is_verified: ``replog.json`` was read since the last error.
-        is_fresh: read to its end by a read of this goal.
-        is_out: it gave a position away again that others know to be taken, or misses one although it is
-            itself; never used again by this process.
-        is_out_told: the root itself says so, or cannot be told.
-        has_missed: it missed a named position when it was read last; once more, and it is out.
-        busy_named: highest position named for it elsewhere when `busy` was given out.
-        error: why it does not answer, None when it does.
+        standing: changed by `enter` only.
+        busy: the operation in flight; `busy_goal`, `busy_since_ms`, `busy_named`: the goal, the time and the highest
+            named position when it was sent.
+        error: why the root does not answer, None where it does.
+        failures: errors in a row.
+        misses: reads in a row that ended before a named position. After the second one the root went back.
+        pending: the create that may have been written.
+        retry_at_ms: no operation before this time.
     """
 
     __slots__ = (
-        "busy",
-        "busy_goal",
-        "busy_named",
-        "busy_since_ms",
-        "checked_goal",
-        "error",
-        "failures",
-        "has_missed",
-        "is_fresh",
-        "is_out",
-        "is_out_told",
-        "is_verified",
-        "must_check",
-        "must_read",
-        "pending",
-        "retry_at_ms",
-    )
+        "busy", "busy_goal", "busy_named", "busy_since_ms", "error", "failures", "misses", "pending", "retry_at_ms",
+        "standing",
+    )  # fmt: skip
 
     def __init__(self) -> None:
+        self.standing = Standing.UNVERIFIED
         self.busy: Operation | None = None
         self.busy_goal = 0
         self.busy_since_ms = 0.0
         self.busy_named = NO_INDEX
-        self.checked_goal = 0
         self.error: Exception | None = None
         self.failures = 0
-        self.is_fresh = False
-        self.is_out = False
-        self.is_out_told = False
-        self.has_missed = False
-        self.is_verified = False
-        self.must_check = False
-        self.must_read = False
+        self.misses = 0
         self.pending: PendingCreate | None = None
         self.retry_at_ms = 0.0
 
-    def answered(self) -> None:
-        """Note that the root did what it was asked for."""
-        self.error = None
-        self.failures = 0
+    def enter(self, standing: Standing) -> None:
+        """Change the standing along the table."""
+        assert standing is self.standing or standing in TRANSITIONS[self.standing], (self.standing, standing)
+        self.standing = standing
+
+    def fail(self, error: Exception | None) -> None:
+        """Note an error: the root must be verified again."""
+        self.error = error
+        self.failures += 1
+        self.enter(Standing.FORGOT if self.standing in WENT_BACK else Standing.UNVERIFIED)
 
     def is_pending(self, position: int, record: JournalRecord) -> bool:
-        """Return whether a create without an answer may be sent again for this, bytes unchanged."""
+        """Return whether a create without an answer may be sent again for this record, bytes unchanged."""
         pending = self.pending
         if pending is None or pending.position != position:
             return False

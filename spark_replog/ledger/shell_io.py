@@ -133,12 +133,29 @@ class RootIo:
             start_ms = self._clock.monotonic_ms()
             for found in self._get(root, operation.position + len(records), window):
                 if found is None:
-                    return Completion(operation, Status.DONE, tuple(records), ended=True)
+                    end = operation.position + len(records)
+                    behind = self._record_behind(root, end) if operation.looks_behind else None
+                    return Completion(operation, Status.DONE, tuple(records), ended=True, behind=behind)
                 records.append(bytes(found))
                 size_bytes += len(records[-1])
             is_slow = self._clock.monotonic_ms() - start_ms >= SLOW_GET_MS
             window = min(2 * window, WINDOW_MAX, operation.limit - len(records)) if is_slow else 1
         return Completion(operation, Status.DONE, tuple(records))
+
+    def _record_behind(self, root: JournalRoot, end: int) -> int | None:
+        """Return the first position above an empty one that has a file, None where no listing shows one.
+
+        An alarm for deleted files, once per process, root and error: what a listing does not show, it cannot see.
+        """
+        try:
+            names = [info.key.rpartition("/")[2] for info in root.store.list_keys(journal_folder(self._ledger_id))]
+        except ReplogError as error:
+            _log.debug("no listing of the journals on %s: %s", root.store.url, error)
+            return None
+        behind = min((int(name) for name in names if name.isdigit() and int(name) > end), default=None)
+        if behind is None or root.store.get(journal_key(self._ledger_id, end), size_bytes=1) is not None:
+            return None  # created meanwhile, as every record below another one
+        return behind
 
     def _get(self, root: JournalRoot, position: int, count: int) -> list[Buffer | None]:
         self._stats.gets += count

@@ -15,15 +15,10 @@ from functools import partial
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.errors import CorruptDataError, ReplogError
 from spark_replog.ids import BrokerId, LedgerId
-from spark_replog.ledger.journal_rebuild import JournalOrder
 from spark_replog.ledger.reader import DecidedPrefix
 from spark_replog.ledger.record import (
-    NO_INDEX,
     RECORD_GET_BYTES,
-    JournalRecord,
-    RecordKind,
     decode_record,
-    entry_hash,
     genesis_hash,
     record_crc,
 )
@@ -31,9 +26,6 @@ from spark_replog.maintenance.scrub import AwayRoots
 from spark_replog.storage.brokers import BrokerSet
 from spark_replog.storage.object_store import ObjectStore
 from spark_replog.storage.paths import journal_folder, journal_key, out_key
-
-HASHES_KEPT = 1000
-"""Of a journal's own chain: an index comes again only while it, or the one before it, is not decided."""
 
 
 class JournalFault(Enum):
@@ -108,32 +100,12 @@ def scrub_journals(cluster: Cluster, *, on_ledger: Callable[[int, int], None] | 
 class _Journal:
     """One root's journal as far as it was read."""
 
-    def __init__(self, broker_id: BrokerId, store: ObjectStore, genesis: bytes) -> None:
+    def __init__(self, broker_id: BrokerId, store: ObjectStore) -> None:
         self.broker_id = broker_id
         self.store = store
         self.position = 0
         self.is_read = False
         self.finding: JournalFinding | None = None
-        self._order = JournalOrder()
-        self._genesis = genesis
-        self._hashes: dict[int, bytes] = {NO_INDEX: genesis}
-
-    def check(self, record: JournalRecord) -> None:
-        """Take in the next record. A record out of order is a fault unless a rebuild starts again after it."""
-        order = self._order
-        if order.take(record, self.position):
-            self._hashes = {NO_INDEX: self._genesis}
-        if record.kind is not RecordKind.ENTRY or order.fault is not None:
-            return
-        previous = self._hashes.get(record.index - 1)
-        if previous is not None and entry_hash(previous, record.index, record.payload) != record.entry_hash:
-            order.fault, order.fault_position = f"the hash chain breaks at entry {record.index}", self.position
-        self._hashes[record.index] = record.entry_hash
-        self._hashes.pop(record.index - HASHES_KEPT, None)
-
-    def fault(self) -> tuple[str, int] | None:
-        """Return what is out of order, and the position of the record that showed it."""
-        return None if self._order.fault is None else (self._order.fault, self._order.fault_position)
 
 
 class _LedgerScrub:
@@ -146,7 +118,7 @@ class _LedgerScrub:
         self._report = report
         genesis = genesis_hash(ledger_id)
         roots = brokers.metadata_broker_ids
-        self._journals = [_Journal(each, brokers.store(each), genesis) for each in roots]
+        self._journals = [_Journal(each, brokers.store(each)) for each in roots]
         self._prefix = DecidedPrefix(len(roots), genesis, lambda root: f"broker {roots[root]}")
 
     def run(self) -> None:
@@ -193,17 +165,21 @@ class _LedgerScrub:
             return
         body = bytes(data)
         record = decode_record(body, root=f"broker {journal.broker_id}", position=journal.position)
-        journal.check(record)
         self._prefix.learn(root, record, record_crc(body))
         journal.position += 1
 
     def _compare(self, root: int, journal: _Journal) -> None:
         """Hold a journal that was read whole against the others."""
         end = journal.position
-        fault = journal.fault()
-        if fault is not None:
-            self._note(journal, JournalFault.CORRUPT, fault[1], f"{fault[0]}. {self._remedy(journal)}")
+        order = self._prefix.views[root].order
+        if order.fault is not None:
+            self._note(journal, JournalFault.CORRUPT, order.fault_position, f"{order.fault}. {self._remedy(journal)}")
             return
+        for number, position, index in self._prefix.conflicts:
+            if number == root:
+                why = f"it holds another value of entry {index} than a journal before it, in one epoch"
+                self._note(journal, JournalFault.CORRUPT, position, f"{why}. {self._remedy(journal)}")
+                return
         listed = [
             int(info.key.rpartition("/")[2])
             for info in journal.store.list_keys(journal_folder(self._ledger_id))

@@ -20,7 +20,7 @@ from spark_replog.cluster.init_store import init_cluster
 from spark_replog.commit.append_request import AppendRequest, ProduceResponse
 from spark_replog.commit.replica_manager import ReplicaManager
 from spark_replog.config import CoordinatorConfig
-from spark_replog.errors import ErrorCode, OutcomeUnknownError
+from spark_replog.errors import ErrorCode, OutcomeUnknownError, RetriableError
 from spark_replog.ids import ObjectId, new_id
 from spark_replog.log.codec.commands import Append, DataObject, IdentityKind, ProducerIdentity, ResetPolicy, Section
 from spark_replog.log.fold.topic_state import SectionRef
@@ -140,6 +140,8 @@ def store(tmp_path: Path) -> Iterator[LocalStore]:
 class FaultyStore:
     """A store whose journal creates lose their answer or never arrive, and whose data creates stall.
 
+    After a lost answer the journal cannot be read either: the reader would find what was created.
+
     ``answered_count`` counts the gets and creates that came back.
     """
 
@@ -147,6 +149,7 @@ class FaultyStore:
         self.store = store
         self.url = store.url
         self.lose_answers = False
+        self.has_lost = False
         self.drop_creates = False
         self.stall_seconds = 0.0
         self.hung = threading.Event()
@@ -160,6 +163,8 @@ class FaultyStore:
 
     def get(self, key: str, **more: Any) -> Any:
         self.hung.wait(20)
+        if self.has_lost and self.lose_answers and "/journal/" in key:
+            raise RetriableError(ErrorCode.REPLOG_STORE_UNAVAILABLE, "no answer")
         found = self.store.get(key, **more)
         self.answered_count += 1
         return found
@@ -172,6 +177,7 @@ class FaultyStore:
         elif self.lose_answers or self.drop_creates:
             if not self.drop_creates:
                 self.store.create(key, data, make_parent=make_parent)
+            self.has_lost = True
             raise OutcomeUnknownError(ErrorCode.REPLOG_STORE_OUTCOME_UNKNOWN, "no answer")
         outcome = self.store.create(key, data, make_parent=make_parent)
         self.answered_count += 1

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from spark_replog.errors import ErrorCode, RetriableError
 from spark_replog.ledger.core import LedgerCore, Phase
 from spark_replog.ledger.record import TAG_SIZE_BYTES, genesis_hash
-from spark_replog.ledger.root import Check, Completion, Create, Operation, PutOut, Read, Status
+from spark_replog.ledger.root import WENT_BACK, Check, Completion, Create, Operation, PutOut, Read, Status
 from spark_replog.ledger.types import LedgerSettings
 from tests.simulation.ledger_invariants import COMMAND_SIZE_BYTES, Truth, Violation, commands_of
 
@@ -374,7 +374,7 @@ class Simulation:
             process.stalled_until_ms = self._now_ms + self._rng.random() * 300
         process.core.complete(completion, self._now_ms)
         number = completion.operation.root
-        if process.core.roots[number].is_out and not self._roots[number].is_empty:
+        if process.core.roots[number].standing in WENT_BACK and not self._roots[number].is_empty:
             raise Violation(f"a process takes root {number} for one that forgot")
         if process.core.fatal is not None:
             raise Violation(f"I5 a process stops: {process.core.fatal}")

@@ -13,8 +13,8 @@ import pytest
 
 from spark_replog.ledger.core import LedgerCore
 from spark_replog.ledger.proposer import Proposer
-from spark_replog.ledger.reader import DecidedPrefix, Vote
-from spark_replog.ledger.record import NO_INDEX, JournalRecord
+from spark_replog.ledger.reader import DecidedPrefix, JournalView, Vote
+from spark_replog.ledger.record import NO_INDEX, Epoch, JournalRecord
 from spark_replog.ledger.root import Create, RootState
 from tests.simulation.ledger_simulation import Parts, Scenario, Violation, simulate
 
@@ -74,14 +74,14 @@ class BackfillWithOwnersCommitIndex(Proposer):
 class OneRootsTail(DecidedPrefix):
     """A single journal's tail is enough."""
 
-    def _winner(self, index: int) -> Vote | None:
-        return next(iter(self._votes.get(index, {}).values()), None)
+    def _winner(self, index: int) -> tuple[Vote, Epoch] | None:
+        return next(((vote, vote.epoch) for vote in self._votes.get(index, {}).values()), None)
 
 
 class EqualValuesOfAnyEpoch(DecidedPrefix):
     """Counts equal values, whatever their epochs."""
 
-    def _winner(self, index: int) -> Vote | None:
+    def _winner(self, index: int) -> tuple[Vote, Epoch] | None:
         votes = list(self._votes.get(index, {}).values())
         for vote in votes:
             roots = 0
@@ -89,17 +89,28 @@ class EqualValuesOfAnyEpoch(DecidedPrefix):
                 if other.entry_hash == vote.entry_hash:
                     roots |= other.roots
             if roots.bit_count() >= self.majority:
-                return vote
+                return vote, vote.epoch
         return super()._winner(index)
 
 
-class NewestCommitIndexAnyValue(DecidedPrefix):
+class TrustsEveryJournal(DecidedPrefix):
+    """Counts records that do not continue their own journal."""
+
+    def _check(self, view: JournalView, record: JournalRecord) -> bytes:
+        view.order.epoch = max(view.order.epoch, record.epoch)
+        before = record.index - 1
+        if before < -1:
+            return b""
+        return self.previous_hash(record.index) if before < self.length else view.entries.get(before, (None, b""))[1]
+
+
+class NewestCommitIndexAnyValue(TrustsEveryJournal):
     """A commit index read anywhere vouches for the value of the highest epoch read anywhere."""
 
-    def _winner(self, index: int) -> Vote | None:
+    def _winner(self, index: int) -> tuple[Vote, Epoch] | None:
         votes = self._votes.get(index, {})
         if votes and index <= max(view.commit_index for view in self.views):
-            return votes[max(votes)]
+            return votes[max(votes)], max(votes)[0]
         return super()._winner(index)
 
 
@@ -155,7 +166,7 @@ VARIANTS = {
     "no backfill, reader trusts one root's commit index": (
         "I5",
         BUSY,
-        Parts(core_with(proposer=NoBackfill), checks_vouching=False),
+        Parts(core_with(prefix=TrustsEveryJournal, proposer=NoBackfill), checks_vouching=False),
     ),
     "one root's tail": ("I5", BUSY, Parts(core_with(prefix=OneRootsTail))),
     "equal values of different epochs": ("I5", CROWD, Parts(core_with(prefix=EqualValuesOfAnyEpoch))),

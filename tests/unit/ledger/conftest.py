@@ -73,7 +73,8 @@ class Process:
 class Store:
     """Some roots in a directory."""
 
-    def __init__(self, path: Path, root_count: int) -> None:
+    def __init__(self, path: Path, root_count: int, ledger_id: str = LEDGER_ID) -> None:
+        self.ledger_id = ledger_id
         self.path = path
         self.root_count = root_count
         for root in range(root_count):
@@ -83,10 +84,10 @@ class Store:
         return self.path / f"broker-{root}"
 
     def journal(self, root: int) -> list[Path]:
-        return sorted((self.root_path(root) / journal_folder(LEDGER_ID)).iterdir())
+        return sorted((self.root_path(root) / journal_folder(self.ledger_id)).iterdir())
 
     def make_root(self, root: int) -> None:
-        (self.root_path(root) / journal_folder(LEDGER_ID)).mkdir(parents=True)
+        (self.root_path(root) / journal_folder(self.ledger_id)).mkdir(parents=True)
         (self.root_path(root) / "replog.json").write_text(str(root))
 
     def take_away(self, root: int) -> None:
@@ -107,7 +108,7 @@ class Store:
             counting.append(CountingStore(faulty[-1]))
             store = RetryingStore(counting[-1], deadline_ms=30)
             roots.append(JournalRoot(root, store, self._check(root, store)))
-        return Process(Ledger(LEDGER_ID, roots, ListState(), settings=settings), faulty, counting)
+        return Process(Ledger(self.ledger_id, roots, ListState(), settings=settings), faulty, counting)
 
     def _check(self, root: int, store: RetryingStore) -> Callable[[], None]:
         def check() -> None:

@@ -96,6 +96,9 @@ class Crowd:
         self.most = self.now = 0
         self._lock = threading.Lock()
 
+    def __getattr__(self, name):
+        return getattr(self.store, name)
+
     def get(self, key, **where):
         with self._lock:
             self.now += 1

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
+import random
 import re
 import threading
+from dataclasses import replace
 
 import pytest
 
@@ -19,12 +21,19 @@ from spark_replog.errors import (
 )
 from spark_replog.ledger import ledger
 from spark_replog.ledger.ledger import LedgerSettings
-from spark_replog.ledger.record import decode_record, encode_record
+from spark_replog.ledger.record import (
+    RECORD_GET_BYTES,
+    Epoch,
+    LastKnown,
+    RecordKind,
+    decode_record,
+    encode_record,
+)
 from spark_replog.storage.paths import journal_folder, out_key
 from spark_replog.testing.faulty_store import Fault
 from spark_replog.testing.manual_clock import ManualClock
-
-LEDGER_ID = "0123456789abcdef0123456789abcdef"
+from tests.unit.ledger.conftest import LEDGER_ID, Store
+from tests.unit.ledger.test_record import with_crc
 
 
 @pytest.mark.parametrize("root_count", [1, 3, 5])
@@ -192,10 +201,10 @@ def test_a_write_that_never_gets_a_turn_reports_the_other_writers(make_store):
 
 
 def test_a_write_that_waits_for_a_majority_says_once_for_whom(make_store, monkeypatch, caplog):
-    monkeypatch.setattr(ledger, "SILENT_WAIT_MS", 50)
     store = make_store(3)
     process = store.process()
     process.append(b"before")
+    monkeypatch.setattr(ledger, "SILENT_WAIT_MS", 50)
     assert caplog.messages == []
     for root in (0, 1):
         process.faulty[root].is_down = True
@@ -311,10 +320,11 @@ def test_damaged_record_is_read_from_the_majority(make_store):
     reader = store.process()
     assert len(reader.commands()) == 4
     store.journal(0)[2].write_bytes(b"cut")
-    with pytest.raises(CorruptDataError, match="CORRUPT_MESSAGE") as caught:
+    with pytest.raises(CorruptDataError) as caught:
         store.process().ledger.refresh()
-    assert "broker" in str(caught.value)
-    assert caught.value.context["position"] == 2
+    assert caught.value.code is ErrorCode.CORRUPT_MESSAGE
+    for root in (0, 1):
+        assert f"position 2 of broker {root} " in str(caught.value)
 
 
 def test_one_root_with_a_damaged_record_says_so(make_store):
@@ -331,6 +341,7 @@ def test_record_of_a_newer_release_is_refused(make_store):
     store.process().append(b"a")
     path = store.journal(0)[1]
     record = decode_record(path.read_bytes(), root="r", position=1)
+    other = store.journal(1)[1]
     import spark_replog.ledger.record as module
 
     version, module.VERSION = module.VERSION, 2
@@ -339,6 +350,8 @@ def test_record_of_a_newer_release_is_refused(make_store):
     finally:
         module.VERSION = version
     path.write_bytes(body)
+    assert store.process().commands() == [b"a"]  # as if that root were away
+    other.write_bytes(body)
     with pytest.raises(UnsupportedFormatError, match="UNSUPPORTED_VERSION"):
         store.process().ledger.refresh()
 
@@ -354,6 +367,123 @@ def test_journal_of_another_ledger_breaks_the_chain(make_store):
     process.ledger._start_process()
     with pytest.raises(CorruptDataError, match="chain"):
         process.ledger.refresh()
+
+
+def fill(store, count=8):
+    """Append by two owners in turn, so that journals hold claims and entries."""
+    processes = [store.process(), store.process()]
+    for number in range(count):
+        processes[number // 2 % 2].append(b"command %d" % number)
+    return [b"command %d" % number for number in range(count)]
+
+
+def test_one_root_with_another_ledgers_journal_stops_nothing_and_is_named(make_store, tmp_path, caplog):
+    store = make_store(3)
+    commands = fill(store)
+    (tmp_path / "other").mkdir()
+    other = Store(tmp_path / "other", 3, ledger_id="f" * 32)
+    fill(other, 20)
+    for path in store.journal(1):
+        path.unlink()
+    for path in other.journal(1):
+        path.rename(store.root_path(1) / journal_folder(LEDGER_ID) / path.name)
+    process = store.process()
+    assert process.commands() == commands
+    assert process.append(b"next").result == "applied"
+    (logged,) = {message for message in caplog.messages if "chain" in message}
+    assert "broker 1 (" in logged
+    assert store.process().commands() == [*commands, b"next"]
+    for root in (0, 2):
+        assert not (store.root_path(root) / out_key(LEDGER_ID)).exists()
+
+
+def mutated(data, rng):
+    """Change one field of a record at random and make its CRC32C right."""
+    record = decode_record(data, root="r", position=0)
+    field = rng.choice(["epoch", "index", "commit_index", "entry_hash", "known", "payload", "kind", "bytes", "cut"])
+    if field == "bytes":
+        body = bytearray(data[:-4])
+        body[rng.randrange(len(body))] ^= 1 << rng.randrange(8)
+        return with_crc(bytes(body))
+    if field == "cut":
+        return data[: rng.randrange(len(data))]
+    value = {
+        "epoch": Epoch(rng.choice([0, record.epoch.round + 1, 1 << 50, (1 << 64) - 1]), rng.randbytes(16)),
+        "index": rng.choice([0, record.index + 1, 1 << 40, (1 << 63)]),
+        "commit_index": rng.choice([-1, record.index + 1, 1 << 40]),
+        "entry_hash": rng.randbytes(16),
+        "known": tuple(
+            LastKnown(rng.choice([-1, 5, 1 << 40, (1 << 63)]), 7) for _ in range(rng.choice([0, 1, 3, 200]))
+        ),
+        "payload": rng.randbytes(rng.choice([0, 3, 60])),
+        "kind": RecordKind(3 - record.kind),
+    }[field]
+    return encode_record(replace(record, **{field: value}))
+
+
+def test_damage_with_a_right_crc_on_one_root_stops_nothing(make_store):
+    """What a damaged record still says by the rules may count; an error or a lost entry may not come of it."""
+    store = make_store(3)
+    commands = fill(store)
+    rng = random.Random(7)
+    for number in range(150):
+        path = rng.choice(store.journal(number % 3)[:-2])
+        data = path.read_bytes()
+        path.write_bytes(mutated(data, rng))
+        try:
+            process = store.process()
+            assert process.commands() == commands
+            for root in range(3):
+                assert not (store.root_path(root) / out_key(LEDGER_ID)).exists()
+        finally:
+            path.write_bytes(data)
+
+
+def test_a_journal_file_of_three_gigabytes_is_not_read_whole(make_store):
+    store = make_store(3)
+    commands = fill(store)
+    with store.journal(0)[3].open("r+b") as file:
+        file.truncate(3 << 30)
+    process = store.process()
+    sizes = []
+    get = process.counting[0].get
+    process.counting[0].get = lambda key, **how: sizes.append((key, how.get("size_bytes"))) or get(key, **how)
+    assert process.commands() == commands
+    asked = [size_bytes for key, size_bytes in sizes if "/journal/" in key]
+    assert asked and all(size_bytes is not None and size_bytes <= RECORD_GET_BYTES for size_bytes in asked)
+
+
+@pytest.mark.parametrize("root_count", [1, 3])
+@pytest.mark.parametrize("missing", [range(5), range(6, 8)], ids=["oldest", "middle"])
+def test_missing_journal_files_on_all_roots_are_an_error_not_fewer_entries(make_store, root_count, missing):
+    store = make_store(root_count)
+    commands = fill(store, 12)
+    kept = {path: path.read_bytes() for root in range(root_count) for path in store.journal(root)}
+    for root in range(root_count):
+        for path in [store.journal(root)[number] for number in missing]:
+            path.unlink()
+    process = store.process()
+    for call in (process.ledger.refresh, lambda: process.append(b"another one")):
+        with pytest.raises(CorruptDataError) as caught:
+            call()
+        assert caught.value.code is ErrorCode.REPLOG_JOURNAL_HOLE
+        for root in range(root_count):
+            assert f"broker {root} (" in str(caught.value)
+        assert f"position {missing[0]}," in str(caught.value)
+    for path, data in kept.items():
+        path.write_bytes(data)
+    assert process.commands() == commands
+    assert process.append(b"another one").result == "applied"
+
+
+def test_files_missing_on_one_root_of_three_stop_nothing(make_store):
+    store = make_store(3)
+    commands = fill(store, 12)
+    for path in store.journal(2)[2:4]:
+        path.unlink()
+    process = store.process()
+    assert process.commands() == commands
+    assert process.append(b"next").result == "applied"
 
 
 def test_callers_error_in_propose_reaches_the_caller_alone(make_store):

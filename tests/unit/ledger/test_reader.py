@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from spark_replog.errors import CorruptDataError
@@ -9,8 +11,10 @@ from spark_replog.ledger.proposer import Proposer
 from spark_replog.ledger.reader import DecidedPrefix
 from spark_replog.ledger.record import (
     NO_HASH,
+    NOTHING_KNOWN,
     Epoch,
     JournalRecord,
+    LastKnown,
     RecordKind,
     entry_hash,
     genesis_hash,
@@ -169,6 +173,7 @@ def test_a_claim_decides_what_lies_below_its_tail_by_the_highest_epoch():
     journals = Journals()
     journals.entry(0, 1, 0, b"lost", commit_index=-1)
     journals.entry(1, 2, 0, b"x", commit_index=-1)
+    journals.entry(0, 3, 0, b"x", commit_index=-1)
     first = entry_hash(GENESIS, 0, b"x")
     for root in (0, 1):
         record = JournalRecord(RecordKind.ENTRY, epoch(3), b"n" * 16, 1, -1, entry_hash(first, 1, b"y"), (), b"y")
@@ -180,22 +185,85 @@ def test_a_claim_decides_what_lies_below_its_tail_by_the_highest_epoch():
     proposer.finish_claim()
     assert journals.decided() == [b"x", b"y"]
     assert proposer.proposal is None
-    hole = Journals()
-    record = JournalRecord(RecordKind.ENTRY, epoch(3), b"n" * 16, 1, -1, entry_hash(first, 1, b"y"), (), b"y")
-    hole.prefix.learn(0, record, 0)
-    with pytest.raises(CorruptDataError, match="No root of a claimed majority holds ledger index 0"):
-        hole.prefix.recover([0, 1])
 
 
-def test_broken_chain_and_two_values_in_one_epoch_are_corrupt():
+def test_a_record_that_does_not_continue_its_own_journal_counts_for_nothing():
     journals = Journals()
+    for root in (0, 1):
+        journals.entry(root, 5, 0, b"x")
+    chained = entry_hash(journals.prefix.hashes[0], 1, b"y")
+    foreign = entry_hash(genesis_hash("another ledger"), 0, b"x")
+    good = JournalRecord(RecordKind.ENTRY, epoch(5), b"n" * 16, 1, 0, chained, (), b"y")
+    for bad in (
+        replace(good, entry_hash=b"h" * 16),
+        replace(good, payload=b"z"),
+        replace(good, index=2),
+        replace(good, epoch=epoch(4)),
+        replace(good, epoch=Epoch(1 << 62, b"i" * 16)),
+        replace(good, known=(NOTHING_KNOWN,) * 7),
+        replace(good, index=0, entry_hash=foreign, payload=b"x"),
+    ):
+        prefix = Journals()
+        for root in (0, 1):
+            prefix.entry(root, 5, 0, b"x")
+        prefix.prefix.learn(0, bad, 0)
+        order = prefix.prefix.views[0].order
+        assert order.fault is not None
+        assert order.fault_position == 1
+        prefix.prefix.learn(1, good, 0)
+        assert prefix.decided() == [b"x"]
+        prefix.prefix.learn(2, replace(good, index=0, entry_hash=prefix.prefix.hashes[0], payload=b"x"), 0)
+        prefix.prefix.learn(2, good, 0)
+        assert prefix.decided() == [b"x", b"y"]
+
+
+def test_of_two_values_in_one_epoch_the_majority_wins():
+    journals = Journals()
+    journals.entry(0, 1, 0, b"damaged")
+    journals.entry(1, 1, 0, b"x")
+    assert journals.decided() == []
+    with pytest.raises(CorruptDataError, match="root 0, root 1"):
+        journals.prefix.best(0, [0, 1])
+    journals.entry(2, 1, 0, b"x")
+    assert journals.decided() == [b"x"]
+    assert journals.prefix.conflicts == [(1, 0, 0)]
+
+
+def test_one_journal_cannot_say_that_two_others_went_back():
+    def claim(names: tuple[int, int, int]) -> JournalRecord:
+        known = tuple(LastKnown(position, 0) for position in names)
+        return JournalRecord(RecordKind.CLAIM, epoch(2), b"n" * 16, -1, -1, NO_HASH, known, b"")
+
+    journals = Journals()
+    for root in range(3):
+        journals.entry(root, 1, 0, b"x")
+    journals.prefix.learn(0, claim((0, 5000, 5000)), 0)
+    assert journals.prefix.named == [-1, -1, -1]
+    journals.prefix.learn(1, claim((0, 0, 7)), 0)
+    assert journals.prefix.named == [-1, -1, 7]
+    foreign = Journals()  # the first records of another ledger's journal, before its chain shows whose it is
+    foreign.entry(1, 1, 0, b"x")
+    foreign.prefix.learn(0, claim((0, 5000, 5000)), 0)
+    assert foreign.prefix.named == [-1, -1, -1]
+
+
+def test_an_older_owners_entry_after_the_decided_value_is_backfilled():
+    # Five roots. The value of epoch 1 is decided under epoch 3; root 0 took it first and then lost it again.
+    journals = Journals(5)
+    for root in (1, 2, 3):
+        journals.entry(root, 3, 0, b"x")
     journals.entry(0, 1, 0, b"x")
-    with pytest.raises(CorruptDataError, match="second value"):
-        journals.entry(1, 1, 0, b"y")
-    other = Journals(1)
-    record = JournalRecord(RecordKind.ENTRY, epoch(1), b"n" * 16, 0, -1, entry_hash(b"other" * 3, 0, b"x"), (), b"x")
-    with pytest.raises(CorruptDataError, match="chain"):
-        other.prefix.learn(0, record, 0)
+    journals.entry(0, 2, 0, b"y")
+    assert journals.decided() == [b"x"]
+    proposer = Proposer(journals.prefix, b"p" * 16)
+    proposer.start_claim()
+    proposer.claimed = 0b01110
+    proposer.finish_claim()
+    proposer.propose(b"z")
+    backfill = proposer.entry_record(0, b"n" * 16)
+    # Else the commit index of the next ENTRY would vouch for root 0's own y.
+    assert (backfill.index, backfill.payload) == (0, b"x")
+    assert proposer.entry_record(1, b"n" * 16).index == 1
 
 
 def test_values_are_released_only_when_every_root_holds_them():

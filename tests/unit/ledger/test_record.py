@@ -53,11 +53,12 @@ def test_golden_bytes_of_version_1(record, golden):
 
 
 records = st.builds(
-    JournalRecord,
-    st.sampled_from(RecordKind),
+    lambda index, *rest: JournalRecord(
+        RecordKind.CLAIM if index < 0 else RecordKind.ENTRY, *rest[:2], index, *rest[2:]
+    ),
+    st.integers(-1, 2**63),
     st.builds(Epoch, st.integers(0, 2**64 - 1), st.binary(min_size=16, max_size=16)),
     st.binary(min_size=16, max_size=16),
-    st.integers(-1, 2**63),
     st.integers(-1, 2**63),
     st.binary(min_size=16, max_size=16),
     st.lists(st.builds(LastKnown, st.integers(-1, 2**63), st.integers(0, 2**32 - 1)), max_size=7).map(tuple),
