@@ -1,19 +1,31 @@
-"""``format("replog")``: the class that Spark looks up, and nothing else.
+"""``format("replog")``: the class that Spark looks up, the schema that is read, and the columns that may be written.
 
-Spark makes it anew in several processes, so it keeps options only.
+Spark makes the class again in several processes, so it keeps options only. Source of the schema and of the checks:
+Spark's Kafka connector, ``KafkaRecordToRowConverter`` and ``KafkaWriter``.
 """
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
-from pyspark.sql.types import StructType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
 
 from spark_replog.errors import ErrorCode, InvalidConfigError
+from spark_replog.once import Once
 from spark_replog.spark.compat import in_push_down_worker, patch_zipimport_if_asked
 from spark_replog.spark.options import check_schema_options, parse_sink_options, parse_source_options
-from spark_replog.spark.source.schema import check_read_schema, check_write_schema, read_schema
 
 if TYPE_CHECKING:
     from spark_replog.spark.sink.sink import BatchWriter, StreamWriter
@@ -21,6 +33,114 @@ if TYPE_CHECKING:
     from spark_replog.spark.source.stream_reader import StreamReader
 
 patch_zipimport_if_asked()
+
+_LOG = logging.getLogger(__name__)
+_HEADERS = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
+_HEADERS_TEXT = "array<struct<key:string,value:binary>>"
+_warned_types = Once()
+
+
+def read_schema(*, include_headers: bool) -> StructType:
+    """Return the fixed schema of a read; every field is nullable."""
+    fields = [
+        StructField("key", BinaryType()),
+        StructField("value", BinaryType()),
+        StructField("topic", StringType()),
+        StructField("partition", IntegerType()),
+        StructField("offset", LongType()),
+        StructField("timestamp", TimestampType()),
+        StructField("timestampType", IntegerType()),
+    ]
+    if include_headers:
+        fields.append(StructField("headers", _HEADERS))
+    return StructType(fields)
+
+
+def check_read_schema(schema: StructType, *, include_headers: bool) -> None:
+    """Refuse a schema of the user that differs from the fixed one.
+
+    Raises:
+        InvalidConfigError: REPLOG_INVALID_SCHEMA.
+    """
+    expected = read_schema(include_headers=include_headers)
+    if schema.simpleString() != expected.simpleString():
+        raise InvalidConfigError(
+            ErrorCode.REPLOG_INVALID_SCHEMA,
+            "replog has a fixed schema. Remove schema(...) and cast the columns in a select.",
+            given=schema.simpleString(),
+            expected=expected.simpleString(),
+        )
+
+
+def check_write_schema(schema: StructType, *, topic: str | None) -> None:
+    """Refuse a DataFrame that cannot be written, before any row moves.
+
+    Columns are found by exact name. Other columns are ignored, and a topic column too if the option names the topic.
+    The order of the checks is Kafka's, so that the same one of several mistakes is reported. Kafka's sink ignores every
+    ``timestamp`` column; here only one of another type than TIMESTAMP is ignored, and logged once per process.
+
+    Args:
+        schema: of the DataFrame.
+        topic: the ``topic`` option, which wins over a column.
+
+    Raises:
+        InvalidConfigError: REPLOG_INVALID_SCHEMA, or REPLOG_MISSING_OPTION where no topic is named.
+    """
+    types = {field.name: field.dataType for field in schema.fields}
+    if topic is None:
+        if "topic" not in types:
+            raise InvalidConfigError(
+                ErrorCode.REPLOG_MISSING_OPTION,
+                "topic option required when no 'topic' attribute is present. Use option('topic', ...).",
+            )
+        _check(types, "topic", (StringType,), "string")
+    _check(types, "key", (StringType, BinaryType), "string or binary")
+    if "value" not in types:
+        raise InvalidConfigError(
+            ErrorCode.REPLOG_INVALID_SCHEMA,
+            "Required attribute 'value' not found. Select a string or binary column as value.",
+            columns=",".join(types),
+        )
+    _check(types, "value", (StringType, BinaryType), "string or binary")
+    if "headers" in types and not _are_headers(types["headers"]):
+        raise _wrong_type("headers", types["headers"], _HEADERS_TEXT)
+    _check(types, "partition", (IntegerType,), "int")
+    _warn_of_other_times(types.get("timestamp"))
+
+
+def _check(types: dict[str, DataType], name: str, allowed: tuple[type[DataType], ...], allowed_text: str) -> None:
+    if name in types and not isinstance(types[name], allowed):
+        raise _wrong_type(name, types[name], allowed_text)
+
+
+def _warn_of_other_times(given: DataType | None) -> None:
+    """Log a ``timestamp`` column that is ignored; the same rule on Arrow types is ``write.columns.is_time``."""
+    if given is None or isinstance(given, TimestampType) or not _warned_types.is_first(given.simpleString()):
+        return
+    _LOG.warning(
+        "the column 'timestamp' has type %s and is ignored, as by Kafka's sink: the rows get the time of the write. "
+        "Cast it to TIMESTAMP to keep its times, or drop it.",
+        given.simpleString(),
+    )
+
+
+def _are_headers(given: DataType) -> bool:
+    if not isinstance(given, ArrayType) or not isinstance(given.elementType, StructType):
+        return False
+    fields = given.elementType.fields
+    return (
+        [field.name.lower() for field in fields] == ["key", "value"]
+        and isinstance(fields[0].dataType, StringType)
+        and isinstance(fields[1].dataType, BinaryType)
+    )
+
+
+def _wrong_type(name: str, given: DataType, allowed: str) -> InvalidConfigError:
+    return InvalidConfigError(
+        ErrorCode.REPLOG_INVALID_SCHEMA,
+        f"{name} attribute unsupported type {given.simpleString()}. {name} must be a(n) {allowed}. "
+        f"Cast the column '{name}'.",
+    )
 
 
 class ReplogDataSource(DataSource):
@@ -37,7 +157,7 @@ class ReplogDataSource(DataSource):
         return "replog"
 
     def schema(self) -> StructType:
-        """Return the fixed schema, having checked what can be checked without knowing the mode."""
+        """Return the fixed schema, after the checks that do not depend on the mode."""
         return read_schema(include_headers=check_schema_options(dict(self.options)))
 
     def reader(self, schema: StructType) -> BatchReader:
@@ -63,21 +183,21 @@ class ReplogDataSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
         """Return the writer of ``df.write``; the same object goes to tasks and to the commit.
 
-        Refuses in the order of Kafka's connector: the save mode, the options, the columns.
+        Checks in the order of Kafka's connector: the save mode, the options, the columns.
         """
         from spark_replog.spark.sink.sink import BatchWriter
 
         if overwrite:
             raise InvalidConfigError(
                 ErrorCode.REPLOG_INVALID_OPTION,
-                "save mode Overwrite not allowed for Kafka's log, which a write never truncates. Use mode('append').",
+                "save mode Overwrite not allowed for Kafka's log: a write never truncates it. Use mode('append').",
             )
         options = parse_sink_options(dict(self.options), streaming=False)
         check_write_schema(schema, topic=options.topic)
         return BatchWriter(options)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
-        """Return the writer of ``df.writeStream``; Spark asks twice per micro-batch.
+        """Return the writer of ``df.writeStream``; Spark calls this twice per micro-batch.
 
         ``overwrite`` (output mode complete) appends, as Kafka's sink does: a log is never truncated.
         """

@@ -15,24 +15,32 @@ from spark_replog.read.fetch_plan import FetchSlice
 from spark_replog.storage.brokers import BrokerSet
 
 
+class QueryTask(NamedTuple):
+    """The micro-batch that a task writes for; also names the task's objects."""
+
+    query_id: str
+    batch_id: int
+    run_id: str | None
+
+
 @dataclass(frozen=True)
 class WriteMessage(WriterCommitMessage):
     """One task's answer to the driver.
 
-    ``query_id``, ``batch_id`` and ``run_id`` ride here because the committing process has no task
-    context. None in a batch write outside a streaming query.
+    Attributes:
+        query: of the task, since the committing process has no task context. None in a batch write outside a
+            streaming query.
+        task_id: orders the messages.
+        objects: what the task put, in the order in which it put them.
+        dropped_rows: lost with acks=0.
+        copies: objects of earlier batches that this task copied to replicas that lacked them.
     """
 
-    query_id: str | None
-    batch_id: int | None
-    run_id: str | None
+    query: QueryTask | None
     task_id: int
-    objects: tuple[tuple[LedgerId, DataObject], ...]
-    row_count: int
-    size_bytes: int
-    dropped_rows: int
+    objects: tuple[tuple[LedgerId, DataObject], ...] = ()
+    dropped_rows: int = 0
     copies: tuple[MadeCopy, ...] = ()
-    """Objects of earlier batches that this task gave to replicas that missed them."""
 
 
 class ReadRange(NamedTuple):

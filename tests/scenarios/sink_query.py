@@ -32,7 +32,15 @@ class Query:
         self.batch_id = 0
         self.store = store
         self.monkeypatch = monkeypatch
-        monkeypatch.setattr(sink, "_query_of_task", lambda: ("query", self.batch_id, "run"))
+        monkeypatch.setattr(sink.TaskContext, "get", lambda: self)
+
+    def partitionId(self) -> int:
+        """As of the task's context."""
+        return 0
+
+    def getLocalProperty(self, name: str) -> str:
+        """As of the task's context."""
+        return {"sql.streaming.queryId": "query", "streaming.sql.batchId": str(self.batch_id)}.get(name, "run")
 
     def plan(self) -> StreamWriter:
         forget_process()

@@ -38,7 +38,6 @@ def secured(store):
 
 
 def test_the_source_reads_what_it_may_and_a_pattern_matches_what_may_be_described(secured):
-    topics = pytest.importorskip("spark_replog.spark.source.topics")
     options = pytest.importorskip("spark_replog.spark.options")
 
     def view(**subscription):
@@ -146,7 +145,7 @@ def test_reads_of_one_client_wait_together_and_no_row_is_dropped(store):
 
 
 def test_the_quota_of_the_reader_is_carried_to_its_tasks(store):
-    read_plan = pytest.importorskip("spark_replog.spark.source.read_plan")
+    topics = pytest.importorskip("spark_replog.spark.source.topics")
     options = pytest.importorskip("spark_replog.spark.options")
     topics = pytest.importorskip("spark_replog.spark.source.topics")
     splitting = pytest.importorskip("spark_replog.spark.source.sizing")
@@ -158,7 +157,7 @@ def test_the_quota_of_the_reader_is_carried_to_its_tasks(store):
 
     def quota_of(**more):
         given = options.parse_source_options({"path": "x", "subscribe": "a", **more}, streaming=True)
-        (partition,) = read_plan.plan_partitions(store.cluster, view, ranges, given)
+        (partition,) = topics.plan_partitions(store.cluster, view, ranges, given)
         return partition.quota
 
     assert quota_of(principal="reader") == FetchQuota(7, (QuotaScope.USER, READER, ""))

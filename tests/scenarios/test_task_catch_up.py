@@ -172,7 +172,6 @@ def test_the_sinks_tasks_catch_up_and_its_commit_records_it(behind) -> None:
     rows = pa.record_batch({"value": pa.array([b"a", b"b"], pa.binary())})
     message = pickle.loads(pickle.dumps(pickle.loads(pickle.dumps(writer)).write(iter([rows]))))
     assert len(message.copies) == 5
-    assert message.row_count == 2
     writer.commit([message])
     behind.reopen()
     assert behind.high_watermarks("orders") == [7]

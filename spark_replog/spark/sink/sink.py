@@ -1,14 +1,14 @@
 """``writeStream`` and ``write``: tasks put data objects, the driver's commit decides one append per ledger.
 
-Spark makes the stream's writer twice per micro-batch, in different processes: once to plan the
-tasks and once to commit. So nothing made in ``__init__`` may be needed on both sides: the plan goes
-to the tasks, what the commit must know comes back in their messages.
+Spark makes the stream's writer twice per micro-batch, in different processes: to plan the tasks and to commit. The plan
+goes to the tasks; their messages carry all that the commit needs.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
@@ -25,11 +25,10 @@ from spark_replog.config import CoordinatorConfig
 from spark_replog.errors import ErrorCode, ReplogError, command_line
 from spark_replog.ids import LedgerId, new_id
 from spark_replog.log.codec.commands import Append, DataObject, IdentityKind, ProducerIdentity, ResetPolicy
-from spark_replog.log.model import Outcome
 from spark_replog.log.write_plan import MadeCopy, WritePlan
 from spark_replog.once import Once
 from spark_replog.spark.compat import StreamArrowWriter, freeze_garbage_once, in_commit_worker
-from spark_replog.spark.messages import WriteMessage
+from spark_replog.spark.messages import QueryTask, WriteMessage
 from spark_replog.spark.options import SinkOptions
 from spark_replog.storage.brokers import BrokerSet, shared_brokers
 
@@ -50,170 +49,136 @@ class StreamWriter(StreamArrowWriter):
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
-        self._tasks = None if in_commit_worker() else _plan_tasks(options)
+        self._plan = None if in_commit_worker() else _plan_tasks(options)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriteMessage:
         """Put one task's rows. Executor."""
-        query_id, batch_id, run_id = _query_of_task()
-        if query_id is None or batch_id is None:
+        query = _query_of_task()
+        if query is None:
             raise ReplogError(ErrorCode.REPLOG_ENVIRONMENT, "Spark gave the task no query id. Use Spark 4.0 or newer.")
-        return _write_task(iterator, self._options, self._tasks, _QueryTask(query_id, batch_id, run_id))
+        return _write_task(iterator, self._options, self._plan, query)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Decide the micro-batch. Repeated by Spark after a crash, with the same batch id.
+        """Decide the micro-batch. Spark repeats this after a crash, with the same batch id.
 
         Raises:
-            ReplogError: nothing is decided, or (REPLOG_COMMIT_OUTCOME_UNKNOWN) it is not known; either way
-                the restarted query repeats the batch and finds out.
+            ReplogError: nothing is decided. REPLOG_COMMIT_OUTCOME_UNKNOWN: it is not known; the restarted query
+                repeats the batch and finds out.
         """
-        _check_for_continuous(messages)
-        written = _write_messages(messages)
-        objects = _objects_by_ledger(written)
-        if not objects:
+        _refuse_continuous(messages)
+        written = _in_task_order(messages)
+        if not written:
             return
-        query_id, run_id = written[0].query_id or "", written[0].run_id or ""
+        query = written[0].query
+        assert query is not None, "write() refuses tasks outside of a query"
         transactional_id = self._options.transactional_id
         identity = ProducerIdentity(
-            producer_id=transactional_id or query_id,
-            incarnation=query_id,
+            producer_id=transactional_id or query.query_id,
+            incarnation=query.query_id,
             sequence=batchId,
-            run_id=run_id,
+            run_id=query.run_id or "",
             kind=IdentityKind.STREAM if transactional_id is None else IdentityKind.TRANSACTIONAL,
             on_reset=self._options.on_reset,
         )
-        _commit(self._options, identity, objects, written)
+        _commit(self._options, identity, written)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Delete nothing: Spark also calls this after a commit that raised, and that may be decided."""
+        """Delete nothing: Spark also calls this after a commit that raised, and that commit may be decided."""
         _log_abort(messages)
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """The sink of one ``df.write``; the very object made by the planner goes to tasks and commit.
-
-    Args:
-        options: of the write.
-    """
+    """The sink of one ``df.write``. The object that the planner makes is also used by the tasks and the commit."""
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
         self._write_id = new_id()
-        self._tasks = _plan_tasks(options)
+        self._plan = _plan_tasks(options)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriteMessage:
         """Put one task's rows. Executor."""
-        query_id, batch_id, _ = _query_of_task()
-        message = _write_task(iterator, self._options, self._tasks, self._task_name())
-        return WriteMessage(
-            query_id,
-            batch_id,
-            None,
-            message.task_id,
-            message.objects,
-            message.row_count,
-            message.size_bytes,
-            message.dropped_rows,
-            message.copies,
-        )
+        name = QueryTask(self._write_id, 0, None)
+        if (
+            self._options.txn is not None
+        ):  # names repeat with the txnVersion: rows without a key go where they went before
+            app_id, version = self._options.txn
+            name = QueryTask(blake2b(app_id.encode(), digest_size=16).hexdigest(), version, None)
+        message = _write_task(iterator, self._options, self._plan, name)
+        return replace(message, query=_query_of_task())
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Decide the write.
 
         Raises:
-            ReplogError: REPLOG_DUPLICATE_TXN_MISMATCH and all that ``append_records`` answers.
+            ReplogError: REPLOG_DUPLICATE_TXN_MISMATCH, or any error of ``append_records``.
         """
-        written = _write_messages(messages)
-        objects = _objects_by_ledger(written)
+        written = _in_task_order(messages)
         self._warn_of_foreach_batch(written)
-        if not objects:
-            return
-        if self._options.txn is None:
-            producer_id, sequence, kind = self._write_id, 0, IdentityKind.ONE_SHOT
-        else:
-            producer_id, sequence = self._options.txn
-            kind = IdentityKind.TXN_BATCH
+        producer_id, sequence, kind = self._write_id, 0, IdentityKind.ONE_SHOT
+        if self._options.txn is not None:
+            (producer_id, sequence), kind = self._options.txn, IdentityKind.TXN_BATCH
         identity = ProducerIdentity(producer_id, producer_id, sequence, "", kind, ResetPolicy.FAIL)
-        _commit(self._options, identity, objects, written)
+        _commit(self._options, identity, written)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Delete nothing: see ``StreamWriter.abort``."""
         _log_abort(messages)
 
-    def _task_name(self) -> _QueryTask:
-        """Name the tasks of a repeated txnVersion alike: rows without a key go where they went the first time."""
-        if self._options.txn is None:
-            return _QueryTask(self._write_id, 0, None)
-        app_id, version = self._options.txn
-        return _QueryTask(blake2b(app_id.encode(), digest_size=16).hexdigest(), version, None)
-
     def _warn_of_foreach_batch(self, written: Sequence[WriteMessage]) -> None:
-        query_id = written[0].query_id if written else None
-        if self._options.txn is None and query_id is not None and _warned_queries.is_first(query_id):
+        query = written[0].query if written else None
+        if self._options.txn is None and query is not None and _warned_queries.is_first(query.query_id):
             _LOG.warning(
                 "a batch write inside streaming query %s appends again when its micro-batch is repeated. Set "
                 "txnAppId to the query's id and txnVersion to the batch id to write each batch once.",
-                query_id,
+                query.query_id,
             )
 
 
-class _QueryTask:
-    """Names for a task's objects."""
-
-    __slots__ = ("batch_id", "query_id", "run_id")
-
-    def __init__(self, query_id: str, batch_id: int, run_id: str | None) -> None:
-        self.query_id = query_id
-        self.batch_id = batch_id
-        self.run_id = run_id
-
-
 def _plan_tasks(options: SinkOptions) -> tuple[WritePlan, BrokerSet]:
-    """Fold the ledgers once, so that tasks need not read any."""
+    """Fold the ledgers once, so that tasks read none."""
     cluster = options.store.cluster()
     topics = None if options.topic is None else [options.topic]
     return make_write_plan(cluster, topics, options.principal, options.coordinator), cluster.brokers
 
 
-def _query_of_task() -> tuple[str | None, int | None, str | None]:
+def _query_of_task() -> QueryTask | None:
+    """Return the streaming query that runs this task, None outside of one."""
     context = TaskContext.get()
-    if context is None:
-        return None, None, None
-    batch_id = context.getLocalProperty(_BATCH_ID)
-    return (
-        context.getLocalProperty(_QUERY_ID),
-        None if batch_id is None else int(batch_id),
-        context.getLocalProperty(_RUN_ID),
-    )
+    query_id = None if context is None else context.getLocalProperty(_QUERY_ID)
+    batch_id = None if context is None else context.getLocalProperty(_BATCH_ID)
+    if context is None or query_id is None or batch_id is None:
+        return None
+    return QueryTask(query_id, int(batch_id), context.getLocalProperty(_RUN_ID))
 
 
 def _write_task(
     iterator: Iterator[pa.RecordBatch],
     options: SinkOptions,
-    tasks: tuple[WritePlan, BrokerSet] | None,
-    task: _QueryTask,
+    planned: tuple[WritePlan, BrokerSet] | None,
+    query: QueryTask,
 ) -> WriteMessage:
-    """Write a task's batches; a task without rows puts nothing and opens nothing."""
+    """Write a task's batches; a task without rows puts and opens nothing."""
     freeze_garbage_once()
     context = TaskContext.get()
     task_id = 0 if context is None else context.partitionId()
     first = next((batch for batch in iterator if batch.num_rows > 0), None)
-    if first is not None and tasks is None:  # its rows would be acknowledged and stored nowhere
+    if first is None:
+        return WriteMessage(query, task_id)
+    if planned is None:  # its rows would be acknowledged and stored nowhere
         raise ReplogError(
             ErrorCode.REPLOG_ENVIRONMENT,
-            "the task has rows and no plan: the writer was made in a process that Spark starts to commit. Nothing is "
-            "written. Import nothing of pyspark.sql.worker in the job, and report it if the job imports none.",
+            "the task has rows and no plan, because the writer was made in a process that Spark starts to commit. "
+            "Nothing is written. Do not import pyspark.sql.worker in the job; if it does not, report this error.",
         )
-    if first is None or tasks is None:
-        return WriteMessage(task.query_id, task.batch_id, task.run_id, task_id, (), 0, 0, 0)
     from spark_replog.write.task_writer import TaskWriter
 
-    plan, brokers = tasks
+    plan, brokers = planned[0], shared_brokers(planned[1])
     writer = TaskWriter(
         plan,
         options.producer,
-        shared_brokers(brokers),
-        query_id=task.query_id,
-        batch_id=task.batch_id,
+        brokers,
+        query_id=query.query_id,
+        batch_id=query.batch_id,
         task_id=task_id,
         default_topic=options.topic,
         hooks=options.hooks,
@@ -231,61 +196,42 @@ def _write_task(
         raise
     copies: tuple[MadeCopy, ...] = ()
     if plan.missing_copies:
-        catch_up = TaskCatchUp(shared_brokers(brokers), options.coordinator)
-        copies = catch_up.run(plan.missing_copies, task.batch_id, task_id)
-    return WriteMessage(
-        task.query_id,
-        task.batch_id,
-        task.run_id,
-        task_id,
-        result.objects,
-        result.row_count,
-        result.size_bytes,
-        result.dropped_rows,
-        copies,
-    )
+        copies = TaskCatchUp(brokers, options.coordinator).run(plan.missing_copies, query.batch_id, task_id)
+    return WriteMessage(query, task_id, result.objects, result.dropped_rows, copies)
 
 
-def _check_for_continuous(messages: Sequence[WriterCommitMessage | None]) -> None:
-    """Refuse what a continuous trigger asks for: Spark (4.0 to 4.3) never hands its rows to a Python sink.
+def _refuse_continuous(messages: Sequence[WriterCommitMessage | None]) -> None:
+    """Refuse a continuous trigger: Spark (4.0 to 4.3) does not pass its rows to a Python sink.
 
-    Spark only logs what is raised here; but it does not commit the epoch either, so that no row is lost.
+    Spark only logs this error, but does not commit the epoch either, so no row is lost.
     """
     if messages and all(message is None for message in messages):
         raise ReplogError(
             ErrorCode.REPLOG_ENVIRONMENT,
-            "Spark does not hand the rows of a continuous trigger to a Python sink, so none is written. Stop the "
+            "Spark does not pass the rows of a continuous trigger to a Python sink, so none is written. Stop the "
             "query and start it with trigger(processingTime=...) or trigger(availableNow=True).",
         )
 
 
-def _write_messages(messages: Sequence[WriterCommitMessage | None]) -> list[WriteMessage]:
-    """Return the messages in task order: offsets are given in that order."""
+def _in_task_order(messages: Sequence[WriterCommitMessage | None]) -> list[WriteMessage]:
+    """Return the messages in task order, in which offsets are assigned."""
     written = [message for message in messages if isinstance(message, WriteMessage)]
     if len(written) != len(messages):
         raise ReplogError(
             ErrorCode.INVALID_REQUEST,
-            "a task finished without its message. Repeat the write.",
+            "a task finished without a commit message. Repeat the write.",
             tasks=len(messages),
         )
     return sorted(written, key=lambda message: message.task_id)
 
 
-def _objects_by_ledger(written: Sequence[WriteMessage]) -> dict[LedgerId, list[DataObject]]:
+def _commit(options: SinkOptions, identity: ProducerIdentity, written: Sequence[WriteMessage]) -> None:
+    """Append to every ledger and raise unless all are decided; nothing was written: do nothing."""
     objects: dict[LedgerId, list[DataObject]] = {}
-    for message in written:
-        for ledger_id, data_object in message.objects:
-            objects.setdefault(ledger_id, []).append(data_object)
-    return objects
-
-
-def _commit(
-    options: SinkOptions,
-    identity: ProducerIdentity,
-    objects: Mapping[LedgerId, Sequence[DataObject]],
-    written: Sequence[WriteMessage],
-) -> None:
-    """Append to every ledger and raise unless all are decided."""
+    for ledger_id, data_object in (each for message in written for each in message.objects):
+        objects.setdefault(ledger_id, []).append(data_object)
+    if not objects:
+        return
     dropped_rows = sum(message.dropped_rows for message in written)
     if dropped_rows:
         _LOG.warning("[REPLOG_ACKS0_DROPPED] %d rows of batch %d were dropped, as acks=0 allows.",
@@ -308,21 +254,18 @@ def _commit(
     if options.producer.acks != -1:  # this process may end with the commit, and its rows are not readable before
         manager.await_copies()
     throttle_ms = max(answer.throttle_time_ms for answer in answers.values())
-    if throttle_ms:  # a query has no metrics: this line is all that tells why it is slow
+    if throttle_ms:  # a query has no metrics: only this line explains why it is slow
         _LOG.warning(
             "batch %d of %s is written and was held back for %d ms: %s with client id '%s' is above its "
             "producer_byte_rate. See: %s",
             identity.sequence, identity.producer_id, throttle_ms, principal, options.client_id,
             command_line(cluster.path, "quota", "describe"),
         )  # fmt: skip
-    _raise_refusals(cluster, identity, answers)
+    _raise_refusals(cluster, answers)
 
 
-def _raise_refusals(cluster: Cluster, identity: ProducerIdentity, answers: Mapping[LedgerId, ProduceResponse]) -> None:
+def _raise_refusals(cluster: Cluster, answers: Mapping[LedgerId, ProduceResponse]) -> None:
     refused = {ledger_id: answer.error for ledger_id, answer in answers.items() if answer.error is not None}
-    for ledger_id, answer in answers.items():
-        if answer.error is None and answer.result is not None and answer.result.outcome is Outcome.DUPLICATE:
-            _LOG.info("batch %d of %s was in ledger %s already", identity.sequence, identity.producer_id, ledger_id)
     if not refused:
         return
     error = next(iter(refused.values()))
@@ -332,8 +275,8 @@ def _raise_refusals(cluster: Cluster, identity: ProducerIdentity, answers: Mappi
     decided = [ledger_id for ledger_id in answers if ledger_id not in refused]
     raise type(error)(
         error.code,
-        f"{error.args[0]} The micro-batch spans several ledgers and is in some of them only; repeating it "
-        "completes the others and leaves these as they are.",
+        f"{error.args[0]} The micro-batch spans several ledgers and only some of them have it. Repeat it: this "
+        "completes the others and does not change these.",
         **{
             **error.context,
             "decided": _topics_of(cluster, answers, decided),
@@ -343,7 +286,7 @@ def _raise_refusals(cluster: Cluster, identity: ProducerIdentity, answers: Mappi
 
 
 def _topics_of(cluster: Cluster, answers: Mapping[LedgerId, ProduceResponse], ledger_ids: Iterable[LedgerId]) -> str:
-    """Return the names of the topics that the batch writes to in these ledgers, deleted ones as well."""
+    """Return the names of the topics that the batch writes to in these ledgers, deleted ones included."""
     names: set[str] = set()
     for ledger_id in ledger_ids:
         ledger = cluster.topic_ledger(ledger_id)
@@ -354,7 +297,7 @@ def _topics_of(cluster: Cluster, answers: Mapping[LedgerId, ProduceResponse], le
 
 
 def _shared_manager(cluster: Cluster, config: CoordinatorConfig) -> ReplicaManager:
-    """Return this process's manager of the cluster: its timers and fetchers outlive a micro-batch."""
+    """Return this process's manager of the cluster. Its timers and fetchers serve more than one micro-batch."""
     key = (id(cluster), config)
     manager = _managers.get(key)
     if manager is None:
@@ -364,4 +307,4 @@ def _shared_manager(cluster: Cluster, config: CoordinatorConfig) -> ReplicaManag
 
 def _log_abort(messages: Sequence[WriterCommitMessage | None]) -> None:
     count = sum(len(message.objects) for message in messages if isinstance(message, WriteMessage))
-    _LOG.warning("a write was aborted; its %d data objects stay until garbage collection finds them unused", count)
+    _LOG.warning("a write was aborted; its %d data objects stay until garbage collection deletes them", count)

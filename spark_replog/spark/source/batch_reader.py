@@ -23,11 +23,10 @@ from spark_replog.cluster.cluster import Cluster
 from spark_replog.log.fold.partition_state import SectionRef
 from spark_replog.spark.messages import ReadPartition
 from spark_replog.spark.options import SourceOptions
-from spark_replog.spark.source.discovery import LossPolicy
+from spark_replog.spark.source.discovery import LossPolicy, check_ranges
 from spark_replog.spark.source.positions import check_resolved
-from spark_replog.spark.source.read_plan import check_ranges, plan_partitions
 from spark_replog.spark.source.sizing import OffsetRange
-from spark_replog.spark.source.topics import LogView, offsets_for_times_of, view_topics
+from spark_replog.spark.source.topics import LogView, offsets_for_times_of, plan_partitions, view_topics
 
 if TYPE_CHECKING:
     import pyarrow as pa

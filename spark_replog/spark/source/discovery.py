@@ -11,7 +11,7 @@ high watermarks.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
@@ -19,6 +19,7 @@ from spark_replog.errors import ErrorCode, ReplogError, RetriableError
 from spark_replog.ids import TopicId, TopicPartition
 from spark_replog.once import Once
 from spark_replog.spark.source.offsets import Ends, LogOffset
+from spark_replog.spark.source.sizing import OffsetRange
 from spark_replog.spark.source.topics import LogView
 
 _LOG = logging.getLogger(__name__)
@@ -138,6 +139,38 @@ def reconcile(at: LogOffset, view: LogView, losses: LossPolicy, final_ends: Fina
                 losses.report(Loss.PARTITION_OFFSET_CHANGED, message)
     gone = {name: at.topic_ids[name] for name in view.missing}
     return Span(starts, ends, {**gone, **view.topic_ids})
+
+
+def check_ranges(ranges: Iterable[OffsetRange], view: LogView, losses: LossPolicy) -> list[OffsetRange]:
+    """Return the ranges cut down to what the log holds now.
+
+    Raises:
+        ReplogError: REPLOG_DATA_LOSS: a range begins before the log or ends after its high watermark.
+        RetriableError: REPLOG_TAIL_UNDECIDED: it ends after the high watermark that is known while too few roots
+            answer.
+    """
+    result: list[OffsetRange] = []
+    for item in ranges:
+        key = item.topic_partition
+        log_start, high_watermark = view.bounds[key]
+        start, end = max(item.start, log_start), min(item.end, high_watermark)
+        if item.start < log_start and item.row_count > 0:
+            gone = min(item.end, log_start)
+            losses.report(
+                Loss.COULD_NOT_READ_OFFSET_RANGE,
+                f"Could not read records: offsets {item.start} to {gone} (exclusive) of {key.topic}-{key.partition} "
+                + removed_offsets(log_start, is_trimmed=key in view.trimmed),
+            )
+        if max(item.start, item.end) > high_watermark:
+            if key.topic in view.unclear:
+                raise undecided_tail(key.topic)
+            losses.report(
+                Loss.PARTITION_OFFSET_CHANGED,
+                offset_changed(key.topic, key.partition, max(item.start, item.end), high_watermark),
+            )
+        if end > start:
+            result.append(OffsetRange(key, start, end))
+    return result
 
 
 def check_target(target: LogOffset, view: LogView) -> None:

@@ -30,15 +30,15 @@ from spark_replog.spark.source.discovery import (
     Loss,
     LossPolicy,
     Span,
+    check_ranges,
     check_target,
     offset_changed,
     reconcile,
     undecided_tail,
 )
 from spark_replog.spark.source.offsets import Ends, LogOffset, advance, batch_start
-from spark_replog.spark.source.read_plan import check_ranges, plan_partitions
 from spark_replog.spark.source.sizing import BatchDelay, OffsetRange, limit_bytes, limit_rows
-from spark_replog.spark.source.topics import LogView, final_ends, offsets_for_times_of, view_topics
+from spark_replog.spark.source.topics import LogView, final_ends, offsets_for_times_of, plan_partitions, view_topics
 
 if TYPE_CHECKING:
     import pyarrow as pa

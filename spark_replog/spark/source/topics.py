@@ -1,7 +1,7 @@
-"""The topics of one read as the ledgers show them now: which partitions, from where to where.
+"""The topics of one read as the ledgers show them now, and the tasks that read their offsets.
 
-Runs in Spark's planner and in the query's own Python process, never in a task. Holds no fold
-itself: those are kept per process by ``Cluster.shared``.
+Runs in Spark's planner and in the query's own Python process, never in a task. Folds are kept per process by
+``Cluster.shared``.
 """
 
 from __future__ import annotations
@@ -13,16 +13,18 @@ from dataclasses import dataclass, field
 
 from spark_replog.cluster.authorizer import Authorizer
 from spark_replog.cluster.cluster import Cluster, TopicHandle
+from spark_replog.cluster.quota_manager import ClientQuotaManager
 from spark_replog.errors import ErrorCode, NotFoundError
 from spark_replog.ids import INTERNAL_TOPICS, LedgerId, TopicId, TopicPartition
 from spark_replog.log.acl import AclOperation
 from spark_replog.log.model import LogStartReason
 from spark_replog.once import Once
-from spark_replog.read.fetch_plan import FetchSlice, plan_fetch
-from spark_replog.spark.options import Subscription
+from spark_replog.read.fetch_plan import FetchSlice, in_log_order, plan_fetch
+from spark_replog.spark.messages import ReadPartition, ReadRange
+from spark_replog.spark.options import SourceOptions, Subscription
 from spark_replog.spark.source.offsets import LogOffset
 from spark_replog.spark.source.positions import OffsetsForTimes
-from spark_replog.spark.source.sizing import OffsetRange
+from spark_replog.spark.source.sizing import OffsetRange, coalesce, split_ranges
 
 _LOG = logging.getLogger(__name__)
 _reported_absent = Once()
@@ -153,12 +155,54 @@ def final_ends(cluster: Cluster, handle: TopicHandle) -> dict[int, int]:
         return {} if topic is None else {number: each.high_watermark for number, each in enumerate(topic.partitions)}
 
 
-def plan_range(cluster: Cluster, handle: TopicHandle, item: OffsetRange) -> tuple[FetchSlice, ...]:
-    """Return the object sections that hold the range, in order and without a gap.
+def plan_partitions(
+    cluster: Cluster, view: LogView, ranges: Sequence[OffsetRange], options: SourceOptions, *, range_count: int = 0
+) -> list[ReadPartition]:
+    """Return one input partition per range, more or fewer if the options say so.
+
+    Args:
+        cluster: the store.
+        view: has the topics of the ranges.
+        ranges: of the log as it is.
+        options: of the read.
+        range_count: see ``split_ranges``.
 
     Raises:
-        ReplogError: REPLOG_DATA_LOSS: a part of it does not exist.
+        ReplogError: REPLOG_DATA_LOSS: a part of a range does not exist.
     """
+    pieces = split_ranges(
+        ranges,
+        partitions_min=options.partitions_min,
+        rows_per_partition_max=options.rows_per_partition_max,
+        range_count=range_count,
+    )
+    principal = Authorizer(cluster, options.principal).principal
+    quota = ClientQuotaManager(cluster).fetch_quota(principal, options.client_id)
+    partitions = []
+    for group in coalesce(pieces, options.partitions_max):
+        handles = [view.handles[piece.topic_partition.topic] for piece in group]
+        partitions.append(
+            ReadPartition(
+                ranges=tuple(
+                    ReadRange(
+                        handle.name,
+                        handle.topic_id,
+                        handle.ledger_id,
+                        piece.topic_partition.partition,
+                        piece.start,
+                        piece.end,
+                    )
+                    for piece, handle in zip(group, handles, strict=True)
+                ),
+                slices=in_log_order([_plan(cluster, *each) for each in zip(handles, group, strict=True)]),
+                brokers=cluster.brokers,
+                quota=quota,
+            )
+        )
+    return partitions
+
+
+def _plan(cluster: Cluster, handle: TopicHandle, item: OffsetRange) -> tuple[FetchSlice, ...]:
     ledger = cluster.topic_ledger(handle.ledger_id)
     with ledger.lock:
         return plan_fetch(

