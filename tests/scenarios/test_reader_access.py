@@ -38,6 +38,7 @@ def secured(store):
 
 
 def test_the_source_reads_what_it_may_and_a_pattern_matches_what_may_be_described(secured):
+    topics = pytest.importorskip("spark_replog.spark.source.topics")
     options = pytest.importorskip("spark_replog.spark.options")
 
     def view(**subscription):
