@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from spark_replog.admin.topic_rules import Assignment
-from spark_replog.cluster.authorizer import Authorizer
+from spark_replog.cluster.authorizer import Authorizer, is_allowed
 from spark_replog.cluster.cluster import Cluster, TopicHandle
 from spark_replog.errors import ErrorCode, RetriableError
 from spark_replog.ids import BrokerId, LedgerId, TopicId
@@ -46,8 +46,9 @@ class Admin:
 
     def _require_by(self, state: ClusterLedgerState, operation: AclOperation) -> None:
         """Check a right on the whole store by this state, under the cluster ledger's lock."""
-        if not self._authorizer.is_allowed_by(state, operation, ResourceType.CLUSTER, CLUSTER_NAME):
-            raise self._authorizer.refusal(operation, ResourceType.CLUSTER, CLUSTER_NAME)
+        kind, who = ResourceType.CLUSTER, self._authorizer.principal
+        if not is_allowed(state.acls, state.config, who, operation, kind, CLUSTER_NAME):
+            raise self._authorizer.refusal(operation, kind, CLUSTER_NAME)
 
     def _open(self, name: str) -> tuple[TopicHandle, Ledger[TopicLedgerState]]:
         """Return a topic and its ledger on the newest fold."""

@@ -17,7 +17,6 @@ from spark_replog.errors import AuthorizationError, ErrorCode, ReplogError, comm
 from spark_replog.ids import PartitionKey
 from spark_replog.log.acl import CLUSTER_NAME, AclOperation, AclSet, Decision, ResourceType, normal_principal
 from spark_replog.log.codec.commands import Append, IdentityKind
-from spark_replog.log.fold.cluster_state import ClusterLedgerState
 from spark_replog.log.fold.topic_state import TopicLedgerState
 
 PRINCIPAL_VARIABLE = "REPLOG_PRINCIPAL"
@@ -62,7 +61,7 @@ def is_allowed(
     name: str,
 ) -> bool:
     """Return the decision: super users, then deny, then allow, then the default of a resource without ACLs."""
-    if is_super_user(config, principal):
+    if SUPER_USERS_KEY in config and is_super_user(config, principal):
         return True
     decision = acls.decide(principal, operation, resource_type, name)
     if decision is Decision.NO_ACL:
@@ -92,19 +91,16 @@ class Authorizer:
     def is_allowed(self, operation: AclOperation, resource_type: ResourceType, name: str = CLUSTER_NAME) -> bool:
         """Return whether the principal may, as this process has folded the cluster ledger so far."""
         with self._cluster.cluster_ledger.lock:
-            return self.is_allowed_by(self._cluster.cluster_ledger.state, operation, resource_type, name)
-
-    def is_allowed_by(
-        self, state: ClusterLedgerState, operation: AclOperation, resource_type: ResourceType, name: str
-    ) -> bool:
-        """Return whether the principal may, by this state. Called under the cluster ledger's lock."""
-        return is_allowed(state.acls, state.config, self.principal, operation, resource_type, name)
+            state = self._cluster.cluster_ledger.state
+            return is_allowed(state.acls, state.config, self.principal, operation, resource_type, name)
 
     def allowed_topics(self, operation: AclOperation, names: Iterable[str]) -> list[str]:
         """Return the topics that the principal may act on, in their order: the others are not shown."""
         with self._cluster.cluster_ledger.lock:
             state = self._cluster.cluster_ledger.state
-            return [name for name in names if self.is_allowed_by(state, operation, ResourceType.TOPIC, name)]
+            acls, config = state.acls, state.config
+            topic = ResourceType.TOPIC
+            return [name for name in names if is_allowed(acls, config, self.principal, operation, topic, name)]
 
     def require_topic(self, operation: AclOperation, *names: str) -> None:
         """Check topics, before checking that they exist, so that a refusal does not reveal it.

@@ -207,15 +207,13 @@ class AppendJudge:
                 return Verdict(Phase.JUDGING, append, refused=refused, failed=failed)
         if not append.objects:
             return Verdict(Phase.SETTLING, append, result=CommandResult(Outcome.APPLIED), refused=refused)
-        return self._proposal(state, append, refused)
-
-    def _proposal(self, state: TopicLedgerState, append: Append, refused: dict[PartitionKey, ReplogError]) -> Verdict:
-        known = self.known
-        objects = append.objects
-        if known.copied:
+        known, objects = self.known, append.objects
+        commands: tuple[bytes, ...] = ()
+        leaving: dict[BrokerId, str] = {}
+        if known.departed or known.copied:
             objects = tuple(replace(item, holders=known.holders(item.id, item.holders)) for item in objects)
+            commands, leaving = self._side_commands(state)
         decided = replace(append, objects=objects, append_time_ms=self._clock.now_ms())
-        commands, leaving = self._side_commands(state)
         return Verdict(Phase.SETTLING, append, (*commands, encode_command(decided)), refused=refused, leaving=leaving)
 
     def _leave_out(
@@ -235,8 +233,6 @@ class AppendJudge:
     def _side_commands(self, state: TopicLedgerState) -> tuple[tuple[bytes, ...], dict[BrokerId, str]]:
         """Return what must be folded before the append: ISR changes and new holders of older objects."""
         known = self.known
-        if not known.departed and not known.copied:
-            return (), {}
         with known.lock:  # copies that are under way may still add to it
             departed = dict(known.departed)
         shrinks = leave_isr(state, departed, self._clock.now_ms())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -103,9 +103,15 @@ class LedgerAppend:
                 NOT_LEADER_OR_FOLLOWER: decided, and cut off by a newer leader: repeat it.
             OutcomeUnknownError: REPLOG_COMMIT_OUTCOME_UNKNOWN.
         """
+        steps: Mapping[Phase, Callable[[], Phase]] = {
+            Phase.JUDGING: self._decide,
+            Phase.REPLICATING: self._replicate,
+            Phase.ELECTING: self._elect,
+            Phase.SETTLING: self._settle,
+        }
         while self._phase is not Phase.DONE:
             try:
-                following = self._step()
+                following = steps[self._phase]()
             except RetriableError as error:
                 if self._decided is None or error.code in _AFTER_DECISION:
                     raise
@@ -120,17 +126,6 @@ class LedgerAppend:
             self._phase = following
         assert self._decided is not None
         return self._decided.result
-
-    def _step(self) -> Phase:
-        match self._phase:
-            case Phase.JUDGING:
-                return self._decide()
-            case Phase.REPLICATING:
-                return self._replicate()
-            case Phase.ELECTING:
-                return self._elect()
-            case _:
-                return self._settle()
 
     def _decide(self) -> Phase:
         outcome = self._ledger.append(self._propose, timeout_ms=self._services.config.delivery_timeout_ms)
@@ -148,11 +143,14 @@ class LedgerAppend:
         result: CommandResult | None = outcome.result if verdict.commands else verdict.result
         if result is None:
             return verdict.next
-        self._log_departures(verdict, outcome.index)
+        if verdict.leaving:
+            self._log_departures(verdict, outcome.index)
         with self._ledger.lock:
-            stable_index = self._ledger.state.applied_index
-        self._decided = _Decided(result, verdict.append, verdict.refused, outcome.index, stable_index)
-        is_settling = self._request.required_acks == -1 and result.outcome in SUCCESSES
+            state = self._ledger.state
+            is_stable = state.stable_index == state.applied_index == outcome.index
+            decided = _Decided(result, verdict.append, verdict.refused, outcome.index, state.applied_index)
+        self._decided = decided
+        is_settling = self._request.required_acks == -1 and result.outcome in SUCCESSES and not is_stable
         return Phase.SETTLING if is_settling else Phase.DONE
 
     def _propose(self, state: TopicLedgerState) -> tuple[bytes, ...] | None:
@@ -160,10 +158,8 @@ class LedgerAppend:
         return self._verdict.commands or None
 
     def _settle(self) -> Phase:
-        """Wait until the decided append is stable.
-
-        It is at once, unless an entry that another writer of this process made with acks=1 shares its ENTRY, or a
-        repeated append meets its first, not yet replicated self.
+        """Wait until the decided append is stable: an append of another writer with acks=1 may share its ENTRY, or a
+        repeated append meet its first, not yet replicated self.
         """
         decided = self._decided
         assert decided is not None
@@ -178,7 +174,8 @@ class LedgerAppend:
         assert verdict is not None
         if verdict.error is not None:
             raise verdict.error
-        self._log_departures(verdict, outcome.index)
+        if verdict.leaving:
+            self._log_departures(verdict, outcome.index)
         return verdict.next
 
     def _propose_settling(self, state: TopicLedgerState) -> tuple[bytes, ...] | None:
@@ -279,8 +276,7 @@ class LedgerAppend:
                 broker_id,
                 reason,
             )
-        if verdict.leaving:
-            self._complete_parked()
+        self._complete_parked()
 
     def _complete_parked(self) -> None:
         """Wake other appends of this process whose partition has other in-sync replicas, or another leader, by now."""

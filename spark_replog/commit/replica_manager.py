@@ -60,16 +60,12 @@ class ReplicaManager:
             duplicates.
         """
         responses: dict[LedgerId, ProduceResponse] = {}
-
-        def append_to(ledger_id: LedgerId) -> None:
-            responses[ledger_id] = self._append(ledger_id, requests[ledger_id])
-
-        first, *others = requests or (None,)
-        threads = [threading.Thread(target=append_to, args=(each,), daemon=True) for each in others]
+        appends = [partial(self._append, each, requests[each], responses) for each in requests]
+        threads = [threading.Thread(target=each, daemon=True) for each in appends[1:]]
         for thread in threads:
             thread.start()
-        if first is not None:
-            append_to(first)
+        for first in appends[:1]:
+            first()
         for thread in threads:
             thread.join()
         throttle_ms = self._throttle(requests, responses)
@@ -100,16 +96,16 @@ class ReplicaManager:
             return 0
         return self._quotas.produce_throttle_ms(applied, min(each.timeout_ms for each in requests.values()) // 2)
 
-    def _append(self, ledger_id: LedgerId, request: AppendRequest) -> ProduceResponse:
+    def _append(self, ledger_id: LedgerId, request: AppendRequest, responses: dict[LedgerId, ProduceResponse]) -> None:
+        """Put the response of one ledger into ``responses``."""
         if request.required_acks not in ACKS:
-            return refuse_all(
-                request.append,
-                InvalidConfigError(
-                    ErrorCode.INVALID_REQUIRED_ACKS,
-                    "acks is 'all' (-1), 0 or 1. Nothing was appended.",
-                    acks=request.required_acks,
-                ),
+            error = InvalidConfigError(
+                ErrorCode.INVALID_REQUIRED_ACKS,
+                "acks is 'all' (-1), 0 or 1. Nothing was appended.",
+                acks=request.required_acks,
             )
+            responses[ledger_id] = refuse_all(request.append, error)
+            return
         deadline_ms = self._services.clock.monotonic_ms() + request.timeout_ms
         ledger = self._cluster.topic_ledger(ledger_id)
         response = self._attempt(ledger, request)
@@ -119,12 +115,12 @@ class ReplicaManager:
             rest_ms = deadline_ms - self._services.clock.monotonic_ms()
             if is_back and response.error is not None and rest_ms > 0:
                 response = self._attempt(ledger, replace(request, timeout_ms=rest_ms))
+        responses[ledger_id] = response
         if response.error is None:
-            if request.required_acks == -1:
-                self._look_after_replicas(ledger)
-            else:
+            if request.required_acks != -1:
                 self._later.start(ledger)
-        return response
+            elif self._catch_up.is_due(ledger_id):
+                self._look_after_replicas(ledger)
 
     def _attempt(self, ledger: Ledger[TopicLedgerState], request: AppendRequest) -> ProduceResponse:
         attempt: LedgerAppend | None = None
@@ -158,7 +154,7 @@ class ReplicaManager:
         try:
             if is_copying:
                 self._catch_up.copy_to_followers(ledger)
-            if is_short or self._catch_up.is_due(ledger.ledger_id):
+            if not is_copying or self._catch_up.is_due(ledger.ledger_id):
                 is_back = self._catch_up.readmit(ledger, is_short=is_short)
                 complete_reassignments(ledger, config.delivery_timeout_ms)
                 now_ms = self._services.clock.now_ms()
