@@ -4,7 +4,7 @@ Source: Kafka's ``AbstractCoordinator`` and ``ConsumerCoordinator`` (eager rebal
 member reads the fold and does the next step that is due; the ledger refuses steps that come too late. So a member that
 slept through a rebalance can commit nothing afterwards.
 
-Members do not compete for the ledger (docs/adr/0018): each leaves notes, and one member, the gatherer, writes what they
+Members do not compete for the ledger (ADR 19): each leaves notes, and one member, the gatherer, writes what they
 ask for. The gatherer is the leader; where there is none, the member whose note has the lowest name. Members whose notes
 wait too long write all notes themselves, in the order of the names, so no single member is needed.
 """
