@@ -37,6 +37,7 @@ from spark_replog.log.codec.wire import (
     Writer,
     corrupt,
     enum_of,
+    fields,
     list_of,
     name_of,
     optional,
@@ -97,7 +98,12 @@ _SHORT_NAME = re.compile(
 )
 
 
-IDS = list_of(BROKER_ID)
+_IDS = list_of(BROKER_ID)
+_TOPIC_IDS = list_of(ID)
+_HEAD = fields(SINT, TEXT, TEXT, TEXT, TIME_MS)
+_TABLES = fields(_TOPIC_IDS, list_of(_IDS), SINT, TEXT)
+_OBJECT_TAIL = fields(UINT, UINT, UINT)
+_ENTRY = list_of(BYTES)
 
 
 def encode_append(writer: Writer, append: Append) -> None:
@@ -108,23 +114,13 @@ def encode_append(writer: Writer, append: Append) -> None:
     writer.text(identity.producer_id)
     if not same:
         writer.text(identity.incarnation)
-    writer.sint(identity.sequence)
-    writer.text(identity.run_id)
-    writer.text(append.principal)
-    writer.text(append.client_id)
-    writer.sint(append.append_time_ms)
+    head = (identity.sequence, identity.run_id, append.principal, append.client_id, append.append_time_ms)
+    _HEAD.write(writer, head)
     topics = list(dict.fromkeys(s.topic_id for o in append.objects for s in o.sections))
     holder_sets = list(dict.fromkeys(o.holders for o in append.objects))
     base_ms = min((s.min_timestamp_ms for o in append.objects for s in o.sections), default=0)
     prefix = next((m["prefix"] for o in append.objects if (m := _SHORT_NAME.fullmatch(o.id.name))), "")
-    writer.uint(len(topics))
-    for topic in topics:
-        writer.text(topic)
-    writer.uint(len(holder_sets))
-    for holders in holder_sets:
-        IDS.write(writer, sorted(holders))
-    writer.sint(base_ms)
-    writer.text(prefix)
+    _TABLES.write(writer, (topics, [sorted(holders) for holders in holder_sets], base_ms, prefix))
     writer.uint(len(append.objects))
     topic_numbers = {topic: number for number, topic in enumerate(topics)}
     holder_numbers = {holders: number for number, holders in enumerate(holder_sets)}
@@ -139,11 +135,10 @@ def decode_append(reader: Reader) -> Append:
     kind, on_reset = IdentityKind(flags & 0x03), ResetPolicy(flags >> 2 & 0x03)
     producer_id = reader.text()
     incarnation = producer_id if flags & _FLAG_SAME_INCARNATION else reader.text()
-    identity = ProducerIdentity(producer_id, incarnation, reader.sint(), reader.text(), kind, on_reset)
-    principal, client_id, append_time_ms = reader.text(), reader.text(), reader.time_ms()
-    topics = [reader.id() for _ in range(reader.count())]
-    holder_sets = [frozenset(IDS.read(reader)) for _ in range(reader.count())]
-    base_ms, prefix = reader.sint(), reader.text()
+    sequence, run_id, principal, client_id, append_time_ms = _HEAD.read(reader)
+    identity = ProducerIdentity(producer_id, incarnation, sequence, run_id, kind, on_reset)
+    topics, id_lists, base_ms, prefix = _TABLES.read(reader)
+    holder_sets = [frozenset(ids) for ids in id_lists]
     if base_ms < -TIME_MS_MAX - 1:  # rounded down from microseconds
         raise corrupt(f"time {base_ms} ms does not fit microseconds of 64 bits")
     objects = tuple(_decode_object(reader, prefix, holder_sets, topics, base_ms) for _ in range(reader.count()))
@@ -154,21 +149,18 @@ def encode_sequenced_append(writer: Writer, append: SequencedAppend) -> None:
     """Write a sequenced append's body: its batches as columns, then an append's body."""
     topics = list(dict.fromkeys(batch.topic_id for batch in append.batches))
     numbers = {topic: number for number, topic in enumerate(topics)}
-    writer.uint(len(topics))
-    for topic in topics:
-        writer.text(topic)
+    _TOPIC_IDS.write(writer, topics)
     writer.uint(len(append.batches))
-    writer.column([numbers[batch.topic_id] for batch in append.batches])
-    for field in ("partition", "epoch", "first_sequence", "row_count"):
-        writer.column([getattr(batch, field) for batch in append.batches])
+    rows = [(numbers[b.topic_id], b.partition, b.epoch, b.first_sequence, b.row_count) for b in append.batches]
+    writer.columns(*zip(*rows, strict=True))
     encode_append(writer, append)
 
 
 def decode_sequenced_append(reader: Reader) -> SequencedAppend:
     """Read a sequenced append's body."""
-    topics = [reader.id() for _ in range(reader.count())]
+    topics = _TOPIC_IDS.read(reader)
     count = reader.row_count()
-    columns = [reader.column(count) for _ in range(5)]
+    columns = reader.columns(5, count)
     if count and max(columns[0]) >= len(topics):
         raise corrupt(f"topic {max(columns[0])} is not in the table")
     if count and (max(max(column) for column in columns) >= SEQUENCE_COUNT or min(columns[4]) < 1):
@@ -194,9 +186,7 @@ def _encode_object(writer: Writer, item: DataObject, prefix: str, holder_number:
         writer.raw(bytes.fromhex(match["uuid"].replace("-", "")))
     else:
         writer.text(item.id.name)
-    writer.uint(item.id.generation)
-    writer.uint(item.size_bytes)
-    writer.uint(holder_number)
+    _OBJECT_TAIL.write(writer, (item.id.generation, item.size_bytes, holder_number))
     writer.uint(len(item.sections))
 
 
@@ -211,7 +201,7 @@ def _decode_object(
         name = f"{prefix}{task}-{digits}.arrow"
     else:
         name = reader.text()
-    generation, size_bytes, holder_number = reader.uint(), reader.uint(), reader.uint()
+    generation, size_bytes, holder_number = _OBJECT_TAIL.read(reader)
     if not is_valid_object_name(name) or generation > GENERATION_MAX or size_bytes > OBJECT_BYTES_MAX:
         raise corrupt(f"object {name!r} of generation {generation} with {size_bytes} bytes cannot exist")
     if holder_number >= len(holder_sets):
@@ -229,22 +219,22 @@ def _encode_sections(
         return
     ends = [0, *(s.start_byte + s.size_bytes for s in sections[:-1])]
     partitions = [0, *(s.partition for s in sections[:-1])]
-    writer.column([topic_numbers[s.topic_id] for s in sections])
-    writer.column([zigzag(s.partition - before) for s, before in zip(sections, partitions, strict=True)])
-    writer.column([s.row_count for s in sections])
-    writer.column([s.start_byte - end for s, end in zip(sections, ends, strict=True)])
-    writer.column([s.size_bytes for s in sections])
-    writer.column([s.crc32c for s in sections])
-    writer.column([s.min_timestamp_ms - base_ms for s in sections])
-    writer.column([s.max_timestamp_ms - s.min_timestamp_ms for s in sections])
+    writer.columns(
+        [topic_numbers[s.topic_id] for s in sections],
+        [zigzag(s.partition - before) for s, before in zip(sections, partitions, strict=True)],
+        [s.row_count for s in sections],
+        [s.start_byte - end for s, end in zip(sections, ends, strict=True)],
+        [s.size_bytes for s in sections],
+        [s.crc32c for s in sections],
+        [s.min_timestamp_ms - base_ms for s in sections],
+        [s.max_timestamp_ms - s.min_timestamp_ms for s in sections],
+    )
 
 
 def _decode_sections(reader: Reader, count: int, topics: list[str], base_ms: int) -> tuple[Section, ...]:
     if not count:
         return ()
-    topic_numbers, steps = reader.column(count), reader.column(count)
-    rows, gaps, sizes, crcs = (reader.column(count) for _ in range(4))
-    minima, spans = reader.column(count), reader.column(count)
+    topic_numbers, steps, rows, gaps, sizes, crcs, minima, spans = reader.columns(8, count)
     if max(topic_numbers) >= len(topics):
         raise corrupt(f"topic {max(topic_numbers)} is not in the table")
     if min(rows) < 1 or max(rows) > ROW_COUNT_MAX or max(crcs) > CRC_MAX or min(sizes) < 1:
@@ -282,10 +272,7 @@ def encode_entry(commands: Sequence[bytes]) -> bytes:
     """
     writer = Writer()
     writer.byte(ENTRY_FORMAT_VERSION)
-    writer.uint(len(commands))
-    for command in commands:
-        writer.uint(len(command))
-        writer.raw(command)
+    _ENTRY.write(writer, commands)
     return bytes(writer.data)
 
 
@@ -304,9 +291,9 @@ def decode_entry(payload: bytes) -> list[bytes]:
             f"ledger entry has format {version}, this release reads {ENTRY_FORMAT_VERSION}."
             " Upgrade spark-replog on every driver and worker.",
         )
-    commands = [reader.raw(reader.uint()) for _ in range(reader.count())]
+    commands = _ENTRY.read(reader)
     reader.finish()
-    return commands
+    return list(commands)
 
 
 class Undecodable(NamedTuple):
@@ -400,7 +387,7 @@ def _read_generation(reader: Reader) -> int:
 _TOPIC_NAME = name_of(is_valid_topic_name, "topic name")
 _LEDGER_NAME = name_of(is_valid_topic_name, "ledger name")
 _URL = name_of(str.isprintable, "URL")
-_ASSIGNMENTS = list_of(IDS)
+_ASSIGNMENTS = list_of(_IDS)
 _CHANGES = list_of(TEXT, optional(TEXT))
 _QUOTA = Kind(_write_change, lambda reader: value - 1 if (value := reader.uint()) else None)
 _GENERATION = Kind(Writer.uint, _read_generation)
@@ -432,7 +419,7 @@ _CODECS = (
     _row(4, PartitionsAdd, topic_id=ID, total=UINT, assignments=_ASSIGNMENTS),
     _row(5, ConfigSet, topic_id=ID, changes=_CHANGES),
     _row(6, IsrChange, topic_id=optional(ID), broker_id=BROKER_ID, in_sync=BOOL, time_ms=TIME_MS),
-    _row(7, HoldersAdd, entry_index=UINT, command_no=UINT, object_no=UINT, broker_ids=IDS),
+    _row(7, HoldersAdd, entry_index=UINT, command_no=UINT, object_no=UINT, broker_ids=_IDS),
     _row(8, GenerationAdvance, generation=_GENERATION, floor=UINT),
     _row(
         40,
@@ -442,10 +429,10 @@ _CODECS = (
         leader_epoch=UINT,
         partition_epoch=UINT,
         leader=SINT,
-        isr=IDS,
-        replicas=IDS,
-        adding=IDS,
-        removing=IDS,
+        isr=_IDS,
+        replicas=_IDS,
+        adding=_IDS,
+        removing=_IDS,
         is_unclean=BOOL,
     ),
     _row(41, BrokerFence, broker_id=BROKER_ID, is_fenced=BOOL),

@@ -86,6 +86,11 @@ class Writer:
             self.uint(len(encoded))
             self.raw(encoded)
 
+    def columns(self, *columns: Sequence[int]) -> None:
+        """Append several columns of equal length."""
+        for values in columns:
+            self.column(values)
+
     def column(self, values: Sequence[int]) -> None:
         """Append integers >= 0 as: byte width, smallest value, each value minus it in that width.
 
@@ -229,6 +234,10 @@ class Reader:
         values: list[int] = padded.view("<u8").ravel().tolist()
         return [value + base for value in values] if base else values
 
+    def columns(self, count: int, row_count: int) -> list[list[int]]:
+        """Take several columns of row_count integers each."""
+        return [self.column(row_count) for _ in range(count)]
+
     def finish(self) -> None:
         """Check that nothing is left."""
         if self._position != len(self._data):
@@ -275,6 +284,16 @@ def name_of(is_valid: Callable[[str], bool], what: str) -> Kind:
     return Kind(Writer.text, lambda reader: reader.checked(is_valid, what))
 
 
+def fields(*kinds: Kind) -> Kind:
+    """Return the kind of a tuple of values, one of each kind."""
+
+    def write(writer: Writer, values: Sequence[Any]) -> None:
+        for kind, value in zip(kinds, values, strict=True):
+            kind.write(writer, value)
+
+    return Kind(write, lambda reader: tuple([kind.read(reader) for kind in kinds]))
+
+
 def optional(kind: Kind) -> Kind:
     """Return the kind of a value that may be None."""
 
@@ -286,21 +305,16 @@ def optional(kind: Kind) -> Kind:
     return Kind(write, lambda reader: kind.read(reader) if reader.byte() else None)
 
 
-def list_of(*kinds: Kind) -> Kind:
-    """Return the kind of a tuple of values; of tuples where several kinds are given."""
+def list_of(kind: Kind, *more: Kind) -> Kind:
+    """Return the kind of a tuple of values; of tuples of values where several kinds are given."""
+    item = fields(kind, *more) if more else kind
 
     def write(writer: Writer, values: Sequence[Any]) -> None:
         writer.uint(len(values))
         for value in values:
-            for kind, part in zip(kinds, value if len(kinds) > 1 else (value,), strict=True):
-                kind.write(writer, part)
+            item.write(writer, value)
 
-    def read(reader: Reader) -> tuple[Any, ...]:
-        if len(kinds) == 1:
-            return tuple(kinds[0].read(reader) for _ in range(reader.count()))
-        return tuple(tuple(kind.read(reader) for kind in kinds) for _ in range(reader.count()))
-
-    return Kind(write, read)
+    return Kind(write, lambda reader: tuple([item.read(reader) for _ in range(reader.count())]))
 
 
 def record(made: Callable[..., Any], **kinds: Kind) -> Kind:
