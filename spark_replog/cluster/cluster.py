@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from spark_replog.clock import SYSTEM_CLOCK, Clock
 from spark_replog.config import CoordinatorConfig, storage_texts
-from spark_replog.errors import ErrorCode, InvalidConfigError
+from spark_replog.errors import CorruptDataError, ErrorCode, InvalidConfigError
 from spark_replog.ids import LedgerId, TopicId
 from spark_replog.ledger.ledger import JournalRoot, Ledger, LedgerSettings
 from spark_replog.log.fold.cluster_state import ClusterLedgerState
@@ -181,7 +181,7 @@ class Cluster:
         Read the state under ``ledger.lock``.
 
         Raises:
-            NotFoundError: UNKNOWN_TOPIC_OR_PARTITION: the topic was closed or never initialised.
+            ReplogError: as ``folded_topic``.
         """
         self.refresh_topics([handle])
         return self.folded_topic(handle)
@@ -199,12 +199,24 @@ class Cluster:
         """Return the topic as this process has folded it so far; reads nothing. See ``topic_state``.
 
         Raises:
-            NotFoundError: UNKNOWN_TOPIC_OR_PARTITION: the topic was closed or never initialised.
+            NotFoundError: UNKNOWN_TOPIC_OR_PARTITION: the topic was closed.
+            CorruptDataError: REPLOG_JOURNAL_HOLE: its ledger has lost it.
         """
         ledger = self.topic_ledger(handle.ledger_id)
         with ledger.lock:
             topic = ledger.state.topics.get(handle.topic_id)
-        if topic is None or topic.closed:
+        if topic is None:
+            # A topic is published after its ledger has it, so a missing one is a lost journal, not a deleted topic.
+            topic = ledger.refresh().topics.get(handle.topic_id)
+            if topic is None:
+                raise CorruptDataError(
+                    ErrorCode.REPLOG_JOURNAL_HOLE,
+                    f"topic '{handle.name}' is published, and its ledger {handle.ledger_id} does not know it: the "
+                    f"files of ledgers/{handle.ledger_id}/journal are missing on the metadata roots. Put them back; "
+                    "do not create the topic again.",
+                    topic=handle.name,
+                )
+        if topic.closed:
             self._refreshed_ms = None
             raise unknown_topic(handle.name, self.path)
         return ledger, topic
