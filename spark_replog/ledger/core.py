@@ -51,12 +51,17 @@ REREAD_MS = 5.0
 RIVAL_MS = 2000.0
 """How long a process that claimed counts as one that takes part in the contention."""
 STREAK_MIN = 2
-"""So many entries of its own in a row let an owner skip the look at the journals before the next one."""
-
+"""After this many own entries in a row an owner appends without reading the journals first."""
+DAMAGE = (CorruptDataError, UnsupportedFormatError)
+"""A journal that cannot be read as it is. Its root counts as missing."""
+DAMAGED_READS = 3
+"""After this many failed reads in a row the file is damaged, and not one transfer."""
+DAMAGED_RETRY_MS = 5000.0
+"""A journal out of order is read again from its beginning, so not often."""
 
 _TO_CHECK = frozenset({Standing.UNVERIFIED, Standing.DOUBTED, Standing.FORGOT})
 _READ = frozenset({*READ_BY_THIS_GOAL, Standing.KNOWN})
-_TO_READ = frozenset({Standing.UNREAD, Standing.BEHIND})
+_TO_READ = frozenset({Standing.UNREAD, Standing.OUTDATED})
 _AFTER_CHECK = {
     Standing.UNVERIFIED: Standing.UNREAD,
     Standing.DOUBTED: Standing.PROVEN,
@@ -64,17 +69,8 @@ _AFTER_CHECK = {
 }
 
 
-DAMAGE = (CorruptDataError, UnsupportedFormatError)
-"""A journal that cannot be read as it is. Its root counts as missing."""
-DAMAGED_READS = 3
-"""A transfer may have damaged what was read; so many reads in a row tell that the file is."""
-
-DAMAGED_RETRY_MS = 5000.0
-"""A journal out of order is read again from its beginning, so not often."""
-
-
 class Phase(Enum):
-    """Where a goal stands."""
+    """The step that a goal has reached; `TRANSITIONS` holds what may follow."""
 
     IDLE = "idle"
     SYNC = "sync"
@@ -91,6 +87,19 @@ class Phase(Enum):
     DONE = "done"
 
 
+TRANSITIONS: dict[Phase, set[Phase]] = {
+    Phase.IDLE: {Phase.SYNC, Phase.READY, Phase.LEAD},
+    Phase.SYNC: {Phase.SYNC, Phase.CLAIM, Phase.READY, Phase.DONE},
+    Phase.YIELD: {Phase.SYNC},
+    Phase.CLAIM: {Phase.YIELD, Phase.LEAD, Phase.READY, Phase.DONE},
+    Phase.READY: {Phase.CLAIM, Phase.LEAD},
+    Phase.LEAD: {Phase.YIELD, Phase.READY, Phase.GRACE, Phase.DONE},
+    Phase.GRACE: {Phase.DONE},
+    Phase.DONE: {Phase.SYNC, Phase.READY, Phase.LEAD},
+}
+"""`finish` leads to IDLE from everywhere."""
+
+
 class LedgerCore:
     """Reads, claims and appends of one ledger by one process incarnation.
 
@@ -102,8 +111,8 @@ class LedgerCore:
         rng: nonces and the random part of waits (a seeded one makes a run repeatable).
 
     Attributes:
-        phase: where the goal stands.
-        is_tail_unclear: the last read goal ended with a tail that nobody could judge.
+        phase: changed by `_enter` and `finish` only.
+        is_tail_unclear: the last read goal ended with a tail that may be decided or not.
         fatal: an error that ends this ledger in this process.
         settled: of the last own value: (index, whether it was decided there); read and set to None.
         claims: claims begun; entries: own values decided; rounds: rounds of creates; turns_lost: own claims
@@ -162,9 +171,9 @@ class LedgerCore:
         if proposal is not None:
             # Given up by its caller, not by us: its epoch may not propose another value for this index.
             proposal.is_recovered = True
-            self.phase = Phase.LEAD
+            self._enter(Phase.LEAD)
         elif self._streak >= STREAK_MIN:
-            self.phase = Phase.READY
+            self._enter(Phase.READY)
         else:
             self._enter_sync()
 
@@ -182,7 +191,7 @@ class LedgerCore:
         self._enter(Phase.LEAD)
 
     def finish(self) -> None:
-        """End the goal where it stands; operations that are out stay out."""
+        """End the goal; operations in flight go on."""
         self.phase = Phase.IDLE
 
     def is_user_open(self) -> bool:
@@ -223,6 +232,7 @@ class LedgerCore:
                 self.roots[root].failures = 1  # the files may have been put back
 
     def _enter(self, phase: Phase) -> None:
+        assert phase in TRANSITIONS[self.phase], (self.phase, phase)
         self.phase = phase
         self._majority_at_ms = None
 
@@ -317,7 +327,7 @@ class LedgerCore:
         elif isinstance(operation, Read):
             self._learn_all(operation, completion, state, now_ms)
         elif completion.status is Status.EXISTS:
-            state.enter(Standing.BEHIND)
+            state.enter(Standing.OUTDATED)
         elif state.pending is not None and operation.position <= state.pending.named:
             self._went_back(operation.root, now_ms)
         else:
@@ -343,17 +353,17 @@ class LedgerCore:
             root=self._root_names[root],
         )
 
-    def _hole(self, root: int, first: int, behind: int) -> CorruptDataError:
+    def _hole(self, root: int, first: int, found: int) -> CorruptDataError:
         """Return the error of missing files: whoever went on from the hole would decide entries a second time."""
         return CorruptDataError(
             ErrorCode.REPLOG_JOURNAL_HOLE,
-            f"The journal on {self._root_names[root]} has no file at position {first}, and one at position {behind}: "
-            f"{behind - first} or fewer files are missing. Put these files back (a lifecycle rule or a cleaner of old "
+            f"The journal on {self._root_names[root]} has no file at position {first}, and one at position {found}: "
+            f"{found - first} or fewer files are missing. Put these files back (a lifecycle rule or a cleaner of old "
             "files may have deleted them). Where other metadata roots have their files, move this journal's folder "
             "away and run `replog store repair --rebuild BROKER`.",
             root=self._root_names[root],
             first=first,
-            last=behind - 1,
+            last=found - 1,
         )
 
     def _learn_all(self, operation: Read, completion: Completion, state: RootState, now_ms: float) -> None:
@@ -381,13 +391,13 @@ class LedgerCore:
                 state.failures = DAMAGED_READS
                 state.retry_at_ms = now_ms + DAMAGED_RETRY_MS
             return
-        if completion.behind is not None:
-            self._fail(state, self._hole(root, position, completion.behind), now_ms)
+        if completion.after_gap is not None:
+            self._fail(state, self._hole(root, position, completion.after_gap), now_ms)
             return
         state.misses = state.failures = 0
         state.error = None
         if not completion.ended:
-            state.enter(Standing.UNREAD if state.standing is Standing.UNREAD else Standing.BEHIND)
+            state.enter(Standing.UNREAD if state.standing is Standing.UNREAD else Standing.OUTDATED)
         else:
             state.enter(Standing.FRESH if state.busy_goal == self._goal else Standing.KNOWN)
 
@@ -520,7 +530,7 @@ class LedgerCore:
     def _is_rival_at_work(self, now_ms: float) -> bool:
         """Return whether the newest claim is another process's, has led to no entry yet, and is not given up.
 
-        Two that claim over each other's heads would both pay for it and neither append. Liveness only: a claim
+        Two that claim in turn would both pay for it and neither append. Liveness only: a claim
         of a process that died holds the others up for a few operations' time.
         """
         rival = self.prefix.promised()

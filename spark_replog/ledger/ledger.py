@@ -38,9 +38,9 @@ DEFAULT_SETTINGS = LedgerSettings()
 
 _LOG = logging.getLogger(__name__)
 _POLL_MS_MAX = 1000.0
-"""A driver looks at its deadline this often, whatever hangs."""
+"""A driver checks its deadline at least this often, even while a root hangs."""
 SILENT_WAIT_MS = 3_000
-"""After so long a write that is not decided is told: until its time-out a store that refuses would look like a hang."""
+"""A write that is not decided after this time is logged once with the reason."""
 
 
 class Ledger(Generic[S]):
@@ -57,7 +57,7 @@ class Ledger(Generic[S]):
         clock: deadlines.
 
     Attributes:
-        lock: held while `state` is folded; hold it to look at several fields at once.
+        lock: held while `state` is folded; hold it to read several fields of one moment.
         state: the fold.
         stats: storage calls so far.
     """
@@ -85,7 +85,7 @@ class Ledger(Generic[S]):
     def _start_process(self) -> None:
         """Make what belongs to one process: an incarnation, its knowledge, locks.
 
-        Again in a forked child: it must not speak with its parent's epoch, nor wait for its parent's threads.
+        Again in a forked child, which must not use its parent's epoch nor wait for its threads.
         """
         self.lock = threading.RLock()
         self._turn = threading.Condition()
@@ -118,7 +118,7 @@ class Ledger(Generic[S]):
         """Fold the newest decided prefix; one get per metadata root when nothing is new.
 
         Args:
-            reached: a floor that a given offset stands for: false on a state that lacks it. It is
+            reached: false on a state that lacks an offset that was given before. The read is
                 retried for `tail_retry_ms`; a read-only process then answers what it has and logs
                 REPLOG_TAIL_UNDECIDED.
 
@@ -430,7 +430,7 @@ class Ledger(Generic[S]):
         return self._clock.monotonic_ms()
 
     def named_position(self, broker_id: int) -> int:
-        """Return the highest position that any record read so far says the broker's journal holds; -1 for none."""
+        """Return the highest position of the broker's journal that other roots' records name; -1 for none."""
         return self._core.prefix.named[[each.broker_id for each in self._roots].index(broker_id)]
 
     def owned_log(self, broker_id: int) -> OwnedLog | None:

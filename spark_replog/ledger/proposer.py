@@ -75,7 +75,7 @@ class Proposer:
         self.epoch = Epoch(self._round, self.incarnation)
 
     def depose(self) -> None:
-        """Give the epoch up for good."""
+        """Give up the epoch."""
         self.epoch = None
         self.is_leading = False
         self.claimed = 0

@@ -241,7 +241,7 @@ class DecidedPrefix:
             if record.index >= len(self.hashes) - 1:
                 self._vote(root, position, record, previous)
         view.match(self.hashes, self._epochs)
-        # Its own ENTRY first: a backfill record for j says by its commit index j that j is decided.
+        # After its own ENTRY: the commit index j of a backfill record for j vouches for that record.
         if record.commit_index >= len(self.hashes):
             self._vouch(view, record)
         self._extend()

@@ -52,11 +52,11 @@ class Epoch(NamedTuple):
 
 
 ZERO_EPOCH = Epoch(0, bytes(INCARNATION_SIZE_BYTES))
-"""Of every record of a ledger with one metadata root, where nobody claims."""
+"""The epoch of every record of a ledger with one metadata root, which needs no claims."""
 
 
 class LastKnown(NamedTuple):
-    """The last record of a root that the writer knew. An alarm, never a safety argument.
+    """The last record of a root that the writer knew. An alarm, not a safety argument.
 
     Attributes:
         position: its journal position, -1 for none.
@@ -96,7 +96,7 @@ class JournalRecord:
 
 
 def genesis_hash(ledger_id: str) -> bytes:
-    """Return what stands for the entry hash before index 0, so that no other ledger's chain fits."""
+    """Return the hash that ENTRY(0) continues; it differs for each ledger."""
     return hashlib.blake2b(ledger_id.encode(), digest_size=HASH_SIZE_BYTES).digest()
 
 
@@ -171,9 +171,9 @@ def decode_record(data: Buffer, *, root: str, position: int) -> JournalRecord:
     """Return the record.
 
     Args:
-        data: what lies under its name.
+        data: the bytes of the file.
         root: names the root in errors.
-        position: where it lies.
+        position: its position in the journal.
 
     Raises:
         CorruptDataError: CORRUPT_MESSAGE: truncated, foreign or altered bytes.

@@ -12,13 +12,13 @@ from spark_replog.ledger.record import NO_INDEX, JournalRecord
 class Read:
     """Get the records at position, position + 1, ... until one is missing, at most `limit`.
 
-    `looks_behind`: also look for records behind the first empty position.
+    `finds_gaps`: also look for records after the first empty position.
     """
 
     root: int
     position: int
     limit: int
-    looks_behind: bool = False
+    finds_gaps: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class Completion:
         operation: the object that the core returned from `poll`.
         records: of a Read: the bytes found, in order.
         ended: of a Read: the position after them was empty.
-        behind: of a Read that ended: the first record found behind the empty position, None where there is none.
+        after_gap: of a Read that ended: the first position after the empty one that has a record, None for none.
         error: why it failed.
     """
 
@@ -77,7 +77,7 @@ class Completion:
     status: Status
     records: tuple[bytes, ...] = ()
     ended: bool = False
-    behind: int | None = None
+    after_gap: int | None = None
     error: Exception | None = None
 
 
@@ -87,8 +87,8 @@ class Standing(Enum):
     UNVERIFIED = "unverified"
     """At the start and after every error: ``replog.json`` must be read before anything here counts."""
     UNREAD = "unread"
-    """``replog.json`` is right: read the journal to its end, and look behind the end."""
-    BEHIND = "behind"
+    """``replog.json`` is right: read the journal to its end, and look for files after the end."""
+    OUTDATED = "outdated"
     """The journal has records that are not learned: a create found its position taken."""
     KNOWN = "known"
     """Read to its end by an earlier goal, and extended only by this process as far as it knows."""
@@ -106,11 +106,11 @@ class Standing(Enum):
     """It holds `out`; this process never uses it again."""
 
 
-_AFTER_READ = {Standing.BEHIND, Standing.KNOWN, Standing.FRESH, Standing.UNVERIFIED, Standing.FORGOT}
+_AFTER_READ = {Standing.OUTDATED, Standing.KNOWN, Standing.FRESH, Standing.UNVERIFIED, Standing.FORGOT}
 TRANSITIONS: dict[Standing, set[Standing]] = {
     Standing.UNVERIFIED: {Standing.UNREAD, Standing.FORGOT},
-    Standing.UNREAD: {*_AFTER_READ} - {Standing.BEHIND},
-    Standing.BEHIND: {*_AFTER_READ},
+    Standing.UNREAD: {*_AFTER_READ} - {Standing.OUTDATED},
+    Standing.OUTDATED: {*_AFTER_READ},
     Standing.KNOWN: {*_AFTER_READ},
     Standing.FRESH: {*_AFTER_READ, Standing.DOUBTED},
     Standing.DOUBTED: {Standing.KNOWN, Standing.PROVEN, Standing.UNVERIFIED, Standing.FORGOT},

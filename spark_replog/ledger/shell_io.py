@@ -22,7 +22,7 @@ SLOW_GET_MS = 3
 """From here on a get is a network's, and a cold start must not pay one round trip per entry."""
 WINDOW_MAX = 8
 READ_SIZE_BYTES_MAX = 8 * 1024 * 1024
-"""A read ends behind the record that reaches this, so that large entries are folded before more are fetched."""
+"""A read ends with the record that reaches this size, so that large entries are folded before more are fetched."""
 
 
 class RootIo:
@@ -41,7 +41,7 @@ class RootIo:
     def __init__(self, ledger_id: str, roots: Sequence[JournalRoot], stats: LedgerStats, clock: Clock) -> None:
         self._clock = clock
         self.learned_ms = 0.0
-        self._ends: dict[str, int] = {}  # root's URL -> position behind the last record found there
+        self._ends: dict[str, int] = {}  # root's URL -> position after the last record found there
         self._ledger_id = ledger_id
         self._roots = roots
         self._stats = stats
@@ -89,8 +89,8 @@ class RootIo:
         if isinstance(operation, PutOut):
             root.store.create(out_key(self._ledger_id), _out_body(self._ledger_id, root, operation.position))
             _log.error(
-                "[%s] the journal of ledger %s on broker %d (%s) misses position %d, which other roots name. It is"
-                " out for everybody until 'replog store repair' has made it anew.",
+                "[%s] the journal of ledger %s on broker %d (%s) misses position %d, which other roots name. No"
+                " process uses it until 'replog store repair' has rebuilt it.",
                 ErrorCode.REPLOG_ROOT_STALE.name,
                 self._ledger_id,
                 root.broker_id,
@@ -107,20 +107,20 @@ class RootIo:
         return Completion(operation, status)
 
     def _check(self, root: JournalRoot) -> None:
-        """Read what the root says it is and, at the same time, whether it is out.
+        """Read the root's ``replog.json`` and, at the same time, look for `out`.
 
         Raises:
             RetriableError: REPLOG_ROOT_STALE; what the store raises.
         """
         if len(self._roots) == 1:
-            root.check()  # nobody else could have named what it forgot
+            root.check()  # no other root could have named what it forgot
             return
         said = io_pool().submit_to(f"{root.store.url}#window", root.store.get, out_key(self._ledger_id))
         root.check()
         if said.result() is not None:
             raise RetriableError(
                 ErrorCode.REPLOG_ROOT_STALE,
-                "this root went back in time, says the object 'out' beside its journal. Run 'replog store repair'.",
+                "this root went back in time: the object 'out' is beside its journal. Run 'replog store repair'.",
                 broker=root.broker_id,
                 ledger=self._ledger_id,
             )
@@ -134,15 +134,15 @@ class RootIo:
             for found in self._get(root, operation.position + len(records), window):
                 if found is None:
                     end = operation.position + len(records)
-                    behind = self._record_behind(root, end) if operation.looks_behind else None
-                    return Completion(operation, Status.DONE, tuple(records), ended=True, behind=behind)
+                    after_gap = self._record_after_gap(root, end) if operation.finds_gaps else None
+                    return Completion(operation, Status.DONE, tuple(records), ended=True, after_gap=after_gap)
                 records.append(bytes(found))
                 size_bytes += len(records[-1])
             is_slow = self._clock.monotonic_ms() - start_ms >= SLOW_GET_MS
             window = min(2 * window, WINDOW_MAX, operation.limit - len(records)) if is_slow else 1
         return Completion(operation, Status.DONE, tuple(records))
 
-    def _record_behind(self, root: JournalRoot, end: int) -> int | None:
+    def _record_after_gap(self, root: JournalRoot, end: int) -> int | None:
         """Return the first position above an empty one that has a file, None where no listing shows one.
 
         An alarm for deleted files, once per process, root and error: what a listing does not show, it cannot see.
@@ -152,10 +152,10 @@ class RootIo:
         except ReplogError as error:
             _log.debug("no listing of the journals on %s: %s", root.store.url, error)
             return None
-        behind = min((int(name) for name in names if name.isdigit() and int(name) > end), default=None)
-        if behind is None or root.store.get(journal_key(self._ledger_id, end), size_bytes=1) is not None:
+        found = min((int(name) for name in names if name.isdigit() and int(name) > end), default=None)
+        if found is None or root.store.get(journal_key(self._ledger_id, end), size_bytes=1) is not None:
             return None  # created meanwhile, as every record below another one
-        return behind
+        return found
 
     def _get(self, root: JournalRoot, position: int, count: int) -> list[Buffer | None]:
         self._stats.gets += count
@@ -168,7 +168,7 @@ class RootIo:
         return [self._found(root, position + step, future.result()) for step, future in enumerate(futures)]
 
     def _found(self, root: JournalRoot, position: int, found: Buffer | None) -> Buffer | None:
-        # Only what is new: a root that is read again and again says nothing of those that are waited for.
+        # Only what is new: reading one root again does not show that the others answer.
         if found is not None and position >= self._ends.get(root.store.url, 0):
             self._ends[root.store.url] = position + 1
             self.learned_ms = self._clock.monotonic_ms()

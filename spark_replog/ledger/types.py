@@ -1,4 +1,4 @@
-"""What a ledger is given and what it answers: plain values and two protocols."""
+"""The values that go into a ledger and come out of it."""
 
 from __future__ import annotations
 
@@ -124,15 +124,8 @@ class Request:
     """
 
     __slots__ = (
-        "command_count",
-        "command_no",
-        "deadline_ms",
-        "error",
-        "outcome",
-        "propose",
-        "timeout_ms",
-        "turns_lost",
-    )
+        "command_count", "command_no", "deadline_ms", "error", "outcome", "propose", "timeout_ms", "turns_lost",
+    )  # fmt: skip
 
     def __init__(self, propose: Callable[[Any], Proposal], now_ms: float, timeout_ms: int, turns_lost: int) -> None:
         self.propose = propose
