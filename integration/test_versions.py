@@ -45,7 +45,7 @@ def test_version(version, request, make_store, work_folder):
                 driver.call("source_contract", path=str(store.path), folder=str(store.folder), timeout_s=120)
             )
         if version in ("4.0", "4.1"):
-            assert "Spark before 4.2 does not tell a Python source its trigger" in driver.log_text()
+            assert "Spark before 4.2 does not pass the trigger" in driver.log_text()
     finally:
         if version != "4.3":
             driver.close()

@@ -104,7 +104,7 @@ def test_a_continuous_trigger_writes_nothing_and_the_log_says_why(spark, store):
     topic, path = store.topic("continuous", 1), str(store.path)
     run_in(spark, start_continuous, path=path, topic=topic, checkpoint=store.checkpoint("continuous"))
     deadline = time.monotonic() + 60
-    text = "[REPLOG_ENVIRONMENT] Spark does not hand the rows of a continuous trigger to a Python sink"
+    text = "[REPLOG_ENVIRONMENT] Spark does not pass the rows of a continuous trigger"
     while text not in spark.log_text() and time.monotonic() < deadline:
         time.sleep(0.1)
     assert run_in(spark, stop_continuous) is None

@@ -36,7 +36,7 @@ def test_a_job_keeps_its_kafka_options(spark, store):
     }  # fmt: skip
     put(spark, store, "select 'a' value", topic=topic, **options)
     assert [row[3] for row in rows_of(spark, store, topic)] == ["a"]
-    ignored = [line for line in spark.log_text().splitlines() if "ignored, as there are no servers here" in line]
+    ignored = [line for line in spark.log_text().splitlines() if "there are no servers here" in line]
     assert any("kafka.bootstrap.servers" in line for line in ignored)
     assert not any("kafka.acks" in line or "linger" in line for line in ignored)
 
@@ -56,7 +56,7 @@ def test_compression(spark, store, compression):
         ({"kafka.key.serializer": "x"}, "kafka option 'key.serializer' is not supported"),
         ({"kafka.value.serializer": "x"}, "kafka option 'value.serializer' is not supported"),
         ({"kafka.compression.type": "gzip"}, "[UNSUPPORTED_COMPRESSION_TYPE]"),
-        ({"kafka.acks": "2"}, "Give one of: all, -1, 0, 1"),
+        ({"kafka.acks": "2"}, "all, -1, 0, 1"),
         ({"kafka.linger.ms": "soon"}, "'linger.ms' is 'soon'"),
         ({"kafka.partitioner.class": "no.such.Class"}, "partitioner.class 'no.such.Class' cannot be imported"),
         ({"kafka.lingr.ms": "5"}, "Did you mean 'linger.ms'?"),

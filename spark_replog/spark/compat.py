@@ -1,7 +1,7 @@
-"""What differs between Spark 4.0 and 4.3, found by looking, never by version number.
+"""What differs between Spark 4.0 and 4.3, detected by imports, never by version number.
 
-4.0 has no Arrow writer for streams, but its worker hands Arrow batches to anything that is also a
-batch Arrow writer. Read limits and ``Trigger.AvailableNow`` for Python sources came with 4.2.
+4.0 has no Arrow writer for streams, but its worker passes Arrow batches to a writer that is also a batch Arrow
+writer. Read limits and ``Trigger.AvailableNow`` for Python sources need 4.2.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ else:
     except ImportError:  # 4.0
 
         class StreamArrowWriter(DataSourceStreamWriter, DataSourceArrowWriter):
-            """A stream writer that 4.0's worker takes for an Arrow writer."""
+            """A stream writer that 4.0's worker treats as an Arrow writer."""
 
     try:
         from pyspark.sql.streaming.datasource import (
@@ -42,14 +42,14 @@ else:
     except ImportError:  # 4.0, 4.1
 
         class SupportsTriggerAvailableNow:
-            """Nothing to support: these versions run one batch."""
+            """Empty: these versions run one batch."""
 
         ReadAllAvailable = ReadMaxRows = None
         HAS_READ_LIMITS = False
 
 ZIPIMPORT_PATCH_VARIABLE = "REPLOG_PATCH_ZIPIMPORT"
-"""Set to 1 in the driver's and the executors' environment to spare about 300 ms a batch on Spark < 4.2
-with Python < 3.13: every Python call of those versions reads the directory of pyspark.zip again."""
+"""Set to 1 in the driver's and the executors' environment to save about 300 ms per batch on Spark < 4.2 with
+Python < 3.13, where every Python call reads the directory of pyspark.zip again."""
 
 _COMMIT_WORKERS = ("pyspark.sql.worker.python_streaming_sink_runner",)
 _PUSH_DOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
@@ -57,30 +57,29 @@ _frozen_pids: set[int] = set()
 
 
 def in_commit_worker() -> bool:
-    """Return whether this process was started to commit a micro-batch, not to plan its tasks."""
+    """Return whether Spark started this process to commit a micro-batch, not to plan its tasks."""
     main_name = getattr(getattr(sys.modules.get("__main__"), "__spec__", None), "name", "")
     return any(name in sys.modules or main_name == name for name in _COMMIT_WORKERS)
 
 
 def in_push_down_worker() -> bool:
-    """Return whether this process plans a batch read with filters: Spark starts it only with its conf on.
+    """Return whether this process plans a batch read with filters, which Spark starts only with its conf on.
 
-    A reader class that has ``pushFilters`` is refused by Spark while the conf is off, which is the default.
+    While the conf is off, the default, Spark refuses a reader class that has ``pushFilters``.
     """
     main_name = getattr(getattr(sys.modules.get("__main__"), "__spec__", None), "name", "")
     return _PUSH_DOWN_WORKER in sys.modules or main_name == _PUSH_DOWN_WORKER
 
 
 def is_read_all(limit: Any) -> bool:
-    """Return whether Spark's ``ReadLimit`` says to take all there is (trigger once), which is obeyed."""
+    """Return whether Spark's ``ReadLimit`` is "everything" (trigger once)."""
     return ReadAllAvailable is not None and isinstance(limit, ReadAllAvailable)
 
 
 def freeze_garbage_once() -> None:
-    """Take what is loaded out of the collector's sight, once per process.
+    """Exclude all loaded objects from garbage collection, once per process.
 
-    ``pyspark.daemon`` collects after every task; with pandas and pyarrow loaded that costs tens of
-    milliseconds of the next micro-batch.
+    ``pyspark.daemon`` collects after every task. With pandas and pyarrow loaded that takes tens of milliseconds.
     """
     if os.getpid() not in _frozen_pids:
         _frozen_pids.add(os.getpid())
@@ -88,7 +87,7 @@ def freeze_garbage_once() -> None:
 
 
 def patch_zipimport_if_asked() -> None:
-    """Keep ``importlib.invalidate_caches`` from reading unchanged archives, where the user opted in."""
+    """Stop ``importlib.invalidate_caches`` from reading unchanged archives, if the user opted in."""
     if os.environ.get(ZIPIMPORT_PATCH_VARIABLE) != "1" or HAS_READ_LIMITS or sys.version_info >= (3, 13):
         return
     original = zipimport.zipimporter.invalidate_caches

@@ -81,7 +81,7 @@ def check_write_schema(schema: StructType, *, topic: str | None) -> None:
 
     Args:
         schema: of the DataFrame.
-        topic: the ``topic`` option, which wins over a column.
+        topic: the ``topic`` option, which takes precedence over a column.
 
     Raises:
         InvalidConfigError: REPLOG_INVALID_SCHEMA, or REPLOG_MISSING_OPTION where no topic is named.

@@ -122,7 +122,7 @@ class SourceOptions:
     principal: str | None = None
     client_id: str = DEFAULT_CLIENT_ID
     group_id: str | None = None
-    """Where a stream shows its position; None: nowhere."""
+    """Where a stream publishes its position; None: nowhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,9 +226,8 @@ def parse_sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOp
 def check_schema_options(options: Mapping[str, str]) -> bool:
     """Check the options that ``schema()`` sees; return whether the headers column is asked for.
 
-    ``schema()`` is told neither whether a stream, a batch or a SQL view asks, nor whether it is to be
-    read or inserted into, so it takes the options of both sides. A catalog table's properties arrive
-    as options: they are not looked at.
+    ``schema()`` cannot see whether a stream, a batch or a SQL view calls it, for reading or for writing. It accepts
+    the options of both sides. The properties of a catalog table come as options too; they are not checked.
     """
     given = _lowered(options)
     if _TABLE_KEY not in given:
@@ -242,7 +241,7 @@ def check_schema_options(options: Mapping[str, str]) -> bool:
 
 
 def _refuse_as_both_modes(lowered: Mapping[str, str], given: Mapping[str, str]) -> None:
-    """Refuse what a stream and a batch refuse in the same words; the rest is told by the mode itself."""
+    """Refuse what a stream and a batch refuse in the same words; each mode itself refuses the rest."""
     refusals = []
     for streaming in (True, False):
         try:
@@ -309,12 +308,12 @@ def _check_consumer_options(given: Mapping[str, str]) -> None:
 
 
 def _topic(given: Mapping[str, str]) -> str | None:
-    """Return the trimmed topic option; one that names nothing must not give way to a column in silence."""
+    """Return the trimmed topic option. An empty one is refused: it must not select a column without notice."""
     if "topic" not in given:
         return None
     topic = given["topic"].strip()
     if not topic:
-        raise _invalid("option 'topic' is empty. Name a topic, or leave the option out to have a column decide.")
+        raise _invalid("option 'topic' is empty. Name a topic, or leave the option out to use the topic column.")
     return topic
 
 
@@ -385,7 +384,7 @@ def _store(given: Mapping[str, str]) -> StoreOptions:
     if not path and address and not any(_HOST_AND_PORT.fullmatch(each.strip()) for each in address.split(",")):
         path = address  # a job that changed its format and its address, and nothing else
     if not path:
-        servers = f" 'kafka.bootstrap.servers' names servers ({address}), which there are none of." if address else ""
+        servers = f" 'kafka.bootstrap.servers' names servers ({address}), and this store has none." if address else ""
         raise InvalidConfigError(
             ErrorCode.REPLOG_MISSING_OPTION,
             f"no store is given.{servers} 'path' (or the roots in 'kafka.bootstrap.servers') must be specified: "
@@ -431,7 +430,7 @@ def _pattern(text: str) -> str:
             warnings.simplefilter("error", FutureWarning)  # sets of Java ([a-z&&[^q]]) would match something else
             re.compile(text)
     except (re.error, FutureWarning) as error:
-        raise _invalid(f"subscribePattern is no regular expression of Python: {error}. Correct it.") from error
+        raise _invalid(f"subscribePattern is not a valid Python regular expression: {error}. Correct it.") from error
     return text
 
 
@@ -442,20 +441,20 @@ def _splitting(given: Mapping[str, str]) -> tuple[int | None, int | None, int | 
     if most is not None and rows_most is not None:
         raise InvalidConfigError(
             ErrorCode.REPLOG_CONFLICTING_OPTIONS,
-            "maxPartitions bounds the number of tasks and maxRecordsPerPartition their size: together they "
-            "cannot both hold. Keep one of them.",
+            "maxPartitions limits the number of tasks and maxRecordsPerPartition their size, so both cannot hold. Keep "
+            "one of them.",
         )
     if most is not None and least is not None and least > most:
         raise InvalidConfigError(
             ErrorCode.REPLOG_CONFLICTING_OPTIONS,
-            f"the value of minPartitions({least}) is higher than the maxPartitions({most}). Lower the one or "
-            "raise the other.",
+            f"the value of minPartitions({least}) is higher than the maxPartitions({most}). Lower the first or "
+            "raise the second.",
         )
     return least, rows_most, most
 
 
 def _limits(given: Mapping[str, str]) -> TriggerLimits:
-    """Return what bounds a micro-batch; 0 and less are refused, which Kafka's connector takes and then stalls."""
+    """Return the limits of a micro-batch. 0 and less are refused; Kafka's connector accepts them and stalls."""
     rows_min, rows_max = _positive(given, "minOffsetsPerTrigger"), _positive(given, "maxOffsetsPerTrigger")
     size_max_bytes = _positive(given, "maxBytesPerTrigger")
     if rows_min is not None and rows_max is not None and rows_min > rows_max:
@@ -495,7 +494,7 @@ def _reset_policy(given: Mapping[str, str], *, streaming: bool) -> ResetPolicy:
     if "oncheckpointreset" in given and _get_prefixed(given, "transactional.id") is None:
         raise InvalidConfigError(
             ErrorCode.REPLOG_MISSING_OPTION,
-            "onCheckpointReset needs transactional.id: without it a new checkpoint is simply a new writer.",
+            "onCheckpointReset needs transactional.id: without it, a new checkpoint is a new writer. Set both.",
         )
     if _get_prefixed(given, "transactional.id") is not None and not streaming:
         raise InvalidConfigError(

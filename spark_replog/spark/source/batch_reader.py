@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter
 
 COLUMNS = frozenset({"topic", "partition", "offset", "timestamp"})
-"""What can be told of rows without reading them; none of it is ever null."""
+"""What is known of rows without reading them. Never null."""
 RUNS_MAX = 8
-"""Ranges that one partition is cut into; the smallest gaps between more are read over."""
+"""Maximum number of ranges that one partition is cut into; the smallest gaps between further ones are read."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _POINTS = ("EqualTo", "EqualNullSafe", "In")
@@ -74,7 +74,7 @@ class BatchReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield one task's rows. Executor."""
         if not isinstance(partition, ReadPartition):
-            return iter(())  # Spark's stand-in for a read without partitions
+            return iter(())  # Spark's placeholder for a read without partitions
         from spark_replog.spark.source.reading import read_partition
 
         return read_partition(partition, self._options)
@@ -83,7 +83,7 @@ class BatchReader(DataSourceReader):
 class FilteringBatchReader(BatchReader):
     """A batch reader that leaves out what the query's filters exclude.
 
-    A class of its own: Spark refuses every read by a class that has ``pushFilters`` while its conf is off.
+    A separate class, because Spark refuses a class that has ``pushFilters`` while its conf is off.
     """
 
     def __init__(self, options: SourceOptions) -> None:
@@ -210,7 +210,7 @@ def join_runs(runs: Sequence[tuple[int, int]], count_max: int) -> list[tuple[int
 
 
 def _values(item: Any) -> list[Any] | None:
-    """Return the literals of a filter as Python compares them with ours, None where that is not possible."""
+    """Return the literals of a filter in the types that bounds have, None where that is not possible."""
     if not hasattr(item, "value"):
         return None
     values = list(item.value) if type(item).__name__ == "In" else [item.value]

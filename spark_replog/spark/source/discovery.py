@@ -39,7 +39,7 @@ class Loss(Enum):
 
 
 class LossPolicy:
-    """Raises or says a loss. A loss that is only said is said once.
+    """Raises or logs a loss. A loss that is only logged is logged once.
 
     Args:
         fail: ``failOnDataLoss``.
@@ -50,7 +50,7 @@ class LossPolicy:
         self._reported = Once()
 
     def report(self, loss: Loss, message: str) -> None:
-        """Raise, or say it and return.
+        """Raise, or log it and return.
 
         Raises:
             ReplogError: REPLOG_DATA_LOSS; nothing was skipped.
@@ -59,7 +59,7 @@ class LossPolicy:
             raise ReplogError(
                 ErrorCode.REPLOG_DATA_LOSS,
                 f"{message} Some data may have been lost because they are not available in Kafka any more: set "
-                "failOnDataLoss=false to go on with what still exists.",
+                "failOnDataLoss=false to read what still exists.",
                 condition=f"KAFKA_DATA_LOSS.{loss.name}",
             )
         if self._reported.is_first(message):
@@ -84,7 +84,7 @@ def undecided_tail(topic: str) -> RetriableError:
     """Return the error for a log that ends before a known position while too few roots answer."""
     return RetriableError(
         ErrorCode.REPLOG_TAIL_UNDECIDED,
-        f"topic '{topic}': too few metadata roots answer to tell where the log ends, so it is not known whether rows "
+        f"topic '{topic}': too few metadata roots answer to know where the log ends, or whether rows "
         "are lost. Bring the roots back, then start the query again.",
         topic=topic,
     )
@@ -96,7 +96,7 @@ class Span:
 
     Attributes:
         starts: where it begins, for every partition of the view.
-        ends: where the log ends, for the same.
+        ends: where the log ends, for the same partitions.
         topic_ids: to be recorded with them; an id without partitions is a named topic that is gone.
     """
 
@@ -133,7 +133,7 @@ def reconcile(at: LogOffset, view: LogView, losses: LossPolicy, final_ends: Fina
         ends[key] = high_watermark
         if high_watermark < start:
             if key.topic in view.unclear:
-                ends[key] = start  # a position that was given out is a floor while too few roots answer
+                ends[key] = start  # too few roots answer: keep the known position
             else:
                 message = offset_changed(key.topic, key.partition, start, high_watermark)
                 losses.report(Loss.PARTITION_OFFSET_CHANGED, message)
@@ -174,22 +174,21 @@ def check_ranges(ranges: Iterable[OffsetRange], view: LogView, losses: LossPolic
 
 
 def check_target(target: LogOffset, view: LogView) -> None:
-    """Refuse to go on with an AvailableNow run that cannot reach the end that it set out for.
+    """Fail an AvailableNow run that cannot reach its end any more.
 
-    Asked before what is missing is called a loss, as by the connector: a run fails so in any case.
+    Checked before a loss is reported, as by the connector.
 
     Args:
-        target: where the run is to end.
+        target: where the run ends.
         view: of the log now.
 
     Raises:
-        ReplogError: REPLOG_DATA_LOSS, whatever ``failOnDataLoss`` says. The next run sets out for what is
-            there then.
+        ReplogError: REPLOG_DATA_LOSS, whatever ``failOnDataLoss`` is. The next run gets a new end.
     """
     ids, ends = view.topic_ids, view.high_watermarks
     lost = sorted(key for key in target.ends if key not in ends)
     less = sorted(key for key, end in target.ends.items() if not lost and ends[key] < end)
-    if not less:  # the connector knows a topic that was created again by its offsets only, and says so
+    if not less:  # the connector sees only by the offsets that a topic was created again, and reports those
         lost = sorted(key for key in target.ends if key in lost or ids[key.topic] != target.topic_ids[key.topic])
     if lost:
         raise _unreachable(
@@ -210,7 +209,7 @@ def _unreachable(condition: str, what: str, details: str) -> ReplogError:
     return ReplogError(
         ErrorCode.REPLOG_DATA_LOSS,
         f"Some of partitions in Kafka topic(s) {what} during running query with Trigger.AvailableNow: {details}. "
-        "Start the query again: it takes what is there then.",
+        "Start the query again: the new run reads what exists then.",
         condition=condition,
     )
 

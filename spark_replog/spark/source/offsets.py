@@ -1,4 +1,4 @@
-"""The checkpoint's format: where a streaming query stands, as a canonical JSON object.
+"""The checkpoint's format: the position of a streaming query, as a canonical JSON object.
 
 ``{"orders": {"0": 12}, "@": {"v": 1, "ids": {"orders": "<topic id>"}, "from": {"orders": {"0": 3}}}}``
 
@@ -83,8 +83,8 @@ class LogOffset:
 def batch_start(start: LogOffset, end: LogOffset) -> Ends:
     """Return where the batch (start, end] really begins.
 
-    The start of batch 0 is asked for anew on a replay; the position that the first run used is inside its
-    logged end, and in no other.
+    On a replay of batch 0, Spark asks for its start again. The position that the first run used is in the logged end of
+    batch 0 only.
     """
     return start.ends if end.origin is None else end.origin
 
@@ -92,9 +92,9 @@ def batch_start(start: LogOffset, end: LogOffset) -> Ends:
 def advance(start: LogOffset, starts: Ends, ends: Ends, topic_ids: Mapping[str, TopicId]) -> LogOffset:
     """Return the end of the batch after ``start``; ``start`` itself where nothing is new.
 
-    An empty topic that was created again is not new until it has rows: a batch of none would only tell
-    its id. What is carried of the first positions are those of topics that still are the same: one that was created
-    again before batch 0 begins at 0.
+    An empty topic that was created again is not new until it has rows: an empty batch would only record its id. The
+    first positions are kept for topics that are still the same; a topic that was created again before batch 0 begins
+    at 0.
 
     Args:
         start: the end of the batch before.

@@ -83,7 +83,7 @@ class TimePosition:
         option: the option that gave it, for messages.
         default: one time for every partition, or None where all are named.
         times: per partition.
-        is_latest_without_match: where no row is at or after the time, its end is taken instead of an
+        is_latest_without_match: where no row is at or after the time, its end is used instead of an
             error (always so for an ending position).
     """
 
@@ -323,16 +323,16 @@ def parse_bounds(given: Mapping[str, str], *, streaming: bool) -> tuple[Position
 
 
 def warn_of_precedence(given: Mapping[str, str]) -> None:
-    """Say which options are not looked at; names in lower case."""
+    """Log which options have no effect; names in lower case."""
     for side in ("starting", "ending"):
         options = (f"{side}Timestamp", f"{side}OffsetsByTimestamp", f"{side}Offsets")
         present = [option for option in options if option.lower() in given]
         if len(present) > 1:
-            _LOG.warning("%s wins over %s, which is not looked at", present[0], " and ".join(present[1:]))
+            _LOG.warning("%s takes precedence over %s, which is ignored", present[0], " and ".join(present[1:]))
 
 
 def check_bounds(starting: Position, ending: Position) -> None:
-    """Refuse ends of a batch read that no log can make right (SPARK-52096).
+    """Refuse ends of a batch read that are wrong for every log (SPARK-52096).
 
     Raises:
         InvalidConfigError: REPLOG_INVALID_OPTION.
@@ -353,7 +353,7 @@ def check_bounds(starting: Position, ending: Position) -> None:
 
 
 def check_resolved(starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]) -> None:
-    """Refuse a range that turned out to be backwards.
+    """Refuse a range that ends before it starts.
 
     Raises:
         InvalidConfigError: REPLOG_INVALID_OPTION.
@@ -435,7 +435,7 @@ def _check_order(first: Mapping[TopicPartition, int], last: Mapping[TopicPartiti
             raise InvalidConfigError(
                 ErrorCode.REPLOG_INVALID_OPTION,
                 f"The specified start {what} {start} is greater than the end {what} {end} for "
-                f"{key.topic}-{key.partition}. Exchange or correct them.",
+                f"{key.topic}-{key.partition}. Swap or correct them.",
                 condition="UNRESOLVED_START_OFFSET_GREATER_THAN_END_OFFSET",
             )
 
@@ -508,7 +508,7 @@ def parse_duration_ms(text: str) -> int | None:
     """Return milliseconds of ``15m``, ``90 s``, ``1 hour 30 minutes``; bare digits are milliseconds.
 
     Source: Spark's ``JavaUtils.timeStringAs``, which ``maxTriggerDelay`` is read with. None where the text
-    is no duration.
+    is not a duration.
     """
     plain = text.strip().lower()
     if plain.isascii() and plain.isdecimal():

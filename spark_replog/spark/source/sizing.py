@@ -21,7 +21,7 @@ EndWithinBytes = Callable[[TopicPartition, int, int, int], tuple[int, int]]
 
 @dataclass(frozen=True, slots=True)
 class TriggerLimits:
-    """What bounds a micro-batch; None is no bound.
+    """Limits of a micro-batch; None is no limit.
 
     Attributes:
         rows_max: ``maxOffsetsPerTrigger``.
@@ -44,8 +44,8 @@ class TriggerLimits:
 class BatchDelay:
     """Decides whether enough rows wait for a micro-batch. One per query process.
 
-    Time is counted from the moment that unread rows were first seen, so that rows which come after a long
-    silence wait together, and never longer than ``delay_max_ms``.
+    The time starts when unread rows are first seen, so rows that arrive after a long pause wait together, at most
+    ``delay_max_ms``.
     """
 
     def __init__(self, rows_min: int, delay_max_ms: int) -> None:
@@ -60,7 +60,7 @@ class BatchDelay:
         Args:
             starts: offsets reached; its keys include those of ``ends``.
             ends: offsets that could be read up to.
-            now_ms: of a clock that never goes back.
+            now_ms: of a monotonic clock.
         """
         pending = sum(max(end - starts[key], 0) for key, end in ends.items())
         if self._has_run and pending < self._rows_min:
@@ -82,7 +82,7 @@ def limit_rows(starts: Offsets, ends: Offsets, rows_max: int) -> dict[TopicParti
     A partition with data always advances by at least one offset, so the sum can pass the limit.
 
     Args:
-        starts: offsets reached; a partition that is missing is a caller's mistake.
+        starts: offsets reached, for at least the partitions of ``ends``.
         ends: offsets that could be read up to; its keys are those of the result.
         rows_max: at least 1.
     """
@@ -105,14 +105,14 @@ def limit_bytes(
 ) -> dict[TopicPartition, int]:
     """Return the ends that ``maxBytesPerTrigger`` allows, shared in proportion to the bytes that wait.
 
-    What waits is counted up to the limit per partition, so the cost depends on the limit and not on how far
-    behind the query is. A partition with data always advances by at least one offset.
+    The backlog is counted up to the limit per partition, so the cost depends on the limit and not on the lag. A
+    partition with data always advances by at least one offset.
 
     Args:
         starts: offsets reached.
         ends: offsets that could be read up to; its keys are those of the result.
         size_max_bytes: at least 1.
-        end_within: looks into the fold.
+        end_within: reads the fold.
     """
     waiting = {key: end_within(key, starts[key], end, size_max_bytes) for key, end in ends.items() if end > starts[key]}
     total = sum(size_bytes for _, size_bytes in waiting.values())

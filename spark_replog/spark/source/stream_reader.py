@@ -1,7 +1,7 @@
 """``spark.readStream``: offsets in one long-lived process per query, rows in executors.
 
-Call order, which calls repeat and what Spark forgets at a crash differ between 4.0 and 4.3; every
-rule here that looks roundabout answers one of those facts, which is named beside it.
+The order of calls, which calls repeat, and what Spark forgets in a crash differ between 4.0 and 4.3. Each indirect rule
+here follows from one of these facts, which is named beside it.
 """
 
 from __future__ import annotations
@@ -56,8 +56,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._losses = LossPolicy(fail=options.fail_on_data_loss)
         self._initial: LogOffset | None = None
         self._position: LogOffset | None = None
-        """Spark 4.0 and 4.1 only: where the query stands; they ask for the latest offset without it."""
-        self._head: LogOffset | None = None
+        """The query's position, for Spark 4.0 and 4.1 only: they ask for the latest offset without it."""
         self._handles: dict[TopicId, TopicHandle] = {}
         """Topics seen so far, to find where a deleted one ended."""
         self._view: LogView | None = None
@@ -68,21 +67,21 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: LogOffset | None = None
         """Where an AvailableNow run ends."""
         self._refused: ReplogError | None = None
-        """Why the starting options do not hold; told by ``latestOffset``."""
+        """Why the starting options are wrong; raised by ``latestOffset``."""
         if limits.is_set and not HAS_READ_LIMITS:
             _LOG.warning(
-                "Spark before 4.2 does not tell a Python source its trigger: with Trigger.AvailableNow or Once, "
+                "Spark before 4.2 does not pass the trigger to a Python source: with Trigger.AvailableNow or Once, "
                 "maxOffsetsPerTrigger and maxBytesPerTrigger end the run after one limited batch. Leave them out "
-                "there, or use Spark 4.2."
+                "with these triggers, or use Spark 4.2."
             )
 
     # ------------------------------------------------------------------ offsets: the query's process
 
     def initialOffset(self) -> dict[str, Any]:
-        """Return where a query without a checkpoint begins; 4.2 asks twice and must hear the same.
+        """Return where a query without a checkpoint begins. 4.2 calls this twice and needs the same answer.
 
-        What is wrong with it is left to ``latestOffset``: a batch 0 that failed has its positions in its
-        end, Spark asks all the same, and by now the topic may have partitions that the option does not name.
+        ``latestOffset`` reports what is wrong with it: Spark also calls this for a batch 0 that failed. Its end has the
+        positions, and by then the topic may have partitions that the option does not name.
         """
         try:
             return self._initial_offset().to_json()
@@ -93,7 +92,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def getDefaultReadLimit(self) -> Any:
         """Return the limit per micro-batch. Spark 4.2 and up.
 
-        There is no limit of several kinds: any limit but "all" means that ours are to be applied.
+        Spark has no limit of several kinds: any limit except "all" means that the limits of the options apply.
         """
         limits = self._options.limits
         return ReadMaxRows(limits.rows_max or _ROWS_MAX) if limits.is_set else ReadAllAvailable()
@@ -103,8 +102,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._is_available_now = True
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """Return the high watermarks last seen, for progress; costs nothing. Spark 4.2 and up."""
-        return None if self._head is None else self._head.to_json()
+        """Return the high watermarks last read, for progress. Reads nothing. Spark 4.2 and up."""
+        return None if self._view is None else LogOffset(self._view.high_watermarks, self._view.topic_ids).to_json()
 
     def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:
         """Return the end of the next micro-batch; ``start`` itself where nothing is new.
@@ -123,7 +122,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._show(at)
         cluster = self._options.store.cluster()
         view = self._look(cluster, at)
-        self._head = LogOffset(view.high_watermarks, view.topic_ids)
         if self._target is not None:
             check_target(self._target, view)
         span = reconcile(at, view, self._losses, lambda topic_id: self._final_ends(cluster, topic_id))
@@ -180,11 +178,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return plan_partitions(cluster, view, ranges, self._options)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Show the position under ``group.id``; Spark calls this for a batch when the next one has data."""
+        """Publish the position under ``group.id``; Spark calls this for a batch when the next one has data."""
         self._show(LogOffset.from_json(end))
 
     def stop(self) -> None:
-        """Hold nothing that needs closing: Spark ends this process with a signal, without this call."""
+        """Do nothing: Spark ends this process with a signal, without this call."""
 
     # -------------------------------------------------------------------------- rows: executors
 
@@ -199,7 +197,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # ---------------------------------------------------------------------------------- internal
 
     def _show(self, at: LogOffset) -> None:
-        """Publish a position up to which all is processed, if ``group.id`` is given; costs the query nothing."""
+        """Publish the position that is fully processed, if ``group.id`` is set. Does not delay the query."""
         if self._options.group_id is None:
             return
         if self._publisher is None:
@@ -243,7 +241,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {} if handle is None else final_ends(cluster, handle)
 
     def _is_due(self, starts: Ends, ends: Ends, cluster: Cluster) -> bool:
-        """Return whether enough waits; a run that is to take all there is waits for nothing."""
+        """Return whether enough rows wait; an AvailableNow run never waits."""
         if self._delay is None or self._is_available_now:
             return True
         return self._delay.is_due(starts, ends, cluster.clock.monotonic_ms())
@@ -278,7 +276,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _ids_of(span: Span, ends: Ends) -> dict[str, TopicId]:
-    """Return the ids to record: of the topics in the offset, and of named ones that are gone."""
+    """Return the ids to record: of the topics in the offset, and of named topics that are gone."""
     all_topics = {key.topic for key in span.ends}
     topics = {key.topic for key in ends}
     return {name: topic_id for name, topic_id in span.topic_ids.items() if name in topics or name not in all_topics}

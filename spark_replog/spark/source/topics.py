@@ -36,7 +36,7 @@ class LogView:
 
     Attributes:
         bounds: log start offset and high watermark per partition.
-        handles: the topics behind ``bounds``.
+        handles: the topics of ``bounds``.
         missing: topics that are subscribed by name and do not exist, with the error to raise.
         unsubscribed: topics that exist and are not subscribed, of those that were asked about.
         trimmed: partitions whose log start was moved by request, not by retention.
@@ -90,7 +90,7 @@ def view_topics(
     Args:
         cluster: the store.
         subscription: which topics.
-        known: topics that were read before, to tell a deleted one from one that is not subscribed now.
+        known: topics that were read before: each is either deleted or no longer subscribed.
         principal: who reads; None: see ``default_principal``.
 
     Raises:
@@ -108,7 +108,7 @@ def view_topics(
         try:
             handle, found = _bounds_of(cluster, name, fresh)
         except NotFoundError as error:
-            if subscription.pattern is None:  # a pattern lost a race with a deletion: it matches no more
+            if subscription.pattern is None:  # with a pattern: deleted meanwhile, so it no longer matches
                 missing[name] = error
             continue
         handles[name] = handle
@@ -118,8 +118,8 @@ def view_topics(
                 bounds[TopicPartition(name, partition)] = limits
         absent = [partition for partition in wanted or () if partition >= len(found)]
         if absent and _reported_absent.is_first((name, *absent)):
-            _LOG.warning("assign names partitions %s of topic '%s', which has %d: they are left out", absent, name,
-                         len(found))  # fmt: skip
+            text = "assign names partitions %s of topic '%s', which has %d partitions: they are left out"
+            _LOG.warning(text, absent, name, len(found))
     dropped = [name for name in known if name not in handles and name not in missing]
     unsubscribed = frozenset(dropped).intersection(cluster.topic_names()) if dropped else frozenset()
     unclear = {name for name, handle in handles.items() if cluster.topic_ledger(handle.ledger_id).is_tail_unclear}
@@ -129,7 +129,7 @@ def view_topics(
 
 
 def offsets_for_times_of(cluster: Cluster, view: LogView) -> OffsetsForTimes:
-    """Return the function that looks up times in the log of a view; it reads sections where it must."""
+    """Return the function that finds the offsets of times in a view. It reads sections only if needed."""
 
     def find(times_ms: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int | None]:
         from spark_replog.read.offsets_for_times import offsets_for_times
@@ -244,7 +244,7 @@ def _refresh_ledgers(cluster: Cluster, names: Iterable[str]) -> set[LedgerId]:
         try:
             handles.append(cluster.lookup(name))
         except NotFoundError:
-            continue  # said by the caller's own look
+            continue  # the caller reports it
     cluster.refresh_topics(handles)
     return {handle.ledger_id for handle in handles}
 
@@ -259,7 +259,7 @@ def _subscribed_names(cluster: Cluster, subscription: Subscription) -> Sequence[
 
 
 def _bounds_of(cluster: Cluster, name: str, fresh: set[str]) -> tuple[TopicHandle, list[tuple[int, int]]]:
-    """Return a topic's handle and its partitions' bounds; a re-created topic is looked up anew."""
+    """Return a topic's handle and its partitions' bounds; a re-created topic is looked up again."""
     handle = cluster.lookup(name)
     for is_last in (False, True):
         ledger = cluster.topic_ledger(handle.ledger_id)

@@ -229,7 +229,7 @@ def test_schema_warns_of_nothing_that_the_read_warns_of(caplog):
     check_schema_options(given)
     assert not caplog.records
     parse_source_options(given, streaming=True)
-    assert "startingTimestamp wins over startingOffsets" in caplog.text
+    assert "startingTimestamp takes precedence over startingOffsets" in caplog.text
     assert "maxTriggerDelay has no effect" in caplog.text
 
 
