@@ -1,7 +1,7 @@
 """Makes stored objects part of the log: the plain producer's delivery.
 
-One entry in work per ledger. What was stored meanwhile waits and goes into the next entry
-together, so that the number of entries follows the ledger's pace and not the producer's.
+A ledger decides one entry of a producer at a time. Objects stored since then go into the next entry together, so
+the ledger's pace bounds the number of entries.
 
 Why an append is repeated here and not by the sender: only the very same append is found as a
 duplicate. So one whose answer was lost is repeated as it is until it is answered, or until the last
@@ -43,8 +43,8 @@ Place = tuple[TopicId, int]
 class StoredObject:
     """An object with its copies, and the numbers of its batches when it was handed over.
 
-    The numbers are copied in the sender's thread: a batch that is numbered anew later has a stale
-    copy here, which the ledger refuses, and is tried again under its new numbers.
+    Sequences are copied in the sender's thread: a batch that is renumbered later has an outdated
+    copy here, which the ledger refuses, and is sent again under its new sequence.
     """
 
     sequence: int
@@ -56,8 +56,8 @@ class StoredObject:
     expires_ms: int
     """When the youngest of its batches does, on the monotonic clock."""
     is_doubtful: bool = False
-    """Whether it may be in the log already. Then it is appended alone: together with others that are not,
-    the fold would find it half known and refuse it."""
+    """Whether it may be in the log already. Then it is appended alone: the fold refuses an append of which only
+    a part is known."""
 
     @classmethod
     def of(cls, request: DataRequest, delivery_timeout_ms: int) -> StoredObject:
@@ -86,7 +86,7 @@ class StoredObject:
 
 @dataclass(slots=True)
 class _Lane:
-    """One ledger: what waits for its next entry, and whether one is in work."""
+    """One ledger: what waits for its next entry, and whether one is being decided."""
 
     waiting: deque[StoredObject] = field(default_factory=deque)
     is_busy: bool = False
@@ -94,14 +94,14 @@ class _Lane:
 
 @dataclass(slots=True)
 class Answer:
-    """What became of one append."""
+    """The outcome of one append."""
 
     responses: dict[Place, PartitionResponse]
     error: ReplogError | None = None
 
 
 class Appender:
-    """Appends objects to a ledger, again and again until the answer is known. Any thread; blocks.
+    """Appends objects to a ledger, and repeats that until the answer is known. Any thread; blocks.
 
     Args:
         manager: of the store.
@@ -110,7 +110,7 @@ class Appender:
         principal: who writes.
         client_id: the producer's name in the log.
         random_source: spreads retries.
-        on_throttle: told of each answer how long a quota held it back, ms.
+        on_throttle: gets for each answer how many ms a quota held it back.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class Appender:
         self._count = 0
 
     def stop(self) -> None:
-        """Repeat nothing any more."""
+        """End the repetitions."""
         self._stopped.set()
 
     def await_copies(self, timeout_ms: int | None) -> None:
@@ -146,7 +146,7 @@ class Appender:
     def make_append(
         self, objects: Sequence[DataObject], batches: Sequence[BatchSequence], producer_id: str, kind: IdentityKind
     ) -> Append:
-        """Return an append: judged by the batches' sequences, or, without any, by a name of its own."""
+        """Return an append that is recognised by its batches' sequences, or without any by a new id."""
         self._count += 1
         now_ms = self._clock.now_ms()
         if not batches:
@@ -162,7 +162,7 @@ class Appender:
         Args:
             ledger_id: where.
             append: what; the same in every attempt, without partitions that were refused alone.
-            deadline_ms: on the monotonic clock; an attempt in work is not cut short.
+            deadline_ms: on the monotonic clock; a running attempt is not interrupted.
             is_atomic: whether one refused partition refuses all.
         """
         answer = Answer({})
@@ -189,7 +189,7 @@ class Appender:
                 or self._clock.monotonic_ms() + pause_ms >= deadline_ms
                 or self._stopped.wait(pause_ms / 1000)
             ):
-                # An attempt without an answer may still be decided, whatever the later ones say.
+                # An attempt without an answer may still be decided, whatever later attempts return.
                 answer.error = first_unknown or error
                 for place in response.partitions:
                     answer.responses.setdefault(place, PartitionResponse(answer.error))
@@ -254,7 +254,7 @@ class Committer:
         metrics.observe("record-size", record_bytes, request.row_count, record_size_max)
 
     def deliver(self, request: DataRequest) -> Delivered:
-        """Let the object be part of its ledger's next entry."""
+        """Queue the object for its ledger's next entry."""
         ledger_id = request.destination.ledger_id
         if request.delivery_count == 1:
             self._metrics.observe("request-latency", request.copied_ms - request.created_ms)
@@ -276,12 +276,12 @@ class Committer:
 
     @property
     def is_idle(self) -> bool:
-        """Return whether no entry is in work and every answer was taken."""
+        """Return whether no entry is being decided and every answer was polled."""
         with self._lock:
             return not self._results and not any(lane.is_busy for lane in self._lanes.values())
 
     def tell(self, results: Sequence[DeliveryResult]) -> None:
-        """Pass answers on to the sender."""
+        """Pass answers to the sender."""
         self._results.extend(results)
         self._wake_up()
 
@@ -289,7 +289,7 @@ class Committer:
         io_pool().submit_to(f"commit {ledger_id} {id(self)}", self._work, ledger_id)
 
     def _work(self, ledger_id: LedgerId) -> None:
-        """Make entries of what waits until nothing does."""
+        """Make entries until no object waits."""
         while True:
             with self._lock:
                 lane = self._lanes[ledger_id]
@@ -305,7 +305,7 @@ class Committer:
         try:
             if group[0].batches and group[0].producer_id is None:
                 raise RetriableError(
-                    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "the producer got a new id meanwhile. It is tried again."
+                    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "The producer got a new id since. The batch is sent again."
                 )
             append = self._appender.make_append(
                 [item.data_object for item in group],
@@ -317,9 +317,11 @@ class Committer:
             answer = self._appender.append(ledger_id, append, deadline_ms, is_atomic=False)
         except RetriableError as error:
             answer = Answer({}, error)
-        except Exception as error:  # the sender waits for an answer, whatever happens
+        except Exception as error:  # the sender must get an answer
             unexpected = ReplogError(
-                ErrorCode.UNKNOWN_SERVER_ERROR, f"the append ended with {error!r}. Report it.", ledger=ledger_id
+                ErrorCode.UNKNOWN_SERVER_ERROR,
+                f"The append ended with {error!r}. Report it.",
+                ledger=ledger_id,
             )
             unexpected.__cause__ = error
             answer = Answer({}, unexpected)
@@ -352,7 +354,7 @@ class Committer:
 
 
 def results_of(group: Sequence[StoredObject], answer: Answer) -> list[DeliveryResult]:
-    """Return each object's answers: offsets go on from object to object within a partition."""
+    """Return each object's answers: offsets continue from object to object within a partition."""
     rows_before: dict[Place, int] = {}
     results = []
     for item in group:
@@ -371,7 +373,7 @@ def results_of(group: Sequence[StoredObject], answer: Answer) -> list[DeliveryRe
 
 
 def _next_group(waiting: deque[StoredObject]) -> list[StoredObject]:
-    """Take the objects of the next entry: all that one append may name together, in order."""
+    """Take the objects of the next entry in order: all that one append may name together."""
     group: list[StoredObject] = []
     while waiting and (not group or _go_together(group[0], waiting[0])):
         group.append(waiting.popleft())

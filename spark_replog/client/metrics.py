@@ -1,4 +1,4 @@
-"""What a producer counts, under Kafka's names.
+"""A producer's metrics, under Kafka's names.
 
 Source: Kafka ``SenderMetricsRegistry``, ``KafkaProducerMetrics`` and ``SampledStat``: rates and averages
 look back on ``metrics.num.samples`` windows of ``metrics.sample.window.ms``.
@@ -28,7 +28,7 @@ class Sampled:
         self._samples: deque[list[float]] = deque(maxlen=sample_count)
 
     def record(self, value: float, count: int, now_ms: int, largest: float | None = None) -> None:
-        """Add a value that stands for ``count`` events, the largest of which is known or their average."""
+        """Add the sum of ``count`` events, and the largest of them; without it their average counts."""
         if not self._samples or now_ms - self._samples[-1][0] >= self._window_ms:
             self._samples.append([now_ms, 0.0, 0, 0.0])
         sample = self._samples[-1]

@@ -105,7 +105,7 @@ class ProducerMetadata:
         Raises:
             InvalidConfigError: INVALID_TOPIC_EXCEPTION.
             RetriableError: REQUEST_TIMED_OUT: it does not exist, or no majority of the metadata roots answered.
-            ReplogError: REPLOG_PRODUCER_CLOSED: the producer was closed meanwhile.
+            ReplogError: REPLOG_PRODUCER_CLOSED: the producer was closed during the wait.
         """
         if not isinstance(topic, str) or not is_valid_topic_name(topic) or topic in INTERNAL_TOPICS:
             raise invalid_topic(topic)

@@ -32,7 +32,7 @@ _OBJECT_KEYS = frozenset({"key.serializer", "value.serializer", "partitioner.cla
 
 @dataclass(frozen=True, slots=True)
 class ProducerSettings:
-    """All that one producer was told.
+    """The settings of one producer.
 
     Attributes:
         producer: shared with the Spark sink; ``linger_ms`` is never None.
@@ -80,7 +80,7 @@ def _check_names(given: Mapping[str, object]) -> None:
         why = unused_reason(name, "producer")
         if why is not None:
             raise InvalidConfigError(
-                ErrorCode.REPLOG_UNKNOWN_OPTION, f"the producer setting '{name}' has no meaning here. {why}"
+                ErrorCode.REPLOG_UNKNOWN_OPTION, f"The producer setting '{name}' has no meaning here. {why}"
             )
         if name not in known and not name.startswith("storage."):
             raise unknown_option_error(name, known)

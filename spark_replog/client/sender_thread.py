@@ -1,4 +1,4 @@
-"""The thread that runs a plain producer's sender, and what it looks after between two rounds."""
+"""The thread that runs a plain producer's sender, and refreshes metadata and loads between its rounds."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class SenderThread:
         accumulator: what it drains.
         transport: what it waits on.
         metadata: refreshed here.
-        is_delivered: whether the delivery has nothing in work.
+        is_delivered: whether the delivery has nothing left to do.
         clock: of the rounds.
         availability_timeout_ms: ``partitioner.availability.timeout.ms``.
         name: of the thread.
@@ -58,7 +58,7 @@ class SenderThread:
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self.error: ReplogError | None = None
-        """Why it ended before its time."""
+        """Why it ended early."""
 
     def start(self) -> None:
         """Begin."""
@@ -79,13 +79,13 @@ class SenderThread:
         done.result()
 
     def close(self, timeout_seconds: float | None) -> bool:
-        """Send what is left and end; returns False where that took longer."""
+        """Send what is left and end; returns False if that took longer."""
         self._is_closing = True
         self._transport.wake()
         return self._ended.wait(timeout_seconds)
 
     def force(self, error: ReplogError) -> None:
-        """End now; what is left fails."""
+        """End now; remaining records fail."""
         self.error = self.error or error
         self._is_forced.set()
         self.close(None if not self.is_current else 0)
@@ -96,17 +96,17 @@ class SenderThread:
                 now_ms = self._clock.monotonic_ms()
                 wait_ms = self._sender.run_once(now_ms)
                 self._run_tasks()
-                self._look_after_topics(now_ms)
+                self._refresh_topics(now_ms)
                 if self._is_closing and self._is_finished():
                     break
                 self._transport.wait(wait_ms)
         except Exception as error:
             logger.exception("the sender's thread ended")
             self.error = ReplogError(
-                ErrorCode.UNKNOWN_SERVER_ERROR, f"the producer's sender ended with {error!r}. Report it."
+                ErrorCode.UNKNOWN_SERVER_ERROR, f"The producer's sender ended with {error!r}. Report it."
             )
         finally:
-            left = self.error or ReplogError(ErrorCode.REPLOG_PRODUCER_CLOSED, "the producer was closed.")
+            left = self.error or ReplogError(ErrorCode.REPLOG_PRODUCER_CLOSED, "The producer was closed.")
             self._accumulator.abort_incomplete(left)
             self._ended.set()
             self._run_tasks()
@@ -124,7 +124,7 @@ class SenderThread:
             except BaseException as error:  # the caller's
                 done.set_exception(error)
 
-    def _look_after_topics(self, now_ms: int) -> None:
+    def _refresh_topics(self, now_ms: int) -> None:
         if self._metadata.is_due(now_ms, is_suspect=self._sender.wants_metadata):
             self._sender.wants_metadata = False
             self._metadata.refresh()
@@ -133,12 +133,12 @@ class SenderThread:
             return
         self._availability.note(self._accumulator.ready(now_ms, in_flight_count=0).destinations, now_ms)
         for entry in entries:
-            gone = frozenset(
+            unavailable = frozenset(
                 number
                 for number, queue in enumerate(entry.queues)
                 if not self._availability.is_available(queue.destination, now_ms)
             )
-            entry.sticky.update_loads([len(queue.batches) for queue in entry.queues], gone)
+            entry.sticky.update_loads([len(queue.batches) for queue in entry.queues], unavailable)
 
 
 __all__ = ["SenderThread"]

@@ -1,8 +1,7 @@
 """Transactions of a plain producer: stored objects wait, and become one entry of one ledger.
 
-Source: Kafka ``TransactionManager``'s states. Nothing of a transaction is in any ledger before its
-commit, so an abort has nothing to mark and a crash leaves nothing behind but objects that no entry
-names.
+Source: Kafka ``TransactionManager``'s states. A transaction is in no ledger before its
+commit, so an abort writes nothing, and a crash leaves only objects that no entry names.
 """
 
 from __future__ import annotations
@@ -83,7 +82,7 @@ class TransactionCoordinator:
         self._wake_up = wake_up
         self._lock = threading.Lock()
         self._sends_ended = threading.Condition()
-        """Guards ``_send_count`` and the claim of the first send; told when no send goes on."""
+        """Guards ``_send_count`` and the claim of the first send; notified when a send ends."""
         self._send_count = 0
         self._drop_error: ReplogError | None = None
         """Why nothing is parked any more: the producer closes."""
@@ -92,7 +91,7 @@ class TransactionCoordinator:
         self._claiming: dict[LedgerId, str] = {}
         """Ledger -> instance id, of a claim without answer."""
         self._fresh: set[LedgerId] = set()
-        """Claimed since the last abort: sequences begin anew behind one."""
+        """Claimed since the last abort, after which sequences begin with 0."""
         self._parked: list[StoredObject] = []
         self._results: list[DeliveryResult] = []
         self._ledger_id: LedgerId | None = None
@@ -138,8 +137,8 @@ class TransactionCoordinator:
         if self._ledger_id != ledger_id:
             raise InvalidConfigError(
                 ErrorCode.INVALID_TXN_STATE,
-                f"topic '{topic}' is in another ledger than what this transaction wrote before, and a transaction is "
-                "one entry of one ledger. Make topics that belong together with one --ledger NAME, or use a "
+                f"Topic '{topic}' is in another ledger than the transaction's earlier records. A transaction is one "
+                "entry of one ledger. Create topics that belong together with one --ledger NAME, or use a "
                 "transaction for each.",
                 topic=topic,
             )
@@ -185,7 +184,7 @@ class TransactionCoordinator:
         if self.error is None and open_ms > self._timeout_ms:
             self.error = ReplogError(
                 ErrorCode.INVALID_TXN_STATE,
-                f"the transaction was open for {open_ms} ms, longer than transaction.timeout.ms ({self._timeout_ms}). "
+                f"The transaction was open for {open_ms} ms, longer than transaction.timeout.ms ({self._timeout_ms}). "
                 "Raise it, or make transactions shorter.",
             )
         self.error = self.error or next((each.error for each in self.batch_results if each.error is not None), None)
@@ -208,13 +207,13 @@ class TransactionCoordinator:
     def abort(self, error: ReplogError) -> None:
         """Forget the open transaction; its records fail with ``error``. All of them must be parked or failed.
 
-        ``end_abort`` follows once they are told.
+        ``end_abort`` follows once their handles have failed.
 
-        An append whose answer was lost is fenced by a new claim first, and then looked up.
+        An append whose answer was lost is fenced by a new claim first; then the ledger shows whether it was decided.
 
         Raises:
             InvalidConfigError: INVALID_TXN_STATE: it was committed after all.
-            FencedError: PRODUCER_FENCED; an append without answer is decided by then, and its records told.
+            FencedError: PRODUCER_FENCED; an append without an answer is decided by then, and so are its records.
             ReplogError: a claim had no majority: the transaction is in doubt as before. Call again.
         """
         fenced: FencedError | None = None
@@ -233,7 +232,7 @@ class TransactionCoordinator:
         if was_committed:
             raise InvalidConfigError(
                 ErrorCode.INVALID_TXN_STATE,
-                "the transaction was committed, its answer had been lost. It cannot be aborted; go on with the next.",
+                "The transaction was committed; the answer had been lost. Continue with the next one.",
             )
 
     def end_abort(self) -> None:
@@ -244,13 +243,13 @@ class TransactionCoordinator:
     def drop(self, error: ReplogError) -> None:
         """Fail what is parked, and what will be, without waiting: the producer closes.
 
-        A commit that is on its way, or had no answer, may still land: its records are told so.
+        A commit in progress or without an answer may still succeed: its records fail with an unknown outcome.
         """
         self._drop_error = error
         if self.state is TransactionState.IN_DOUBT:
             error = OutcomeUnknownError(
                 ErrorCode.REPLOG_COMMIT_OUTCOME_UNKNOWN,
-                "the producer was closed before its commit had an answer. Read the topic to see whether it landed.",
+                "The producer was closed before its commit was answered. Read the topic to see whether it succeeded.",
             )
         if self.state is not TransactionState.ENDING:
             self._tell_parked(Answer({}, error), self.state)
@@ -284,7 +283,7 @@ class TransactionCoordinator:
         if self.error is not None:
             raise InvalidConfigError(
                 ErrorCode.INVALID_TXN_STATE,
-                f"the transaction cannot be committed: {self.error} Call abort_transaction() and send it again.",
+                f"The transaction cannot be committed: {self.error} Call abort_transaction() and send it again.",
             ) from self.error
 
     def _expect(self, state: TransactionState, call: str) -> None:
@@ -293,15 +292,15 @@ class TransactionCoordinator:
         if self.state is TransactionState.FATAL:
             raise FencedError(
                 ErrorCode.PRODUCER_FENCED,
-                f"another program has the transactional.id '{self.transactional_id}'. Close this producer.",
+                f"Another program uses the transactional.id '{self.transactional_id}' since. Close this producer.",
             )
         remedy = {
             TransactionState.READY: "Call begin_transaction() first.",
             TransactionState.OPEN: "Commit or abort the open one first.",
-            TransactionState.ENDING: "Another thread commits or aborts it: wait for that.",
-            TransactionState.IN_DOUBT: "Its commit had no answer: call commit_transaction() or abort_transaction().",
+            TransactionState.ENDING: "Another thread commits or aborts it: wait for its end.",
+            TransactionState.IN_DOUBT: "Its commit was not answered: call commit_transaction() or abort_transaction().",
         }[self.state]
-        raise InvalidConfigError(ErrorCode.INVALID_TXN_STATE, f"{call} does not fit the transaction's state. {remedy}")
+        raise InvalidConfigError(ErrorCode.INVALID_TXN_STATE, f"{call} is not possible now. {remedy}")
 
     def _claim(self, ledger_id: LedgerId) -> None:
         self._cluster.refresh_if_stale()
@@ -333,20 +332,20 @@ class TransactionCoordinator:
         return self._appender.make_append(objects, batches, self.transactional_id, IdentityKind.TRANSACTIONAL)
 
     def _is_decided(self, append: Append, ledger_id: LedgerId) -> bool:
-        """Return whether the ledger holds the append: nobody can decide it any more."""
+        """Return whether the ledger holds the append, which can no longer be decided."""
         ledger = self._cluster.topic_ledger(ledger_id)
         with ledger.lock:
             return bool(ledger.state.judge(append).ranges)
 
     def _work(self, append: Append, ledger_id: LedgerId, done: Future[None]) -> None:
-        """Commit on a thread of its own."""
+        """Commit on a thread of the I/O pool."""
         began_ms = self._clock.monotonic_ms()
         try:
             deadline_ms = began_ms + self._delivery_timeout_ms
             answer = self._appender.append(ledger_id, append, deadline_ms, is_atomic=True)
             error = answer.error or next((each.error for each in answer.responses.values() if each.error), None)
-        except Exception as unexpected:  # the user waits for an answer, whatever happens
-            error = ReplogError(ErrorCode.UNKNOWN_SERVER_ERROR, f"the commit ended with {unexpected!r}. Report it.")
+        except Exception as unexpected:  # the user's thread must get an answer
+            error = ReplogError(ErrorCode.UNKNOWN_SERVER_ERROR, f"The commit ended with {unexpected!r}. Report it.")
         self._metrics.count("commit", 1)
         self._metrics.observe("commit-latency", self._clock.monotonic_ms() - began_ms)
         if error is None:
@@ -356,7 +355,7 @@ class TransactionCoordinator:
         if isinstance(error, FencedError):
             self._tell_parked(Answer({}, error), TransactionState.FATAL)
         elif isinstance(error, OutcomeUnknownError) or error.code is ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND:
-            # The latter is in the log already, not yet readable: an abort must not say that it never will be.
+            # The latter is in the log already and may become readable, so an abort must not deny it.
             self.state = TransactionState.IN_DOUBT
         else:
             self.error = error
@@ -366,7 +365,7 @@ class TransactionCoordinator:
         done.set_exception(error)
 
     def _tell_parked(self, answer: Answer, state: TransactionState) -> None:
-        """Answer all that is parked; the state is what its handles' callbacks find."""
+        """Answer all parked objects; callbacks of their handles see the new state."""
         with self._lock:
             parked, self._parked = self._parked, []
             self.state = state

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from spark_replog.config import ProducerConfig
 from spark_replog.errors import ErrorCode, FencedError, OutcomeUnknownError, ReplogError, RetriableError
 from spark_replog.ids import BrokerId
+from spark_replog.once import Once
 from spark_replog.write.accumulator import RecordAccumulator
 from spark_replog.write.data_request import DataRequest, DeliveryResult, PartitionResponse, Put, RequestState
 from spark_replog.write.object_builder import ObjectBuilder
@@ -21,7 +22,7 @@ from spark_replog.write.sequences import ProducerSequences
 logger = logging.getLogger(__name__)
 
 SILENT_RETRY_MS = 1_000
-"""Retries of a batch older than this are told: a leader that moves is met with one quick retry, a lack is not."""
+"""Retries of older batches are logged. One quick retry is enough when a leader moves, so it is not."""
 
 
 class BatchCompletion:
@@ -46,11 +47,11 @@ class BatchCompletion:
         self._config = config
         self._sequences = sequences
         self.fatal: ReplogError | None = None
-        """A newer producer of this name exists: nothing may be sent any more."""
-        self._is_wait_told = False
+        """A newer producer of this name exists: sending has ended."""
+        self._reported_wait = Once()
 
     def run_once(self, now_ms: int) -> None:
-        """Decide what is unresolved and fail what waited for too long."""
+        """Decide what is unresolved and fail the batches that expired."""
         if self._sequences is not None:
             self._sequences.resolve()
         for batch in self._accumulator.expired_batches(now_ms):
@@ -76,13 +77,13 @@ class BatchCompletion:
         return was_doubtful and any(isinstance(error, RetriableError) for error in errors)
 
     def give_up(self, request: DataRequest) -> None:
-        """Fail what is over its ``delivery.timeout.ms`` while nobody knows whether it was appended."""
+        """Fail what is over its ``delivery.timeout.ms`` while it is unknown whether it was appended."""
         for batch in request.batches:
             self._leave_unresolved(batch)
             self._accumulator.fail(batch, self._expired(batch, is_on_its_way=True))
 
     def park(self, request: DataRequest) -> None:
-        """Let batches wait for the end of their transaction, and nothing behind them for them.
+        """Let batches wait for the end of their transaction without holding up later ones.
 
         One entry judges the whole transaction, so the log's window of five appends does not bound it.
         """
@@ -92,17 +93,17 @@ class BatchCompletion:
             batch.result.park()
 
     def acknowledge(self, request: DataRequest) -> None:
-        """All batches of the request are done, at unknown offsets."""
+        """Acknowledge all batches of the request, at unknown offsets."""
         for batch in request.batches:
             self._succeed(batch, PartitionResponse(), 0)
 
     def drop(self, request: DataRequest, error: ReplogError) -> None:
-        """All batches of the request are lost, without another try (acks=0)."""
+        """Fail all batches of a write task's request, without another attempt."""
         for batch in request.batches:
             self._fail(batch, error, leaves_hole=True)
 
     def complete(self, request: DataRequest, result: DeliveryResult, now_ms: int, *, is_doubtful: bool) -> None:
-        """Judge the batches of a delivered request by the answers for their partitions."""
+        """Judge the batches of a delivered request by the responses of their partitions."""
         rows = dict.fromkeys(result.responses, 0)
         retried: list[ProducerBatch] = []
         for batch in request.batches:
@@ -123,7 +124,7 @@ class BatchCompletion:
         self._put_back(request, retried, now_ms)
 
     def fail(self, request: DataRequest, error: ReplogError, now_ms: int) -> None:
-        """Judge the batches of a request whose copies never came to be; nothing of it was appended."""
+        """Judge the batches of a request that got too few copies; none of it was appended."""
         retried = []
         for batch in request.batches:
             batch.last_error = error
@@ -151,12 +152,11 @@ class BatchCompletion:
         return isinstance(error, RetriableError)
 
     def _tell_wait(self, batch: ProducerBatch, error: ReplogError, now_ms: int) -> None:
-        """Log once, until a batch succeeds, that records wait and why."""
-        if self._is_wait_told or now_ms - batch.created_ms < SILENT_RETRY_MS:
+        """Log that records wait and why: once until a batch succeeds."""
+        if now_ms - batch.created_ms < SILENT_RETRY_MS or not self._reported_wait.is_first():
             return
-        self._is_wait_told = True
         logger.warning(
-            "records for %s-%d wait and are sent again for up to delivery.timeout.ms (%d): %s",
+            "records for %s-%d wait; they are sent again for up to delivery.timeout.ms (%d): %s",
             batch.topic_partition.topic,
             batch.topic_partition.partition,
             self._config.delivery_timeout_ms,
@@ -171,7 +171,7 @@ class BatchCompletion:
             self._accumulator.reenqueue(batch, now_ms)
 
     def _succeed(self, batch: ProducerBatch, response: PartitionResponse, first_row: int) -> None:
-        self._is_wait_told = False
+        self._reported_wait.forget()
         known = response.error is None and response.base_offset != UNKNOWN_OFFSET
         base_offset = response.base_offset + first_row if known else UNKNOWN_OFFSET
         if self._sequences is not None and batch.has_sequence:
@@ -184,7 +184,7 @@ class BatchCompletion:
         self._fail(batch, error, leaves_hole=batch.attempts < self._config.retries)
 
     def _expire(self, batch: ProducerBatch) -> None:
-        """Fail a batch that waited for too long, for its first attempt or for another one."""
+        """Fail a batch whose time is over, whether it was sent before or not."""
         if batch.attempts:
             self._leave_unresolved(batch)
         self._fail(batch, self._expired(batch, is_on_its_way=False), leaves_hole=True)
@@ -210,7 +210,7 @@ def expired(request: DataRequest, config: ProducerConfig) -> RetriableError:
     """Return REQUEST_TIMED_OUT: ``delivery.timeout.ms`` passed first."""
     return RetriableError(
         ErrorCode.REQUEST_TIMED_OUT,
-        f"expiring {request.row_count} records for {_partitions(request)}: delivery.timeout.ms "
+        f"Expiring {request.row_count} records for {_partitions(request)}: delivery.timeout.ms "
         f"({config.delivery_timeout_ms}) passed with copies on brokers {_brokers(request.holders)}; "
         f"needed: {_needed(request, config.acks)}. {_reasons(request, {})}"
         "Nothing was committed. Repair the roots named here or raise delivery.timeout.ms.",
@@ -224,7 +224,7 @@ def batch_expired(batch: ProducerBatch, delivery_timeout_ms: int, *, is_on_its_w
     Args:
         batch: the batch.
         delivery_timeout_ms: of the producer.
-        is_on_its_way: whether an attempt is not answered, so that nobody knows whether it is appended.
+        is_on_its_way: whether an attempt is unanswered, so that it may be appended.
     """
     name = batch.topic_partition
     last = batch.last_error
@@ -233,9 +233,9 @@ def batch_expired(batch: ProducerBatch, delivery_timeout_ms: int, *, is_on_its_w
         why = "Its last attempt is not answered, so it may still be appended. "
     return RetriableError(
         ErrorCode.REQUEST_TIMED_OUT,
-        f"expiring {batch.row_count} records for {name.topic}-{name.partition}: delivery.timeout.ms "
-        f"({delivery_timeout_ms}) passed since the batch was made. {why}Look for slow roots with replog store "
-        "info, or raise delivery.timeout.ms.",
+        f"Expiring {batch.row_count} records for {name.topic}-{name.partition}: delivery.timeout.ms "
+        f"({delivery_timeout_ms}) passed since the batch was made. {why}Find slow roots with `replog store "
+        "info`, or raise delivery.timeout.ms.",
         records=batch.row_count,
     )
 
@@ -256,18 +256,18 @@ def leader_away(request: DataRequest, out: Mapping[BrokerId, ReplogError]) -> Re
     """Return LEADER_NOT_AVAILABLE: with acks=1 the leader's copy counts, or that of who may be elected next."""
     return RetriableError(
         ErrorCode.LEADER_NOT_AVAILABLE,
-        f"{request.row_count} records for {_partitions(request)} cannot be put on their leader, broker "
-        f"{request.destination.leader}, nor on another in-sync replica that could lead. {_reasons(request, out)}"
+        f"{request.row_count} records for {_partitions(request)} could not be put on their leader, broker "
+        f"{request.destination.leader}, or on another in-sync replica that could lead. {_reasons(request, out)}"
         "Nothing was committed. Bring one of these roots back and repeat the batch.",
         records=request.row_count,
     )
 
 
 def dropped(request: DataRequest) -> ReplogError:
-    """Return REPLOG_ACKS0_DROPPED: with acks=0 nobody waits for a second try."""
+    """Return REPLOG_ACKS0_DROPPED: acks=0 does not retry."""
     return ReplogError(
         ErrorCode.REPLOG_ACKS0_DROPPED,
-        f"{request.row_count} rows for {_partitions(request)} were dropped, as no root took them and acks=0 does "
+        f"{request.row_count} rows for {_partitions(request)} were dropped: no root took them, and acks=0 does "
         f"not retry. {_reasons(request, {})}Use acks=all or acks=1 where rows matter.",
         rows=request.row_count,
     )
@@ -275,11 +275,11 @@ def dropped(request: DataRequest) -> ReplogError:
 
 def copy_missed(request: DataRequest, put: Put, config: ProducerConfig) -> RetriableError:
     """Return the line about a root that did not take its copy while the others did."""
-    reason = f"{put.error}" if put.error is not None else "it has not answered yet."
+    reason = f"{put.error}" if put.error is not None else "no answer yet."
     return RetriableError(
         ErrorCode.REPLOG_STORE_UNAVAILABLE,
         f"broker {put.broker_id} did not take its copy within replica.grace.ms ({config.replica_grace_ms}), "
-        f"brokers {_brokers(request.holders)} did. It is copied later or leaves the ISR. Look at that root: "
+        f"brokers {_brokers(request.holders)} did. It is copied later, or the broker leaves the ISR. Check that root: "
         f"{reason}",
         broker=put.broker_id,
     )

@@ -1,9 +1,9 @@
 """The bound on what a producer keeps in memory: ``buffer.memory``.
 
 Source: Kafka ``BufferPool``. Two kinds of memory share the bound. Single records are written into
-buffers of ``batch.size`` that the pool hands out and reuses. Arrow slices lie in memory that Arrow
-owns, so for them the pool counts: an allocation is a reservation, made before the memory is, and
-given back when the last slice that keeps it alive is gone.
+buffers of ``batch.size`` that the pool hands out and reuses. Arrow slices are in memory that Arrow
+owns, which the pool only counts: an allocation is a reservation, made before the memory is allocated, and
+returned when the last slice that keeps the memory alive is released.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError, Retr
 
 
 class _Waiter:
-    """One blocked allocation; keeps what it got so far, so that a large one cannot starve."""
+    """One blocked allocation; keeps what it got so far, so that a large one does not starve."""
 
     __slots__ = ("buffer", "condition", "missing_bytes", "size_bytes", "takes_buffer")
 
@@ -37,14 +37,13 @@ class BufferPool:
     Invariants:
         available = total - allocated - charged - what waiters hold already.
         available = unallocated + free buffers x ``poolable_bytes``.
-        Only the head of the queue is given memory. While somebody waits, nothing is available.
+        Only the head of the queue gets memory. While an allocation waits, nothing is available.
 
     Args:
         total_bytes: ``buffer.memory``.
-        poolable_bytes: ``batch.size``: buffers of this size are kept for the next who wants one;
-            0: none are.
+        poolable_bytes: ``batch.size``: buffers of this size are kept for reuse; 0: none are.
         clock: measures how long an allocation was blocked.
-        on_wait: told of each blocked allocation how many milliseconds it was, and whether in vain.
+        on_wait: gets each blocked allocation: for how many milliseconds, and whether it failed.
     """
 
     def __init__(
@@ -74,7 +73,7 @@ class BufferPool:
 
     @property
     def unallocated_bytes(self) -> int:
-        """Return what is available besides the free buffers."""
+        """Return what is available besides the free buffers (Kafka ``unallocatedMemory``)."""
         return self._unallocated_bytes
 
     @property
@@ -130,12 +129,12 @@ class BufferPool:
             raise
 
     def charge(self, size_bytes: int) -> None:
-        """Count bytes that exist already, without waiting: the copy that lets a larger original go."""
+        """Count bytes that exist already, without waiting: a copy made to release a larger original."""
         with self._lock:
             self._unallocated_bytes -= size_bytes
 
     def deallocate(self, size_bytes: int, buffer: bytearray | None = None) -> None:
-        """Give bytes back; works after ``close`` too.
+        """Return bytes; works after ``close`` too.
 
         Args:
             size_bytes: how many.
@@ -166,8 +165,7 @@ class BufferPool:
         if size_bytes > self.total_bytes:
             raise InvalidConfigError(
                 ErrorCode.MESSAGE_TOO_LARGE,
-                f"{size_bytes} bytes are asked for at once, more than buffer.memory ({self.total_bytes}). "
-                "Raise buffer.memory.",
+                f"{size_bytes} bytes are more than all of buffer.memory ({self.total_bytes}). Raise buffer.memory.",
                 size_bytes=size_bytes,
             )
         with self._lock:
@@ -229,7 +227,7 @@ class BufferPool:
             head.condition.notify()
 
     def _free_up(self, size_bytes: int) -> None:
-        """Drop free buffers, those used longest ago last, until so many bytes are unallocated."""
+        """Drop free buffers until ``size_bytes`` are unallocated, the most recently used first."""
         while self._free and self._unallocated_bytes < size_bytes:
             self._free.pop()
             self._unallocated_bytes += self.poolable_bytes
@@ -247,14 +245,14 @@ class BufferPool:
         if self._is_closed:
             raise ReplogError(
                 ErrorCode.REPLOG_PRODUCER_CLOSED,
-                "the producer was closed while memory was asked for. Open a new one.",
+                "The producer was closed while an append waited for memory. Open a new one.",
             )
 
     def _exhausted(self, waiter: _Waiter, max_block_ms: int) -> RetriableError:
         return RetriableError(
             ErrorCode.REPLOG_BUFFER_EXHAUSTED,
-            f"no {waiter.size_bytes} bytes of buffer.memory ({self.total_bytes}) became free within max.block.ms "
-            f"({max_block_ms}): the roots take data slower than rows arrive. Raise max.block.ms or buffer.memory.",
+            f"{waiter.size_bytes} bytes of buffer.memory ({self.total_bytes}) did not become free within max.block.ms "
+            f"({max_block_ms}): rows arrive faster than the roots store them. Raise max.block.ms or buffer.memory.",
         )
 
 
@@ -300,7 +298,7 @@ class PinnedBytes:
             self._pool.deallocate(self.size_bytes, buffer)
 
     def forbid_reuse(self) -> None:
-        """Let nobody write into the buffer again: something that cannot be stopped may still read it."""
+        """Keep the buffer from being written again: a put that cannot be stopped may still read it."""
         self._buffer = None
 
 

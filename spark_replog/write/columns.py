@@ -1,7 +1,6 @@
-"""From a batch as Spark hands it over to the columns of the log, without touching rows.
+"""Input batches as columns of the log, without a step for each row.
 
-Which columns count, which types they may have and what a refusal says follows Spark's Kafka
-connector (``KafkaWriter``); ``timestamp`` is ours.
+Columns, their types and the texts of refusals follow Spark's Kafka connector (``KafkaWriter``); ``timestamp`` is ours.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ _SPARK_WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """N input rows as the log keeps them, and where they want to go."""
+    """N input rows as the log keeps them, and the topics and partitions that they name."""
 
     data: pa.RecordBatch
     """key binary, value binary, timestamp[us, UTC], and headers where any row has one."""
@@ -51,7 +50,7 @@ class Rows:
     sizes: Int64Array
     """Bytes per row: key, value, headers and Arrow's own per row."""
     pinned_bytes: int
-    """Memory that stays alive while any slice of ``data`` does."""
+    """Memory that any slice of ``data`` keeps alive."""
 
 
 class InputColumns:
@@ -62,8 +61,8 @@ class InputColumns:
     Args:
         schema: of the batches to come.
         default_topic: the topic option, which wins over a ``topic`` column.
-        ignore_other_times: take a ``timestamp`` column that is none (`is_time`) for one of the others, as Kafka's
-            sink does; the caller has said so to the user. Otherwise it is refused.
+        ignore_other_times: ignore a ``timestamp`` column of another type (see `is_time`), as Kafka's sink does;
+            otherwise it is refused.
 
     Raises:
         InvalidConfigError: REPLOG_INVALID_SCHEMA; no row was looked at.
@@ -143,7 +142,7 @@ class InputColumns:
         if earliest < 0:
             raise InvalidConfigError(
                 ErrorCode.INVALID_TIMESTAMP,
-                f"a row's timestamp lies {-earliest} microseconds before 1970. Correct the column 'timestamp' or "
+                f"A row's timestamp is {-earliest} microseconds before 1970. Correct the column 'timestamp' or "
                 "leave it null.",
             )
         return times
@@ -171,10 +170,7 @@ class InputColumns:
 
 
 def is_time(kind: pa.DataType) -> bool:
-    """Return whether a ``timestamp`` column of this type says when its rows were made.
-
-    A timestamp without a zone (Spark's TIMESTAMP_NTZ) does not: it names no moment.
-    """
+    """Return whether a ``timestamp`` column of this type gives a moment; without a zone (TIMESTAMP_NTZ) it does not."""
     return bool(pa.types.is_timestamp(kind)) and kind.tz is not None
 
 
@@ -212,7 +208,7 @@ def normalise_headers(column: pa.Array) -> pa.Array | None:
     if keys.null_count:
         raise InvalidConfigError(
             ErrorCode.INVALID_RECORD,
-            f"{keys.null_count} headers have a null key. Give every header a key; its value may be null.",
+            f"{keys.null_count} headers have a null key. Give every header a key; values may be null.",
         )
     structs = pa.StructArray.from_arrays(
         [keys.cast(pa.string()), values.cast(pa.binary())], fields=list(HEADERS_TYPE.value_type)
@@ -266,7 +262,7 @@ def _binary(column: pa.Array) -> pa.Array:
     except pa.ArrowInvalid as error:
         raise InvalidConfigError(
             ErrorCode.MESSAGE_TOO_LARGE,
-            f"an Arrow batch holds 2 GiB or more in one column: {error}. Lower "
+            f"An Arrow batch has 2 GiB or more in one column: {error}. Lower "
             "spark.sql.execution.arrow.maxRecordsPerBatch.",
         ) from error
 
@@ -280,7 +276,7 @@ def _utc_microseconds(times: pa.Array) -> pa.Array:
     except pa.ArrowInvalid as error:
         raise InvalidConfigError(
             ErrorCode.INVALID_TIMESTAMP,
-            f"a row's timestamp is outside of what microseconds can hold: {error}. Correct the column "
+            f"A row's timestamp does not fit into microseconds: {error}. Correct the column "
             "'timestamp' or leave it null.",
         ) from error
 

@@ -1,4 +1,4 @@
-"""Classes of the user that see every record before it is serialized, and hear what became of it.
+"""The user's classes that see every record before it is serialized, and its outcome.
 
 Source: Kafka ``ProducerInterceptors``. One that raises is logged and skipped; it can never make a
 send fail.
@@ -45,7 +45,7 @@ class Interceptors:
 
     @classmethod
     def of(cls, names: str, objects: Any = None) -> Interceptors:
-        """Return those that ``interceptor.classes`` names, or the objects given in its place.
+        """Return the interceptors that ``interceptor.classes`` names, or the objects given instead.
 
         Raises:
             InvalidConfigError: REPLOG_INVALID_OPTION: a class cannot be made, or has none of the methods.
@@ -78,7 +78,7 @@ class Interceptors:
                 check_arrow_form(item, "interceptor.classes", "on_send_batch(topic, batch)")
 
     def check_task_forms(self) -> None:
-        """Refuse interceptors that a write task would never call: acknowledgements come when it is gone.
+        """Refuse interceptors that a write task would never call: acknowledgements come after its end.
 
         Raises:
             InvalidConfigError: REPLOG_INVALID_OPTION, naming the missing method.
@@ -100,12 +100,12 @@ class Interceptors:
         return batch
 
     def on_acknowledgement(self, metadata: RecordMetadata, error: Exception | None) -> None:
-        """Tell what became of a record; of an Arrow slice its first one."""
+        """Report the outcome of a record; of an Arrow slice that of its first one."""
         for item in self._all:
             _ask(item, "on_acknowledgement", metadata, error)
 
     def acknowledge(self, handle: RecordHandle) -> None:
-        """Tell ``on_acknowledgement`` what became of a handle that is done."""
+        """Report the outcome of a completed handle to ``on_acknowledgement``."""
         error = handle.exception(0)
         if error is None:
             self.on_acknowledgement(handle.result(0), None)
@@ -114,7 +114,7 @@ class Interceptors:
         self.on_acknowledgement(RecordMetadata(where.topic, where.partition, -1, -1), error)
 
     def close(self) -> None:
-        """Tell that nothing follows."""
+        """Close all of them."""
         for item in self._all:
             _ask(item, "close")
 
@@ -124,7 +124,7 @@ def _checked(item: Any) -> Any:
         return item
     raise InvalidConfigError(
         ErrorCode.REPLOG_INVALID_OPTION,
-        f"interceptor.classes {type(item).__name__} has none of {', '.join(_METHODS)}. Add one.",
+        f"interceptor.classes {type(item).__name__} has none of the methods {', '.join(_METHODS)}. Add one.",
     )
 
 

@@ -115,7 +115,7 @@ def _finish(hashes: UInt32Array) -> UInt32Array:
 
 
 def _hash_one_length(data: np.ndarray[Any, np.dtype[np.uint8]], start: int, count: int, length: int) -> UInt32Array:
-    """Hash keys that lie one behind the other and are all of one length."""
+    """Hash adjacent keys of one length."""
     if count <= LONE_KEY_COUNT:
         starts = start + length * np.arange(count, dtype=np.int64)
         return _hash_any_length(data, starts, np.full(count, length, dtype=np.int64))
@@ -167,9 +167,9 @@ def _hash_words_alone(words: UInt32Array, start: int, first: int, end: int, valu
 
 
 def _hash_tails(words: UInt32Array, ends: Int64Array, tails: Int64Array, hashes: UInt32Array) -> UInt32Array:
-    """Mix the 0 to 3 bytes that remain behind each key's last whole word.
+    """Mix the 0 to 3 bytes after each key's last whole word.
 
-    They are cut out of the word that ends with the key, so nothing behind the buffer is read; at
+    They are cut out of the word that ends with the key, so nothing after the buffer is read; at
     the very start of the buffer that word would begin before it and is shifted.
     """
     at = np.maximum(ends - 4, 0)

@@ -73,8 +73,8 @@ class UserPartitioner:
             return int(answer)
         raise InvalidConfigError(
             ErrorCode.INVALID_PARTITIONS,
-            f"the partitioner {self.name} gave {answer!r} for topic '{topic}', which has {count} partitions. Let it "
-            "return a number from 0.",
+            f"The partitioner {self.name} returned {answer!r} for topic '{topic}' with {count} partitions. Return "
+            f"a number from 0 to {count - 1}.",
             topic=topic,
             count=count,
         )
@@ -93,14 +93,14 @@ class RoundRobinPartitioner:
         self._lock = threading.Lock()
 
     def partition(self, topic: str, key: Any, key_bytes: Any, value: Any, value_bytes: Any, count: int) -> int:
-        """Return the partition behind the last one of the topic."""
+        """Return the partition after the topic's last one."""
         with self._lock:
             number = self._next.get(topic, 0)
             self._next[topic] = number + 1
         return number % count
 
     def partition_array(self, keys: pa.Array, count: int) -> Any:
-        """Return the partitions behind the last one, for a column."""
+        """Return the partitions after the last one, for a column."""
         with self._lock:
             first = self._next_row
             self._next_row += len(keys)
@@ -117,7 +117,7 @@ def make_partitioner(given: Any) -> UserPartitioner | None:
         given: ``module.Class``, ``RoundRobinPartitioner``, a class, an object, or None.
 
     Raises:
-        InvalidConfigError: REPLOG_INVALID_OPTION: it cannot be made, or is no partitioner.
+        InvalidConfigError: REPLOG_INVALID_OPTION: it cannot be made, or has no partitioner's method.
     """
     if given is None:
         return None
@@ -242,7 +242,7 @@ class TopicPartitioner:
             return self._decide(keys, row_sizes)
         chosen = np.asarray(explicit.fill_null(0))
         is_open = np.asarray(explicit.is_null())
-        self._check(chosen, "the row's 'partition' column")
+        self._check(chosen, "The row's 'partition' column")
         if explicit.null_count == 0:
             return chosen
         result: Int32Array = chosen.copy()
@@ -268,11 +268,11 @@ class TopicPartitioner:
         if answer.shape != (len(keys),) or answer.dtype.kind not in "iu":
             raise InvalidConfigError(
                 ErrorCode.INVALID_PARTITIONS,
-                f"the partitioner {_name(custom)} gave {answer.dtype} of shape {answer.shape} for "
+                f"The partitioner {_name(custom)} returned {answer.dtype} of shape {answer.shape} for "
                 f"{len(keys)} keys. Let partition_array return one integer per key, without nulls.",
                 topic=self._topic,
             )
-        self._check(answer, f"the partitioner {_name(custom)}")
+        self._check(answer, f"The partitioner {_name(custom)}")
         return answer.astype(np.int32)
 
     def _check(self, partitions: np.ndarray[Any, Any], chooser: str) -> None:
@@ -280,8 +280,8 @@ class TopicPartitioner:
         if lowest < 0:
             raise InvalidConfigError(
                 ErrorCode.INVALID_PARTITIONS,
-                f"{chooser} names partition {lowest} of topic '{self._topic}'. Partitions count from 0 to "
-                f"{self._partition_count - 1}; leave it null to have one chosen.",
+                f"{chooser} names partition {lowest} of topic '{self._topic}'. Use 0 to "
+                f"{self._partition_count - 1}, or null to have one chosen.",
                 topic=self._topic,
                 partition=lowest,
                 count=self._partition_count,
@@ -290,7 +290,7 @@ class TopicPartitioner:
             raise InvalidConfigError(
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
                 f"{chooser} names partition {highest}, but topic '{self._topic}' has {self._partition_count}. "
-                "Drop or correct the column, or add partitions.",
+                "Correct or drop the column, or add partitions.",
                 topic=self._topic,
                 partition=highest,
                 count=self._partition_count,
@@ -308,7 +308,7 @@ class StickyPartitioner:
     """The current partition of one topic. The accumulator's lock guards it, but for ``update_loads``.
 
     Bytes are counted where the record is appended, in the same critical section, so that they are
-    never counted for a partition that was left meanwhile.
+    never counted for a partition that is no longer the current one.
 
     Args:
         queues: of all partitions of the topic.
@@ -348,15 +348,15 @@ class StickyPartitioner:
         self.queue = queues[self._draw()]
 
     def add(self, size_bytes: int) -> None:
-        """Count what was appended to the current queue, and switch where it had its share."""
+        """Count what was appended to the current queue, and switch once it had its share."""
         self.produced_bytes += size_bytes
         if self.produced_bytes >= self._batch_size_bytes:
             self.switch_if_due()
 
     def switch_if_due(self) -> bool:
-        """Switch where the partition had its share and leaves no half-full batch, or had twice its share.
+        """Switch if the partition had its share and its last batch is full, or if it had twice its share.
 
-        Batches that are half full would otherwise be left behind at every switch.
+        Every switch would otherwise leave a half-full batch.
         """
         share = self._batch_size_bytes
         if self.produced_bytes < share or (self.produced_bytes < 2 * share and not self.queue.all_batches_full):
@@ -370,7 +370,7 @@ class StickyPartitioner:
 
         Args:
             lengths: batches that wait, per partition of the topic.
-            unavailable: partitions that have a leader but whose objects are not put in time.
+            unavailable: partitions with a leader whose objects are not put in time.
         """
         eligible = [number for number in self._available if number not in unavailable]
         found = [lengths[number] for number in eligible]
@@ -395,7 +395,7 @@ class StickyPartitioner:
 
 
 class NodeAvailability:
-    """Which destinations have had data ready, and not drained, for too long.
+    """Which destinations had data ready, and not drained, for too long.
 
     Source: ``RecordAccumulator.NodeLatencyStats``. One owner: the sender's thread.
 
@@ -408,7 +408,7 @@ class NodeAvailability:
         self._ready_since_ms: dict[object, int] = {}
 
     def note(self, ready: Sequence[object], now_ms: int) -> None:
-        """Tell which destinations are still ready after what could be sent was sent."""
+        """Note the destinations that are still ready after a round of the sender."""
         self._ready_since_ms = {node: self._ready_since_ms.get(node, now_ms) for node in ready}
 
     def is_available(self, node: object, now_ms: int) -> bool:

@@ -77,7 +77,7 @@ class RecordColumns:
         self._value_ends = array(_OFFSETS, [0])
         self._key_starts = array(_OFFSETS, [len(buffer)])
         self._timestamps = result.timestamps
-        # A value or key without bytes is null unless it is named here: both are rare.
+        # Rows with an empty value or key, which are rare; without bytes and not listed here it is null.
         self._empty_values: list[int] = []
         self._empty_keys: list[int] = []
         self._headers: dict[int, Headers] = {}
@@ -107,7 +107,7 @@ class RecordColumns:
             self._buffer[self._value_end : value_end] = value
         elif value is not None:
             self._empty_values.append(row)
-        # Nothing above this line remains where it raised.
+        # If a line above raised, nothing was appended.
         if not key and key is not None:
             self._empty_keys.append(row)
         if headers:
@@ -128,9 +128,9 @@ class RecordColumns:
         return self.size_bytes >= self._limit_bytes
 
     def build(self) -> pa.RecordBatch:
-        """Return the records: key, value, timestamp, and headers where any has one. No appends behind it.
+        """Return the records: key, value, timestamp, and headers if any has one. No appends follow.
 
-        Values lie in the buffer, which must live as long; keys are copied into their order.
+        Values share the buffer, which must live as long; keys are copied into their order.
         """
         columns = [self._keys(), self._values(), self._times()]
         names = ["key", "value", "timestamp"]
@@ -143,7 +143,7 @@ class RecordColumns:
     def _keys(self) -> pa.Array:
         if self._key_start == len(self._buffer) and not self._empty_keys:
             return pa.nulls(self.row_count, pa.binary())
-        # From the last record to the first, in which order they lie.
+        # From the last record to the first, their order in the buffer.
         offsets = np.ascontiguousarray(np.frombuffer(self._key_starts, np.int32)[::-1])
         last = self.row_count - 1
         backwards = _column(offsets, [last - row for row in self._empty_keys], pa.py_buffer(self._buffer))
@@ -191,7 +191,7 @@ class BatchState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """Records and the reservation of the memory they lie in; released once."""
+    """Records and the reservation of their memory; released once."""
 
     records: pa.RecordBatch
     size_bytes: int
@@ -202,7 +202,7 @@ class Slice:
         self.pinned.release(self.size_bytes)
 
     def forbid_reuse(self) -> None:
-        """Let nobody write into that memory again."""
+        """Keep that memory from being written again."""
         self.pinned.forbid_reuse()
 
 
@@ -212,7 +212,7 @@ class ProducerBatch:
     Invariants:
         Never empty once it is in a queue. Only the last batch of a queue is open.
         It holds its memory until it is taken or it ends.
-        Producer id, epoch and sequence are given once, when it is drained first, and kept on
+        Producer id, epoch and sequence are set when it is drained first, and kept on
         every retry; only a new epoch of its producer renumbers it.
 
     Args:
@@ -311,7 +311,7 @@ class ProducerBatch:
         return self.base_sequence != NO_SEQUENCE
 
     def number(self, producer_id: str, producer_epoch: int, base_sequence: int) -> None:
-        """Give it its place in its producer's sequence: once, or anew under a new epoch."""
+        """Set its place in its producer's sequence: once for each epoch."""
         self.producer_id = producer_id
         self.producer_epoch = producer_epoch
         self.base_sequence = base_sequence
@@ -324,7 +324,7 @@ class ProducerBatch:
     def try_append(self, records: pa.RecordBatch, size_bytes: int, pinned: PinnedBytes) -> bool:
         """Take a slice of N >= 1 records, or close for appends and return False where it has no room.
 
-        An empty batch always has room, so a slice larger than ``batch.size`` gets one of its own.
+        An empty batch always has room, so a slice larger than ``batch.size`` gets its own batch.
         """
         if self.is_closed:
             return False

@@ -18,7 +18,7 @@ from spark_replog.ids import TopicPartition
 logger = logging.getLogger(__name__)
 
 UNKNOWN_OFFSET = -1
-"""With acks=0, and for a duplicate whose first offsets are forgotten."""
+"""With acks=0, and of a duplicate whose first offsets are forgotten."""
 
 
 class RecordMetadata(NamedTuple):
@@ -27,13 +27,13 @@ class RecordMetadata(NamedTuple):
     topic: str
     partition: int
     offset: int
-    """``UNKNOWN_OFFSET`` where nobody knows it."""
+    """``UNKNOWN_OFFSET`` if it is unknown."""
     timestamp_ms: int
     """The record's own, or the time of its append where the topic says LogAppendTime."""
 
 
 class BatchResult:
-    """The outcome of one batch: decided once, told to any number of handles.
+    """The outcome of one batch: set once, read by any number of handles.
 
     Thread-safe.
 
@@ -92,7 +92,7 @@ class BatchResult:
         self._decide()
 
     def abandon(self, error: ReplogError) -> None:
-        """Fail in a forked child, whose parent decides: other threads' locks stayed locked, so all are new."""
+        """Fail in a forked child. Locks are made new, since the fork may have copied them locked."""
         self._error = error
         self._callbacks = []
         self._lock = threading.Lock()
@@ -105,7 +105,7 @@ class BatchResult:
         return self._decided.wait(timeout_seconds)
 
     def park(self) -> None:
-        """Let ``flush`` pass: all that is missing is the end of the transaction."""
+        """Let ``flush`` return: only the end of the transaction is missing."""
         self._settled.set()
 
     def wait_until_settled(self, timeout_seconds: float | None) -> bool:
@@ -113,7 +113,7 @@ class BatchResult:
         return self._settled.wait(timeout_seconds)
 
     def on_decided(self, index: int, callback: Callable[[], object]) -> None:
-        """Call back once record ``index`` has its outcome: at once where it has."""
+        """Call back once record ``index`` has its outcome; at once if it has one."""
         with self._lock:
             if not self._decided.is_set():
                 self._callbacks.append((index, callback))
@@ -129,7 +129,7 @@ class BatchResult:
         return RecordMetadata(self.topic_partition.topic, self.topic_partition.partition, offset, time_ms)
 
     def _decide(self) -> None:
-        """Resolve all handles first, then call back in the order of the records, then let ``flush`` pass."""
+        """Resolve all handles first, then call back in the order of the records, then let ``flush`` return."""
         with self._lock:
             assert not self._decided.is_set(), "a batch is decided once"
             self._decided.set()
@@ -171,7 +171,7 @@ class RecordHandle:
             timeout: seconds to wait at most; None: until ``delivery.timeout.ms`` decides.
 
         Raises:
-            TimeoutError: it was not decided in time; it still may be acknowledged later.
+            TimeoutError: no outcome in time; it may still be acknowledged later.
             ReplogError: why the record failed, with Kafka's code.
         """
         error = self.exception(timeout)
@@ -184,8 +184,8 @@ class RecordHandle:
 
         Raises:
             TimeoutError: it was not decided in time.
-            InvalidConfigError: INVALID_TXN_STATE: it waits for its transaction's end, and no timeout was
-                given, so that a program with one thread would wait for itself.
+            InvalidConfigError: INVALID_TXN_STATE: it waits for the end of its transaction and no timeout is
+                given: a program with one thread would wait for itself.
         """
         result = self._result
         if timeout is None and result.wait_until_settled(None) and not result.is_decided:
@@ -203,7 +203,7 @@ class RecordHandle:
         return result.error
 
     def add_done_callback(self, callback: Callable[[RecordHandle], object]) -> None:
-        """Call ``callback(handle)`` once decided, on the sender's thread, or at once where it is.
+        """Call ``callback(handle)`` once the outcome is known, on the sender's thread, or at once if it is.
 
         Callbacks of one batch run in the order of its records, after all its handles are done. What
         a callback raises is logged.
@@ -215,7 +215,7 @@ def _call(callback: Callable[[], object]) -> None:
     try:
         callback()
     except (Exception, SystemExit):  # a user's mistake must not stop the sender
-        logger.exception("a callback of send() raised; the record itself is not concerned")
+        logger.exception("a callback of send() raised; the record itself is not affected")
 
 
 __all__ = ["UNKNOWN_OFFSET", "BatchResult", "RecordHandle", "RecordMetadata"]

@@ -242,7 +242,7 @@ class Sender:
         if self._health.on_answered(result, now_ms):
             put.is_held = True
         elif result.error is None:
-            # The root gave an error meanwhile: the put counts once the root is known to be the right one.
+            # The root gave an error since: the put counts once the root is known to be the right one.
             if not put.is_settled and put.sent_ms is None:
                 put.next_attempt_ms = now_ms
         elif is_newest and not put.is_settled:

@@ -1,4 +1,4 @@
-"""The producer's half of idempotence: which sequence each batch has, and what a gap means.
+"""The producer's half of idempotence: the sequence of each batch, and what a gap means.
 
 Source: Kafka ``TransactionManager``, ``TxnPartitionMap`` and ``TxnPartitionEntry``; the other half, the
 window of five batches, is judged by the ledger's fold.
@@ -14,7 +14,7 @@ from spark_replog.write.producer_batch import NO_SEQUENCE, ProducerBatch, increm
 
 EPOCH_MAX = 2**15 - 1
 WINDOW_APPENDS = 5
-"""So many appends to a partition the log knows again (``log.sequence_state.BATCHES_KEPT``)."""
+"""Appends to a partition that the log recognises when they are repeated (``BATCHES_KEPT`` of the fold)."""
 
 
 @dataclass(slots=True)
@@ -26,14 +26,14 @@ class _Partition:
     next_sequence: int = 0
     last_acked_sequence: int = NO_SEQUENCE
     in_flight: list[ProducerBatch] = field(default_factory=list)
-    """Numbered and without final outcome, sent or waiting for a retry; in order of sequence."""
+    """Numbered and without an outcome, sent or waiting for a retry; in order of sequence."""
     unresolved: int | None = None
-    """The sequence behind a sent batch that expired without an answer: it landed, or it did not."""
+    """The sequence after a sent batch that expired without an answer, so that it may be in the log."""
     renumbered: set[ProducerBatch] = field(default_factory=set)
     drain_count: int = 0
     last_drain: int = 0
     drained_sequence: int = 0
-    """The sequence behind what the last drain took."""
+    """The sequence after what the last drain took."""
     first_drains: dict[ProducerBatch, int] = field(default_factory=dict)
     """At which of the partition's drains each batch in flight went first."""
 
@@ -53,13 +53,13 @@ class ProducerSequences:
         self._is_transactional = is_transactional
         self._partitions: dict[TopicPartition, _Partition] = {}
         self._to_renumber: dict[TopicPartition, None] = {}
-        self._left_behind: dict[TopicPartition, None] = {}
+        self._outdated: dict[TopicPartition, None] = {}
         self._drain = 0
 
     # ------------------------------------------------------------------------------------ draining
 
     def begin_drain(self) -> None:
-        """Begin another object: what one drain takes of a partition is one append of it."""
+        """Begin another object: what one drain takes of a partition is one append."""
         self._drain += 1
 
     def may_drain(self, batch: ProducerBatch) -> bool:
@@ -73,7 +73,7 @@ class ProducerSequences:
         if entry.unresolved is not None:
             return False
         if entry.last_drain == self._drain and entry.drained_sequence != entry.next_sequence:
-            return False  # a retry was taken: what has numbers between it and this one is elsewhere
+            return False  # a retry was taken, and the sequences between it and this batch are in other requests
         return not entry.in_flight or not (self._is_stale(entry) or self._would_leave_window(entry))
 
     def assign(self, batch: ProducerBatch) -> None:
@@ -94,7 +94,7 @@ class ProducerSequences:
     # ------------------------------------------------------------------------------------ outcomes
 
     def on_success(self, batch: ProducerBatch) -> None:
-        """Remember what was acknowledged."""
+        """Note an acknowledged batch."""
         entry = self._entry(batch.topic_partition)
         last = increment_sequence(batch.base_sequence, batch.row_count - 1)
         if self._is_current(entry, batch) and _is_later(last, entry.last_acked_sequence):
@@ -106,7 +106,7 @@ class ProducerSequences:
 
         Args:
             batch: it.
-            leaves_hole: it is certain that it did not land, so those behind it cannot either.
+            leaves_hole: it certainly is not in the log, so later batches are refused.
         """
         entry = self._entry(batch.topic_partition)
         self.forget(batch)
@@ -127,39 +127,39 @@ class ProducerSequences:
                 self._to_renumber[batch.topic_partition] = None
             return not self._is_transactional
         if error.code is ErrorCode.INVALID_PRODUCER_EPOCH:
-            # A ledger keeps one epoch for all partitions, so raising it for one leaves the others behind.
+            # A ledger keeps one epoch for all partitions, so raising it for one makes the others outdated.
             if self._is_transactional or batch.producer_epoch == self.producer_epoch:
                 return False
-            self._left_behind[batch.topic_partition] = None
+            self._outdated[batch.topic_partition] = None
             return True
         return isinstance(error, RetriableError)
 
     def mark_unresolved(self, batch: ProducerBatch) -> None:
-        """Note that a sent batch expired without an answer: nothing new goes to its partition for now."""
+        """Note that a sent batch expired without an answer: its partition gets no new batches for now."""
         entry = self._entry(batch.topic_partition)
-        behind = increment_sequence(batch.base_sequence, batch.row_count)
-        if entry.unresolved is None or _is_later(behind, entry.unresolved):
-            entry.unresolved = behind
+        after = increment_sequence(batch.base_sequence, batch.row_count)
+        if entry.unresolved is None or _is_later(after, entry.unresolved):
+            entry.unresolved = after
 
     def resolve(self) -> None:
-        """Decide what is unresolved, where nothing is in flight, and raise the epoch where asked for."""
+        """Decide what is unresolved in partitions without a batch in flight, and raise the epoch if needed."""
         for name, entry in self._partitions.items():
             if entry.unresolved is None or entry.in_flight:
                 continue
             if entry.next_sequence == increment_sequence(entry.last_acked_sequence, 1):
-                entry.unresolved = None  # all behind it was acknowledged, so it landed
+                entry.unresolved = None  # later batches were acknowledged, so it is in the log
             elif self._is_transactional:
                 entry.unresolved = None  # its failed handle keeps the transaction from being committed
             else:
                 self._to_renumber[name] = None
         if self._to_renumber:
             self._raise_epoch()
-        for name in self._left_behind:
+        for name in self._outdated:
             entry = self._entry(name)
             if self._is_stale(entry):
                 self._restart(entry)
                 self._renumber(entry)
-        self._left_behind.clear()
+        self._outdated.clear()
 
     def forget(self, batch: ProducerBatch) -> None:
         """Take a batch off what is in flight."""
@@ -170,22 +170,22 @@ class ProducerSequences:
             entry.in_flight.remove(batch)
 
     def restart(self) -> None:
-        """Begin anew with sequence 0 everywhere: behind an aborted transaction, under another epoch."""
+        """Begin with sequence 0 everywhere: after an aborted transaction, under another epoch."""
         self._partitions.clear()
         self._to_renumber.clear()
 
     # ------------------------------------------------------------------------------------ rules
 
     def _is_ahead_of_others(self, entry: _Partition, batch: ProducerBatch) -> bool:
-        """Return whether a gap before the batch is one that batches on their way may still fill."""
+        """Return whether batches in flight may still fill the gap before this batch."""
         if entry.unresolved is not None:
             return batch.base_sequence != entry.unresolved
         return batch in entry.renumbered or batch.base_sequence != increment_sequence(entry.last_acked_sequence, 1)
 
     def _would_leave_window(self, entry: _Partition) -> bool:
-        """Return whether one append more could push the oldest in flight out of what the log knows again.
+        """Return whether one more append could push the oldest one in flight out of the log's window.
 
-        Its answer may be missing though it landed, and then it must be found there.
+        Its answer may be lost after it was appended, and then it must be recognised there.
         """
         if entry.last_drain == self._drain:
             return False
@@ -219,7 +219,7 @@ class ProducerSequences:
         entry.last_acked_sequence = NO_SEQUENCE
 
     def _close_gap(self, entry: _Partition, failed: ProducerBatch) -> None:
-        """Lower the sequences behind a batch of a transaction that was refused, as if it had never been."""
+        """Lower the sequences after a refused batch of a transaction, as if it had never been numbered."""
         for batch in entry.in_flight:
             if failed.precedes(batch):
                 lower = batch.base_sequence - failed.row_count
@@ -247,7 +247,7 @@ class ProducerSequences:
 
 
 def _is_later(sequence: int, other: int) -> bool:
-    """Return whether a sequence comes behind another one, across the wrap to 0."""
+    """Return whether a sequence comes after another one, across the wrap to 0."""
     return other == NO_SEQUENCE or 0 < increment_sequence(sequence - other, 0) <= 2**30
 
 

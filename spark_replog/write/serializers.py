@@ -241,7 +241,7 @@ def serialize_columns(
     for name, serializer in (("key", key_serializer), ("value", value_serializer)):
         places = batch.schema.get_all_field_indices(name)
         if len(places) != 1 or type(serializer) is BytesSerializer:
-            continue  # InputColumns refuses what is no bytes, with the words of the sink
+            continue  # InputColumns refuses other types, with the text of the sink
         column = serialize_column(serializer, name, topic, batch.column(places[0]))
         batch = batch.set_column(places[0], name, column)
     return batch
@@ -272,8 +272,8 @@ def _is_bytes(kind: pa.DataType) -> bool:
 def _refusal(serializer: object, side: str, topic: str, kind: str, error: Exception) -> InvalidConfigError:
     return InvalidConfigError(
         ErrorCode.INVALID_RECORD,
-        f"the {side} serializer {type(serializer).__name__} does not take {kind} (wanted: {error}). Nothing was sent; "
-        f"give what it takes, or set {side}.serializer.",
+        f"The {side} serializer {type(serializer).__name__} does not take {kind} (wanted: {error}). Nothing was sent. "
+        f"Change the type, or set {side}.serializer.",
         topic=topic,
     )
 

@@ -1,6 +1,6 @@
 """One write task: Arrow batches in, data objects on every in-sync root, a message out.
 
-Executor. Nothing here reads a ledger: the plan, made in the driver, says all about the topics.
+Executor. It reads no ledger: the plan, made in the driver, describes the topics.
 
 Per range of rows: columns, sizes, partitions; one stable sort by partition and one ``take``; then
 slices without copying. Memory is reserved before it is made, and while a reservation has to wait
@@ -80,7 +80,7 @@ class TaskReport:
         self.requests.append(request)
 
     def deliver(self, request: DataRequest) -> Delivered:
-        """Do nothing more: ``close`` reports it."""
+        """Do nothing: ``close`` reports it."""
         return Delivered.DONE
 
     def poll(self) -> Sequence[DeliveryResult]:
@@ -156,7 +156,7 @@ class TaskWriter:
         self._is_closed = False
 
     def append(self, batch: pa.RecordBatch) -> None:
-        """Take a batch; sends what is ready meanwhile.
+        """Append a batch, and send what is ready.
 
         Args:
             batch: columns by exact name: value (string or binary) is required; key (string or
@@ -182,7 +182,7 @@ class TaskWriter:
         self._run_sender()
 
     def close(self) -> TaskResult:
-        """Send what waits, wait for the copies that ``acks`` asks for, and say what lies where.
+        """Send what waits, wait for the copies that ``acks`` asks for, and return the objects and their holders.
 
         Raises:
             RetriableError: NOT_ENOUGH_REPLICAS, LEADER_NOT_AVAILABLE or REQUEST_TIMED_OUT; nothing
@@ -209,10 +209,10 @@ class TaskWriter:
         )
 
     def abort(self) -> None:
-        """Give up before a message was returned: delete own objects, as far as roots answer soon.
+        """Give up before a message was returned: delete own objects on roots that answer within a second.
 
-        After ``close`` returned it does nothing: an entry may name the objects by now. What cannot
-        be deleted here is garbage that no entry names, found by garbage collection.
+        After ``close`` returned it does nothing: an entry may name the objects by now. Garbage collection
+        finds what could not be deleted.
         """
         if self._is_closed:
             return
@@ -220,7 +220,7 @@ class TaskWriter:
         if self._hooks is not None:
             self._hooks.close()
         self._accumulator.abort_incomplete(
-            ReplogError(ErrorCode.INVALID_REQUEST, "the write task was aborted. Its retry writes the rows again.")
+            ReplogError(ErrorCode.INVALID_REQUEST, "The write task was aborted. Its retry writes the rows again.")
         )
         futures = [
             self._transport.delete(put.broker_id, request.key)
@@ -249,11 +249,11 @@ class TaskWriter:
 
     def _check_open(self) -> None:
         if self._is_closed:
-            raise InvalidConfigError(ErrorCode.INVALID_REQUEST, "this writer is closed. Open a new one.")
+            raise InvalidConfigError(ErrorCode.INVALID_REQUEST, "This writer is closed. Open a new one.")
 
 
 class _Hooks:
-    """Interceptors and serializers of one task. Nobody is told of acknowledgements: the driver commits.
+    """Interceptors and serializers of one task. Acknowledgements are not reported: the driver commits.
 
     Args:
         names: of the classes; each must have its Arrow form.
@@ -273,7 +273,7 @@ class _Hooks:
         return serialize_columns(changed, topic or "", self._key_serializer, self._value_serializer)
 
     def close(self) -> None:
-        """Tell the interceptors that nothing follows."""
+        """Close the interceptors."""
         self._interceptors.close()
 
 

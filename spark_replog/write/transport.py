@@ -30,7 +30,7 @@ class PutResult:
 
 
 class PutTransport:
-    """Puts objects on roots in parallel. One owner submits and polls; never blocks it but in ``wait``.
+    """Puts objects on roots in parallel. One owner submits and polls; only ``wait`` blocks.
 
     Args:
         brokers: the roots.
@@ -105,12 +105,12 @@ class PutTransport:
         if outcome is CreateOutcome.EXISTS:
             raise ReplogError(
                 ErrorCode.KAFKA_STORAGE_ERROR,
-                f"other bytes hold the name of a new data object on broker {broker_id}. Run replog store verify.",
+                f"Broker {broker_id} holds other bytes under the name of a new data object. Run `replog store verify`.",
                 key=key,
             )
 
     def _raise_if_stale(self, broker_id: BrokerId) -> None:
-        """Tell a root that is gone or replaced from one that only failed: the former gets no retry."""
+        """Raise REPLOG_ROOT_STALE if the root is away or replaced: such a root gets no retry."""
         try:
             self._brokers.check_root(broker_id)
         except ReplogError as error:
@@ -134,7 +134,7 @@ NEEDED_AWAY_MS = 1_000
 
 
 class RootHealth:
-    """What a sender learned about its roots. One owner; not thread-safe.
+    """What a sender knows about its roots. One owner; not thread-safe.
 
     A root is *out* when it is known to be away or replaced, a *suspect* when it gave an error, so that
     it must be checked before a put on it counts, and *slow* when it missed a copy that others took in time.

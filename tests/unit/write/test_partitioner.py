@@ -156,7 +156,7 @@ class TestRefusals:
             def partition_array(self, keys: pa.Array, count: int) -> Any:
                 return pa.array([count] * len(keys))
 
-        with pytest.raises(InvalidConfigError, match="the partitioner TooHigh names partition 4"):
+        with pytest.raises(InvalidConfigError, match="TooHigh names partition 4"):
             make(custom=TooHigh()).partitions(keys(b"a"), None, sizes(1))
 
 

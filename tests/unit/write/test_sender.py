@@ -231,7 +231,7 @@ class TestTimeouts:
         assert isinstance(error, RetriableError)
         assert error.code is ErrorCode.REQUEST_TIMED_OUT
         text = str(error)
-        assert "expiring 10 records for orders-0, orders-1, orders-2 and 2 more partitions" in text
+        assert "10 records for orders-0, orders-1, orders-2 and 2 more partitions" in text
         assert "delivery.timeout.ms (10000)" in text
         assert "copies on brokers [2]; needed: 2" in text
         assert "roker 1" in text and "request.timeout.ms" in text

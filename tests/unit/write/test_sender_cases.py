@@ -115,7 +115,7 @@ class TestWithoutIdempotence:
         setup.run(after_ms=1_500)
         error = handle.exception(0)
         assert error is not None and error.code is ErrorCode.REQUEST_TIMED_OUT
-        assert "expiring 1 records for orders-0" in str(error) and "may still be appended" in str(error)
+        assert "1 records for orders-0" in str(error) and "may still be appended" in str(error)
         setup.answer(setup.open[0], offset=0)
         assert handle.exception(0) is error
         setup.check_clean()

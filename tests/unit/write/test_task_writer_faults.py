@@ -65,7 +65,7 @@ class TestFaults:
         with pytest.raises(RetriableError) as caught:
             task.write(batch(10))
         assert caught.value.code is ErrorCode.REQUEST_TIMED_OUT
-        assert "expiring 10 records for orders-0" in str(caught.value)
+        assert "10 records for orders-0" in str(caught.value)
         assert "delivery.timeout.ms (400)" in str(caught.value)
 
     def test_a_root_comes_back_in_time(self, make_task: Callable[..., Task]) -> None:
