@@ -221,7 +221,7 @@ def test_the_wait_ratio_is_the_part_of_the_time_in_which_an_append_waited(clock)
 
 
 def test_the_page_lists_every_name_and_no_other(timed):
-    section = PAGE.read_text().partition("## Numbers")[2].partition("\n## ")[0]
+    section = PAGE.read_text().partition("## Metrics")[2].partition("\n## ")[0]
     listed = set()
     for row in [line.split("|") for line in section.splitlines() if line.startswith("| `")]:
         endings = re.findall("`(-[a-z]+)`", row[2])
