@@ -16,8 +16,9 @@ class CoordinatorConfig:
 
     replica_lag_time_max_ms: int = setting(
         2_000,
-        "A replica that does not get its copies within this time leaves the ISR in the same commit. Less than half "
-        "of request.timeout.ms. Shorter than Kafka's because a micro-batch waits for it.",
+        "A replica that does not get its copies within this time leaves the ISR in the same commit, unless fewer than "
+        "min.insync.replicas would remain. Less than half of request.timeout.ms. Shorter than Kafka's because a "
+        "micro-batch waits for it.",
         kafka="30000",
         minimum=1,
     )
@@ -25,7 +26,7 @@ class CoordinatorConfig:
         300_000, "Maximum age of the known roots and topics before they are read again.", kafka=SAME
     )
     replica_catchup_budget_ms: int = setting(
-        5_000, "With acks=0 and acks=1, how long a commit may copy to followers after its entry is decided."
+        5_000, "With acks=0 and acks=1, how long followers may take their copies in the background, after the answer."
     )
     replica_catchup_bytes: int = setting(
         32 * _MIB, "How much one commit, and one write task after its own rows, may copy to replicas that lack objects."

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from spark_replog.config import CoordinatorConfig
+from spark_replog.errors import ErrorCode
 from spark_replog.log.model import Outcome
 
 
@@ -331,3 +332,20 @@ def test_an_empty_batch_writes_no_entry(store) -> None:
     store.reopen()
     store.controller.describe_topic("orders")
     assert store.cluster.topic_ledger(store.cluster.lookup("orders").ledger_id).state.applied_index == before
+
+
+def test_leaving_the_in_sync_replicas_is_logged_once_and_only_when_it_is_decided(store, caplog) -> None:
+    def departures() -> list[str]:
+        return [each.message for each in caplog.records if "out of the in-sync replicas" in each.message]
+
+    store.create("strict", config={"min.insync.replicas": "3"})
+    store.create("orders")
+    store.away(2)
+    for batch in range(3):
+        error = store.append("strict", {0: 1}, batch=batch, holders={0, 1}).error
+        assert error is not None and error.code is ErrorCode.NOT_ENOUGH_REPLICAS
+    assert departures() == [] and store.isr("strict") == (0, 1, 2)
+    for batch in range(3):
+        assert store.append("orders", {0: 1}, batch=batch, holders={0, 1}).error is None
+    (departure,) = departures()
+    assert "broker 2" in departure and store.isr("orders") == (0, 1)
