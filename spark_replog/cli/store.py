@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from spark_replog.admin.health import Finding
     from spark_replog.cluster.cluster import Cluster
     from spark_replog.maintenance.journal_scrub import JournalReport
+    from spark_replog.maintenance.repair import RootRepair
     from spark_replog.maintenance.scrub import ScrubReport
 
 _NOT_YET = ("gc",)
@@ -192,24 +194,27 @@ def _verify_item(journals: JournalReport, report: ScrubReport) -> dict[str, Any]
 
 
 @store.command("repair")
-@click.option("--deep", is_flag=True, help="Read every copy whole, and mend those whose bytes are damaged.")
+@click.option("--dry-run", is_flag=True, help="Show what would be done, and change nothing.")
+@click.option("-y", "--yes", is_flag=True, help="Make new roots without asking.")
+@click.option("--deep", is_flag=True, help="Read every copy whole, and repair those with damaged bytes.")
 @click.option(
     "--rebuild",
     "rebuild",
     type=int,
     multiple=True,
     metavar="BROKER",
-    help="Rebuild this root although its replog.json is there: it was put back from a backup. Repeatable.",
+    help="Rebuild this root although it has a replog.json: it was restored from a backup. Repeatable.",
 )
-@click.option("--throttle", type=click.IntRange(min=1), metavar="BYTES", help="Copy at most so many bytes a second.")
+@click.option("--throttle", type=click.IntRange(min=1), metavar="BYTES", help="Copy at most this many bytes a second.")
 @global_options
-def repair(deep: bool, rebuild: tuple[int, ...], throttle: int | None) -> int:
-    """Rebuild lost roots, and mend missing copies, from the other replicas.
+def repair(dry_run: bool, yes: bool, deep: bool, rebuild: tuple[int, ...], throttle: int | None) -> int:
+    """Rebuild lost roots, and copy missing and damaged objects, from the other replicas.
 
-    A root is lost when its replog.json is gone: an emptied or new directory or bucket under the same URL. Writers and
-    readers go on meanwhile. A repair that was interrupted is finished by the next one.
+    A root is lost when it has no replog.json: its folder or bucket was emptied or is new, or its mount is missing. The
+    command asks before it makes a new root there; scripts give -y. A root that comes back afterwards is not used again.
+    Writers and readers go on meanwhile. An interrupted repair is finished by the next one.
 
-    Exit code 1 when a root could not be repaired, 4 when rows have no good copy left.
+    Exit code 1 when a root was not repaired, 4 when rows have no good copy left.
     """
     settings = current_settings()
     path = settings.required_store()
@@ -229,13 +234,22 @@ def repair(deep: bool, rebuild: tuple[int, ...], throttle: int | None) -> int:
     unknown = sorted(set(rebuild) - set(cluster.brokers.broker_ids))
     if unknown:
         raise click.UsageError(f"this store has no broker {unknown[0]}: see {command_line(path, 'store', 'info')}")
-    report = StoreRepair(
-        cluster,
-        read_coordinator_config(options),
-        deep=deep,
-        rebuild=frozenset(rebuild),
-        on_progress=progress,
-    ).run()
+    config = read_coordinator_config(options)
+    repairer = StoreRepair(cluster, config, deep=deep, rebuild=frozenset(rebuild), on_progress=progress)
+    plan = repairer.plan()
+    if dry_run:
+        return _show_plan(cluster, plan)
+    new = [root for root in plan if root.condition.value == "lost"]
+    if new and not yes:
+        for root in new:
+            click.echo(_action(cluster, root), err=True)
+        if not sys.stdin.isatty():
+            raise click.UsageError(
+                f"a new root would be made for broker {', '.join(str(root.broker_id) for root in new)}. Bring the old "
+                "one back (mount the disk, undo the rename), or add -y."
+            )
+        click.confirm("Make new roots there?", abort=True, err=True)
+    report = repairer.run()
     items: list[dict[str, Any]] = [
         {
             "ok": root.is_repaired,
@@ -266,3 +280,28 @@ def repair(deep: bool, rebuild: tuple[int, ...], throttle: int | None) -> int:
         lines += ["", f"{len(report.lost_objects)} data objects have no good copy left: their rows are gone."]
     exit_code = EXIT_CRITICAL if report.lost_objects else None
     return emit("store repair", items, settings, text="\n".join(lines), exit_code=exit_code)
+
+
+def _show_plan(cluster: Cluster, plan: list[RootRepair]) -> int:
+    items: list[dict[str, Any]] = [
+        {
+            "ok": True,
+            "broker": root.broker_id,
+            "url": cluster.brokers.url(root.broker_id),
+            "found": root.condition.value,
+            "action": _action(cluster, root),
+        }
+        for root in plan
+    ]
+    rows = [(str(item["broker"]), item["found"], item["action"]) for item in items]
+    return emit("store repair", items, current_settings(), text=table(["BROKER", "FOUND", "ACTION"], rows))
+
+
+def _action(cluster: Cluster, root: RootRepair) -> str:
+    """Return what a repair does about one root."""
+    url = cluster.brokers.url(root.broker_id)
+    if root.condition.value == "lost":
+        return f"make a new root for broker {root.broker_id} at {url}: {root.note}"
+    if root.condition.value == "stale":
+        return f"rebuild broker {root.broker_id} at {url}: {root.note}" if root.note else f"rebuild {url}"
+    return root.detail or "copy what is missing"

@@ -166,9 +166,17 @@ class Cluster:
             return sorted(self.cluster_ledger.state.topics)
 
     def refresh(self) -> None:
-        """Fold the cluster ledger's newest entries."""
-        self.cluster_ledger.refresh()
+        """Fold the cluster ledger's newest entries; check roots again that it says were replaced."""
+        state = self.cluster_ledger.refresh()
         self._refreshed_ms = self.clock.monotonic_ms()
+        with self.cluster_ledger.lock:
+            root_ids = {each.broker_id: found for each in state.brokers.values() if (found := each.root_id) is not None}
+        known = self.brokers.root_ids
+        if root_ids != known:
+            self.brokers.root_ids = root_ids
+            for broker_id in root_ids.keys() - {each for each in known if known[each] == root_ids.get(each)}:
+                for ledger in (self.cluster_ledger, *self._topic_ledgers.values()):
+                    ledger.check_again(broker_id)
 
     def refresh_if_stale(self) -> None:
         """Fold the cluster ledger's newest entries if the ACLs and quotas known are older than ``ACCESS_AGE_MS``."""

@@ -144,6 +144,12 @@ class Ledger(Generic[S]):
                 return self.state
             self._clock.sleep_ms(20)
 
+    def check_again(self, broker_id: int) -> None:
+        """Read ``replog.json`` of a root again before anything there counts: it may have been replaced."""
+        for number, root in enumerate(self._roots):
+            if root.broker_id == broker_id:
+                self._core.roots[number].must_check = True
+
     def _refresh_once(self) -> None:
         deadline_ms = self._now_ms() + self._settings.quorum_timeout_ms
         with self._turn:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from spark_replog.errors import CorruptDataError, ErrorCode
-from spark_replog.ids import BrokerId, LedgerId
+from spark_replog.ids import BrokerId, LedgerId, new_id
 from spark_replog.ledger.journal_rebuild import POSITION_MARGIN
 from spark_replog.ledger.record import (
     NO_HASH,
@@ -66,7 +66,7 @@ def rebuild_one_of_pair(
             target.make_folder(folder)
         written += _copy_journal(ledger_id, source, target, number)
         on_record(done + 1, len(ledger_ids))
-    target.create(ROOT_FILE_KEY, encode_root_file(replace(root_file, broker_id=lost)))
+    target.create(ROOT_FILE_KEY, encode_root_file(replace(root_file, broker_id=lost, root_id=new_id())))
     return written
 
 

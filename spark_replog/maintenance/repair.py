@@ -9,6 +9,7 @@ replicas. A run that was interrupted is finished by the next one. Runs in ``repl
 from __future__ import annotations
 
 import logging
+import os
 import random
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, as_completed
@@ -22,19 +23,18 @@ from spark_replog.commit.catch_up import CatchUp
 from spark_replog.commit.failover import failover_commands
 from spark_replog.commit.replica_fetcher import CopyJob, ReplicaFetcher
 from spark_replog.config import CoordinatorConfig
-from spark_replog.errors import ErrorCode, ReplogError, RetriableError
-from spark_replog.ids import BrokerId, LedgerId, ObjectId
+from spark_replog.errors import CorruptDataError, ErrorCode, ReplogError, RetriableError, UnsupportedFormatError
+from spark_replog.ids import BrokerId, LedgerId, ObjectId, new_id
 from spark_replog.ledger.journal_rebuild import REBUILD_ROUND_STEP, JournalRebuild
 from spark_replog.ledger.ledger import JournalRoot, Ledger, LedgerSettings
 from spark_replog.ledger.types import Proposal
 from spark_replog.log.codec.commands import BrokerRegister, IsrChange, Truncate, encode_command
-from spark_replog.log.fold.cluster_state import ClusterLedgerState
+from spark_replog.log.fold.cluster_state import ClusterLedgerState, probe_with_root_id
 from spark_replog.log.fold.topic_state import TopicLedgerState
 from spark_replog.maintenance.journal_scrub import scrub_journals
 from spark_replog.maintenance.pair_repair import find_lost_of_pair, rebuild_one_of_pair
-from spark_replog.storage.object_store import CreateOutcome
 from spark_replog.storage.paths import ROOT_FILE_KEY, data_folder, ledger_folders, out_key
-from spark_replog.storage.posix_store import sweep_temp_files
+from spark_replog.storage.posix_store import file_system_type, sweep_temp_files
 from spark_replog.storage.root_file import encode_root_file, read_root
 
 _log = logging.getLogger(__name__)
@@ -54,8 +54,12 @@ class RootCondition(Enum):
 
     OK = "ok"
     LOST = "lost"
+    """It has no ``replog.json``."""
+    STALE = "stale"
+    """It has its ``replog.json`` and is to be rebuilt: it went back in time, or the caller named it."""
     UNREACHABLE = "unreachable"
     FOREIGN = "foreign"
+    """Its ``replog.json`` is damaged, or is not the one that the cluster has for the broker."""
 
 
 @dataclass(slots=True)
@@ -70,6 +74,7 @@ class RootRepair:
         temp_files: old temp files removed.
         is_repaired: whether it is whole now, and in every in-sync set that it belongs to.
         detail: why it is not.
+        note: for a root to rebuild, what there is at its URL now.
     """
 
     broker_id: BrokerId
@@ -80,6 +85,7 @@ class RootRepair:
     temp_files: int = 0
     is_repaired: bool = False
     detail: str = ""
+    note: str = ""
 
 
 @dataclass(slots=True)
@@ -134,8 +140,21 @@ class StoreRepair:
         self._fetcher = ReplicaFetcher(self._brokers, self._config, clock=cluster.clock)
         self._catch_up = CatchUp(self._brokers, self._config, cluster.clock, self._fetcher)
         self._report = RepairReport()
-        self._stale: list[BrokerId] = []
         self._verified: dict[tuple[BrokerId, LedgerId], set[ObjectId]] = {}
+
+    def plan(self) -> list[RootRepair]:
+        """Return how each root is found, by broker; changes nothing.
+
+        Raises:
+            RetriableError: REPLOG_NO_QUORUM: with three metadata roots or more, too few answer.
+        """
+        if find_lost_of_pair(self._brokers) is None:
+            self._cluster.refresh()
+        roots = [self._look(broker_id) for broker_id in self._brokers.broker_ids]
+        for root in roots:
+            if root.condition is RootCondition.LOST:
+                root.note = self._what_is_there(root.broker_id)
+        return roots
 
     def run(self) -> RepairReport:
         """Repair what can be reached.
@@ -153,11 +172,11 @@ class StoreRepair:
         self._give_up_stale(roots)
         self._report.roots = roots
         ledger_ids = self._ledger_ids()
-        lost = [each for each in roots.values() if each.condition is RootCondition.LOST]
+        for root in roots.values():
+            if root.condition is RootCondition.LOST:
+                self._attempt(root, partial(self._rebuild_journals, root, ledger_ids))
         if pair is not None:
             roots[pair[0]].condition, roots[pair[0]].journal_records = RootCondition.LOST, records
-        for root in lost:
-            self._attempt(root, partial(self._rebuild_journals, root, ledger_ids))
         usable = [each for each in roots.values() if each.condition in _USABLE and not each.detail]
         self._restore_objects(usable, ledger_ids)
         self._cut_lost(ledger_ids)
@@ -166,51 +185,89 @@ class StoreRepair:
         return self._report
 
     def _look(self, broker_id: BrokerId) -> RootRepair:
-        store = self._brokers.store(broker_id)
+        is_named = broker_id in self._rebuild
         try:
-            found = read_root(store)
-            if found is not None and (found.cluster_id, found.broker_id) != (self._brokers.cluster_id, broker_id):
-                detail = f"its replog.json is that of broker {found.broker_id} of cluster {found.cluster_id}"
-                return RootRepair(broker_id, RootCondition.FOREIGN, detail=detail)
-            if found is not None and (broker_id in self._rebuild or self._is_out(broker_id)):
-                self._stale.append(broker_id)
-                found = None
+            found = read_root(self._brokers.store(broker_id))
+            if found is None:
+                return RootRepair(broker_id, RootCondition.LOST)
+            why = self._brokers.mismatch(broker_id, found)
+            is_named &= (found.cluster_id, found.broker_id) == (self._brokers.cluster_id, broker_id)
+            if why is not None and not is_named:
+                return self._foreign(broker_id, f"its replog.json {why}")
+            if is_named or self._is_out(broker_id):
+                note = "" if is_named else "it went back in time"
+                return RootRepair(broker_id, RootCondition.STALE, note=note)
+        except (CorruptDataError, UnsupportedFormatError) as error:
+            if is_named and isinstance(error, CorruptDataError):
+                return RootRepair(broker_id, RootCondition.STALE, note="its replog.json is damaged")
+            return self._foreign(broker_id, str(error.args[0]))
         except ReplogError as error:
             return RootRepair(broker_id, RootCondition.UNREACHABLE, detail=str(error))
-        return RootRepair(broker_id, RootCondition.OK if found is not None else RootCondition.LOST)
+        return RootRepair(broker_id, RootCondition.OK)
+
+    def _foreign(self, broker_id: BrokerId, why: str) -> RootRepair:
+        detail = (
+            f"{why.rstrip('.')}. Put the right folder or mount in its place. If it is this broker's, `replog store "
+            f"repair --rebuild {broker_id}` rebuilds it."
+        )
+        return RootRepair(broker_id, RootCondition.FOREIGN, detail=detail)
+
+    def _what_is_there(self, broker_id: BrokerId) -> str:
+        """Describe what is at the URL of a root without ``replog.json``: a mount may only be missing."""
+        url = self._brokers.url(broker_id)
+        if not self._brokers.is_local(broker_id):
+            return "nothing is there that names this store"
+        path = url.removeprefix("file://")
+        with self._cluster.cluster_ledger.lock:
+            known = self._cluster.cluster_ledger.state.brokers.get(broker_id)
+        was, now = ("" if known is None else known.file_system), file_system_type(path)
+        hint = (
+            f" (it was on {was}, and {path} is on {now}: is its mount missing?)" if was and now and was != now else ""
+        )
+        if not os.path.isdir(path):
+            return f"the folder {path} does not exist{hint}"
+        return f"the folder {path} is {'not ' if os.listdir(path) else ''}empty and has no replog.json{hint}"
 
     def _give_up_stale(self, roots: dict[BrokerId, RootRepair]) -> None:
-        """Take the root file off roots that went back in time, if enough others know what was decided.
+        """Take the root file off stale roots, if enough others know what was decided.
 
         Raises:
             RetriableError: REPLOG_NO_QUORUM: too few; no root file was taken away.
         """
+        stale = [each for each in roots if roots[each].condition is RootCondition.STALE]
         metadata = frozenset(self._brokers.metadata_broker_ids)
-        well = {each for each in metadata if roots[each].condition is RootCondition.OK}
-        if not metadata.isdisjoint(self._stale):
-            # Of each ledger: a root may have its replog.json, and have lost a journal or a record of one.
-            found: dict[LedgerId, set[BrokerId]] = {}
-            for each in scrub_journals(self._cluster).findings:
-                found.setdefault(each.ledger_id, set()).add(each.broker_id)
-            well = min((well - bad for bad in found.values()), key=len, default=well)
-        if not metadata.isdisjoint(self._stale) and len(well) < len(metadata) // 2 + 1:
-            remedy = "Put the roots back as they were, or name fewer at a time."
-            if len(metadata) == 2:
-                remedy = "Empty the folder of the one to rebuild, and run 'replog store repair' without --rebuild."
-            raise RetriableError(
-                ErrorCode.REPLOG_NO_QUORUM,
-                f"brokers {self._stale} cannot be rebuilt: of {len(metadata)} metadata roots only {len(well)} would be "
-                f"left to say what was decided, and {len(metadata) // 2 + 1} must be. Nothing was given up. {remedy}",
-                brokers=self._stale,
+        if not metadata.isdisjoint(stale):
+            self._require_majority_without(
+                stale, {each for each in metadata if roots[each].condition is RootCondition.OK}
             )
-        for ledger_id in self._ledger_ids() if self._stale else ():
-            # A journal that went back says nothing of the rows beside it: with acks=1 nobody else may have them.
-            self._catch_up.copy_from(self._cluster.topic_ledger(ledger_id), self._stale)
-        for broker_id in self._stale:
+        for ledger_id in self._ledger_ids() if stale else ():
+            # A journal that went back does not name all rows of its root: with acks=1 only this root may have them.
+            self._catch_up.copy_from(self._cluster.topic_ledger(ledger_id), stale)
+        for broker_id in stale:
             try:
                 self._brokers.store(broker_id).delete(ROOT_FILE_KEY)
+                roots[broker_id].condition = RootCondition.LOST
             except ReplogError as error:
                 roots[broker_id] = RootRepair(broker_id, RootCondition.UNREACHABLE, detail=str(error))
+
+    def _require_majority_without(self, stale: list[BrokerId], well: set[BrokerId]) -> None:
+        count = len(self._brokers.metadata_broker_ids)
+        # Of each ledger: a root may have its replog.json, and have lost a journal or a record of one.
+        found: dict[LedgerId, set[BrokerId]] = {}
+        for each in scrub_journals(self._cluster).findings:
+            found.setdefault(each.ledger_id, set()).add(each.broker_id)
+        well = min((well - bad for bad in found.values()), key=len, default=well)
+        if len(well) >= count // 2 + 1:
+            return
+        remedy = "Put the roots back as they were, or name fewer at a time."
+        if count == 2:
+            remedy = "Empty the folder of the one to rebuild, and run `replog store repair` without --rebuild."
+        raise RetriableError(
+            ErrorCode.REPLOG_NO_QUORUM,
+            f"brokers {stale} cannot be rebuilt: {len(well)} of {count} metadata roots with good journals would be "
+            f"left, and {count // 2 + 1} are needed. Nothing was changed. {remedy}",
+            brokers=stale,
+        )
 
     def _is_out(self, broker_id: BrokerId) -> bool:
         """Return whether the root itself says that one of its journals went back in time."""
@@ -259,16 +316,29 @@ class StoreRepair:
             return tuple(map(encode_command, (*commands, IsrChange(None, broker_id, False, now_ms))))
 
         if not is_metadata:
+            self._register(broker_id, new_id())
             for ledger_id in ledger_ids:
                 self._cluster.topic_ledger(ledger_id).append(leave, timeout_ms=self._config.delivery_timeout_ms)
             return
-        with self._cluster.cluster_ledger.lock:
-            known = self._cluster.cluster_ledger.state.brokers.get(broker_id)
-        probe = "{}" if known is None else known.probe
-        again = encode_command(BrokerRegister(broker_id, brokers.url(broker_id), brokers.rack(broker_id), probe))
-        self._rebuild_journal(root, brokers.cluster_id, ClusterLedgerState, lambda _: again)
+        self._rebuild_journal(
+            root, brokers.cluster_id, ClusterLedgerState, lambda state: self._registration(state, broker_id, new_id())
+        )
         for ledger_id in ledger_ids:
             self._rebuild_journal(root, ledger_id, partial(TopicLedgerState, ledger_id), leave)
+
+    def _registration(self, state: ClusterLedgerState, broker_id: BrokerId, root_id: str) -> bytes:
+        """Return the command that registers the broker's new root: a root from before it is refused from then on."""
+        known = state.brokers.get(broker_id)
+        probe = probe_with_root_id("{}" if known is None else known.probe, root_id)
+        brokers = self._brokers
+        return encode_command(BrokerRegister(broker_id, brokers.url(broker_id), brokers.rack(broker_id), probe))
+
+    def _register(self, broker_id: BrokerId, root_id: str) -> None:
+        self._cluster.cluster_ledger.append(
+            partial(self._registration, broker_id=broker_id, root_id=root_id),
+            timeout_ms=self._config.delivery_timeout_ms,
+        )
+        self._cluster.refresh()
 
     def _rebuild_journal(
         self,
@@ -420,12 +490,13 @@ class StoreRepair:
     def _is_good(
         self, root: RootRepair, job: CopyJob, present: dict[tuple[BrokerId, LedgerId, int], Mapping[str, int]]
     ) -> bool:
-        """Return whether the root's own copy can be a source. A listing tells, or (deep) its bytes do."""
+        """Return whether the root's own copy is good. A listing tells; deep, or on a root to rebuild, its bytes do."""
         try:
             sizes = self._sizes_on(root, job, present)
             if sizes.get(job.id.name) != job.size_bytes:
                 return False
-            return not self._deep or self._fetcher.is_whole(job, root.broker_id)
+            is_trusted = not self._deep and root.condition is RootCondition.OK
+            return is_trusted or self._fetcher.is_whole(job, root.broker_id)
         except ReplogError as error:
             root.detail = str(error)
             return False
@@ -445,7 +516,7 @@ class StoreRepair:
 
     def _finish(self, root: RootRepair, ledger_ids: list[LedgerId]) -> None:
         """Give a rebuilt root its root file, then let it join the in-sync replicas."""
-        if root.condition is RootCondition.LOST:
+        if root.condition is not RootCondition.OK:
             self._write_root_file(root.broker_id)
         behind = [each for each in ledger_ids if not self._admit(each, root)]
         if behind:
@@ -462,19 +533,31 @@ class StoreRepair:
         return admission.is_in_sync
 
     def _write_root_file(self, broker_id: BrokerId) -> None:
+        """Write the root file with the identity that is registered; keep one that another repair has just written."""
+        store = self._brokers.store(broker_id)
+        self._cluster.refresh()
         for other in self._brokers.broker_ids:
             if self._report.roots[other].condition is not RootCondition.OK:
                 continue
             found = read_root(self._brokers.store(other))
             if found is not None:
-                body = encode_root_file(replace(found, broker_id=broker_id))
-                if self._brokers.store(broker_id).create(ROOT_FILE_KEY, body) is CreateOutcome.CREATED:
-                    return
-        raise RetriableError(
-            ErrorCode.REPLOG_ROOT_STALE,
-            "no root file could be written. Remove a foreign replog.json from the root and repeat the repair.",
-            url=self._brokers.url(broker_id),
-        )
+                made = replace(found, broker_id=broker_id, root_id=self._brokers.root_ids.get(broker_id))
+                store.create(ROOT_FILE_KEY, encode_root_file(made))
+                break
+        there = read_root(store)
+        registered = self._brokers.root_ids.get(broker_id)
+        if (
+            there is None
+            or there.root_id is None
+            or self._brokers.mismatch(broker_id, replace(there, root_id=registered))
+        ):
+            raise RetriableError(
+                ErrorCode.REPLOG_ROOT_STALE,
+                "no root file could be written. Remove a foreign replog.json from the root and repeat the repair.",
+                url=self._brokers.url(broker_id),
+            )
+        if registered != there.root_id:
+            self._register(broker_id, there.root_id)
 
 
 _USABLE = frozenset({RootCondition.OK, RootCondition.LOST})

@@ -107,6 +107,8 @@ class BrokerSet:
         self.metadata_broker_ids = metadata_broker_ids
         self.fsync = fsync
         self.storage_options = dict(storage_options)
+        self.root_ids: dict[BrokerId, str] = {}
+        """Identities of roots that `store repair` made, as far as this process has folded the cluster ledger."""
         self._by_id = {broker.broker_id: broker for broker in brokers}
         self._stores: dict[BrokerId, ObjectStore] = {}
         self.own_puts = OwnPuts()
@@ -115,7 +117,7 @@ class BrokerSet:
     def __reduce__(self) -> tuple[object, ...]:
         return (
             _rebuild,
-            (self.cluster_id, self.brokers, self.metadata_broker_ids, self.fsync, self.storage_options),
+            (self.cluster_id, self.brokers, self.metadata_broker_ids, self.fsync, self.storage_options, self.root_ids),
         )
 
     @classmethod
@@ -183,9 +185,9 @@ class BrokerSet:
         return scheme_of(self.url(broker_id)) == "file"
 
     def check_root(self, broker_id: BrokerId) -> None:
-        """Read the root's ``replog.json`` again: is it still this cluster's broker?
+        """Read the root's ``replog.json`` again, and compare it with what is known of the broker.
 
-        An alarm, not a safety argument. Costs one small get.
+        An alarm, not a safety argument (DESIGN 4). Costs one small get.
 
         Raises:
             RetriableError: REPLOG_ROOT_STALE: the file is missing, damaged or another's;
@@ -195,17 +197,23 @@ class BrokerSet:
         try:
             root = read_root(self.store(broker_id))
         except (CorruptDataError, UnsupportedFormatError) as error:
-            raise _stale(f"cannot be read: {error}", broker_id, url) from error
-        if root is None:
-            raise _stale("is missing", broker_id, url)
+            raise _stale(f"cannot be read: {error.args[0]}", broker_id, url) from error
+        why = "is missing" if root is None else self.mismatch(broker_id, root)
+        if why is not None:
+            raise _stale(why, broker_id, url)
+
+    def mismatch(self, broker_id: BrokerId, root: RootFile) -> str | None:
+        """Return what tells that a root file is not the broker's ("belongs to ..."), None where it is."""
         if root.cluster_id != self.cluster_id:
-            raise _stale(f"belongs to cluster {root.cluster_id}, not {self.cluster_id}", broker_id, url)
+            return f"belongs to cluster {root.cluster_id}, not {self.cluster_id}"
         if root.broker_id != broker_id:
-            raise _stale(f"belongs to broker {root.broker_id}", broker_id, url)
-        listed = tuple(ref.broker_id for ref in root.brokers)
-        expected = (self.broker_ids, self.metadata_broker_ids, self.fsync)
-        if (tuple(sorted(listed)), root.metadata_broker_ids, root.fsync) != expected:
-            raise _stale("differs from those of the other roots", broker_id, url)
+            return f"belongs to broker {root.broker_id}"
+        listed = tuple(sorted(ref.broker_id for ref in root.brokers))
+        if (listed, root.metadata_broker_ids, root.fsync) != (self.broker_ids, self.metadata_broker_ids, self.fsync):
+            return "differs from those of the other roots"
+        if self.root_ids.get(broker_id, root.root_id) != root.root_id:
+            return "is that of a root which `replog store repair` has replaced"
+        return None
 
 
 _shared: dict[tuple[int, str, tuple[str, ...]], BrokerSet] = {}
@@ -214,7 +222,9 @@ _shared: dict[tuple[int, str, tuple[str, ...]], BrokerSet] = {}
 def shared_brokers(brokers: BrokerSet) -> BrokerSet:
     """Return this process's own set of the same brokers, so that stores stay open between tasks."""
     urls = tuple(brokers.url(broker_id) for broker_id in brokers.broker_ids)
-    return _shared.setdefault((os.getpid(), brokers.cluster_id, urls), brokers)
+    found = _shared.setdefault((os.getpid(), brokers.cluster_id, urls), brokers)
+    found.root_ids = {**found.root_ids, **brokers.root_ids}
+    return found
 
 
 def _look(path: str, options: Mapping[str, str], *, deadline_ms: int = 0) -> dict[str, ReadRoot]:
@@ -241,8 +251,11 @@ def _rebuild(
     metadata_broker_ids: tuple[BrokerId, ...],
     fsync: bool,
     storage_options: Mapping[str, str],
+    root_ids: Mapping[BrokerId, str],
 ) -> BrokerSet:
-    return BrokerSet(cluster_id, brokers, metadata_broker_ids, fsync=fsync, storage_options=storage_options)
+    made = BrokerSet(cluster_id, brokers, metadata_broker_ids, fsync=fsync, storage_options=storage_options)
+    made.root_ids = dict(root_ids)
+    return made
 
 
 def _roots_to_compare(given: Sequence[str], roots: Mapping[str, RootFile]) -> list[str]:

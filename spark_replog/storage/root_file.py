@@ -49,9 +49,12 @@ class BrokerRef:
 
 @dataclass(frozen=True, slots=True)
 class RootFile:
-    """Identity of one root, and the cluster that it belongs to. The root files of a cluster differ in broker_id only.
+    """Identity of one root, and the cluster that it belongs to. Root files of a cluster differ in two fields only:
+    broker_id and root_id.
 
     Attributes:
+        root_id: 32 hex digits where `store repair` made the root, registered in the cluster ledger; None for the first
+            root of a broker.
         has_checksum: False for a file of a release that wrote none; not compared.
     """
 
@@ -61,6 +64,7 @@ class RootFile:
     brokers: tuple[BrokerRef, ...]
     metadata_broker_ids: tuple[BrokerId, ...]
     fsync: bool
+    root_id: str | None = None
     has_checksum: bool = field(default=True, compare=False)
 
 
@@ -80,6 +84,7 @@ def encode_root_file(root: RootFile) -> bytes:
         "brokers": [{"id": ref.broker_id, "url": ref.url, "rack": ref.rack} for ref in root.brokers],
         "metadataBrokers": list(root.metadata_broker_ids),
         "fsync": root.fsync,
+        **({} if root.root_id is None else {"rootId": root.root_id}),
     }
     return _sealed(json.dumps(fields, indent=2).encode().removesuffix(b"\n}"))
 
@@ -138,6 +143,7 @@ def _root_file(fields: dict[str, Any], version: int, has_checksum: bool) -> Root
         brokers=tuple(_broker_ref(ref) for ref in _typed(fields["brokers"], list)),
         metadata_broker_ids=tuple(_broker_id(each) for each in _typed(fields["metadataBrokers"], list)),
         fsync=_typed(fields["fsync"], bool),
+        root_id=_typed(fields["rootId"], str) if "rootId" in fields else None,
         has_checksum=has_checksum,
     )
 
@@ -220,7 +226,7 @@ def agree(read: Mapping[str, ReadRoot]) -> Agreement:
     deviating = {url: str(error.args[0]) for url, error in read.items() if isinstance(error, _NO_VOTE)}
     for url, root in read.items():
         if isinstance(root, RootFile):
-            votes.setdefault(replace(root, broker_id=0), {})[url] = root
+            votes.setdefault(replace(root, broker_id=0, root_id=None), {})[url] = root
     if not votes:
         return Agreement({}, deviating)
     shared, roots = max(votes.items(), key=lambda vote: len(vote[1]))

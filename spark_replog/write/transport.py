@@ -95,7 +95,7 @@ class PutTransport:
 
     def _put(self, broker_id: BrokerId, key: str, buffers: Sequence[Buffer], check_root: bool) -> None:
         try:
-            if check_root:
+            if check_root or broker_id in self._brokers.root_ids:  # the root that was replaced may be back
                 self._brokers.check_root(broker_id)
             outcome = self._brokers.store(broker_id).create(key, buffers, make_parent=True)
         except ReplogError as error:

@@ -81,7 +81,7 @@ def test_a_root_that_lost_everything_is_made_anew_from_other_kinds_of_storage(st
     for info in list(bucket.list_keys("")):
         bucket.delete(info.key)
     assert store.replog("store", "info")[0] != 0
-    assert store.replog("store", "repair")[0] == 0
+    assert store.replog("store", "repair", "-y")[0] == 0
     assert store.replog("store", "verify", "--deep")[0] == 0
     store.away(0)
     again = spark_replog.open(store.path, store.options)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import shutil
 import threading
 from dataclasses import replace
@@ -16,7 +17,8 @@ from spark_replog.cli.main import run
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.cluster.init_store import init_cluster
 from spark_replog.config import CoordinatorConfig
-from spark_replog.errors import RetriableError
+from spark_replog.errors import ErrorCode, RetriableError
+from spark_replog.maintenance.journal_scrub import scrub_journals
 from spark_replog.maintenance.repair import RootCondition, StoreRepair
 from spark_replog.maintenance.scrub import scrub
 from spark_replog.storage.paths import data_key, journal_folder, out_key
@@ -237,7 +239,7 @@ def test_a_rebuild_that_would_leave_no_majority_gives_no_root_up(store, away: in
     fill(store, 0, 2)
     if away is not None:
         os.rename(store.path / f"broker-{away}", store.path / "away")
-    with pytest.raises(RetriableError, match=r"cannot be rebuilt: of 3 metadata roots only"):
+    with pytest.raises(RetriableError, match=r"REPLOG_NO_QUORUM.* of 3 metadata roots"):
         repair(store, rebuild=frozenset(rebuild))
     if away is not None:
         os.rename(store.path / "away", store.path / f"broker-{away}")
@@ -253,7 +255,7 @@ def test_a_rebuild_asks_whether_the_others_have_their_journals_still(store) -> N
     journal = store.path / "broker-1" / journal_folder(store.cluster.lookup("orders").ledger_id)
     kept = journal.rename(store.path / "kept")  # its replog.json is there
     journal.mkdir()
-    with pytest.raises(RetriableError, match=r"cannot be rebuilt: of 3 metadata roots only 1"):
+    with pytest.raises(RetriableError, match=r"REPLOG_NO_QUORUM.* of 3 metadata roots"):
         repair(store, rebuild=frozenset({0}))
     assert (store.path / "broker-0" / "replog.json").exists()
     store.reopen()
@@ -346,17 +348,116 @@ def test_the_command_says_what_it_did(store, capsys) -> None:
     store.create("orders", 2)
     fill(store, 0, 2)
     lose(store, 1)
-    assert run(["-s", str(store.path), "-f", "json", "store", "repair"]) == 0
+    assert run(["-s", str(store.path), "-f", "json", "store", "repair", "-y"]) == 0
     said = capsys.readouterr()
     answer = json.loads(said.out)
     assert answer["ok"] and answer["_command"] == "store repair"
     assert [item["found"] for item in answer["items"]] == ["ok", "lost", "ok"]
     assert answer["items"][1]["objects"] == 2
     assert "broker 1: objects 2 of 2" in said.err
-    assert run(["-s", str(store.path), "store", "repair", "--throttle", "1000000"]) == 0
+    assert run(["-s", str(store.path), "store", "repair", "--throttle", "1000000"]) == 0  # no new root: no -y
     assert "whole" in capsys.readouterr().out
     assert run(["-s", str(store.path), "store", "repair", "--rebuild", "9"]) == 2
     assert "no broker 9" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_a_new_root_is_made_only_after_a_yes_as_its_mount_may_only_be_missing(store, capsys, is_there: bool) -> None:
+    store.create("orders", 2)
+    fill(store, 0, 2)
+    store.away(1)
+    if is_there:
+        (store.path / "broker-1").mkdir()
+    before = sorted(store.path.rglob("*"))
+    assert run(["-s", str(store.path), "-f", "json", "store", "repair", "--dry-run"]) == 0
+    items = json.loads(capsys.readouterr().out)["items"]
+    assert [item["found"] for item in items] == ["ok", "lost", "ok"]
+    for word in ("new root", str(store.path / "broker-1"), "is empty" if is_there else "does not exist"):
+        assert word in items[1]["action"]
+    assert run(["-s", str(store.path), "store", "repair"]) == 2
+    told = capsys.readouterr().err
+    assert "-y" in told and str(store.path / "broker-1") in told
+    assert sorted(store.path.rglob("*")) == before
+    assert run(["-s", str(store.path), "store", "repair", "-y"]) == 0
+
+
+def test_the_plan_names_another_file_system_where_a_mount_may_be_missing(store, monkeypatch) -> None:
+    lose(store, 1)
+    monkeypatch.setattr("spark_replog.maintenance.repair.file_system_type", lambda path: "nfs4")
+    (root,) = [each for each in StoreRepair(store.cluster).plan() if each.condition is RootCondition.LOST]
+    assert "nfs4" in root.note and "mount" in root.note
+
+
+@pytest.mark.parametrize("deep", [False, True])
+def test_objects_of_the_right_size_full_of_zeros_on_a_lost_root_are_found(store, deep: bool) -> None:
+    store.create("orders", 2)
+    fill(store, 0, 3)
+    root = store.path / "broker-1"
+    copies = list(root.rglob("*.arrow"))
+    for path in copies:
+        path.write_bytes(bytes(path.stat().st_size))
+    (root / "replog.json").unlink()
+    assert repair(store, deep=deep).roots[1].object_count == len(copies) == 3
+    assert scrub(store.cluster, deep=True).findings == []
+
+
+@pytest.mark.parametrize("was_replaced_twice", [False, True])
+def test_a_root_that_comes_back_over_its_replacement_is_refused(store, was_replaced_twice: bool) -> None:
+    store.create("orders", 2)
+    fill(store, 0, 2)
+    running = type(store)(store.path, store.config)  # has the old root open
+    running.cluster.refresh()
+    store.away(1)
+    assert repair(store).roots[1].is_repaired
+    if was_replaced_twice:
+        lose(store, 1)
+        assert repair(store).roots[1].is_repaired
+    root = store.path / "broker-1"
+    root.rename(store.path / "replacement")
+    store.back(1)
+    for process in (running, type(store)(store.path, store.config)):
+        process.cluster.refresh()
+        with pytest.raises(RetriableError) as raised:
+            process.cluster.brokers.check_root(1)
+        assert raised.value.code is ErrorCode.REPLOG_ROOT_STALE and "replaced" in str(raised.value)
+        copied = pickle.loads(pickle.dumps(process.cluster.brokers))
+        with pytest.raises(RetriableError):
+            copied.check_root(1)
+    fill(running, 2, 1, holders={0, 2})
+    journal = root / journal_folder(store.cluster.lookup("orders").ledger_id)
+    before = sorted(journal.iterdir())
+    fill(running, 3, 2, holders={0, 2})
+    assert sorted(journal.iterdir()) == before, "nothing is written to the root that was replaced"
+    report = repair(store)
+    assert report.roots[1].condition is RootCondition.FOREIGN and "--rebuild 1" in report.roots[1].detail
+    assert any("replaced" in each.detail for each in scrub_journals(store.cluster).findings)
+    root.rename(store.path / "broker-1.old")
+    (store.path / "replacement").rename(root)
+    assert repair(store).roots[1].is_repaired
+
+
+def test_the_old_root_that_came_back_can_be_rebuilt_by_name(store) -> None:
+    store.create("orders", 2)
+    fill(store, 0, 2)
+    store.away(1)
+    assert repair(store).roots[1].is_repaired
+    (store.path / "broker-1").rename(store.path / "replacement")
+    store.back(1)
+    assert repair(store, rebuild=frozenset({1})).roots[1].is_repaired
+    lose(store, 0)
+    store.reopen()
+    assert read_all(store) == 10
+
+
+def test_a_damaged_replog_json_is_rebuilt_by_name(store) -> None:
+    store.create("orders", 2)
+    fill(store, 0, 2)
+    (store.path / "broker-1" / "replog.json").write_bytes(b"{")
+    report = repair(store)
+    assert report.roots[1].condition is RootCondition.FOREIGN and "--rebuild 1" in report.roots[1].detail
+    assert repair(store, rebuild=frozenset({1})).roots[1].is_repaired
+    store.reopen()
+    store.cluster.brokers.check_root(1)
 
 
 def test_the_topic_is_as_it_was_for_a_new_process(store) -> None:

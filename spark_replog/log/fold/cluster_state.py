@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from spark_replog.errors import ErrorCode, UnsupportedFormatError
-from spark_replog.ids import BrokerId, LedgerId, TopicId
+from spark_replog.ids import BrokerId, LedgerId, TopicId, is_valid_id
 from spark_replog.log.acl import AclsAdd, AclSet, AclsRemove
 from spark_replog.log.codec.commands import Undecodable
 from spark_replog.log.fold.entry_fold import Apply, EntryFold
@@ -29,6 +30,20 @@ FEATURE_LEVEL_MAX = 1
 """Highest feature level that this release understands."""
 
 
+def _probe_fields(probe: str) -> dict[str, object]:
+    """Return a probe report's fields. It is JSON that came from storage."""
+    try:
+        fields = json.loads(probe)
+    except (ValueError, RecursionError):
+        return {}
+    return fields if isinstance(fields, dict) else {}
+
+
+def probe_with_root_id(probe: str, root_id: str) -> str:
+    """Return the probe report with another root id."""
+    return json.dumps({**_probe_fields(probe), "rootId": root_id})
+
+
 @dataclass(frozen=True, slots=True)
 class BrokerState:
     """A registered broker."""
@@ -37,6 +52,18 @@ class BrokerState:
     url: str
     rack: str | None
     probe: str
+
+    @property
+    def root_id(self) -> str | None:
+        """Identity of the root that `store repair` made for the broker; None for its first root."""
+        found = _probe_fields(self.probe).get("rootId")
+        return found if isinstance(found, str) and is_valid_id(found) else None
+
+    @property
+    def file_system(self) -> str:
+        """Kind of file system that the root was on when it was registered, "" where unknown."""
+        found = _probe_fields(self.probe).get("fileSystem")
+        return found if isinstance(found, str) else ""
 
 
 class ClusterLedgerState(EntryFold):
