@@ -304,4 +304,4 @@ def _action(cluster: Cluster, root: RootRepair) -> str:
         return f"make a new root for broker {root.broker_id} at {url}: {root.note}"
     if root.condition.value == "stale":
         return f"rebuild broker {root.broker_id} at {url}: {root.note}" if root.note else f"rebuild {url}"
-    return root.detail or "copy what is missing"
+    return root.detail or root.note or "copy what is missing"

@@ -31,8 +31,8 @@ from spark_replog.ledger.types import Proposal
 from spark_replog.log.codec.commands import BrokerRegister, IsrChange, Truncate, encode_command
 from spark_replog.log.fold.cluster_state import ClusterLedgerState, probe_with_root_id
 from spark_replog.log.fold.topic_state import TopicLedgerState
+from spark_replog.maintenance.journal_repair import drop_torn_tails, find_lost_of_pair, rebuild_one_of_pair, torn_tails
 from spark_replog.maintenance.journal_scrub import scrub_journals
-from spark_replog.maintenance.pair_repair import find_lost_of_pair, rebuild_one_of_pair
 from spark_replog.storage.paths import ROOT_FILE_KEY, data_folder, ledger_folders, out_key
 from spark_replog.storage.posix_store import file_system_type, sweep_temp_files
 from spark_replog.storage.root_file import encode_root_file, read_root
@@ -148,9 +148,11 @@ class StoreRepair:
         Raises:
             RetriableError: REPLOG_NO_QUORUM: with three metadata roots or more, too few answer.
         """
-        if find_lost_of_pair(self._brokers) is None:
-            self._cluster.refresh()
         roots = [self._look(broker_id) for broker_id in self._brokers.broker_ids]
+        torn_count = sum(self._note_torn_tails(root) for root in roots)
+        if not torn_count and find_lost_of_pair(self._brokers) is None:
+            self._cluster.refresh()
+            roots = [self._look(broker_id) for broker_id in self._brokers.broker_ids]  # knowing what is registered
         for root in roots:
             if root.condition is RootCondition.LOST:
                 root.note = self._what_is_there(root.broker_id)
@@ -163,12 +165,18 @@ class StoreRepair:
             RetriableError: REPLOG_NO_QUORUM: too few metadata roots are left to know what was decided, or
                 would be without those to rebuild. Every root file is where it was.
         """
+        torn = drop_torn_tails(self._brokers)
         pair = find_lost_of_pair(self._brokers)
         records = 0
         if pair is not None:
             records = rebuild_one_of_pair(self._brokers, *pair, partial(self._on_progress, pair[0], "journal"))
         self._cluster.refresh()
         roots = {broker_id: self._look(broker_id) for broker_id in self._brokers.broker_ids}
+        metadata = self._brokers.metadata_broker_ids
+        whole = [each for each in metadata if roots[each].condition is RootCondition.OK and each not in torn]
+        if len(metadata) > 2 and len(whole) > len(metadata) // 2:
+            for broker_id in torn:  # the others name records that it has no more
+                roots[broker_id].condition = RootCondition.STALE
         self._give_up_stale(roots)
         self._report.roots = roots
         ledger_ids = self._ledger_ids()
@@ -183,6 +191,12 @@ class StoreRepair:
         for root in usable:
             self._attempt(root, partial(self._finish, root, ledger_ids))
         return self._report
+
+    def _note_torn_tails(self, root: RootRepair) -> int:
+        count = len(torn_tails(self._brokers, root.broker_id)) if root.condition is RootCondition.OK else 0
+        if count:
+            root.note = f"remove {count} damaged records at the ends of its journals, as a crash leaves without fsync"
+        return count
 
     def _look(self, broker_id: BrokerId) -> RootRepair:
         is_named = broker_id in self._rebuild

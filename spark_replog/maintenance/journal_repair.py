@@ -1,17 +1,22 @@
-"""Gives one of two metadata roots its journals back.
+"""Repairs of journals that need no owner of the ledger: of one of two metadata roots, and of tails that a crash tore.
 
-With two metadata roots nothing is decided, claimed or even known without both, so the lost one cannot be rebuilt by
-an owner (``maintenance.repair``). It need not be: every majority holds the root that is left, whose journal therefore
-has every promise and every accepted value that ever counted. Its records are copied as they are, then padded.
+With two metadata roots nothing is decided or claimed without both, so the lost one cannot be rebuilt by an owner
+(``maintenance.repair``). It need not be: every majority holds the other root, whose journal has every promise and every
+accepted value that ever counted. Its records are copied as they are, then padded.
+
+Without fsync a crash leaves empty or truncated files at the end of journals, on all roots of a machine at once. They
+are removed: what no majority has whole is lost, as ``storage.fsync=false`` says.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 
-from spark_replog.errors import CorruptDataError, ErrorCode
+from spark_replog.errors import CorruptDataError, ErrorCode, RetriableError
 from spark_replog.ids import BrokerId, LedgerId, new_id
 from spark_replog.ledger.journal_rebuild import POSITION_MARGIN
 from spark_replog.ledger.record import (
@@ -27,8 +32,49 @@ from spark_replog.ledger.record import (
 )
 from spark_replog.storage.brokers import BrokerSet
 from spark_replog.storage.object_store import CreateOutcome, ObjectStore
-from spark_replog.storage.paths import LEDGERS_PREFIX, ROOT_FILE_KEY, journal_key, ledger_folders
+from spark_replog.storage.paths import LEDGERS_PREFIX, ROOT_FILE_KEY, journal_folder, journal_key, ledger_folders
 from spark_replog.storage.root_file import encode_root_file, read_root
+
+_log = logging.getLogger(__name__)
+
+
+def torn_tails(brokers: BrokerSet, broker_id: BrokerId) -> list[str]:
+    """Return the keys of damaged records at the ends of a root's journals, the last position first; changes nothing.
+
+    Empty where the store has fsync, and for a journal without one whole record.
+
+    Raises:
+        RetriableError: the root does not answer.
+    """
+    if brokers.fsync or broker_id not in brokers.metadata_broker_ids:
+        return []
+    store, found = brokers.store(broker_id), []
+    for ledger_id in sorted(_ledgers_on(store)):
+        names = [info.key.rpartition("/")[2] for info in store.list_keys(journal_folder(ledger_id))]
+        torn = []
+        for position in sorted((int(name) for name in names if name.isdecimal()), reverse=True):
+            key = journal_key(ledger_id, position)
+            try:
+                decode_record(store.get(key, size_bytes=RECORD_GET_BYTES) or b"", root=store.url, position=position)
+            except CorruptDataError:
+                torn.append(key)
+            else:
+                found += torn
+                break
+    return found
+
+
+def drop_torn_tails(brokers: BrokerSet) -> set[BrokerId]:
+    """Remove what ``torn_tails`` finds on the roots that answer; return the brokers that had some."""
+    torn = set()
+    for broker_id in brokers.metadata_broker_ids:
+        with suppress(RetriableError):
+            brokers.check_root(broker_id)
+            for key in torn_tails(brokers, broker_id):
+                _log.warning("broker %d: %s is damaged at the end of its journal and is removed", broker_id, key)
+                brokers.store(broker_id).delete(key)
+                torn.add(broker_id)
+    return torn
 
 
 def find_lost_of_pair(brokers: BrokerSet) -> tuple[BrokerId, BrokerId] | None:
@@ -109,4 +155,4 @@ def _copy_journal(ledger_id: LedgerId, source: ObjectStore, target: ObjectStore,
     return written
 
 
-__all__ = ["find_lost_of_pair", "rebuild_one_of_pair"]
+__all__ = ["drop_torn_tails", "find_lost_of_pair", "rebuild_one_of_pair", "torn_tails"]
