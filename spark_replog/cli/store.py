@@ -239,16 +239,8 @@ def repair(dry_run: bool, yes: bool, deep: bool, rebuild: tuple[int, ...], throt
     plan = repairer.plan()
     if dry_run:
         return _show_plan(cluster, plan)
-    new = [root for root in plan if root.condition.value == "lost"]
-    if new and not yes:
-        for root in new:
-            click.echo(_action(cluster, root), err=True)
-        if not sys.stdin.isatty():
-            raise click.UsageError(
-                f"a new root would be made for broker {', '.join(str(root.broker_id) for root in new)}. Bring the old "
-                "one back (mount the disk, undo the rename), or add -y."
-            )
-        click.confirm("Make new roots there?", abort=True, err=True)
+    if not yes:
+        _ask_before_new_roots(cluster, plan)
     report = repairer.run()
     items: list[dict[str, Any]] = [
         {
@@ -280,6 +272,19 @@ def repair(dry_run: bool, yes: bool, deep: bool, rebuild: tuple[int, ...], throt
         lines += ["", f"{len(report.lost_objects)} data objects have no good copy left: their rows are gone."]
     exit_code = EXIT_CRITICAL if report.lost_objects else None
     return emit("store repair", items, settings, text="\n".join(lines), exit_code=exit_code)
+
+
+def _ask_before_new_roots(cluster: Cluster, plan: list[RootRepair]) -> None:
+    new = [root for root in plan if root.condition.value == "lost"]
+    for root in new:
+        click.echo(_action(cluster, root), err=True)
+    if new and not sys.stdin.isatty():
+        raise click.UsageError(
+            f"a new root would be made for broker {', '.join(str(root.broker_id) for root in new)}. Bring the old one "
+            "back (mount the disk, undo the rename), or add -y."
+        )
+    if new:
+        click.confirm("Make new roots there?", abort=True, err=True)
 
 
 def _show_plan(cluster: Cluster, plan: list[RootRepair]) -> int:
