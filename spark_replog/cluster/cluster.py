@@ -175,7 +175,8 @@ class Cluster:
         if root_ids != known:
             self.brokers.root_ids = root_ids
             for broker_id in root_ids.keys() - {each for each in known if known[each] == root_ids.get(each)}:
-                for ledger in (self.cluster_ledger, *self._topic_ledgers.values()):
+                self.cluster_ledger.check_again(broker_id)
+                for ledger in self._topic_ledgers.values():
                     ledger.check_again(broker_id)
 
     def refresh_if_stale(self) -> None:
