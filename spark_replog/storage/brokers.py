@@ -187,7 +187,7 @@ class BrokerSet:
     def check_root(self, broker_id: BrokerId) -> None:
         """Read the root's ``replog.json`` again, and compare it with what is known of the broker.
 
-        An alarm, not a safety argument (DESIGN 4). Costs one small get.
+        An alarm, not a safety argument. Costs one small get.
 
         Raises:
             RetriableError: REPLOG_ROOT_STALE: the file is missing, damaged or another's;
