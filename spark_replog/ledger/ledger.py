@@ -22,6 +22,7 @@ from spark_replog.errors import (
 from spark_replog.ledger.core import DAMAGE, LedgerCore, Phase
 from spark_replog.ledger.journal_rebuild import OwnedLog, without
 from spark_replog.ledger.record import INCARNATION_SIZE_BYTES, TAG_SIZE_BYTES, genesis_hash
+from spark_replog.ledger.root import WENT_BACK, Standing
 from spark_replog.ledger.shell_io import RootIo
 from spark_replog.ledger.types import (
     AppendOutcome,
@@ -90,6 +91,7 @@ class Ledger(Generic[S]):
         self.lock = threading.RLock()
         self._turn = threading.Condition()
         self._is_driven = False
+        self._to_check: set[int] = set()
         self._waiting: list[Request] = []
         self._sent: list[Request] = []
         self._refresh_started = 0
@@ -145,10 +147,16 @@ class Ledger(Generic[S]):
             self._clock.sleep_ms(20)
 
     def check_again(self, broker_id: int) -> None:
-        """Read ``replog.json`` of a root again before anything there counts: it may have been replaced."""
-        for number, root in enumerate(self._roots):
-            if root.broker_id == broker_id:
-                self._core.roots[number].must_check = True
+        """Read ``replog.json`` of a root again before anything there counts: the root may have been replaced."""
+        self._to_check.update(number for number, root in enumerate(self._roots) if root.broker_id == broker_id)
+
+    def _unverify(self) -> None:
+        """Take the roots to check again out of use, once their operations in flight have ended."""
+        for number in [each for each in tuple(self._to_check) if self._core.roots[each].busy is None]:
+            self._to_check.discard(number)
+            state = self._core.roots[number]
+            if state.standing not in WENT_BACK:
+                state.enter(Standing.UNVERIFIED)
 
     def _refresh_once(self) -> None:
         deadline_ms = self._now_ms() + self._settings.quorum_timeout_ms
@@ -176,6 +184,7 @@ class Ledger(Generic[S]):
         core = self._core
         self._check_whole()
         self._heard_ms = self._now_ms()
+        self._unverify()
         core.begin_read(self._heard_ms)
         learned = core.prefix.learned_count()
         while True:
@@ -268,6 +277,7 @@ class Ledger(Generic[S]):
             raise InvalidConfigError(
                 ErrorCode.INVALID_REQUEST, "This process opened the ledger read-only. Open it for writing."
             )
+        self._unverify()
         core.begin_write(self._now_ms())
         log_at_ms = self._now_ms() + SILENT_WAIT_MS
         while not request.is_done:
