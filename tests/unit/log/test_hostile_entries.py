@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+import zlib
 from dataclasses import replace
 from pathlib import Path
 
@@ -154,6 +155,15 @@ def test_a_count_never_allocates_what_its_bytes_cannot_account_for(counts):
         c.decode_command(data)
     assert caught.value.code is ErrorCode.CORRUPT_MESSAGE
     assert peak_kib() - before_kib < 32 * 1024
+
+
+def test_the_bound_never_refuses_what_a_producer_can_write():
+    """The fewest bytes a row: one batch and one section in each of many partitions, all of one size."""
+    count = 40_000
+    sections = [section(partition=at, start_byte=8 * at, crc32c=zlib.crc32(str(at).encode())) for at in range(count)]
+    batches = tuple(c.BatchSequence(TOPIC, at, 0, 0, 1) for at in range(count))
+    command = c.SequencedAppend(STREAM, "", "", 0, (data_object(*sections, size_bytes=8 * count),), batches)
+    assert c.decode_command(c.encode_command(command)) == command
 
 
 @pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)
