@@ -26,7 +26,7 @@ from spark_replog.cli.settings import Settings, current_settings, global_options
 from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError
 
 _COMMANDS = {
-    "init": ("spark_replog.cli.init", "init", "Make a new, empty store."),
+    "init": ("spark_replog.cli.store", "init", "Make a new, empty store."),
     "topic": ("spark_replog.cli.topic", "topic", "Create, list, describe, grow and delete topics."),
     "produce": ("spark_replog.cli.produce", "produce", "Append lines, JSON, CSV, Parquet or Arrow to a topic."),
     "consume": ("spark_replog.cli.consume", "consume", "Print the records of topics."),
@@ -39,12 +39,8 @@ _COMMANDS = {
         "Catch up followers and restore leaders between commits.",
     ),
     "acl": ("spark_replog.cli.acl", "acl", "Grant and deny operations to principals."),
-    "quota": ("spark_replog.cli.quota", "quota", "Limit how fast clients write and read."),
-    "doctor": (
-        "spark_replog.cli.doctor",
-        "doctor",
-        "Check this machine and the store, and name the fix.",
-    ),
+    "quota": ("spark_replog.cli.acl", "quota", "Limit how fast clients write and read."),
+    "doctor": ("spark_replog.cli.doctor", "doctor", "Check this machine and the store, and name the fix."),
     "explain": ("spark_replog.cli.explain", "explain", "Explain an error code: meaning, state, remedy."),
     "completion": ("spark_replog.cli.completion", "completion", "Print the completion script of a shell."),
     "demo": ("spark_replog.demo.demo", "demo", "Stream a table into a store of three brokers and read it back."),

@@ -45,14 +45,7 @@ class OutputError(ReplogError):
     """REPLOG_ENVIRONMENT: stdout cannot be written; the effect of the command remains."""
 
 
-def emit(
-    command: str,
-    items: Sequence[Item],
-    settings: Settings,
-    *,
-    text: str,
-    exit_code: int | None = None,
-) -> int:
+def emit(command: str, items: Sequence[Item], settings: Settings, *, text: str, exit_code: int | None = None) -> int:
     """Print a command's result in the format asked for and return the exit code.
 
     Args:
@@ -93,8 +86,7 @@ def show(text: str | bytes, *, newline: bool = True) -> None:
         raise
     except OSError as error:
         raise OutputError(
-            ErrorCode.REPLOG_ENVIRONMENT,
-            f"stdout cannot be written: {error.strerror}. The command took effect.",
+            ErrorCode.REPLOG_ENVIRONMENT, f"stdout cannot be written: {error.strerror}. The command took effect."
         ) from error
 
 

@@ -40,10 +40,7 @@ class Settings:
             InvalidConfigError: REPLOG_MISSING_OPTION without flag and environment variable.
         """
         if not self.store:
-            raise InvalidConfigError(
-                ErrorCode.REPLOG_MISSING_OPTION,
-                "no store. Add '-s PATH' or set REPLOG_STORE.",
-            )
+            raise InvalidConfigError(ErrorCode.REPLOG_MISSING_OPTION, "no store. Add '-s PATH' or set REPLOG_STORE.")
         return self.store
 
     @property
@@ -153,14 +150,7 @@ def global_options(command: _Command) -> _Command:
             help="Option for the file system, as storage.NAME=VALUE. Repeatable.",
         ),
         click.option("-q", "--quiet", is_flag=True, expose_value=False, callback=_keep, help="Show no progress."),
-        click.option(
-            "-v",
-            "--verbose",
-            count=True,
-            expose_value=False,
-            callback=_keep,
-            help="Show tracebacks.",
-        ),
+        click.option("-v", "--verbose", count=True, expose_value=False, callback=_keep, help="Show tracebacks."),
     )
     for option in reversed(options):
         command = option(command)

@@ -1,4 +1,4 @@
-"""``replog store``: what the store is and how its roots are."""
+"""``replog init`` and ``replog store``: make, show, verify and repair a store."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from spark_replog.cli.health import exit_code_of_findings, finding_items, finding_text
-from spark_replog.cli.output import EXIT_CRITICAL, EXIT_OK, EXIT_WARN, emit, table
+from spark_replog.cli.output import EXIT_CRITICAL, EXIT_OK, EXIT_WARN, emit, note, table
 from spark_replog.cli.settings import current_settings, global_options
 from spark_replog.errors import command_line
 
@@ -31,10 +31,7 @@ class _StoreGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] in _NOT_YET:
-            raise click.UsageError(
-                f"this release has no 'store {args[0]}' yet: it deletes nothing",
-                ctx,
-            )
+            raise click.UsageError(f"this release has no 'store {args[0]}' yet: it deletes nothing", ctx)
         return super().resolve_command(ctx, args)
 
 
@@ -310,3 +307,53 @@ def _action(cluster: Cluster, root: RootRepair) -> str:
     if root.condition.value == "stale":
         return f"rebuild broker {root.broker_id} at {url}: {root.note}" if root.note else f"rebuild {url}"
     return root.detail or root.note or "copy what is missing"
+
+
+@click.command("init")
+@global_options
+@click.option(
+    "--brokers",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Number of roots to make in the parent directory: broker-0, broker-1 ... [1]",
+)
+@click.option("--no-fsync", is_flag=True, help="Do not flush to disk: a power failure may lose acknowledged rows.")
+@click.option(
+    "--rack",
+    "racks",
+    multiple=True,
+    metavar="NAME",
+    help="Failure domain of a broker. Give it once per broker, in order.",
+)
+def init(brokers: int | None, no_fsync: bool, racks: tuple[str, ...]) -> int:
+    """Make a new, empty store.
+
+    STORE is a parent directory or a comma-separated list of roots. The command resumes its own
+    unfinished init and refuses roots of any other store.
+    """
+    settings = current_settings()
+    path = settings.required_store()
+    roots = [part for part in path.split(",") if part.strip()]
+    count = len(roots) if len(roots) > 1 else brokers or 1
+    if racks and len(racks) != count:
+        raise click.UsageError(f"{len(racks)} --rack for {count} brokers: give one per broker")
+    from spark_replog.cluster.init_store import TWO_BROKERS_WARNING, init_cluster
+
+    cluster = init_cluster(path, brokers, settings.storage_options, fsync=not no_fsync, racks=racks or None)
+    found = cluster.brokers
+    if len(found.broker_ids) == 2 and not settings.quiet:
+        note(f"replog: {TWO_BROKERS_WARNING}")
+    items = [
+        {
+            "clusterId": found.cluster_id,
+            "brokers": [
+                {"broker": broker, "url": found.url(broker), "metadata": broker in found.metadata_broker_ids}
+                for broker in found.broker_ids
+            ],
+            "fsync": found.fsync,
+            "ok": True,
+        }
+    ]
+    rows = [(str(b), found.url(b), b in found.metadata_broker_ids) for b in found.broker_ids]
+    text = f"store {found.cluster_id}\n" + table(["BROKER", "URL", "JOURNALS"], rows)
+    return emit("init", items, settings, text=text)

@@ -130,12 +130,7 @@ def list_topics() -> int:
     """List all topics."""
     settings = current_settings()
     items = [
-        {
-            "topic": t.name,
-            "partitions": t.partition_count,
-            "replicas": t.replication_factor,
-            "topicId": t.topic_id,
-        }
+        {"topic": t.name, "partitions": t.partition_count, "replicas": t.replication_factor, "topicId": t.topic_id}
         for t in _controller(settings).list_topics()
     ]
     rows = [(t["topic"], t["partitions"], t["replicas"], t["topicId"]) for t in items]

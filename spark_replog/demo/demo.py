@@ -160,13 +160,7 @@ def _spark_environment(environ: dict[str, str]) -> dict[str, str]:
     paths = [package_parent, *filter(None, environ.get("PYTHONPATH", "").split(os.pathsep))]
     environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))
     environ["PYSPARK_PYTHON"] = environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    for foreign in (
-        "SPARK_HOME",
-        "SPARK_CONF_DIR",
-        "SPARK_REMOTE",
-        "PYSPARK_SUBMIT_ARGS",
-        "SPARK_CONNECT_MODE",
-    ):
+    for foreign in ("SPARK_HOME", "SPARK_CONF_DIR", "SPARK_REMOTE", "PYSPARK_SUBMIT_ARGS", "SPARK_CONNECT_MODE"):
         environ.pop(foreign, None)
     environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     return environ

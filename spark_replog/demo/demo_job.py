@@ -107,8 +107,7 @@ def _start_writer(spark: SparkSession, settings: DemoSettings) -> StreamingQuery
     columns = [F.col(_quoted(name)) for name in schema.names]
     return (
         rows.select(
-            F.col(_quoted(settings.key)).cast("string").alias("key"),
-            F.to_json(F.struct(*columns)).alias("value"),
+            F.col(_quoted(settings.key)).cast("string").alias("key"), F.to_json(F.struct(*columns)).alias("value")
         )
         .writeStream.format("replog")
         .option("path", settings.store)
@@ -151,12 +150,7 @@ def _done(query: StreamingQuery) -> tuple[int, int]:
 def _state(writer: StreamingQuery, reader: StreamingQuery) -> dict[str, Any]:
     written, write_batches = _done(writer)
     read, read_batches = _done(reader)
-    return {
-        "written": written,
-        "writeBatches": write_batches,
-        "read": read,
-        "readBatches": read_batches,
-    }
+    return {"written": written, "writeBatches": write_batches, "read": read, "readBatches": read_batches}
 
 
 def _run(settings: DemoSettings, events: TextIO) -> None:

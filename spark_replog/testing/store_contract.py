@@ -183,12 +183,7 @@ class ObjectStoreContract:
         listed = list(store.list_keys("list/"))
         assert [info.key for info in listed] == sorted(keys)
         assert [info.size_bytes for info in listed] == [len(key) for key in sorted(keys)]
-        assert [info.key for info in store.list_keys("list/a")] == [
-            "list/a.b",
-            "list/a/x",
-            "list/a/y/z",
-            "list/a0",
-        ]
+        assert [info.key for info in store.list_keys("list/a")] == ["list/a.b", "list/a/x", "list/a/y/z", "list/a0"]
         assert [info.key for info in store.list_keys("list/a/")] == ["list/a/x", "list/a/y/z"]
         assert [info.key for info in store.list_keys("list")] == [*sorted(keys), "lists"]
 
