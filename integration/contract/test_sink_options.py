@@ -57,7 +57,7 @@ def test_compression(spark, store, compression):
         ({"kafka.value.serializer": "x"}, "kafka option 'value.serializer' is not supported"),
         ({"kafka.compression.type": "gzip"}, "[UNSUPPORTED_COMPRESSION_TYPE]"),
         ({"kafka.acks": "2"}, "all, -1, 0, 1"),
-        ({"kafka.linger.ms": "soon"}, "'linger.ms' is 'soon'"),
+        ({"kafka.linger.ms": "soon"}, "'soon' for 'linger.ms'"),
         ({"kafka.partitioner.class": "no.such.Class"}, "partitioner.class 'no.such.Class' cannot be imported"),
         ({"kafka.lingr.ms": "5"}, "Did you mean 'linger.ms'?"),
         ({"subscribe": "a"}, "option 'subscribe' is for the source"),
