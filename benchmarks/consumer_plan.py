@@ -19,9 +19,8 @@ from benchmarks.bench_session import scratch
 from benchmarks.floors import prebuilt_batch
 from spark_replog.admin.controller import Controller
 from spark_replog.client.consumer import Consumer
-from spark_replog.client.delayed_fetch import FetchPartition
 from spark_replog.client.producer import Producer
-from spark_replog.client.record_fetcher import ConsumerMetrics, RecordFetcher
+from spark_replog.client.record_fetcher import ConsumerMetrics, FetchPartition, RecordFetcher
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.cluster.init_store import init_cluster
 from spark_replog.config import ConsumerConfig

@@ -15,8 +15,8 @@ from spark_replog.cli.settings import current_settings, global_options, parse_du
 
 if TYPE_CHECKING:
     from spark_replog.cluster.cluster import Cluster
+    from spark_replog.groups.group_admin import GroupDescription
     from spark_replog.groups.group_coordinator import GroupCoordinator
-    from spark_replog.groups.group_description import GroupDescription
     from spark_replog.ids import TopicPartition
 
 
@@ -63,7 +63,7 @@ def describe(names: tuple[str, ...], all_groups: bool, members: bool) -> int:
     if bool(names) == all_groups:
         raise click.UsageError("give a group or --all-groups")
     cluster, coordinator = _open()
-    from spark_replog.groups.group_description import describe_group
+    from spark_replog.groups.group_admin import describe_group
 
     wanted = [state.group for state in coordinator.groups()] if all_groups else list(names)
     items = act_on_each("group", tuple(wanted), lambda name: _described(describe_group(cluster, coordinator, name)))
@@ -153,7 +153,7 @@ def reset_offsets(name: str, topics: tuple[str, ...], all_topics: bool, execute:
             raise click.UsageError("give --topic or --all-topics")
         keys = _partitions(cluster, coordinator, name, topics, all_topics=all_topics)
         wanted = {}
-    from spark_replog.groups.group_reset import ResetTo, plan_reset
+    from spark_replog.groups.group_admin import ResetTo, plan_reset
 
     ((word, value),) = given.items()
     if word == "to_datetime":

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
-from spark_replog.client.deserializers import load_class
+from spark_replog.client.consumer_record import load_class
 from spark_replog.errors import ErrorCode, InvalidConfigError
-from spark_replog.groups.group_subscription import GroupSubscription
+from spark_replog.groups.group_rebalance import GroupSubscription
 from spark_replog.ids import TopicPartition
 
 Assignment = dict[str, list[TopicPartition]]

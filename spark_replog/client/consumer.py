@@ -11,11 +11,10 @@ from types import TracebackType
 import pyarrow as pa
 
 from spark_replog.client.access_guard import AccessGuard, guarded
-from spark_replog.client.committing import OffsetCommitter
 from spark_replog.client.consumer_record import ConsumerRecord, ConsumerRecords
 from spark_replog.client.consumer_settings import ConsumerSettings
 from spark_replog.client.group_membership import GroupMembership
-from spark_replog.client.positions import PositionKeeper
+from spark_replog.client.positions import OffsetCommitter, PositionKeeper
 from spark_replog.client.record_fetcher import ConsumerMetrics, RecordFetcher
 from spark_replog.client.subscription_state import SubscriptionState, whole_number
 from spark_replog.cluster.authorizer import Authorizer

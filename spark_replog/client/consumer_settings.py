@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from spark_replog.client.consumer_record import RecordMaker
-from spark_replog.client.deserializers import load_class, make_deserializer
+from spark_replog.client.consumer_record import RecordMaker, load_class, make_deserializer
 from spark_replog.config import (
     ConsumerConfig,
     CoordinatorConfig,

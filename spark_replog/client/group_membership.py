@@ -20,8 +20,7 @@ from enum import Enum
 
 from spark_replog.backoff import ExponentialBackoff
 from spark_replog.client.assignors import make_assignors
-from spark_replog.client.subscription_state import SubscriptionState
-from spark_replog.client.topic_discovery import TopicDiscovery
+from spark_replog.client.subscription_state import SubscriptionState, TopicDiscovery
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.config import ConsumerConfig
 from spark_replog.errors import ErrorCode, FencedError, OutcomeUnknownError, ReplogError, RetriableError
@@ -30,13 +29,13 @@ from spark_replog.groups.group_coordinator import GroupCoordinator
 from spark_replog.groups.group_expiry import SilenceWatch
 from spark_replog.groups.group_ledger import NO_MEMBER, MemberIdentity
 from spark_replog.groups.group_notes import Note, NoteKind, NoteName, awaited_members, gatherer, member_digest
-from spark_replog.groups.group_rebalance import group_error
-from spark_replog.groups.group_subscription import (
+from spark_replog.groups.group_rebalance import (
     GroupSubscription,
     decode_assignment,
     decode_subscription,
     encode_assignment,
     encode_subscription,
+    group_error,
 )
 from spark_replog.ids import TopicPartition, new_id
 from spark_replog.log.codec.commands import GroupRecords

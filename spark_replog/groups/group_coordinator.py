@@ -18,8 +18,8 @@ from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError, Re
 from spark_replog.groups import group_rebalance
 from spark_replog.groups.group_expiry import SilenceWatch, SilentMember, agreed_time_ms, expired_records
 from spark_replog.groups.group_ledger import NO_MEMBER, GroupLedger, MemberIdentity
-from spark_replog.groups.group_relay import GroupRelay
-from spark_replog.groups.group_subscription import subscribed_topics
+from spark_replog.groups.group_notes import GroupRelay
+from spark_replog.groups.group_rebalance import subscribed_topics
 from spark_replog.ids import TopicId, TopicPartition
 from spark_replog.log.acl import AclOperation, ResourceType
 from spark_replog.log.codec.commands import GroupRecords

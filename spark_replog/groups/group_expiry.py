@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
-from spark_replog.groups.group_subscription import subscribed_topics
+from spark_replog.groups.group_rebalance import subscribed_topics
 from spark_replog.ids import TopicId
 from spark_replog.log.codec.group_records import (
     GroupMember,

@@ -1,23 +1,28 @@
-"""Notes of members: what they ask the member that writes the group's next entry. Pure.
+"""Notes of members, and the relay that leaves them and writes what they ask for: one entry for all members.
 
-A member that wrote its own entry for each join and each sign of life would compete with all others for the ledger, and
-each change of the writing process costs a claim. So members leave notes (see ``cluster.mailbox``), and one of them
-writes what all notes ask for in one entry. Notes are requests: the fold judges what is written, whoever wrote it.
+If each member wrote its own entry for each join and each sign of life, all would compete for the ledger, and each
+change of the writing process costs a claim. A note proves nothing: the fold judges what is written.
 """
 
 from __future__ import annotations
 
 import base64
 import hashlib
+import itertools
 import json
+import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
-from spark_replog.errors import CorruptDataError, ErrorCode, ReplogError
+from spark_replog.cluster.cluster import Cluster
+from spark_replog.cluster.mailbox import Mailbox
+from spark_replog.errors import CorruptDataError, ErrorCode, ReplogError, RetriableError
 from spark_replog.groups import group_rebalance
+from spark_replog.groups.group_ledger import GroupLedger
 from spark_replog.log.codec.commands import GroupRecords, decode_command, encode_command
 from spark_replog.log.codec.group_records import GroupMember, GroupMetadata, GroupPhase, GroupRecord
+from spark_replog.once import Once
 
 _VERSION = 1
 
@@ -195,16 +200,81 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:16]
 
 
-__all__ = [
-    "Note",
-    "NoteKind",
-    "NoteName",
-    "awaited_members",
-    "commands_of",
-    "decode_note",
-    "encode_note",
-    "gatherer",
-    "member_digest",
-    "merge_notes",
-    "notes_prefix",
-]
+_LOG = logging.getLogger(__name__)
+_WRITTEN_KEPT = 10_000
+
+
+class GroupRelay:
+    """One per coordinator. Thread safe. All methods that ask storage raise RetriableError (REPLOG_NO_QUORUM).
+
+    Args:
+        cluster: the opened store.
+        ledger: of ``__consumer_offsets``.
+    """
+
+    def __init__(self, cluster: Cluster, ledger: GroupLedger) -> None:
+        self._cluster = cluster
+        self._ledger = ledger
+        self._numbers = itertools.count()
+        self._refused = Once()
+        self._written: set[NoteName] = set()
+
+    def send(self, group: str, note: Note) -> NoteName | None:
+        """Leave a note and return its name; None: the roots take no notes, so the caller writes for itself."""
+        name = NoteName.of(group, note.command.member_id, next(self._numbers), note.kind)
+        try:
+            self._mailbox().put(str(name), encode_note(note))
+        except RetriableError as error:
+            if self._refused.is_first(group):
+                _LOG.warning("group %s: members write for themselves, as the roots take no notes: %s", group, error)
+            return None
+        return name
+
+    def waiting(self, group: str) -> list[NoteName]:
+        """Return the names of the group's notes, lowest first, without those that this relay has written.
+
+        None where the roots do not list them: then each member writes for itself after a while.
+        """
+        try:
+            found = map(NoteName.parse, self._mailbox().names(notes_prefix(group)))
+        except RetriableError as error:
+            if self._refused.is_first(group):
+                _LOG.warning("group %s: members write for themselves, as the roots list no notes: %s", group, error)
+            return []
+        return [name for name in found if name is not None and name not in self._written]
+
+    def withdraw(self, names: Iterable[NoteName]) -> None:
+        """Delete notes that need no answer any more."""
+        self._mailbox().clear(map(str, names))
+
+    def write(self, group: str, own: Iterable[Note] = (), names: Iterable[NoteName] | None = None) -> None:
+        """Write what the waiting notes ask for, and ``own`` ones that were not left: at most two entries.
+
+        Commits and signs of life come first, as a change of members may begin a new generation.
+
+        Args:
+            group: its name.
+            own: notes of the caller.
+            names: of the notes that wait, where the caller has just listed them.
+
+        Raises:
+            RetriableError: REPLOG_NO_QUORUM, COORDINATOR_NOT_AVAILABLE: the notes still wait.
+            OutcomeUnknownError: REPLOG_COMMIT_OUTCOME_UNKNOWN: the notes still wait.
+        """
+        waiting = self.waiting(group) if names is None else list(names)
+        notes = list(own)
+        for data in self._mailbox().read(map(str, waiting)).values():
+            try:
+                notes.append(decode_note(data))
+            except CorruptDataError:
+                continue
+        self._ledger.append_commands(commands_of(notes))
+        self._ledger.update_if_due(group, lambda at: merge_notes(at, notes, self._ledger.commit_time_ms()))
+        self._mailbox().clear(map(str, waiting))
+        if len(self._written) > _WRITTEN_KEPT:
+            self._written.clear()
+        self._written.update(waiting)  # where it may not delete, it must not write them again
+
+    def _mailbox(self) -> Mailbox:
+        _, ledger = self._ledger.find_or_create()
+        return Mailbox(self._cluster, ledger.ledger_id)

@@ -8,8 +8,8 @@ import pytest
 
 from spark_replog.admin.access_admin import AclAdmin, QuotaAdmin
 from spark_replog.errors import AuthorizationError, ErrorCode
+from spark_replog.groups.group_admin import describe_group
 from spark_replog.groups.group_coordinator import GroupCoordinator
-from spark_replog.groups.group_description import describe_group
 from spark_replog.ids import TopicPartition
 from spark_replog.log.acl import AclBinding, AclOperation, PatternType, Permission, ResourceType
 from spark_replog.log.codec.group_records import OffsetAndMetadata

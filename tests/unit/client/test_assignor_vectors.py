@@ -11,7 +11,7 @@ import itertools
 import pytest
 
 from spark_replog.client.assignors import range_assignor, round_robin_assignor, sticky_assignor
-from spark_replog.groups.group_subscription import GroupSubscription
+from spark_replog.groups.group_rebalance import GroupSubscription
 from spark_replog.ids import TopicPartition
 
 pytestmark = pytest.mark.case("consumer-range-round-robin-sticky-vectors")

@@ -13,7 +13,7 @@ from spark_replog.client.assignors import (
     sticky_assignor,
 )
 from spark_replog.errors import InvalidConfigError
-from spark_replog.groups.group_subscription import GroupSubscription
+from spark_replog.groups.group_rebalance import GroupSubscription
 from spark_replog.ids import TopicPartition
 
 pytestmark = pytest.mark.case("consumer-range-round-robin-sticky-vectors")

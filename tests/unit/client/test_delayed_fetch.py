@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from spark_replog.admin.controller import Controller
-from spark_replog.client.delayed_fetch import DelayedFetch, FetchPartition, fetch_messages, look
+from spark_replog.client.record_fetcher import DelayedFetch, FetchPartition, fetch_messages, look
 from spark_replog.commit.purgatory import DelayedOperationPurgatory
 from spark_replog.errors import ErrorCode
 from spark_replog.log.fold.partition_state import PartitionState

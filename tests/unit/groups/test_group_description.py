@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from spark_replog.admin.controller import Controller
+from spark_replog.groups.group_admin import describe_group
 from spark_replog.groups.group_coordinator import GroupCoordinator
-from spark_replog.groups.group_description import describe_group
 from spark_replog.log.codec.group_records import OffsetAndMetadata
 from tests.unit.client.consumer_setup import P0, rows
 

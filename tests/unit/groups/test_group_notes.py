@@ -21,7 +21,7 @@ from spark_replog.groups.group_notes import (
     merge_notes,
     notes_prefix,
 )
-from spark_replog.groups.group_subscription import GroupSubscription, encode_subscription
+from spark_replog.groups.group_rebalance import GroupSubscription, encode_subscription
 from spark_replog.ids import new_id
 from spark_replog.log.codec.commands import GroupRecords
 from spark_replog.log.codec.group_records import GroupMember, GroupMetadata, GroupPhase, GroupRecord, OffsetAndMetadata
