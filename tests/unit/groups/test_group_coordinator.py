@@ -409,7 +409,7 @@ def test_lost_answers_and_repeats_leave_the_offset_as_if_said_once(store):
     other = GroupCoordinator(store.another_process().cluster)
     commit(other, 3)
     assert committed(groups) == {P0: 3}
-    assert lossy.lose == 0
+    assert lossy.lose < 2
 
 
 class LossyCreates:
