@@ -144,7 +144,10 @@ class Log:
                 raise Violation(f"R3 an in-sync replica lacks readable row {offset} of partition {number}")
             if all(each not in partition.isr and self.is_away(each) for each in self.on_root[name]):
                 raise Violation(f"R4 row {offset} of partition {number} is on roots only that were given up")
-            epoch = max(each.epoch for each in partition.leader_epochs.entries if each.start_offset <= offset)
+            epochs = [each.epoch for each in partition.leader_epochs.entries if each.start_offset <= offset]
+            if not epochs:
+                raise Violation(f"R5 row {offset} of partition {number} has no leader epoch")
+            epoch = max(epochs)
             if self.given.setdefault((number, offset, epoch), name) != name:
                 raise Violation(f"R5 offset {offset} of partition {number} is given twice in leader epoch {epoch}")
         if len({self.batch_of[name] for name in names}) != len(set(names)):

@@ -180,6 +180,6 @@ def test_broken_variant_is_caught(name: str) -> None:
     for seed in range(SEEDS_MAX):
         try:
             live(seed, VARIANTS[name], FIGHT if "old leader" in name else SCENARIO)
-        except Violation:
+        except (Violation, AssertionError):  # the fold asserts some of the invariants itself
             return
     pytest.fail(f"{name}: not caught in {SEEDS_MAX} schedules")
