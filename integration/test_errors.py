@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 
 import pytest
@@ -155,10 +156,10 @@ def test_format_version_from_the_future(spark, make_store):
     topic = store.topic("future", 1, 1)
     file = store.path / "broker-0" / "replog.json"
     kept = shutil.copy(file, store.folder / "kept.json")
-    text = file.read_text()
+    fields = json.loads(file.read_text())
+    del fields["crc32c"]  # of a release that writes another checksum
     file.chmod(0o644)
-    file.write_text(text.replace('"version": 1', '"version": 99'))
-    assert file.read_text() != text
+    file.write_text(json.dumps({**fields, "version": 99}))
     refused(spark, "read", "UNSUPPORTED_VERSION", path=str(store.path), topic=topic)
     shutil.copy(kept, file)
 

@@ -19,7 +19,7 @@ from spark_replog.testing.counting_store import CountingStore
 
 ENTRIES_A_REBALANCE_MAX = 20
 SECONDS_MAX = 30
-"""For a machine that runs other tests beside; the figure measured on an idle one is in benchmarks/RESULTS.md."""
+"""For a machine that runs other tests at the same time."""
 
 
 class Swarm:
