@@ -212,7 +212,7 @@ def warn_and_ask(yes: bool, warning: str, question: str) -> None:
     Raises:
         click.Abort: the answer was no.
     """
-    click.echo(f"warning: {warning}", err=True)
+    note(f"warning: {warning}")
     if not yes and sys.stdin.isatty():
         click.confirm(question, abort=True, err=True)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from spark_replog.cli.health import exit_code_of_findings, finding_items, finding_text
-from spark_replog.cli.output import EXIT_CRITICAL, EXIT_OK, EXIT_WARN, emit, note, table
+from spark_replog.cli.output import EXIT_CRITICAL, EXIT_OK, EXIT_WARN, emit, note, quoted, table
 from spark_replog.cli.settings import current_settings, global_options
 from spark_replog.errors import command_line
 
@@ -71,7 +71,7 @@ def info() -> int:
     }
     lines = [
         f"cluster  {brokers.cluster_id}",
-        f"path     {path}",
+        f"path     {quoted(path)}",
         f"fsync    {'on' if brokers.fsync else 'OFF: a power cut may lose acknowledged rows'}",
         f"topics   {len(names)}",
         "",
@@ -102,7 +102,7 @@ def _broker_item(cluster: Cluster, broker: int, findings: Sequence[Finding]) -> 
 
 
 @store.command("verify")
-@click.option("--deep", is_flag=True, help="Read every copy whole and check its checksums.")
+@click.option("--deep", is_flag=True, help="Read every copy whole: check its checksums, and what is outside them.")
 @global_options
 def verify(deep: bool) -> int:
     """Look at every journal, and at every copy of every data object that a topic needs.
@@ -145,7 +145,7 @@ def verify(deep: bool) -> int:
         rows = [(str(f["broker"]), f["fault"], f["ledgerId"], f["detail"]) for f in journal_findings]
         lines += ["", table(["BROKER", "FAULT", "LEDGER", "DETAIL"], rows)]
     if journals.undecidable:
-        lines += ["", f"no majority of good journals: ledger {', '.join(journals.undecidable)}"]
+        lines += ["", f"no majority of good journals: ledger {', '.join(map(quoted, journals.undecidable))}"]
     if findings:
         rows = [(str(f["broker"]), f["fault"], f["object"], f["detail"]) for f in findings]
         lines += ["", table(["BROKER", "FAULT", "OBJECT", "DETAIL"], rows)]
@@ -274,7 +274,7 @@ def repair(dry_run: bool, yes: bool, deep: bool, rebuild: tuple[int, ...], throt
 def _ask_before_new_roots(cluster: Cluster, plan: list[RootRepair]) -> None:
     new = [root for root in plan if root.condition.value == "lost"]
     for root in new:
-        click.echo(_action(cluster, root), err=True)
+        note(quoted(_action(cluster, root)))
     if new and not sys.stdin.isatty():
         raise click.UsageError(
             f"a new root would be made for broker {', '.join(str(root.broker_id) for root in new)}. Bring the old one "

@@ -23,7 +23,7 @@ from spark_replog.config import CoordinatorConfig
 from spark_replog.errors import CorruptDataError, ErrorCode, ReplogError, RetriableError
 from spark_replog.ids import BrokerId, LedgerId, ObjectId
 from spark_replog.log.codec.commands import DataObject, Section
-from spark_replog.log.fold.topic_state import ObjectRef
+from spark_replog.log.fold.topic_state import ObjectRef, SectionRef
 from spark_replog.storage.brokers import BrokerSet
 from spark_replog.storage.io_pool import io_pool
 from spark_replog.storage.object_store import Buffer, CreateOutcome
@@ -60,7 +60,10 @@ class CopyJob:
 
 
 def copy_job(
-    ledger_id: LedgerId, item: DataObject | ObjectRef, sections: Iterable[Section], holders: Iterable[BrokerId]
+    ledger_id: LedgerId,
+    item: DataObject | ObjectRef,
+    sections: Iterable[Section | SectionRef],
+    holders: Iterable[BrokerId],
 ) -> CopyJob:
     """Return what a fetcher needs to know of an object; of the holders that answer the lowest id is read."""
     checksums = tuple((each.start_byte, each.size_bytes, each.crc32c) for each in sections)
@@ -222,7 +225,7 @@ class ReplicaFetcher:
         Raises:
             ReplogError: the root does not answer.
         """
-        return _damage(job, self._brokers.store(target).get(job.storage_key)) is None
+        return damage(job, self._brokers.store(target).get(job.storage_key)) is None
 
     def _has_size(self, job: CopyJob, target: BrokerId) -> bool:
         """Return whether the broker holds an object of the right size: one byte is read, of two that are asked for."""
@@ -282,7 +285,7 @@ class ReplicaFetcher:
                 self.distrust(source)
                 failure = failure or error
                 continue
-            problem = _damage(job, body)
+            problem = damage(job, body)
             if problem is None and body is not None:
                 return body
             _log.warning("copy of %s on broker %d is bad: %s", job.storage_key, source, problem)
@@ -299,7 +302,7 @@ class ReplicaFetcher:
         )
 
 
-def _damage(job: CopyJob, body: Buffer | None) -> str | None:
+def damage(job: CopyJob, body: Buffer | None) -> str | None:
     """Return what is wrong with a copy, None when it is whole."""
     if body is None:
         return "it is missing"

@@ -21,7 +21,7 @@ from typing import TypeVar
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.commit.catch_up import CatchUp
 from spark_replog.commit.failover import failover_commands
-from spark_replog.commit.replica_fetcher import CopyJob, ReplicaFetcher
+from spark_replog.commit.replica_fetcher import CopyJob, ReplicaFetcher, damage
 from spark_replog.config import CoordinatorConfig
 from spark_replog.errors import CorruptDataError, ErrorCode, ReplogError, RetriableError, UnsupportedFormatError
 from spark_replog.ids import BrokerId, LedgerId, ObjectId, new_id
@@ -33,6 +33,7 @@ from spark_replog.log.fold.cluster_state import ClusterLedgerState, probe_with_r
 from spark_replog.log.fold.topic_state import TopicLedgerState
 from spark_replog.maintenance.journal_repair import drop_torn_tails, find_lost_of_pair, rebuild_one_of_pair, torn_tails
 from spark_replog.maintenance.journal_scrub import scrub_journals
+from spark_replog.maintenance.scrub import Frame, read_frame, right_frame
 from spark_replog.storage.paths import ROOT_FILE_KEY, data_folder, ledger_folders, out_key
 from spark_replog.storage.posix_store import file_system_type, sweep_temp_files
 from spark_replog.storage.root_file import encode_root_file, read_root
@@ -141,6 +142,8 @@ class StoreRepair:
         self._catch_up = CatchUp(self._brokers, self._config, cluster.clock, self._fetcher)
         self._report = RepairReport()
         self._verified: dict[tuple[BrokerId, LedgerId], set[ObjectId]] = {}
+        self._frames: dict[BrokerId, Frame | str] = {}
+        """Of the copies of one object that were read and have all rows."""
 
     def plan(self) -> list[RootRepair]:
         """Return how each root is found, by broker; changes nothing.
@@ -416,6 +419,7 @@ class StoreRepair:
         for needed in self._needed_objects(ledger_ids):
             name = needed.job.id.name
             good[name] = set()
+            self._frames = {}
             for root in usable:
                 if root.broker_id not in needed.brokers or root.detail:
                     continue
@@ -424,6 +428,14 @@ class StoreRepair:
                     self._note_verified(root, needed.job)
                 elif not root.detail:
                     wanted.append((root, needed))
+            right = right_frame(self._frames)
+            if right is None:
+                continue
+            for root in usable:
+                if self._frames.get(root.broker_id, right) != right:  # its rows are good, bytes beside them are not
+                    good[name].discard(root.broker_id)
+                    job = replace(needed.job, checksums=needed.job.checksums + right)
+                    wanted.append((root, replace(needed, job=job)))
         for root, needed in wanted:
             sources = tuple(sorted(good[needed.job.id.name]))
             if sources:
@@ -509,8 +521,13 @@ class StoreRepair:
             sizes = self._sizes_on(root, job, present)
             if sizes.get(job.id.name) != job.size_bytes:
                 return False
-            is_trusted = not self._deep and root.condition is RootCondition.OK
-            return is_trusted or self._fetcher.is_whole(job, root.broker_id)
+            if not self._deep and root.condition is RootCondition.OK:
+                return True
+            body = self._brokers.store(root.broker_id).get(job.storage_key)
+            if body is None or damage(job, body) is not None:
+                return False
+            self._frames[root.broker_id] = read_frame(job, body)
+            return True
         except ReplogError as error:
             root.detail = str(error)
             return False

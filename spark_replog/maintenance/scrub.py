@@ -5,7 +5,8 @@ Reads only. A finding is not a loss while another copy is good; repairing is ano
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -13,11 +14,15 @@ import crc32c
 
 from spark_replog.clock import Clock
 from spark_replog.cluster.cluster import Cluster
+from spark_replog.commit.replica_fetcher import CopyJob, copy_job, damage
 from spark_replog.errors import ErrorCode, ReplogError
 from spark_replog.ids import BrokerId, LedgerId, ObjectId
+from spark_replog.log.codec.data_object import frame_damage
 from spark_replog.log.fold.partition_state import ObjectRef, SectionRef
-from spark_replog.storage.paths import data_key
+from spark_replog.storage.object_store import Buffer
 
+Frame = tuple[tuple[int, int, int], ...]
+"""The bytes of a copy outside its sections: (start byte, size, CRC32C) of each run."""
 AGAIN_MS = 60_000
 """A hung root costs one time-out of 10 to 20 seconds in so long, however many copies it holds."""
 _AWAY = frozenset({ErrorCode.REPLOG_STORE_UNAVAILABLE, ErrorCode.KAFKA_STORAGE_ERROR})
@@ -74,7 +79,7 @@ class ScrubReport:
         object_count: objects that the ledgers name and readers may need.
         copy_count: copies of them that were looked at.
         checked_bytes: bytes read and checked (deep only).
-        lost_count: objects without one good copy.
+        lost_count: objects without one copy that has all rows.
         findings: bad copies, in ledger order.
     """
 
@@ -90,7 +95,8 @@ def scrub(cluster: Cluster, *, deep: bool = False, on_object: Callable[[int, int
 
     Args:
         cluster: the opened store.
-        deep: read each copy whole and check the CRC32C of its sections; else only that its last byte is there.
+        deep: read each copy whole, check the CRC32C of its sections, check that the rest of it frames an Arrow
+            file and is equal on all brokers; else check only that its last byte is there.
         on_object: called with (objects done, objects in all), for a progress display.
 
     Raises:
@@ -99,14 +105,17 @@ def scrub(cluster: Cluster, *, deep: bool = False, on_object: Callable[[int, int
     report, away = ScrubReport(), AwayRoots(cluster.clock)
     objects = list(_live_objects(cluster))
     for number, (item, sections) in enumerate(objects):
-        good = 0
-        for broker_id in sorted(item.holders):
-            finding = _look(cluster, broker_id, item, sections if deep else [], report, away)
+        job, good = copy_job(item.ledger_id, item, sections, item.holders), 0
+        frames: dict[BrokerId, Frame | str] = {}
+        for broker_id in job.sources:
+            finding = _look(cluster, broker_id, job, report, away, frames if deep else None)
             report.copy_count += 1
             if finding is None:
                 good += 1
             else:
                 report.findings.append(finding)
+        for broker_id, detail in _bad_frames(frames).items():
+            report.findings.append(ScrubFinding(broker_id, job.ledger_id, job.id.name, Fault.CORRUPT, detail))
         report.object_count += 1
         report.lost_count += good == 0
         if on_object is not None:
@@ -131,33 +140,68 @@ def _live_objects(cluster: Cluster) -> Iterator[tuple[ObjectRef, list[SectionRef
 def _look(
     cluster: Cluster,
     broker_id: BrokerId,
-    item: ObjectRef,
-    sections: list[SectionRef],
+    job: CopyJob,
     report: ScrubReport,
     away: AwayRoots,
+    frames: dict[BrokerId, Frame | str] | None,
 ) -> ScrubFinding | None:
-    def finding(fault: Fault, detail: str) -> ScrubFinding:
-        return ScrubFinding(broker_id, item.ledger_id, item.id.name, fault, detail)
+    """Look at one copy; with ``frames`` read it whole, and note there what is outside its sections."""
 
-    key = data_key(item.ledger_id, *item.id)
+    def finding(fault: Fault, detail: str) -> ScrubFinding:
+        return ScrubFinding(broker_id, job.ledger_id, job.id.name, fault, detail)
+
     try:
         away.check(broker_id)
         cluster.brokers.check_root(broker_id)
         store = cluster.brokers.store(broker_id)
-        last = store.get(key, start=item.size_bytes - 1, size_bytes=2)
+        last = store.get(job.storage_key, start=job.size_bytes - 1, size_bytes=2)
         if last is None:
             return finding(Fault.ABSENT, "the root does not have it")
         if len(last) != 1:
-            return finding(Fault.SHORT, f"it is not {item.size_bytes} bytes long")
-        for section in sections:
-            body = store.get(key, start=section.start_byte, size_bytes=section.size_bytes)
-            report.checked_bytes += section.size_bytes
-            if body is None or crc32c.crc32c(body) != section.crc32c:
-                return finding(Fault.CORRUPT, f"checksum differs in bytes from {section.start_byte} on")
+            return finding(Fault.SHORT, f"it is not {job.size_bytes} bytes long")
+        if frames is None:
+            return None
+        body = store.get(job.storage_key)
+        report.checked_bytes += job.size_bytes
+        problem = damage(job, body)
+        if problem is not None or body is None:
+            return finding(Fault.CORRUPT, problem or "")
+        frames[broker_id] = read_frame(job, body)
     except ReplogError as error:
         away.note(broker_id, error)
         return finding(Fault.UNREACHABLE, f"{error.code.name}: {error.args[0]}")
     return None
 
 
-__all__ = ["AGAIN_MS", "AwayRoots"]
+def read_frame(job: CopyJob, body: Buffer) -> Frame | str:
+    """Return what is outside the sections of a copy of the right size, or what is wrong with it there."""
+    view, frame, at = memoryview(body), [], 0
+    for start, size_bytes, _ in [*sorted(job.checksums), (job.size_bytes, 0, 0)]:
+        if start > at:
+            frame.append((at, start - at, crc32c.crc32c(view[at:start])))
+        at = start + size_bytes
+    sections = [(start, size_bytes) for start, size_bytes, _ in job.checksums]
+    return (frame_damage(body, sections) if frame else None) or tuple(frame)
+
+
+def right_frame(frames: Mapping[BrokerId, Frame | str]) -> Frame | None:
+    """Return the frame that most copies without a fault have; None if several are as frequent, or none is good."""
+    best = Counter(frame for frame in frames.values() if not isinstance(frame, str)).most_common(2)
+    return best[0][0] if best and (len(best) == 1 or best[0][1] > best[1][1]) else None
+
+
+def _bad_frames(frames: Mapping[BrokerId, Frame | str]) -> dict[BrokerId, str]:
+    """Return what is wrong outside the sections of each broker's copy, whose rows are good."""
+    right, found = right_frame(frames), {}
+    for broker_id, frame in frames.items():
+        if isinstance(frame, str):
+            found[broker_id] = f"outside its sections: {frame}"
+        elif right is None:
+            found[broker_id] = "bytes outside its sections differ between the copies, and no majority has the same ones"
+        elif frame != right:
+            at = next(mine[0] for mine, other in zip(frame, right, strict=True) if mine != other)
+            found[broker_id] = f"bytes outside its sections, from byte {at} on, are not those of the other copies"
+    return found
+
+
+__all__ = ["AGAIN_MS", "AwayRoots", "Frame", "read_frame", "right_frame"]

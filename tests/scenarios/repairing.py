@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import shutil
 
+import pyarrow as pa
 from crc32c import crc32c
 
 from spark_replog.cluster.cluster import Cluster
+from spark_replog.ids import ObjectId, new_id
+from spark_replog.log.codec.commands import DataObject
+from spark_replog.log.codec.data_object import data_schema, encode_data_object
 from spark_replog.log.model import Outcome
 from spark_replog.maintenance.repair import RepairReport, StoreRepair
 from spark_replog.storage.paths import data_key
@@ -47,3 +51,20 @@ def read_all(store) -> int:
             assert all(crc32c(body) == section.crc32c for body in bodies)
             rows += section.row_count
     return rows
+
+
+def put_arrow(store, topic: str, rows: list[int], holders=frozenset({0, 1, 2})) -> DataObject:
+    """Write an object as writers encode it, with a number of rows for each partition, to the holders."""
+    handle = store.cluster.lookup(topic)
+    inputs = []
+    for partition, count in enumerate(rows):
+        times = pa.array(range(count)).cast(pa.timestamp("us", tz="UTC"))
+        values = pa.array([b"v"] * count, pa.binary())
+        batch = pa.RecordBatch.from_arrays([values, values, times], schema=data_schema(False))
+        inputs.append((topic, handle.topic_id, partition, batch, "query-1"))
+    made = encode_data_object(inputs, compression="lz4", has_headers=False)
+    id_ = ObjectId(0, f"q-0-0-{new_id()}.arrow")
+    for broker_id in holders:
+        key = data_key(handle.ledger_id, *id_)
+        store.cluster.brokers.store(broker_id).create(key, b"".join(made.buffers), make_parent=True)
+    return DataObject(id_, made.size_bytes, False, frozenset(holders), made.sections)

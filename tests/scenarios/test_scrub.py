@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import struct
 from pathlib import Path
 
 import pytest
 
 from spark_replog.cli.main import run
 from spark_replog.errors import ErrorCode, RetriableError
+from spark_replog.log.codec.data_object import frame_damage
 from spark_replog.maintenance.journal_scrub import JournalFault, scrub_journals
 from spark_replog.maintenance.scrub import AGAIN_MS, AwayRoots, Fault, scrub
 from spark_replog.testing.manual_clock import ManualClock
 from tests.scenarios.conftest import LocalStore
+from tests.scenarios.repairing import put_arrow, repair
 
 
 def copy_of(store: LocalStore, broker_id: int) -> Path:
@@ -69,6 +72,30 @@ def test_the_exit_code_is_the_verdict(
     assert (item["ok"], len(item["findings"])) == (not lost, len(lost))
 
 
+EVIL = "ev\x1b[2J\nil"
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+@pytest.mark.parametrize("words", [("verify", "--deep"), ("repair", "--dry-run"), ("repair", "-y")])
+def test_names_and_paths_are_shown_escaped(
+    written: LocalStore, words: tuple[str, ...], form: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = written.path.rename(written.path.with_name(EVIL))
+    copy = next((path / "broker-1").rglob("*.arrow"))
+    copy.rename(copy.with_name(EVIL))
+    for bad in (path / "broker-2").rglob("journal/*"):
+        bad.chmod(0o644)
+        bad.write_bytes(b"?")
+    (path / "broker-0" / "replog.json").unlink()
+
+    run(["-s", str(path), "store", *words, "-f", form])
+
+    shown = capsys.readouterr()
+    assert "\x1b" not in shown.out + shown.err
+    assert EVIL not in shown.out + shown.err
+    assert "ev" in shown.out + shown.err
+
+
 def test_a_root_that_does_not_answer_is_asked_once_not_for_every_copy_and_journal(written: LocalStore) -> None:
     for batch in (1, 2):
         assert written.append("orders", {0: 1}, batch=batch).error is None
@@ -101,3 +128,110 @@ def test_a_root_that_did_not_answer_is_asked_again_after_a_while() -> None:
     away.note(0, raised.value)  # what is only remembered does not put off the next question
     clock.sleep_ms(1)
     away.check(0)
+
+
+def outside_sections(store: LocalStore) -> list[int]:
+    """Every byte of the only object that no section has."""
+    (item,) = {each.object for number in range(2) for each in store.sections("orders", number)}
+    taken = {
+        at
+        for number in range(2)
+        for each in store.sections("orders", number)
+        for at in range(each.start_byte, each.start_byte + each.size_bytes)
+    }
+    return sorted(set(range(item.size_bytes)) - taken)
+
+
+@pytest.fixture
+def framed(store: LocalStore) -> LocalStore:
+    """One object as writers make it: with magic, schema message and footer."""
+    store.create("orders", 2)
+    assert store.append("orders", {}, batch=0, objects=(put_arrow(store, "orders", [3, 4]),)).error is None
+    assert scrub(store.cluster, deep=True).findings == []
+    return store
+
+
+def flip(path: Path, at: int, bit: int = 1) -> None:
+    path.chmod(0o644)
+    body = bytearray(path.read_bytes())
+    body[at] ^= bit
+    path.write_bytes(body)
+
+
+@pytest.mark.guarantee("G7")
+def test_a_flipped_bit_anywhere_outside_the_sections_is_found_on_its_broker(framed: LocalStore) -> None:
+    places = outside_sections(framed)
+    damaged = copy_of(framed, 1)
+    assert len(places) > 500
+    for number, at in enumerate(places[::5]):
+        flip(damaged, at, 1 << number % 8)
+        report = scrub(framed.cluster, deep=True)
+        assert [(f.broker_id, f.object_name, f.fault) for f in report.findings] == [(1, damaged.name, Fault.CORRUPT)], (
+            at
+        )
+        assert report.lost_count == 0, "all rows can be read"
+        flip(damaged, at, 1 << number % 8)
+
+
+def test_with_two_copies_that_differ_the_one_with_a_broken_frame_is_named_else_both(framed: LocalStore) -> None:
+    framed.away(2)
+    places, damaged = outside_sections(framed), copy_of(framed, 1)
+    named = set()
+    for at in places[::7]:
+        flip(damaged, at)
+        found = tuple(f.broker_id for f in scrub(framed.cluster, deep=True).findings if f.broker_id != 2)
+        flip(damaged, at)
+        assert found in {(1,), (0, 1)}, at
+        named.add(found)
+    assert named == {(1,), (0, 1)}
+
+
+def test_the_only_copy_is_checked_as_an_arrow_file(store: LocalStore) -> None:
+    store.create("orders", 2, replicas=1)
+    item = put_arrow(store, "orders", [3, 4], holders=frozenset({0}))
+    assert store.append("orders", {}, batch=0, objects=(item,)).error is None
+    damaged = copy_of(store, 0)
+    assert scrub(store.cluster, deep=True).findings == []
+    sections = item.sections
+    end_of_stream = sections[1].start_byte + sections[1].size_bytes
+    block = damaged.read_bytes().index(struct.pack("<q", sections[1].start_byte), end_of_stream)
+    for at in (0, 8, 13, item.size_bytes - 1, item.size_bytes - 8, end_of_stream, end_of_stream + 5, block):
+        flip(damaged, at)
+        assert [f.broker_id for f in scrub(store.cluster, deep=True).findings] == [0], at
+        flip(damaged, at)
+
+
+@pytest.mark.guarantee("G7")
+def test_a_deep_repair_replaces_a_copy_that_is_damaged_outside_its_sections(framed: LocalStore) -> None:
+    damaged, good = copy_of(framed, 1), copy_of(framed, 0).read_bytes()
+    for at in (3, 40, len(good) - 20):
+        flip(damaged, at)
+        assert repair(framed).roots[1].object_count == 0
+        report = repair(framed, deep=True)
+        assert {each: root.object_count for each, root in report.roots.items()} == {0: 0, 1: 1, 2: 0}
+        assert report.lost_objects == [] and report.roots[1].is_repaired
+        assert damaged.read_bytes() == good
+
+
+def test_a_deep_repair_leaves_copies_that_differ_without_a_majority(framed: LocalStore) -> None:
+    place = next(at for at in outside_sections(framed) if is_unnoticed(framed, at))
+    paths = [copy_of(framed, broker_id) for broker_id in range(3)]
+    for number, path in enumerate(paths):
+        flip(path, place, 1 << number)
+    before = [path.read_bytes() for path in paths]
+    report = repair(framed, deep=True)
+    assert report.lost_objects == []
+    assert [path.read_bytes() for path in paths] == before
+    assert {f.broker_id for f in scrub(framed.cluster, deep=True).findings} == {0, 1, 2}
+
+
+def is_unnoticed(store: LocalStore, at: int) -> bool:
+    """Whether the object itself does not tell that a bit of this byte is flipped."""
+    sections = [(each.start_byte, each.size_bytes) for number in range(2) for each in store.sections("orders", number)]
+    body = bytearray(copy_of(store, 0).read_bytes())
+    for bit in range(3):
+        body[at] ^= 1 << bit
+        if frame_damage(bytes(body), sections) is not None:
+            return False
+        body[at] ^= 1 << bit
+    return True

@@ -35,6 +35,7 @@ _PIECE_COPY_BYTES_MAX = 4096
 _CRC_PLACEHOLDERS = ("!CRC32C!", "?CRC32C?")
 """As long as a checksum in hex; no topic name, id or number can be one, and a producer can be only one."""
 _MAGIC = b"ARROW1\0\0"
+_CONTINUATION = b"\xff\xff\xff\xff"
 _MESSAGE_PREFIX_BYTES = 8
 """Continuation marker and metadata length."""
 _HEADER_STRUCT = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
@@ -271,6 +272,40 @@ def _damaged(what: str) -> CorruptDataError:
         ErrorCode.CORRUPT_MESSAGE,
         f"section is damaged: {what}. Run `replog store verify --deep` to see which copies are bad.",
     )
+
+
+def frame_damage(body: Buffer, sections: Iterable[tuple[int, int]]) -> str | None:
+    """Return what is wrong with a whole object outside its sections, as far as its own bytes tell.
+
+    Checks the magic, the ends of the schema message and of the stream, and that the footer names each message of the
+    sections. Arrow does not get the schema and the footer: no checksum proves them, and damaged ones can crash it.
+
+    Args:
+        body: the object's bytes.
+        sections: (start byte, size) of sections, whose checksums are right.
+    """
+    view = memoryview(body)
+    if view[: len(_MAGIC)] != _MAGIC or view[-6:] != _MAGIC[:6]:
+        return "it does not start and end with the magic of an Arrow file"
+    schema_end = 16 + int.from_bytes(view[12:16], "little")
+    if view[8:12] != _CONTINUATION or view[schema_end : schema_end + 4] != _CONTINUATION:
+        return "its schema message has a wrong length"
+    footer_at = view.nbytes - 10 - int.from_bytes(view[-10:-6], "little")
+    if footer_at < 8 or view[footer_at - 8 : footer_at] != _CONTINUATION + bytes(4):
+        return "no end of stream is before its footer"
+    footer = bytes(view[footer_at:])
+    for start, size_bytes in sections:
+        source, at = pa.BufferReader(pa.py_buffer(view[start : start + size_bytes])), 0
+        while at < size_bytes:
+            try:
+                body_bytes = pa.ipc.read_message(source).body.size
+            except (pa.ArrowException, OSError, EOFError, ValueError) as error:
+                return f"Arrow cannot read the message at byte {start + at}: {error}"
+            metadata_bytes = source.tell() - at - body_bytes
+            if struct.pack("<qi4xq", start + at, metadata_bytes, body_bytes) not in footer:
+                return f"its footer does not name the message at byte {start + at}"
+            at = source.tell()
+    return None
 
 
 def resize_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
