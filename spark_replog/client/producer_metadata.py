@@ -213,7 +213,7 @@ class ProducerMetadata:
             self._accumulator.assign(queue, destination_of(plan, number, self._settings.producer))
         sticky = StickyPartitioner(
             queues,
-            [number for number, brokers in enumerate(plan.in_sync) if brokers],
+            [number for number in range(plan.partition_count) if number not in plan.offline],
             self._settings.producer.batch_size_bytes,
             self._random,
             is_adaptive=self._settings.client.adaptive_partitioning,

@@ -10,9 +10,12 @@ import threading
 import pyarrow as pa
 import pytest
 
+from spark_replog.admin.broker_admin import BrokerAdmin
 from spark_replog.errors import ErrorCode, InvalidConfigError, OutcomeUnknownError, ReplogError, RetriableError
 from spark_replog.testing.faulty_store import Fault
 from spark_replog.write.murmur2 import partition_of
+from tests.unit.client.producer_setup import Shop
+from tests.unit.write.support import FaultyBrokers
 
 
 def code_of(handle):
@@ -81,6 +84,17 @@ def test_a_key_has_its_murmur2_partition_and_an_explicit_one_wins(shop):
     custom = shop.producer(partitioner__class=Nine)
     assert custom.send("orders", b"v", key=b"kafka", partition=4).result(10).partition == 4
     assert custom.send("orders", b"v", key=b"kafka").result(10).partition == 9
+
+
+def test_records_without_a_key_avoid_partitions_without_a_leader(tmp_path):
+    shop = Shop(tmp_path, FaultyBrokers, brokers=2)
+    shop.topic("orders", None, assignment=[[0], [1], [0]])
+    BrokerAdmin(shop.cluster).fence(0)
+    producer = shop.producer(batch__size=256, delivery__timeout__ms=6000, request__timeout__ms=5000)
+    handles = [producer.send("orders", b"%d" % number) for number in range(100)]
+    producer.flush()
+    assert {handle.result(timeout=10).partition for handle in handles} == {1}
+    shop.close()
 
 
 def test_ignored_keys_are_not_hashed(shop):
