@@ -235,3 +235,14 @@ def is_unnoticed(store: LocalStore, at: int) -> bool:
             return False
         body[at] ^= 1 << bit
     return True
+
+
+def test_the_question_before_a_new_root_shows_its_path_escaped(
+    written: LocalStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = written.path.rename(written.path.with_name(EVIL))
+    (path / "broker-0" / "replog.json").unlink()
+
+    assert run(["-s", str(path), "-q", "store", "repair"]) == 2
+
+    assert r"ev\x1b[2J\nil/broker-0" in capsys.readouterr().err
