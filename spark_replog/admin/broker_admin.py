@@ -128,12 +128,18 @@ def settle_fences(cluster: Cluster, ledger: Ledger[TopicLedgerState], timeout_ms
     away = frozenset(each for each in wanted if not is_root_there(cluster.brokers, each))
     now_ms = cluster.clock.now_ms()
 
-    def propose(state: TopicLedgerState) -> tuple[bytes, ...] | None:
-        fences = state_changes.settle_fences(state, wanted)
-        if not fences:
-            return None
-        given_up = away.intersection(each.broker_id for each in fences if each.is_fenced)
-        lost = failover_commands(state, given_up, now_ms, is_forced=True)
-        return tuple(encode_command(each) for each in (*lost, *fences))
+    pending: list[BrokerFence] = []
 
-    return ledger.append(propose, timeout_ms=timeout_ms).index >= 0
+    def propose(state: TopicLedgerState) -> tuple[bytes, ...] | None:
+        pending[:] = state_changes.settle_fences(state, wanted)
+        if not pending:
+            return None
+        fence = pending[0]  # one per ENTRY: the next is judged by who is in sync after it
+        given_up = away & {fence.broker_id} if fence.is_fenced else frozenset()
+        lost = failover_commands(state, given_up, now_ms, is_forced=True)
+        return tuple(encode_command(each) for each in (*lost, fence))
+
+    is_changed = ledger.append(propose, timeout_ms=timeout_ms).index >= 0
+    for _ in tuple(pending[1:]):
+        ledger.append(propose, timeout_ms=timeout_ms)
+    return is_changed

@@ -18,6 +18,7 @@ from spark_replog.ids import BrokerId
 from spark_replog.ledger.ledger import Ledger
 from spark_replog.log.codec.commands import IsrChange, Truncate, encode_command
 from spark_replog.log.fold.topic_state import TopicLedgerState
+from spark_replog.log.in_sync import leaving_replicas
 from spark_replog.log.model import CommandResult, Outcome
 
 _log = logging.getLogger(__name__)
@@ -79,6 +80,7 @@ def failover_commands(
         now_ms: wall time; a broker may rejoin ``replica.rejoin.wait.ms`` later.
         is_forced: by command: ``min.insync.replicas`` does not prevent it.
     """
+    gone = _able_to_leave(state, gone)
     led = [
         partition
         for _, _, partition in live_partitions(state)
@@ -90,3 +92,21 @@ def failover_commands(
     commands: list[Truncate | IsrChange] = [] if after_index is None else [Truncate(after_index)]
     leaving = {broker_id for partition in led for broker_id in gone.intersection(partition.isr)}
     return [*commands, *leave_isr(state, leaving, now_ms)]
+
+
+def _able_to_leave(state: TopicLedgerState, gone: frozenset[BrokerId]) -> frozenset[BrokerId]:
+    """Return the lost brokers without those that must stay in sync together, so that a partition waits for its rows.
+
+    A broker leaves every ISR of the ledger at once, and the last replica of an ISR stays. So where all in-sync replicas
+    of a partition are lost, one of them would be left, and rows that it lacks would be in sync nowhere and not cut.
+    """
+    if not any(len(each.isr) > 1 and gone.issuperset(each.isr) for _, _, each in live_partitions(state)):
+        return gone
+    incomplete = {
+        (partition.isr, 1)
+        for lacked in state.under_replicated()
+        for section in lacked.sections
+        for partition in (state.topics[section.topic_id].partitions[section.partition],)
+        if len(partition.isr) > 1 and not partition.retired and not set(partition.isr).isdisjoint(lacked.missing)
+    }
+    return leaving_replicas(gone, incomplete)

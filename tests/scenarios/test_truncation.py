@@ -7,11 +7,12 @@ import threading
 import pyarrow as pa
 import pytest
 
+from spark_replog.admin.broker_admin import settle_fences
 from spark_replog.commit.catch_up import CatchUp
 from spark_replog.commit.write_plan import make_write_plan
 from spark_replog.config import CoordinatorConfig, ProducerConfig
 from spark_replog.errors import ErrorCode, RetriableError
-from spark_replog.log.codec.commands import Append, IdentityKind, ProducerIdentity
+from spark_replog.log.codec.commands import Append, BrokerFence, IdentityKind, ProducerIdentity, encode_command
 from spark_replog.log.model import Outcome
 from spark_replog.read.fetch_plan import plan_fetch
 from spark_replog.read.fetcher import Fetcher
@@ -249,3 +250,17 @@ def test_a_leader_whose_root_hangs_is_lost_too_and_its_followers_are_not_blamed(
         assert offsets(answer) == {0: (0, 1)}
     orders.reopen()
     assert (set(described(orders).isr), described(orders).high_watermark) == (others, 1)
+
+
+def test_brokers_that_are_fenced_together_give_up_their_rows_one_after_the_other(orders, monkeypatch) -> None:
+    orders.controller.create_topic("pairs", assignment=[[0, 2], [2, 1]])
+    for partition, holder in enumerate((0, 2)):
+        offsets(orders.append("pairs", {partition: 3}, batch=partition, holders={holder}, acks=1))
+    fences = tuple(encode_command(BrokerFence(each, True)) for each in (0, 2))
+    orders.cluster.cluster_ledger.append(lambda _: fences, timeout_ms=30_000)
+    monkeypatch.setattr("spark_replog.admin.broker_admin.is_root_there", lambda *_: False)
+    ledger = orders.cluster.topic_ledger(orders.cluster.lookup("pairs").ledger_id)
+    assert settle_fences(orders.cluster, ledger, 30_000)
+    assert not settle_fences(orders.cluster, ledger, 30_000)
+    now = orders.controller.describe_topic("pairs").partitions
+    assert [(each.isr, each.leader, each.log_end_offset) for each in now] == [((2,), -1, 0), ((1,), 1, 0)]

@@ -197,7 +197,7 @@ class Simulation:
         self._incarnations += 1
         incarnation = self._incarnations.to_bytes(16, "big")
         settings = _READ_ONLY if is_reader and self._rng.random() < 0.7 else _SETTINGS
-        if settings is _SETTINGS and self._rng.random() < 0.7:
+        if settings is _SETTINGS and self._rng.random() < 0.8:
             settings = _IMPATIENT
         core = self._parts.make_core(self._names, _GENESIS, incarnation, settings, self._rng)
         process = Process(name, core, todo, is_reader=is_reader)

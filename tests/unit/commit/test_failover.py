@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from spark_replog.commit.failover import failover_commands
 from spark_replog.ids import ObjectId
 from spark_replog.log.codec.commands import (
@@ -60,3 +62,19 @@ def test_the_log_is_cut_before_the_next_leader_is_made_so_that_its_epoch_begins_
     assert (partition.leader, partition.log_end_offset) == (1, 2)
     newest = partition.leader_epochs.entries[-1]
     assert (newest.epoch, newest.start_offset) == (partition.leader_epoch, 2)
+
+
+@pytest.mark.parametrize("is_forced", [False, True])
+def test_replicas_that_are_lost_with_a_whole_isr_stay_in_sync_while_one_of_them_lacks_rows(is_forced: bool) -> None:
+    lost = frozenset({0, 2})
+    careless = (("min.insync.replicas", "1"),)
+    state = state_of(TopicInit(ORDERS, "orders", ((0, 2), (2, 0, 1)), careless))
+    complete = failover_commands(state, lost, 7, is_forced=is_forced)
+    assert complete == [IsrChange(None, 0, False, 7), IsrChange(None, 2, False, 7)], "both hold everything"
+    state.apply(1, encode_entry([encode_command(append_held_by(GONE, 1))]))
+    for gone in (lost, lost - GONE, GONE):
+        commands = failover_commands(state, gone, 7, is_forced=is_forced)
+        assert bool(commands) == (gone != lost), "partition 0 waits for the rows that only broker 0 holds"
+    state.apply(2, encode_entry([encode_command(each) for each in commands]))
+    waiting = state.topics[ORDERS].partitions[0]
+    assert (waiting.isr, waiting.leader, waiting.log_end_offset) == ((2,), 2, 0), "broker 0 alone: its rows are cut"
