@@ -132,7 +132,7 @@ class Model:
 
     def truncate(self, index, after):
         """Forget all rows behind an entry, and learn the producers again from what is left."""
-        stable = index if self.stable == index - 1 else self.stable
+        stable = self.stable if any(at > self.stable for at, _ in self.applied) else index
         if after < stable or any(at == index for at, _ in self.applied):
             return Outcome.INVALID
         if all(row[0] <= after for rows in self.rows.values() for row in rows):
