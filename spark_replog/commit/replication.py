@@ -443,9 +443,9 @@ class _WaitingRound:
         # A replica may be late by lag_ms: it leaves after that, not at it.
         lag_timer = purgatory.timer.add(services.clock.monotonic_ms() + services.lag_ms + 1, self._on_overdue)
         copies = [services.fetcher.submit(job, target, self._on_copied) for job, target in this.missing]
-        purgatory.await_completion(
-            operation, partial(self._look, help_late), min(LOOK_INTERVAL_MS, services.lag_ms + 1)
-        )
+        # A look may wait for a root that hangs, so the first one comes after the lag timer where both are near.
+        look_ms = services.lag_ms + 1 if services.lag_ms <= LOOK_INTERVAL_MS else LOOK_INTERVAL_MS
+        purgatory.await_completion(operation, partial(self._look, help_late), look_ms)
         purgatory.timer.cancel(lag_timer)
         for future in copies:  # a copy that is not needed any more is not begun
             future.cancel()
