@@ -431,6 +431,7 @@ class _WaitingRound:
         self._this, self._known, self._services = this, known, services
         self._operation = DelayedProduce(timeout_ms, this.partitions, this.statuses, lookup)
         self._is_overdue = False
+        self._overdue_at_ms = 0
         self._has_moved = False
 
     def run(self, help_late: Callable[[], bool]) -> dict[PartitionKey, ErrorCode] | None:
@@ -441,7 +442,8 @@ class _WaitingRound:
         if purgatory.try_complete_else_watch(operation, keys):
             return operation.errors()
         # A replica may be late by lag_ms: it leaves after that, not at it.
-        lag_timer = purgatory.timer.add(services.clock.monotonic_ms() + services.lag_ms + 1, self._on_overdue)
+        self._overdue_at_ms = services.clock.monotonic_ms() + services.lag_ms + 1
+        lag_timer = purgatory.timer.add(self._overdue_at_ms, self._on_overdue)
         copies = [services.fetcher.submit(job, target, self._on_copied) for job, target in this.missing]
         # A look may wait for a root that hangs, so the first one comes after the lag timer where both are near.
         look_ms = services.lag_ms + 1 if services.lag_ms <= LOOK_INTERVAL_MS else LOOK_INTERVAL_MS
@@ -504,6 +506,10 @@ class _WaitingRound:
 
     def _look(self, help_late: Callable[[], bool]) -> None:
         """Fold ISR changes and elections of other processes; while late replicas are needed, try to help."""
+        if not self._is_overdue and self._services.clock.monotonic_ms() >= self._overdue_at_ms:
+            self._on_overdue()  # before the timer's tick: the look below may wait for a root that hangs
+            if self._operation.is_completed:
+                return
         try:
             self._services.refresh()
         except ReplogError as error:
