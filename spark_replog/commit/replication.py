@@ -102,6 +102,10 @@ class Partition:
         if not self._isr.issubset(isr):
             self._isr = self._isr.intersection(isr)
 
+    def is_helped_by(self, isr: Collection[BrokerId]) -> bool:
+        """Return whether too few replicas are in sync here, and the newest fold has others."""
+        return len(self.in_sync) < self.min_insync and not self._isr.issuperset(isr)
+
     def replica_end_offset(self, broker_id: BrokerId) -> int:
         """Return where the replica's log ends: before the first object that it lacks."""
         end = self._high_watermark
@@ -429,6 +433,7 @@ class _WaitingRound:
         self, this: ReplicationRound, known: Replication, services: RoundServices, lookup: LeaderLookup, timeout_ms: int
     ) -> None:
         self._this, self._known, self._services = this, known, services
+        self._lookup = lookup
         self._operation = DelayedProduce(timeout_ms, this.partitions, this.statuses, lookup)
         self._is_overdue = False
         self._overdue_at_ms = 0
@@ -514,10 +519,15 @@ class _WaitingRound:
             self._services.refresh()
         except ReplogError as error:
             _log.info("an append that waits for copies could not look for newer entries: %s", error)
-        if self._is_overdue and not self._operation.is_completed and help_late():
+        if not self._operation.is_completed and (self._is_joined() or (self._is_overdue and help_late())):
             self._has_moved = True
             self._operation.force_complete()
         self._operation.safe_try_complete()
+
+    def _is_joined(self) -> bool:
+        """Return whether a replica that is needed has joined by another process's ENTRY: judge again with it."""
+        found = ((partition, self._lookup(key)) for key, partition in self._this.partitions.items())
+        return any(not isinstance(now, ErrorCode) and partition.is_helped_by(now.isr) for partition, now in found)
 
 
 def _watch_key(job: CopyJob) -> tuple[LedgerId, ObjectId]:
