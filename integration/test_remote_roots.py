@@ -34,7 +34,7 @@ def roots(work_folder, environment):
 
 @pytest.mark.xfail(
     strict=False,
-    reason="An append that waits for a replica on a root that has just gone may end with REQUEST_TIMED_OUT",
+    reason="an append that waits for a root that has just gone may end with REQUEST_TIMED_OUT",
 )
 def test_a_query_goes_on_whichever_kind_of_storage_is_away(spark, roots, work_folder):
     options = roots.spark_options
