@@ -8,8 +8,7 @@ import pytest
 
 from tests.remote_roots import RemoteRoots, name_node_running, s3_running
 
-# A look of an append that waits may itself wait seconds for a root that hangs.
-QUICK = {"kafka.request.timeout.ms": "10000", "replica.lag.time.max.ms": "1000", "replica.rejoin.wait.ms": "0"}
+QUICK = {"kafka.request.timeout.ms": "3000", "replica.lag.time.max.ms": "1000", "replica.rejoin.wait.ms": "0"}
 
 
 @pytest.fixture
