@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from spark_replog.snapshot import DecidedSnapshot, FrozenState
 from spark_replog.storage.object_store import ObjectStore
 
 
@@ -14,6 +15,8 @@ class LedgerState(Protocol):
 
     applied_index: int
     """The last folded index, -1 before the first."""
+    snapshot: DecidedSnapshot
+    """The last decided snapshot; set by `apply`, and by the ledger after `restore`."""
 
     def apply(self, index: int, payload: bytes) -> tuple[Any, ...]:
         """Fold one decided ENTRY; return one result per command in it, in order."""
@@ -21,6 +24,28 @@ class LedgerState(Protocol):
 
     def encode(self, commands: Sequence[bytes]) -> bytes:
         """Return the ENTRY payload that ``apply`` folds into one result per command."""
+        ...
+
+    def encode_snapshot_commit(self, base_no: int, index: int, name: str) -> bytes:
+        """Return the command that makes a snapshot the one that counts."""
+        ...
+
+    def freeze(self) -> FrozenState:
+        """Return the state as it is now, under ``Ledger.lock``; encoding that takes long happens outside of it."""
+        ...
+
+    def restore(self, head: bytes, load_page: Callable[[str], bytes]) -> None:
+        """Become the state of a head, in place; wholly, or not at all and a coded error.
+
+        Args:
+            head: of a FrozenState of this release or an older one.
+            load_page: returns a page's bytes, now or whenever they are needed, under ``Ledger.lock``. Raises
+                PageMissingError, and what storage raises.
+        """
+        ...
+
+    def adopted(self, frozen: FrozenState) -> None:
+        """The SnapshotCommit of this frozen state was decided: its pages are stored and need not stay in memory."""
         ...
 
 

@@ -342,6 +342,21 @@ class ClusterConfigSet:
     changes: tuple[tuple[str, str | None], ...]
 
 
+@dataclass(frozen=True, slots=True)
+class SnapshotCommit:
+    """Makes a snapshot the one that counts, if it was made from the one that counts now; both kinds of ledger.
+
+    Attributes:
+        base_no: number of the decided snapshot that it derives from, 0 before the first.
+        index: it holds the state after this entry.
+        name: of its head.
+    """
+
+    base_no: int
+    index: int
+    name: str
+
+
 TopicCommand = (
     Append
     | TopicInit
@@ -358,6 +373,7 @@ TopicCommand = (
     | PartitionChange
     | BrokerFence
     | Truncate
+    | SnapshotCommit
 )
 ClusterCommand = (
     BrokerRegister
@@ -370,6 +386,7 @@ ClusterCommand = (
     | QuotaAlter
     | ClusterConfigSet
     | BrokerFence
+    | SnapshotCommit
 )
 Command = TopicCommand | ClusterCommand
 

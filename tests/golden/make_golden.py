@@ -73,6 +73,7 @@ def entries() -> dict[str, list[c.Command]]:
             c.BrokerFence(300, False),
             c.Truncate(70_000),
         ],
+        "entry_snapshot": [c.SnapshotCommit(3, 70_000, f"{70_000:020d}-{LEDGER}")],
         "entry_groups": group_commands(),
         "entry_producers": producer_commands(),
         "entry_access": access_commands(),

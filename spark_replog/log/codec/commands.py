@@ -74,6 +74,7 @@ from spark_replog.log.model import (
     ResetPolicy,
     Section,
     SequencedAppend,
+    SnapshotCommit,
     TopicClose,
     TopicCommand,
     TopicInit,
@@ -82,6 +83,7 @@ from spark_replog.log.model import (
     Truncate,
 )
 from spark_replog.log.quotas import QuotaAlter, QuotaEntity
+from spark_replog.snapshot import SNAPSHOT_NAME
 
 OBJECT_BYTES_MAX = 2**62
 ROW_COUNT_MAX = 2**31 - 1
@@ -386,6 +388,7 @@ def _read_generation(reader: Reader) -> int:
 
 _TOPIC_NAME = name_of(is_valid_topic_name, "topic name")
 _LEDGER_NAME = name_of(is_valid_topic_name, "ledger name")
+_HEAD_NAME = name_of(lambda name: SNAPSHOT_NAME.fullmatch(name) is not None, "snapshot name")
 _URL = name_of(str.isprintable, "URL")
 _ASSIGNMENTS = list_of(_IDS)
 _CHANGES = list_of(TEXT, optional(TEXT))
@@ -462,6 +465,7 @@ _CODECS = (
     ),
     _row(75, ProducerInit, producer_id=TEXT, instance_id=TEXT, epoch=UINT),
     _row(85, LogStartAdvance, topic_id=ID, reason=enum_of(LogStartReason), offsets=_OFFSETS),
+    _row(90, SnapshotCommit, base_no=UINT, index=UINT, name=_HEAD_NAME),
 )
 # Type number, command, and its fields in the order in which they are written: the table of docs/format.md.
 _BY_COMMAND = {made: (type_id, kind) for type_id, made, kind in _CODECS}
@@ -501,6 +505,7 @@ __all__ = [
     "ResetPolicy",
     "Section",
     "SequencedAppend",
+    "SnapshotCommit",
     "TopicClose",
     "TopicCommand",
     "TopicInit",

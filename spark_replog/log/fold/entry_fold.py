@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from spark_replog.errors import ErrorCode, ReplogError
-from spark_replog.log.codec.commands import Undecodable, decode_commands, encode_entry
-from spark_replog.log.model import Command, CommandResult, Outcome
+from spark_replog.log.codec.commands import Undecodable, decode_commands, encode_command, encode_entry
+from spark_replog.log.model import OK, Command, CommandResult, Outcome, SnapshotCommit
+from spark_replog.snapshot import DecidedSnapshot
 
 LOGGER = logging.getLogger(__name__)
 Apply = Callable[[Any, int, int], CommandResult]
@@ -23,16 +24,22 @@ class EntryFold:
 
     Attributes:
         applied_index: last folded entry, -1 before the first.
+        snapshot: the last decided snapshot.
     """
 
     def __init__(self, name: str) -> None:
         self.applied_index = -1
+        self.snapshot = DecidedSnapshot()
         self._name = name
         self._applies: Mapping[type, Apply] = {}
 
     def encode(self, commands: Sequence[bytes]) -> bytes:
         """Return the payload of an entry that holds these commands, in this order."""
         return encode_entry(commands)
+
+    def encode_snapshot_commit(self, base_no: int, index: int, name: str) -> bytes:
+        """Return the command that makes a snapshot the one that counts."""
+        return encode_command(SnapshotCommit(base_no, index, name))
 
     def apply(self, index: int, payload: bytes) -> tuple[CommandResult, ...]:
         """Fold one decided entry; return one result per command, in order.
@@ -55,6 +62,8 @@ class EntryFold:
         """Raise UnsupportedFormatError where a command needs a newer release."""
 
     def _apply_command(self, command: Command | Undecodable, index: int, number: int) -> CommandResult:
+        if isinstance(command, SnapshotCommit):
+            return self._apply_snapshot_commit(command, index)
         apply = self._applies.get(type(command))
         if apply is not None:
             return apply(command, index, number)
@@ -64,3 +73,13 @@ class EntryFold:
             reason = f"{type(command).__name__} does not belong in ledger {self._name}"
         LOGGER.warning("command %d of entry %d of ledger %s has no effect: %s", number, index, self._name, reason)
         return CommandResult(Outcome.INVALID, {}, reason)
+
+    def _apply_snapshot_commit(self, command: SnapshotCommit, index: int) -> CommandResult:
+        if command.base_no != self.snapshot.no:
+            return CommandResult(
+                Outcome.REFUSED, {}, f"it derives from snapshot {command.base_no}; the newest is {self.snapshot.no}"
+            )
+        if not self.snapshot.index <= command.index < index:
+            return CommandResult(Outcome.INVALID, {}, f"a snapshot of entry {command.index} in entry {index}")
+        self.snapshot = DecidedSnapshot(command.base_no + 1, command.index, command.name, index)
+        return OK

@@ -34,6 +34,7 @@ from spark_replog.log.codec.commands import (
     QuotaAlter,
     ResetPolicy,
     Section,
+    SnapshotCommit,
     TopicClose,
     TopicInit,
     TopicPublish,
@@ -145,6 +146,7 @@ commands = st.one_of(
     st.builds(TopicPublish, topic_names, topic_ids, topic_ids),
     st.builds(TopicUnpublish, topic_names, topic_ids),
     st.builds(FeatureSet, uint),
+    st.builds(SnapshotCommit, uint, uint, st.from_regex("[0-9]{20}-[0-9a-f]{32}", fullmatch=True)),
 )
 
 
