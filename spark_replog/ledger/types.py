@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from spark_replog.snapshot import DecidedSnapshot, FrozenState
 from spark_replog.storage.object_store import ObjectStore
@@ -15,8 +15,6 @@ class LedgerState(Protocol):
 
     applied_index: int
     """The last folded index, -1 before the first."""
-    snapshot: DecidedSnapshot
-    """The last decided snapshot; set by `apply`, and by the ledger after `restore`."""
 
     def apply(self, index: int, payload: bytes) -> tuple[Any, ...]:
         """Fold one decided ENTRY; return one result per command in it, in order."""
@@ -25,6 +23,14 @@ class LedgerState(Protocol):
     def encode(self, commands: Sequence[bytes]) -> bytes:
         """Return the ENTRY payload that ``apply`` folds into one result per command."""
         ...
+
+
+@runtime_checkable
+class SnapshotState(LedgerState, Protocol):
+    """A state that snapshots are made of; the shell of a ledger whose state is none neither writes nor reads them."""
+
+    snapshot: DecidedSnapshot
+    """The last decided snapshot; set by `apply`, and by the ledger after `restore`."""
 
     def encode_snapshot_commit(self, base_no: int, index: int, name: str) -> bytes:
         """Return the command that makes a snapshot the one that counts."""
