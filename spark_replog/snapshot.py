@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from spark_replog.errors import RetriableError
@@ -14,7 +15,8 @@ PAGE_NAME = re.compile(r"[0-9]{12}-[0-9a-f]{32}")
 """Name of a page: number of the snapshot that its writer's state derived from, and a nonce."""
 
 
-class DecidedSnapshot(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class DecidedSnapshot:
     """The last SnapshotCommit that a fold applied.
 
     Attributes:
