@@ -336,7 +336,7 @@ def look(item: FetchPartition, max_bytes: int | None = None, *, one_section_min:
                 if size_bytes + row.size_bytes > budget and (size_bytes or not one_section_min):
                     break
                 size_bytes += row.size_bytes
-                end = min(row.base_offset + row.row_count, found.high_watermark)
+                end = min(row.end_offset, found.high_watermark)
         return FetchState(None, end, size_bytes, found.leader_epoch)
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 from typing import NamedTuple
@@ -12,6 +13,8 @@ from spark_replog.ids import BrokerId, ObjectId, TopicId
 from spark_replog.log.acl import AclsAdd, AclsRemove
 from spark_replog.log.codec.group_records import Record
 from spark_replog.log.quotas import QuotaAlter
+
+INPUTS_DIGEST_BYTES = 16
 
 
 class IdentityKind(IntEnum):
@@ -60,6 +63,8 @@ class DataObject:
     has_headers: bool
     holders: frozenset[int]
     sections: tuple[Section, ...]
+    has_offsets: bool = False
+    """Whether the rows' offsets are stored: those of a segment of compaction that has gaps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +201,34 @@ class LogStartAdvance:
     reason: LogStartReason
     offsets: tuple[tuple[int, int], ...]
     """(partition, new log start offset)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replace:
+    """Compaction: sections of one partition are replaced by others of the same offsets (Kafka: a cleaned segment).
+
+    Applied only if the live sections of the range are exactly those that the digest names. So of two compactors one
+    wins, and a stale one changes nothing.
+    """
+
+    topic_id: str
+    partition: int
+    first_offset: int
+    end_offset: int
+    inputs: bytes
+    """`inputs_digest` of the sections that are replaced."""
+    outputs: tuple[DataObject, ...]
+    """Sections of this partition only; each spans the offsets up to the next one's base, and may hold fewer rows."""
+    base_offsets: tuple[int, ...]
+    """Of the outputs' sections, in order; the first is `first_offset`."""
+
+
+def inputs_digest(sections: Iterable[tuple[ObjectId, int, int]]) -> bytes:
+    """Return 16 bytes that stand for sections, given as (object id, start byte, base offset) in offset order."""
+    digest = hashlib.sha256()
+    for (generation, name), start_byte, base_offset in sections:
+        digest.update(f"{generation}/{name}/{start_byte}/{base_offset}\n".encode())
+    return digest.digest()[:INPUTS_DIGEST_BYTES]
 
 
 @dataclass(frozen=True, slots=True)
@@ -370,6 +403,7 @@ TopicCommand = (
     | ProducerInit
     | SequencedAppend
     | LogStartAdvance
+    | Replace
     | PartitionChange
     | BrokerFence
     | Truncate

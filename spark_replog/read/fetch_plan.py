@@ -73,8 +73,8 @@ def plan_fetch(
     for section in state.sections(topic_id, partition, start_offset, end_offset):
         if section.base_offset > expected:
             break
-        end = min(section.base_offset + section.row_count, end_offset)
-        slices.append(FetchSlice(topic_name, topic_id, partition, expected, end, *section[:6], *section[8:]))
+        end = min(section.end_offset, end_offset)
+        slices.append(FetchSlice(topic_name, topic_id, partition, expected, end, *section[:6], *section[8:10]))
         expected = end
     if expected != end_offset:
         raise _data_loss(topic_name, partition, expected, end_offset, "no section holds them")

@@ -111,7 +111,7 @@ def _next_candidate(
     offset = max(offset, found.log_start_offset)
     while offset < found.high_watermark:
         (section,) = state.sections(topic_id, partition, offset, offset + 1)
-        end = min(section.base_offset + section.row_count, found.high_watermark)
+        end = min(section.end_offset, found.high_watermark)
         if section.min_timestamp_ms >= time_ms:
             return offset, ()
         if section.max_timestamp_ms >= time_ms:

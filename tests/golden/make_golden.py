@@ -163,6 +163,8 @@ def plain(value: Any) -> Any:
         return {type(value).__name__: value._asdict()}
     if isinstance(value, c.DataObject):
         rest = {f.name: plain(getattr(value, f.name)) for f in fields(value) if f.name != "id"}
+        if not value.has_offsets:  # as before there were such objects
+            del rest["has_offsets"]
         return {"DataObject": {**value.id._asdict(), **rest}}
     if is_dataclass(value):
         return {type(value).__name__: {f.name: plain(getattr(value, f.name)) for f in fields(value)}}

@@ -46,6 +46,7 @@ from spark_replog.log.codec.wire import (
     zigzag,
 )
 from spark_replog.log.model import (
+    INPUTS_DIGEST_BYTES,
     Append,
     BatchSequence,
     BrokerFence,
@@ -71,6 +72,7 @@ from spark_replog.log.model import (
     PartitionsAdd,
     ProducerIdentity,
     ProducerInit,
+    Replace,
     ResetPolicy,
     Section,
     SequencedAppend,
@@ -93,6 +95,7 @@ CRC_MAX = 2**32 - 1
 _OBJECT_HEADERS = 0x01
 _OBJECT_SHORT_NAME = 0x02
 _OBJECT_DASHED_UUID = 0x04
+_OBJECT_OFFSETS = 0x08
 _FLAG_SAME_INCARNATION = 0x80
 _SHORT_NAME = re.compile(
     r"(?P<prefix>.+-)(?P<task>0|[1-9][0-9]{0,17})-"
@@ -106,6 +109,8 @@ _HEAD = fields(SINT, TEXT, TEXT, TEXT, TIME_MS)
 _TABLES = fields(_TOPIC_IDS, list_of(_IDS), SINT, TEXT)
 _OBJECT_TAIL = fields(UINT, UINT, UINT)
 _ENTRY = list_of(BYTES)
+_REPLACE_HEAD = fields(ID, UINT, UINT, UINT)
+_REPLACE_TABLES = fields(list_of(_IDS), SINT)
 
 
 def encode_append(writer: Writer, append: Append) -> None:
@@ -174,12 +179,53 @@ def decode_sequenced_append(reader: Reader) -> SequencedAppend:
     )
 
 
+def encode_replace(writer: Writer, command: Replace) -> None:
+    """Write a replacement's body: the range, the outputs as an append has them, then the steps of their offsets.
+
+    Raises:
+        ValueError: a section is of another topic.
+    """
+    if any(s.topic_id != command.topic_id for item in command.outputs for s in item.sections):
+        raise ValueError("a replacement has sections of its own topic only")
+    _REPLACE_HEAD.write(writer, (command.topic_id, command.partition, command.first_offset, command.end_offset))
+    writer.raw(command.inputs)
+    holder_sets = list(dict.fromkeys(item.holders for item in command.outputs))
+    base_ms = min((s.min_timestamp_ms for item in command.outputs for s in item.sections), default=0)
+    _REPLACE_TABLES.write(writer, ([sorted(holders) for holders in holder_sets], base_ms))
+    writer.uint(len(command.outputs))
+    for item in command.outputs:
+        _encode_object(writer, item, "", holder_sets.index(item.holders))
+        _encode_sections(writer, item.sections, {command.topic_id: 0}, base_ms)
+    writer.uint(len(command.base_offsets))
+    before = command.first_offset
+    for base in command.base_offsets:
+        writer.uint(base - before)
+        before = base
+
+
+def decode_replace(reader: Reader) -> Replace:
+    """Read a replacement's body."""
+    topic_id, partition, first, end = _REPLACE_HEAD.read(reader)
+    inputs = reader.raw(INPUTS_DIGEST_BYTES)
+    id_lists, base_ms = _REPLACE_TABLES.read(reader)
+    if base_ms < -TIME_MS_MAX - 1:
+        raise corrupt(f"time {base_ms} ms does not fit microseconds of 64 bits")
+    holder_sets = [frozenset(ids) for ids in id_lists]
+    count = reader.count()
+    outputs = tuple(_decode_object(reader, "", holder_sets, [topic_id], base_ms) for _ in range(count))
+    bases = [first]
+    for _ in range(reader.count()):
+        bases.append(bases[-1] + reader.uint())
+    return Replace(topic_id, partition, first, end, inputs, outputs, tuple(bases[1:]))
+
+
 def _encode_object(writer: Writer, item: DataObject, prefix: str, holder_number: int) -> None:
     match = _SHORT_NAME.fullmatch(item.id.name)
     short = match is not None and match["prefix"] == prefix
     dashed = match is not None and len(match["uuid"]) > 32
     writer.byte(
         (_OBJECT_HEADERS if item.has_headers else 0)
+        | (_OBJECT_OFFSETS if item.has_offsets else 0)
         | (_OBJECT_SHORT_NAME if short else 0)
         | (_OBJECT_DASHED_UUID if short and dashed else 0)
     )
@@ -210,7 +256,12 @@ def _decode_object(
         raise corrupt(f"holder set {holder_number} is not in the table")
     sections = _decode_sections(reader, reader.row_count(), topics, base_ms)
     return DataObject(
-        ObjectId(generation, name), size_bytes, bool(flags & _OBJECT_HEADERS), holder_sets[holder_number], sections
+        ObjectId(generation, name),
+        size_bytes,
+        bool(flags & _OBJECT_HEADERS),
+        holder_sets[holder_number],
+        sections,
+        bool(flags & _OBJECT_OFFSETS),
     )
 
 
@@ -464,6 +515,7 @@ _CODECS = (
         records=_GROUP_RECORDS,
     ),
     _row(75, ProducerInit, producer_id=TEXT, instance_id=TEXT, epoch=UINT),
+    (86, Replace, Kind(encode_replace, decode_replace)),
     _row(85, LogStartAdvance, topic_id=ID, reason=enum_of(LogStartReason), offsets=_OFFSETS),
     _row(90, SnapshotCommit, base_no=UINT, index=UINT, name=_HEAD_NAME),
 )
@@ -502,6 +554,7 @@ __all__ = [
     "ProducerIdentity",
     "ProducerInit",
     "QuotaAlter",
+    "Replace",
     "ResetPolicy",
     "Section",
     "SequencedAppend",

@@ -45,6 +45,7 @@ class LogObject:
     has_headers: bool
     holders: frozenset[BrokerId]
     place: ObjectPlace
+    has_offsets: bool = False
     # Kept only while a replica lacks the object: who needs it, and how to check a copy.
     partitions: tuple[PartitionState, ...] = ()
     sections: tuple[Section, ...] = ()
@@ -55,8 +56,7 @@ class _Unstable:
     """Appends of one entry above the stable index."""
 
     index: int
-    first_object: int
-    objects: list[LogObject] = field(default_factory=list)
+    objects: dict[int, LogObject] = field(default_factory=dict)
     bases: dict[PartitionState, int] = field(default_factory=dict)
     ends: dict[PartitionState, int] = field(default_factory=dict)
     commands: list[int] = field(default_factory=list)
@@ -69,17 +69,20 @@ SectionLookup = Callable[[set[int]], Mapping[int, tuple[Section, ...]]]
 class ObjectTable:
     """All data objects of one topic ledger, numbered in the order of the log."""
 
-    __slots__ = ("_first_object", "_ledger_id", "_missing", "_objects", "_unstable")
+    __slots__ = ("_first_object", "_ledger_id", "_missing", "_next_number", "_objects", "_unstable")
 
     def __init__(self, ledger_id: LedgerId) -> None:
         self._ledger_id = ledger_id
-        self._objects: list[LogObject] = []
+        self._objects: dict[int, LogObject] = {}
+        self._next_number = 0
         self._first_object: dict[tuple[int, int], tuple[int, int]] = {}
         self._missing: dict[BrokerId, dict[int, None]] = {}
         self._unstable: deque[_Unstable] = deque()
 
-    def __len__(self) -> int:
-        return len(self._objects)
+    @property
+    def next_number(self) -> int:
+        """Return the number of the next object that is added."""
+        return self._next_number
 
     def __getitem__(self, object_number: int) -> LogObject:
         return self._objects[object_number]
@@ -90,7 +93,7 @@ class ObjectTable:
 
     def ref(self, item: LogObject) -> ObjectRef:
         """Return the object as a reader needs it."""
-        return ObjectRef(self._ledger_id, item.id, item.size_bytes, item.has_headers, item.holders)
+        return ObjectRef(self._ledger_id, item.id, item.size_bytes, item.has_headers, item.holders, item.has_offsets)
 
     @property
     def has_missing(self) -> bool:
@@ -127,23 +130,49 @@ class ObjectTable:
 
     def begin_append(self, index: int, command_no: int, object_count: int) -> None:
         """Begin an append: the next objects belong to it."""
-        self._first_object[index, command_no] = (len(self._objects), object_count)
+        self._first_object[index, command_no] = (self._next_number, object_count)
         if not self._unstable or self._unstable[-1].index != index:
-            self._unstable.append(_Unstable(index, len(self._objects)))
+            self._unstable.append(_Unstable(index))
         self._unstable[-1].commands.append(command_no)
 
     def add(self, item: DataObject, place: ObjectPlace, partitions: tuple[PartitionState, ...]) -> None:
         """Add an object of the append begun; `partitions` has the partition of each of its sections."""
         assert len(partitions) == len(item.sections) and self._unstable, place
-        object_number = len(self._objects)
-        added = LogObject(item.id, item.size_bytes, item.has_headers, item.holders, place)
-        self._objects.append(added)
-        self._unstable[-1].objects.append(added)
+        number = self._next_number
+        self._unstable[-1].objects[number] = self._add(item, place, partitions)
+
+    def _add(self, item: DataObject, place: ObjectPlace, partitions: tuple[PartitionState, ...]) -> LogObject:
+        number, self._next_number = self._next_number, self._next_number + 1
+        added = LogObject(item.id, item.size_bytes, item.has_headers, item.holders, place, item.has_offsets)
+        self._objects[number] = added
         lacking = {b for replicas in {p.replicas for p in partitions} for b in replicas} - item.holders
         if lacking:
             added.partitions, added.sections = partitions, item.sections
             for broker_id in lacking:
-                self._missing.setdefault(broker_id, {})[object_number] = None
+                self._missing.setdefault(broker_id, {})[number] = None
+        return added
+
+    def replace(self, partition: PartitionState, outputs: tuple[DataObject, ...], place: ObjectPlace) -> None:
+        """Add the objects of a replacement, whose rows are stable, and forget who lacked what it replaced.
+
+        Call it once the partition's rows are the new ones; `place` is that of the first object.
+        """
+        self._first_object[place.entry_index, place.command_no] = (self._next_number, len(outputs))
+        for object_no, item in enumerate(outputs):
+            self._add(item, place._replace(object_no=object_no), (partition,) * len(item.sections))
+        for number in {number for numbers in self._missing.values() for number in numbers}:
+            item_before = self._objects[number]
+            if partition in item_before.partitions and partition.base_of_object(number) is None:
+                self._leave(number, partition)
+
+    def _leave(self, number: int, partition: PartitionState) -> None:
+        """Note that a partition has no rows in an object any more: nobody needs it for its sake."""
+        item = self._objects[number]
+        item.partitions = tuple(each for each in item.partitions if each is not partition)
+        item.sections = ()  # those that are left are looked up when they are needed
+        for broker_id, numbers in self._missing.items():
+            if not any(broker_id in each.replicas for each in item.partitions):
+                numbers.pop(number, None)
 
     def end_append(self, ranges: Iterable[tuple[PartitionState, tuple[int, int]]], undo: Callable[[], None]) -> None:
         """End the append begun: its offsets, and how to undo what its producer is known by."""
@@ -164,10 +193,10 @@ class ObjectTable:
                 ends[partition] = min(base, ends.get(partition, base))
             for command_no in gone.commands:
                 del self._first_object[gone.index, command_no]
-            for numbers in self._missing.values():
-                for number in range(gone.first_object, len(self._objects)):
+            for number in gone.objects:
+                del self._objects[number]
+                for numbers in self._missing.values():
                     numbers.pop(number, None)
-            del self._objects[gone.first_object :]
         cut_count = 0
         for partition, end_offset in ends.items():
             cut_count += partition.truncate(end_offset)
@@ -186,7 +215,7 @@ class ObjectTable:
         without another in-sync replica waits for its own.
         """
         for pending in self._unstable:
-            for item in pending.objects:
+            for item in pending.objects.values():
                 goes_on = any(not p.retired and not gone.issuperset(p.isr) for p in item.partitions)
                 if goes_on and item.holders <= gone:
                     return pending.index - 1
@@ -250,7 +279,7 @@ class ObjectTable:
                 end > p.high_watermark and len(p.isr) < p.min_insync and not p.retired for p, end in head.ends.items()
             ):  # a partition whose rows were all cut holds nothing back
                 return
-            for item in head.objects:
+            for item in head.objects.values():
                 for partition in item.partitions:
                     if not partition.retired and not item.holders.issuperset(partition.isr):
                         return

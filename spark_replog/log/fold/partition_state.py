@@ -140,6 +140,8 @@ class LeaderEpochCache:
 
 TIMESTAMP_CREATE_TIME = 0
 TIMESTAMP_LOG_APPEND_TIME = 1
+TIMESTAMP_STORED_APPEND_TIME = 2
+"""LogAppendTime of rows that were compacted: each row stores it. Shown as 1."""
 
 
 class ObjectRef(NamedTuple):
@@ -150,10 +152,12 @@ class ObjectRef(NamedTuple):
     size_bytes: int
     has_headers: bool
     holders: frozenset[BrokerId]
+    has_offsets: bool = False
+    """Whether the rows store their offsets: a segment with gaps."""
 
 
 class SectionRef(NamedTuple):
-    """A section with its offsets: rows [base_offset, base_offset + row_count)."""
+    """A section with its offsets [base_offset, end_offset); with fewer rows than that it has gaps."""
 
     base_offset: int
     row_count: int
@@ -165,7 +169,8 @@ class SectionRef(NamedTuple):
     max_timestamp_ms: int
     append_time_ms: int
     timestamp_type: int
-    """0 CreateTime, 1 LogAppendTime: as the topic was set when the rows were appended."""
+    """0 CreateTime, 1 LogAppendTime: as the topic was set when the rows were appended; 2: 1, stored in the rows."""
+    end_offset: int
 
 
 class SectionRow(NamedTuple):
@@ -180,6 +185,7 @@ class SectionRow(NamedTuple):
     min_timestamp_ms: int
     max_timestamp_ms: int
     timestamp_type: int
+    end_offset: int
 
 
 class PartitionState:
@@ -214,6 +220,7 @@ class PartitionState:
         self.log_end_offset = 0
         self.high_watermark = 0
         self._bases = array("q")
+        self._rows = array("i")
         self._objects = array("q")
         self._starts = array("q")
         self._sizes = array("q")
@@ -222,6 +229,7 @@ class PartitionState:
         self._max_ms = array("q")
         self._newest_ms = array("q")
         self._types = array("b")
+        self._is_replaced = False
 
     def add(self, section: Section, object_number: int, log_append_ms: int | None) -> None:
         """Append a section's rows at the log end.
@@ -236,6 +244,7 @@ class PartitionState:
         if log_append_ms is not None:
             low_ms = high_ms = log_append_ms
         self._bases.append(self.log_end_offset)
+        self._rows.append(section.row_count)
         self._objects.append(object_number)
         self._starts.append(section.start_byte)
         self._sizes.append(section.size_bytes)
@@ -258,7 +267,7 @@ class PartitionState:
                 continue
             yield SectionRow(
                 bases[at],
-                end - bases[at],
+                self._rows[at],
                 self._objects[at],
                 self._starts[at],
                 self._sizes[at],
@@ -266,7 +275,25 @@ class PartitionState:
                 self._min_ms[at],
                 self._max_ms[at],
                 self._types[at],
+                end,
             )
+
+    def replace(self, rows: Sequence[SectionRow]) -> None:
+        """Put rows in the place of those that span the same offsets, which are below the high watermark."""
+        bases = self._bases
+        first, last = bisect_left(bases, rows[0].base_offset), bisect_left(bases, rows[-1].end_offset)
+        assert bases[first] == rows[0].base_offset and rows[-1].end_offset <= self.high_watermark, rows
+        columns = (bases, self._rows, self._objects, self._starts, self._sizes, self._crcs, self._min_ms, self._max_ms)
+        for column, values in zip((*columns, self._types), zip(*(row[:9] for row in rows), strict=True), strict=True):
+            column[first:last] = array(column.typecode, values)
+        self._is_replaced = True
+        newest = self._newest_ms
+        newest[first:last] = self._max_ms[first : first + len(rows)]
+        for at in range(first, len(newest)):
+            value = max(newest[at - 1], self._max_ms[at]) if at else self._max_ms[at]
+            if at >= first + len(rows) and newest[at] == value:
+                break
+            newest[at] = value
 
     def advance_log_start(self, offset: int, reason: LogStartReason) -> bool:
         """Remove the rows below an offset, at most the high watermark; return whether anything changed."""
@@ -281,15 +308,15 @@ class PartitionState:
     def end_within_bytes(self, start_offset: int, end_offset: int, size_max_bytes: int) -> tuple[int, int]:
         """Return the (exclusive end, bytes) of the rows from ``start_offset`` that fit in ``size_max_bytes``.
 
-        A section's bytes are spread evenly over its rows. O(log n + sections within the bytes).
+        A section's bytes are spread evenly over its offsets. O(log n + sections within the bytes).
         """
         total = 0
         for row in self.sections_between(start_offset, end_offset):
             first = max(row.base_offset, start_offset)
-            last = min(row.base_offset + row.row_count, end_offset)
-            size_bytes = row.size_bytes * (last - first) // row.row_count
+            last, span = min(row.end_offset, end_offset), row.end_offset - row.base_offset
+            size_bytes = row.size_bytes * (last - first) // span
             if total + size_bytes > size_max_bytes:
-                rows = (size_max_bytes - total) * row.row_count // max(row.size_bytes, 1)
+                rows = (size_max_bytes - total) * span // max(row.size_bytes, 1)
                 return min(first + rows, last), size_max_bytes
             total += size_bytes
         return end_offset, total
@@ -379,8 +406,8 @@ class PartitionState:
         at = bisect_left(self._bases, end_offset)
         if at == len(self._bases) or self._bases[at] != end_offset:
             raise ValueError(f"offset {end_offset} is inside a section: an append is cut as a whole")
-        columns = (self._bases, self._objects, self._starts, self._sizes, self._crcs, self._min_ms, self._max_ms)
-        for column in (*columns, self._newest_ms, self._types):
+        columns = (self._bases, self._rows, self._objects, self._starts, self._sizes, self._crcs, self._min_ms)
+        for column in (*columns, self._max_ms, self._newest_ms, self._types):
             del column[at:]
         self.log_end_offset = end_offset
         self.high_watermark = min(self.high_watermark, end_offset)
@@ -397,4 +424,6 @@ class PartitionState:
         """Return the partition's first offset in an object, None without one."""
         at = bisect_left(self._objects, object_number)
         is_there = at < len(self._objects) and self._objects[at] == object_number
+        if not is_there and self._is_replaced and object_number in self._objects:
+            at, is_there = self._objects.index(object_number), True
         return self._bases[at] if is_there else None

@@ -6,12 +6,14 @@ Its parts: `topic_table` (topics and their partitions), `object_table` (data obj
 
 from __future__ import annotations
 
+from spark_replog.errors import ErrorCode
 from spark_replog.ids import BrokerId, LedgerId, TopicId
 from spark_replog.log.fold.entry_fold import Apply, EntryFold
 from spark_replog.log.fold.group_state import GroupTable
 from spark_replog.log.fold.object_table import MissingCopy, ObjectPlace, ObjectTable
 from spark_replog.log.fold.partition_state import ObjectRef, PartitionState, SectionRef
 from spark_replog.log.fold.producer_state import ProducerTable
+from spark_replog.log.fold.replacement import find_bad_outputs, judge_replace, output_rows
 from spark_replog.log.fold.topic_table import Leadership, TopicState, TopicTable
 from spark_replog.log.model import (
     OK,
@@ -30,6 +32,7 @@ from spark_replog.log.model import (
     PartitionChange,
     PartitionsAdd,
     ProducerInit,
+    Replace,
     Section,
     SequencedAppend,
     TopicClose,
@@ -120,6 +123,7 @@ class TopicLedgerState(EntryFold):
             Truncate: lambda command, index, _: self._leadership.apply_truncate(command, index, self.stable_index),
             HoldersAdd: lambda command, *_: self._objects.apply_holders_add(command),
             GenerationAdvance: self._apply_generation_advance,
+            Replace: self._apply_replace,
             GroupRecords: self._apply_group_records,
         }
 
@@ -148,7 +152,7 @@ class TopicLedgerState(EntryFold):
             ref = refs.get(row.object_number)
             if ref is None:
                 ref = refs[row.object_number] = self._objects.ref(item)
-            answer.append(SectionRef(*row[:2], ref, *row[3:8], item.place.append_time_ms, row.timestamp_type))
+            answer.append(SectionRef(*row[:2], ref, *row[3:8], item.place.append_time_ms, *row[8:]))
         return answer
 
     def offset_for_time(self, topic_id: TopicId, partition: int, timestamp_ms: int) -> int | None:
@@ -247,13 +251,36 @@ class TopicLedgerState(EntryFold):
         return CommandResult(Outcome.APPLIED, judgement.ranges)
 
     def _add_object(self, item: DataObject, place: ObjectPlace, log_times: dict[TopicId, int | None]) -> None:
-        object_number = len(self._objects)
+        object_number = self._objects.next_number
         partitions = []
         for section in item.sections:
             partition = self._partitions[section.topic_id, section.partition]
             partition.add(section, object_number, log_times[section.topic_id])
             partitions.append(partition)
         self._objects.add(item, place, tuple(partitions))
+
+    def _apply_replace(self, command: Replace, index: int, number: int) -> CommandResult:
+        topic = self.topics.get(command.topic_id)
+        if topic is None:
+            return CommandResult(Outcome.UNKNOWN_TOPIC, {}, command.topic_id)
+        if topic.closed:
+            return CommandResult(Outcome.TOPIC_CLOSED, {}, f"topic '{topic.name}' was deleted")
+        if any(item.id.generation < self.gc_floor for item in command.outputs):
+            return CommandResult(Outcome.BELOW_FLOOR, {}, f"an object is below the floor {self.gc_floor}")
+        partition = self._partitions.get((command.topic_id, command.partition))
+        first, end = command.first_offset, command.end_offset
+        inputs = [] if partition is None or first >= end else list(partition.sections_between(first, end))
+        invalid = find_bad_outputs(command)
+        if partition is None or invalid:
+            return CommandResult(Outcome.INVALID, {}, invalid or f"partition {command.partition} does not exist")
+        items = [self._objects[row.object_number] for row in inputs]
+        refused = judge_replace(command, partition, inputs, items)
+        if refused:
+            return CommandResult(Outcome.REFUSED, {}, refused, error_code=ErrorCode.INVALID_UPDATE_VERSION)
+        partition.replace(output_rows(command, inputs, self._objects.next_number))
+        time_ms = max(item.place.append_time_ms for item in items)
+        self._objects.replace(partition, command.outputs, ObjectPlace(index, number, 0, time_ms))
+        return OK
 
     def _apply_topic_init(self, command: TopicInit, index: int, number: int) -> CommandResult:
         result = self._topics.apply_topic_init(command)

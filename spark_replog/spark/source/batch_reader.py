@@ -124,12 +124,12 @@ class FilteringBatchReader(BatchReader):
         runs: list[tuple[int, int]] = []
         for section in sections:
             if self._section_may_match(section):
-                last = section.base_offset + section.row_count
+                last = section.end_offset
                 runs.append((max(start, section.base_offset), min(end, last)))
         return [OffsetRange(key, first, last) for first, last in join_runs(runs, RUNS_MAX)]
 
     def _section_may_match(self, section: SectionRef) -> bool:
-        last = section.base_offset + section.row_count - 1
+        last = section.end_offset - 1
         # Rows keep microseconds, the ledger milliseconds rounded outwards (ADR 2).
         return self._may_hold("offset", section.base_offset, last) and self._may_hold(
             "timestamp", section.min_timestamp_ms * 1000, section.max_timestamp_ms * 1000

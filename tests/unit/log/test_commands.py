@@ -3,6 +3,7 @@ from __future__ import annotations
 import random
 import uuid
 from dataclasses import replace
+from itertools import accumulate
 
 import pytest
 from hypothesis import given, settings
@@ -32,6 +33,7 @@ from spark_replog.log.codec.commands import (
     PartitionsAdd,
     ProducerIdentity,
     QuotaAlter,
+    Replace,
     ResetPolicy,
     Section,
     SnapshotCommit,
@@ -90,6 +92,24 @@ def section_lists(draw):
 
 
 objects = st.builds(DataObject, st.builds(ObjectId, generations, names), uint, st.booleans(), brokers, section_lists())
+
+
+@st.composite
+def replacements(draw):
+    topic, first = draw(topic_ids), draw(st.integers(0, 2**40))
+    outputs = tuple(
+        replace(
+            item,
+            has_offsets=draw(st.booleans()),
+            sections=tuple(section._replace(topic_id=topic) for section in item.sections),
+        )
+        for item in draw(st.lists(objects, max_size=3))
+    )
+    steps = draw(st.lists(uint.filter(lambda n: n < 2**40), max_size=5))
+    bases = tuple(accumulate(steps, initial=first))[1:]
+    return Replace(topic, draw(uint), first, draw(uint), draw(st.binary(min_size=16, max_size=16)), outputs, bases)
+
+
 identities = st.builds(
     ProducerIdentity, text, text, time_ms, text, st.sampled_from(IdentityKind), st.sampled_from(ResetPolicy)
 )
@@ -136,6 +156,7 @@ commands = st.one_of(
         st.sampled_from(LogStartReason),
         st.lists(st.tuples(uint, uint), max_size=3).map(tuple),
     ),
+    replacements(),
     st.builds(PartitionsAdd, topic_ids, uint, replica_lists),
     st.builds(ConfigSet, topic_ids, st.lists(st.tuples(text, st.none() | text), max_size=3).map(tuple)),
     st.builds(IsrChange, st.none() | topic_ids, broker_ids, st.booleans(), time_ms),

@@ -284,6 +284,8 @@ anything = st.one_of(
     st.builds(c.Truncate, positive),
     st.builds(c.HoldersAdd, small, small, small, brokers),
     st.builds(c.GenerationAdvance, positive, positive),
+    st.builds(c.Replace, ids, small, small, positive, st.just(bytes(16)), objects,
+              st.lists(small, max_size=3).map(sorted).map(tuple)),
     st.builds(c.GroupRecords, ids, st.sampled_from("gh"), st.sampled_from("wv"), small, st.sampled_from(["", "m"]),
               st.just(""), st.integers(-1, 2), st.integers(-1, 3), number, records),
     st.builds(c.BrokerRegister, small, st.just("file:///x"), st.none(), st.just("{}")),

@@ -16,10 +16,14 @@ from spark_replog.read.fetch_plan import FetchSlice, in_log_order, plan_fetch
 TOPIC = "ab" * 16
 
 
+def ref(base):
+    return ObjectRef("L", ObjectId(0, f"o{base}"), 9, False, frozenset((0,)))
+
+
 def state_of(spans, *, end=None, start=0):
     """A fold's answer with the given (base, rows) sections."""
     refs = [
-        SectionRef(base, rows, ObjectRef("L", ObjectId(0, f"o{base}"), 9, False, frozenset((0,))), 8, 8, 1, 0, 0, 5, 0)
+        SectionRef(base, rows, ref(base), 8, 8, 1, 0, 0, 5, 0, base + rows)
         for base, rows in spans
     ]
     mark = end if end is not None else sum(spans[-1])
