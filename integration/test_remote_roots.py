@@ -31,10 +31,6 @@ def roots(work_folder, environment):
         yield made
 
 
-@pytest.mark.xfail(
-    strict=False,
-    reason="an append that waits for a root that has just gone may end with REQUEST_TIMED_OUT",
-)
 def test_a_query_goes_on_whichever_kind_of_storage_is_away(spark, roots, work_folder):
     options = roots.spark_options
     spark.call("write", path=roots.path, topic="in", start=0, end=100, options=options)

@@ -136,7 +136,7 @@ class AppendJudge:
             self.failures(state, this, this.errors(), is_decided=True)
         except ReplogError as error:
             return Verdict(Phase.DONE, appended, error=error)
-        commands, leaving = self._side_commands(state)
+        commands, leaving = self._side_commands(state, this.departed)
         return Verdict(Phase.SETTLING, appended, commands, leaving=leaving)
 
     def check_not_cut(self, state: TopicLedgerState, appended: Append) -> None:
@@ -198,6 +198,7 @@ class AppendJudge:
             if absent:
                 return Verdict(Phase.ELECTING, append, refused=refused, absent=absent)
         is_waiting = delayed_produce_required(request.required_acks, len(partitions), len(refused))
+        departed: Mapping[BrokerId, str] = {}
         if is_waiting and not is_replicated(state, append, self.known):
             this = plan_round(state, self._ledger_id, append, self.known, self._clock.monotonic_ms())
             if this.missing:
@@ -205,14 +206,15 @@ class AppendJudge:
             failed = self.failures(state, this, this.errors())
             if failed:
                 return Verdict(Phase.JUDGING, append, refused=refused, failed=failed)
+            departed = this.departed
         if not append.objects:
             return Verdict(Phase.SETTLING, append, result=CommandResult(Outcome.APPLIED), refused=refused)
         known, objects = self.known, append.objects
         commands: tuple[bytes, ...] = ()
         leaving: dict[BrokerId, str] = {}
-        if known.departed or known.copied:
+        if departed or known.copied:
             objects = tuple(replace(item, holders=known.holders(item.id, item.holders)) for item in objects)
-            commands, leaving = self._side_commands(state)
+            commands, leaving = self._side_commands(state, departed)
         decided = replace(append, objects=objects, append_time_ms=self._clock.now_ms())
         return Verdict(Phase.SETTLING, append, (*commands, encode_command(decided)), refused=refused, leaving=leaving)
 
@@ -230,11 +232,14 @@ class AppendJudge:
             raise refused[min(refused)]
         return left
 
-    def _side_commands(self, state: TopicLedgerState) -> tuple[tuple[bytes, ...], dict[BrokerId, str]]:
-        """Return what must be folded before the append: ISR changes and new holders of older objects."""
+    def _side_commands(
+        self, state: TopicLedgerState, departed: Mapping[BrokerId, str]
+    ) -> tuple[tuple[bytes, ...], dict[BrokerId, str]]:
+        """Return what must be folded before the append: ISR changes and new holders of older objects.
+
+        Only those leave without whom the append was judged: one more, and fewer than min.insync.replicas could stay.
+        """
         known = self.known
-        with known.lock:  # copies that are under way may still add to it
-            departed = dict(known.departed)
         shrinks = leave_isr(state, departed, self._clock.now_ms())
         commands: list[IsrChange | HoldersAdd] = [*shrinks]
         for missing in state.under_replicated(include_out_of_sync=True):

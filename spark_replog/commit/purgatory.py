@@ -340,12 +340,17 @@ class DelayedOperationPurgatory:
                 purged_count += self._drop(key, [each for each in operations if each.is_completed])
         return purged_count
 
-    def await_completion(self, operation: DelayedOperation, look: Callable[[], None], look_interval_ms: int) -> None:
-        """Return once the operation has completed; meanwhile advance the timer, and call ``look`` at each interval."""
-        next_look_ms = self._clock.monotonic_ms() + look_interval_ms
+    def await_completion(
+        self, operation: DelayedOperation, look: Callable[[], None], look_interval_ms: int, first_look_ms: int
+    ) -> None:
+        """Return once the operation has completed; meanwhile advance the timer, and call ``look`` at each interval.
+
+        The first look comes ``first_look_ms`` from now.
+        """
+        next_look_ms = self._clock.monotonic_ms() + first_look_ms
         while not operation.is_completed:
             self.advance()
-            if self._clock.monotonic_ms() >= next_look_ms:
+            if not operation.is_completed and self._clock.monotonic_ms() >= next_look_ms:
                 look()
                 next_look_ms = self._clock.monotonic_ms() + look_interval_ms
             next_ms = self.timer.next_expiry_ms()

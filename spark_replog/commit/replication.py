@@ -24,8 +24,8 @@ from spark_replog.commit.purgatory import DelayedOperation, DelayedOperationPurg
 from spark_replog.commit.replica_fetcher import CopyJob, ReplicaFetcher, copy_job
 from spark_replog.errors import ErrorCode, ReplogError
 from spark_replog.ids import BrokerId, LedgerId, ObjectId, PartitionKey
-from spark_replog.log.codec.commands import Append, Section
-from spark_replog.log.fold.topic_state import PartitionState, TopicLedgerState
+from spark_replog.log.codec.commands import Append, DataObject, Section
+from spark_replog.log.fold.topic_state import ObjectRef, PartitionState, TopicLedgerState
 from spark_replog.log.in_sync import leaving_replicas
 
 
@@ -102,9 +102,9 @@ class Partition:
         if not self._isr.issubset(isr):
             self._isr = self._isr.intersection(isr)
 
-    def is_helped_by(self, isr: Collection[BrokerId]) -> bool:
-        """Return whether too few replicas are in sync here, and the newest fold has others."""
-        return len(self.in_sync) < self.min_insync and not self._isr.issuperset(isr)
+    def is_joined_by(self, isr: Collection[BrokerId]) -> bool:
+        """Return whether the newest fold has an in-sync replica that is none here."""
+        return not self._isr.issuperset(isr)
 
     def replica_end_offset(self, broker_id: BrokerId) -> int:
         """Return where the replica's log ends: before the first object that it lacks."""
@@ -260,15 +260,21 @@ class Replication:
             copied = self.copied.get(key)
             return recorded if copied is None else recorded | copied
 
+    def departures(self) -> dict[BrokerId, str]:
+        """Return who leaves as of now: copies that are under way, also of an earlier round, may add to it."""
+        with self.lock:
+            return dict(self.departed)
+
 
 @dataclass(frozen=True, slots=True)
 class ReplicationRound:
-    """The provisional tail of one judgement: offsets, copies, and what is missing."""
+    """The provisional tail of one judgement: offsets, copies, what is missing, and who leaves."""
 
     partitions: Mapping[PartitionKey, Partition]
     statuses: Mapping[PartitionKey, ProducePartitionStatus]
     copies: Mapping[ObjectId, ObjectCopies]
     missing: tuple[tuple[CopyJob, BrokerId], ...]
+    departed: Mapping[BrokerId, str]
 
     def errors(self) -> dict[PartitionKey, ErrorCode]:
         """Return the partitions that could not be acknowledged as things are."""
@@ -321,6 +327,7 @@ def plan_round(
     partitions: dict[PartitionKey, Partition] = {}
     copies: dict[ObjectId, ObjectCopies] = {}
     jobs: list[tuple[CopyJob, frozenset[BrokerId]]] = []
+    departed = known.departures()
     for topic in state.topics.values():
         for number, found in enumerate(topic.partitions):
             if not topic.closed and found.log_end_offset > found.high_watermark:
@@ -328,16 +335,10 @@ def plan_round(
                 partitions[key] = _tail_of(state, key, found, known, copies, now_ms)
     for missing in state.under_replicated():
         ref = missing.object
-        holders = known.holders(ref.id, ref.holders)
-        copies.setdefault(ref.id, ObjectCopies(holders))
-        jobs.append(
-            (copy_job(ledger_id, ref, missing.sections, holders),
-             frozenset(missing.missing) - holders)
-        )  # fmt: skip
+        holders = frozenset(_copies_of(ref, known, copies).holders)
+        jobs.append((copy_job(ledger_id, ref, missing.sections, holders), frozenset(missing.missing) - holders))
     for item in append.objects:
-        object_key = item.id
-        holders = known.holders(object_key, item.holders)
-        tracker = copies.setdefault(object_key, ObjectCopies(holders))
+        tracker = _copies_of(item, known, copies)
         for section in item.sections:
             key = (section.topic_id, section.partition)
             partition = partitions.get(key)
@@ -345,18 +346,27 @@ def plan_round(
                 found = state.topics[section.topic_id].partitions[section.partition]
                 partition = partitions[key] = _tail_of(state, key, found, known, copies, now_ms)
             partition.append(section.row_count, tracker)
-        lacking = in_sync_brokers(state, item.sections) - holders
+        lacking = in_sync_brokers(state, item.sections) - tracker.holders
         if lacking:
-            jobs.append((copy_job(ledger_id, item, item.sections, holders), lacking))
+            jobs.append((copy_job(ledger_id, item, item.sections, tracker.holders), lacking))
     for partition in partitions.values():
-        for broker_id in tuple(known.departed):  # copies that are under way still may add to it
+        for broker_id in departed:
             partition.shrink(broker_id)
     return ReplicationRound(
         partitions,
         {key: ProducePartitionStatus(partition.log_end_offset) for key, partition in partitions.items()},
         copies,
-        tuple((job, broker) for job, lacking in jobs for broker in sorted(lacking) if broker not in known.departed),
+        tuple((job, broker) for job, lacking in jobs for broker in sorted(lacking) if broker not in departed),
+        departed,
     )
+
+
+def _copies_of(item: DataObject | ObjectRef, known: Replication, copies: dict[ObjectId, ObjectCopies]) -> ObjectCopies:
+    """Return the one tracker of an object: copies that end meanwhile must not make two views of it in one round."""
+    found = copies.get(item.id)
+    if found is None:
+        found = copies[item.id] = ObjectCopies(known.holders(item.id, item.holders))
+    return found
 
 
 def _tail_of(
@@ -376,11 +386,7 @@ def _tail_of(
         now_ms=now_ms,
     )
     for section in state.sections(*key, found.high_watermark, found.log_end_offset):
-        object_key = section.object.id
-        tracker = copies.get(object_key)
-        if tracker is None:
-            tracker = copies[object_key] = ObjectCopies(known.holders(object_key, section.object.holders))
-        partition.append(section.row_count, tracker)
+        partition.append(section.row_count, _copies_of(section.object, known, copies))
     return partition
 
 
@@ -436,7 +442,6 @@ class _WaitingRound:
         self._lookup = lookup
         self._operation = DelayedProduce(timeout_ms, this.partitions, this.statuses, lookup)
         self._is_overdue = False
-        self._overdue_at_ms = 0
         self._has_moved = False
 
     def run(self, help_late: Callable[[], bool]) -> dict[PartitionKey, ErrorCode] | None:
@@ -447,16 +452,16 @@ class _WaitingRound:
         if purgatory.try_complete_else_watch(operation, keys):
             return operation.errors()
         # A replica may be late by lag_ms: it leaves after that, not at it.
-        self._overdue_at_ms = services.clock.monotonic_ms() + services.lag_ms + 1
-        lag_timer = purgatory.timer.add(self._overdue_at_ms, self._on_overdue)
+        lag_timer = purgatory.timer.add(services.clock.monotonic_ms() + services.lag_ms + 1, self._on_overdue)
         copies = [services.fetcher.submit(job, target, self._on_copied) for job, target in this.missing]
-        # A look may wait for a root that hangs, so the first one comes after the lag timer where both are near.
-        look_ms = services.lag_ms + 1 if services.lag_ms <= LOOK_INTERVAL_MS else LOOK_INTERVAL_MS
-        purgatory.await_completion(operation, partial(self._look, help_late), look_ms)
+        # A look may wait for a root that hangs, and holds timers back: it comes after the lag timer, not right before.
+        first_look_ms = (services.lag_ms - 1) % LOOK_INTERVAL_MS + 2
+        purgatory.await_completion(operation, partial(self._look, help_late), LOOK_INTERVAL_MS, first_look_ms)
         purgatory.timer.cancel(lag_timer)
         for future in copies:  # a copy that is not needed any more is not begun
             future.cancel()
-        return None if self._has_moved else operation.errors()
+        errors = operation.errors()
+        return None if self._has_moved or (errors and self._is_joined()) else errors
 
     def _on_copied(self, job: CopyJob, target: BrokerId, error: Exception | None) -> None:
         known = self._known
@@ -501,33 +506,28 @@ class _WaitingRound:
     def _depart(self, broker_id: BrokerId, reason: str) -> None:
         known = self._known
         with known.lock:
-            if broker_id in known.departed:
-                return
-            known.departed[broker_id] = reason
-            for partition in self._this.partitions.values():
+            is_news = known.departed.setdefault(broker_id, reason) is reason
+            for partition in self._this.partitions.values():  # also where a late copy of an earlier round has said so
                 partition.shrink(broker_id)
         self._services.fetcher.distrust(broker_id)
-        _log.info("broker %d is not waited for any more: %s", broker_id, reason)
+        if is_news:
+            _log.info("broker %d is not waited for any more: %s", broker_id, reason)
 
     def _look(self, help_late: Callable[[], bool]) -> None:
         """Fold ISR changes and elections of other processes; while late replicas are needed, try to help."""
-        if not self._is_overdue and self._services.clock.monotonic_ms() >= self._overdue_at_ms:
-            self._on_overdue()  # before the timer's tick: the look below may wait for a root that hangs
-            if self._operation.is_completed:
-                return
         try:
             self._services.refresh()
         except ReplogError as error:
             _log.info("an append that waits for copies could not look for newer entries: %s", error)
-        if not self._operation.is_completed and (self._is_joined() or (self._is_overdue and help_late())):
+        if not self._operation.is_completed and self._is_overdue and (self._is_joined() or help_late()):
             self._has_moved = True
             self._operation.force_complete()
         self._operation.safe_try_complete()
 
     def _is_joined(self) -> bool:
-        """Return whether a replica that is needed has joined by another process's ENTRY: judge again with it."""
+        """Return whether a replica has joined an ISR by another process's ENTRY: with it, others may be late."""
         found = ((partition, self._lookup(key)) for key, partition in self._this.partitions.items())
-        return any(not isinstance(now, ErrorCode) and partition.is_helped_by(now.isr) for partition, now in found)
+        return any(not isinstance(now, ErrorCode) and partition.is_joined_by(now.isr) for partition, now in found)
 
 
 def _watch_key(job: CopyJob) -> tuple[LedgerId, ObjectId]:

@@ -182,7 +182,7 @@ def test_await_completion_drives_the_timer() -> None:
     operation = Operation(30)
     purgatory.try_complete_else_watch(operation, ["key"])
     started_ms = SYSTEM_CLOCK.monotonic_ms()
-    purgatory.await_completion(operation, lambda: None, 1_000)
+    purgatory.await_completion(operation, lambda: None, 1_000, 1_000)
     assert SYSTEM_CLOCK.monotonic_ms() - started_ms >= 29
     assert (operation.completed, operation.expired) == (1, 1)
 
@@ -197,7 +197,7 @@ def test_await_completion_sees_another_threads_event() -> None:
         purgatory.check_and_complete("key")
 
     threading.Timer(0.05, finish).start()
-    purgatory.await_completion(operation, lambda: None, 1_000)
+    purgatory.await_completion(operation, lambda: None, 1_000, 1_000)
     assert (operation.completed, operation.expired, purgatory.delayed_count) == (1, 0, 0)
 
 

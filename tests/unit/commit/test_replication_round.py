@@ -7,12 +7,17 @@ from typing import Any
 
 import pytest
 
-from spark_replog.clock import SYSTEM_CLOCK
-from spark_replog.commit.purgatory import DelayedOperationPurgatory
+from spark_replog.clock import SYSTEM_CLOCK, Clock
+from spark_replog.commit import append_judge
+from spark_replog.commit.append_judge import AppendJudge, Phase
+from spark_replog.commit.append_request import AppendRequest
+from spark_replog.commit.purgatory import DelayedOperation, DelayedOperationPurgatory
 from spark_replog.commit.replica_fetcher import CopyJob
 from spark_replog.commit.replication import (
+    LOOK_INTERVAL_MS,
     LeaderAndIsr,
     Replication,
+    ReplicationRound,
     RoundServices,
     is_replicated,
     plan_round,
@@ -32,6 +37,7 @@ from spark_replog.log.codec.commands import (
     encode_entry,
 )
 from spark_replog.log.fold.topic_state import TopicLedgerState
+from spark_replog.testing.manual_clock import ManualClock
 
 TOPIC = "a" * 32
 
@@ -103,6 +109,137 @@ class SourcesFail:
         done: Future[None] = Future()
         done.set_result(None)
         return done
+
+
+class Copies:
+    """A fetcher whose copies end when the test says so."""
+
+    def __init__(self) -> None:
+        self.begun: list[tuple[CopyJob, int, Any]] = []
+
+    def submit(self, job: CopyJob, target: int, on_done) -> Future[None]:
+        self.begun.append((job, target, on_done))
+        return Future()
+
+    def distrust(self, broker_id: int) -> None:
+        pass
+
+    def fail(self, number: int) -> None:
+        job, target, on_done = self.begun[number]
+        on_done(job, target, ReplogError(ErrorCode.REPLOG_STORE_UNAVAILABLE, "the root does not answer."))
+
+
+class Rounds:
+    """The rounds of one append that waits for broker 1, on a fold that the test moves on."""
+
+    def __init__(self, state: TopicLedgerState, holders: frozenset[int], lag_ms: int) -> None:
+        self.state, self.append, self.known, self.copies = state, append("new", holders), Replication(), Copies()
+        self.purgatory = DelayedOperationPurgatory()
+        self.looks = 0
+        self.clock: Clock = SYSTEM_CLOCK
+        self.on_look: Any = lambda: None
+        self.lag_ms = lag_ms
+
+    def refresh(self) -> None:
+        self.looks += 1
+        self.on_look()
+
+    def plan(self) -> ReplicationRound:
+        return plan_round(self.state, "L", self.append, self.known, self.clock.monotonic_ms())
+
+    def run(self, this: ReplicationRound, help_late=lambda: False, timeout_ms: int = 2_000):
+        fetcher: Any = self.copies
+        services = RoundServices(self.purgatory, fetcher, self.clock, self.lag_ms, self.refresh)
+        return run_round(this, self.known, services, self.lookup, timeout_ms, help_late)
+
+    def lookup(self, key) -> LeaderAndIsr:
+        partition = self.state.topics[key[0]].partitions[key[1]]
+        return LeaderAndIsr(partition.leader_epoch, partition.isr)
+
+    def join(self, broker_id: int = 0) -> bool:
+        fold(self.state, IsrChange(None, broker_id, True, 0))
+        return True
+
+
+@pytest.fixture
+def without_0(state) -> TopicLedgerState:
+    fold(state, IsrChange(None, 0, False, 0))
+    return state
+
+
+def test_a_copy_of_an_earlier_round_that_fails_late_does_not_keep_its_target_in_a_later_round(without_0) -> None:
+    rounds = Rounds(without_0, frozenset({0, 2}), lag_ms=5)
+    assert rounds.run(rounds.plan(), rounds.join) is None  # broker 1 is late and needed, until broker 0 is back
+    second = rounds.plan()
+    rounds.copies.fail(0)
+    assert set(rounds.known.departed) == {1}
+    assert rounds.run(second) == {}
+    (partition,) = second.partitions.values()
+    assert partition.in_sync == {0, 2}
+
+
+def test_a_replica_that_joins_by_another_process_relieves_one_that_is_late(without_0) -> None:
+    rounds = Rounds(without_0, frozenset({0, 2}), lag_ms=5)
+    rounds.on_look = rounds.join
+    assert rounds.run(rounds.plan()) is None
+    assert rounds.looks == 1
+    assert rounds.run(rounds.plan()) == {}
+
+
+def test_a_replica_that_joined_by_another_process_relieves_one_that_fails(without_0) -> None:
+    rounds = Rounds(without_0, frozenset({0, 2}), lag_ms=60_000)
+    this = rounds.plan()
+    rounds.join()
+    begin = rounds.copies.submit
+
+    def fail_at_once(*call) -> Future[None]:
+        future = begin(*call)
+        rounds.copies.fail(-1)
+        return future
+
+    rounds.copies.submit = fail_at_once  # type: ignore[method-assign]
+    assert rounds.run(this) is None
+    assert rounds.plan().errors() == {}
+    without_help = Rounds(rounds.state, frozenset({2}), lag_ms=60_000)
+    without_help.known.departed[1] = "away"
+    assert without_help.run(without_help.plan(), timeout_ms=1) == {(TOPIC, 0): ErrorCode.REQUEST_TIMED_OUT}
+
+
+@pytest.mark.parametrize(("lag_ms", "looks"), [(5, 0), (LOOK_INTERVAL_MS, 0), (2 * LOOK_INTERVAL_MS, 1)])
+def test_a_late_replica_leaves_before_a_look_that_may_wait_for_a_root_that_hangs(
+    state, monkeypatch, lag_ms, looks
+) -> None:
+    rounds = Rounds(state, frozenset({0, 2}), lag_ms)
+    rounds.clock = clock = ManualClock()
+    rounds.purgatory = DelayedOperationPurgatory(clock=clock)
+    monkeypatch.setattr(DelayedOperation, "wait", lambda self, ms: self.is_completed or clock.sleep_ms(ms))
+    assert rounds.run(rounds.plan(), timeout_ms=60_000) == {}
+    assert rounds.looks == looks and clock.time_ms <= lag_ms + 1
+
+
+class EverybodyMay:
+    """An authorizer that refuses nothing."""
+
+    def refused_partitions(self, *call):
+        return {}
+
+
+def test_who_fails_after_the_judgement_does_not_leave_with_its_entry(state, monkeypatch) -> None:
+    authorizer: Any = EverybodyMay()
+    judge = AppendJudge("L", AppendRequest(append("new", frozenset({0, 1})), 1_000), authorizer, SYSTEM_CLOCK)
+    judge.known.departed[2] = "away"
+    plan = append_judge.plan_round
+
+    def plan_then_fail(*call):
+        this = plan(*call)
+        judge.known.departed[1] = "its copy of an earlier round failed"
+        return this
+
+    monkeypatch.setattr(append_judge, "plan_round", plan_then_fail)
+    verdict = judge.judge(state)
+    assert verdict.next is Phase.SETTLING and dict(verdict.leaving) == {2: "away"}
+    state.apply(state.applied_index + 1, encode_entry(verdict.commands))
+    assert set(state.topics[TOPIC].partitions[0].isr) == {0, 1}
 
 
 def test_a_round_without_sources_ends_at_once_blames_no_target_and_leaves_no_timer(state) -> None:
