@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from spark_replog.storage import io_pool
+from spark_replog.storage import io_pool, probe
 
 # Thousands of stores are opened in one process here: their threads must not wait a minute for more work.
 io_pool.THREAD_IDLE_SECONDS_MAX = 0.5
+# Every one of those stores is probed when it is made; tests/unit/storage/test_probe.py races as often as users' stores.
+probe.RACE_NAMES = 1
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

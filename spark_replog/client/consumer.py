@@ -152,7 +152,8 @@ class Consumer:
     def poll(self, timeout_ms: int = 0, max_records: int | None = None) -> ConsumerRecords:
         """Return the next records, at most ``max.poll.records``; none when the time is over.
 
-        An idle topic costs one get per metadata root and ledger for each look.
+        An idle topic costs one get per metadata root and ledger for each look: one look when the poll begins, and one
+        after each ``fetch.refresh.interval.ms`` of waiting.
 
         Args:
             timeout_ms: the longest wait for the first record; 0: what is there now.
@@ -420,7 +421,7 @@ class Consumer:
     def _batches(self, deadline_ms: int, limit: int) -> Iterator[tuple[TopicPartition, pa.RecordBatch]]:
         """Yield at most ``limit`` rows: buffered ones, else those of the first fetch that brings any."""
         clock = self._cluster.clock
-        may_look_again = True
+        may_look_again, is_folded = True, False
         while True:
             self._guard.check_wakeup()
             try:
@@ -431,7 +432,8 @@ class Consumer:
                     yield from taken
                     return
                 rest_ms = deadline_ms - clock.monotonic_ms()
-                errors = self._fetcher.fetch(positions, max(0, rest_ms)) if positions else {}
+                errors = self._fetcher.fetch(positions, max(0, rest_ms), is_folded=is_folded) if positions else {}
+                is_folded = bool(positions) and rest_ms > 0 and not errors  # a wait ends with a look
                 if errors:
                     self._keeper.recover(errors, self._fetcher.diverged)
                     self._fetcher.sought(errors)

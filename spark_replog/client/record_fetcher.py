@@ -15,7 +15,6 @@ from spark_replog.clock import Clock
 from spark_replog.cluster.authorizer import Authorizer
 from spark_replog.cluster.cluster import Cluster, TopicHandle
 from spark_replog.cluster.quota_manager import ClientQuotaManager
-from spark_replog.commit.purgatory import DelayedOperation, DelayedOperationPurgatory
 from spark_replog.config import ConsumerConfig
 from spark_replog.errors import ErrorCode
 from spark_replog.ids import TopicId, TopicPartition
@@ -69,7 +68,6 @@ class RecordFetcher:
         self._fetcher = Fetcher(cluster.brokers, clock=cluster.clock)
         self._authorizer = Authorizer(cluster, config.principal)
         self._quotas = ClientQuotaManager(cluster)
-        self._purgatory = DelayedOperationPurgatory(clock=cluster.clock)
         self._buffers: dict[TopicPartition, deque[pa.RecordBatch]] = {}
         self._last: TopicPartition | None = None
         self._fetched: dict[TopicPartition, tuple[int, int, TopicId]] = {}
@@ -77,12 +75,15 @@ class RecordFetcher:
         self.diverged: dict[TopicPartition, int] = {}
         """Of the last plan: where the log parted from what was read."""
 
-    def fetch(self, positions: Mapping[TopicPartition, int], max_wait_ms: int) -> dict[TopicPartition, ErrorCode]:
+    def fetch(
+        self, positions: Mapping[TopicPartition, int], max_wait_ms: int, *, is_folded: bool = False
+    ) -> dict[TopicPartition, ErrorCode]:
         """Bring more rows into the buffers, waiting as ``fetch.min.bytes`` and ``fetch.max.wait.ms`` say.
 
         Args:
-            positions: where each partition that wants rows stands.
+            positions: the next offset of each partition that wants rows.
             max_wait_ms: the longest wait.
+            is_folded: the newest entries were folded just now: do not begin with another look.
 
         Returns:
             The partitions that cannot be read from there: OFFSET_OUT_OF_RANGE, UNKNOWN_TOPIC_OR_PARTITION; and
@@ -95,16 +96,16 @@ class RecordFetcher:
         """
         self._require_read({key.topic for key in positions})
         handles = {name: self._cluster.lookup(name) for name in {key.topic for key in positions}}
-        self.refresh(handles.values())
+        if not is_folded:
+            self.refresh(handles.values())
         renewed = self.renewed(positions)
         if renewed:
             return renewed
         asked = {key: self._ask(handles[key.topic], key, positions[key]) for key in self._in_turn(positions)}
-        self._metrics.refreshes += fetch_messages(
+        self._metrics.refreshes += wait_for_rows(
             list(asked.values()),
             max_wait_ms=min(max_wait_ms, self._config.fetch_max_wait_ms),
             min_bytes=self._config.fetch_min_bytes,
-            purgatory=self._purgatory,
             clock=self._cluster.clock,
             refresh=lambda: self._look(handles.values()),
             refresh_interval_ms=self._config.fetch_refresh_interval_ms,
@@ -263,9 +264,6 @@ class RecordFetcher:
         self._metrics.bytes_consumed += self._fetcher.stats.read_bytes - before
 
 
-FetchKey = tuple[TopicId, int]
-
-
 @dataclass(frozen=True, slots=True)
 class FetchPartition:
     """From where one partition is to be read, and how much at most.
@@ -280,11 +278,6 @@ class FetchPartition:
     fetch_offset: int
     max_bytes: int
     last_fetched_epoch: int = UNDEFINED_EPOCH
-
-    @property
-    def key(self) -> FetchKey:
-        """Return what a purgatory watches."""
-        return self.topic_id, self.partition
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,30 +341,6 @@ def _diverging_offset(item: FetchPartition, found: PartitionState) -> int | None
     return ended.start_offset if UNDEFINED_OFFSET < ended.start_offset < item.fetch_offset else None
 
 
-class DelayedFetch(DelayedOperation):
-    """Completes when a partition cannot be read any more, or ``min_bytes`` are there. Holds offsets, no rows.
-
-    Args:
-        timeout_ms: ``fetch.max.wait.ms``.
-        min_bytes: ``fetch.min.bytes``, over all partitions, each counted up to its own ``max_bytes``.
-        partitions: what is asked for.
-    """
-
-    def __init__(self, timeout_ms: int, min_bytes: int, partitions: Sequence[FetchPartition]) -> None:
-        super().__init__(timeout_ms)
-        self._min_bytes = min_bytes
-        self._partitions = partitions
-        self.is_expired = False
-
-    def try_complete(self) -> bool:
-        """Look at each partition; complete on an error or on enough bytes."""
-        return is_answered(self._partitions, self._min_bytes) and self.force_complete()
-
-    def on_expiration(self) -> None:
-        """Note that the wait was in vain."""
-        self.is_expired = True
-
-
 def is_answered(partitions: Sequence[FetchPartition], min_bytes: int) -> bool:
     """Return whether an error or enough bytes make a wait pointless."""
     size_bytes = 0
@@ -383,42 +352,30 @@ def is_answered(partitions: Sequence[FetchPartition], min_bytes: int) -> bool:
     return False
 
 
-def fetch_messages(
+def wait_for_rows(
     partitions: Sequence[FetchPartition],
     *,
     max_wait_ms: int,
     min_bytes: int,
-    purgatory: DelayedOperationPurgatory,
     clock: Clock,
     refresh: Callable[[], None],
     refresh_interval_ms: int,
 ) -> int:
-    """Return once there is something to answer; the caller then reads what is there, perhaps nothing.
+    """Return once there is something to answer, or when the time is over; the caller then reads what is there.
 
-    At once: no wait is wanted, nothing is asked for, enough bytes, or an error. Else the fetch waits in the
-    purgatory, and the ledgers are folded anew every ``refresh_interval_ms`` until it completes.
+    At once: no wait is wanted, nothing is asked for, enough bytes, or an error. Else ``refresh`` folds the ledgers
+    every ``refresh_interval_ms`` and once more at the end.
 
     Returns:
-        How often ``refresh`` was called: each costs one get per metadata root and ledger.
+        How often ``refresh`` was called: each call costs one get per metadata root and ledger.
     """
-    if max_wait_ms <= 0 or not partitions or is_answered(partitions, min_bytes):
-        return 0
-    operation = DelayedFetch(max_wait_ms, min_bytes, partitions)
-    keys = [item.key for item in partitions]
-    started_ms = clock.monotonic_ms()
+    deadline_ms = clock.monotonic_ms() + max_wait_ms
     refresh_count = 0
-    if purgatory.try_complete_else_watch(operation, keys):
-        return refresh_count
-    try:
-        while not operation.is_completed:
-            rest_ms = started_ms + max_wait_ms - clock.monotonic_ms()
-            clock.sleep_ms(max(1, min(refresh_interval_ms, rest_ms)))
-            refresh()
-            refresh_count += 1
-            for key in keys:
-                purgatory.check_and_complete(key)
-            purgatory.advance()
-    finally:
-        operation.force_complete()  # what `refresh` raises leaves nobody who waits
-        purgatory.purge()
+    while partitions and not is_answered(partitions, min_bytes):
+        rest_ms = deadline_ms - clock.monotonic_ms()
+        if rest_ms <= 0:
+            break
+        clock.sleep_ms(min(refresh_interval_ms, rest_ms))
+        refresh()
+        refresh_count += 1
     return refresh_count

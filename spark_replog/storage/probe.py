@@ -62,8 +62,10 @@ def probe_root(store: ObjectStore, *, clock: Clock = SYSTEM_CLOCK) -> ProbeRepor
     try:
         _probe_sequence(store, keys[0])
         sizes = {keys[0]: _BODY_SIZE_BYTES}
+        # A pool of its own: all racers must run at once, whatever else this process does.
+        pool = IoPool(lane_threads_max=RACE_THREADS)
         for key in keys[1:]:
-            sizes[key] = _probe_race(store, key)
+            sizes[key] = _probe_race(store, key, pool)
         _probe_listing(store, folder, sizes)
         for key in keys:
             store.delete(key)
@@ -84,11 +86,9 @@ def _probe_sequence(store: ObjectStore, key: str) -> None:
     _expect(store.get(key, start=100, size_bytes=50) == first[100:150], store, "a range has wrong bytes")
 
 
-def _probe_race(store: ObjectStore, key: str) -> int:
+def _probe_race(store: ObjectStore, key: str, pool: IoPool) -> int:
     """Let threads create one name at the same moment; return the winner's size."""
     bodies = [_body(bytes([65 + number])) for number in range(RACE_THREADS)]
-    # A pool of its own: all racers must run at once, whatever else this process does.
-    pool = IoPool(lane_threads_max=RACE_THREADS)
     barrier = threading.Barrier(RACE_THREADS)
 
     def race(body: bytes) -> CreateOutcome:

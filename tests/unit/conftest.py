@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from spark_replog.cli.main import run
+from spark_replog.storage import brokers
 
 
 @dataclass(frozen=True)
@@ -36,3 +37,9 @@ def replog(capsys, monkeypatch):
         return Answer(exit_code, captured.out, captured.err)
 
     return call
+
+
+@pytest.fixture
+def short_retries(monkeypatch):
+    """Roots that fail are asked again for a tenth of a second instead of two: what follows is the same."""
+    monkeypatch.setattr(brokers, "STORE_DEADLINE_MS", 100)

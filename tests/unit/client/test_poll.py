@@ -80,8 +80,19 @@ def test_an_idle_poll_costs_one_get_a_root_and_a_waiting_one_a_get_per_look(stor
     looks = reader.metrics().refreshes
     reader.poll(timeout_ms=500)
     looks = reader.metrics().refreshes - looks
-    assert 3 <= looks <= 8
+    assert 3 <= looks <= 6  # one at once, and one per interval of 100 ms
     assert store3.calls() == {"get": 3 * looks}
+
+
+def test_a_long_idle_poll_looks_once_per_interval_and_no_more(store3):
+    """The waits of fetch.max.wait.ms follow each other without a look between them; ACLs are read once a second."""
+    store3.create("orders", 2)
+    store3.count_calls()
+    reader = assigned(store3, fetch_refresh_interval_ms=250, fetch_max_wait_ms=500)
+    reader.poll()
+    store3.forget_calls()
+    reader.poll(timeout_ms=10_000)
+    assert 3 * 30 < store3.calls()["get"] <= 3 * (1 + 10_000 // 250 + 10)
 
 
 def test_buffered_rows_cost_no_storage_call(store3):

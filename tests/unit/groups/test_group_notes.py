@@ -179,6 +179,7 @@ def test_commits_and_signs_of_life_of_many_members_are_one_entry(roots):
     assert set(state.beats) == set("abc")
 
 
+@pytest.mark.usefixtures("short_retries")
 @pytest.mark.parametrize("away", [0, 1, 2])
 def test_notes_pass_while_one_root_is_away(roots, away):
     sender = roots.process()

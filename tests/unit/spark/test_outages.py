@@ -15,6 +15,7 @@ from spark_replog.spark.options import StoreOptions
 from spark_replog.spark.source.offsets import LogOffset
 from spark_replog.storage.posix_store import PosixStore
 
+pytestmark = pytest.mark.usefixtures("short_retries")
 ROWS = {"t-0": list(range(6))}
 
 

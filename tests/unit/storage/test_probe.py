@@ -17,6 +17,11 @@ from spark_replog.testing.faulty_store import FaultRates, FaultyStore
 from spark_replog.testing.memory_store import MemoryStore, new_memory_store
 
 
+@pytest.fixture(autouse=True)
+def _as_many_races_as_users_have(monkeypatch):
+    monkeypatch.setattr(module, "RACE_NAMES", 8)
+
+
 class Overwriting(MemoryStore):
     """Ignores the condition, as an S3 server that does not know the header."""
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import pytest
 
-from spark_replog.clock import SYSTEM_CLOCK
 from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError, RetriableError
-from spark_replog.write.accumulator import RecordAccumulator
 from spark_replog.write.buffer_pool import BufferPool
 from spark_replog.write.partition_queue import Destination
 from spark_replog.write.record_handle import RecordHandle
@@ -59,36 +56,6 @@ def test_a_close_between_the_phases_refuses_and_gives_the_buffer_back(clock: Any
         setup.add(0)
     assert pool.available_bytes == 4096
     assert not setup.it.has_incomplete
-
-
-@pytest.mark.case("kafka-30")
-def test_case_30_stress() -> None:
-    count, threads = 10_000, 5
-    pool = BufferPool(10_240, clock=SYSTEM_CLOCK, poolable_bytes=1024)
-    it = RecordAccumulator(pool, batch_size_bytes=1024, max_request_size_bytes=1 << 20, linger_ms=0)
-    queues = [it.queue(name) for name in TP[:2]]
-    for queue in queues:
-        it.assign(queue, NODE_1)
-    value = b"v" * 84
-
-    def produce() -> None:
-        for number in range(count):
-            it.append_record(queues[number % 2], None, value, None, 0, 100, 60_000)
-
-    workers = [threading.Thread(target=produce, daemon=True) for _ in range(threads)]
-    for worker in workers:
-        worker.start()
-    read = 0
-    for now_ms in range(10**9):
-        for batch in it.drain(NODE_1, now_ms):
-            read += sum(item.records.num_rows for item in batch.take_slices() if item.release() is None)
-            it.succeed(batch, 0, None)
-        if read == count * threads:
-            break
-    for worker in workers:
-        worker.join(10)
-    assert pool.available_bytes == 10_240
-    assert not it.has_incomplete
 
 
 class TestSlicesAndRecordsTogether:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import threading
 from typing import Any
 
@@ -13,7 +12,6 @@ from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError, Retr
 from spark_replog.write.buffer_pool import BufferPool, PinnedBytes
 
 WAIT_SECONDS = 10
-STRESS_ROUNDS = 10_000
 
 
 def pool(total_bytes: int, clock: Any = SYSTEM_CLOCK, poolable_bytes: int = 0) -> BufferPool:
@@ -182,28 +180,6 @@ def test_error_of_the_sender_leaves_the_queue_clean(clock: Any) -> None:
     with pytest.raises(RetriableError, match="gone"):
         it.allocate(5, 100, run_once)
     assert (it.queued_count, it.available_bytes) == (0, 1)
-
-
-@pytest.mark.case("kafka-39")
-def test_stress() -> None:
-    it = pool(5_120, poolable_bytes=1_024)
-
-    def work(seed: int) -> None:
-        source = random.Random(seed)
-        for _ in range(STRESS_ROUNDS):
-            size_bytes = 1_024 if source.random() < 0.5 else source.randrange(5_120)
-            buffer = it.allocate_buffer(size_bytes, 60_000)
-            assert len(buffer) == size_bytes
-            it.deallocate(size_bytes, buffer)
-        finished.append(seed)
-
-    finished: list[int] = []
-    threads = [start(lambda seed=seed: work(seed)) for seed in range(10)]
-    for thread in threads:
-        thread.join(60)
-    assert sorted(finished) == list(range(10))
-    assert it.available_bytes == 5_120
-    assert it.queued_count == 0
 
 
 class TestBuffers:

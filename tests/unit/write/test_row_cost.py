@@ -17,7 +17,7 @@ from tests.unit.write.support import HEADERS, QUICK, FaultyBrokers, Task, batch
 
 pytestmark = pytest.mark.case("producer-work-each-row-arrow-batches")
 
-FEW, MANY = 2_000, 20_000
+FEW, MANY = 1_000, 6_000
 STEPS_MAX, OBJECTS_MAX = 2_000, 2_000
 """What many rows may take more than few: far less than one for a row."""
 

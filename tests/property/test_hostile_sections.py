@@ -13,7 +13,7 @@ import pytest
 from spark_replog.errors import CorruptDataError, ErrorCode
 from spark_replog.log.codec.data_object import decode_section
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 GOLDEN = ROOT / "tests/golden/v1"
 OBJECTS = json.loads((GOLDEN / "expected.json").read_text())["objects"]
 
