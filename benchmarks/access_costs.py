@@ -22,7 +22,7 @@ from spark_replog.commit.replica_manager import ReplicaManager
 from spark_replog.commit.write_plan import make_write_plan
 from spark_replog.ids import ObjectId, new_id
 from spark_replog.log.acl import AclBinding, AclOperation, PatternType, Permission, ResourceType
-from spark_replog.log.codec.commands import Append, DataObject, IdentityKind, ProducerIdentity, Section
+from spark_replog.log.model import Append, DataObject, IdentityKind, ProducerIdentity, Section
 
 WRITER = "User:writer"
 PARTITION_COUNT = 1_000

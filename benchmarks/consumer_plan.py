@@ -25,7 +25,8 @@ from spark_replog.cluster.cluster import Cluster
 from spark_replog.cluster.init_store import init_cluster
 from spark_replog.config import ConsumerConfig
 from spark_replog.ids import ObjectId, TopicPartition
-from spark_replog.log.codec.commands import Append, DataObject, IdentityKind, ProducerIdentity, Section, encode_command
+from spark_replog.log.codec.commands import encode_command
+from spark_replog.log.model import Append, DataObject, IdentityKind, ProducerIdentity, Section
 
 PARTITIONS, SECTIONS, RUNS, RECORDS = 100, 200, 15, 50_000
 TARGET_MS = 5.0

@@ -17,7 +17,7 @@ from spark_replog.commit.append_request import AppendRequest, ProduceResponse
 from spark_replog.commit.purgatory import DelayedOperation, DelayedOperationPurgatory
 from spark_replog.commit.replica_manager import ReplicaManager
 from spark_replog.ids import LedgerId, ObjectId, new_id
-from spark_replog.log.codec.commands import Append, DataObject, IdentityKind, ProducerIdentity, Section
+from spark_replog.log.model import Append, DataObject, IdentityKind, ProducerIdentity, Section
 
 OPERATION_COUNT = 1_000_000
 PARTITION_COUNT = 1_000

@@ -20,15 +20,8 @@ from spark_replog.admin.controller import Controller
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.cluster.init_store import init_cluster
 from spark_replog.ids import ObjectId, new_id
-from spark_replog.log.codec.commands import (
-    Append,
-    DataObject,
-    IdentityKind,
-    ProducerIdentity,
-    Section,
-    encode_command,
-    encode_entry,
-)
+from spark_replog.log.codec.commands import encode_command, encode_entry
+from spark_replog.log.model import Append, DataObject, IdentityKind, ProducerIdentity, Section
 from spark_replog.storage.io_pool import io_pool
 
 PARTITIONS = 256

@@ -22,17 +22,9 @@ from spark_replog.commit.replica_manager import ReplicaManager
 from spark_replog.commit.write_plan import make_write_plan
 from spark_replog.config import ProducerConfig
 from spark_replog.ids import ObjectId, new_id
-from spark_replog.log.codec.commands import (
-    Append,
-    DataObject,
-    IdentityKind,
-    ProducerIdentity,
-    Section,
-    TopicInit,
-    encode_command,
-    encode_entry,
-)
+from spark_replog.log.codec.commands import encode_command, encode_entry
 from spark_replog.log.fold.topic_state import TopicLedgerState
+from spark_replog.log.model import Append, DataObject, IdentityKind, ProducerIdentity, Section, TopicInit
 from spark_replog.read.fetch_plan import plan_fetch
 from spark_replog.read.fetcher import Fetcher
 from spark_replog.write.task_writer import TaskWriter

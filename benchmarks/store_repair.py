@@ -24,7 +24,7 @@ from spark_replog.cluster.init_store import init_cluster
 from spark_replog.commit.append_request import AppendRequest
 from spark_replog.commit.replica_manager import ReplicaManager
 from spark_replog.ids import ObjectId, new_id
-from spark_replog.log.codec.commands import Append, DataObject, IdentityKind, ProducerIdentity, Section
+from spark_replog.log.model import Append, DataObject, IdentityKind, ProducerIdentity, Section
 from spark_replog.maintenance.repair import StoreRepair
 from spark_replog.storage.paths import data_key
 

@@ -37,6 +37,3 @@ class ExponentialBackoff:
         """Return the pause before the next attempt, given how many attempts failed before the last one (0 or more)."""
         limit_ms: float = min(self._max_ms, self._initial_ms * (1 << min(failed_count, _DOUBLINGS_MAX)))
         return limit_ms * (self._low + (self._high - self._low) * self._draw())
-
-
-__all__ = ["ExponentialBackoff"]

@@ -189,19 +189,3 @@ class DataLossError(ReplogError):
 
 class UnsupportedFormatError(ReplogError):
     """Written by a newer release: upgrade this one."""
-
-
-__all__ = [
-    "AuthorizationError",
-    "CorruptDataError",
-    "DataLossError",
-    "ErrorCode",
-    "FencedError",
-    "InvalidConfigError",
-    "NotFoundError",
-    "OutcomeUnknownError",
-    "ReplogError",
-    "RetriableError",
-    "UnsupportedFormatError",
-    "command_line",
-]

@@ -39,6 +39,3 @@ class Once:
         """Forget every key: the conditions are over, so the next occurrence is reported again."""
         with self._lock:
             self._seen.clear()
-
-
-__all__ = ["Once"]

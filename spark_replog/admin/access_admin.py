@@ -25,9 +25,10 @@ from spark_replog.log.acl import (
     ResourceType,
     normal_principal,
 )
-from spark_replog.log.codec.commands import ClusterConfigSet, QuotaAlter, encode_command
+from spark_replog.log.codec.commands import encode_command
 from spark_replog.log.fold.cluster_state import ClusterLedgerState
-from spark_replog.log.quotas import DEFAULT_NAME, QUOTA_KEYS, QuotaEntity
+from spark_replog.log.model import ClusterConfigSet
+from spark_replog.log.quotas import DEFAULT_NAME, QUOTA_KEYS, QuotaAlter, QuotaEntity
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,8 @@ from spark_replog.ids import BrokerId, LedgerId, TopicId
 from spark_replog.ledger.ledger import Ledger
 from spark_replog.log.acl import CLUSTER_NAME, AclOperation, ResourceType
 from spark_replog.log.fold.cluster_state import ClusterLedgerState
-from spark_replog.log.fold.topic_state import TopicLedgerState, TopicState
+from spark_replog.log.fold.topic_state import TopicLedgerState
+from spark_replog.log.fold.topic_table import TopicState
 from spark_replog.log.model import CommandResult, Outcome
 
 DECIDE_TRIES_MAX = 10

@@ -17,9 +17,10 @@ from spark_replog.errors import ErrorCode, NotFoundError
 from spark_replog.ids import BrokerId
 from spark_replog.ledger.ledger import Ledger
 from spark_replog.log.acl import AclOperation
-from spark_replog.log.codec.commands import BrokerFence, encode_command
+from spark_replog.log.codec.commands import encode_command
 from spark_replog.log.fold.cluster_state import ClusterLedgerState
 from spark_replog.log.fold.topic_state import TopicLedgerState
+from spark_replog.log.model import BrokerFence
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,10 @@ from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError, co
 from spark_replog.ids import INTERNAL_TOPICS, BrokerId, LedgerId, TopicId, new_id
 from spark_replog.ledger.ledger import Ledger
 from spark_replog.log.acl import AclOperation
-from spark_replog.log.codec.commands import (
+from spark_replog.log.codec.commands import encode_command
+from spark_replog.log.fold.cluster_state import ClusterLedgerState
+from spark_replog.log.fold.topic_state import TopicLedgerState
+from spark_replog.log.model import (
     ConfigSet,
     LedgerRegister,
     LogStartAdvance,
@@ -38,10 +41,7 @@ from spark_replog.log.codec.commands import (
     TopicInit,
     TopicPublish,
     TopicUnpublish,
-    encode_command,
 )
-from spark_replog.log.fold.cluster_state import ClusterLedgerState
-from spark_replog.log.fold.topic_state import TopicLedgerState
 
 DEFAULT_REPLICATION_FACTOR_MAX = 3
 

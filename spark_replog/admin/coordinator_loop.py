@@ -23,9 +23,10 @@ from spark_replog.commit.state_changes import change_partition, complete_reassig
 from spark_replog.errors import ReplogError
 from spark_replog.ids import BrokerId
 from spark_replog.ledger.ledger import Ledger
-from spark_replog.log.codec.commands import PartitionChange, encode_command
+from spark_replog.log.codec.commands import encode_command
 from spark_replog.log.fold.partition_state import elect_preferred
 from spark_replog.log.fold.topic_state import TopicLedgerState
+from spark_replog.log.model import PartitionChange
 
 _log = logging.getLogger(__name__)
 

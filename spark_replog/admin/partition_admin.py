@@ -19,11 +19,11 @@ from spark_replog.errors import ErrorCode, NotFoundError, ReplogError
 from spark_replog.ids import BrokerId
 from spark_replog.ledger.ledger import Ledger
 from spark_replog.log.acl import AclOperation
-from spark_replog.log.codec.commands import PartitionChange, encode_command
+from spark_replog.log.codec.commands import encode_command
 from spark_replog.log.fold.partition_state import NO_LEADER, Election, PartitionState, elect_offline, elect_preferred
 from spark_replog.log.fold.topic_state import TopicLedgerState
 from spark_replog.log.fold.topic_table import UNCLEAN_KEY
-from spark_replog.log.model import CommandResult
+from spark_replog.log.model import CommandResult, PartitionChange
 
 
 @dataclass(frozen=True, slots=True)

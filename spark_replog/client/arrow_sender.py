@@ -176,6 +176,3 @@ def _batches(data: pa.Table | pa.RecordBatch) -> Iterator[pa.RecordBatch]:
             ErrorCode.INVALID_RECORD,
             f"send_arrow takes a pyarrow.Table or RecordBatch, not {type(data).__name__}. Convert it first.",
         )
-
-
-__all__ = ["ArrowSender", "TableHandle"]

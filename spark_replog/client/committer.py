@@ -24,16 +24,17 @@ from spark_replog.commit.replica_manager import ReplicaManager
 from spark_replog.config import ProducerConfig
 from spark_replog.errors import ErrorCode, OutcomeUnknownError, ReplogError, RetriableError
 from spark_replog.ids import LedgerId, TopicId, TopicPartition, new_id
-from spark_replog.log.codec.commands import (
+from spark_replog.log.model import (
     Append,
     BatchSequence,
     DataObject,
     IdentityKind,
+    PartitionResponse,
     ProducerIdentity,
     SequencedAppend,
 )
 from spark_replog.storage.io_pool import io_pool
-from spark_replog.write.data_request import DataRequest, Delivered, DeliveryResult, PartitionResponse, RequestState
+from spark_replog.write.data_request import DataRequest, Delivered, DeliveryResult, RequestState
 from spark_replog.write.producer_batch import NO_SEQUENCE
 
 Place = tuple[TopicId, int]
@@ -384,6 +385,3 @@ def _go_together(first: StoredObject, other: StoredObject) -> bool:
     if first.is_doubtful or other.is_doubtful:
         return False
     return first.producer_id == other.producer_id and bool(first.batches) == bool(other.batches)
-
-
-__all__ = ["Answer", "Appender", "Committer", "StoredObject", "results_of"]

@@ -23,8 +23,8 @@ from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError
 from spark_replog.groups.group_coordinator import GroupCoordinator
 from spark_replog.ids import TopicPartition
 from spark_replog.log.acl import AclOperation
-from spark_replog.log.codec.commands import GroupRecords
 from spark_replog.log.codec.group_records import OffsetAndMetadata
+from spark_replog.log.model import GroupRecords
 from spark_replog.read.rows import read_schema
 
 RebalanceListener = Callable[[list[TopicPartition]], None]

@@ -74,6 +74,3 @@ class ConsumerSettings:
             storage_options(options),
             read_coordinator_config(coordinator) if coordinator else None,
         )
-
-
-__all__ = ["ConsumerSettings"]

@@ -38,9 +38,9 @@ from spark_replog.groups.group_rebalance import (
     group_error,
 )
 from spark_replog.ids import TopicPartition, new_id
-from spark_replog.log.codec.commands import GroupRecords
 from spark_replog.log.codec.group_records import GroupMember, GroupMetadata, GroupPhase, GroupRecord
 from spark_replog.log.fold.group_state import GroupState
+from spark_replog.log.model import GroupRecords
 
 _LOG = logging.getLogger(__name__)
 Listener = Callable[[list[TopicPartition]], None]
@@ -617,6 +617,3 @@ def _turn_ms(metadata: GroupMetadata, member_id: str) -> int:
         return 0
     order = [each.member_id for each in metadata.members]
     return (1 + order.index(member_id)) * RANK_STEP_MS if member_id in order else 0
-
-
-__all__ = ["GroupMembership", "MemberState"]

@@ -135,6 +135,3 @@ class ProducerMetrics:
                 found[f"{name}-avg"] = sampled.average(now_ms)
                 found[f"{name}-max"] = sampled.maximum(now_ms)
         return found
-
-
-__all__ = ["ProducerMetrics", "Sampled"]

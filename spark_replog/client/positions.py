@@ -22,8 +22,8 @@ from spark_replog.errors import (
 from spark_replog.groups.group_coordinator import RENEWALS_PER_RETENTION, GroupCoordinator, check_group_id
 from spark_replog.ids import TopicPartition
 from spark_replog.log.acl import AclOperation
-from spark_replog.log.codec.commands import GroupRecords
 from spark_replog.log.codec.group_records import OffsetAndMetadata
+from spark_replog.log.model import GroupRecords
 from spark_replog.read.offsets_for_times import offsets_for_times
 
 _LOG = logging.getLogger(__name__)

@@ -642,6 +642,3 @@ def checked_headers(headers: Any) -> Headers | None:
     raise InvalidConfigError(
         ErrorCode.INVALID_RECORD, "Invalid headers: give pairs of str and bytes or None, as in [('name', b'content')]."
     )
-
-
-__all__ = ["Producer", "ProducerRecord", "checked_headers", "checked_partition", "checked_time"]

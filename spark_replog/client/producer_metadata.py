@@ -229,6 +229,3 @@ def invalid_topic(topic: object) -> InvalidConfigError:
         ErrorCode.INVALID_TOPIC_EXCEPTION,
         f"Invalid topic name '{topic}': use 1 to 249 of a-z A-Z 0-9 . _ -, and not the name of an internal topic.",
     )
-
-
-__all__ = ["ProducerMetadata", "TopicEntry", "invalid_topic"]

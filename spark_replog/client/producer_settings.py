@@ -97,6 +97,3 @@ def _producer(plain: Mapping[str, object]) -> ProducerConfig:
         )
         values["delivery_timeout_ms"] = least_ms
     return ProducerConfig(**values)
-
-
-__all__ = ["LINGER_MS", "ProducerSettings"]

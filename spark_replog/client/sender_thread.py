@@ -139,6 +139,3 @@ class SenderThread:
                 if not self._availability.is_available(queue.destination, now_ms)
             )
             entry.sticky.update_loads([len(queue.batches) for queue in entry.queues], unavailable)
-
-
-__all__ = ["SenderThread"]

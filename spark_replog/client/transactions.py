@@ -22,7 +22,7 @@ from spark_replog.commit.proposals import claim_producer
 from spark_replog.errors import ErrorCode, FencedError, InvalidConfigError, OutcomeUnknownError, ReplogError
 from spark_replog.ids import LedgerId, new_id
 from spark_replog.log.acl import AclOperation
-from spark_replog.log.codec.commands import Append, BatchSequence, IdentityKind
+from spark_replog.log.model import Append, BatchSequence, IdentityKind
 from spark_replog.storage.io_pool import io_pool
 from spark_replog.write.data_request import DataRequest, Delivered, DeliveryResult
 from spark_replog.write.record_handle import BatchResult
@@ -371,6 +371,3 @@ class TransactionCoordinator:
             self.state = state
             self._results.extend(results_of(parked, answer))
         self._wake_up()
-
-
-__all__ = ["TransactionCoordinator", "TransactionState"]

@@ -16,8 +16,8 @@ from spark_replog.config import ALLOW_EVERYONE_KEY, SUPER_USERS_KEY
 from spark_replog.errors import AuthorizationError, ErrorCode, ReplogError, command_line
 from spark_replog.ids import PartitionKey
 from spark_replog.log.acl import CLUSTER_NAME, AclOperation, AclSet, Decision, ResourceType, normal_principal
-from spark_replog.log.codec.commands import Append, IdentityKind
 from spark_replog.log.fold.topic_state import TopicLedgerState
+from spark_replog.log.model import Append, IdentityKind
 
 PRINCIPAL_VARIABLE = "REPLOG_PRINCIPAL"
 

@@ -18,9 +18,11 @@ from spark_replog.clock import SYSTEM_CLOCK, Clock
 from spark_replog.config import CoordinatorConfig, storage_texts
 from spark_replog.errors import CorruptDataError, ErrorCode, InvalidConfigError
 from spark_replog.ids import LedgerId, TopicId
-from spark_replog.ledger.ledger import JournalRoot, Ledger, LedgerSettings
+from spark_replog.ledger.ledger import Ledger
+from spark_replog.ledger.types import JournalRoot, LedgerSettings
 from spark_replog.log.fold.cluster_state import ClusterLedgerState
-from spark_replog.log.fold.topic_state import TopicLedgerState, TopicState
+from spark_replog.log.fold.topic_state import TopicLedgerState
+from spark_replog.log.fold.topic_table import TopicState
 from spark_replog.log.write_plan import unknown_topic
 from spark_replog.storage.brokers import BrokerSet
 from spark_replog.storage.io_pool import io_pool

@@ -12,8 +12,9 @@ from collections.abc import Mapping, Sequence
 
 from spark_replog.cluster.cluster import Cluster, StorePath
 from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError
-from spark_replog.log.codec.commands import BrokerRegister, encode_command
+from spark_replog.log.codec.commands import encode_command
 from spark_replog.log.fold.cluster_state import ClusterLedgerState
+from spark_replog.log.model import BrokerRegister
 from spark_replog.storage.brokers import BrokerSet, write_root_files
 from spark_replog.storage.open_store import normalise_url
 from spark_replog.storage.paths import ledger_folders

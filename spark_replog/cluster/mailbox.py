@@ -126,6 +126,3 @@ def _delete(store: ObjectStore, keys: list[str]) -> None:
             store.delete(key)
         except ReplogError:
             return
-
-
-__all__ = ["Mailbox"]

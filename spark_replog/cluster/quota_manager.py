@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.ids import LedgerId
 from spark_replog.log.acl import normal_principal
-from spark_replog.log.codec.commands import Append
+from spark_replog.log.model import Append
 from spark_replog.log.quotas import (
     CONSUMER_BYTE_RATE,
     PRODUCER_BYTE_RATE,

@@ -25,9 +25,9 @@ from spark_replog.commit.replication import (
 from spark_replog.commit.state_changes import leave_isr
 from spark_replog.errors import ErrorCode, ReplogError, RetriableError
 from spark_replog.ids import BrokerId, LedgerId, PartitionKey
-from spark_replog.log.codec.commands import Append, HoldersAdd, IsrChange, encode_command
+from spark_replog.log.codec.commands import encode_command
 from spark_replog.log.fold.topic_state import TopicLedgerState
-from spark_replog.log.model import CommandResult, Outcome, row_counts
+from spark_replog.log.model import Append, CommandResult, HoldersAdd, IsrChange, Outcome, row_counts
 
 _log = logging.getLogger(__name__)
 

@@ -11,10 +11,18 @@ from dataclasses import dataclass, field, replace
 
 from spark_replog.errors import ErrorCode, FencedError, InvalidConfigError, NotFoundError, ReplogError, RetriableError
 from spark_replog.ids import INTERNAL_TOPICS, BrokerId, LedgerId, ObjectId, PartitionKey
-from spark_replog.log.codec.commands import Append, SequencedAppend
 from spark_replog.log.fold.partition_state import NO_LEADER
-from spark_replog.log.fold.topic_state import TopicLedgerState, TopicState
-from spark_replog.log.model import UNKNOWN_OFFSET, CommandResult, Outcome, PartitionResponse, row_counts
+from spark_replog.log.fold.topic_state import TopicLedgerState
+from spark_replog.log.fold.topic_table import TopicState
+from spark_replog.log.model import (
+    UNKNOWN_OFFSET,
+    Append,
+    CommandResult,
+    Outcome,
+    PartitionResponse,
+    SequencedAppend,
+    row_counts,
+)
 
 _log = logging.getLogger(__name__)
 

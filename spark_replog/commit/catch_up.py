@@ -25,8 +25,10 @@ from spark_replog.config import CoordinatorConfig
 from spark_replog.errors import ErrorCode, ReplogError
 from spark_replog.ids import BrokerId, LedgerId, ObjectId
 from spark_replog.ledger.ledger import Ledger
-from spark_replog.log.codec.commands import HoldersAdd, IsrChange, Truncate, encode_command
-from spark_replog.log.fold.topic_state import MissingCopy, TopicLedgerState
+from spark_replog.log.codec.commands import encode_command
+from spark_replog.log.fold.object_table import MissingCopy
+from spark_replog.log.fold.topic_state import TopicLedgerState
+from spark_replog.log.model import HoldersAdd, IsrChange, Truncate
 from spark_replog.log.write_plan import MadeCopy, PlannedCopy, WritePlan
 from spark_replog.storage.brokers import BrokerSet
 from spark_replog.storage.io_pool import io_pool

@@ -21,9 +21,8 @@ from spark_replog.config import CoordinatorConfig
 from spark_replog.errors import ErrorCode, ReplogError, RetriableError
 from spark_replog.ids import BrokerId, PartitionKey
 from spark_replog.ledger.ledger import Ledger
-from spark_replog.log.codec.commands import Append
 from spark_replog.log.fold.topic_state import TopicLedgerState
-from spark_replog.log.model import CommandResult
+from spark_replog.log.model import Append, CommandResult
 
 _log = logging.getLogger(__name__)
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from spark_replog.errors import ErrorCode, FencedError
 from spark_replog.ledger.ledger import Ledger
-from spark_replog.log.codec.commands import GenerationAdvance, ProducerInit, encode_command
+from spark_replog.log.codec.commands import encode_command
 from spark_replog.log.fold.topic_state import TopicLedgerState
+from spark_replog.log.model import GenerationAdvance, ProducerInit
 
 GENERATIONS_PER_LAG = 7
 """A generation lasts this part of ``gc.floor.lag.ms``: a day of seven."""

@@ -22,8 +22,8 @@ from spark_replog.clock import SYSTEM_CLOCK, Clock
 from spark_replog.config import CoordinatorConfig
 from spark_replog.errors import CorruptDataError, ErrorCode, ReplogError, RetriableError
 from spark_replog.ids import BrokerId, LedgerId, ObjectId
-from spark_replog.log.codec.commands import DataObject, Section
-from spark_replog.log.fold.topic_state import ObjectRef, SectionRef
+from spark_replog.log.fold.partition_state import ObjectRef, SectionRef
+from spark_replog.log.model import DataObject, Section
 from spark_replog.storage.brokers import BrokerSet
 from spark_replog.storage.io_pool import io_pool
 from spark_replog.storage.object_store import Buffer, CreateOutcome

@@ -24,9 +24,10 @@ from spark_replog.commit.purgatory import DelayedOperation, DelayedOperationPurg
 from spark_replog.commit.replica_fetcher import CopyJob, ReplicaFetcher, copy_job
 from spark_replog.errors import ErrorCode, ReplogError
 from spark_replog.ids import BrokerId, LedgerId, ObjectId, PartitionKey
-from spark_replog.log.codec.commands import Append, DataObject, Section
-from spark_replog.log.fold.topic_state import ObjectRef, PartitionState, TopicLedgerState
+from spark_replog.log.fold.partition_state import ObjectRef, PartitionState
+from spark_replog.log.fold.topic_state import TopicLedgerState
 from spark_replog.log.in_sync import leaving_replicas
+from spark_replog.log.model import Append, DataObject, Section
 
 
 class ObjectCopies:

@@ -17,17 +17,11 @@ from enum import Enum
 from spark_replog.errors import ErrorCode, NotFoundError, ReplogError
 from spark_replog.ids import BrokerId, TopicId
 from spark_replog.ledger.ledger import Ledger
-from spark_replog.log.codec.commands import (
-    BrokerFence,
-    IsrChange,
-    PartitionChange,
-    PartitionsAdd,
-    TopicClose,
-    TopicInit,
-    encode_command,
-)
+from spark_replog.log.codec.commands import encode_command
 from spark_replog.log.fold.partition_state import NO_LEADER, PartitionState, elect_reassigned
-from spark_replog.log.fold.topic_state import TopicLedgerState, TopicState
+from spark_replog.log.fold.topic_state import TopicLedgerState
+from spark_replog.log.fold.topic_table import TopicState
+from spark_replog.log.model import BrokerFence, IsrChange, PartitionChange, PartitionsAdd, TopicClose, TopicInit
 
 
 class PartitionPhase(Enum):

@@ -12,8 +12,9 @@ from spark_replog.config import CoordinatorConfig, stored_topic_config
 from spark_replog.errors import NotFoundError
 from spark_replog.ids import BrokerId
 from spark_replog.log.acl import AclOperation, ResourceType
-from spark_replog.log.fold.partition_state import NO_LEADER
-from spark_replog.log.fold.topic_state import PartitionState, TopicLedgerState, TopicState
+from spark_replog.log.fold.partition_state import NO_LEADER, PartitionState
+from spark_replog.log.fold.topic_state import TopicLedgerState
+from spark_replog.log.fold.topic_table import TopicState
 from spark_replog.log.write_plan import TopicPlan, WritePlan
 from spark_replog.once import Once
 

@@ -22,7 +22,6 @@ from spark_replog.groups.group_notes import GroupRelay
 from spark_replog.groups.group_rebalance import subscribed_topics
 from spark_replog.ids import TopicId, TopicPartition
 from spark_replog.log.acl import AclOperation, ResourceType
-from spark_replog.log.codec.commands import GroupRecords
 from spark_replog.log.codec.group_records import (
     GroupMember,
     GroupMetadata,
@@ -33,6 +32,7 @@ from spark_replog.log.codec.group_records import (
     Record,
 )
 from spark_replog.log.fold.group_state import GroupState
+from spark_replog.log.model import GroupRecords
 
 OFFSET_METADATA_MAX_BYTES = 4096
 OFFSETS_COMMIT_TIMEOUT_MS = 5_000

@@ -16,11 +16,11 @@ from spark_replog.groups import group_rebalance
 from spark_replog.groups.group_expiry import commit_time_ms
 from spark_replog.ids import TopicId, new_id
 from spark_replog.ledger.ledger import Ledger
-from spark_replog.log.codec.commands import GroupRecords, encode_command
+from spark_replog.log.codec.commands import encode_command
 from spark_replog.log.codec.group_records import GroupMetadata, GroupRecord, Record
 from spark_replog.log.fold.group_state import GroupState
 from spark_replog.log.fold.topic_state import TopicLedgerState
-from spark_replog.log.model import Outcome
+from spark_replog.log.model import GroupRecords, Outcome
 
 OFFSETS_TOPIC = "__consumer_offsets"
 _TRIES_MAX = 10

@@ -20,8 +20,9 @@ from spark_replog.cluster.mailbox import Mailbox
 from spark_replog.errors import CorruptDataError, ErrorCode, ReplogError, RetriableError
 from spark_replog.groups import group_rebalance
 from spark_replog.groups.group_ledger import GroupLedger
-from spark_replog.log.codec.commands import GroupRecords, decode_command, encode_command
+from spark_replog.log.codec.commands import decode_command, encode_command
 from spark_replog.log.codec.group_records import GroupMember, GroupMetadata, GroupPhase, GroupRecord
+from spark_replog.log.model import GroupRecords
 from spark_replog.once import Once
 
 _VERSION = 1

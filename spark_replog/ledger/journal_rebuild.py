@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 
-from spark_replog.ledger.reader import REBUILD_ROUND_STEP, JournalOrder
+from spark_replog.ledger.reader import JournalOrder
 from spark_replog.ledger.record import (
     NO_HASH,
     NO_INDEX,
@@ -206,6 +206,3 @@ class JournalRebuild:
 def without(known: tuple[LastKnown, ...], root: int) -> tuple[LastKnown, ...]:
     """Return what is known with nothing for one root."""
     return tuple(NOTHING_KNOWN if number == root else last for number, last in enumerate(known))
-
-
-__all__ = ["POSITION_MARGIN", "REBUILD_ROUND_STEP", "JournalRebuild", "OwnedLog", "without"]

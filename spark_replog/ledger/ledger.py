@@ -554,13 +554,3 @@ def _start_child() -> None:
 
 
 os.register_at_fork(after_in_child=_start_child)
-
-
-__all__ = [
-    "AppendOutcome",
-    "JournalRoot",
-    "Ledger",
-    "LedgerSettings",
-    "LedgerState",
-    "LedgerStats",
-]

@@ -153,6 +153,3 @@ def _copy_journal(ledger_id: LedgerId, source: ObjectStore, target: ObjectStore,
         written += target.create(journal_key(ledger_id, position), encode_record(pad)) is CreateOutcome.CREATED
         position += 1
     return written
-
-
-__all__ = ["drop_torn_tails", "find_lost_of_pair", "rebuild_one_of_pair", "torn_tails"]

@@ -212,6 +212,3 @@ class _LedgerScrub:
         if root_count == 2:
             return "Put this journal back as it was, or empty the whole root and run replog store repair."
         return f"Move this journal's folder away and run replog store repair --rebuild {journal.broker_id}."
-
-
-__all__ = ["JournalFault", "JournalFinding", "JournalReport", "scrub_journals"]

@@ -25,12 +25,14 @@ from spark_replog.commit.replica_fetcher import CopyJob, ReplicaFetcher, damage
 from spark_replog.config import CoordinatorConfig
 from spark_replog.errors import CorruptDataError, ErrorCode, ReplogError, RetriableError, UnsupportedFormatError
 from spark_replog.ids import BrokerId, LedgerId, ObjectId, new_id
-from spark_replog.ledger.journal_rebuild import REBUILD_ROUND_STEP, JournalRebuild
-from spark_replog.ledger.ledger import JournalRoot, Ledger, LedgerSettings
-from spark_replog.ledger.types import Proposal
-from spark_replog.log.codec.commands import BrokerRegister, IsrChange, Truncate, encode_command
+from spark_replog.ledger.journal_rebuild import JournalRebuild
+from spark_replog.ledger.ledger import Ledger
+from spark_replog.ledger.reader import REBUILD_ROUND_STEP
+from spark_replog.ledger.types import JournalRoot, LedgerSettings, Proposal
+from spark_replog.log.codec.commands import encode_command
 from spark_replog.log.fold.cluster_state import ClusterLedgerState, probe_with_root_id
 from spark_replog.log.fold.topic_state import TopicLedgerState
+from spark_replog.log.model import BrokerRegister, IsrChange, Truncate
 from spark_replog.maintenance.journal_repair import drop_torn_tails, find_lost_of_pair, rebuild_one_of_pair, torn_tails
 from spark_replog.maintenance.journal_scrub import scrub_journals
 from spark_replog.maintenance.scrub import Frame, read_frame, right_frame
@@ -592,5 +594,3 @@ class StoreRepair:
 
 
 _USABLE = frozenset({RootCondition.OK, RootCondition.LOST})
-
-__all__ = ["RepairReport", "RootCondition", "RootRepair", "StoreRepair"]

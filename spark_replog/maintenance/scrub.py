@@ -202,6 +202,3 @@ def _bad_frames(frames: Mapping[BrokerId, Frame | str]) -> dict[BrokerId, str]:
             at = next(mine[0] for mine, other in zip(frame, right, strict=True) if mine != other)
             found[broker_id] = f"bytes outside its sections, from byte {at} on, are not those of the other copies"
     return found
-
-
-__all__ = ["AGAIN_MS", "AwayRoots", "Frame", "read_frame", "right_frame"]

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from pyspark.sql.datasource import InputPartition, WriterCommitMessage
 
 from spark_replog.ids import LedgerId, TopicId
-from spark_replog.log.codec.commands import DataObject
+from spark_replog.log.model import DataObject
 from spark_replog.log.quotas import FetchQuota
 from spark_replog.log.write_plan import MadeCopy
 from spark_replog.read.fetch_plan import FetchSlice

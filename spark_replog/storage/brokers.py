@@ -482,6 +482,3 @@ def _exists(what: str, url: str, *, complete: bool) -> ReplogError:
         url=url,
         complete=complete,
     )
-
-
-__all__ = ["Broker", "BrokerSet", "write_root_files"]

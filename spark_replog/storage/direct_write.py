@@ -114,13 +114,3 @@ def _take_chunk() -> mmap.mmap:
     except IndexError:
         # Private: a forked child must never share the bytes that its parent is about to write.
         return mmap.mmap(-1, CHUNK_SIZE_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-
-
-__all__ = [
-    "ALIGN_BYTES",
-    "CHUNK_SIZE_BYTES",
-    "DIRECT_SIZE_BYTES_MIN",
-    "may_write_directly",
-    "open_direct",
-    "write_direct",
-]

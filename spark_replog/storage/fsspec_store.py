@@ -445,6 +445,3 @@ class AzureStore(FsspecStore):
             code = error_code_of(error)
             return code == "BlobAlreadyExists" or (not code and isinstance(error, FileExistsError))
         return super()._is_existing(error, status)
-
-
-__all__ = ["Apart", "AzureStore", "FsspecStore", "GcsStore", "S3Store", "causes_of", "error_code_of", "status_of"]

@@ -138,6 +138,3 @@ def io_pool() -> IoPool:
                 _pool = IoPool()
             pool = _pool
     return pool
-
-
-__all__ = ["IoPool", "io_pool"]

@@ -66,6 +66,3 @@ class MemoryStore:
 
     def _objects(self) -> dict[str, bytes]:
         return _objects_by_root.get(self.url, {})
-
-
-__all__ = ["MemoryStore"]

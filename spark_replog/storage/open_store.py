@@ -148,6 +148,3 @@ def _unsupported(scheme: str, url: str) -> InvalidConfigError:
         f"no create-if-absent is proven for {scheme}://. Use one of: {SUPPORTED}.",
         url=url,
     )
-
-
-__all__ = ["SUPPORTED", "normalise_url", "open_store", "options_of_root", "scheme_of"]

@@ -62,17 +62,3 @@ def ledger_folders(ledger_id: LedgerId, *, metadata: bool = True) -> tuple[str, 
     if not metadata:
         return data
     return (journal_folder(ledger_id), *data)
-
-
-__all__ = [
-    "LEDGERS_PREFIX",
-    "ROOT_FILE_KEY",
-    "data_folder",
-    "data_key",
-    "journal_folder",
-    "journal_key",
-    "ledger_folders",
-    "note_key",
-    "object_name",
-    "out_key",
-]

@@ -536,6 +536,3 @@ def _map_range(fd: int, start: int, size_bytes: int) -> Buffer:
     slack = start % mmap.ALLOCATIONGRANULARITY
     mapped = mmap.mmap(fd, size_bytes + slack, access=mmap.ACCESS_READ, offset=start - slack)
     return memoryview(mapped)[slack:]
-
-
-__all__ = ["PosixStore", "file_system_type", "is_remote_file_system", "sweep_temp_files"]

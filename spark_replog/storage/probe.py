@@ -154,6 +154,3 @@ def _file_system_of(store: ObjectStore) -> tuple[str, tuple[str, ...]]:
     return kind, (
         f"{kind} is a network or user-space file system: export it 'sync', mount it 'hard' and 'lookupcache=positive'",
     )
-
-
-__all__ = ["PROBE_PREFIX", "ProbeReport", "probe_root"]

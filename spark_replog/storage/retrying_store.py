@@ -165,6 +165,3 @@ class RetryingStore:
             url=self.url,
             key=key,
         )
-
-
-__all__ = ["RetryingStore"]

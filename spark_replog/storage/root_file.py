@@ -351,20 +351,3 @@ def parent_url(url: str) -> str:
 def resolve_url(recorded: str, root_url: str) -> str:
     """Return the absolute URL of a recorded one, seen from the root whose file names it."""
     return recorded if "://" in recorded else f"{parent_url(root_url)}/{recorded}"
-
-
-__all__ = [
-    "BrokerRef",
-    "FORMAT_VERSION",
-    "ReadRoot",
-    "RootFile",
-    "agree",
-    "decode_root_file",
-    "encode_root_file",
-    "metadata_broker_ids",
-    "parent_url",
-    "read_root",
-    "read_roots",
-    "resolve_url",
-    "split_path",
-]

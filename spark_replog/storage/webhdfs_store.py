@@ -154,6 +154,3 @@ class WebHdfsStore(FsspecStore):
             self.file_system()._call("DELETE", method="delete", path=temp_path, recursive="false")
         except Exception:  # best effort: leftovers are never listed, and swept by age
             return
-
-
-__all__ = ["WebHdfsStore"]

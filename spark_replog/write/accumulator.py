@@ -478,6 +478,3 @@ class RecordAccumulator:
             if self._end(batch, BatchState.ABORTED):
                 self._on_failed(batch.row_count)
                 batch.result.fail(error)
-
-
-__all__ = ["RecordAccumulator"]

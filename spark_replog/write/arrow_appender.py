@@ -322,6 +322,3 @@ def _ranges(ends: Int64Array, range_bytes: int) -> Iterator[tuple[int, int]]:
         stop = max(start + 1, int(np.searchsorted(ends, start_bytes + range_bytes, side="right")))
         yield start, stop
         start, start_bytes = stop, int(ends[stop - 1])
-
-
-__all__ = ["ArrowAppender", "RoutedRows", "RowRouter", "SlotRows", "destination_of", "row_limit", "too_large"]

@@ -11,9 +11,10 @@ from collections.abc import Mapping, Sequence
 from spark_replog.config import ProducerConfig
 from spark_replog.errors import ErrorCode, FencedError, OutcomeUnknownError, ReplogError, RetriableError
 from spark_replog.ids import BrokerId
+from spark_replog.log.model import PartitionResponse
 from spark_replog.once import Once
 from spark_replog.write.accumulator import RecordAccumulator
-from spark_replog.write.data_request import DataRequest, DeliveryResult, PartitionResponse, Put, RequestState
+from spark_replog.write.data_request import DataRequest, DeliveryResult, Put, RequestState
 from spark_replog.write.object_builder import ObjectBuilder
 from spark_replog.write.producer_batch import BatchState, ProducerBatch
 from spark_replog.write.record_handle import UNKNOWN_OFFSET
@@ -304,14 +305,3 @@ def _reasons(request: DataRequest, out: Mapping[BrokerId, ReplogError]) -> str:
     errors = {broker_id: out[broker_id] for broker_id in request.destination.brokers if broker_id in out}
     errors |= {put.broker_id: put.error for put in request.puts.values() if put.error is not None}
     return "".join(f"Broker {broker_id}: {error} " for broker_id, error in sorted(errors.items()))
-
-
-__all__ = [
-    "BatchCompletion",
-    "batch_expired",
-    "copy_missed",
-    "dropped",
-    "expired",
-    "leader_away",
-    "too_few_copies",
-]

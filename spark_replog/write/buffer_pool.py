@@ -300,6 +300,3 @@ class PinnedBytes:
     def forbid_reuse(self) -> None:
         """Keep the buffer from being written again: a put that cannot be stopped may still read it."""
         self._buffer = None
-
-
-__all__ = ["BufferPool", "PinnedBytes"]

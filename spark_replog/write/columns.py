@@ -284,6 +284,3 @@ def _utc_microseconds(times: pa.Array) -> pa.Array:
 def _constant_times(row_count: int, now_ms: int) -> pa.Array:
     times = np.full(row_count, now_ms * 1000, dtype=np.int64)
     return pa.Array.from_buffers(TIMESTAMP_TYPE, row_count, [None, pa.py_buffer(times)])
-
-
-__all__ = ["InputColumns", "Rows", "is_time", "normalise_headers", "row_sizes"]

@@ -219,16 +219,3 @@ class Delivery(Protocol):
         success of a later attempt would look like a gap in the log.
         """
         ...
-
-
-__all__ = [
-    "TRANSITIONS",
-    "DataRequest",
-    "Delivered",
-    "Delivery",
-    "DeliveryResult",
-    "PartitionResponse",
-    "Put",
-    "Releasable",
-    "RequestState",
-]

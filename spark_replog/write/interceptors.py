@@ -150,6 +150,3 @@ def _ask(item: Any, method: str, *arguments: Any) -> Any:
     except (Exception, SystemExit):  # on the sender's thread an exit would end that only
         logger.exception("interceptor %s raised in %s and is skipped", type(item).__name__, method)
         return None
-
-
-__all__ = ["Interceptors", "ProducerRecord"]

@@ -178,6 +178,3 @@ def _hash_tails(words: UInt32Array, ends: Int64Array, tails: Int64Array, hashes:
     values = words[np.minimum(at, words.size - 1)] >> np.minimum(shift, np.uint32(31))
     values &= (np.uint32(1) << (tails.astype(np.uint32) << np.uint32(3))) - np.uint32(1)
     return np.where(tails > 0, (hashes ^ values) * _M, hashes)
-
-
-__all__ = ["murmur2", "murmur2_array", "offsets_of", "partition_of", "partitions_of"]

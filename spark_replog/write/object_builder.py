@@ -165,6 +165,3 @@ class ObjectBuilder:
         records, request.memory = request.memory, [PinnedBytes(self._pool, request.size_bytes)]
         for item in records:
             item.release()
-
-
-__all__ = ["ObjectBuilder"]

@@ -114,6 +114,3 @@ class Node:
             if queue.head is not None and not queue.head.backoff_left_ms(now_ms)
             for batch in queue.batches
         )
-
-
-__all__ = ["Destination", "Node", "PartitionQueue", "ReadyCheck"]

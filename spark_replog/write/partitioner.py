@@ -415,17 +415,3 @@ class NodeAvailability:
         """Return whether new records may be fed to it."""
         since_ms = self._ready_since_ms.get(node)
         return self._timeout_ms <= 0 or since_ms is None or now_ms - since_ms <= self._timeout_ms
-
-
-__all__ = [
-    "BuiltInPartitioner",
-    "NodeAvailability",
-    "Partitioner",
-    "RoundRobinPartitioner",
-    "StickyPartitioner",
-    "TopicPartitioner",
-    "UserPartitioner",
-    "check_arrow_partitioner",
-    "load_partitioner",
-    "make_partitioner",
-]

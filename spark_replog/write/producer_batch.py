@@ -434,18 +434,3 @@ def _concatenate(parts: list[pa.RecordBatch]) -> pa.RecordBatch:
         parts = [with_headers(part) for part in parts]
     columns = [pa.concat_arrays([part.column(index) for part in parts]) for index in range(parts[0].num_columns)]
     return pa.RecordBatch.from_arrays(columns, parts[0].schema.names)
-
-
-__all__ = [
-    "BatchState",
-    "Headers",
-    "NO_SEQUENCE",
-    "ProducerBatch",
-    "RecordColumns",
-    "SEQUENCE_MAX",
-    "Slice",
-    "increment_sequence",
-    "join_slices",
-    "record_size",
-    "with_headers",
-]

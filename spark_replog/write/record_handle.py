@@ -216,6 +216,3 @@ def _call(callback: Callable[[], object]) -> None:
         callback()
     except (Exception, SystemExit):  # a user's mistake must not stop the sender
         logger.exception("a callback of send() raised; the record itself is not affected")
-
-
-__all__ = ["UNKNOWN_OFFSET", "BatchResult", "RecordHandle", "RecordMetadata"]

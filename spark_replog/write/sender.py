@@ -478,6 +478,3 @@ class Sender:
                     yield put.sent_ms + self._late_after_ms
             elif not put.is_settled:
                 yield put.next_attempt_ms
-
-
-__all__ = ["Sender"]

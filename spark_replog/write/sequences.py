@@ -249,6 +249,3 @@ class ProducerSequences:
 def _is_later(sequence: int, other: int) -> bool:
     """Return whether a sequence comes after another one, across the wrap to 0."""
     return other == NO_SEQUENCE or 0 < increment_sequence(sequence - other, 0) <= 2**30
-
-
-__all__ = ["EPOCH_MAX", "ProducerSequences"]

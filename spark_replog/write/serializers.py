@@ -276,19 +276,3 @@ def _refusal(serializer: object, side: str, topic: str, kind: str, error: Except
         f"Change the type, or set {side}.serializer.",
         topic=topic,
     )
-
-
-__all__ = [
-    "BytesSerializer",
-    "JsonSerializer",
-    "NumberSerializer",
-    "Serializer",
-    "StringSerializer",
-    "check_arrow_form",
-    "load_class",
-    "make_object",
-    "make_serializer",
-    "serialize",
-    "serialize_column",
-    "serialize_columns",
-]

@@ -279,6 +279,3 @@ class _Hooks:
 
 def _log(error: ReplogError) -> None:
     logger.warning("%s", error)
-
-
-__all__ = ["TaskReport", "TaskResult", "TaskWriter", "pool_bytes_of"]

@@ -196,6 +196,3 @@ class RootHealth:
 
     def _is_worth_a_try(self, broker_id: BrokerId, since_ms: int, now_ms: int, away_ms: int = AWAY_MS) -> bool:
         return now_ms - since_ms >= away_ms and not self._unanswered.get(broker_id)
-
-
-__all__ = ["AWAY_MS", "NEEDED_AWAY_MS", "PutResult", "PutTransport", "RootHealth"]

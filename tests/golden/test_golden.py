@@ -9,7 +9,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from spark_replog.log.codec.commands import Section, decode_command, decode_entry, encode_command, encode_entry
+from spark_replog.log.codec.commands import decode_command, decode_entry, encode_command, encode_entry
+from spark_replog.log.model import Section
 
 HERE = Path(__file__).parent
 _spec = importlib.util.spec_from_file_location("replog_make_golden", HERE / "make_golden.py")

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from spark_replog.errors import CorruptDataError, ErrorCode, UnsupportedFormatError
 from spark_replog.ids import ObjectId, new_id
-from spark_replog.log.acl import AclBinding, AclOperation, PatternType, Permission, ResourceType
-from spark_replog.log.codec.commands import (
-    AclsAdd,
-    AclsRemove,
+from spark_replog.log.acl import AclBinding, AclOperation, AclsAdd, AclsRemove, PatternType, Permission, ResourceType
+from spark_replog.log.codec.commands import decode_command, decode_entry, encode_command, encode_entry
+from spark_replog.log.codec.wire import Reader, Writer
+from spark_replog.log.model import (
     Append,
     BrokerFence,
     BrokerRegister,
@@ -32,7 +32,6 @@ from spark_replog.log.codec.commands import (
     PartitionChange,
     PartitionsAdd,
     ProducerIdentity,
-    QuotaAlter,
     Replace,
     ResetPolicy,
     Section,
@@ -42,13 +41,8 @@ from spark_replog.log.codec.commands import (
     TopicPublish,
     TopicUnpublish,
     Truncate,
-    decode_command,
-    decode_entry,
-    encode_command,
-    encode_entry,
 )
-from spark_replog.log.codec.wire import Reader, Writer
-from spark_replog.log.quotas import QuotaEntity
+from spark_replog.log.quotas import QuotaAlter, QuotaEntity
 from spark_replog.storage.paths import object_name
 
 YEAR_MS = 31_536_000_000

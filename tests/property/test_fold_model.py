@@ -10,7 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_replog.ids import ObjectId
-from spark_replog.log.codec.commands import (
+from spark_replog.log.codec.commands import encode_command, encode_entry
+from spark_replog.log.fold.partition_state import NO_LEADER
+from spark_replog.log.fold.topic_state import TopicLedgerState
+from spark_replog.log.model import (
     Append,
     BrokerFence,
     DataObject,
@@ -19,16 +22,13 @@ from spark_replog.log.codec.commands import (
     IsrChange,
     LogStartAdvance,
     LogStartReason,
+    Outcome,
     ProducerIdentity,
     Section,
     TopicClose,
     TopicInit,
     Truncate,
-    encode_command,
-    encode_entry,
 )
-from spark_replog.log.fold.partition_state import NO_LEADER
-from spark_replog.log.fold.topic_state import Outcome, TopicLedgerState
 
 TOPICS = ("a" * 32, "b" * 32)
 PARTITIONS = 3

@@ -22,8 +22,8 @@ from spark_replog.commit.replica_manager import ReplicaManager
 from spark_replog.config import CoordinatorConfig
 from spark_replog.errors import ErrorCode, OutcomeUnknownError, RetriableError
 from spark_replog.ids import ObjectId, new_id
-from spark_replog.log.codec.commands import Append, DataObject, IdentityKind, ProducerIdentity, ResetPolicy, Section
-from spark_replog.log.fold.topic_state import SectionRef
+from spark_replog.log.fold.partition_state import SectionRef
+from spark_replog.log.model import Append, DataObject, IdentityKind, ProducerIdentity, ResetPolicy, Section
 from spark_replog.storage.brokers import BrokerSet
 from spark_replog.storage.paths import data_key
 

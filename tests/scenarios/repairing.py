@@ -9,9 +9,8 @@ from crc32c import crc32c
 
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.ids import ObjectId, new_id
-from spark_replog.log.codec.commands import DataObject
 from spark_replog.log.codec.data_object import data_schema, encode_data_object
-from spark_replog.log.model import Outcome
+from spark_replog.log.model import DataObject, Outcome
 from spark_replog.maintenance.repair import RepairReport, StoreRepair
 from spark_replog.storage.paths import data_key
 

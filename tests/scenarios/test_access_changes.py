@@ -13,7 +13,7 @@ from spark_replog.cluster.quota_manager import ClientQuotaManager
 from spark_replog.commit.write_plan import make_write_plan
 from spark_replog.errors import AuthorizationError, ErrorCode
 from spark_replog.log.acl import AclBinding, AclOperation, PatternType, Permission, ResourceType
-from spark_replog.log.codec.commands import Append, IdentityKind, ProducerIdentity
+from spark_replog.log.model import Append, IdentityKind, ProducerIdentity
 from spark_replog.log.quotas import QuotaEntity
 from spark_replog.testing.manual_clock import ManualClock
 

@@ -16,8 +16,7 @@ from spark_replog.commit.write_plan import make_write_plan
 from spark_replog.errors import AuthorizationError, ErrorCode, InvalidConfigError
 from spark_replog.groups.group_ledger import OFFSETS_TOPIC
 from spark_replog.log.acl import AclBinding, AclOperation, PatternType, Permission, ResourceType
-from spark_replog.log.codec.commands import Append, IdentityKind, ProducerIdentity
-from spark_replog.log.model import Outcome
+from spark_replog.log.model import Append, IdentityKind, Outcome, ProducerIdentity
 from spark_replog.log.quotas import DEFAULT_NAME, QuotaEntity
 from tests.scenarios.conftest import ROW_SIZE_BYTES
 

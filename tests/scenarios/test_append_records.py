@@ -18,17 +18,18 @@ from spark_replog.commit.append_judge import AppendJudge
 from spark_replog.commit.append_request import AppendRequest
 from spark_replog.config import CoordinatorConfig
 from spark_replog.errors import ErrorCode, RetriableError
-from spark_replog.log.codec.commands import (
+from spark_replog.log.codec.commands import encode_command
+from spark_replog.log.model import (
+    UNKNOWN_OFFSET,
     Append,
     ConfigSet,
     DataObject,
     IdentityKind,
     IsrChange,
+    Outcome,
     ProducerIdentity,
     Truncate,
-    encode_command,
 )
-from spark_replog.log.model import UNKNOWN_OFFSET, Outcome
 
 
 def ends(store, topic: str = "orders") -> list[int]:

@@ -6,8 +6,7 @@ import logging
 
 import pytest
 
-from spark_replog.log.codec.commands import IdentityKind, ResetPolicy
-from spark_replog.log.model import Outcome
+from spark_replog.log.model import IdentityKind, Outcome, ResetPolicy
 
 
 def outcome_of(response):

@@ -116,7 +116,8 @@ def test_a_fenced_broker_leads_nothing_and_comes_back_only_by_command(store) -> 
 
 def test_a_fence_that_died_half_way_is_finished_by_the_next_coordinator(store) -> None:
     store.create("orders")
-    from spark_replog.log.codec.commands import BrokerFence, encode_command
+    from spark_replog.log.codec.commands import encode_command
+    from spark_replog.log.model import BrokerFence
 
     store.cluster.cluster_ledger.append(lambda _: encode_command(BrokerFence(0, True)), timeout_ms=5000)
     assert 0 in store.isr("orders")

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from spark_replog.cluster.cluster import Cluster
-from spark_replog.ledger.journal_rebuild import REBUILD_ROUND_STEP
+from spark_replog.ledger.reader import REBUILD_ROUND_STEP
 from spark_replog.maintenance.journal_scrub import scrub_journals
 from spark_replog.maintenance.repair import StoreRepair
 from spark_replog.storage.paths import journal_folder

@@ -295,14 +295,14 @@ def test_a_topic_deleted_under_its_writer(store) -> None:
     ledger_id = store.cluster.lookup("orders").ledger_id
     assert is_applied(response)
     store.controller.delete_topic("orders")
-    from spark_replog.log.codec.commands import Append, IdentityKind, ProducerIdentity
+    from spark_replog.log.model import Append, IdentityKind, ProducerIdentity
 
     append = Append(ProducerIdentity("q", "q", 5, "run", IdentityKind.STREAM), "User:test", "", 0, objects)
     assert code_of(store.commit({ledger_id: append})[ledger_id]) == "UNKNOWN_TOPIC_OR_PARTITION"
 
 
 def test_two_ledgers_in_one_micro_batch(store) -> None:
-    from spark_replog.log.codec.commands import Append, IdentityKind, ProducerIdentity
+    from spark_replog.log.model import Append, IdentityKind, ProducerIdentity
 
     store.create("orders")
     store.create("strict", config={"min.insync.replicas": "3"})

@@ -16,7 +16,7 @@ from spark_replog.commit.append_request import AppendRequest
 from spark_replog.commit.catch_up import CatchUp
 from spark_replog.commit.failover import LeaderFailover
 from spark_replog.errors import ErrorCode
-from spark_replog.log.codec.commands import Append, IdentityKind, ProducerIdentity
+from spark_replog.log.model import Append, IdentityKind, ProducerIdentity
 from spark_replog.storage.paths import ROOT_FILE_KEY
 
 LONG_MS = 14_000

@@ -19,8 +19,7 @@ from spark_replog.commit.catch_up import (
 from spark_replog.commit.write_plan import make_write_plan
 from spark_replog.config import CoordinatorConfig
 from spark_replog.errors import ErrorCode, ReplogError
-from spark_replog.log.codec.commands import Append, IdentityKind, ProducerIdentity
-from spark_replog.log.model import Outcome
+from spark_replog.log.model import Append, IdentityKind, Outcome, ProducerIdentity
 from spark_replog.storage.brokers import BrokerSet
 from spark_replog.testing.counting_store import CountingStore
 from spark_replog.testing.manual_clock import ManualClock

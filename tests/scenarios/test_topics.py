@@ -12,8 +12,8 @@ from spark_replog.cluster.cluster import Cluster, TopicHandle
 from spark_replog.cluster.init_store import init_cluster, root_urls
 from spark_replog.commit.write_plan import make_write_plan
 from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError, ReplogError
-from spark_replog.log.codec.commands import BrokerRegister, encode_command
-from spark_replog.log.model import Outcome
+from spark_replog.log.codec.commands import encode_command
+from spark_replog.log.model import BrokerRegister, Outcome
 
 
 class Crash(Exception):

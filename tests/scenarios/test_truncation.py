@@ -12,8 +12,8 @@ from spark_replog.commit.catch_up import CatchUp
 from spark_replog.commit.write_plan import make_write_plan
 from spark_replog.config import CoordinatorConfig, ProducerConfig
 from spark_replog.errors import ErrorCode, RetriableError
-from spark_replog.log.codec.commands import Append, BrokerFence, IdentityKind, ProducerIdentity, encode_command
-from spark_replog.log.model import Outcome
+from spark_replog.log.codec.commands import encode_command
+from spark_replog.log.model import Append, BrokerFence, IdentityKind, Outcome, ProducerIdentity
 from spark_replog.read.fetch_plan import plan_fetch
 from spark_replog.read.fetcher import Fetcher
 from spark_replog.storage.brokers import BrokerSet

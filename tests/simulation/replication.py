@@ -23,21 +23,22 @@ from spark_replog.ids import ObjectId
 from spark_replog.ledger.core import Phase
 from spark_replog.ledger.record import TAG_SIZE_BYTES, JournalRecord
 from spark_replog.log.acl import AclSet
-from spark_replog.log.codec.commands import (
+from spark_replog.log.codec.commands import encode_command, encode_entry
+from spark_replog.log.fold.partition_state import PartitionState
+from spark_replog.log.fold.topic_state import TopicLedgerState
+from spark_replog.log.model import (
     Append,
+    CommandResult,
     DataObject,
     HoldersAdd,
     IdentityKind,
     IsrChange,
+    Outcome,
     ProducerIdentity,
     Section,
     TopicInit,
     Truncate,
-    encode_command,
-    encode_entry,
 )
-from spark_replog.log.fold.topic_state import PartitionState, TopicLedgerState
-from spark_replog.log.model import CommandResult, Outcome
 from tests.simulation.ledger_invariants import Truth, Violation
 from tests.simulation.ledger_simulation import Parts, Process, Scenario, Simulation
 

@@ -12,11 +12,11 @@ import pytest
 
 from spark_replog.commit.append_judge import AppendJudge, Verdict
 from spark_replog.commit.failover import failover_commands
-from spark_replog.log.codec.commands import Append, IsrChange, Truncate
 from spark_replog.log.fold.object_table import ObjectTable
 from spark_replog.log.fold.partition_state import PartitionState
 from spark_replog.log.fold.producer_state import ProducerTable
 from spark_replog.log.fold.topic_state import TopicLedgerState
+from spark_replog.log.model import Append, IsrChange, Truncate
 from tests.simulation.ledger_simulation import Scenario
 from tests.simulation.replication import FIGHT, SCENARIO, Rules, Violation, live
 

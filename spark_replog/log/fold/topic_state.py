@@ -11,7 +11,7 @@ from spark_replog.ids import BrokerId, LedgerId, TopicId
 from spark_replog.log.fold.entry_fold import Apply, EntryFold
 from spark_replog.log.fold.group_state import GroupTable
 from spark_replog.log.fold.object_table import MissingCopy, ObjectPlace, ObjectTable
-from spark_replog.log.fold.partition_state import ObjectRef, PartitionState, SectionRef
+from spark_replog.log.fold.partition_state import ObjectRef, SectionRef
 from spark_replog.log.fold.producer_state import ProducerTable
 from spark_replog.log.fold.replacement import find_bad_outputs, judge_replace, output_rows
 from spark_replog.log.fold.topic_table import Leadership, TopicState, TopicTable
@@ -332,16 +332,3 @@ class TopicLedgerState(EntryFold):
                 if section.row_count < 1:
                     return f"a section of '{item.id.name}' has {section.row_count} rows"
         return ""
-
-
-__all__ = [
-    "CommandResult",
-    "Judgement",
-    "MissingCopy",
-    "ObjectRef",
-    "Outcome",
-    "PartitionState",
-    "SectionRef",
-    "TopicLedgerState",
-    "TopicState",
-]

@@ -24,7 +24,7 @@ from spark_replog.commit.write_plan import make_write_plan
 from spark_replog.config import CoordinatorConfig
 from spark_replog.errors import ErrorCode, ReplogError, command_line
 from spark_replog.ids import LedgerId, new_id
-from spark_replog.log.codec.commands import Append, DataObject, IdentityKind, ProducerIdentity, ResetPolicy
+from spark_replog.log.model import Append, DataObject, IdentityKind, ProducerIdentity, ResetPolicy
 from spark_replog.log.write_plan import MadeCopy, WritePlan
 from spark_replog.once import Once
 from spark_replog.spark.compat import StreamArrowWriter, freeze_garbage_once, in_commit_worker

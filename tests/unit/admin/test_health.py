@@ -7,8 +7,9 @@ import pytest
 from spark_replog.admin.health import Fault, Level, fence_findings, root_findings, topic_findings
 from spark_replog.cluster.root_check import RootLook
 from spark_replog.errors import ErrorCode, RetriableError
-from spark_replog.log.codec.commands import BrokerFence, IsrChange, TopicInit, encode_command, encode_entry
+from spark_replog.log.codec.commands import encode_command, encode_entry
 from spark_replog.log.fold.topic_state import TopicLedgerState
+from spark_replog.log.model import BrokerFence, IsrChange, TopicInit
 
 ORDERS, CLICKS = "a" * 32, "b" * 32
 

@@ -18,7 +18,7 @@ from spark_replog.commit.replica_manager import ReplicaManager
 from spark_replog.commit.write_plan import make_write_plan
 from spark_replog.config import ProducerConfig
 from spark_replog.ids import new_id
-from spark_replog.log.codec.commands import Append, IdentityKind, ProducerIdentity
+from spark_replog.log.model import Append, IdentityKind, ProducerIdentity
 from spark_replog.testing.counting_store import CountingStore
 from spark_replog.write.task_writer import TaskWriter
 

@@ -12,7 +12,7 @@ from spark_replog.commit.append_request import ProduceResponse
 from spark_replog.config import ProducerConfig
 from spark_replog.errors import ErrorCode, OutcomeUnknownError, ReplogError, RetriableError
 from spark_replog.ids import ObjectId
-from spark_replog.log.codec.commands import Append, DataObject, IdentityKind
+from spark_replog.log.model import Append, DataObject, IdentityKind
 
 AWAY = RetriableError(ErrorCode.REPLOG_NO_QUORUM, "the roots are away. Try again.")
 UNKNOWN = OutcomeUnknownError(ErrorCode.REPLOG_COMMIT_OUTCOME_UNKNOWN, "no answer. Try again.")

@@ -6,7 +6,9 @@ import pytest
 
 from spark_replog.commit.failover import failover_commands
 from spark_replog.ids import ObjectId
-from spark_replog.log.codec.commands import (
+from spark_replog.log.codec.commands import encode_command, encode_entry
+from spark_replog.log.fold.topic_state import TopicLedgerState
+from spark_replog.log.model import (
     Append,
     DataObject,
     IdentityKind,
@@ -16,10 +18,7 @@ from spark_replog.log.codec.commands import (
     TopicClose,
     TopicInit,
     Truncate,
-    encode_command,
-    encode_entry,
 )
-from spark_replog.log.fold.topic_state import TopicLedgerState
 
 ORDERS, OTHER = "a" * 32, "b" * 32
 GONE = frozenset({0})

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from spark_replog.commit.proposals import next_generation
 from spark_replog.ids import ObjectId
-from spark_replog.log.codec.commands import (
+from spark_replog.log.codec.commands import encode_command, encode_entry
+from spark_replog.log.fold.topic_state import TopicLedgerState
+from spark_replog.log.model import (
     Append,
     DataObject,
     GenerationAdvance,
     IdentityKind,
+    Outcome,
     ProducerIdentity,
     Section,
     TopicInit,
-    encode_command,
-    encode_entry,
 )
-from spark_replog.log.fold.topic_state import TopicLedgerState
-from spark_replog.log.model import Outcome
 
 TOPIC = "a" * 32
 DAY_MS = 86_400_000

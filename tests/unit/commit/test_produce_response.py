@@ -8,8 +8,7 @@ import pytest
 
 from spark_replog.commit.append_request import respond
 from spark_replog.errors import ErrorCode, FencedError, NotFoundError, ReplogError
-from spark_replog.log.codec.commands import Append, IdentityKind, ProducerIdentity
-from spark_replog.log.model import CommandResult, Outcome
+from spark_replog.log.model import Append, CommandResult, IdentityKind, Outcome, ProducerIdentity
 
 APPEND = Append(ProducerIdentity("query-1", "query-1", 7, "run-1", IdentityKind.STREAM), "User:a", "", 0, ())
 

@@ -25,18 +25,9 @@ from spark_replog.commit.replication import (
 )
 from spark_replog.errors import ErrorCode, ReplogError
 from spark_replog.ids import ObjectId
-from spark_replog.log.codec.commands import (
-    Append,
-    DataObject,
-    IdentityKind,
-    IsrChange,
-    ProducerIdentity,
-    Section,
-    TopicInit,
-    encode_command,
-    encode_entry,
-)
+from spark_replog.log.codec.commands import encode_command, encode_entry
 from spark_replog.log.fold.topic_state import TopicLedgerState
+from spark_replog.log.model import Append, DataObject, IdentityKind, IsrChange, ProducerIdentity, Section, TopicInit
 from spark_replog.testing.manual_clock import ManualClock
 
 TOPIC = "a" * 32

@@ -23,18 +23,10 @@ from spark_replog.commit.state_changes import (
     settle_fences,
 )
 from spark_replog.errors import ReplogError
-from spark_replog.log.codec.commands import (
-    BrokerFence,
-    IsrChange,
-    PartitionsAdd,
-    TopicClose,
-    TopicInit,
-    encode_command,
-    encode_entry,
-)
+from spark_replog.log.codec.commands import encode_command, encode_entry
 from spark_replog.log.fold.partition_state import NO_LEADER
 from spark_replog.log.fold.topic_state import TopicLedgerState
-from spark_replog.log.model import Outcome
+from spark_replog.log.model import BrokerFence, IsrChange, Outcome, PartitionsAdd, TopicClose, TopicInit
 
 P, R = PartitionPhase, ReplicaPhase
 BROKERS = range(4)

@@ -14,7 +14,7 @@ from spark_replog.commit.state_changes import (
 )
 from spark_replog.errors import ReplogError
 from spark_replog.log.fold.partition_state import NO_LEADER, PartitionState
-from spark_replog.log.fold.topic_state import TopicState
+from spark_replog.log.fold.topic_table import TopicState
 
 P, R = PartitionPhase, ReplicaPhase
 

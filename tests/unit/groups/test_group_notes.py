@@ -23,8 +23,8 @@ from spark_replog.groups.group_notes import (
 )
 from spark_replog.groups.group_rebalance import GroupSubscription, encode_subscription
 from spark_replog.ids import new_id
-from spark_replog.log.codec.commands import GroupRecords
 from spark_replog.log.codec.group_records import GroupMember, GroupMetadata, GroupPhase, GroupRecord, OffsetAndMetadata
+from spark_replog.log.model import GroupRecords
 from spark_replog.testing.faulty_store import FaultyStore
 
 P0 = TopicPartition("orders", 0)

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from spark_replog.errors import ErrorCode, RetriableError
-from spark_replog.ledger.ledger import JournalRoot, Ledger, LedgerSettings
+from spark_replog.ledger.ledger import Ledger
+from spark_replog.ledger.types import JournalRoot, LedgerSettings
 from spark_replog.log.codec.commands import decode_entry, encode_entry
 from spark_replog.storage.paths import journal_folder
 from spark_replog.storage.posix_store import PosixStore

@@ -7,8 +7,8 @@ import os
 import pytest
 
 from spark_replog.ids import new_id
-from spark_replog.ledger.journal_rebuild import REBUILD_ROUND_STEP, JournalRebuild, OwnedLog
-from spark_replog.ledger.reader import DecidedPrefix, JournalOrder
+from spark_replog.ledger.journal_rebuild import JournalRebuild, OwnedLog
+from spark_replog.ledger.reader import REBUILD_ROUND_STEP, DecidedPrefix, JournalOrder
 from spark_replog.ledger.record import (
     NO_HASH,
     NO_INDEX,

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from spark_replog.ledger.ledger import LedgerSettings
+from spark_replog.ledger.types import LedgerSettings
 
 
 @pytest.mark.parametrize("root_count", [1, 2, 3, 5])

@@ -20,7 +20,6 @@ from spark_replog.errors import (
     UnsupportedFormatError,
 )
 from spark_replog.ledger import ledger
-from spark_replog.ledger.ledger import LedgerSettings
 from spark_replog.ledger.record import (
     RECORD_GET_BYTES,
     Epoch,
@@ -29,6 +28,7 @@ from spark_replog.ledger.record import (
     decode_record,
     encode_record,
 )
+from spark_replog.ledger.types import LedgerSettings
 from spark_replog.storage.paths import journal_folder, out_key
 from spark_replog.testing.faulty_store import Fault
 from spark_replog.testing.manual_clock import ManualClock

@@ -5,19 +5,19 @@ from types import SimpleNamespace
 import pytest
 
 from spark_replog.ids import ObjectId
-from spark_replog.log.codec.commands import (
+from spark_replog.log.codec.commands import encode_command, encode_entry
+from spark_replog.log.fold.topic_state import TopicLedgerState
+from spark_replog.log.model import (
     Append,
     Command,
+    CommandResult,
     DataObject,
     IdentityKind,
     ProducerIdentity,
     ResetPolicy,
     Section,
     TopicInit,
-    encode_command,
-    encode_entry,
 )
-from spark_replog.log.fold.topic_state import CommandResult, TopicLedgerState
 
 TOPIC = "ab" * 16
 OTHER = "cd" * 16

@@ -9,15 +9,18 @@ from hypothesis import strategies as some
 from spark_replog.log.acl import (
     AclBinding,
     AclOperation,
+    AclsAdd,
     AclSet,
+    AclsRemove,
     Decision,
     PatternType,
     Permission,
     ResourceType,
     normal_principal,
 )
-from spark_replog.log.codec.commands import AclsAdd, AclsRemove, ClusterConfigSet, Outcome, encode_command, encode_entry
+from spark_replog.log.codec.commands import encode_command, encode_entry
 from spark_replog.log.fold.cluster_state import ClusterLedgerState
+from spark_replog.log.model import ClusterConfigSet, Outcome
 
 ALICE = "User:alice"
 READ, WRITE, DESCRIBE, ALL = AclOperation.READ, AclOperation.WRITE, AclOperation.DESCRIBE, AclOperation.ALL

@@ -3,7 +3,9 @@ from __future__ import annotations
 import pytest
 
 from spark_replog.errors import ErrorCode, ReplogError, UnsupportedFormatError
-from spark_replog.log.codec.commands import (
+from spark_replog.log.codec.commands import encode_command, encode_entry
+from spark_replog.log.fold.cluster_state import FEATURE_LEVEL_MAX, ClusterLedgerState
+from spark_replog.log.model import (
     BrokerRegister,
     FeatureSet,
     LedgerRegister,
@@ -11,10 +13,7 @@ from spark_replog.log.codec.commands import (
     TopicClose,
     TopicPublish,
     TopicUnpublish,
-    encode_command,
-    encode_entry,
 )
-from spark_replog.log.fold.cluster_state import FEATURE_LEVEL_MAX, ClusterLedgerState
 
 A, B, C = "a" * 32, "b" * 32, "c" * 32
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_replog.errors import CorruptDataError, ErrorCode, UnsupportedFormatError
-from spark_replog.log.codec.commands import GroupRecords, TopicClose, TopicInit, encode_command, encode_entry
+from spark_replog.log.codec.commands import encode_command, encode_entry
 from spark_replog.log.codec.group_records import (
     GroupMember,
     GroupMetadata,
@@ -23,7 +23,7 @@ from spark_replog.log.codec.group_records import (
 )
 from spark_replog.log.fold.group_state import WRITERS_KEPT
 from spark_replog.log.fold.topic_state import TopicLedgerState
-from spark_replog.log.model import Outcome
+from spark_replog.log.model import GroupRecords, Outcome, TopicClose, TopicInit
 
 TOPIC = "ab" * 16
 SOURCE = "cd" * 16

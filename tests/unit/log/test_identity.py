@@ -6,16 +6,16 @@ import tracemalloc
 
 import pytest
 
-from spark_replog.log.codec.commands import (
+from spark_replog.log.fold.producer_state import TXN_VERSIONS_KEPT, ProducerTable
+from spark_replog.log.model import (
     Append,
     GenerationAdvance,
     IdentityKind,
+    Outcome,
     ProducerIdentity,
     ResetPolicy,
     TopicClose,
 )
-from spark_replog.log.fold.producer_state import TXN_VERSIONS_KEPT, ProducerTable
-from spark_replog.log.fold.topic_state import Outcome
 
 TXN = IdentityKind.TRANSACTIONAL
 BATCH = IdentityKind.TXN_BATCH

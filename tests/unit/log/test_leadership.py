@@ -7,18 +7,18 @@ from dataclasses import replace
 import pytest
 
 from spark_replog.errors import ErrorCode
-from spark_replog.log.codec.commands import (
+from spark_replog.log.fold.partition_state import NO_LEADER
+from spark_replog.log.model import (
     BrokerFence,
     ConfigSet,
     HoldersAdd,
     IsrChange,
+    Outcome,
     PartitionChange,
     PartitionsAdd,
     TopicInit,
     Truncate,
 )
-from spark_replog.log.fold.partition_state import NO_LEADER
-from spark_replog.log.model import Outcome
 
 UNCLEAN = (("unclean.leader.election.enable", "true"),)
 

@@ -7,23 +7,14 @@ from dataclasses import replace
 import pytest
 
 from spark_replog.ids import ObjectId
-from spark_replog.log.codec.commands import (
-    Append,
-    DataObject,
-    IdentityKind,
-    Outcome,
-    ProducerIdentity,
-    QuotaAlter,
-    Section,
-    TopicInit,
-    encode_command,
-    encode_entry,
-)
+from spark_replog.log.codec.commands import encode_command, encode_entry
 from spark_replog.log.fold.cluster_state import ClusterLedgerState
 from spark_replog.log.fold.topic_state import TopicLedgerState
+from spark_replog.log.model import Append, DataObject, IdentityKind, Outcome, ProducerIdentity, Section, TopicInit
 from spark_replog.log.quotas import (
     DEFAULT_NAME,
     ProduceRates,
+    QuotaAlter,
     QuotaEntity,
     QuotaScope,
     QuotaSet,

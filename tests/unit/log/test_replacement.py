@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from spark_replog.ids import ObjectId
-from spark_replog.log.codec.commands import (
+from spark_replog.log.model import (
     BrokerFence,
     ConfigSet,
     DataObject,
@@ -16,14 +16,14 @@ from spark_replog.log.codec.commands import (
     IsrChange,
     LogStartAdvance,
     LogStartReason,
+    Outcome,
     PartitionChange,
     Replace,
     Section,
     TopicClose,
     Truncate,
+    inputs_digest,
 )
-from spark_replog.log.fold.topic_state import Outcome
-from spark_replog.log.model import inputs_digest
 
 ALL = frozenset((0, 1, 2))
 

@@ -6,18 +6,17 @@ import pytest
 
 from spark_replog.commit.append_request import respond
 from spark_replog.errors import ErrorCode
-from spark_replog.log.codec.commands import (
+from spark_replog.log.codec.commands import decode_command, encode_command
+from spark_replog.log.fold.producer_state import BATCHES_KEPT
+from spark_replog.log.model import (
     BatchSequence,
     GenerationAdvance,
     IdentityKind,
+    Outcome,
     ProducerIdentity,
     ProducerInit,
     SequencedAppend,
-    decode_command,
-    encode_command,
 )
-from spark_replog.log.fold.producer_state import BATCHES_KEPT
-from spark_replog.log.fold.topic_state import Outcome
 
 LAST = 2**31 - 1
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from spark_replog.log.codec.commands import Outcome, SnapshotCommit, encode_command, encode_entry
+from spark_replog.log.codec.commands import encode_command, encode_entry
 from spark_replog.log.fold.cluster_state import ClusterLedgerState
 from spark_replog.log.fold.topic_state import TopicLedgerState
+from spark_replog.log.model import Outcome, SnapshotCommit
 from spark_replog.snapshot import DecidedSnapshot
 
 

@@ -4,7 +4,10 @@ import pytest
 
 from spark_replog.errors import ReplogError, UnsupportedFormatError
 from spark_replog.ids import ObjectId
-from spark_replog.log.codec.commands import (
+from spark_replog.log.codec.commands import encode_command, encode_entry
+from spark_replog.log.fold import partition_state
+from spark_replog.log.fold.partition_state import SectionRow
+from spark_replog.log.model import (
     Append,
     BrokerRegister,
     ConfigSet,
@@ -14,16 +17,12 @@ from spark_replog.log.codec.commands import (
     IsrChange,
     LogStartAdvance,
     LogStartReason,
+    Outcome,
     PartitionsAdd,
     Section,
     TopicClose,
     TopicInit,
-    encode_command,
-    encode_entry,
 )
-from spark_replog.log.fold import partition_state
-from spark_replog.log.fold.partition_state import SectionRow
-from spark_replog.log.fold.topic_state import Outcome
 
 
 @pytest.mark.guarantee("G1")

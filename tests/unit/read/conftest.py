@@ -8,17 +8,10 @@ import pytest
 
 from spark_replog.errors import ErrorCode, RetriableError
 from spark_replog.ids import ObjectId
-from spark_replog.log.codec.commands import (
-    Append,
-    DataObject,
-    IdentityKind,
-    ProducerIdentity,
-    TopicInit,
-    encode_command,
-    encode_entry,
-)
+from spark_replog.log.codec.commands import encode_command, encode_entry
 from spark_replog.log.codec.data_object import HEADERS_TYPE, data_schema, encode_data_object
 from spark_replog.log.fold.topic_state import TopicLedgerState
+from spark_replog.log.model import Append, DataObject, IdentityKind, ProducerIdentity, TopicInit
 from spark_replog.storage.open_store import open_store
 from spark_replog.storage.paths import data_key
 from tests.unit.client.consumer_setup import filled, store, store3

@@ -22,10 +22,7 @@ def ref(base):
 
 def state_of(spans, *, end=None, start=0):
     """A fold's answer with the given (base, rows) sections."""
-    refs = [
-        SectionRef(base, rows, ref(base), 8, 8, 1, 0, 0, 5, 0, base + rows)
-        for base, rows in spans
-    ]
+    refs = [SectionRef(base, rows, ref(base), 8, 8, 1, 0, 0, 5, 0, base + rows) for base, rows in spans]
     mark = end if end is not None else sum(spans[-1])
     partition = SimpleNamespace(log_start_offset=start, log_start_reason=None, high_watermark=mark)
     return SimpleNamespace(

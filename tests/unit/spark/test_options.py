@@ -7,7 +7,7 @@ import pickle
 import pytest
 
 from spark_replog.errors import InvalidConfigError
-from spark_replog.log.codec.commands import ResetPolicy
+from spark_replog.log.model import ResetPolicy
 from spark_replog.spark import options
 from spark_replog.spark.options import check_schema_options, parse_sink_options, parse_source_options
 

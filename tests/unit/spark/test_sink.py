@@ -10,7 +10,8 @@ import pytest
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError
-from spark_replog.log.codec.commands import ConfigSet, IdentityKind, ProducerIdentity, encode_command
+from spark_replog.log.codec.commands import encode_command
+from spark_replog.log.model import ConfigSet, IdentityKind, ProducerIdentity
 from spark_replog.spark.data_source import ReplogDataSource
 from spark_replog.spark.sink import sink
 

@@ -284,7 +284,8 @@ def test_a_new_partition_that_was_trimmed_is_reported(source, start_query):
 
 
 def test_aged_out_is_told_from_trimmed(source, start_query):
-    from spark_replog.log.codec.commands import LogStartAdvance, LogStartReason, encode_command
+    from spark_replog.log.codec.commands import encode_command
+    from spark_replog.log.model import LogStartAdvance, LogStartReason
 
     source.topic("t")
     source.write("t", {0: 10})

@@ -10,7 +10,8 @@ import pytest
 
 from spark_replog.client.committer import StoredObject, _next_group
 from spark_replog.errors import ErrorCode, ReplogError
-from spark_replog.write.data_request import Delivered, DeliveryResult, PartitionResponse, RequestState
+from spark_replog.log.model import PartitionResponse
+from spark_replog.write.data_request import Delivered, DeliveryResult, RequestState
 from spark_replog.write.producer_batch import SEQUENCE_MAX, increment_sequence
 from spark_replog.write.sequences import EPOCH_MAX
 from tests.unit.write.sender_setup import (

@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 
 from spark_replog.errors import ErrorCode, ReplogError
-from spark_replog.write.data_request import DeliveryResult, PartitionResponse
+from spark_replog.log.model import PartitionResponse
+from spark_replog.write.data_request import DeliveryResult
 from spark_replog.write.record_handle import RecordHandle
 from tests.unit.write.sender_setup import (
     CONFIG,

@@ -16,11 +16,12 @@ from spark_replog.config import ProducerConfig
 from spark_replog.errors import ErrorCode, OutcomeUnknownError, ReplogError, RetriableError
 from spark_replog.ids import TopicPartition
 from spark_replog.log.codec.data_object import decode_section
+from spark_replog.log.model import PartitionResponse
 from spark_replog.log.write_plan import TopicPlan, WritePlan
 from spark_replog.testing.faulty_store import FaultRates, FaultyStore
 from spark_replog.write.accumulator import RecordAccumulator
 from spark_replog.write.buffer_pool import BufferPool
-from spark_replog.write.data_request import DataRequest, Delivered, DeliveryResult, PartitionResponse
+from spark_replog.write.data_request import DataRequest, Delivered, DeliveryResult
 from spark_replog.write.object_builder import ObjectBuilder
 from spark_replog.write.partition_queue import Destination
 from spark_replog.write.producer_batch import record_size
