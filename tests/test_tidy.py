@@ -44,7 +44,7 @@ EDGES: dict[str, set[str]] = {
     "commit": {"config", "storage", "log", "log/codec", "log/fold", "ledger", "cluster"},
     "admin": {"config", "log", "log/codec", "log/fold", "ledger", "cluster", "commit"},
     "groups": {"log", "log/codec", "log/fold", "ledger", "cluster", "admin"},
-    "maintenance": {"config", "storage", "log/codec", "log/fold", "ledger", "cluster", "commit"},
+    "maintenance": {"config", "storage", "log", "log/codec", "log/fold", "ledger", "cluster", "commit"},
     "client": {
         "config",
         "storage",
@@ -59,9 +59,9 @@ EDGES: dict[str, set[str]] = {
         "admin",
         "groups",
     },
-    "spark": {"config", "storage", "log", "log/codec", "cluster", "read", "spark/source", "spark/sink"},
+    "spark": {"config", "storage", "log", "cluster", "read", "spark/source", "spark/sink"},
     "spark/source": {"storage", "log", "log/codec", "log/fold", "cluster", "read", "groups", "spark"},
-    "spark/sink": {"config", "storage", "log", "log/codec", "cluster", "write", "commit", "spark"},
+    "spark/sink": {"config", "storage", "log", "cluster", "write", "commit", "spark"},
     "cli": {"config", "storage", "log", "cluster", "read", "admin", "groups", "maintenance", "client"},
     "demo": {"cluster", "admin", "cli"},
 }
