@@ -7,12 +7,13 @@ Source: Kafka's ``ClientQuotaEntity``, ``ClientQuotaManager`` (levels of precede
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
 from spark_replog.log.acl import normal_principal
+from spark_replog.log.codec.wire import SINT, TEXT, UINT, Kind, Reader, Writer, fields, list_of, map_of
 
 PRODUCER_BYTE_RATE = "producer_byte_rate"
 CONSUMER_BYTE_RATE = "consumer_byte_rate"
@@ -130,14 +131,22 @@ class SampledRate:
     Args:
         sample_count: samples that make the window, at least 2.
         window_ms: length of one sample.
+        samples: of an earlier one.
     """
 
     __slots__ = ("_sample_count", "_samples", "_window_ms")
 
-    def __init__(self, sample_count: int = SAMPLE_COUNT, window_ms: int = WINDOW_MS) -> None:
+    def __init__(
+        self, sample_count: int = SAMPLE_COUNT, window_ms: int = WINDOW_MS, samples: Iterable[Iterable[int]] = ()
+    ) -> None:
         self._sample_count = sample_count
         self._window_ms = window_ms
-        self._samples: deque[list[int]] = deque()  # [start, last event, total], oldest first
+        self._samples = deque(list(each) for each in samples)  # [start, last event, total], oldest first
+
+    @property
+    def samples(self) -> tuple[tuple[int, ...], ...]:
+        """Return what a snapshot holds of it."""
+        return tuple(tuple(each) for each in self._samples)
 
     def record(self, amount: int, now_ms: int) -> None:
         """Add an amount; times never fall."""
@@ -228,6 +237,14 @@ class ProduceRates:
         for key in list(self._idle(now_ms)):
             del self._rates[key]
 
+    def write(self, writer: Writer) -> None:
+        """Write the rates as a snapshot holds them."""
+        _RATES.write(writer, {key: rate.samples for key, rate in self._rates.items()})
+
+    def read(self, reader: Reader) -> None:
+        """Take the rates of a snapshot."""
+        self._rates = {key: SampledRate(samples=samples) for key, samples in _RATES.read(reader).items()}
+
     def measure(self, key: RateKey, now_ms: int) -> tuple[float, int]:
         """Return bytes per second, and the length of the measured window in ms."""
         rate = self._rates.get(key)
@@ -242,3 +259,8 @@ class ProduceRates:
                 break
             found.append(key)
         return found
+
+
+_SCOPES = list(QuotaScope)
+_SCOPE = Kind(lambda writer, scope: writer.byte(_SCOPES.index(scope)), lambda reader: _SCOPES[reader.byte()])
+_RATES = map_of(fields(_SCOPE, TEXT, TEXT), list_of(SINT, SINT, UINT))

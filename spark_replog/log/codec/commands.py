@@ -440,7 +440,7 @@ _ASSIGNMENTS = list_of(_IDS)
 _CHANGES = list_of(TEXT, optional(TEXT))
 _QUOTA = Kind(_write_change, lambda reader: value - 1 if (value := reader.uint()) else None)
 _GENERATION = Kind(Writer.uint, _read_generation)
-_BINDINGS = list_of(
+ACL_BINDINGS = list_of(
     record(
         AclBinding,
         resource_type=enum_of(ResourceType),
@@ -451,7 +451,7 @@ _BINDINGS = list_of(
         permission=enum_of(Permission),
     )
 )
-_ENTITY = record(QuotaEntity, user=optional(TEXT), client_id=optional(TEXT))
+QUOTA_ENTITY = record(QuotaEntity, user=optional(TEXT), client_id=optional(TEXT))
 _OFFSETS = list_of(UINT, UINT)
 _GROUP_RECORDS = list_of(Kind(_write_group_record, _read_group_record))
 
@@ -486,9 +486,9 @@ _CODECS = (
     ),
     _row(41, BrokerFence, broker_id=BROKER_ID, is_fenced=BOOL),
     _row(42, Truncate, after_index=UINT),
-    _row(55, AclsAdd, bindings=_BINDINGS),
-    _row(56, AclsRemove, bindings=_BINDINGS),
-    _row(57, QuotaAlter, entity=_ENTITY, changes=list_of(TEXT, _QUOTA)),
+    _row(55, AclsAdd, bindings=ACL_BINDINGS),
+    _row(56, AclsRemove, bindings=ACL_BINDINGS),
+    _row(57, QuotaAlter, entity=QUOTA_ENTITY, changes=list_of(TEXT, _QUOTA)),
     _row(58, ClusterConfigSet, changes=_CHANGES),
     _row(64, BrokerRegister, broker_id=BROKER_ID, url=_URL, rack=optional(TEXT), probe=TEXT),
     _row(65, LedgerRegister, name=_LEDGER_NAME, ledger_id=ID),

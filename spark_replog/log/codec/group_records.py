@@ -202,7 +202,7 @@ _MEMBER = record(
     protocols=list_of(TEXT, BYTES),
     assignment=BYTES,
 )
-_GROUP = record(
+GROUP_METADATA = record(
     GroupMetadata,
     protocol_type=TEXT,
     generation=SINT,
@@ -217,7 +217,7 @@ _GROUP = record(
 def _encode_group(value: GroupMetadata) -> bytes:
     writer = Writer()
     writer.raw(struct.pack(">h", GROUP_VALUE_VERSION))
-    _GROUP.write(writer, value)
+    GROUP_METADATA.write(writer, value)
     return bytes(writer.data)
 
 
@@ -226,7 +226,7 @@ def _decode_group(data: bytes) -> GroupMetadata:
     (version,) = struct.unpack(">h", reader.raw(2))
     if version != GROUP_VALUE_VERSION:
         raise _unknown("group value", version)
-    value: GroupMetadata = _GROUP.read(reader)
+    value: GroupMetadata = GROUP_METADATA.read(reader)
     reader.finish()
     return value
 

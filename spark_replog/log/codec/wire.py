@@ -140,6 +140,10 @@ class Reader:
         self._position = end
         return value
 
+    def rest(self) -> bytes:
+        """Take all bytes that are left."""
+        return self.raw(len(self._data) - self._position)
+
     def uint(self) -> int:
         """Take an unsigned varint."""
         value = shift = 0
@@ -325,3 +329,15 @@ def record(made: Callable[..., Any], **kinds: Kind) -> Kind:
             kind.write(writer, getattr(value, name))
 
     return Kind(write, lambda reader: made(**{name: kind.read(reader) for name, kind in kinds.items()}))
+
+
+def map_of(key: Kind, value: Kind) -> Kind:
+    """Return the kind of a dict, in its order."""
+    items = list_of(key, value)
+    return Kind(lambda writer, values: items.write(writer, values.items()), lambda reader: dict(items.read(reader)))
+
+
+def set_of(kind: Kind) -> Kind:
+    """Return the kind of a set."""
+    items = list_of(kind)
+    return Kind(lambda writer, values: items.write(writer, sorted(values)), lambda reader: set(items.read(reader)))

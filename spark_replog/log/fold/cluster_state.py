@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from spark_replog.errors import ErrorCode, UnsupportedFormatError
 from spark_replog.ids import BrokerId, LedgerId, TopicId, is_valid_id
 from spark_replog.log.acl import AclsAdd, AclSet, AclsRemove
-from spark_replog.log.codec.commands import Undecodable
-from spark_replog.log.fold.entry_fold import Apply, EntryFold
+from spark_replog.log.codec.commands import ACL_BINDINGS, QUOTA_ENTITY, Undecodable
+from spark_replog.log.codec.snapshot import SnapshotPart
+from spark_replog.log.codec.wire import BROKER_ID, TEXT, UINT, Reader, Writer, fields, map_of, optional, record, set_of
+from spark_replog.log.fold.entry_fold import EntryFold
 from spark_replog.log.model import (
     OK,
     BrokerFence,
@@ -79,8 +81,10 @@ class ClusterLedgerState(EntryFold):
         config: settings of the whole store, as given.
     """
 
-    def __init__(self) -> None:
-        super().__init__("of the cluster")
+    _part = SnapshotPart.CLUSTER_HEAD
+
+    def __init__(self, name: str = "of the cluster") -> None:
+        super().__init__(name)
         self.topics: dict[str, tuple[TopicId, LedgerId]] = {}
         self.ledgers: dict[str, LedgerId] = {}
         self.brokers: dict[BrokerId, BrokerState] = {}
@@ -88,7 +92,10 @@ class ClusterLedgerState(EntryFold):
         self.acls = AclSet()
         self.quotas = QuotaSet()
         self.config: dict[str, str] = {}
-        self._applies: dict[type, Apply] = {
+        self._bind()
+
+    def _bind(self) -> None:
+        self._applies = {
             BrokerRegister: self._apply_broker_register,
             LedgerRegister: self._apply_ledger_register,
             BrokerFence: self._apply_broker_fence,
@@ -100,6 +107,18 @@ class ClusterLedgerState(EntryFold):
             QuotaAlter: self._apply_quota_alter,
             ClusterConfigSet: self._apply_config_set,
         }
+
+    def _write(self, writer: Writer) -> None:
+        _TABLES.write(writer, (self.topics, self.ledgers, self.brokers, self.fenced, self.config))
+        ACL_BINDINGS.write(writer, list(self.acls))
+        _QUOTAS.write(writer, dict(self.quotas))
+
+    def _read(self, reader: Reader) -> None:
+        self.topics, self.ledgers, self.brokers, self.fenced, self.config = _TABLES.read(reader)
+        self.acls, self.quotas = AclSet(), QuotaSet()
+        self.acls.add(ACL_BINDINGS.read(reader))
+        for entity, limits in _QUOTAS.read(reader).items():
+            self.quotas.alter(QuotaAlter(entity, tuple(limits.items())))
 
     def ledger_ids(self) -> set[LedgerId]:
         """Return every topic ledger that may still be appended to: a named one without a topic gets topics again."""
@@ -177,3 +196,14 @@ class ClusterLedgerState(EntryFold):
             else:
                 self.config[key] = value
         return OK if self.config != before else CommandResult(Outcome.EXISTS, {}, "the settings are already set")
+
+
+_BROKER = record(BrokerState, broker_id=BROKER_ID, url=TEXT, rack=optional(TEXT), probe=TEXT)
+_TABLES = fields(
+    map_of(TEXT, fields(TEXT, TEXT)),
+    map_of(TEXT, TEXT),
+    map_of(BROKER_ID, _BROKER),
+    set_of(BROKER_ID),
+    map_of(TEXT, TEXT),
+)
+_QUOTAS = map_of(QUOTA_ENTITY, map_of(TEXT, UINT))

@@ -8,10 +8,13 @@ from typing import Any
 
 from spark_replog.errors import ErrorCode, ReplogError
 from spark_replog.log.codec.commands import Undecodable, decode_commands, encode_command, encode_entry
+from spark_replog.log.codec.snapshot import SnapshotPart, damaged, seal, unseal
+from spark_replog.log.codec.wire import TEXT, UINT, Reader, Writer, fields
 from spark_replog.log.model import OK, Command, CommandResult, Outcome, SnapshotCommit
-from spark_replog.snapshot import DecidedSnapshot
+from spark_replog.snapshot import DecidedSnapshot, FrozenState
 
 LOGGER = logging.getLogger(__name__)
+_HEADER = fields(TEXT, UINT)
 Apply = Callable[[Any, int, int], CommandResult]
 """Folds one command; also given the index of its entry and its number there."""
 
@@ -26,6 +29,8 @@ class EntryFold:
         applied_index: last folded entry, -1 before the first.
         snapshot: the last decided snapshot.
     """
+
+    _part: SnapshotPart
 
     def __init__(self, name: str) -> None:
         self.applied_index = -1
@@ -57,6 +62,47 @@ class EntryFold:
         self._check_supported(commands)
         self.applied_index = index
         return tuple(self._apply_command(command, index, number) for number, command in enumerate(commands))
+
+    def freeze(self) -> FrozenState:
+        """Return the state as it is now; see `ledger.types.SnapshotState`."""
+        writer = Writer()
+        _HEADER.write(writer, (self._name, self.applied_index + 1))
+        self._write(writer)
+        return FrozenState(self.applied_index, self.snapshot.no, seal(self._part, bytes(writer.data)), {})
+
+    def restore(self, head: bytes, load_page: Callable[[str], bytes]) -> None:
+        """Become the state of a head, in place; wholly, or not at all.
+
+        Raises:
+            CorruptDataError: CORRUPT_MESSAGE: damaged, or of another ledger.
+            UnsupportedFormatError: UNSUPPORTED_VERSION: written by a newer release.
+        """
+        reader = unseal(self._part, head)
+        fresh = type(self)(self._name)
+        try:
+            name, entry_count = _HEADER.read(reader)
+            if name != self._name:
+                raise damaged(f"it is of ledger {name}")
+            fresh.applied_index = entry_count - 1
+            fresh._read(reader)
+            reader.finish()
+        except (ValueError, LookupError, TypeError, OverflowError) as error:
+            raise damaged(repr(error)) from error
+        fresh.snapshot = self.snapshot
+        self.__dict__.update(fresh.__dict__)
+        self._bind()
+
+    def adopted(self, frozen: FrozenState) -> None:
+        """Note that a frozen state is the decided snapshot now."""
+
+    def _bind(self) -> None:
+        """Set how commands are applied to this state."""
+
+    def _write(self, writer: Writer) -> None:
+        """Write all that a snapshot's head holds."""
+
+    def _read(self, reader: Reader) -> None:
+        """Take what `_write` wrote; called on a new state."""
 
     def _check_supported(self, commands: Sequence[Command | Undecodable]) -> None:
         """Raise UnsupportedFormatError where a command needs a newer release."""

@@ -11,7 +11,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from spark_replog.errors import ErrorCode
-from spark_replog.log.codec.group_records import GroupMetadata, GroupPhase, OffsetAndMetadata, OffsetRecord
+from spark_replog.log.codec.group_records import (
+    GROUP_METADATA,
+    GroupMetadata,
+    GroupPhase,
+    OffsetAndMetadata,
+    OffsetRecord,
+)
+from spark_replog.log.codec.wire import SINT, TEXT, UINT, Reader, Writer, fields, map_of, optional
+from spark_replog.log.codec.wire import record as record_of
 from spark_replog.log.model import OK, CommandResult, GroupRecords, Outcome
 
 WRITERS_KEPT = 1024
@@ -50,6 +58,14 @@ class GroupTable:
     def __init__(self) -> None:
         self._groups: dict[str, GroupState] = {}
         self._revision = 0
+
+    def write(self, writer: Writer) -> None:
+        """Write all groups as a snapshot holds them."""
+        _TABLE.write(writer, (self._groups, self._revision))
+
+    def read(self, reader: Reader) -> None:
+        """Take the groups of a snapshot."""
+        self._groups, self._revision = _TABLE.read(reader)
 
     @property
     def groups(self) -> Mapping[str, GroupState]:
@@ -122,6 +138,28 @@ class GroupTable:
         state.metadata = metadata
         members = {member.member_id for member in metadata.members}
         state.beats = {member_id: beats for member_id, beats in state.beats.items() if member_id in members}
+
+
+_OFFSET = record_of(
+    OffsetAndMetadata,
+    offset=SINT,
+    leader_epoch=SINT,
+    metadata=TEXT,
+    commit_time_ms=SINT,
+    expire_time_ms=optional(SINT),
+    topic_id=TEXT,
+)
+_GROUP = record_of(
+    GroupState,
+    group=TEXT,
+    metadata=GROUP_METADATA,
+    offsets=map_of(fields(TEXT, SINT), _OFFSET),
+    revision=UINT,
+    beats=map_of(TEXT, UINT),
+    last_commit_ms=SINT,
+    writers=map_of(TEXT, SINT),
+)
+_TABLE = fields(map_of(TEXT, _GROUP), UINT)
 
 
 def judge_member(

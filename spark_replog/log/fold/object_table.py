@@ -6,13 +6,20 @@ Log ends and high watermarks follow from it; entries never carry them. Mutable b
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import numpy as np
+
 from spark_replog.ids import BrokerId, LedgerId, ObjectId
+from spark_replog.log.codec.snapshot import read_table, read_texts, write_table, write_texts
+from spark_replog.log.codec.wire import BROKER_ID, SINT, TEXT, UINT, Reader, Writer, list_of, map_of
 from spark_replog.log.fold.partition_state import ObjectRef, PartitionState
+from spark_replog.log.fold.producer_state import UNDO, ProducerUndo, SequencedUndo
 from spark_replog.log.model import OK, CommandResult, DataObject, HoldersAdd, Outcome, Section
+
+Undo = ProducerUndo | SequencedUndo
 
 
 class MissingCopy(NamedTuple):
@@ -59,9 +66,24 @@ class _Unstable:
     objects: dict[int, LogObject] = field(default_factory=dict)
     bases: dict[PartitionState, int] = field(default_factory=dict)
     ends: dict[PartitionState, int] = field(default_factory=dict)
-    commands: list[int] = field(default_factory=list)
-    undo: list[Callable[[], None]] = field(default_factory=list)
+    undo: list[Undo] = field(default_factory=list)
 
+    def values(self, slots: Mapping[PartitionState, int]) -> tuple[object, ...]:
+        """Return what a snapshot holds of it."""
+        ends = {slots[partition]: end for partition, end in self.ends.items()}
+        bases = {slots[partition]: base for partition, base in self.bases.items()}
+        return self.index, list(self.objects), bases, ends, self.undo
+
+
+ORDINAL_BITS = 24
+"""An object's number is its entry's index, and its own number in the entry in so many bits: more than fit in one."""
+_COLUMN_COUNT = 10
+_NUMBERS = list_of(UINT)
+_BY_SLOT = map_of(UINT, UINT)
+_HOLDERS = list_of(list_of(BROKER_ID))
+_LACKED = list_of(UINT, _NUMBERS, list_of(TEXT, UINT, UINT, UINT, UINT, UINT, SINT, SINT))
+_MISSING = map_of(BROKER_ID, _NUMBERS)
+_UNSTABLE = list_of(UINT, _NUMBERS, _BY_SLOT, _BY_SLOT, list_of(UNDO))
 
 SectionLookup = Callable[[set[int]], Mapping[int, tuple[Section, ...]]]
 
@@ -69,13 +91,14 @@ SectionLookup = Callable[[set[int]], Mapping[int, tuple[Section, ...]]]
 class ObjectTable:
     """All data objects of one topic ledger, numbered in the order of the log."""
 
-    __slots__ = ("_first_object", "_ledger_id", "_missing", "_next_number", "_objects", "_unstable")
+    __slots__ = ("_ledger_id", "_missing", "_next_number", "_numbers", "_objects", "_undo", "_unstable")
 
-    def __init__(self, ledger_id: LedgerId) -> None:
+    def __init__(self, ledger_id: LedgerId, undo: Callable[[Undo], None]) -> None:
         self._ledger_id = ledger_id
+        self._undo = undo
         self._objects: dict[int, LogObject] = {}
         self._next_number = 0
-        self._first_object: dict[tuple[int, int], tuple[int, int]] = {}
+        self._numbers: dict[tuple[int, int, int], int] = {}
         self._missing: dict[BrokerId, dict[int, None]] = {}
         self._unstable: deque[_Unstable] = deque()
 
@@ -86,6 +109,53 @@ class ObjectTable:
 
     def __getitem__(self, object_number: int) -> LogObject:
         return self._objects[object_number]
+
+    def write(self, writer: Writer, slots: Mapping[PartitionState, int]) -> None:
+        """Write all objects as a snapshot holds them; `slots` numbers the partitions."""
+        items = list(self._objects.items())
+        holder_sets = list(dict.fromkeys(item.holders for _, item in items))
+        numbers = {holders: number for number, holders in enumerate(holder_sets)}
+        _HOLDERS.write(writer, [sorted(holders) for holders in holder_sets])
+        rows = [
+            (
+                number,
+                each.id[0],
+                each.size_bytes,
+                each.has_headers,
+                each.has_offsets,
+                numbers[each.holders],
+                *each.place,
+            )
+            for number, each in items
+        ]
+        write_table(writer, list(np.array(rows, np.int64).reshape(-1, _COLUMN_COUNT).T))
+        write_texts(writer, [item.id.name for _, item in items])
+        lacked = [(n, [slots[p] for p in o.partitions], o.sections) for n, o in items if o.partitions or o.sections]
+        _LACKED.write(writer, lacked)
+        _MISSING.write(writer, self._missing)
+        _UNSTABLE.write(writer, [each.values(slots) for each in self._unstable])
+
+    def read(self, reader: Reader, partitions: Sequence[PartitionState]) -> None:
+        """Take the objects of a snapshot."""
+        holder_sets = [frozenset(each) for each in _HOLDERS.read(reader)]
+        rows = zip(*(column.tolist() for column in read_table(reader, _COLUMN_COUNT)), strict=True)
+        names = read_texts(reader)
+        for name, (number, generation, size, headers, offsets, holders, *place) in zip(names, rows, strict=True):
+            where, held_by = ObjectPlace(*place), holder_sets[holders]
+            item = LogObject(ObjectId(generation, name), size, bool(headers), held_by, where, bool(offsets))
+            self._objects[number] = item
+            self._numbers[where[:3]] = number
+        for number, slots, sections in _LACKED.read(reader):
+            self._objects[number].partitions = tuple(partitions[slot] for slot in slots)
+            self._objects[number].sections = tuple(Section(*section) for section in sections)
+        self._missing = {broker_id: dict.fromkeys(numbers) for broker_id, numbers in _MISSING.read(reader).items()}
+        for values in _UNSTABLE.read(reader):
+            index, numbers, bases, ends, undo = values
+            pending = _Unstable(index, {number: self._objects[number] for number in numbers})
+            pending.bases = {partitions[slot]: base for slot, base in bases.items()}
+            pending.ends = {partitions[slot]: end for slot, end in ends.items()}
+            pending.undo = list(undo)
+            self._unstable.append(pending)
 
     def stable_index(self, applied_index: int) -> int:
         """Return the largest index whose entries, and all before, are on every in-sync replica."""
@@ -128,12 +198,14 @@ class ObjectTable:
             answer.append(MissingCopy(*item.place[:3], self.ref(item), item.sections, tuple(wanted[number])))
         return answer
 
-    def begin_append(self, index: int, command_no: int, object_count: int) -> None:
+    def begin_entry(self, index: int) -> None:
+        """Begin an entry: its objects are numbered from here, in every process alike."""
+        self._next_number = index << ORDINAL_BITS
+
+    def begin_append(self, index: int) -> None:
         """Begin an append: the next objects belong to it."""
-        self._first_object[index, command_no] = (self._next_number, object_count)
         if not self._unstable or self._unstable[-1].index != index:
             self._unstable.append(_Unstable(index))
-        self._unstable[-1].commands.append(command_no)
 
     def add(self, item: DataObject, place: ObjectPlace, partitions: tuple[PartitionState, ...]) -> None:
         """Add an object of the append begun; `partitions` has the partition of each of its sections."""
@@ -145,6 +217,7 @@ class ObjectTable:
         number, self._next_number = self._next_number, self._next_number + 1
         added = LogObject(item.id, item.size_bytes, item.has_headers, item.holders, place, item.has_offsets)
         self._objects[number] = added
+        self._numbers[place[:3]] = number
         lacking = {b for replicas in {p.replicas for p in partitions} for b in replicas} - item.holders
         if lacking:
             added.partitions, added.sections = partitions, item.sections
@@ -157,7 +230,6 @@ class ObjectTable:
 
         Call it once the partition's rows are the new ones; `place` is that of the first object.
         """
-        self._first_object[place.entry_index, place.command_no] = (self._next_number, len(outputs))
         for object_no, item in enumerate(outputs):
             self._add(item, place._replace(object_no=object_no), (partition,) * len(item.sections))
         for number in {number for numbers in self._missing.values() for number in numbers}:
@@ -174,7 +246,7 @@ class ObjectTable:
             if not any(broker_id in each.replicas for each in item.partitions):
                 numbers.pop(number, None)
 
-    def end_append(self, ranges: Iterable[tuple[PartitionState, tuple[int, int]]], undo: Callable[[], None]) -> None:
+    def end_append(self, ranges: Iterable[tuple[PartitionState, tuple[int, int]]], undo: Undo) -> None:
         """End the append begun: its offsets, and how to undo what its producer is known by."""
         pending = self._unstable[-1]
         for partition, (base, end) in ranges:
@@ -188,13 +260,11 @@ class ObjectTable:
         while self._unstable and self._unstable[-1].index > after_index:
             gone = self._unstable.pop()
             for undo in reversed(gone.undo):
-                undo()
+                self._undo(undo)
             for partition, base in gone.bases.items():
                 ends[partition] = min(base, ends.get(partition, base))
-            for command_no in gone.commands:
-                del self._first_object[gone.index, command_no]
             for number in gone.objects:
-                del self._objects[number]
+                del self._numbers[self._objects.pop(number).place[:3]]
                 for numbers in self._missing.values():
                     numbers.pop(number, None)
         cut_count = 0
@@ -255,11 +325,10 @@ class ObjectTable:
 
     def apply_holders_add(self, command: HoldersAdd) -> CommandResult:
         """Fold that more brokers hold an object."""
-        first, count = self._first_object.get((command.entry_index, command.command_no), (0, 0))
-        if command.object_no >= count:
+        object_number = self._numbers.get((command.entry_index, command.command_no, command.object_no))
+        if object_number is None:
             detail = f"entry {command.entry_index} has no object {command.command_no}/{command.object_no}"
             return CommandResult(Outcome.INVALID, {}, detail)
-        object_number = first + command.object_no
         item = self._objects[object_number]
         added = frozenset(command.broker_ids) - item.holders
         if not added:

@@ -12,7 +12,11 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from spark_replog.ids import BrokerId, LedgerId, ObjectId
+from spark_replog.log.codec.snapshot import Column, damaged, read_table, write_table
+from spark_replog.log.codec.wire import BROKER_ID, SINT, UINT, Kind, Reader, Writer, enum_of, list_of
 from spark_replog.log.model import LogStartReason, Section
 
 NO_LEADER: BrokerId = -1
@@ -231,6 +235,27 @@ class PartitionState:
         self._types = array("b")
         self._is_replaced = False
 
+    def columns(self) -> tuple[array[int], ...]:
+        """Return the columns of the table, without the one that follows from the others."""
+        return (
+            self._bases,
+            self._rows,
+            self._objects,
+            self._starts,
+            self._sizes,
+            self._crcs,
+            self._min_ms,
+            self._max_ms,
+            self._types,
+        )
+
+    def take_columns(self, columns: Sequence[Column]) -> None:
+        """Become a partition with these rows."""
+        for mine, values in zip(self.columns(), columns, strict=True):
+            mine.extend(values.tolist())
+        self._newest_ms.extend(np.maximum.accumulate(columns[7]).tolist() if len(columns[7]) else ())
+        self._is_replaced = True
+
     def add(self, section: Section, object_number: int, log_append_ms: int | None) -> None:
         """Append a section's rows at the log end.
 
@@ -427,3 +452,63 @@ class PartitionState:
         if not is_there and self._is_replaced and object_number in self._objects:
             at, is_there = self._objects.index(object_number), True
         return self._bases[at] if is_there else None
+
+
+_IDS = list_of(BROKER_ID)
+_FIELDS = {
+    "replicas": _IDS,
+    "isr": _IDS,
+    "adding": _IDS,
+    "removing": _IDS,
+    "leader": SINT,
+    "leader_epoch": UINT,
+    "partition_epoch": UINT,
+    "log_start_offset": UINT,
+    "log_start_reason": enum_of(LogStartReason),
+    "log_end_offset": UINT,
+    "high_watermark": UINT,
+}
+_COLUMN_COUNT = 9
+_EPOCHS = list_of(UINT, UINT)
+
+
+def _write_partition(writer: Writer, partition: PartitionState) -> None:
+    for name, kind in _FIELDS.items():
+        kind.write(writer, getattr(partition, name))
+    _EPOCHS.write(writer, partition.leader_epochs.entries)
+
+
+def _read_partition(reader: Reader) -> PartitionState:
+    values = {name: kind.read(reader) for name, kind in _FIELDS.items()}
+    if not values["replicas"]:
+        raise damaged("a partition has no replicas")
+    partition = PartitionState(values["replicas"], 1)
+    for name, value in values.items():
+        setattr(partition, name, value)
+    partition.leader_epochs.entries = tuple(EpochEntry(*entry) for entry in _EPOCHS.read(reader))
+    return partition
+
+
+def write_rows(writer: Writer, partitions: Sequence[PartitionState]) -> None:
+    """Write the tables of partitions: their lengths, then all their rows by column."""
+    tables = [partition.columns() for partition in partitions]
+    write_table(writer, [np.array([len(columns[0]) for columns in tables], np.int64)])
+    for number in range(_COLUMN_COUNT):
+        parts = [np.asarray(columns[number], np.int64) for columns in tables]
+        write_table(writer, [np.concatenate([np.empty(0, np.int64), *parts])])
+
+
+def read_rows(reader: Reader, partitions: Sequence[PartitionState]) -> None:
+    """Give partitions the tables that `write_rows` wrote."""
+    (counts,) = read_table(reader, 1)
+    columns = [read_table(reader, 1)[0] for _ in range(_COLUMN_COUNT)]
+    if len(counts) != len(partitions) or counts.min(initial=0) < 0 or {int(counts.sum())} != {*map(len, columns)}:
+        raise damaged("its sections are not those of its partitions")
+    start = 0
+    for partition, count in zip(partitions, counts.tolist(), strict=True):
+        partition.take_columns([column[start : start + count] for column in columns])
+        start += count
+
+
+PARTITION = Kind(_write_partition, _read_partition)
+"""A partition without its rows, as a snapshot holds it; its topic's settings and state are not in it."""

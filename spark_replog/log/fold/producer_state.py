@@ -8,11 +8,28 @@ The sequence of a query or a batch write is a whole micro-batch, so one number p
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from spark_replog.ids import TopicId
+from spark_replog.log.codec.wire import (
+    BOOL,
+    BYTES,
+    SINT,
+    TEXT,
+    UINT,
+    Kind,
+    Reader,
+    Writer,
+    enum_of,
+    fields,
+    list_of,
+    map_of,
+    optional,
+    record,
+    set_of,
+)
 from spark_replog.log.model import (
     Append,
     BatchSequence,
@@ -82,6 +99,13 @@ class SequencedProducer:
     partitions: dict[Place, PartitionSequences] = field(default_factory=dict)
     last_generation: int = 0
     is_forgettable: bool = False
+
+
+class SequencedUndo(NamedTuple):
+    """The newest batches of a producer before an append of it."""
+
+    producer_id: str
+    before: Mapping[Place, PartitionSequences | None]
 
 
 class SequenceTable:
@@ -160,8 +184,8 @@ class SequenceTable:
                 return refused
         return None
 
-    def record(self, append: SequencedAppend, ranges: OffsetRanges) -> Callable[[], None]:
-        """Remember an applied append; return what forgets it again. Claims of the id stay."""
+    def record(self, append: SequencedAppend, ranges: OffsetRanges) -> SequencedUndo:
+        """Remember an applied append; return what `undo` forgets it with. Claims of the id stay."""
         identity = append.identity
         known = self._producers.get(identity.producer_id)
         if known is None:
@@ -181,7 +205,18 @@ class SequenceTable:
             assert sequences is not None
             known.partitions[place] = sequences
         known.last_generation = max((o.id.generation for o in append.objects), default=known.last_generation)
-        return lambda: _put_back(known, before)
+        return SequencedUndo(identity.producer_id, before)
+
+    def undo(self, change: SequencedUndo) -> None:
+        """Put back what an append changed."""
+        known = self._producers.get(change.producer_id)
+        if known is None:
+            return
+        for place, sequences in change.before.items():
+            if sequences is None:
+                known.partitions.pop(place, None)
+            else:
+                known.partitions[place] = sequences
 
     def forget(self, floor: int) -> None:
         """Drop random ids whose objects lie below the GC floor: the floor refuses their retries."""
@@ -192,14 +227,6 @@ class SequenceTable:
         ]
         for producer_id in gone:
             del self._producers[producer_id]
-
-
-def _put_back(known: SequencedProducer, before: Mapping[Place, PartitionSequences | None]) -> None:
-    for place, sequences in before.items():
-        if sequences is None:
-            known.partitions.pop(place, None)
-        else:
-            known.partitions[place] = sequences
 
 
 def _judge_partition(known: SequencedProducer | None, batches: Sequence[BatchSequence]) -> tuple[Outcome, str] | None:
@@ -265,6 +292,24 @@ def _digest(counts: RowCounts) -> bytes:
     return hashlib.sha256(text.encode()).digest()[:8]
 
 
+class ProducerUndo(NamedTuple):
+    """What an append changed of its producer.
+
+    Attributes:
+        before: the producer, None for a new one; of its containers only `last_sequences`, with what it held for the
+            append's incarnation (TXN_BATCH: with all).
+        dropped: the digest that the append pushed out.
+    """
+
+    kind: IdentityKind
+    producer_id: str
+    before: ProducerState | None = None
+    is_new_run: bool = False
+    incarnation: str = ""
+    sequence: int = 0
+    dropped: Mapping[int, bytes] = {}
+
+
 class ProducerTable:
     """All producers of one topic ledger."""
 
@@ -273,6 +318,14 @@ class ProducerTable:
     def __init__(self) -> None:
         self.sequenced = SequenceTable()
         self._producers: dict[tuple[IdentityKind, str], ProducerState] = {}
+
+    def write(self, writer: Writer) -> None:
+        """Write all producers as a snapshot holds them."""
+        _TABLES.write(writer, (self._producers, self.sequenced._producers))
+
+    def read(self, reader: Reader) -> None:
+        """Take the producers of a snapshot."""
+        self._producers, self.sequenced._producers = _TABLES.read(reader)
 
     def get(self, identity: ProducerIdentity) -> ProducerState | None:
         """Return the producer's state, None if it is unknown."""
@@ -345,8 +398,8 @@ class ProducerTable:
             return Outcome.SKIPPED, detail
         return Outcome.CHECKPOINT_RESET, detail
 
-    def record(self, append: Append, ranges: OffsetRanges) -> Callable[[], None]:
-        """Remember an applied append; return what forgets it again, newest first. Both cost O(1)."""
+    def record(self, append: Append, ranges: OffsetRanges) -> SequencedUndo | ProducerUndo:
+        """Remember an applied append; return what `undo` forgets it with, newest first. Both cost O(1)."""
         if isinstance(append, SequencedAppend):
             return self.sequenced.record(append, ranges)
         identity = append.identity
@@ -355,30 +408,36 @@ class ProducerTable:
         if known is None:
             known = self._producers[key] = ProducerState(identity.incarnation, identity.run_id)
             _remember(known, append, ranges)
-            return lambda: self._forget(key)
-        before = replace(known)  # shares the containers: what the append changes in them is put back one by one
-        last_sequence = known.last_sequences.get(identity.incarnation)
+            return ProducerUndo(*key)
+        is_txn = identity.kind is IdentityKind.TXN_BATCH
+        before = replace(known, past_runs=set(), txn_digests={})
+        before.last_sequences = known.last_sequences if is_txn else _sequence_of(known, identity.incarnation)
         dropped = _remember(known, append, ranges)
         is_new_run = known.run_id != before.run_id
+        return ProducerUndo(*key, before, is_new_run, identity.incarnation, identity.sequence, dropped)
 
-        def undo() -> None:
-            if is_new_run:
-                before.past_runs.discard(before.run_id)
-            if last_sequence is None:
-                before.last_sequences.pop(identity.incarnation, None)
-            else:
-                before.last_sequences[identity.incarnation] = last_sequence
-            if identity.kind is IdentityKind.TXN_BATCH:
-                before.txn_digests.pop(identity.sequence, None)
-                digests = {**dropped, **before.txn_digests}
-                before.txn_digests.clear()
-                before.txn_digests.update(digests)
-            self._producers[key] = before
-
-        return undo
-
-    def _forget(self, key: tuple[IdentityKind, str]) -> None:
-        self._producers.pop(key, None)
+    def undo(self, change: SequencedUndo | ProducerUndo) -> None:
+        """Put back what an append changed, newest first."""
+        if isinstance(change, SequencedUndo):
+            return self.sequenced.undo(change)
+        key = (change.kind, change.producer_id)
+        known, before = self._producers.get(key), change.before
+        if before is None or known is None:
+            self._producers.pop(key, None)
+            return None
+        if change.is_new_run:
+            known.past_runs.discard(before.run_id)
+        sequences, digests = known.last_sequences, known.txn_digests
+        if change.kind is IdentityKind.TXN_BATCH:
+            sequences = dict(before.last_sequences)
+            digests.pop(change.sequence, None)
+            digests = {**change.dropped, **digests}
+        elif change.incarnation in before.last_sequences:
+            sequences[change.incarnation] = before.last_sequences[change.incarnation]
+        else:
+            sequences.pop(change.incarnation, None)
+        self._producers[key] = replace(before, past_runs=known.past_runs, last_sequences=sequences, txn_digests=digests)
+        return None
 
     def forget_one_shots(self, floor: int) -> None:
         """Drop one-shot producers whose objects lie below the GC floor: the floor refuses their retries."""
@@ -390,6 +449,11 @@ class ProducerTable:
         ]
         for key in gone:
             del self._producers[key]
+
+
+def _sequence_of(known: ProducerState, incarnation: str) -> dict[str, int]:
+    last = known.last_sequences.get(incarnation)
+    return {} if last is None else {incarnation: last}
 
 
 def _remember(known: ProducerState, append: Append, ranges: OffsetRanges) -> dict[int, bytes]:
@@ -425,3 +489,55 @@ def _difference(known: ProducerState, append: Append) -> str:
         f" first difference in partition {where[1]} of topic {where[0]}:"
         f" {now.get(where, 0)} instead of {before.get(where, 0)}"
     )
+
+
+_PLACE = fields(TEXT, UINT)
+_RANGES = map_of(_PLACE, fields(UINT, UINT))
+_BATCH = fields(*[UINT] * 4)
+_SEQUENCES = record(
+    PartitionSequences,
+    epoch=UINT,
+    batches=list_of(Kind(_BATCH.write, lambda reader: SequencedBatch(*_BATCH.read(reader)))),
+)
+_SEQUENCED = record(
+    SequencedProducer,
+    epoch=SINT,
+    instance_id=TEXT,
+    partitions=map_of(_PLACE, _SEQUENCES),
+    last_generation=UINT,
+    is_forgettable=BOOL,
+)
+_PRODUCER = record(
+    ProducerState,
+    incarnation=TEXT,
+    run_id=TEXT,
+    epoch=UINT,
+    past_runs=set_of(TEXT),
+    last_sequences=map_of(TEXT, SINT),
+    last_ranges=_RANGES,
+    last_generation=UINT,
+    txn_digests=map_of(SINT, BYTES),
+)
+_KIND = enum_of(IdentityKind)
+_TABLES = fields(map_of(fields(_KIND, TEXT), _PRODUCER), map_of(TEXT, _SEQUENCED))
+_SEQUENCED_UNDO = record(SequencedUndo, producer_id=TEXT, before=map_of(_PLACE, optional(_SEQUENCES)))
+_PRODUCER_UNDO = record(
+    ProducerUndo,
+    kind=_KIND,
+    producer_id=TEXT,
+    before=optional(_PRODUCER),
+    is_new_run=BOOL,
+    incarnation=TEXT,
+    sequence=SINT,
+    dropped=map_of(SINT, BYTES),
+)
+
+
+def _write_undo(writer: Writer, value: SequencedUndo | ProducerUndo) -> None:
+    is_sequenced = isinstance(value, SequencedUndo)
+    writer.byte(is_sequenced)
+    (_SEQUENCED_UNDO if is_sequenced else _PRODUCER_UNDO).write(writer, value)
+
+
+UNDO = Kind(_write_undo, lambda reader: (_SEQUENCED_UNDO if reader.byte() else _PRODUCER_UNDO).read(reader))
+"""What an append that may still be cut changed of its producer, as a snapshot holds it."""

@@ -6,12 +6,16 @@ Its parts: `topic_table` (topics and their partitions), `object_table` (data obj
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from spark_replog.errors import ErrorCode
 from spark_replog.ids import BrokerId, LedgerId, TopicId
-from spark_replog.log.fold.entry_fold import Apply, EntryFold
+from spark_replog.log.codec.snapshot import SnapshotPart
+from spark_replog.log.codec.wire import SINT, UINT, Reader, Writer, fields, list_of, map_of
+from spark_replog.log.fold.entry_fold import EntryFold
 from spark_replog.log.fold.group_state import GroupTable
 from spark_replog.log.fold.object_table import MissingCopy, ObjectPlace, ObjectTable
-from spark_replog.log.fold.partition_state import ObjectRef, SectionRef
+from spark_replog.log.fold.partition_state import ObjectRef, SectionRef, read_rows, write_rows
 from spark_replog.log.fold.producer_state import ProducerTable
 from spark_replog.log.fold.replacement import find_bad_outputs, judge_replace, output_rows
 from spark_replog.log.fold.topic_table import Leadership, TopicState, TopicTable
@@ -89,8 +93,9 @@ class TopicLedgerState(EntryFold):
         gc_floor: objects of lower generations are refused.
         generation_began_ms: per generation not below the floor: the append time when it began.
         produce_rates: bytes per second of each client, by the appends' times.
-        last_shrink_ms: broker -> time of the last change that took it out of an ISR.
     """
+
+    _part = SnapshotPart.TOPIC_HEAD
 
     def __init__(self, ledger_id: LedgerId) -> None:
         super().__init__(ledger_id)
@@ -105,10 +110,12 @@ class TopicLedgerState(EntryFold):
         self.producers = ProducerTable()
         self.groups = GroupTable()
         self._partitions = self._topics.partitions
-        self._objects = ObjectTable(ledger_id)
+        self._objects = ObjectTable(ledger_id, self.producers.undo)
         self._leadership = Leadership(self._topics, self._objects)
-        self.last_shrink_ms = self._leadership.last_shrink_ms
-        self._applies: dict[type, Apply] = {
+        self._bind()
+
+    def _bind(self) -> None:
+        self._applies = {
             Append: self._apply_append,
             SequencedAppend: self._apply_append,
             ProducerInit: lambda command, *_: self.producers.sequenced.apply_init(command),
@@ -126,6 +133,35 @@ class TopicLedgerState(EntryFold):
             Replace: self._apply_replace,
             GroupRecords: self._apply_group_records,
         }
+
+    def _write(self, writer: Writer) -> None:
+        self._topics.write(writer)
+        self._leadership.write(writer)
+        _SCALARS.write(writer, (self.generation, self.gc_floor, self.generation_began_ms))
+        _APPEND_TIME.write(writer, (self._append_time.now_ms, self._append_time._earlier_ms))
+        self.produce_rates.write(writer)
+        self.producers.write(writer)
+        self.groups.write(writer)
+        partitions = self._topics.every_partition()
+        self._objects.write(writer, {partition: slot for slot, partition in enumerate(partitions)})
+        write_rows(writer, partitions)
+
+    def _read(self, reader: Reader) -> None:
+        self._topics.read(reader)
+        self._leadership.read(reader)
+        self.generation, self.gc_floor, self.generation_began_ms = _SCALARS.read(reader)
+        self._append_time.now_ms, self._append_time._earlier_ms = _APPEND_TIME.read(reader)
+        self.produce_rates.read(reader)
+        self.producers.read(reader)
+        self.groups.read(reader)
+        partitions = self._topics.every_partition()
+        self._objects.read(reader, partitions)
+        read_rows(reader, partitions)
+
+    @property
+    def last_shrink_ms(self) -> Mapping[BrokerId, int]:
+        """Return per broker the time of the last change that took it out of an ISR."""
+        return self._leadership.last_shrink_ms
 
     @property
     def append_time_ms(self) -> int:
@@ -221,6 +257,7 @@ class TopicLedgerState(EntryFold):
 
     def apply(self, index: int, payload: bytes) -> tuple[CommandResult, ...]:
         """Fold one decided entry; see `EntryFold.apply`. Then raise the high watermarks that it allows."""
+        self._objects.begin_entry(index)
         results = super().apply(index, payload)
         self._objects.advance_stable()
         return results
@@ -235,7 +272,7 @@ class TopicLedgerState(EntryFold):
                 self.generation_began_ms[generation] = min(began_ms, self.append_time_ms)
         if not self.generation_began_ms:
             self.generation_began_ms[self.generation] = self.append_time_ms
-        self._objects.begin_append(index, number, len(append.objects))
+        self._objects.begin_append(index)
         log_times = {
             topic_id: self.append_time_ms if self.topics[topic_id].log_append_time else None
             for topic_id in {where[0] for where in judgement.ranges}
@@ -332,3 +369,7 @@ class TopicLedgerState(EntryFold):
                 if section.row_count < 1:
                     return f"a section of '{item.id.name}' has {section.row_count} rows"
         return ""
+
+
+_SCALARS = fields(UINT, UINT, map_of(UINT, SINT))
+_APPEND_TIME = fields(SINT, list_of(SINT))

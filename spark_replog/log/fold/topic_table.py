@@ -10,8 +10,9 @@ from dataclasses import dataclass
 
 from spark_replog.errors import ErrorCode
 from spark_replog.ids import BrokerId, TopicId
+from spark_replog.log.codec.wire import BOOL, BROKER_ID, SINT, TEXT, Reader, Writer, fields, list_of, map_of, set_of
 from spark_replog.log.fold.object_table import ObjectTable
-from spark_replog.log.fold.partition_state import NO_LEADER, PartitionState
+from spark_replog.log.fold.partition_state import NO_LEADER, PARTITION, PartitionState
 from spark_replog.log.model import (
     OK,
     BrokerFence,
@@ -60,6 +61,23 @@ class TopicTable:
     def __init__(self) -> None:
         self.topics: dict[TopicId, TopicState] = {}
         self.partitions: dict[tuple[TopicId, int], PartitionState] = {}
+
+    def every_partition(self) -> list[PartitionState]:
+        """Return all partitions; a snapshot numbers them in this order."""
+        return [partition for topic in self.topics.values() for partition in topic.partitions]
+
+    def write(self, writer: Writer) -> None:
+        """Write all topics as a snapshot holds them."""
+        _TOPICS.write(writer, [(t.topic_id, t.name, t.config, t.closed, t.partitions) for t in self.topics.values()])
+
+    def read(self, reader: Reader) -> None:
+        """Take the topics of a snapshot."""
+        for topic_id, name, config, closed, partitions in _TOPICS.read(reader):
+            self.topics[topic_id] = TopicState(topic_id, name, config, closed, list(partitions))
+            for number, partition in enumerate(partitions):
+                partition.retired = closed
+                partition.min_insync = _min_insync(config, partition)
+                self.partitions[topic_id, number] = partition
 
     def apply_topic_init(self, command: TopicInit) -> CommandResult:
         """Fold a new topic."""
@@ -133,7 +151,7 @@ class TopicTable:
             else:
                 topic.config[key] = value
         for partition in topic.partitions:
-            partition.min_insync = min_insync_replicas(topic.config, len(partition.replicas) - len(partition.adding))
+            partition.min_insync = _min_insync(topic.config, partition)
         return OK
 
     def _add_partitions(self, topic: TopicState, assignments: _Assignments) -> None:
@@ -141,6 +159,13 @@ class TopicTable:
             partition = PartitionState(replicas, min_insync_replicas(topic.config, len(replicas)))
             self.partitions[topic.topic_id, len(topic.partitions)] = partition
             topic.partitions.append(partition)
+
+
+_TOPICS = list_of(TEXT, TEXT, map_of(TEXT, TEXT), BOOL, list_of(PARTITION))
+
+
+def _min_insync(config: dict[str, str], partition: PartitionState) -> int:
+    return min_insync_replicas(config, len(partition.replicas) - len(partition.adding))
 
 
 def find_bad_replicas(assignments: _Assignments) -> str:
@@ -160,6 +185,7 @@ def min_insync_replicas(config: dict[str, str], replication_factor: int) -> int:
     return min(value, replication_factor) if value > 0 else replication_factor // 2 + 1
 
 
+_BROKERS = fields(map_of(BROKER_ID, SINT), set_of(BROKER_ID))
 UNCLEAN_KEY = "unclean.leader.election.enable"
 
 
@@ -176,6 +202,14 @@ class Leadership:
         self._objects = objects
         self.last_shrink_ms: dict[BrokerId, int] = {}
         self.fenced: set[BrokerId] = set()
+
+    def write(self, writer: Writer) -> None:
+        """Write the brokers' part as a snapshot holds it."""
+        _BROKERS.write(writer, (self.last_shrink_ms, self.fenced))
+
+    def read(self, reader: Reader) -> None:
+        """Take the brokers' part of a snapshot."""
+        self.last_shrink_ms, self.fenced = _BROKERS.read(reader)
 
     def settle_topic(self, topic_id: TopicId) -> None:
         """Remove fenced brokers from the ISR of a topic's partitions."""
@@ -247,7 +281,7 @@ class Leadership:
         partition.partition_epoch += 1
         partition.replicas, partition.isr = command.replicas, command.isr
         partition.adding, partition.removing = command.adding, command.removing
-        partition.min_insync = min_insync_replicas(topic.config, len(command.replicas) - len(command.adding))
+        partition.min_insync = _min_insync(topic.config, partition)
         cut_count = 0
         if command.is_unclean:
             end_offset = self._objects.end_of(partition, command.leader)

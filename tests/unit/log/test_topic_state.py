@@ -6,6 +6,7 @@ from spark_replog.errors import ReplogError, UnsupportedFormatError
 from spark_replog.ids import ObjectId
 from spark_replog.log.codec.commands import encode_command, encode_entry
 from spark_replog.log.fold import partition_state
+from spark_replog.log.fold.object_table import ORDINAL_BITS
 from spark_replog.log.fold.partition_state import SectionRow
 from spark_replog.log.model import (
     Append,
@@ -277,7 +278,7 @@ def test_lookups_do_not_depend_on_the_length_of_the_log(kit, monkeypatch):
     partition = log.state.topics[kit.TOPIC].partitions[0]
     section = Section(kit.TOPIC, 0, 10, 0, 8, 0, 0, 0)
     for _ in range(50_000):
-        partition.add(section, 0, None)
+        partition.add(section, 1 << ORDINAL_BITS, None)
     looked_at = []
 
     def counted(*row):

@@ -1,0 +1,396 @@
+"""A fold that was frozen and restored answers as the one that never was."""
+
+from __future__ import annotations
+
+import random
+
+import crc32c
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spark_replog.errors import CorruptDataError, UnsupportedFormatError
+from spark_replog.ids import ObjectId
+from spark_replog.log.acl import AclBinding, AclOperation, AclsAdd, PatternType, Permission, ResourceType
+from spark_replog.log.codec.commands import encode_command, encode_entry
+from spark_replog.log.codec.group_records import (
+    GroupMember,
+    GroupMetadata,
+    GroupPhase,
+    GroupRecord,
+    OffsetAndMetadata,
+    OffsetRecord,
+)
+from spark_replog.log.codec.snapshot import SnapshotPart, seal, unseal
+from spark_replog.log.fold.cluster_state import ClusterLedgerState
+from spark_replog.log.fold.topic_state import TopicLedgerState
+from spark_replog.log.model import (
+    Append,
+    BatchSequence,
+    BrokerFence,
+    BrokerRegister,
+    ClusterConfigSet,
+    ConfigSet,
+    DataObject,
+    GenerationAdvance,
+    GroupRecords,
+    HoldersAdd,
+    IdentityKind,
+    IsrChange,
+    LedgerRegister,
+    LogStartAdvance,
+    LogStartReason,
+    PartitionChange,
+    PartitionsAdd,
+    ProducerIdentity,
+    ProducerInit,
+    Replace,
+    Section,
+    SequencedAppend,
+    TopicClose,
+    TopicInit,
+    TopicPublish,
+    TopicUnpublish,
+    Truncate,
+    inputs_digest,
+)
+from spark_replog.log.quotas import QuotaAlter, QuotaEntity, QuotaScope
+
+LEDGER = "12" * 16
+TOPICS = ("a" * 32, "b" * 32)
+REPLICAS = ((0, 1, 2), (1, 2, 0), (2, 1))
+
+
+def no_page(name):
+    raise AssertionError(f"page {name} is asked for")
+
+
+def restored(state):
+    """The state of another process that knows only the snapshot."""
+    frozen = state.freeze()
+    other = TopicLedgerState(LEDGER) if isinstance(state, TopicLedgerState) else ClusterLedgerState()
+    other.restore(frozen.head, frozen.pages.__getitem__)
+    other.snapshot = state.snapshot
+    return other
+
+
+class Writers:
+    """Draws commands that are mostly right for what is known of a state, and now and then not."""
+
+    def __init__(self, seed, state):
+        self.random = random.Random(seed)
+        self.state = state
+        self.now_ms = 1_000
+        self.count = 0
+
+    def entry(self):
+        kinds = [self.append] * 8 + [self.sequenced] * 3 + [self.holders] * 4 + [self.isr] * 2 + [self.replace] * 3
+        kinds += [self.cut, self.fence, self.trim, self.change, self.grow, self.config, self.group, self.init]
+        kinds += [self.advance] * (self.random.random() < 0.2) + [self.close] * (self.random.random() < 0.05)
+        return [self.random.choice(kinds)() for _ in range(self.random.choice((1, 1, 1, 2, 3)))]
+
+    def topic(self):
+        return self.random.choice(TOPICS)
+
+    def some_brokers(self):
+        return frozenset(self.random.sample(range(3), self.random.randint(1, 3)))
+
+    def objects(self):
+        everyone = self.random.random() < 0.6
+        found = []
+        for _ in range(self.random.randint(1, 2)):
+            self.count += 1
+            sections, start = [], 8
+            for partition in sorted(self.random.sample(range(3), self.random.randint(1, 3))):
+                rows, low = self.random.randint(1, 4), self.now_ms - self.random.randint(0, 500)
+                crc = self.random.getrandbits(32)
+                sections.append(Section(self.topic(), partition, rows, start, 8 * rows, crc, low, low + rows))
+                start += 8 * rows
+            name = ObjectId(self.state.generation, f"q-{self.count}-{self.random.getrandbits(128):032x}.arrow")
+            holders = frozenset(range(3)) if everyone else self.some_brokers()
+            found.append(DataObject(name, start, self.random.random() < 0.3, holders, tuple(sections)))
+        return tuple(found)
+
+    def append(self):
+        self.now_ms += self.random.randint(-200, 2_000)
+        kind = self.random.choice(tuple(IdentityKind))
+        incarnation = self.random.choice("vw") if kind is not IdentityKind.TXN_BATCH else "v"
+        identity = ProducerIdentity(
+            self.random.choice("xy") if kind is not IdentityKind.ONE_SHOT else f"o{self.count}",
+            incarnation,
+            self.random.choice((self.count, self.random.randint(0, 12))),
+            self.random.choice("rst"),
+            kind,
+        )
+        return Append(identity, self.random.choice(("alice", "bob")), "c", self.now_ms, self.objects())
+
+    def sequenced(self):
+        producer = self.random.choice("pq")
+        known = self.state.producers.sequenced.get(producer)
+        objects, batches, rows = self.objects(), [], {}
+        for item in objects:
+            for each in item.sections:
+                rows[each.topic_id, each.partition] = rows.get((each.topic_id, each.partition), 0) + each.row_count
+        for (topic, partition), count in rows.items():
+            sequences = None if known is None else known.partitions.get((topic, partition))
+            first = 0 if sequences is None else sequences.next_sequence
+            epoch = max(0, known.epoch if known else 0)
+            batches.append(BatchSequence(topic, partition, epoch, first, count))
+        identity = ProducerIdentity(producer, producer, 0, "", IdentityKind.ONE_SHOT)
+        return SequencedAppend(identity, "alice", "c", self.now_ms, objects, tuple(batches))
+
+    def init(self):
+        known = self.state.producers.sequenced.get("p")
+        return ProducerInit("p", self.random.choice("ij"), 0 if known is None else known.epoch + 1)
+
+    def holders(self):
+        missing = self.state.under_replicated(include_out_of_sync=True)
+        if missing and self.random.random() < 0.8:
+            each = self.random.choice(missing)
+            return HoldersAdd(*each[:3], each.missing)
+        index = self.random.randint(1, max(1, self.state.applied_index))
+        return HoldersAdd(index, 0, 0, tuple(self.some_brokers()))
+
+    def isr(self):
+        topic = self.random.choice((None, self.topic()))
+        return IsrChange(topic, self.random.randrange(3), self.random.random() < 0.6, self.now_ms)
+
+    def cut(self):
+        return Truncate(max(self.state.stable_index, self.state.applied_index - self.random.randint(0, 3)))
+
+    def fence(self):
+        return BrokerFence(self.random.randrange(3), self.random.random() < 0.4)
+
+    def trim(self):
+        topic, number = self.topic(), self.random.randrange(3)
+        mark = self.state.topics[topic].partitions[number].high_watermark
+        return LogStartAdvance(
+            topic, self.random.choice(tuple(LogStartReason)), ((number, self.random.randint(0, mark)),)
+        )
+
+    def change(self):
+        topic, number = self.topic(), self.random.randrange(3)
+        found = self.state.topics[topic].partitions[number]
+        replicas = tuple(self.random.sample(range(4), self.random.randint(2, 4)))
+        if self.random.random() < 0.4:
+            leader = self.random.choice(found.replicas)
+            return PartitionChange(
+                topic, number, found.leader_epoch, found.partition_epoch, leader, (leader,), found.replicas,
+                found.adding, found.removing, True,
+            )  # fmt: skip
+        isr = tuple(each for each in replicas if each in found.isr) or replicas[:1]
+        adding = tuple(each for each in replicas if each not in found.replicas)
+        return PartitionChange(
+            topic, number, found.leader_epoch, found.partition_epoch, isr[0], isr, replicas, adding, ()
+        )
+
+    def replace(self):
+        topic, number = self.topic(), self.random.randrange(3)
+        found = self.state.topics[topic].partitions[number]
+        live = self.state.sections(topic, number, found.log_start_offset, found.high_watermark)
+        live = [each for each in live if each.end_offset <= found.high_watermark]
+        if not live:
+            return self.append()
+        low = self.random.randrange(len(live))
+        taken = live[low : low + self.random.randint(1, 4)]
+        first, end = taken[0].base_offset, taken[-1].end_offset
+        base = self.random.choice([each.base_offset for each in taken])
+        bases = sorted({first, base})
+        self.count += 1
+        sections, start = [], 8
+        for at, after in zip(bases, (*bases[1:], end), strict=True):
+            rows, crc = self.random.randint(1, after - at), self.random.getrandbits(32)
+            sections.append(Section(topic, number, rows, start, 8 * rows, crc, self.now_ms - 900, self.now_ms - 300))
+            start += 8 * rows
+        name = ObjectId(self.state.generation, f"c-{self.count}-{self.random.getrandbits(128):032x}.arrow")
+        holders = (
+            frozenset(found.replicas)
+            if self.random.random() < 0.5
+            else frozenset(found.isr).union(*(each.object.holders for each in taken))
+        )
+        output = DataObject(name, start, False, holders, tuple(sections), True)
+        digest = inputs_digest((each.object.id, each.start_byte, each.base_offset) for each in taken)
+        return Replace(topic, number, first, end, digest, (output,), tuple(bases))
+
+    def grow(self):
+        topic = self.topic()
+        return PartitionsAdd(topic, len(self.state.topics[topic].partitions) + 1, ((1, 2),))
+
+    def config(self):
+        key, value = self.random.choice(
+            (
+                ("min.insync.replicas", "1"),
+                ("message.timestamp.type", "LogAppendTime"),
+                ("message.timestamp.type", None),
+                ("unclean.leader.election.enable", "true"),
+            )
+        )
+        return ConfigSet(self.topic(), ((key, value),))
+
+    def group(self):
+        name, record = self.random.choice("gh"), None
+        if self.random.random() < 0.7:
+            offset = OffsetAndMetadata(self.random.randint(0, 99), 3, "m", self.now_ms, None, TOPICS[0])
+            record = OffsetRecord(name, "t", self.random.randrange(4), self.random.choice((offset, offset, None)))
+        else:
+            member = GroupMember(f"m{self.random.randrange(3)}", "", "c", 1, 2, True, (("range", b"x"),), b"y")
+            known = self.state.groups.get(name)
+            phase = self.random.choice((GroupPhase.EMPTY, GroupPhase.STABLE))
+            metadata = GroupMetadata("consumer", 1, "range", "m0", phase, self.now_ms, (member,))
+            record = GroupRecord(name, self.random.choice((metadata, metadata, None)))
+            revision = 0 if known is None else known.revision
+            return GroupRecords(TOPICS[0], name, "w", self.count, "", "", -1, revision, self.now_ms, (record,))
+        writer = f"w{self.random.randrange(9)}"
+        self.count += 1
+        return GroupRecords(TOPICS[0], name, writer, self.count, "", "", -1, -1, self.now_ms, (record,))
+
+    def advance(self):
+        generation = self.state.generation + self.random.randint(0, 1)
+        return GenerationAdvance(generation, max(0, generation - self.random.randint(1, 2)))
+
+    def close(self):
+        return TopicClose(TOPICS[1])
+
+
+def answers(state):
+    """All that a topic ledger's state tells anyone."""
+    found = {
+        "applied": state.applied_index,
+        "stable": state.stable_index,
+        "generation": (state.generation, state.gc_floor, state.generation_began_ms, state.append_time_ms),
+        "fenced": state.fenced,
+        "shrunk": state.last_shrink_ms,
+        "missing": state.under_replicated(),
+        "missing anywhere": state.under_replicated(include_out_of_sync=True),
+        "has missing": state.has_missing_copies,
+        "lost": [state.lost_after(frozenset(gone)) for gone in ({0}, {1}, {0, 1}, {1, 2})],
+        "groups": dict(state.groups.groups),
+        "rates": [
+            state.produce_rates.measure((scope, user, "c"), state.append_time_ms)
+            for scope in QuotaScope
+            for user in ("User:alice", "User:bob", "")
+        ],
+    }
+    for topic in state.topics.values():
+        found[topic.topic_id] = (topic.name, topic.config, topic.closed, topic.log_append_time)
+        for number, each in enumerate(topic.partitions):
+            key = (topic.topic_id, number)
+            fields = (
+                "replicas", "isr", "leader", "leader_epoch", "partition_epoch", "adding", "removing", "min_insync",
+                "retired", "log_start_offset", "log_start_reason", "log_end_offset", "high_watermark",
+            )  # fmt: skip
+            found[key] = [getattr(each, name) for name in fields], each.leader_epochs.entries
+            end = each.log_end_offset
+            found[key, "sections"] = state.sections(*key, each.log_start_offset, end)
+            found[key, "some"] = [state.sections(*key, at, at + 3) for at in range(each.log_start_offset, end, 2)]
+            found[key, "times"] = [state.offset_for_time(*key, at) for at in range(0, 60_000, 997)]
+            found[key, "bytes"] = [each.end_within_bytes(each.log_start_offset, end, size) for size in range(0, 200, 9)]
+            found[key, "ends"] = [state.replica_end_offset(*key, broker) for broker in range(4)]
+    return found
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**32), st.integers(5, 60))
+def test_a_restored_fold_answers_and_goes_on_as_the_one_it_was_made_of(seed, length):
+    kept, other = TopicLedgerState(LEDGER), TopicLedgerState(LEDGER)
+    writers = Writers(seed, kept)
+    begin = [TopicInit(topic, topic[0], REPLICAS, (("unclean.leader.election.enable", "true"),)) for topic in TOPICS]
+    for index in range(length):
+        commands = begin if index == 0 else writers.entry()
+        payload = encode_entry([encode_command(command) for command in commands])
+        assert kept.apply(index, payload) == other.apply(index, payload)
+        if writers.random.random() < 0.3:
+            other = restored(other)
+            assert answers(other) == answers(kept)
+            assert restored(kept).freeze().head == kept.freeze().head
+    assert answers(other) == answers(kept)
+
+
+def a_cluster():
+    state = ClusterLedgerState()
+    binding = AclBinding(ResourceType.TOPIC, "t", PatternType.PREFIXED, "User:a", AclOperation.READ, Permission.ALLOW)
+    commands = [
+        BrokerRegister(0, "file:///r0", None, "{}"),
+        BrokerRegister(1, "file:///r1", "rack", '{"rootId": "' + "1" * 32 + '"}'),
+        LedgerRegister("main", LEDGER),
+        TopicPublish("t", TOPICS[0], LEDGER),
+        TopicPublish("u", TOPICS[1], LEDGER),
+        TopicUnpublish("u", TOPICS[1]),
+        AclsAdd((binding,)),
+        QuotaAlter(QuotaEntity("a", None), (("producer_byte_rate", 5),)),
+        ClusterConfigSet((("x", "1"),)),
+        BrokerFence(1, True),
+    ]
+    state.apply(0, encode_entry([encode_command(command) for command in commands]))
+    return state
+
+
+def test_a_restored_cluster_ledger_is_the_same():
+    kept = a_cluster()
+    other = restored(kept)
+    for name in ("topics", "ledgers", "brokers", "fenced", "config"):
+        assert getattr(other, name) == getattr(kept, name) and getattr(kept, name), name
+    assert (list(other.acls), list(other.quotas)) == (list(kept.acls), list(kept.quotas))
+    assert other.acls.decide("User:a", AclOperation.READ, ResourceType.TOPIC, "tx") == kept.acls.decide(
+        "User:a", AclOperation.READ, ResourceType.TOPIC, "tx"
+    )
+    command = encode_entry([encode_command(TopicPublish("v", TOPICS[1], LEDGER))])
+    assert other.apply(1, command) == kept.apply(1, command)
+    assert other.topics == kept.topics and "v" in other.topics
+
+
+def a_topic_ledger():
+    state = TopicLedgerState(LEDGER)
+    writers = Writers(7, state)
+    begin = [TopicInit(topic, topic[0], REPLICAS, ()) for topic in TOPICS]
+    for index in range(40):
+        commands = begin if index == 0 else writers.entry()
+        state.apply(index, encode_entry([encode_command(command) for command in commands]))
+    return state
+
+
+@pytest.mark.parametrize("make", [a_topic_ledger, a_cluster])
+def test_no_damage_is_taken_for_a_state(make):
+    """Every cut, and flips over the whole head: a coded error, and the state is the old one."""
+    state = make()
+    head = state.freeze().head
+    places = range(0, len(head), max(1, len(head) // 300))
+    for broken in [head[:at] for at in places] + [
+        head[:at] + bytes([head[at] ^ 1 << at % 8]) + head[at + 1 :] for at in places
+    ]:
+        with pytest.raises(CorruptDataError):
+            state.restore(broken, no_page)
+    assert state.freeze().head == head
+
+
+@pytest.mark.parametrize("make", [a_topic_ledger, a_cluster])
+def test_bytes_that_no_release_wrote_are_refused_although_their_checksum_fits(make):
+    state = make()
+    head = state.freeze().head
+    part = SnapshotPart(head[5])
+    body = unseal(part, head).rest()
+    dice = random.Random(3)
+    for _ in range(300):
+        broken = bytearray(body)
+        for _ in range(dice.randint(1, 4)):
+            broken[dice.randrange(len(broken))] = dice.choice((0, 0x7F, 0xFF, dice.randrange(256)))
+        if dice.random() < 0.3:
+            broken = broken[: dice.randrange(len(broken))]
+        try:
+            make().restore(seal(part, bytes(broken)), no_page)
+        except CorruptDataError:
+            continue
+
+
+def test_a_head_of_another_ledger_of_a_newer_release_or_of_another_kind_is_refused():
+    state, cluster = a_topic_ledger(), a_cluster()
+    head = bytearray(state.freeze().head)
+    with pytest.raises(CorruptDataError, match="ledger " + LEDGER):
+        TopicLedgerState("34" * 16).restore(bytes(head), no_page)
+    with pytest.raises(CorruptDataError, match="part 2"):
+        state.restore(cluster.freeze().head, no_page)
+    newer = seal(SnapshotPart.TOPIC_HEAD, b"")
+    newer = newer[:4] + b"\x02" + newer[5:-4]
+    newer += crc32c.crc32c(newer).to_bytes(4, "little")
+    with pytest.raises(UnsupportedFormatError, match="Upgrade"):
+        state.restore(newer, no_page)
