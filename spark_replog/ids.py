@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import uuid
-from dataclasses import dataclass
 from typing import NamedTuple
 
 BrokerId = int
@@ -21,7 +20,7 @@ BROKER_ID_MAX = 2**31 - 1
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 _ID = re.compile(r"[0-9a-f]{32}")
 _OBJECT_NAME = re.compile(r"(?!\.)[a-zA-Z0-9 ._-]{1,255}")
-_KEY_PART = re.compile(r"(?!\.\.?\Z)[^/\\\x00-\x1f\x7f]{1,255}")
+KEY_PART = re.compile(r"(?!\.\.?\Z)[^/\\\x00-\x1f\x7f]{1,255}")
 
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state", "__cluster_metadata"})
 """Names that only coordinators write to."""
@@ -34,8 +33,7 @@ class ObjectId(NamedTuple):
     name: str
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class TopicPartition:
+class TopicPartition(NamedTuple):
     """One partition of one topic, by name."""
 
     topic: str
@@ -69,4 +67,4 @@ def is_valid_key(key: str) -> bool:
 
     Parts are separated by ``/``. None is empty, ``.`` or ``..``, or holds a backslash or a control character.
     """
-    return all(_KEY_PART.fullmatch(part) for part in key.split("/"))
+    return all(KEY_PART.fullmatch(part) for part in key.split("/"))

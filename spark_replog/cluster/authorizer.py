@@ -10,6 +10,7 @@ from __future__ import annotations
 import getpass
 import os
 from collections.abc import Collection, Iterable, Mapping
+from functools import cache
 
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.config import ALLOW_EVERYONE_KEY, SUPER_USERS_KEY
@@ -27,6 +28,11 @@ def default_principal() -> str:
     named = os.environ.get(PRINCIPAL_VARIABLE)
     if named:
         return normal_principal(named)
+    return _os_user()
+
+
+@cache
+def _os_user() -> str:
     try:
         return f"User:{getpass.getuser()}"
     except (KeyError, OSError):  # a container's user may have no name

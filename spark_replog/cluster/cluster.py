@@ -96,7 +96,7 @@ class Cluster:
     @classmethod
     def shared(cls, path: StorePath, storage_options: Mapping[str, str] | None = None) -> Cluster:
         """Return this process's cluster for the path and options, opened on first use."""
-        options = storage_texts(storage_options or {})
+        options = storage_texts(storage_options) if storage_options else {}
         key = (os.fspath(path), tuple(sorted(options.items())))
         with _SHARED_LOCK:
             cluster = _SHARED.get(key)

@@ -89,7 +89,7 @@ def _plan_topic(cluster: Cluster, handle: TopicHandle) -> TopicPlan:
 
 
 def _topic_plan(handle: TopicHandle, state: TopicLedgerState, topic: TopicState) -> TopicPlan:
-    config, unknown = stored_topic_config(topic.config)
+    config, unknown = stored_topic_config(tuple(topic.config.items()))
     if unknown and _warned.is_first((handle.topic_id, unknown)):
         _LOG.warning(
             "topic '%s': this release does not know the settings %s, which a newer one set: it writes with their "

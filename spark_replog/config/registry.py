@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Any
 
 from spark_replog.config.consumer import CONSUMER_KEYS, ConsumerConfig
@@ -119,8 +120,12 @@ def read_topic_config(config: Mapping[str, object]) -> TopicConfig:
     return TopicConfig(**read_group("topic", config, code=ErrorCode.INVALID_CONFIG))
 
 
-def stored_topic_config(config: Mapping[str, str]) -> tuple[TopicConfig, tuple[str, ...]]:
+@lru_cache(maxsize=1024)
+def stored_topic_config(config: tuple[tuple[str, str], ...]) -> tuple[TopicConfig, tuple[str, ...]]:
     """Read a topic's settings as its ledger keeps them; a newer release may have set some.
+
+    Args:
+        config: the items of the map that the ledger keeps: every plan asks for the same ones.
 
     Returns:
         The settings, and the names of those that this release does not know or whose value it does not know. Their
@@ -128,7 +133,7 @@ def stored_topic_config(config: Mapping[str, str]) -> tuple[TopicConfig, tuple[s
     """
     keys = {key.name: key for key in keys_of("topic")}
     values, unknown = {}, []
-    for name, text in config.items():
+    for name, text in config:
         try:
             values[keys[name].field] = keys[name].parse(text)
         except (KeyError, InvalidConfigError):

@@ -115,6 +115,7 @@ class LedgerCore:
         is_tail_unclear: the last read goal ended with a tail that may be decided or not.
         fatal: an error that ends this ledger in this process.
         settled: of the last own value: (index, whether it was decided there); read and set to None.
+        wake_at_ms: when `poll` must be called again even if nothing completes; None: not before something does.
         claims: claims begun; entries: own values decided; rounds: rounds of creates; turns_lost: own claims
             that another process's claim ended.
     """
@@ -155,7 +156,7 @@ class LedgerCore:
         self._majority_at_ms: float | None = None
         self._reread_at_ms: float | None = None
         self._reread_ms = REREAD_MS
-        self._wake_at_ms: float | None = None
+        self.wake_at_ms: float | None = None
 
     # -- goals ------------------------------------------------------------------------------------
 
@@ -216,10 +217,6 @@ class LedgerCore:
             if isinstance(state.error, DAMAGE) and state.failures >= failures_min
         ]
 
-    def wake_at_ms(self) -> float | None:
-        """Return when `poll` must be called again even if nothing completes."""
-        return self._wake_at_ms
-
     def _begin(self, now_ms: float, *, is_write: bool) -> None:
         self._goal += 1
         self._is_write = is_write
@@ -250,7 +247,7 @@ class LedgerCore:
 
     def poll(self, now_ms: float) -> list[Operation]:
         """Move on by what is known and what time it is; return the operations to run now."""
-        self._wake_at_ms = None
+        self.wake_at_ms = None
         self.advance(now_ms)
         if self.phase in (Phase.IDLE, Phase.YIELD, Phase.READY, Phase.DONE):
             return []
@@ -305,8 +302,8 @@ class LedgerCore:
         return Create(root, position, state.pending.data)
 
     def _wake(self, at_ms: float) -> None:
-        if self._wake_at_ms is None or at_ms < self._wake_at_ms:
-            self._wake_at_ms = at_ms
+        if self.wake_at_ms is None or at_ms < self.wake_at_ms:
+            self.wake_at_ms = at_ms
 
     # -- answers in -------------------------------------------------------------------------------
 

@@ -133,7 +133,7 @@ class Ledger(Generic[S]):
             CorruptDataError: CORRUPT_MESSAGE: damaged records where no majority is left without them.
             UnsupportedFormatError: UNSUPPORTED_VERSION: a newer release writes this ledger.
         """
-        start_ms = self._now_ms()
+        start_ms = self._clock.monotonic_ms()
         while True:
             self._refresh_once()
             if reached is None:
@@ -141,7 +141,7 @@ class Ledger(Generic[S]):
             with self.lock:
                 if reached(self.state):
                     return self.state
-            if self._now_ms() - start_ms >= self._settings.tail_retry_ms:
+            if self._clock.monotonic_ms() - start_ms >= self._settings.tail_retry_ms:
                 self._log_unclear("a position that was given")
                 return self.state
             self._clock.sleep_ms(20)
@@ -159,12 +159,12 @@ class Ledger(Generic[S]):
                 state.enter(Standing.UNVERIFIED)
 
     def _refresh_once(self) -> None:
-        deadline_ms = self._now_ms() + self._settings.quorum_timeout_ms
+        deadline_ms = self._clock.monotonic_ms() + self._settings.quorum_timeout_ms
         with self._turn:
             ticket = self._refresh_started + 1
             while self._is_driven and self._refresh_done < ticket:
                 patience_ms = self._heard_ms + self._settings.quorum_timeout_ms
-                rest_ms = max(deadline_ms, patience_ms) - self._now_ms()
+                rest_ms = max(deadline_ms, patience_ms) - self._clock.monotonic_ms()
                 if rest_ms <= 0:
                     raise self._not_decided()
                 self._turn.wait(rest_ms / 1000.0)
@@ -183,7 +183,7 @@ class Ledger(Generic[S]):
         """Drive the core until the tail is known; what counts as no answer is silence, not a long journal."""
         core = self._core
         self._check_whole()
-        self._heard_ms = self._now_ms()
+        self._heard_ms = self._clock.monotonic_ms()
         self._unverify()
         core.begin_read(self._heard_ms)
         learned = core.prefix.learned_count()
@@ -192,7 +192,7 @@ class Ledger(Generic[S]):
             if core.phase is Phase.DONE:
                 break
             if core.prefix.learned_count() > learned:
-                learned, self._heard_ms = core.prefix.learned_count(), self._now_ms()
+                learned, self._heard_ms = core.prefix.learned_count(), self._clock.monotonic_ms()
             elif not is_in_time:
                 if self._io.learned_ms <= self._heard_ms:
                     raise self._not_decided()
@@ -234,11 +234,11 @@ class Ledger(Generic[S]):
             ReplogError: RECORD_LIST_TOO_LARGE: the command is above `command_size_bytes_max`; nothing was decided.
             ReplogError: what `refresh` raises.
         """
-        request = Request(propose, self._now_ms(), timeout_ms, self._core.turns_lost)
+        request = Request(propose, self._clock.monotonic_ms(), timeout_ms, self._core.turns_lost)
         with self._turn:
             self._waiting.append(request)
             while self._is_driven and not request.is_done:
-                rest_ms = request.deadline_ms - self._now_ms()
+                rest_ms = request.deadline_ms - self._clock.monotonic_ms()
                 if rest_ms <= 0:
                     self._expire(request, is_driver=False)
                     break
@@ -278,18 +278,18 @@ class Ledger(Generic[S]):
                 ErrorCode.INVALID_REQUEST, "This process opened the ledger read-only. Open it for writing."
             )
         self._unverify()
-        core.begin_write(self._now_ms())
-        log_at_ms = self._now_ms() + SILENT_WAIT_MS
+        core.begin_write(self._clock.monotonic_ms())
+        log_at_ms = self._clock.monotonic_ms() + SILENT_WAIT_MS
         while not request.is_done:
             if core.phase is Phase.READY:
                 if not self._propose():
                     return
                 continue
             if core.phase is Phase.DONE:
-                core.begin_write(self._now_ms())
+                core.begin_write(self._clock.monotonic_ms())
             if not self._step(request.deadline_ms):
                 self._expire(request, is_driver=True)
-            elif self._now_ms() >= log_at_ms:
+            elif self._clock.monotonic_ms() >= log_at_ms:
                 log_at_ms = request.deadline_ms
                 _LOG.warning("A write to ledger %s waits. %s", self.ledger_id, self._delay_reason(request))
         if core.phase is not Phase.DONE:
@@ -297,7 +297,7 @@ class Ledger(Generic[S]):
 
     def _wait_grace(self) -> None:
         """Let the remaining roots finish; only when the own ENTRY is what was just decided."""
-        limit_ms = self._now_ms() + self._settings.grace_ms
+        limit_ms = self._clock.monotonic_ms() + self._settings.grace_ms
         while self._core.phase is Phase.GRACE and self._step(limit_ms):
             pass
 
@@ -376,16 +376,21 @@ class Ledger(Generic[S]):
     def _step(self, deadline_ms: float) -> bool:
         """Run what the core asks for and take in what was answered; False at the deadline."""
         core = self._core
-        now_ms = self._now_ms()
+        now_ms = self._clock.monotonic_ms()
         operations = core.poll(now_ms)
         if operations:
             self._io.start(operations)
-        wait_ms = self._wait_ms(now_ms, deadline_ms)
-        for completion in self._io.take(wait_ms):
-            core.complete(completion, self._now_ms())
+        wait_ms = 0.0
+        if core.phase not in (Phase.READY, Phase.DONE):
+            until_ms = deadline_ms if core.wake_at_ms is None else min(deadline_ms, core.wake_at_ms)
+            wait_ms = max(0.0, min(until_ms - now_ms, _POLL_MS_MAX))
+        completions = self._io.take(wait_ms)
+        core_now_ms = self._clock.monotonic_ms()
+        for completion in completions:
+            core.complete(completion, core_now_ms)
         self._check_whole()
-        self._check_journals()
-        core_now_ms = self._now_ms()
+        if self._reported or any(state.error is not None for state in core.roots):
+            self._check_journals()
         # What was just learned may complete a claim, which decides entries: before the fold, not after.
         core.advance(core_now_ms)
         try:
@@ -395,13 +400,6 @@ class Ledger(Generic[S]):
             raise
         self._count()
         return core.phase in (Phase.READY, Phase.DONE) or core_now_ms < deadline_ms
-
-    def _wait_ms(self, now_ms: float, deadline_ms: float) -> float:
-        if self._core.phase in (Phase.READY, Phase.DONE):
-            return 0.0
-        wake_ms = self._core.wake_at_ms()
-        until_ms = deadline_ms if wake_ms is None else min(deadline_ms, wake_ms)
-        return max(0.0, min(until_ms - now_ms, _POLL_MS_MAX))
 
     def _fold(self) -> None:
         """Fold what was decided, then answer the callers whose ENTRY it was."""
@@ -441,9 +439,6 @@ class Ledger(Generic[S]):
             if refresh_ticket is not None:
                 self._refresh_done = refresh_ticket
             self._turn.notify_all()
-
-    def _now_ms(self) -> float:
-        return self._clock.monotonic_ms()
 
     def named_position(self, broker_id: int) -> int:
         """Return the highest position of the broker's journal that other roots' records name; -1 for none."""
@@ -499,7 +494,7 @@ class Ledger(Generic[S]):
 
     def _missing_names(self) -> list[str]:
         parts = []
-        for root in self._core.missing_roots(self._now_ms()):
+        for root in self._core.missing_roots(self._clock.monotonic_ms()):
             error = self._core.roots[root].error
             parts.append(self._names[root] if error is None else f"{self._names[root]}: {error}")
         return parts

@@ -174,6 +174,8 @@ class AclSet:
         ``StandardAuthorizerData.authorize``: a matching DENY wins, then a matching ALLOW, then whether the resource
         has any ACL.
         """
+        if not self._bindings:
+            return Decision.NO_ACL
         found = self._covering(resource_type, name)
         who = {principal, wildcard_of(principal)}
         mine = [binding for pattern in found for each in who for binding in pattern.get(each, ())]

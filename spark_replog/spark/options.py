@@ -16,7 +16,7 @@ import re
 import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, Literal
 
 from spark_replog.cluster.cluster import Cluster
@@ -86,13 +86,9 @@ class StoreOptions:
     path: str
     storage: tuple[tuple[str, str], ...] = field(repr=False)  # secrets
 
-    def storage_options(self) -> dict[str, str]:
-        """Return the options of the file system."""
-        return dict(self.storage)
-
     def cluster(self) -> Cluster:
         """Return this process's opened store."""
-        return Cluster.shared(self.path, self.storage_options())
+        return Cluster.shared(self.path, dict(self.storage))
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,12 +189,17 @@ def _source_options(lowered: Mapping[str, str], given: Mapping[str, str], *, str
 
 
 def parse_sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOptions:
-    """Read the options of ``writeStream`` or ``write``.
+    """Read the options of ``writeStream`` or ``write``: once per process, though Spark gives them with every batch.
 
     Raises:
         InvalidConfigError: as ``parse_source_options``.
     """
-    lowered = _lowered(options)
+    return _sink_options(tuple(options.items()), streaming)
+
+
+@lru_cache(maxsize=64)
+def _sink_options(options: tuple[tuple[str, str], ...], streaming: bool) -> SinkOptions:
+    lowered = _lowered(dict(options))
     given = _without_ignored(lowered, "sink")
     for name in given:
         if name not in _HOOKS and normalise_key(name) in _HOOKS:

@@ -30,13 +30,8 @@ _O_DIRECT = getattr(os, "O_DIRECT", 0)
 _free_chunks: deque[mmap.mmap] = deque()
 
 
-def may_write_directly(size_bytes: int) -> bool:
-    """Return whether a body of so many bytes is one for direct writes on this platform."""
-    return bool(_O_DIRECT) and size_bytes >= DIRECT_SIZE_BYTES_MIN
-
-
 def open_direct(name: str, folder_fd: int) -> int | None:
-    """Create the file exclusively for direct writes; None where its file system has none.
+    """Create the file exclusively for direct writes; None where its file system or this platform has none.
 
     Args:
         name: of the file.
@@ -45,6 +40,8 @@ def open_direct(name: str, folder_fd: int) -> int | None:
     Raises:
         OSError: the file cannot be created; nothing is there.
     """
+    if not _O_DIRECT:
+        return None
     try:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | _O_DIRECT
         return os.open(name, flags, 0o644, dir_fd=folder_fd)

@@ -22,7 +22,7 @@ from spark_replog.errors import (
     ReplogError,
     RetriableError,
 )
-from spark_replog.storage.object_store import Buffer, CreateOutcome, ObjectInfo, key_parts, pieces_of
+from spark_replog.storage.object_store import Buffer, CreateOutcome, ObjectInfo, check_key, pieces_of
 
 _KEPT: dict[int, Any] = {}
 """Every file system made here, for ever, and so also in forked children. A child that let an
@@ -262,7 +262,7 @@ class FsspecStore:
         return file_system
 
     def _path(self, key: str) -> str:
-        key_parts(key, self.url)
+        check_key(key, self.url)
         self.file_system()
         return f"{self._root}/{key}"
 

@@ -6,7 +6,7 @@ import os
 import threading
 from collections.abc import Iterator, Sequence
 
-from spark_replog.storage.object_store import Buffer, CreateOutcome, ObjectInfo, key_parts, pieces_of
+from spark_replog.storage.object_store import Buffer, CreateOutcome, ObjectInfo, check_key, pieces_of
 
 _lock = threading.Lock()
 _objects_by_root: dict[str, dict[str, bytes]] = {}
@@ -33,7 +33,7 @@ class MemoryStore:
 
     def get(self, key: str, *, start: int = 0, size_bytes: int | None = None) -> Buffer | None:
         """As ``ObjectStore.get``."""
-        key_parts(key, self.url)
+        check_key(key, self.url)
         found = self._objects().get(key)
         if found is None:
             return None
@@ -41,7 +41,7 @@ class MemoryStore:
 
     def create(self, key: str, data: Buffer | Sequence[Buffer], *, make_parent: bool = False) -> CreateOutcome:
         """As ``ObjectStore.create``; folders do not exist here."""
-        key_parts(key, self.url)
+        check_key(key, self.url)
         body = b"".join(pieces_of(data))
         with _lock:
             objects = _objects_by_root.setdefault(self.url, {})

@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Protocol
 
 from spark_replog.errors import CorruptDataError, ErrorCode
-from spark_replog.ids import is_valid_key
+from spark_replog.ids import KEY_PART, is_valid_key
 
 Buffer = bytes | bytearray | memoryview
 
@@ -81,8 +81,8 @@ class ObjectStore(Protocol):
         ...
 
 
-def key_parts(key: str, url: str) -> list[str]:
-    """Return the parts of a key; every store calls this before it makes a path of it.
+def check_key(key: str, url: str) -> None:
+    """Refuse a key that could leave its root; every store calls this before it makes a path of it.
 
     Args:
         key: '/'-separated. Keys may hold names that were read from storage.
@@ -92,20 +92,16 @@ def key_parts(key: str, url: str) -> list[str]:
         CorruptDataError: CORRUPT_MESSAGE: a part is empty, ``.`` or ``..``, or holds a backslash or control character.
     """
     folder, separator, name = key.rpartition("/")
-    folders = _folder_parts(folder) if separator else ()
-    if folders is None or not is_valid_key(name):
+    if KEY_PART.fullmatch(name) is None or (separator and not _is_valid_folder(folder)):
         raise CorruptDataError(
             ErrorCode.CORRUPT_MESSAGE,
             f"the key {key[:300]!r} is not valid below a root. The metadata that names it is damaged: run "
             "`replog store verify`.",
             url=url,
         )
-    return [*folders, name]
 
 
-@lru_cache(maxsize=4096)
-def _folder_parts(folder: str) -> tuple[str, ...] | None:
-    return tuple(folder.split("/")) if is_valid_key(folder) else None
+_is_valid_folder = lru_cache(maxsize=4096)(is_valid_key)
 
 
 def pieces_of(data: Buffer | Sequence[Buffer]) -> Sequence[Buffer]:

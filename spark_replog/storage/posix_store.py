@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 
 from spark_replog.errors import ErrorCode, OutcomeUnknownError, ReplogError, RetriableError
-from spark_replog.ids import new_id
-from spark_replog.storage.direct_write import may_write_directly, open_direct, write_direct
-from spark_replog.storage.object_store import Buffer, CreateOutcome, ObjectInfo, key_parts, pieces_of
+from spark_replog.storage.direct_write import DIRECT_SIZE_BYTES_MIN, open_direct, write_direct
+from spark_replog.storage.object_store import Buffer, CreateOutcome, ObjectInfo, check_key
 
 _MOUNT_TABLE = "/proc/self/mountinfo"
 _REMOTE_TYPES = ("nfs", "cifs", "smb", "fuse", "9p", "ceph", "glusterfs", "lustre", "afs", "vboxsf", "beegfs")
@@ -103,7 +102,9 @@ class PosixStore:
         self._root = os.path.abspath(url.removeprefix("file://"))
         self._fsync = fsync
         self._is_local: bool | None = None
-        self._durable_folders: dict[str, int] = {}
+        self._reached_folders: dict[str, tuple[int, int] | None] = {}
+        self._durable_folders: dict[str, tuple[int, int] | None] = {}
+        """Device and inode of folders that were reached without a link, and that are durably in their parents."""
 
     def __reduce__(self) -> tuple[object, ...]:
         return _rebuild, (self.url, self._fsync)
@@ -117,9 +118,11 @@ class PosixStore:
                 never looks like an empty one).
             CorruptDataError: CORRUPT_MESSAGE: the key could leave the root.
         """
-        *folders, name = key_parts(key, self.url)
+        check_key(key, self.url)
+        folder, _, name = key.rpartition("/")
+        folder_fd = -1
         try:
-            folder_fd = self._open_folder(folders)
+            folder_fd = self._open_folder(folder)
             try:
                 fd = os.open(name, _FILE_FLAGS, dir_fd=folder_fd)
             finally:
@@ -133,7 +136,8 @@ class PosixStore:
             finally:
                 os.close(fd)
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
-            self._check_root()
+            if folder_fd < 0 or not folder:
+                self._check_root()
             return None
         except OSError as error:
             raise self._read_failed(error, key) from error
@@ -146,12 +150,13 @@ class PosixStore:
             OutcomeUnknownError: the link may have happened, or may not survive power loss.
             CorruptDataError: CORRUPT_MESSAGE: the key could leave the root.
         """
-        *folders, name = key_parts(key, self.url)
-        temp_name = f"{TEMP_PREFIX}{new_id()}"
+        check_key(key, self.url)
+        folder, _, name = key.rpartition("/")
+        temp_name = f"{TEMP_PREFIX}{os.urandom(16).hex()}"
         folder_fd = -1
         try:
-            folder_fd = self._open_folder(folders, make_last=make_parent)
-            self._write_temp(folder_fd, temp_name, pieces_of(data))
+            folder_fd = self._open_folder(folder, make_last=make_parent)
+            self._write_temp(folder_fd, temp_name, (data,) if isinstance(data, (bytes, bytearray, memoryview)) else data)
             return self._publish(folder_fd, temp_name, name)
         except OSError as error:
             if error.errno in _REFUSED_ERRNOS:
@@ -176,7 +181,8 @@ class PosixStore:
             if not inner:
                 self._make_root()
                 return
-            os.close(self._open_folder(key_parts(inner, self.url), make_all=True))
+            check_key(inner, self.url)
+            os.close(self._open_folder(inner, make_all=True))
         except OSError as error:
             if error.errno in _REFUSED_ERRNOS and error.errno != errno.EIO:
                 raise self._refused(error, key_prefix) from error
@@ -185,16 +191,19 @@ class PosixStore:
     def list_keys(self, prefix: str) -> Iterator[ObjectInfo]:
         """Yield the files whose key starts with the prefix, in key order; temp files never show."""
         folder, _, start_of_name = prefix.rpartition("/")
+        if folder:
+            check_key(folder, self.url)
         try:
-            yield from self._walk(key_parts(folder, self.url) if folder else [], start_of_name)
+            yield from self._walk(folder, start_of_name)
         except OSError as error:
             raise self._read_failed(error, prefix) from error
 
     def delete(self, key: str) -> None:
         """Remove the file, or the empty folder; absent is success. Needs no free space."""
-        *folders, name = key_parts(key.removesuffix("/"), self.url)
+        check_key(key.removesuffix("/"), self.url)
+        folder, _, name = key.removesuffix("/").rpartition("/")
         try:
-            folder_fd = self._open_folder(folders)
+            folder_fd = self._open_folder(folder)
             try:
                 if key.endswith("/"):
                     with suppress(OSError):  # not empty: a writer made something in it
@@ -208,19 +217,32 @@ class PosixStore:
         except OSError as error:
             raise self._read_failed(error, key) from error
 
-    def _open_folder(self, parts: Sequence[str], *, make_last: bool = False, make_all: bool = False) -> int:
-        """Return a descriptor of the folder, reached part by part from the root so that no link leads out of it.
+    def _open_folder(self, folder: str, *, make_last: bool = False, make_all: bool = False) -> int:
+        """Return a descriptor of the folder, reached without a symbolic link on the way from the root.
+
+        A folder that was reached part by part once is opened by its path and must be the same one: a link in its way
+        could only lead to that very folder. What is made is durable in its parent, also where another process has
+        just made it, so folders of other writers are flushed once per process.
 
         Raises:
             OSError: ELOOP where a part is a symbolic link.
         """
+        known = (self._durable_folders if make_last else self._reached_folders).get(folder)
+        if known is not None and not make_all:
+            try:
+                fd = os.open(f"{self._root}/{folder}", _FOLDER_FLAGS | os.O_NOFOLLOW)
+            except OSError:  # the way part by part tells why
+                fd = -1
+            if fd >= 0 and _identity(fd) == known:
+                return fd
+            if fd >= 0:
+                os.close(fd)
         fd = os.open(self._root, _FOLDER_FLAGS)
+        parts = folder.split("/") if folder else []
         try:
             for number, part in enumerate(parts):
-                if make_all:
+                if make_all or (make_last and number + 1 == len(parts)):
                     self._make_level(fd, part)
-                elif make_last and number + 1 == len(parts):
-                    self._make_last_level(fd, "/".join(parts))
                 try:
                     inner_fd = os.open(part, _FOLDER_FLAGS | os.O_NOFOLLOW, dir_fd=fd)
                 except NotADirectoryError:
@@ -229,13 +251,19 @@ class PosixStore:
                     raise
                 os.close(fd)
                 fd = inner_fd
+            found = _identity(fd)
         except BaseException:
             os.close(fd)
             raise
+        if folder:
+            self._reached_folders[folder] = found
+            if make_last:
+                self._durable_folders[folder] = found
         return fd
 
     def _write_temp(self, folder_fd: int, temp_name: str, pieces: Sequence[Buffer]) -> None:
-        if may_write_directly(sum(memoryview(piece).nbytes for piece in pieces)) and self._is_local_disk():
+        is_large = sum(memoryview(piece).nbytes for piece in pieces) >= DIRECT_SIZE_BYTES_MIN
+        if is_large and self._is_local_disk():
             fd = open_direct(temp_name, folder_fd)
             if fd is not None and self._fill_temp(fd, folder_fd, pieces, write_direct):
                 return
@@ -281,20 +309,6 @@ class PosixStore:
                 raise _UnconfirmedError(error) from error
         return outcome
 
-    def _make_last_level(self, parent_fd: int, folder: str) -> None:
-        """Make the folder if missing, its parent never; once per process also flush its entry.
-
-        A folder that another process has just made may not be in its parent durably yet.
-        """
-        name = folder.rpartition("/")[2]
-        known = self._durable_folders.get(folder)
-        if known is not None:
-            with suppress(FileNotFoundError):
-                if os.stat(name, dir_fd=parent_fd, follow_symlinks=False).st_ino == known:
-                    return
-        self._make_level(parent_fd, name)
-        self._durable_folders[folder] = os.stat(name, dir_fd=parent_fd, follow_symlinks=False).st_ino
-
     def _make_level(self, parent_fd: int, name: str) -> None:
         with suppress(FileExistsError):
             os.mkdir(name, dir_fd=parent_fd)
@@ -322,24 +336,25 @@ class PosixStore:
                 finally:
                     os.close(fd)
 
-    def _walk(self, folders: Sequence[str], start_of_name: str) -> Iterator[ObjectInfo]:
+    def _walk(self, folder: str, start_of_name: str) -> Iterator[ObjectInfo]:
         try:
-            found = self._scan(folders, start_of_name)
+            found = self._scan(folder, start_of_name)
         except (FileNotFoundError, NotADirectoryError):
             self._check_root()
             return
         for name, size_bytes in found:
+            key = f"{folder}/{name}" if folder else name
             if size_bytes is None:
-                yield from self._walk([*folders, name.removesuffix("/")], "")
+                yield from self._walk(key.removesuffix("/"), "")
             else:
-                yield ObjectInfo("/".join((*folders, name)), size_bytes)
+                yield ObjectInfo(key, size_bytes)
 
-    def _scan(self, folders: Sequence[str], start_of_name: str) -> list[tuple[str, int | None]]:
+    def _scan(self, folder: str, start_of_name: str) -> list[tuple[str, int | None]]:
         """Return names and sizes in one folder, in key order; a folder has a trailing slash and no size.
 
         'a.b' sorts before 'a/x': a folder takes part under its name with the slash.
         """
-        path_fd = self._open_folder(folders)
+        path_fd = self._open_folder(folder)
         try:
             fd = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=path_fd)
         finally:
@@ -476,6 +491,15 @@ def _is_same_file(folder_fd: int, temp_name: str, name: str) -> bool:
     except OSError as error:  # the temp file was swept, or the folder is out of reach
         raise _UnconfirmedError(error) from error
     return (ours.st_ino, ours.st_dev) == (found.st_ino, found.st_dev)
+
+
+def _identity(fd: int) -> tuple[int, int] | None:
+    """Return device and inode; None where the file system does not tell."""
+    try:
+        found = os.fstat(fd)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _take_mode(fd: int, above: os.stat_result, bits: int) -> None:

@@ -166,7 +166,7 @@ class _Writer:
                 core.begin_write(world.now_ms)
                 continue
             break
-        wake_ms = core.wake_at_ms()
+        wake_ms = core.wake_at_ms
         if wake_ms is not None and wake_ms != self._wake_ms:
             self._wake_ms = wake_ms
             world.later(max(0.0, wake_ms - world.now_ms), self._woken)

@@ -237,7 +237,7 @@ class Simulation:
         if self._now_ms >= process.deadline_ms:
             self._end(process)  # a caller's time-out: outcome unknown, asked again by its identity
             return
-        wake_ms = core.wake_at_ms()
+        wake_ms = core.wake_at_ms
         wake_ms = process.deadline_ms if wake_ms is None else min(wake_ms, process.deadline_ms)
         if process.wake_ms is None or wake_ms < process.wake_ms:
             process.wake_ms = wake_ms

@@ -170,7 +170,7 @@ def test_a_declaration_is_complete(key):
     [{"remote.storage.enable": "true"}, {"cleanup.policy": "compact"}, {"min.insync.replicas": "many"}],
 )
 def test_a_stored_topic_setting_of_a_newer_release_is_reported_and_not_refused(newer):
-    config, unknown = stored_topic_config({"retention.ms": "7", **newer})
+    config, unknown = stored_topic_config((("retention.ms", "7"), *newer.items()))
     assert config == TopicConfig(retention_ms=7)
     assert unknown == tuple(newer)
 

@@ -156,7 +156,7 @@ def split_ranges(
         range_count: the ranges that ``partitions_min`` must exceed before anything is cut. A batch of the
             connector counts empty ones too, a stream does not.
     """
-    pieces = [item for item in ranges if item.row_count > 0]
+    pieces = [item for item in ranges if item.end > item.start]
     if rows_per_partition_max is None and partitions_min is not None and partitions_min <= range_count:
         return pieces
     if rows_per_partition_max is not None:

@@ -9,13 +9,14 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from spark_replog.cluster.authorizer import Authorizer
 from spark_replog.cluster.cluster import Cluster, TopicHandle
 from spark_replog.cluster.quota_manager import ClientQuotaManager
 from spark_replog.errors import ErrorCode, NotFoundError
-from spark_replog.ids import INTERNAL_TOPICS, LedgerId, TopicId, TopicPartition
+from spark_replog.ids import INTERNAL_TOPICS, TopicId, TopicPartition
 from spark_replog.log.acl import AclOperation
 from spark_replog.log.model import LogStartReason
 from spark_replog.once import Once
@@ -103,10 +104,11 @@ def view_topics(
     missing: dict[str, NotFoundError] = {}
     cluster.refresh_if_stale()
     names = _readable(cluster, subscription, principal)
-    fresh = _refresh_ledgers(cluster, names)
+    known_handles = _refresh_ledgers(cluster, names)
+    fresh = {handle.ledger_id for handle in known_handles.values()}
     for name in names:
         try:
-            handle, found = _bounds_of(cluster, name, fresh)
+            handle, found = _bounds_of(cluster, known_handles.get(name) or cluster.lookup(name), fresh)
         except NotFoundError as error:
             if subscription.pattern is None:  # with a pattern: deleted meanwhile, so it no longer matches
                 missing[name] = error
@@ -237,16 +239,14 @@ def _readable(cluster: Cluster, subscription: Subscription, principal: str | Non
     return names
 
 
-def _refresh_ledgers(cluster: Cluster, names: Iterable[str]) -> set[LedgerId]:
-    """Fold the topics' ledgers, each once, all at the same time; return which."""
-    handles = []
+def _refresh_ledgers(cluster: Cluster, names: Iterable[str]) -> dict[str, TopicHandle]:
+    """Fold the ledgers of the topics that exist, each once, all at the same time; return which."""
+    handles = {}
     for name in names:
-        try:
-            handles.append(cluster.lookup(name))
-        except NotFoundError:
-            continue  # the caller reports it
-    cluster.refresh_topics(handles)
-    return {handle.ledger_id for handle in handles}
+        with suppress(NotFoundError):  # the caller reports it
+            handles[name] = cluster.lookup(name)
+    cluster.refresh_topics(handles.values())
+    return handles
 
 
 def _subscribed_names(cluster: Cluster, subscription: Subscription) -> Sequence[str]:
@@ -258,9 +258,8 @@ def _subscribed_names(cluster: Cluster, subscription: Subscription) -> Sequence[
     return [name for name in cluster.topic_names() if name not in INTERNAL_TOPICS and pattern.search(name)]
 
 
-def _bounds_of(cluster: Cluster, name: str, fresh: set[str]) -> tuple[TopicHandle, list[tuple[int, int]]]:
+def _bounds_of(cluster: Cluster, handle: TopicHandle, fresh: set[str]) -> tuple[TopicHandle, list[tuple[int, int]]]:
     """Return a topic's handle and its partitions' bounds; a re-created topic is looked up again."""
-    handle = cluster.lookup(name)
     for is_last in (False, True):
         ledger = cluster.topic_ledger(handle.ledger_id)
         if handle.ledger_id not in fresh:
@@ -272,9 +271,9 @@ def _bounds_of(cluster: Cluster, name: str, fresh: set[str]) -> tuple[TopicHandl
                 return handle, [(item.log_start_offset, item.high_watermark) for item in topic.partitions]
         if not is_last:
             cluster.refresh()
-            handle = cluster.lookup(name)
+            handle = cluster.lookup(handle.name)
     raise NotFoundError(
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        f"topic '{name}' was deleted. Create it again, or stop reading it.",
-        topic=name,
+        f"topic '{handle.name}' was deleted. Create it again, or stop reading it.",
+        topic=handle.name,
     )

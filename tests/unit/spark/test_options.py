@@ -53,7 +53,7 @@ def test_several_paths_are_one_store():
 
 
 def test_storage_options_lose_their_prefix():
-    assert read(**{"storage.endpoint_url": "http://x"}).store.storage_options() == {"endpoint_url": "http://x"}
+    assert read(**{"storage.endpoint_url": "http://x"}).store.storage == (("endpoint_url", "http://x"),)
 
 
 @pytest.mark.parametrize(
