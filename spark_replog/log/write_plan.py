@@ -69,7 +69,8 @@ class TopicPlan:
 
     def spares(self, partition: int) -> tuple[BrokerId, ...]:
         """Return the assigned brokers that are out of sync and that a commit may let join."""
-        return spare_replicas(self.replica_sets[partition], self.in_sync[partition], self.fenced)
+        replicas, in_sync = self.replica_sets[partition], self.in_sync[partition]
+        return spare_replicas(replicas, in_sync, self.fenced) if len(in_sync) < len(replicas) else ()
 
     @property
     def partition_count(self) -> int:

@@ -156,7 +156,8 @@ class PosixStore:
         folder_fd = -1
         try:
             folder_fd = self._open_folder(folder, make_last=make_parent)
-            self._write_temp(folder_fd, temp_name, (data,) if isinstance(data, (bytes, bytearray, memoryview)) else data)
+            pieces = (data,) if isinstance(data, (bytes, bytearray, memoryview)) else data
+            self._write_temp(folder_fd, temp_name, pieces)
             return self._publish(folder_fd, temp_name, name)
         except OSError as error:
             if error.errno in _REFUSED_ERRNOS:

@@ -304,7 +304,9 @@ class RecordAccumulator:
                     break
                 node.drain_index += 1
                 idle_count = 0
-                taken.append(queue.take_head(now_ms))
+                taken.append(queue.pop_head())
+                batch.is_closed = True
+                batch.drained_ms = now_ms
                 if self._sequences is not None:
                     self._sequences.assign(batch)
                 taken_bytes += batch.size_bytes

@@ -21,8 +21,7 @@ from spark_replog.ids import TopicPartition
 from spark_replog.log.write_plan import TopicPlan, WritePlan
 from spark_replog.write.accumulator import RecordAccumulator
 from spark_replog.write.buffer_pool import PinnedBytes
-from spark_replog.write.columns import Rows
-from spark_replog.write.murmur2 import Int64Array
+from spark_replog.write.columns import Int64Array, Rows
 from spark_replog.write.partition_queue import Destination, PartitionQueue
 from spark_replog.write.partitioner import Partitioner, TopicPartitioner
 from spark_replog.write.record_handle import RecordHandle
@@ -38,11 +37,6 @@ class SlotRows:
     """The i-th slot's rows are [bounds[i], bounds[i + 1])."""
     ends: Int64Array
     """Running sum of the row sizes, beginning with 0: N + 1 values."""
-
-    @classmethod
-    def of_one(cls, data: pa.RecordBatch, slot: int, sizes: Int64Array) -> SlotRows:
-        """Return rows that all go to one slot."""
-        return cls(data, [slot], [0, len(sizes)], _running_sum(sizes))
 
     def pieces(self, batch_size_bytes: int, limit_bytes: int) -> Iterator[tuple[int, int, int, int]]:
         """Yield (slot, start row, end row, bytes), each of about ``batch.size`` or all rows of the slot.
@@ -96,7 +90,7 @@ class RoutedRows:
             assert self.lone_slot is not None
             columns = [pa.concat_arrays([column]) for column in part.columns]
             copy = pa.RecordBatch.from_arrays(columns, part.schema.names)
-            return SlotRows.of_one(copy, self.lone_slot, sizes)
+            return SlotRows(copy, [self.lone_slot], [0, len(sizes)], _running_sum(sizes))
         slots = self.slots[start:stop]
         order = np.argsort(slots, kind="stable")
         ordered = slots[order]
@@ -279,15 +273,15 @@ class ArrowAppender:
             RetriableError: REPLOG_BUFFER_EXHAUSTED: the ranges before were appended.
         """
         slots = self._router.route(rows)
-        ends = np.cumsum(rows.sizes)
+        ends = _running_sum(rows.sizes)
         record_size_max = int(rows.sizes.max())
         is_lean = rows.pinned_bytes <= min(2 * int(ends[-1]), self._pool.total_bytes // 4)
         if slots.lone_slot is not None and is_lean:
-            gathered = SlotRows.of_one(rows.data, slots.lone_slot, rows.sizes)
+            gathered = SlotRows(rows.data, [slots.lone_slot], [0, len(rows.sizes)], ends)
             yield from self._append_slices(gathered, self._reserve(rows.pinned_bytes), record_size_max)
             return
         for start, stop in _ranges(ends, self._range_bytes):
-            pinned = self._reserve(int(ends[stop - 1]) - (int(ends[start - 1]) if start else 0))
+            pinned = self._reserve(int(ends[stop] - ends[start]))
             yield from self._append_slices(slots.gather(rows, start, stop), pinned, record_size_max)
             self._after_range()
 
@@ -317,8 +311,8 @@ class ArrowAppender:
 
 def _ranges(ends: Int64Array, range_bytes: int) -> Iterator[tuple[int, int]]:
     """Yield [start, stop) row ranges of at most ``range_bytes``, or one row where that is larger."""
-    start, start_bytes = 0, 0
-    while start < len(ends):
-        stop = max(start + 1, int(np.searchsorted(ends, start_bytes + range_bytes, side="right")))
+    start = 0
+    while start < len(ends) - 1:
+        stop = max(start + 1, int(np.searchsorted(ends, ends[start] + range_bytes, side="right")) - 1)
         yield start, stop
-        start, start_bytes = stop, int(ends[stop - 1])
+        start = stop

@@ -12,7 +12,6 @@ from spark_replog.config import ProducerConfig
 from spark_replog.errors import ErrorCode, FencedError, OutcomeUnknownError, ReplogError, RetriableError
 from spark_replog.ids import BrokerId
 from spark_replog.log.model import PartitionResponse
-from spark_replog.once import Once
 from spark_replog.write.accumulator import RecordAccumulator
 from spark_replog.write.data_request import DataRequest, DeliveryResult, Put, RequestState
 from spark_replog.write.object_builder import ObjectBuilder
@@ -49,7 +48,7 @@ class BatchCompletion:
         self._sequences = sequences
         self.fatal: ReplogError | None = None
         """A newer producer of this name exists: sending has ended."""
-        self._reported_wait = Once()
+        self._has_reported_wait = False
 
     def run_once(self, now_ms: int) -> None:
         """Decide what is unresolved and fail the batches that expired."""
@@ -154,8 +153,9 @@ class BatchCompletion:
 
     def _tell_wait(self, batch: ProducerBatch, error: ReplogError, now_ms: int) -> None:
         """Log that records wait and why: once until a batch succeeds."""
-        if now_ms - batch.created_ms < SILENT_RETRY_MS or not self._reported_wait.is_first():
+        if now_ms - batch.created_ms < SILENT_RETRY_MS or self._has_reported_wait:
             return
+        self._has_reported_wait = True
         logger.warning(
             "records for %s-%d wait; they are sent again for up to delivery.timeout.ms (%d): %s",
             batch.topic_partition.topic,
@@ -172,7 +172,7 @@ class BatchCompletion:
             self._accumulator.reenqueue(batch, now_ms)
 
     def _succeed(self, batch: ProducerBatch, response: PartitionResponse, first_row: int) -> None:
-        self._reported_wait.forget()
+        self._has_reported_wait = False
         known = response.error is None and response.base_offset != UNKNOWN_OFFSET
         base_offset = response.base_offset + first_row if known else UNKNOWN_OFFSET
         if self._sequences is not None and batch.has_sequence:

@@ -92,21 +92,52 @@ class BufferPool:
                 "buffer-exhausted-total": self._exhausted_count,
             }
 
-    def allocate(self, size_bytes: int, max_block_ms: int, run_once: Callable[[int], None] | None = None) -> None:
-        """Reserve bytes, waiting for others to give theirs back.
+    def allocate(
+        self,
+        size_bytes: int,
+        max_block_ms: int,
+        run_once: Callable[[int], None] | None = None,
+        *,
+        takes_buffer: bool = False,
+    ) -> bytearray | None:
+        """Reserve bytes, waiting for others to give theirs back; returns a used buffer of them where one is taken.
 
         Args:
             size_bytes: how many.
             max_block_ms: how long to wait at most (``max.block.ms``).
             run_once: a single-threaded owner's way forward: called again and again with the
                 milliseconds that are left, it moves the sender and may wait for its answers.
+            takes_buffer: take a free buffer where ``batch.size`` is asked for.
 
         Raises:
             InvalidConfigError: MESSAGE_TOO_LARGE, more than the pool will ever have.
             RetriableError: REPLOG_BUFFER_EXHAUSTED after ``max_block_ms``; nothing is held.
             ReplogError: REPLOG_PRODUCER_CLOSED, the pool was closed; nothing is held.
         """
-        self._reserve(size_bytes, max_block_ms, run_once, takes_buffer=False)
+        if size_bytes > self.total_bytes:
+            raise InvalidConfigError(
+                ErrorCode.MESSAGE_TOO_LARGE,
+                f"{size_bytes} bytes are more than all of buffer.memory ({self.total_bytes}). Raise buffer.memory.",
+                size_bytes=size_bytes,
+            )
+        with self._lock:
+            self._check_open()
+            if takes_buffer and size_bytes == self.poolable_bytes and self._free:
+                return self._free.popleft()
+            if self.available_bytes >= size_bytes:
+                self._free_up(size_bytes)
+                self._unallocated_bytes -= size_bytes
+                return None
+            waiter = _Waiter(size_bytes, takes_buffer, self._lock)
+            self._waiters.append(waiter)
+            self._serve_head()
+        try:
+            self._wait(waiter, max_block_ms, run_once)
+        except BaseException:
+            with self._lock:
+                self._withdraw(waiter)
+            raise
+        return waiter.buffer
 
     def allocate_buffer(self, size_bytes: int, max_block_ms: int) -> bytearray:
         """Reserve bytes and return a buffer of them, a used one where ``batch.size`` is asked for.
@@ -119,7 +150,7 @@ class BufferPool:
             InvalidConfigError, RetriableError, ReplogError: as ``allocate``.
             MemoryError: the process has no such memory; nothing is held.
         """
-        buffer = self._reserve(size_bytes, max_block_ms, None, takes_buffer=True)
+        buffer = self.allocate(size_bytes, max_block_ms, takes_buffer=True)
         if buffer is not None:
             return buffer
         try:
@@ -158,34 +189,6 @@ class BufferPool:
 
     def _new_buffer(self, size_bytes: int) -> bytearray:
         return bytearray(size_bytes)
-
-    def _reserve(
-        self, size_bytes: int, max_block_ms: int, run_once: Callable[[int], None] | None, *, takes_buffer: bool
-    ) -> bytearray | None:
-        if size_bytes > self.total_bytes:
-            raise InvalidConfigError(
-                ErrorCode.MESSAGE_TOO_LARGE,
-                f"{size_bytes} bytes are more than all of buffer.memory ({self.total_bytes}). Raise buffer.memory.",
-                size_bytes=size_bytes,
-            )
-        with self._lock:
-            self._check_open()
-            if takes_buffer and size_bytes == self.poolable_bytes and self._free:
-                return self._free.popleft()
-            if self.available_bytes >= size_bytes:
-                self._free_up(size_bytes)
-                self._unallocated_bytes -= size_bytes
-                return None
-            waiter = _Waiter(size_bytes, takes_buffer, self._lock)
-            self._waiters.append(waiter)
-            self._serve_head()
-        try:
-            self._wait(waiter, max_block_ms, run_once)
-        except BaseException:
-            with self._lock:
-                self._withdraw(waiter)
-            raise
-        return waiter.buffer
 
     def _wait(self, waiter: _Waiter, max_block_ms: int, run_once: Callable[[int], None] | None) -> None:
         start_ms = self._clock.monotonic_ms()

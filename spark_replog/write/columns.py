@@ -14,13 +14,17 @@ import pyarrow.compute as pc
 
 from spark_replog.errors import ErrorCode, InvalidConfigError
 from spark_replog.log.codec.data_object import HEADERS_TYPE, TIMESTAMP_TYPE
-from spark_replog.write.murmur2 import Int64Array, offsets_of
+
+Int64Array = np.ndarray[Any, np.dtype[np.int64]]
+Int32Array = np.ndarray[Any, np.dtype[np.int32]]
 
 ROW_OVERHEAD_BYTES = 16
 """What Arrow keeps per row besides its bytes: two 32-bit offsets and a timestamp."""
 HEADER_OVERHEAD_BYTES = 8
 """Per header: two 32-bit offsets."""
 
+_STRINGS = (pa.string(), pa.large_string())
+_BINARIES = (pa.binary(), pa.large_binary())
 _HEADERS_WORD = "array<struct<key:string,value:binary>>"
 
 _SPARK_WORDS = {
@@ -103,7 +107,11 @@ class InputColumns:
             InvalidConfigError: REPLOG_NULL_TOPIC, INVALID_TIMESTAMP, INVALID_RECORD.
         """
         key = pa.nulls(len(batch), pa.binary()) if self._key is None else _binary(batch.column(self._key))
-        columns = [key, _binary(batch.column(self._value)), self._times(batch, now_ms)]
+        if self._timestamp is None:
+            times = _constant_times(len(batch), now_ms)
+        else:
+            times = self._times(batch.column(self._timestamp), now_ms)
+        columns = [key, _binary(batch.column(self._value)), times]
         names = ["key", "value", "timestamp"]
         headers = None if self._headers is None else normalise_headers(batch.column(self._headers))
         if headers is not None:
@@ -112,16 +120,13 @@ class InputColumns:
         data = pa.RecordBatch.from_arrays(columns, names)
         return Rows(
             data=data,
-            topic=self._topics(batch),
+            topic=None if self._topic is None else self._topics(batch.column(self._topic)),
             partition=None if self._partition is None else batch.column(self._partition),
             sizes=row_sizes(data),
             pinned_bytes=max(batch.get_total_buffer_size(), data.get_total_buffer_size()),
         )
 
-    def _topics(self, batch: pa.RecordBatch) -> pa.Array | None:
-        if self._topic is None:
-            return None
-        topics = batch.column(self._topic)
+    def _topics(self, topics: pa.Array) -> pa.Array:
         if topics.null_count:
             raise InvalidConfigError(
                 ErrorCode.REPLOG_NULL_TOPIC,
@@ -131,10 +136,7 @@ class InputColumns:
             )
         return topics
 
-    def _times(self, batch: pa.RecordBatch, now_ms: int) -> pa.Array:
-        if self._timestamp is None:
-            return _constant_times(len(batch), now_ms)
-        times = batch.column(self._timestamp)
+    def _times(self, times: pa.Array, now_ms: int) -> pa.Array:
         times = _utc_microseconds(times)
         if times.null_count:
             times = times.fill_null(pa.scalar(now_ms * 1000, pa.int64()).cast(TIMESTAMP_TYPE))
@@ -148,10 +150,10 @@ class InputColumns:
         return times
 
     def _check_types(self) -> None:
-        self._check(self._value, _is_bytes, "a(n) string or binary")
-        self._check(self._key, _is_bytes, "a(n) string or binary")
-        self._check(self._topic, lambda kind: _is_string(kind), "a(n) string")
-        self._check(self._partition, lambda kind: bool(kind == pa.int32()), "a(n) int")
+        self._check(self._value, (*_STRINGS, *_BINARIES).__contains__, "a(n) string or binary")
+        self._check(self._key, (*_STRINGS, *_BINARIES).__contains__, "a(n) string or binary")
+        self._check(self._topic, _STRINGS.__contains__, "a(n) string")
+        self._check(self._partition, (pa.int32(),).__contains__, "a(n) int")
         self._check(self._timestamp, is_time, "a(n) timestamp with a time zone")
         self._check(self._headers, _is_headers, f"a(n) {_HEADERS_WORD}")
 
@@ -172,6 +174,14 @@ class InputColumns:
 def is_time(kind: pa.DataType) -> bool:
     """Return whether a ``timestamp`` column of this type gives a moment; without a zone (TIMESTAMP_NTZ) it does not."""
     return bool(pa.types.is_timestamp(kind)) and kind.tz is not None
+
+
+def offsets_of(array: pa.Array) -> Int32Array:
+    """Return the N + 1 value offsets of a binary, string or list array of N >= 0 rows, slices included."""
+    if len(array) == 0:
+        return np.zeros(1, dtype=np.int32)
+    offsets = np.frombuffer(array.buffers()[1], dtype=np.int32)
+    return offsets[array.offset : array.offset + len(array) + 1]
 
 
 def row_sizes(data: pa.RecordBatch) -> Int64Array:
@@ -229,18 +239,6 @@ def _find(schema: pa.Schema, name: str) -> int | None:
     return found[0] if found else None
 
 
-def _is_string(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
-
-
-def _is_binary(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
-
-
-def _is_bytes(kind: pa.DataType) -> bool:
-    return _is_string(kind) or _is_binary(kind)
-
-
 def _is_headers(kind: pa.DataType) -> bool:
     if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)) or not pa.types.is_struct(kind.value_type):
         return False
@@ -248,8 +246,8 @@ def _is_headers(kind: pa.DataType) -> bool:
     return (
         kind.value_type.num_fields == 2
         and set(fields) == {"key", "value"}
-        and _is_string(fields["key"])
-        and _is_binary(fields["value"])
+        and fields["key"] in _STRINGS
+        and fields["value"] in _BINARIES
     )
 
 

@@ -32,13 +32,20 @@ class Releasable(Protocol):
         ...
 
 
+class PutState(Enum):
+    """What is known of one root's copy."""
+
+    OPEN = "open"
+    """An attempt is under way or follows."""
+    HELD = "held"
+    """The root holds it; this is final."""
+    GIVEN_UP = "given up"
+    """No attempt follows, unless the root was away and comes back. A late success still makes the copy held."""
+
+
 @dataclass(slots=True)
 class Put:
-    """One root's copy of a request.
-
-    Invariants:
-        Settled once: held, or given up. A late success still makes a copy held that was given up.
-    """
+    """One root's copy of a request."""
 
     broker_id: BrokerId
     attempt: int = 0
@@ -46,14 +53,8 @@ class Put:
     sent_ms: int | None = None
     """When the newest attempt was sent; None while it is answered or timed out."""
     next_attempt_ms: int = 0
-    is_held: bool = False
-    is_given_up: bool = False
+    state: PutState = PutState.OPEN
     error: ReplogError | None = None
-
-    @property
-    def is_settled(self) -> bool:
-        """Return whether no further attempt follows."""
-        return self.is_held or self.is_given_up
 
 
 class RequestState(Enum):
@@ -90,8 +91,9 @@ TRANSITIONS: Mapping[RequestState, frozenset[RequestState]] = {
     RequestState.FAILED: frozenset(),
     RequestState.DROPPED: frozenset(),
 }
-_BEFORE_DELIVERY = frozenset({RequestState.PUTTING, RequestState.COPIED})
-_OPEN = _BEFORE_DELIVERY | {RequestState.DELIVERED, RequestState.IN_DOUBT, RequestState.REDELIVERED}
+BEFORE_DELIVERY = frozenset({RequestState.PUTTING, RequestState.COPIED})
+OPEN = BEFORE_DELIVERY | {RequestState.DELIVERED, RequestState.IN_DOUBT, RequestState.REDELIVERED}
+"""The outcome is unknown; that of a parked request is its transaction's to know."""
 
 
 @dataclass(slots=True)
@@ -142,19 +144,9 @@ class DataRequest:
         self.state = state
 
     @property
-    def is_open(self) -> bool:
-        """Return whether the outcome is unknown; that of a parked request is its transaction's to know."""
-        return self.state in _OPEN
-
-    @property
-    def is_before_delivery(self) -> bool:
-        """Return whether it was not delivered yet."""
-        return self.state in _BEFORE_DELIVERY
-
-    @property
     def holders(self) -> frozenset[BrokerId]:
         """Return the roots that hold the object."""
-        return frozenset(broker_id for broker_id, put in self.puts.items() if put.is_held)
+        return frozenset(broker_id for broker_id, put in self.puts.items() if put.state is PutState.HELD)
 
     @property
     def topic_partitions(self) -> frozenset[TopicPartition]:
@@ -163,8 +155,8 @@ class DataRequest:
 
     @property
     def is_settled(self) -> bool:
-        """Return whether every put is."""
-        return all(put.is_settled for put in self.puts.values())
+        """Return whether no attempt to put it follows."""
+        return all(put.state is not PutState.OPEN for put in self.puts.values())
 
     def to_data_object(self) -> DataObject:
         """Return what an append names."""

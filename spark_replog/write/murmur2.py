@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from spark_replog.write.columns import Int32Array, Int64Array, offsets_of
+
 SEED = 0x9747B28C
 MULTIPLIER = 0x5BD1E995
 CHUNK_ROW_COUNT = 8192
@@ -27,16 +29,6 @@ _M = np.uint32(MULTIPLIER)
 _POSITIVE = np.uint32(0x7FFFFFFF)
 
 UInt32Array = np.ndarray[Any, np.dtype[np.uint32]]
-Int64Array = np.ndarray[Any, np.dtype[np.int64]]
-Int32Array = np.ndarray[Any, np.dtype[np.int32]]
-
-
-def offsets_of(array: pa.Array) -> Int32Array:
-    """Return the N + 1 value offsets of a binary, string or list array of N >= 0 rows, slices included."""
-    if len(array) == 0:
-        return np.zeros(1, dtype=np.int32)
-    offsets = np.frombuffer(array.buffers()[1], dtype=np.int32)
-    return offsets[array.offset : array.offset + len(array) + 1]
 
 
 def murmur2_array(keys: pa.Array) -> UInt32Array:

@@ -64,7 +64,8 @@ class PartitionQueue:
         if self.is_muted or not self.batches:
             return None
         head = self.batches[0]
-        head.note_leader_epoch(self.leader_epoch)
+        if head.leader_epoch != self.leader_epoch:
+            head.note_leader_epoch(self.leader_epoch)
         return head
 
     def close_for_appends(self) -> None:
@@ -77,13 +78,6 @@ class PartitionQueue:
         batch = self.batches.popleft()
         if not self.batches:
             self.columns = None
-        return batch
-
-    def take_head(self, now_ms: int) -> ProducerBatch:
-        """Take the first batch off to be sent."""
-        batch = self.pop_head()
-        batch.is_closed = True
-        batch.drained_ms = now_ms
         return batch
 
     def insert(self, batch: ProducerBatch) -> None:

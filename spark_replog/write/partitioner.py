@@ -18,7 +18,8 @@ import pyarrow as pa
 from spark_replog.config import ProducerConfig
 from spark_replog.errors import ErrorCode, InvalidConfigError
 from spark_replog.log.write_plan import TopicPlan
-from spark_replog.write.murmur2 import Int32Array, Int64Array, murmur2_array, partitions_of
+from spark_replog.write.columns import Int32Array, Int64Array
+from spark_replog.write.murmur2 import murmur2_array, partitions_of
 from spark_replog.write.partition_queue import PartitionQueue
 from spark_replog.write.serializers import load_class, make_object
 

@@ -32,7 +32,6 @@ from spark_replog.backoff import ExponentialBackoff
 from spark_replog.config import ProducerConfig
 from spark_replog.errors import ErrorCode, OutcomeUnknownError, ReplogError, RetriableError
 from spark_replog.ids import BrokerId
-from spark_replog.once import Once
 from spark_replog.write.accumulator import RecordAccumulator
 from spark_replog.write.batch_completion import (
     BatchCompletion,
@@ -42,7 +41,17 @@ from spark_replog.write.batch_completion import (
     leader_away,
     too_few_copies,
 )
-from spark_replog.write.data_request import DataRequest, Delivered, Delivery, DeliveryResult, Put, RequestState
+from spark_replog.write.data_request import (
+    BEFORE_DELIVERY,
+    OPEN,
+    DataRequest,
+    Delivered,
+    Delivery,
+    DeliveryResult,
+    Put,
+    PutState,
+    RequestState,
+)
 from spark_replog.write.object_builder import ObjectBuilder
 from spark_replog.write.partition_queue import Destination
 from spark_replog.write.sequences import ProducerSequences
@@ -88,6 +97,7 @@ class Sender:
         self._report = report
         self._backoff = ExponentialBackoff(config.retry_backoff_ms, config.retry_backoff_max_ms, random_source.random)
         self._completion = BatchCompletion(accumulator, builder, config, sequences)
+        self._has_sequences = sequences is not None
         self._keeps_order = config.max_in_flight == 1
         self._in_flight: dict[int, DataRequest] = {}
         """Requests that hold memory and a place on their roots, in drain order."""
@@ -96,7 +106,7 @@ class Sender:
         self._next_sequence = 0
         self._late_after_ms = config.request_timeout_ms // LATE_SHARE
         self._health = RootHealth()
-        self._reported_roots = Once()
+        self._reported_roots: set[BrokerId] = set()
         self._last_run_ms: int | None = None
         self._paused_ms = 0
         self._now_ms = 0
@@ -114,7 +124,7 @@ class Sender:
     @property
     def has_open_requests(self) -> bool:
         """Return whether the outcome of any request is unknown; parked ones count as known."""
-        return any(request.is_open for request in self._in_flight.values())
+        return any(request.state in OPEN for request in self._in_flight.values())
 
     def run_once(self, now_ms: int) -> int:
         """Collect answers, repeat what is due, judge requests, send what is ready.
@@ -130,7 +140,8 @@ class Sender:
             self._on_delivered(delivered, run_ms)
         for request in list(self._in_flight.values()):
             self._advance(request, run_ms)
-        self._completion.run_once(now_ms)
+        if self._has_sequences or self._accumulator.next_expiry_ms(now_ms) == 0:
+            self._completion.run_once(now_ms)
         if self._completion.fatal is not None and self.failure is None:
             self.failure = self._completion.fatal
             self._accumulator.abort_undrained(self.failure, numbered_too=True)
@@ -240,12 +251,12 @@ class Sender:
         if is_newest:
             put.sent_ms = None
         if self._health.on_answered(result, now_ms):
-            put.is_held = True
+            put.state = PutState.HELD
         elif result.error is None:
             # The root gave an error since: the put counts once the root is known to be the right one.
-            if not put.is_settled and put.sent_ms is None:
+            if put.state is PutState.OPEN and put.sent_ms is None:
                 put.next_attempt_ms = now_ms
-        elif is_newest and not put.is_settled:
+        elif is_newest and put.state is PutState.OPEN:
             self._on_error(put, result.error, now_ms)
         self._forget_if_over(request)
 
@@ -253,13 +264,13 @@ class Sender:
         put.error = error
         is_retriable = isinstance(error, (RetriableError, OutcomeUnknownError))
         if self._config.acks == 0 or not is_retriable or put.broker_id in self._health.out:
-            put.is_given_up = True
+            put.state = PutState.GIVEN_UP
         else:
             put.next_attempt_ms = now_ms + int(self._backoff.pause_ms(put.attempt - 1))
 
     def _on_delivered(self, result: DeliveryResult, now_ms: int) -> None:
         request = self._in_flight.get(result.sequence) or self._released.get(result.sequence)
-        if request is None or not (request.is_open or request.state is RequestState.PARKED):
+        if request is None or not (request.state in OPEN or request.state is RequestState.PARKED):
             return  # acks=0: acknowledged before
         is_parked = request.state is RequestState.PARKED
         is_doubtful = self._completion.is_doubtful(request, result)
@@ -281,26 +292,26 @@ class Sender:
     def _advance(self, request: DataRequest, now_ms: int) -> None:
         """Time out, judge, repeat and release, in this order, so that an answer in time counts."""
         for put in request.puts.values():
-            if put.broker_id in self._health.out and not put.is_settled:
-                put.is_given_up = True
+            if put.broker_id in self._health.out and put.state is PutState.OPEN:
+                put.state = PutState.GIVEN_UP
                 put.error = self._health.out[put.broker_id]
             if put.sent_ms is not None and now_ms - put.sent_ms >= self._config.request_timeout_ms:
                 self._on_silence(put, now_ms)
-        if request.is_before_delivery:
+        if request.state in BEFORE_DELIVERY:
             self._judge_copies(request, now_ms)
-        elif request.is_open:
+        elif request.state in OPEN:
             self._judge_delivered(request, now_ms)
-        if not request.is_open and self._is_over(request, now_ms):
+        if request.state not in OPEN and self._is_over(request, now_ms):
             self._release(request, now_ms)
             return
         for put in request.puts.values():
-            if not put.is_settled and put.sent_ms is None and put.next_attempt_ms <= now_ms:
+            if put.state is PutState.OPEN and put.sent_ms is None and put.next_attempt_ms <= now_ms:
                 self._submit(request, put, now_ms)
 
     def _on_silence(self, put: Put, now_ms: int) -> None:
         put.sent_ms = None
         self._health.on_silence(put.broker_id)
-        if not put.is_settled:
+        if put.state is PutState.OPEN:
             error = RetriableError(
                 ErrorCode.REQUEST_TIMED_OUT,
                 f"Broker {put.broker_id} did not answer a put within request.timeout.ms "
@@ -314,7 +325,7 @@ class Sender:
             self._judge_all(request, now_ms)
         else:
             self._judge_leader(request, now_ms)
-        if request.is_before_delivery and self._config.acks != 0 and now_ms >= request.expires_ms:
+        if request.state in BEFORE_DELIVERY and self._config.acks != 0 and now_ms >= request.expires_ms:
             self._fail(request, expired(request, self._config))
 
     def _judge_all(self, request: DataRequest, now_ms: int) -> None:
@@ -323,14 +334,14 @@ class Sender:
         held_count = len(request.holders)
         if held_count >= request.required_count:
             self._deliver_after_grace(request, now_ms)
-        elif held_count + sum(not put.is_settled for put in request.puts.values()) < request.required_count:
+        elif held_count + sum(put.state is PutState.OPEN for put in request.puts.values()) < request.required_count:
             self._fail(request, too_few_copies(request, self._health.out))
 
     def _judge_leader(self, request: DataRequest, now_ms: int) -> None:
         leader = request.destination.leader
         put = request.puts.get(leader) if leader is not None else None
-        is_lost = put is None or put.is_given_up
-        if put is not None and put.is_held:
+        is_lost = put is None or put.state is PutState.GIVEN_UP
+        if put is not None and put.state is PutState.HELD:
             self._deliver(request, now_ms)
         elif put is not None and put.error is None:
             return  # it may only be slow
@@ -353,13 +364,18 @@ class Sender:
         """
         if not request.destination.spares:
             return
-        prompt = [put for put in request.puts.values() if put.is_held or not (put.error or self._is_late(put, now_ms))]
+        prompt = [
+            put
+            for put in request.puts.values()
+            if put.state is PutState.HELD or not (put.error or self._is_late(put, now_ms))
+        ]
         if len(prompt) >= request.required_count:
             return
         for broker_id in self._health.able(request.destination.spares, now_ms, NEEDED_AWAY_MS):
             put = request.puts.setdefault(broker_id, Put(broker_id))
-            if put.is_given_up and put.error is not None and put.error.code is ErrorCode.REPLOG_ROOT_STALE:
-                put.is_given_up = False  # it was away: it may be back
+            was_away = put.error is not None and put.error.code is ErrorCode.REPLOG_ROOT_STALE
+            if put.state is PutState.GIVEN_UP and was_away:
+                put.state = PutState.OPEN  # it was away: it may be back
 
     def _is_late(self, put: Put, now_ms: int) -> bool:
         return put.sent_ms is not None and now_ms - put.sent_ms >= self._late_after_ms
@@ -384,7 +400,7 @@ class Sender:
         names = request.topic_partitions
         return any(
             other.sequence < request.sequence
-            and other.is_before_delivery
+            and other.state in BEFORE_DELIVERY
             and not names.isdisjoint(other.topic_partitions)
             for other in self._in_flight.values()
         )
@@ -459,13 +475,13 @@ class Sender:
     def _note_slow_roots(self, request: DataRequest, now_ms: int) -> None:
         """Remember the roots that did not take their copy, and report each once."""
         for put in request.puts.values():
-            if put.is_held or not self._health.on_missed(put.broker_id, now_ms) or request.error is not None:
-                continue
-            if self._reported_roots.is_first(put.broker_id):
+            is_new = put.state is not PutState.HELD and self._health.on_missed(put.broker_id, now_ms)
+            if is_new and request.error is None and put.broker_id not in self._reported_roots:
+                self._reported_roots.add(put.broker_id)
                 self._report(copy_missed(request, put, self._config))
 
     def _dues(self, request: DataRequest, now_ms: int) -> Iterable[int]:
-        if request.is_open and now_ms < request.expires_ms:
+        if request.state in OPEN and now_ms < request.expires_ms:
             yield request.expires_ms
         if request.state is RequestState.IN_DOUBT:
             yield request.redeliver_ms
@@ -476,5 +492,5 @@ class Sender:
                 yield put.sent_ms + self._config.request_timeout_ms
                 if request.destination.spares and not self._is_late(put, now_ms):
                     yield put.sent_ms + self._late_after_ms
-            elif not put.is_settled:
+            elif put.state is PutState.OPEN:
                 yield put.next_attempt_ms

@@ -12,7 +12,7 @@ from spark_replog.log.model import PartitionResponse
 from spark_replog.log.write_plan import WritePlan
 from spark_replog.write.accumulator import RecordAccumulator
 from spark_replog.write.buffer_pool import BufferPool
-from spark_replog.write.data_request import DataRequest, Delivered, DeliveryResult
+from spark_replog.write.data_request import OPEN, DataRequest, Delivered, DeliveryResult
 from spark_replog.write.object_builder import ObjectBuilder
 from spark_replog.write.partition_queue import Destination
 from spark_replog.write.producer_batch import record_size
@@ -154,11 +154,11 @@ class Setup:
 
     @property
     def open(self) -> list[DataRequest]:
-        return [request for request in self.delivery.delivered if request.is_open]
+        return [request for request in self.delivery.delivered if request.state in OPEN]
 
     def sent_requests(self) -> list[DataRequest]:
         """Return the objects whose records have no outcome yet, in drain order."""
-        return [request for request in self.delivery.begun if request.is_open]
+        return [request for request in self.delivery.begun if request.state in OPEN]
 
     def answer(self, request: DataRequest, error: ReplogError | None = None, offset: int = -1, **more: Any) -> None:
         """Answer all partitions of a delivered request, and run."""

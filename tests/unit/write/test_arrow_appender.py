@@ -17,7 +17,7 @@ from spark_replog.write.columns import InputColumns
 
 def pieces_of(sizes: list[int], batch: int, limit: int) -> list[tuple[int, int, int]]:
     rows = pa.RecordBatch.from_pydict({"value": [b""] * len(sizes)})
-    found = SlotRows.of_one(rows, 4, np.array(sizes)).pieces(batch, limit)
+    found = SlotRows(rows, [4], [0, len(sizes)], np.array([0, *np.cumsum(sizes)])).pieces(batch, limit)
     return [(start, stop, size) for slot, start, stop, size in found if slot == 4]
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from spark_replog.errors import ErrorCode, RetriableError
-from spark_replog.write.data_request import RequestState
+from spark_replog.write.data_request import PutState, RequestState
 from spark_replog.write.transport import AWAY_MS
 from tests.unit.write.task_sender_setup import CONFIG, REFUSED, RETRIABLE, STALE, TaskSetup
 
@@ -161,7 +161,7 @@ class TestRetries:
         assert setup.transport.on(1)[-1]["check_root"]
         setup.transport.answer(1)
         setup.run(201)
-        assert setup.first.puts[1].is_held
+        assert setup.first.puts[1].state is PutState.HELD
         setup.add()
         setup.run(202)
         assert not setup.transport.on(1)[-1]["check_root"]
@@ -176,12 +176,12 @@ class TestRetries:
         setup.transport.answer(1, RETRIABLE, sequence=0)
         setup.transport.answer(1, sequence=1)
         setup.run(1)
-        assert not setup.report.requests[1].puts[1].is_held
+        assert setup.report.requests[1].puts[1].state is not PutState.HELD
         assert setup.transport.on(1)[-1]["check_root"]
         assert setup.transport.on(1)[-1]["sequence"] == 1
         setup.transport.answer(1, sequence=1)
         setup.run(2)
-        assert setup.report.requests[1].puts[1].is_held
+        assert setup.report.requests[1].puts[1].state is PutState.HELD
 
     def test_a_stale_root_is_out_at_once_and_for_good(self, make_task_sender: Callable[..., TaskSetup]) -> None:
         setup = make_task_sender()
@@ -210,10 +210,10 @@ class TestRetries:
         # answer before, so it is checked.
         setup.transport.answer(0)
         setup.run(3_001)
-        assert not setup.first.puts[0].is_held
+        assert setup.first.puts[0].state is not PutState.HELD
         setup.transport.answer(0)
         setup.run(3_002)
-        assert setup.first.puts[0].is_held
+        assert setup.first.puts[0].state is PutState.HELD
 
 
 class TestTimeouts:
@@ -318,4 +318,4 @@ def test_a_root_that_was_gone_is_checked_and_used_again_after_a_while(
     assert setup.transport.on(1)[-1]["check_root"]
     setup.transport.answer(1)
     setup.run(AWAY_MS + 2)
-    assert setup.report.requests[-1].puts[1].is_held
+    assert setup.report.requests[-1].puts[1].state is PutState.HELD
