@@ -279,7 +279,7 @@ class Ledger(Generic[S]):
             )
         self._unverify()
         core.begin_write(self._clock.monotonic_ms())
-        log_at_ms = self._clock.monotonic_ms() + SILENT_WAIT_MS
+        log_at_ms: float = self._clock.monotonic_ms() + SILENT_WAIT_MS
         while not request.is_done:
             if core.phase is Phase.READY:
                 if not self._propose():
