@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from spark_replog.cli.completion import complete_groups, complete_topics
-from spark_replog.cli.output import confirm, emit, table, warn_and_ask
-from spark_replog.cli.settings import Settings, current_settings, global_options, key_values
+from spark_replog.cli.output import confirm, emit, item_table, table, warn_and_ask
+from spark_replog.cli.settings import ReplogGroup, Settings, current_settings, key_values, yes_flag
 
 if TYPE_CHECKING:
     from spark_replog.admin.access_admin import AclAdmin, AclFilter, QuotaAdmin
@@ -30,11 +31,18 @@ _OPERATIONS = (
     "idempotent-write",
 )
 _RESOURCES = ("topic", "group", "transactional_id")
+_COLUMNS = {
+    "RESOURCE": "resourceType",
+    "NAME": "resourceName",
+    "PATTERN": "patternType",
+    "PRINCIPAL": "principal",
+    "OPERATION": "operation",
+    "PERMISSION": "permissionType",
+}
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
-@click.group("acl")
-@global_options
+@click.group("acl", cls=ReplogGroup)
 def acl() -> None:
     """Grant and deny operations to principals. ACLs are advisory: storage credentials enforce access."""
 
@@ -71,8 +79,13 @@ def _pattern_option(*choices: str) -> Callable[[_Command], _Command]:
     )
 
 
-@acl.command("add")
-@global_options
+@acl.command(
+    "add",
+    examples=[
+        "acl add --allow-principal User:etl --producer --topic orders",
+        "acl add --allow-principal User:bi --consumer --topic orders --group billing",
+    ],
+)
 @_resource_options
 @_pattern_option("literal", "prefixed")
 @click.option(
@@ -85,7 +98,7 @@ def _pattern_option(*choices: str) -> Callable[[_Command], _Command]:
     "--producer", is_flag=True, help="Grant what a producer needs: write, describe, create; write on transactional ids."
 )
 @click.option("--consumer", is_flag=True, help="Grant what a consumer needs: read and describe; read on groups.")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@yes_flag
 def add(
     pattern: str,
     allowed: tuple[str, ...],
@@ -138,9 +151,8 @@ def _granted(
     names: dict[str, tuple[str, ...]], cluster: bool, operations: tuple[str, ...], producer: bool, consumer: bool
 ) -> list[tuple[str, str, str]]:
     """Return (resource type, name, operation) for each thing granted."""
-    by_type: dict[str, list[str]] = {"TOPIC": [], "GROUP": [], "TRANSACTIONAL_ID": []}
     given = [each.upper().replace("-", "_") for each in operations]
-    by_type = {key: list(given) for key in by_type}
+    by_type = {resource.upper(): list(given) for resource in _RESOURCES}
     if producer:
         by_type["TOPIC"] += ["WRITE", "DESCRIBE", "CREATE"]
         by_type["TRANSACTIONAL_ID"] += ["WRITE", "DESCRIBE"]
@@ -160,8 +172,7 @@ def _granted(
     return list(dict.fromkeys(found))
 
 
-@acl.command("list")
-@global_options
+@acl.command("list", examples=["acl list --topic orders --resource-pattern-type match"])
 @_resource_options
 @_pattern_option("any", "match", "literal", "prefixed")
 @click.option("--principal", "principals", multiple=True, metavar="User:NAME")
@@ -174,16 +185,14 @@ def list_acls(
     admin = _admin(settings)
     found = dict.fromkeys(each for one in filters for each in admin.list(one))
     items = [_item(each) for each in sorted(found)]
-    headings = ["RESOURCE", "NAME", "PATTERN", "PRINCIPAL", "OPERATION", "PERMISSION"]
-    return emit("acl list", items, settings, text=table(headings, [list(item.values()) for item in items]))
+    return emit("acl list", items, settings, text=item_table(_COLUMNS, items))
 
 
-@acl.command("remove")
-@global_options
+@acl.command("remove", examples=["acl remove --principal User:etl --topic orders"])
 @_resource_options
 @_pattern_option("literal", "prefixed", "any", "match")
 @click.option("--principal", "principals", multiple=True, metavar="User:NAME")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@yes_flag
 def remove(
     pattern: str,
     principals: tuple[str, ...],
@@ -203,21 +212,18 @@ def remove(
 
 
 @acl.group("config")
-@global_options
 def config() -> None:
     """Show and change settings of the store: super.users, allow.everyone.if.no.acl.found."""
 
 
-@config.command("get")
-@global_options
+@config.command("get", examples=["acl config get"])
 def config_get() -> int:
     """Show the settings that are set."""
     settings = current_settings()
     return _show_config("acl config get", _admin(settings).config(), settings)
 
 
-@config.command("set")
-@global_options
+@config.command("set", examples=["acl config set super.users=User:admin"])
 @click.argument("pairs", nargs=-1, required=True, metavar="KEY=VALUE...")
 def config_set(pairs: tuple[str, ...]) -> int:
     """Set settings of the store."""
@@ -228,8 +234,7 @@ def config_set(pairs: tuple[str, ...]) -> int:
     return _show_config("acl config set", admin.config(), settings)
 
 
-@config.command("unset")
-@global_options
+@config.command("unset", examples=["acl config unset super.users"])
 @click.argument("keys", nargs=-1, required=True, metavar="KEY...")
 def config_unset(keys: tuple[str, ...]) -> int:
     """Reset settings to their defaults."""
@@ -277,14 +282,8 @@ def _filters(
 
 
 def _item(binding: AclBinding) -> dict[str, Any]:
-    return {
-        "resourceType": binding.resource_type.name,
-        "resourceName": binding.name,
-        "patternType": binding.pattern_type.name,
-        "principal": binding.principal,
-        "operation": binding.operation.name,
-        "permissionType": binding.permission.name,
-    }
+    values = (getattr(binding, field.name) for field in fields(binding))
+    return {key: getattr(value, "name", value) for key, value in zip(_COLUMNS.values(), values, strict=True)}
 
 
 def _show(command: str, bindings: list[AclBinding], settings: Settings, verb: str) -> int:
@@ -299,11 +298,10 @@ def _show(command: str, bindings: list[AclBinding], settings: Settings, verb: st
 
 def _show_config(command: str, found: dict[str, str], settings: Settings) -> int:
     items = [{"key": key, "value": value} for key, value in sorted(found.items())]
-    return emit(command, items, settings, text=table(["KEY", "VALUE"], [list(each.values()) for each in items]))
+    return emit(command, items, settings, text=item_table({"KEY": "key", "VALUE": "value"}, items))
 
 
-@click.group("quota")
-@global_options
+@click.group("quota", cls=ReplogGroup)
 def quota() -> None:
     """Limit how fast clients write and read, in bytes per second."""
 
@@ -332,8 +330,7 @@ def _entity(user: str | None, user_default: bool, client_id: str | None, client_
     )
 
 
-@quota.command("set")
-@global_options
+@quota.command("set", examples=["quota set --user etl producer_byte_rate=10000000"])
 @_entity_options
 @click.argument("pairs", nargs=-1, required=True, metavar="QUOTA=BYTES_PER_SECOND...")
 def set_quota(
@@ -356,8 +353,7 @@ def set_quota(
     return _show_quotas("quota set", admin, settings, entity)
 
 
-@quota.command("describe")
-@global_options
+@quota.command("describe", examples=["quota describe"])
 @_entity_options
 def describe(user: str | None, user_default: bool, client_id: str | None, client_id_default: bool) -> int:
     """Show all quotas, or those of one entity."""

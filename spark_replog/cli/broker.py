@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from spark_replog.cli.output import emit, table, warn_and_ask
-from spark_replog.cli.settings import Settings, current_settings, global_options
+from spark_replog.cli.output import emit, item_table, warn_and_ask
+from spark_replog.cli.settings import ReplogGroup, Settings, current_settings, yes_flag
 
 if TYPE_CHECKING:
     from spark_replog.admin.broker_admin import BrokerAdmin
@@ -15,8 +15,7 @@ if TYPE_CHECKING:
 _SHOWN_MAX = 5
 
 
-@click.group("broker")
-@global_options
+@click.group("broker", cls=ReplogGroup)
 def broker() -> None:
     """List, fence and unfence brokers."""
 
@@ -45,23 +44,20 @@ def _show(command: str, admin: BrokerAdmin, settings: Settings, broker_ids: tupl
         if not broker_ids or each.broker_id in broker_ids
     ]
     keys = ("broker", "state", "root", "journal", "leaders", "inSync", "replicas", "rack", "url")
-    headings = ["BROKER", "STATE", "ROOT", "JOURNAL", "LEADERS", "IN-SYNC", "REPLICAS", "RACK", "URL"]
-    rows = [tuple(str(item[key]) if key == "broker" else item[key] for key in keys) for item in items]
-    return emit(command, items, settings, text=table(headings, rows))
+    columns = {"IN-SYNC" if key == "inSync" else key.upper(): key for key in keys}
+    return emit(command, items, settings, text=item_table(columns, items, texts={"broker"}))
 
 
-@broker.command("list")
-@global_options
+@broker.command("list", examples=["broker list"])
 def list_brokers() -> int:
     """List brokers: whether their roots answer, and how many partitions they lead."""
     settings = current_settings()
     return _show("broker list", _admin(settings), settings)
 
 
-@broker.command("fence")
-@global_options
+@broker.command("fence", examples=["broker fence 2"])
 @click.argument("broker_ids", nargs=-1, required=True, type=int, metavar="BROKER...")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@yes_flag
 def fence(broker_ids: tuple[int, ...], yes: bool) -> int:
     """Take brokers out of service: they leave every ISR and lead nothing.
 
@@ -85,8 +81,7 @@ def fence(broker_ids: tuple[int, ...], yes: bool) -> int:
     return _show("broker fence", admin, settings, broker_ids)
 
 
-@broker.command("unfence")
-@global_options
+@broker.command("unfence", examples=["broker unfence 2"])
 @click.argument("broker_ids", nargs=-1, required=True, type=int, metavar="BROKER...")
 def unfence(broker_ids: tuple[int, ...]) -> int:
     """Put brokers back into service. They join the ISRs when they have caught up."""

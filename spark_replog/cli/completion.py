@@ -6,12 +6,13 @@ import contextlib
 import os
 import threading
 from collections.abc import Callable
+from typing import Any, TypeVar
 
 import click
 from click.shell_completion import CompletionItem, get_completion_class, shell_complete
 
 from spark_replog.cli.output import emit
-from spark_replog.cli.settings import Settings, current_settings, global_options
+from spark_replog.cli.settings import ReplogCommand, Settings, current_settings
 from spark_replog.config import ConfigGroup, keys_of
 
 COMPLETE_VARIABLE = "_REPLOG_COMPLETE"
@@ -19,11 +20,11 @@ _PROGRAM = "replog"
 _WAIT_SECONDS = 3.0
 _SHELLS = ("bash", "zsh", "fish")
 
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 
 
-@click.command("completion")
-@global_options
+@click.command("completion", cls=ReplogCommand, examples=["completion bash"])
 @click.argument("shell", type=click.Choice(_SHELLS))
 def completion(shell: str) -> int:
     r"""Print the completion script of a shell.
@@ -89,6 +90,19 @@ def complete_settings(*groups: ConfigGroup, end: str = "=") -> Completer:
         ]
 
     return complete
+
+
+def config_flag(help_text: str, *groups: ConfigGroup) -> Callable[[_Function], _Function]:
+    """Return the flag ``-c KEY=VALUE`` of a command, which offers the settings of these groups."""
+    return click.option(
+        "-c",
+        "--config",
+        "configs",
+        multiple=True,
+        metavar="KEY=VALUE",
+        help=help_text,
+        shell_complete=complete_settings(*groups),
+    )
 
 
 def _offer(context: click.Context, incomplete: str, find: Callable[[Settings], list[str]]) -> list[CompletionItem]:

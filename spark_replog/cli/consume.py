@@ -18,7 +18,7 @@ import click
 
 from spark_replog.cli.completion import complete_groups, complete_topics
 from spark_replog.cli.output import EXIT_OK, emit, json_text, note, show
-from spark_replog.cli.settings import Settings, current_settings, global_options, parse_time_ms
+from spark_replog.cli.settings import ReplogCommand, Settings, current_settings, parse_time_ms
 
 if TYPE_CHECKING:
     from spark_replog.client.consumer import Consumer
@@ -30,8 +30,15 @@ _COMMIT_INTERVAL_MS = 5_000
 _CSV_COLUMNS = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
 
 
-@click.command("consume")
-@global_options
+@click.command(
+    "consume",
+    cls=ReplogCommand,
+    examples=[
+        "consume orders -n 10",
+        "consume orders -g billing --follow -f jsonl",
+        "consume orders -o @2026-11-21T08:30:00 --output '%p %o %s\\n'",
+    ],
+)
 @click.argument("topics", nargs=-1, required=True, shell_complete=complete_topics)
 @click.option("--from-beginning", is_flag=True, help="Start at the log start offset; same as -o beginning.")
 @click.option(

@@ -8,32 +8,22 @@ from types import FrameType
 
 import click
 
-from spark_replog.cli.completion import complete_settings
-from spark_replog.cli.output import EXIT_UNREACHABLE, emit, note
-from spark_replog.cli.settings import current_settings, global_options, key_values
+from spark_replog.cli.completion import config_flag
+from spark_replog.cli.output import EXIT_UNREACHABLE, emit, item_of, note
+from spark_replog.cli.settings import ReplogGroup, current_settings, key_values
 
 
-@click.group("coordinator")
-@global_options
+@click.group("coordinator", cls=ReplogGroup)
 def coordinator() -> None:
     """Do the replica work of commits between commits. Never required."""
 
 
-@coordinator.command("run")
-@global_options
+@coordinator.command("run", examples=["coordinator run --once", "coordinator run --interval-ms 5000"])
 @click.option("--once", is_flag=True, help="Run one round and exit.")
 @click.option(
     "--interval-ms", type=click.IntRange(min=1), default=1000, show_default=True, help="Pause between rounds."
 )
-@click.option(
-    "-c",
-    "--config",
-    "configs",
-    multiple=True,
-    metavar="KEY=VALUE",
-    help="Coordinator setting. Repeatable.",
-    shell_complete=complete_settings("coordinator"),
-)
+@config_flag("Coordinator setting. Repeatable.", "coordinator")
 def run(once: bool, interval_ms: int, configs: tuple[str, ...]) -> int:
     """Catch up followers, restore leaders, finish reassignments, remove dead consumers, until SIGTERM."""
     settings = current_settings()
@@ -49,9 +39,10 @@ def run(once: bool, interval_ms: int, configs: tuple[str, ...]) -> int:
     groups, watch = GroupCoordinator(cluster), SilenceWatch()
     loop = CoordinatorLoop(cluster, lambda: groups.remove_expired(watch))
     if once:
-        report = asdict(loop.run_once())
+        done = loop.run_once()
+        report = asdict(done)
         text = "  ".join(f"{key.removesuffix('_count')} {count}" for key, count in report.items())
-        items = [{**{_camel(key): count for key, count in report.items()}, "ok": not report["failed_count"]}]
+        items = [{**item_of(done), "ok": not done.failed_count}]
         return emit(
             "coordinator run", items, settings, text=text, exit_code=EXIT_UNREACHABLE if report["failed_count"] else 0
         )
@@ -69,8 +60,3 @@ def run(once: bool, interval_ms: int, configs: tuple[str, ...]) -> int:
         for number, handler in before.items():
             signal.signal(number, handler)
     return emit("coordinator run", [{"rounds": rounds, "ok": True}], settings, text=f"stopped after {rounds} rounds")
-
-
-def _camel(name: str) -> str:
-    head, *rest = name.split("_")
-    return head + "".join(word.title() for word in rest)

@@ -19,8 +19,8 @@ import click
 
 from spark_replog.cli.health import finding_remedy, finding_subject
 from spark_replog.cli.java import JAVA_VERSION_MIN, java_environment, machine_javas, wheel_java
-from spark_replog.cli.output import EXIT_CRITICAL, EXIT_OK, EXIT_WARN, emit
-from spark_replog.cli.settings import Settings, current_settings, global_options
+from spark_replog.cli.output import EXIT_CRITICAL, EXIT_OK, EXIT_WARN, emit, item_of
+from spark_replog.cli.settings import ReplogCommand, Settings, current_settings
 from spark_replog.errors import ReplogError
 
 if TYPE_CHECKING:
@@ -63,23 +63,12 @@ class Check:
     detail: str
     remedy: str = ""
 
-    def to_item(self) -> dict[str, Any]:
-        """Return the finding as JSON values."""
-        return {
-            "check": self.name,
-            "verdict": self.verdict,
-            "detail": self.detail,
-            "remedy": self.remedy,
-            "ok": self.verdict != "critical",
-        }
 
-
-@click.command("doctor")
+@click.command("doctor", cls=ReplogCommand, examples=["doctor", "-s ./store doctor --probe"])
 @click.option(
     "--probe", is_flag=True, help="Prove create-if-absent on each root: write test objects, then delete them."
 )
 @click.option("--env", "is_env", is_flag=True, help="Print export lines that let Spark run with this Python, and stop.")
-@global_options
 def doctor(probe: bool, is_env: bool) -> int:
     """Check this machine for Spark, and with -s the store and each of its roots. Writes nothing without --probe.
 
@@ -102,7 +91,8 @@ def doctor(probe: bool, is_env: bool) -> int:
         lines.append(f"{_MARKS[check.verdict]}  {check.name}: {check.detail}")
         if check.remedy:
             lines.append(f"{' ' * 10}-> {check.remedy}")
-    return emit("doctor", [check.to_item() for check in checks], settings, text="\n".join(lines), exit_code=exit_code)
+    items = [{**item_of(check, name="check"), "ok": check.verdict != "critical"} for check in checks]
+    return emit("doctor", items, settings, text="\n".join(lines), exit_code=exit_code)
 
 
 def spark_environment(environ: Mapping[str, str]) -> dict[str, str]:

@@ -11,8 +11,8 @@ from typing import Any
 
 import click
 
-from spark_replog.cli.output import act_on_each, emit, table
-from spark_replog.cli.settings import current_settings, global_options
+from spark_replog.cli.output import act_on_each, emit, item_of, item_table, table
+from spark_replog.cli.settings import ReplogCommand, current_settings
 from spark_replog.config import CONFIG_KEYS, ConfigKey, normalise_key
 from spark_replog.errors import ErrorCode, NotFoundError
 
@@ -55,8 +55,7 @@ def _complete_name(_context: click.Context, _parameter: click.Parameter, incompl
     return [name for name in known if name.lower().startswith(incomplete.lower())]
 
 
-@click.command("explain")
-@global_options
+@click.command("explain", cls=ReplogCommand, examples=["explain NOT_ENOUGH_REPLICAS", "explain linger.ms"])
 @click.argument("names", nargs=-1, metavar="[CODE | SETTING]...", shell_complete=_complete_name)
 @click.option("--settings", "is_settings", is_flag=True, help="List all settings instead of all error codes.")
 def explain(names: tuple[str, ...], is_settings: bool) -> int:
@@ -72,9 +71,8 @@ def explain(names: tuple[str, ...], is_settings: bool) -> int:
         return emit("explain", items, settings, text="\n\n".join(_text(item) for item in items if item["ok"]))
     if is_settings:
         items = [_setting_item(key) for key in CONFIG_KEYS]
-        columns = ("setting", "usedBy", "default", "unit")
-        text = table(["SETTING", "USED BY", "DEFAULT", "UNIT"], [[item[name] for name in columns] for item in items])
-        return emit("explain", items, settings, text=text)
+        columns = {"SETTING": "setting", "USED BY": "usedBy", "DEFAULT": "default", "UNIT": "unit"}
+        return emit("explain", items, settings, text=item_table(columns, items))
     items = [_item(entry) for entry in entries().values()]
     rows = [(item["code"], str(item["number"]), item["meaning"].split(". ")[0]) for item in items]
     return emit("explain", items, settings, text=table(["CODE", "NUMBER", "MEANING"], rows))
@@ -102,12 +100,10 @@ def _find(word: str) -> dict[str, Any]:
 
 def _item(entry: Entry) -> dict[str, Any]:
     return {
+        **item_of(entry, "section"),
         "code": entry.code.name,
         "number": entry.code.value,
         "kafkaNumber": entry.kafka_number,
-        "meaning": entry.meaning,
-        "state": entry.state,
-        "remedy": entry.remedy,
         "ok": True,
     }
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from spark_replog.cli.completion import complete_groups, complete_topics
-from spark_replog.cli.output import act_on_each, confirm, emit, error_item, table
-from spark_replog.cli.settings import current_settings, global_options, parse_duration_ms, parse_time_ms
+from spark_replog.cli.output import act_on_each, confirm, emit, error_item, item_of, item_table, table
+from spark_replog.cli.settings import ReplogGroup, current_settings, parse_duration_ms, parse_time_ms, yes_flag
 
 if TYPE_CHECKING:
     from spark_replog.cluster.cluster import Cluster
@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from spark_replog.ids import TopicPartition
 
 
-@click.group("group")
-@global_options
+@click.group("group", cls=ReplogGroup)
 def group() -> None:
     """Show consumer groups and their lag; reset or delete their offsets.
 
@@ -29,8 +28,7 @@ def group() -> None:
     """
 
 
-@group.command("list")
-@global_options
+@group.command("list", examples=["group list"])
 def list_groups() -> int:
     """List the groups."""
     settings = current_settings()
@@ -45,15 +43,11 @@ def list_groups() -> int:
         }
         for state in coordinator.groups()
     ]
-    text = table(
-        ["GROUP", "STATE", "MEMBERS", "TOPICS"],
-        [(item["group"], item["state"], item["members"], item["topics"]) for item in items],
-    )
+    text = item_table({key.upper(): key for key in ("group", "state", "members", "topics")}, items)
     return emit("group list", items, settings, text=text if items else "no groups")
 
 
-@group.command("describe")
-@global_options
+@group.command("describe", examples=["group describe billing"])
 @click.argument("names", nargs=-1, shell_complete=complete_groups)
 @click.option("--all-groups", is_flag=True, help="All groups.")
 @click.option("--members", is_flag=True, help="Show members instead of lag.")
@@ -72,10 +66,9 @@ def describe(names: tuple[str, ...], all_groups: bool, members: bool) -> int:
     return emit("group describe", items, settings, text=shown if found or not items else "")
 
 
-@group.command("delete")
-@global_options
+@group.command("delete", examples=["group delete billing"])
 @click.argument("names", nargs=-1, shell_complete=complete_groups, required=True)
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@yes_flag
 def delete(names: tuple[str, ...], yes: bool) -> int:
     """Delete groups that have no members, with their offsets."""
     settings = current_settings()
@@ -90,8 +83,7 @@ def delete(names: tuple[str, ...], yes: bool) -> int:
     return emit("group delete", items, settings, text="\n".join(f"deleted {i['group']}" for i in items if i["ok"]))
 
 
-@group.command("delete-offsets")
-@global_options
+@group.command("delete-offsets", examples=["group delete-offsets billing --topic orders:0,1"])
 @click.argument("name", shell_complete=complete_groups)
 @click.option(
     "--topic",
@@ -102,7 +94,7 @@ def delete(names: tuple[str, ...], yes: bool) -> int:
     help="Repeatable.",
     shell_complete=complete_topics,
 )
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@yes_flag
 def delete_offsets(name: str, topics: tuple[str, ...], yes: bool) -> int:
     """Delete the offsets of a group for some topics."""
     settings = current_settings()
@@ -119,8 +111,13 @@ def delete_offsets(name: str, topics: tuple[str, ...], yes: bool) -> int:
     return emit("group delete-offsets", items, settings, text=text)
 
 
-@group.command("reset-offsets")
-@global_options
+@group.command(
+    "reset-offsets",
+    examples=[
+        "group reset-offsets billing --topic orders --to-earliest",
+        "group reset-offsets billing --all-topics --by-duration PT1H --execute",
+    ],
+)
 @click.argument("name", shell_complete=complete_groups)
 @click.option(
     "--topic", "topics", multiple=True, metavar="TOPIC[:P,P]", help="Repeatable.", shell_complete=complete_topics
@@ -178,10 +175,7 @@ def reset_offsets(name: str, topics: tuple[str, ...], all_topics: bool, execute:
         }
         for key, (before, after) in sorted(plan.items())
     ]
-    text = table(
-        ["TOPIC", "PARTITION", "BEFORE", "AFTER"],
-        [(item["topic"], item["partition"], item["before"], item["after"]) for item in items],
-    )
+    text = item_table({key.upper(): key for key in ("topic", "partition", "before", "after")}, items)
     if not execute:
         text += "\nNothing was changed. Add --execute to apply the plan."
     return emit("group reset-offsets", items, settings, text=text)
@@ -232,25 +226,16 @@ def _read_plan(path: str) -> Mapping[TopicPartition, int]:
 
 def _described(found: GroupDescription) -> dict[str, Any]:
     return {
-        "group": found.group,
-        "state": found.state,
-        "protocol": found.protocol,
-        "generation": found.generation,
+        **item_of(found),
         "members": [
             {"member": each.member_id, "instance": each.instance_id, "client": each.client_id} for each in found.members
         ],
         "partitions": [
             {
-                "topic": each.topic,
-                "partition": each.partition,
+                **item_of(each, member_id="member"),
                 "committed": None if each.committed is None else each.committed.offset,
-                "logStartOffset": each.log_start_offset,
-                "highWatermark": each.high_watermark,
-                "lag": each.lag,
-                "lagMs": each.lag_ms,
                 "committedMs": None if each.committed is None else each.committed.commit_time_ms,
                 "metadata": "" if each.committed is None else each.committed.metadata,
-                "member": each.member_id,
             }
             for each in found.partitions
         ],
@@ -259,24 +244,18 @@ def _described(found: GroupDescription) -> dict[str, Any]:
 
 
 def _lag_table(items: list[dict[str, Any]]) -> str:
-    return table(
-        ["GROUP", "TOPIC", "PARTITION", "COMMITTED", "END", "LAG", "LAG-MS", "MEMBER", "NOTE"],
-        [
-            (
-                item["group"],
-                each["topic"],
-                each["partition"],
-                each["committed"],
-                each["highWatermark"],
-                each["lag"],
-                each["lagMs"],
-                each["member"],
-                each["metadata"],
-            )
-            for item in items
-            for each in item["partitions"]
-        ],
-    )
+    columns = {
+        "GROUP": "group",
+        "TOPIC": "topic",
+        "PARTITION": "partition",
+        "COMMITTED": "committed",
+        "END": "highWatermark",
+        "LAG": "lag",
+        "LAG-MS": "lagMs",
+        "MEMBER": "member",
+        "NOTE": "metadata",
+    }
+    return item_table(columns, [{**each, "group": item["group"]} for item in items for each in item["partitions"]])
 
 
 def _member_table(items: list[dict[str, Any]]) -> str:

@@ -22,7 +22,7 @@ from spark_replog.cli.output import (
     exit_code_of,
     note,
 )
-from spark_replog.cli.settings import Settings, current_settings, global_options
+from spark_replog.cli.settings import ReplogGroup, Settings, current_settings
 from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError
 
 _COMMANDS = {
@@ -47,7 +47,7 @@ _COMMANDS = {
 }
 
 
-class _LazyGroup(click.Group):
+class _LazyGroup(ReplogGroup):
     """Imports a noun's module when it is used, so that ``--help`` stays quick."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -78,7 +78,6 @@ def _print_version(context: click.Context, _parameter: click.Parameter, value: b
 
 
 @click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
-@global_options
 @click.option(
     "--version",
     is_flag=True,

@@ -8,7 +8,9 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import fields
+from enum import Enum
 from typing import Any, TextIO
 
 import click
@@ -90,6 +92,24 @@ def show(text: str | bytes, *, newline: bool = True) -> None:
         ) from error
 
 
+def item_of(value: Any, *left_out: str, **keys: str) -> dict[str, Any]:
+    """Return a dataclass's fields as JSON values: keys in camelCase, enums by value, sequences as lists.
+
+    Args:
+        value: the dataclass.
+        left_out: fields that are not shown.
+        keys: field -> its key, where that is another than its name.
+    """
+    item = {}
+    for field in fields(value):
+        if field.name not in left_out:
+            found = getattr(value, field.name)
+            head, *rest = field.name.split("_")
+            key = keys.get(field.name, head + "".join(word.title() for word in rest))
+            item[key] = list(found) if isinstance(found, tuple) else found.value if isinstance(found, Enum) else found
+    return item
+
+
 def error_item(error: ReplogError, **fields: object) -> dict[str, Any]:
     """Return the item of a failed one; ``hint`` is the remedy, the message's last sentence."""
     message = str(error.args[0])
@@ -126,6 +146,18 @@ def exit_code_of(error: ReplogError) -> int:
     if isinstance(error, InvalidConfigError):
         return EXIT_USAGE
     return EXIT_FAILED
+
+
+def item_table(columns: Mapping[str, str], items: Iterable[Item], *, texts: Container[str] = ()) -> str:
+    """Return JSON values as a table.
+
+    Args:
+        columns: heading -> key.
+        items: the rows.
+        texts: keys of numbers that are names: to the left, without separators.
+    """
+    rows = [[str(item[key]) if key in texts else item[key] for key in columns.values()] for item in items]
+    return table(list(columns), rows)
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> str:

@@ -17,9 +17,9 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from spark_replog.cli.completion import complete_settings, complete_topics
+from spark_replog.cli.completion import complete_topics, config_flag
 from spark_replog.cli.output import EXIT_INTERRUPTED, ProgressLine, emit, error_item, exit_code_of, note, table
-from spark_replog.cli.settings import Settings, current_settings, global_options, key_values, named_values
+from spark_replog.cli.settings import ReplogCommand, Settings, current_settings, key_values, named_values
 from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError
 
 if TYPE_CHECKING:
@@ -33,8 +33,9 @@ HANDLES_OPEN_MAX = 64
 """Maximum number of batches that wait for their acknowledgement."""
 
 
-@click.command("produce")
-@global_options
+@click.command(
+    "produce", cls=ReplogCommand, examples=["produce orders -k : lines.txt", "produce orders --key id rows.parquet"]
+)
 @click.argument("topic", shell_complete=complete_topics)
 @click.argument("files", nargs=-1, type=click.Path(dir_okay=False))
 @click.option("-i", "--input", "kind", type=click.Choice(FORMATS), help="Input format. [by file name, else lines]")
@@ -47,14 +48,7 @@ HANDLES_OPEN_MAX = 64
 @click.option(
     "--acks", type=click.Choice(["all", "1", "0"]), default="all", show_default=True, help="Copies to wait for."
 )
-@click.option(
-    "-c",
-    "--config",
-    multiple=True,
-    metavar="KEY=VALUE",
-    help="Producer setting. Repeatable.",
-    shell_complete=complete_settings("producer", "client"),
-)
+@config_flag("Producer setting. Repeatable.", "producer", "client")
 def produce(topic: str, files: tuple[str, ...], **given: Any) -> int:
     """Append lines or rows of FILES, or of standard input, to TOPIC.
 
@@ -71,7 +65,7 @@ def produce(topic: str, files: tuple[str, ...], **given: Any) -> int:
     config: dict[str, object] = {
         "client.id": "replog-produce",
         "acks": given["acks"],
-        **key_values("-c", given["config"]),
+        **key_values("-c", given["configs"]),
     }
     if config.get("transactional.id"):
         raise click.UsageError("-c transactional.id: transactions need a program that begins and commits them")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.shell_completion import CompletionItem
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 FORMATS = ("text", "json", "jsonl")
 _META = "spark_replog.cli"
-_Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 @dataclass
@@ -119,42 +118,64 @@ def _complete_folder(_context: click.Context, _parameter: click.Parameter, incom
     return [CompletionItem(incomplete, type="dir")]
 
 
-def global_options(command: _Command) -> _Command:
-    """Give a command or a group the global flags."""
-    options = (
-        click.option(
+def _global_flags() -> list[click.Parameter]:
+    def flag(*names: str, **more: Any) -> click.Option:
+        return click.Option(names, expose_value=False, callback=_keep, **more)
+
+    return [
+        flag(
             "-s",
             "--store",
             metavar="STORE",
-            expose_value=False,
-            callback=_keep,
             help="Parent directory of the roots, or a comma-separated list of roots. [REPLOG_STORE]",
             shell_complete=_complete_folder,
         ),
-        click.option(
-            "-f",
-            "--format",
-            type=click.Choice(FORMATS),
-            expose_value=False,
-            callback=_keep,
-            help="Output format. [text]",
-        ),
-        click.option(
+        flag("-f", "--format", type=click.Choice(FORMATS), help="Output format. [text]"),
+        flag(
             "-X",
             "--set",
             "settings_override",
             multiple=True,
             metavar="KEY=VALUE",
-            expose_value=False,
-            callback=_keep,
             help="Option for the file system, as storage.NAME=VALUE. Repeatable.",
         ),
-        click.option("-q", "--quiet", is_flag=True, expose_value=False, callback=_keep, help="Show no progress."),
-        click.option("-v", "--verbose", count=True, expose_value=False, callback=_keep, help="Show tracebacks."),
-    )
-    for option in reversed(options):
-        command = option(command)
-    return command
+        flag("-q", "--quiet", is_flag=True, help="Show no progress."),
+        flag("-v", "--verbose", count=True, help="Show tracebacks."),
+    ]
+
+
+class ReplogCommand(click.Command):
+    """A command with the global flags.
+
+    Args:
+        examples: command lines shown under the help, without ``replog``.
+    """
+
+    def __init__(self, *args: Any, examples: Sequence[str] = (), **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.params += _global_flags()
+        self.examples = tuple(examples)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the examples."""
+        if self.examples:
+            with formatter.section("Examples"):
+                for each in self.examples:
+                    formatter.write(f"{' ' * formatter.current_indent}replog {each}\n")
+
+
+class ReplogGroup(click.Group):
+    """A noun with the global flags; so have its commands and groups."""
+
+    command_class = ReplogCommand
+    group_class = type
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.params += _global_flags()
+
+
+yes_flag = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 
 
 def parse_time_ms(text: str) -> int:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from spark_replog.cli.health import exit_code_of_findings, finding_items, finding_text
-from spark_replog.cli.output import EXIT_CRITICAL, EXIT_OK, EXIT_WARN, emit, note, quoted, table
-from spark_replog.cli.settings import current_settings, global_options
+from spark_replog.cli.output import EXIT_CRITICAL, EXIT_OK, EXIT_WARN, emit, item_of, item_table, note, quoted, table
+from spark_replog.cli.settings import ReplogCommand, ReplogGroup, current_settings
 from spark_replog.errors import command_line
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _NOT_YET = ("gc",)
 
 
-class _StoreGroup(click.Group):
+class _StoreGroup(ReplogGroup):
     """Says which commands this release does not have, where error texts or Kafka habits lead to them."""
 
     def resolve_command(
@@ -36,13 +36,11 @@ class _StoreGroup(click.Group):
 
 
 @click.group("store", cls=_StoreGroup)
-@global_options
 def store() -> None:
     """Show the store and its roots."""
 
 
-@store.command("info")
-@global_options
+@store.command("info", examples=["store info"])
 def info() -> int:
     """Show the cluster id, the brokers, the state of each root, and what is wrong.
 
@@ -75,9 +73,10 @@ def info() -> int:
         f"fsync    {'on' if brokers.fsync else 'OFF: a power cut may lose acknowledged rows'}",
         f"topics   {len(names)}",
         "",
-        table(
-            ["BROKER", "URL", "RACK", "JOURNALS", "STATE"],
-            [(str(s["broker"]), s["url"], s["rack"], s["metadata"], s["state"]) for s in states],
+        item_table(
+            {"BROKER": "broker", "URL": "url", "RACK": "rack", "JOURNALS": "metadata", "STATE": "state"},
+            states,
+            texts={"broker"},
         ),
     ]
     if findings:
@@ -101,9 +100,8 @@ def _broker_item(cluster: Cluster, broker: int, findings: Sequence[Finding]) -> 
     return item
 
 
-@store.command("verify")
+@store.command("verify", examples=["store verify", "store verify --deep -f json"])
 @click.option("--deep", is_flag=True, help="Read every copy whole: check its checksums, and what is outside them.")
-@global_options
 def verify(deep: bool) -> int:
     """Look at every journal, and at every copy of every data object that a topic needs.
 
@@ -142,39 +140,21 @@ def verify(deep: bool) -> int:
         "good copy",
     ]
     if journal_findings:
-        rows = [(str(f["broker"]), f["fault"], f["ledgerId"], f["detail"]) for f in journal_findings]
-        lines += ["", table(["BROKER", "FAULT", "LEDGER", "DETAIL"], rows)]
+        columns = {"BROKER": "broker", "FAULT": "fault", "LEDGER": "ledgerId", "DETAIL": "detail"}
+        lines += ["", item_table(columns, journal_findings, texts={"broker"})]
     if journals.undecidable:
         lines += ["", f"no majority of good journals: ledger {', '.join(map(quoted, journals.undecidable))}"]
     if findings:
-        rows = [(str(f["broker"]), f["fault"], f["object"], f["detail"]) for f in findings]
-        lines += ["", table(["BROKER", "FAULT", "OBJECT", "DETAIL"], rows)]
+        columns = {"BROKER": "broker", "FAULT": "fault", "OBJECT": "object", "DETAIL": "detail"}
+        lines += ["", item_table(columns, findings, texts={"broker"})]
     is_critical = report.lost_count or journals.undecidable
     verdict = EXIT_CRITICAL if is_critical else EXIT_OK if item["ok"] else EXIT_WARN
     return emit("store verify", [item], settings, text="\n".join(lines), exit_code=verdict)
 
 
 def _verify_item(journals: JournalReport, report: ScrubReport) -> dict[str, Any]:
-    findings = [
-        {
-            "broker": finding.broker_id,
-            "ledgerId": finding.ledger_id,
-            "object": finding.object_name,
-            "fault": finding.fault.value,
-            "detail": finding.detail,
-        }
-        for finding in report.findings
-    ]
-    journal_findings = [
-        {
-            "broker": finding.broker_id,
-            "ledgerId": finding.ledger_id,
-            "position": finding.position,
-            "fault": finding.fault.value,
-            "detail": finding.detail,
-        }
-        for finding in journals.findings
-    ]
+    findings = [item_of(finding, broker_id="broker", object_name="object") for finding in report.findings]
+    journal_findings = [item_of(finding, broker_id="broker") for finding in journals.findings]
     return {
         "ok": not findings and not journal_findings,
         "objects": report.object_count,
@@ -190,7 +170,7 @@ def _verify_item(journals: JournalReport, report: ScrubReport) -> dict[str, Any]
     }
 
 
-@store.command("repair")
+@store.command("repair", examples=["store repair --dry-run", "store repair -y"])
 @click.option("--dry-run", is_flag=True, help="Show what would be done, and change nothing.")
 @click.option("-y", "--yes", is_flag=True, help="Make new roots without asking.")
 @click.option("--deep", is_flag=True, help="Read every copy whole, and repair those with damaged bytes.")
@@ -203,7 +183,6 @@ def _verify_item(journals: JournalReport, report: ScrubReport) -> dict[str, Any]
     help="Rebuild this root although it has a replog.json: it was restored from a backup. Repeatable.",
 )
 @click.option("--throttle", type=click.IntRange(min=1), metavar="BYTES", help="Copy at most this many bytes a second.")
-@global_options
 def repair(dry_run: bool, yes: bool, deep: bool, rebuild: tuple[int, ...], throttle: int | None) -> int:
     """Rebuild lost roots, and copy missing and damaged objects, from the other replicas.
 
@@ -240,30 +219,19 @@ def repair(dry_run: bool, yes: bool, deep: bool, rebuild: tuple[int, ...], throt
         _ask_before_new_roots(cluster, plan)
     report = repairer.run()
     items: list[dict[str, Any]] = [
-        {
-            "ok": root.is_repaired,
-            "broker": root.broker_id,
-            "found": root.condition.value,
-            "journalRecords": root.journal_records,
-            "objects": root.object_count,
-            "copiedBytes": root.copied_bytes,
-            "tempFiles": root.temp_files,
-            "detail": root.detail,
-        }
+        item_of(root, "note", broker_id="broker", condition="found", object_count="objects", is_repaired="ok")
         for root in report.roots.values()
     ]
-    rows = [
-        (
-            str(item["broker"]),
-            item["found"],
-            str(item["journalRecords"]),
-            str(item["objects"]),
-            str(item["copiedBytes"]),
-            "whole" if item["ok"] else item["detail"],
-        )
-        for item in items
-    ]
-    lines = [table(["BROKER", "FOUND", "JOURNAL RECORDS", "OBJECTS", "BYTES", "NOW"], rows)]
+    columns = {
+        "BROKER": "broker",
+        "FOUND": "found",
+        "JOURNAL RECORDS": "journalRecords",
+        "OBJECTS": "objects",
+        "BYTES": "copiedBytes",
+        "NOW": "now",
+    }
+    rows = [{**item, "now": "whole" if item["ok"] else item["detail"]} for item in items]
+    lines = [item_table(columns, rows, texts=columns.values())]
     if report.lost_objects:
         items.append({"ok": False, "lostObjects": report.lost_objects})
         lines += ["", f"{len(report.lost_objects)} data objects have no good copy left: their rows are gone."]
@@ -295,8 +263,8 @@ def _show_plan(cluster: Cluster, plan: list[RootRepair]) -> int:
         }
         for root in plan
     ]
-    rows = [(str(item["broker"]), item["found"], item["action"]) for item in items]
-    return emit("store repair", items, current_settings(), text=table(["BROKER", "FOUND", "ACTION"], rows))
+    text = item_table({key.upper(): key for key in ("broker", "found", "action")}, items, texts={"broker"})
+    return emit("store repair", items, current_settings(), text=text)
 
 
 def _action(cluster: Cluster, root: RootRepair) -> str:
@@ -309,8 +277,7 @@ def _action(cluster: Cluster, root: RootRepair) -> str:
     return root.detail or root.note or "copy what is missing"
 
 
-@click.command("init")
-@global_options
+@click.command("init", cls=ReplogCommand, examples=["-s ./store init --brokers 3"])
 @click.option(
     "--brokers",
     type=click.IntRange(min=1),

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from spark_replog.cli.completion import complete_settings, complete_topics
+from spark_replog.cli.completion import complete_settings, complete_topics, config_flag
 from spark_replog.cli.health import finding_items, finding_text
-from spark_replog.cli.output import EXIT_CRITICAL, act_on_each, confirm, emit, error_item, note, table
-from spark_replog.cli.settings import Settings, current_settings, global_options, key_values
+from spark_replog.cli.output import EXIT_CRITICAL, act_on_each, confirm, emit, error_item, item_of, item_table, note
+from spark_replog.cli.settings import ReplogGroup, Settings, current_settings, key_values, yes_flag
 from spark_replog.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -19,9 +19,18 @@ if TYPE_CHECKING:
     from spark_replog.admin.health import Finding
     from spark_replog.admin.partition_admin import PartitionAdmin, PartitionOutcome
 
+_NAMES = ("partition", "leader", "leaderEpoch")
+_REPLICA_COLUMNS = {
+    "PARTITION": "partition",
+    "LEADER": "leader",
+    "EPOCH": "leaderEpoch",
+    "ISR": "isr",
+    "REPLICAS": "replicas",
+}
+_MOVE_COLUMNS = {**_REPLICA_COLUMNS, "ADDING": "addingReplicas", "REMOVING": "removingReplicas", "RESULT": "result"}
 
-@click.group("topic")
-@global_options
+
+@click.group("topic", cls=ReplogGroup)
 def topic() -> None:
     """Create, list, describe, grow and delete topics."""
 
@@ -38,19 +47,7 @@ def _item(found: TopicDescription) -> dict[str, Any]:
         "topicId": found.topic_id,
         "ledgerId": found.ledger_id,
         "partitions": [
-            {
-                "partition": part.partition,
-                "leader": part.leader,
-                "leaderEpoch": part.leader_epoch,
-                "replicas": list(part.replicas),
-                "isr": list(part.isr),
-                "addingReplicas": list(part.adding),
-                "removingReplicas": list(part.removing),
-                "logStartOffset": part.log_start_offset,
-                "highWatermark": part.high_watermark,
-                "logEndOffset": part.log_end_offset,
-            }
-            for part in found.partitions
+            item_of(part, adding="addingReplicas", removing="removingReplicas") for part in found.partitions
         ],
         "config": dict(sorted(found.config.items())),
         "ok": True,
@@ -62,8 +59,10 @@ def _status(part: PartitionDescription) -> str:
     return f"under-replicated({','.join(str(broker) for broker in missing)})" if missing else "ok"
 
 
-@topic.command("create")
-@global_options
+@topic.command(
+    "create",
+    examples=["topic create orders -p 6 --replicas 3", "topic create payments --ledger shop -c min.insync.replicas=2"],
+)
 @click.argument("name")
 @click.option("-p", "--partitions", type=int, help="Number of partitions. [1]")
 @click.option("--replicas", type=int, help="Number of replicas of each partition. [min(3, brokers)]")
@@ -74,15 +73,7 @@ def _status(part: PartitionDescription) -> str:
 )
 @click.option("--validate-only", is_flag=True, help="Validate only; create nothing.")
 @click.option("--ledger", metavar="NAME", help="Ledger to share; topics of one ledger commit atomically. [a new one]")
-@click.option(
-    "-c",
-    "--config",
-    "configs",
-    multiple=True,
-    metavar="KEY=VALUE",
-    help="Topic setting. Repeatable.",
-    shell_complete=complete_settings("topic"),
-)
+@config_flag("Topic setting. Repeatable.", "topic")
 @click.option("--if-not-exists", is_flag=True, help="Do nothing if the topic already exists.")
 def create(
     name: str,
@@ -124,8 +115,7 @@ def create(
     return emit("topic create", items, settings, text=text)
 
 
-@topic.command("list")
-@global_options
+@topic.command("list", examples=["topic list"])
 def list_topics() -> int:
     """List all topics."""
     settings = current_settings()
@@ -133,12 +123,11 @@ def list_topics() -> int:
         {"topic": t.name, "partitions": t.partition_count, "replicas": t.replication_factor, "topicId": t.topic_id}
         for t in _controller(settings).list_topics()
     ]
-    rows = [(t["topic"], t["partitions"], t["replicas"], t["topicId"]) for t in items]
-    return emit("topic list", items, settings, text=table(["TOPIC", "PARTITIONS", "REPLICAS", "ID"], rows))
+    columns = {"TOPIC": "topic", "PARTITIONS": "partitions", "REPLICAS": "replicas", "ID": "topicId"}
+    return emit("topic list", items, settings, text=item_table(columns, items))
 
 
-@topic.command("describe")
-@global_options
+@topic.command("describe", examples=["topic describe orders"])
 @click.argument("names", nargs=-1, required=True, metavar="NAME...", shell_complete=complete_topics)
 def describe(names: tuple[str, ...]) -> int:
     """Show partitions, replicas, in-sync replicas, offsets and settings.
@@ -170,41 +159,29 @@ def describe(names: tuple[str, ...]) -> int:
 
 def _description(found: TopicDescription) -> str:
     settings = " ".join(f"{key}={value}" for key, value in sorted(found.config.items())) or "all defaults"
+    items = [{**item_of(part), "status": _status(part)} for part in found.partitions]
     is_moving = any(part.adding or part.removing for part in found.partitions)  # as Kafka: shown only then
-    rows = [
-        (
-            str(part.partition),
-            str(part.leader),
-            str(part.leader_epoch),
-            part.isr,
-            part.replicas,
-            *((part.adding, part.removing) if is_moving else ()),
-            part.log_start_offset,
-            part.high_watermark,
-            part.log_end_offset,
-            _status(part),
-        )
-        for part in found.partitions
-    ]
-    moving = ["ADDING", "REMOVING"] if is_moving else []
-    headings = ["PARTITION", "LEADER", "EPOCH", "ISR", "REPLICAS", *moving, "START", "HW", "LEO", "STATUS"]
-    return f"{found.name}  id {found.topic_id}  {settings}\n{table(headings, rows)}"
+    columns = {
+        **_REPLICA_COLUMNS,
+        **({"ADDING": "adding", "REMOVING": "removing"} if is_moving else {}),
+        "START": "logStartOffset",
+        "HW": "highWatermark",
+        "LEO": "logEndOffset",
+        "STATUS": "status",
+    }
+    return f"{found.name}  id {found.topic_id}  {settings}\n{item_table(columns, items, texts=_NAMES)}"
 
 
-@topic.command("offsets")
-@global_options
+@topic.command("offsets", examples=["topic offsets orders --at start"])
 @click.argument("name", shell_complete=complete_topics)
 @click.option("--at", type=click.Choice(["start", "end"]), default="end", show_default=True, help="Which offset.")
 @click.option("-p", "--partitions", metavar="P,...", help="Only these partitions.")
 def offsets(name: str, at: str, partitions: str | None) -> int:
     """Show the first offset of each partition, or with --at end the high watermark."""
     settings = current_settings()
-    try:
-        wanted = {int(text) for text in partitions.split(",")} if partitions else None
-    except ValueError:
-        raise click.UsageError(f"-p needs numbers such as 0,1, not '{partitions}'") from None
+    wanted = _numbers(partitions)
     found = _controller(settings).offsets(name, at)
-    missing = (wanted or set()) - set(found)
+    missing = set(wanted or ()) - set(found)
     if missing:
         raise click.UsageError(f"topic '{name}' has partitions 0 to {len(found) - 1}, not {min(missing)}")
     items = [
@@ -212,14 +189,13 @@ def offsets(name: str, at: str, partitions: str | None) -> int:
         for partition, offset in sorted(found.items())
         if wanted is None or partition in wanted
     ]
-    rows = [(item["topic"], str(item["partition"]), item["offset"]) for item in items]
-    return emit("topic offsets", items, settings, text=table(["TOPIC", "PARTITION", "OFFSET"], rows))
+    columns = {"TOPIC": "topic", "PARTITION": "partition", "OFFSET": "offset"}
+    return emit("topic offsets", items, settings, text=item_table(columns, items, texts={"partition"}))
 
 
-@topic.command("delete")
-@global_options
+@topic.command("delete", examples=["topic delete orders"])
 @click.argument("names", nargs=-1, required=True, metavar="NAME...", shell_complete=complete_topics)
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@yes_flag
 def delete(names: tuple[str, ...], yes: bool) -> int:
     """Delete topics. Writers are fenced first, and the names can be used again at once."""
     settings = current_settings()
@@ -235,14 +211,13 @@ def delete(names: tuple[str, ...], yes: bool) -> int:
     return emit("topic delete", items, settings, text=text)
 
 
-@topic.command("trim")
-@global_options
+@topic.command("trim", examples=["topic trim orders --partition 0 --to 1000"])
 @click.argument("name", shell_complete=complete_topics)
 @click.option("--partition", "partition", type=int, required=True, metavar="P")
 @click.option(
     "--to", "offset", type=int, required=True, metavar="OFFSET", help="New first offset; -1 for the high watermark."
 )
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@yes_flag
 def trim(name: str, partition: int, offset: int, yes: bool) -> int:
     """Delete the rows of a partition below an offset, as Kafka's kafka-delete-records does."""
     settings = current_settings()
@@ -260,11 +235,10 @@ def trim(name: str, partition: int, offset: int, yes: bool) -> int:
     return emit("topic trim", items, settings, text=text)
 
 
-@topic.command("add-partitions")
-@global_options
+@topic.command("add-partitions", examples=["topic add-partitions orders 12"])
 @click.argument("name", shell_complete=complete_topics)
 @click.argument("total", type=int)
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@yes_flag
 def add_partitions(name: str, total: int, yes: bool) -> int:
     """Grow a topic to TOTAL partitions. New rows of a key may go to another partition."""
     settings = current_settings()
@@ -275,8 +249,7 @@ def add_partitions(name: str, total: int, yes: bool) -> int:
     return emit("topic add-partitions", items, settings, text=text)
 
 
-@topic.command("config")
-@global_options
+@topic.command("config", examples=["topic config orders get", "topic config orders set min.insync.replicas=2"])
 @click.argument("name", shell_complete=complete_topics)
 @click.argument("action", type=click.Choice(["get", "set", "unset"]))
 @click.argument(
@@ -317,8 +290,7 @@ def _show_config(found: TopicDescription, settings: Settings) -> int:
                 "default": default,
             }
         )
-    rows = [(item["key"], item["value"], item["source"], item["default"]) for item in items]
-    text = table(["KEY", "VALUE", "SOURCE", "DEFAULT"], rows)
+    text = item_table({key.upper(): key for key in ("key", "value", "source", "default")}, items)
     return emit("topic config", [{"topic": found.name, "settings": items, "ok": True}], settings, text=text)
 
 
@@ -338,16 +310,7 @@ def _numbers(text: str | None) -> list[int] | None:
 
 
 def _move_item(name: str, found: PartitionOutcome) -> dict[str, Any]:
-    fields = {
-        "topic": name,
-        "partition": found.partition,
-        "leader": found.leader,
-        "leaderEpoch": found.leader_epoch,
-        "isr": list(found.isr),
-        "replicas": list(found.replicas),
-        "addingReplicas": list(found.adding),
-        "removingReplicas": list(found.removing),
-    }
+    fields = {"topic": name, **item_of(found, "error", adding="addingReplicas", removing="removingReplicas")}
     if found.error is None:
         return {**fields, "ok": True}
     if found.error.code is ErrorCode.ELECTION_NOT_NEEDED:
@@ -357,21 +320,8 @@ def _move_item(name: str, found: PartitionOutcome) -> dict[str, Any]:
 
 def _show_moves(command: str, name: str, outcomes: Sequence[PartitionOutcome], settings: Settings) -> int:
     items = [_move_item(name, each) for each in outcomes]
-    rows = [
-        (
-            str(item["partition"]),
-            str(item["leader"]),
-            str(item["leaderEpoch"]),
-            item["isr"],
-            item["replicas"],
-            item["addingReplicas"],
-            item["removingReplicas"],
-            item.get("error", item.get("note", "ok")),
-        )
-        for item in items
-    ]
-    headings = ["PARTITION", "LEADER", "EPOCH", "ISR", "REPLICAS", "ADDING", "REMOVING", "RESULT"]
-    text = table(headings, rows) if rows else f"topic {name}: no reassignment in progress"
+    results = [{**item, "result": item.get("error", item.get("note", "ok"))} for item in items]
+    text = item_table(_MOVE_COLUMNS, results, texts=_NAMES) if items else f"topic {name}: no reassignment in progress"
     return emit(command, items, settings, text=text)
 
 
@@ -385,12 +335,11 @@ def parse_assignment(text: str | None) -> list[list[int]] | None:
         raise click.UsageError(f"--replica-assignment needs brokers such as 0:1:2,1:2:0, not '{text}'") from None
 
 
-@topic.command("elect")
-@global_options
+@topic.command("elect", examples=["topic elect orders"])
 @click.argument("name", shell_complete=complete_topics)
 @click.option("-p", "--partitions", metavar="P,...", help="Only these partitions.")
 @click.option("--unclean", is_flag=True, help="Allow an out-of-sync leader if no in-sync replica is left. Loses rows.")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@yes_flag
 def elect(name: str, partitions: str | None, unclean: bool, yes: bool) -> int:
     """Elect preferred leaders, or new leaders for partitions that lost theirs."""
     settings = current_settings()
@@ -401,8 +350,7 @@ def elect(name: str, partitions: str | None, unclean: bool, yes: bool) -> int:
     return _show_moves("topic elect", name, outcomes, settings)
 
 
-@topic.command("reassign")
-@global_options
+@topic.command("reassign", examples=["topic reassign orders 0=1,2,3 1=2,3,1", "topic reassign orders --cancel"])
 @click.argument("name", shell_complete=complete_topics)
 @click.argument("targets", nargs=-1, metavar="[PARTITION=BROKER,BROKER...]...")
 @click.option("--cancel", is_flag=True, help="Return to the previous replicas.")

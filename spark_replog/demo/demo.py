@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from spark_replog.cli.output import ProgressLine, emit, note, table
-from spark_replog.cli.settings import Settings, current_settings, global_options
+from spark_replog.cli.settings import ReplogCommand, Settings, current_settings
 from spark_replog.clock import SYSTEM_CLOCK
 from spark_replog.errors import ErrorCode, ReplogError
 
@@ -56,8 +56,7 @@ class _Place:
         return self.folder / "spark.log"
 
 
-@click.command("demo")
-@global_options
+@click.command("demo", cls=ReplogCommand, examples=["demo"])
 @click.option(
     "--input",
     "input_file",

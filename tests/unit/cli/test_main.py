@@ -5,14 +5,17 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shlex
 import subprocess
 import sys
 from types import SimpleNamespace
 
+import click
 import pytest
 
 from spark_replog.cli import main as main_module
 from spark_replog.cli import output
+from spark_replog.cli.main import cli
 from spark_replog.errors import ErrorCode, OutcomeUnknownError, ReplogError, RetriableError
 
 HEAVY = ("pyspark", "pyarrow", "pandas", "numpy", "fsspec", "rich")
@@ -161,3 +164,30 @@ def test_a_file_in_the_way_of_a_store_is_named_at_once(replog, tmp_path):
 def test_jsonl_is_one_item_a_line(replog):
     answer = replog("topic", "list", "-f", "jsonl")
     assert json.loads(answer.out)["error"] == "REPLOG_MISSING_OPTION"
+
+
+def commands(group=cli, path=()):
+    """Yield each command with its words."""
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        if isinstance(command, click.Group):
+            yield from commands(command, (*path, name))
+        else:
+            yield (*path, name), command
+
+
+COMMANDS = list(commands())
+
+
+@pytest.mark.parametrize(("path", "command"), COMMANDS, ids=[" ".join(path) for path, _ in COMMANDS])
+def test_every_help_has_examples_that_can_be_typed(path, command, tmp_path, monkeypatch, replog):
+    monkeypatch.chdir(tmp_path)
+    assert command.examples
+    for example in command.examples:
+        words = shlex.split(example)
+        if words[0] == "-s":
+            del words[:2]
+        assert words[: len(path)] == list(path)
+        command.make_context(path[-1], words[len(path) :], parent=cli.make_context("replog", ["-s", "x", path[0]]))
+        assert f"replog {example}\n" in replog(*path, "--help").out
