@@ -14,7 +14,7 @@ import pyarrow as pa
 from spark_replog.clock import Clock
 from spark_replog.cluster.authorizer import Authorizer
 from spark_replog.cluster.cluster import Cluster, TopicHandle
-from spark_replog.cluster.quota_manager import ClientQuotaManager
+from spark_replog.cluster.quota_manager import fetch_quota
 from spark_replog.config import ConsumerConfig
 from spark_replog.errors import ErrorCode
 from spark_replog.ids import TopicId, TopicPartition
@@ -67,7 +67,6 @@ class RecordFetcher:
         self._on_look = on_look
         self._fetcher = Fetcher(cluster.brokers, clock=cluster.clock)
         self._authorizer = Authorizer(cluster, config.principal)
-        self._quotas = ClientQuotaManager(cluster)
         self._buffers: dict[TopicPartition, deque[pa.RecordBatch]] = {}
         self._last: TopicPartition | None = None
         self._fetched: dict[TopicPartition, tuple[int, int, TopicId]] = {}
@@ -221,7 +220,7 @@ class RecordFetcher:
         """
         self._cluster.refresh_if_stale()
         self._authorizer.require_topic(AclOperation.READ, *sorted(topics))
-        self._fetcher.quota = self._quotas.fetch_quota(self._authorizer.principal, self._config.client_id)
+        self._fetcher.quota = fetch_quota(self._cluster, self._authorizer.principal, self._config.client_id)
 
     def sought(self, keys: Iterable[TopicPartition]) -> None:
         """Take the positions of these partitions as given, not as read."""

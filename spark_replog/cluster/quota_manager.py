@@ -21,44 +21,34 @@ from spark_replog.log.quotas import (
 )
 
 
-class ClientQuotaManager:
-    """Finds the quota of a client and what it means now. Thread safe.
+def produce_throttle_ms(cluster: Cluster, appends: Mapping[LedgerId, Append], limit_ms: int) -> int:
+    """Return how long the answer to appends that were just decided must wait.
+
+    The rate is each ledger's own, as Kafka's is each broker's; the longest wait counts, not the sum.
 
     Args:
         cluster: the opened store; its cluster ledger as folded so far is what counts.
+        appends: applied ones, folded already.
+        limit_ms: the longest wait.
     """
-
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
-
-    def produce_throttle_ms(self, appends: Mapping[LedgerId, Append], limit_ms: int) -> int:
-        """Return how long the answer to appends that were just decided must wait.
-
-        The rate is each ledger's own, as Kafka's is each broker's; the longest wait counts, not the sum.
-
-        Args:
-            appends: applied ones, folded already.
-            limit_ms: the longest wait.
-        """
-        waits = [0]
-        for ledger_id, append in appends.items():
-            user = normal_principal(append.principal)
-            with self._cluster.cluster_ledger.lock:
-                quota = self._cluster.cluster_ledger.state.quotas.find(PRODUCER_BYTE_RATE, user, append.client_id)
-            if quota is None:
-                continue
-            ledger = self._cluster.topic_ledger(ledger_id)
-            with ledger.lock:
-                key = rate_key(quota.scope, user, append.client_id)
-                observed, window_ms = ledger.state.produce_rates.measure(key, ledger.state.append_time_ms)
-            waits.append(bounded_throttle_time_ms(observed, quota.limit_per_second, window_ms, limit_ms))
-        return max(waits)
-
-    def fetch_quota(self, principal: str, client_id: str) -> FetchQuota | None:
-        """Return what a reader of this name must keep to, None for no bound. Plain: it is carried to tasks."""
-        user = normal_principal(principal)
-        with self._cluster.cluster_ledger.lock:
-            quota = self._cluster.cluster_ledger.state.quotas.find(CONSUMER_BYTE_RATE, user, client_id)
+    waits = [0]
+    for ledger_id, append in appends.items():
+        user = normal_principal(append.principal)
+        with cluster.cluster_ledger.lock:
+            quota = cluster.cluster_ledger.state.quotas.find(PRODUCER_BYTE_RATE, user, append.client_id)
         if quota is None:
-            return None
-        return FetchQuota(quota.limit_per_second, rate_key(quota.scope, user, client_id))
+            continue
+        ledger = cluster.topic_ledger(ledger_id)
+        with ledger.lock:
+            key = rate_key(quota.scope, user, append.client_id)
+            observed, window_ms = ledger.state.produce_rates.measure(key, ledger.state.append_time_ms)
+        waits.append(bounded_throttle_time_ms(observed, quota.limit_per_second, window_ms, limit_ms))
+    return max(waits)
+
+
+def fetch_quota(cluster: Cluster, principal: str, client_id: str) -> FetchQuota | None:
+    """Return what a reader must keep to, None for no bound. Plain: it is carried to tasks."""
+    user = normal_principal(principal)
+    with cluster.cluster_ledger.lock:
+        quota = cluster.cluster_ledger.state.quotas.find(CONSUMER_BYTE_RATE, user, client_id)
+    return None if quota is None else FetchQuota(quota.limit_per_second, rate_key(quota.scope, user, client_id))

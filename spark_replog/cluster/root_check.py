@@ -152,7 +152,7 @@ def newest_copies(ledger: Ledger[TopicLedgerState], broker_id: BrokerId) -> list
 
 
 def _free_bytes(brokers: BrokerSet, broker_id: BrokerId) -> int | None:
-    if not brokers.is_local(broker_id):
+    if broker_id not in brokers.local_ids:
         return None
     return shutil.disk_usage(brokers.url(broker_id).removeprefix("file://")).free
 

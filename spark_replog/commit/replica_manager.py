@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 
 from spark_replog.cluster.cluster import Cluster
-from spark_replog.cluster.quota_manager import ClientQuotaManager
+from spark_replog.cluster.quota_manager import produce_throttle_ms
 from spark_replog.commit.append_request import AppendRequest, ProduceResponse, refuse_all, respond_to
 from spark_replog.commit.catch_up import BackgroundRuns, CatchUp
 from spark_replog.commit.ledger_append import AppendServices, LedgerAppend
@@ -48,7 +48,6 @@ class ReplicaManager:
         self._later = BackgroundRuns(partial(self._look_after_replicas, is_copying=True))
         purgatory = DelayedOperationPurgatory(clock=cluster.clock)
         self._services = AppendServices(config, cluster.clock, purgatory, fetcher, cluster, self._catch_up)
-        self._quotas = ClientQuotaManager(cluster)
 
     def append_records(self, requests: Mapping[LedgerId, AppendRequest]) -> dict[LedgerId, ProduceResponse]:
         """Replicate and decide one append per ledger, each alone and all in parallel.
@@ -94,7 +93,7 @@ class ReplicaManager:
         }
         if not applied:
             return 0
-        return self._quotas.produce_throttle_ms(applied, min(each.timeout_ms for each in requests.values()) // 2)
+        return produce_throttle_ms(self._cluster, applied, min(each.timeout_ms for each in requests.values()) // 2)
 
     def _append(self, ledger_id: LedgerId, request: AppendRequest, responses: dict[LedgerId, ProduceResponse]) -> None:
         """Put the response of one ledger into ``responses``."""

@@ -234,7 +234,7 @@ class StoreRepair:
     def _what_is_there(self, broker_id: BrokerId) -> str:
         """Describe what is at the URL of a root without ``replog.json``: a mount may only be missing."""
         url = self._brokers.url(broker_id)
-        if not self._brokers.is_local(broker_id):
+        if broker_id not in self._brokers.local_ids:
             return "nothing is there that names this store"
         path = url.removeprefix("file://")
         with self._cluster.cluster_ledger.lock:
@@ -554,7 +554,7 @@ class StoreRepair:
         behind = [each for each in ledger_ids if not self._admit(each, root)]
         if behind:
             root.detail = f"it is not yet in every in-sync set of ledger {behind[0]}. Repeat the repair."
-        elif self._brokers.is_local(root.broker_id):
+        elif root.broker_id in self._brokers.local_ids:
             root.temp_files = sweep_temp_files(self._brokers.url(root.broker_id), TEMP_FILE_AGE_MS)
         root.is_repaired = not root.detail
 

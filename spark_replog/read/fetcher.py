@@ -186,7 +186,7 @@ class Fetcher:
         if not holders:
             return
         read.broker_id = holders[0]
-        if self._brokers.is_local(read.broker_id):
+        if read.broker_id in self._brokers.local_ids:
             return  # a memory map: the kernel reads ahead
         item = read.slices[0].object
         read.future = io_pool().submit_to(
@@ -268,7 +268,7 @@ class Fetcher:
         turn = sum(piece.object.id.name.encode()) % len(holders)
         return sorted(
             holders[turn:] + holders[:turn],
-            key=lambda broker_id: (broker_id in self._suspects, not self._brokers.is_local(broker_id)),
+            key=lambda broker_id: (broker_id in self._suspects, broker_id not in self._brokers.local_ids),
         )
 
     def _report(self, piece: FetchSlice, broker_id: BrokerId, problem: Exception) -> None:

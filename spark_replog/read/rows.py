@@ -67,14 +67,15 @@ def read_columns(parts: list[pa.RecordBatch], run: Run, first_offset: int) -> pa
     """Return one batch of `read_schema` from `stored_columns` batches of consecutive offsets."""
     batch = join_batches(parts)
     rows = batch.num_rows
+    cached_rows = max(_CACHED_ROWS_MIN, 1 << (rows - 1).bit_length())
     columns = [
         batch.column(0),
         batch.column(1),
-        _topic_column(run.topic, rows),
-        _number_column(run.partition, rows),
+        _topic_array(run.topic, cached_rows).slice(0, rows),
+        _number_array(run.partition, cached_rows).slice(0, rows),
         pa.array(np.arange(first_offset, first_offset + rows, dtype=np.int64)),
         batch.column(2),
-        _number_column(run.timestamp_type, rows),
+        _number_array(run.timestamp_type, cached_rows).slice(0, rows),
     ]
     if batch.num_columns > 3:
         columns.append(batch.column(3))
@@ -91,18 +92,6 @@ def _null_empty(headers: pa.Array) -> pa.Array:
 
 def _constant_time(rows: int, time_ms: int) -> pa.Array:
     return pa.array(np.full(rows, time_ms * 1000, dtype=np.int64)).cast(TIMESTAMP_TYPE)
-
-
-def _rounded(rows: int) -> int:
-    return max(_CACHED_ROWS_MIN, 1 << (rows - 1).bit_length())
-
-
-def _topic_column(topic: str, rows: int) -> pa.Array:
-    return _topic_array(topic, _rounded(rows)).slice(0, rows)
-
-
-def _number_column(value: int, rows: int) -> pa.Array:
-    return _number_array(value, _rounded(rows)).slice(0, rows)
 
 
 @lru_cache(maxsize=8)

@@ -105,7 +105,8 @@ def check_write_schema(schema: StructType, *, topic: str | None) -> None:
     if "headers" in types and not _are_headers(types["headers"]):
         raise _wrong_type("headers", types["headers"], _HEADERS_TEXT)
     _check(types, "partition", (IntegerType,), "int")
-    _warn_of_other_times(types.get("timestamp"))
+    if not isinstance(types.get("timestamp", TimestampType()), TimestampType):
+        _warn_of_other_times(types["timestamp"])
 
 
 def _check(types: dict[str, DataType], name: str, allowed: tuple[type[DataType], ...], allowed_text: str) -> None:
@@ -113,9 +114,9 @@ def _check(types: dict[str, DataType], name: str, allowed: tuple[type[DataType],
         raise _wrong_type(name, types[name], allowed_text)
 
 
-def _warn_of_other_times(given: DataType | None) -> None:
+def _warn_of_other_times(given: DataType) -> None:
     """Log a ``timestamp`` column that is ignored; the same rule on Arrow types is ``write.columns.is_time``."""
-    if given is None or isinstance(given, TimestampType) or not _warned_types.is_first(given.simpleString()):
+    if not _warned_types.is_first(given.simpleString()):
         return
     _LOG.warning(
         "the column 'timestamp' has type %s and is ignored, as by Kafka's sink: the rows get the time of the write. "

@@ -110,6 +110,8 @@ class BrokerSet:
         self.root_ids: dict[BrokerId, str] = {}
         """Identities of roots that `store repair` made, as far as this process has folded the cluster ledger."""
         self._by_id = {broker.broker_id: broker for broker in brokers}
+        self.local_ids = frozenset(broker.broker_id for broker in brokers if scheme_of(broker.url) == "file")
+        """Whose roots are directories: reads are memory maps, writes need no network client."""
         self._stores: dict[BrokerId, ObjectStore] = {}
         self.own_puts = OwnPuts()
         """Objects that this process has put or is putting, so that catching up does not write them again."""
@@ -179,10 +181,6 @@ class BrokerSet:
     def rack(self, broker_id: BrokerId) -> str | None:
         """Return the broker's rack, None where it has none."""
         return self._by_id[broker_id].rack
-
-    def is_local(self, broker_id: BrokerId) -> bool:
-        """Return whether the root is a directory (reads are memory maps, writes need no network client)."""
-        return scheme_of(self.url(broker_id)) == "file"
 
     def check_root(self, broker_id: BrokerId) -> None:
         """Read the root's ``replog.json`` again, and compare it with what is known of the broker.

@@ -256,7 +256,7 @@ class RecordAccumulator:
             head = queue.head
             if head is None:
                 continue
-            backoff_ms = head.backoff_left_ms(now_ms)
+            backoff_ms = head.backoff_left_ms(now_ms) if head.backoff_ms else 0
             if backoff_ms:
                 waits.append(backoff_ms)
                 continue
@@ -293,7 +293,7 @@ class RecordAccumulator:
                 batch = queue.head
                 if (
                     batch is None
-                    or batch.backoff_left_ms(now_ms)
+                    or (batch.backoff_ms and batch.backoff_left_ms(now_ms))
                     or (self._sequences is not None and not self._sequences.may_drain(batch))
                 ):
                     node.drain_index += 1

@@ -125,7 +125,8 @@ class BufferPool:
             if takes_buffer and size_bytes == self.poolable_bytes and self._free:
                 return self._free.popleft()
             if self.available_bytes >= size_bytes:
-                self._free_up(size_bytes)
+                if self._free:
+                    self._free_up(size_bytes)
                 self._unallocated_bytes -= size_bytes
                 return None
             waiter = _Waiter(size_bytes, takes_buffer, self._lock)
@@ -178,7 +179,8 @@ class BufferPool:
             else:
                 self._unallocated_bytes += size_bytes
             assert self.available_bytes <= self.total_bytes, "more was given back than taken"
-            self._serve_head()
+            if self._waiters:
+                self._serve_head()
 
     def close(self) -> None:
         """Refuse new allocations and fail the blocked ones."""

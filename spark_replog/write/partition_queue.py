@@ -105,6 +105,6 @@ class Node:
         return sum(
             batch.size_bytes
             for queue in self.queues
-            if queue.head is not None and not queue.head.backoff_left_ms(now_ms)
+            if (head := queue.head) is not None and not (head.backoff_ms and head.backoff_left_ms(now_ms))
             for batch in queue.batches
         )

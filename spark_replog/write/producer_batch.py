@@ -364,7 +364,8 @@ class ProducerBatch:
 
     def take_slices(self) -> list[Slice]:
         """Hand the records over as slices, to be released by who takes them."""
-        self._close_columns()
+        if self.columns is not None and self._pinned is not None:
+            self._close_columns(self.columns, self._pinned)
         slices, self._slices = self._slices, []
         return slices
 
@@ -391,11 +392,8 @@ class ProducerBatch:
             pinned.release()
         return True
 
-    def _close_columns(self) -> None:
+    def _close_columns(self, columns: RecordColumns, pinned: PinnedBytes) -> None:
         """Turn the single records into one slice of the pooled buffer."""
-        if self.columns is None or self._pinned is None:
-            return
-        columns, pinned = self.columns, self._pinned
         records = columns.build()
         self._size_bytes, self._slice_row_count = columns.size_bytes, columns.row_count
         self.record_size_max = columns.record_size_max

@@ -175,7 +175,7 @@ class Sender:
             for destination in check.destinations:
                 if not kept.isdisjoint(destination.brokers):
                     continue
-                busy = self._requests_before(destination)
+                busy = self._requests_before(destination) if self._in_flight else []
                 if not busy:
                     has_sent = self._send(destination, run_ms) or has_sent
                 elif all(run_ms - request.created_ms < self._late_after_ms for request in busy):
@@ -329,7 +329,7 @@ class Sender:
             self._fail(request, expired(request, self._config))
 
     def _judge_all(self, request: DataRequest, now_ms: int) -> None:
-        if request.state is RequestState.PUTTING:
+        if request.state is RequestState.PUTTING and request.destination.spares:
             self._put_on_spares(request, now_ms)
         held_count = len(request.holders)
         if held_count >= request.required_count:
@@ -362,8 +362,6 @@ class Sender:
         A root that came back is out of sync until a commit lets it in; the commit of this object may, and finds
         its copy there. Without it a second root that fails would stop all writers until a repair.
         """
-        if not request.destination.spares:
-            return
         prompt = [
             put
             for put in request.puts.values()

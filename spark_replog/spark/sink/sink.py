@@ -65,7 +65,8 @@ class StreamWriter(StreamArrowWriter):
             ReplogError: nothing is decided. REPLOG_COMMIT_OUTCOME_UNKNOWN: it is not known; the restarted query
                 repeats the batch and finds out.
         """
-        _refuse_continuous(messages)
+        if messages and all(message is None for message in messages):
+            raise _continuous_trigger()
         written = _in_task_order(messages)
         if not written:
             return
@@ -200,17 +201,16 @@ def _write_task(
     return WriteMessage(query, task_id, result.objects, result.dropped_rows, copies)
 
 
-def _refuse_continuous(messages: Sequence[WriterCommitMessage | None]) -> None:
-    """Refuse a continuous trigger: Spark (4.0 to 4.3) does not pass its rows to a Python sink.
+def _continuous_trigger() -> ReplogError:
+    """Return the refusal of a continuous trigger: Spark (4.0 to 4.3) does not pass its rows to a Python sink.
 
     Spark only logs this error, but does not commit the epoch either, so no row is lost.
     """
-    if messages and all(message is None for message in messages):
-        raise ReplogError(
-            ErrorCode.REPLOG_ENVIRONMENT,
-            "Spark does not pass the rows of a continuous trigger to a Python sink, so none is written. Stop the "
-            "query and start it with trigger(processingTime=...) or trigger(availableNow=True).",
-        )
+    return ReplogError(
+        ErrorCode.REPLOG_ENVIRONMENT,
+        "Spark does not pass the rows of a continuous trigger to a Python sink, so none is written. Stop the "
+        "query and start it with trigger(processingTime=...) or trigger(availableNow=True).",
+    )
 
 
 def _in_task_order(messages: Sequence[WriterCommitMessage | None]) -> list[WriteMessage]:
@@ -261,19 +261,19 @@ def _commit(options: SinkOptions, identity: ProducerIdentity, written: Sequence[
             identity.sequence, identity.producer_id, throttle_ms, principal, options.client_id,
             command_line(cluster.path, "quota", "describe"),
         )  # fmt: skip
-    _raise_refusals(cluster, answers)
-
-
-def _raise_refusals(cluster: Cluster, answers: Mapping[LedgerId, ProduceResponse]) -> None:
     refused = {ledger_id: answer.error for ledger_id, answer in answers.items() if answer.error is not None}
-    if not refused:
-        return
+    if refused:
+        raise _refusal(cluster, answers, refused)
+
+
+def _refusal(
+    cluster: Cluster, answers: Mapping[LedgerId, ProduceResponse], refused: Mapping[LedgerId, ReplogError]
+) -> ReplogError:
     error = next(iter(refused.values()))
-    assert error is not None
     if len(answers) == 1:
-        raise error
+        return error
     decided = [ledger_id for ledger_id in answers if ledger_id not in refused]
-    raise type(error)(
+    several = type(error)(
         error.code,
         f"{error.args[0]} The micro-batch spans several ledgers and only some of them have it. Repeat it: this "
         "completes the others and does not change these.",
@@ -282,7 +282,9 @@ def _raise_refusals(cluster: Cluster, answers: Mapping[LedgerId, ProduceResponse
             "decided": _topics_of(cluster, answers, decided),
             "undecided": _topics_of(cluster, answers, refused),
         },
-    ) from error
+    )
+    several.__cause__ = error
+    return several
 
 
 def _topics_of(cluster: Cluster, answers: Mapping[LedgerId, ProduceResponse], ledger_ids: Iterable[LedgerId]) -> str:

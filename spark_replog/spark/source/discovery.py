@@ -117,12 +117,14 @@ def reconcile(at: LogOffset, view: LogView, losses: LossPolicy, final_ends: Fina
     for name, error in view.missing.items():
         if name not in at.topic_ids:
             raise error
-    for name, topic_id in sorted(at.topic_ids.items()):
-        _report_gone(name, topic_id, at, view, losses, final_ends)
+    ids = view.topic_ids
+    gone_keys = (key for key in at.ends if key not in view.bounds or ids[key.topic] != at.topic_ids.get(key.topic))
+    for name in sorted({key.topic for key in gone_keys}.intersection(at.topic_ids)):
+        _report_gone(name, at.topic_ids[name], at, view, losses, final_ends)
     starts: Ends = {}
     ends: Ends = {}
     for key, (log_start, high_watermark) in view.bounds.items():
-        is_known = key in at.ends and at.topic_ids.get(key.topic) == view.handles[key.topic].topic_id
+        is_known = key in at.ends and at.topic_ids.get(key.topic) == ids[key.topic]
         if not is_known and log_start > 0:
             losses.report(
                 Loss.ADDED_PARTITION_DOES_NOT_START_FROM_OFFSET_ZERO,
@@ -138,7 +140,7 @@ def reconcile(at: LogOffset, view: LogView, losses: LossPolicy, final_ends: Fina
                 message = offset_changed(key.topic, key.partition, start, high_watermark)
                 losses.report(Loss.PARTITION_OFFSET_CHANGED, message)
     gone = {name: at.topic_ids[name] for name in view.missing}
-    return Span(starts, ends, {**gone, **view.topic_ids})
+    return Span(starts, ends, {**gone, **ids})
 
 
 def check_ranges(ranges: Iterable[OffsetRange], view: LogView, losses: LossPolicy) -> list[OffsetRange]:
@@ -221,8 +223,6 @@ def _report_gone(
     handle = view.handles.get(name)
     is_same = handle is not None and handle.topic_id == topic_id
     keys = sorted(key for key in at.ends if key.topic == name and not (is_same and key in view.bounds))
-    if not keys:
-        return
     if name in view.unclear:
         raise undecided_tail(name)
     if is_same:

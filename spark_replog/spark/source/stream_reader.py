@@ -119,7 +119,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         at = self._position or self._initial_offset() if start is None else LogOffset.from_json(start)
         if self._refused is not None and not at.topic_ids:
             raise self._refused
-        self._show(at)
+        if self._options.group_id is not None:
+            self._show(at, self._options.group_id)
         cluster = self._options.store.cluster()
         view = self._look(cluster, at)
         if self._target is not None:
@@ -179,7 +180,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def commit(self, end: dict[str, Any]) -> None:
         """Publish the position under ``group.id``; Spark calls this for a batch when the next one has data."""
-        self._show(LogOffset.from_json(end))
+        if self._options.group_id is not None:
+            self._show(LogOffset.from_json(end), self._options.group_id)
 
     def stop(self) -> None:
         """Do nothing: Spark ends this process with a signal, without this call."""
@@ -196,13 +198,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # ---------------------------------------------------------------------------------- internal
 
-    def _show(self, at: LogOffset) -> None:
-        """Publish the position that is fully processed, if ``group.id`` is set. Does not delay the query."""
-        if self._options.group_id is None:
-            return
+    def _show(self, at: LogOffset, group_id: str) -> None:
+        """Publish the position that is fully processed. Does not delay the query."""
         if self._publisher is None:
             cluster = self._options.store.cluster()
-            self._publisher = ProgressPublisher(cluster, self._options.group_id, principal=self._options.principal)
+            self._publisher = ProgressPublisher(cluster, group_id, principal=self._options.principal)
         self._publisher.publish(at.ends)
 
     def _initial_offset(self) -> LogOffset:

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from spark_replog.cluster.authorizer import Authorizer
+from spark_replog.cluster.authorizer import Authorizer, default_principal
 from spark_replog.cluster.cluster import Cluster, TopicHandle
-from spark_replog.cluster.quota_manager import ClientQuotaManager
+from spark_replog.cluster.quota_manager import fetch_quota
 from spark_replog.errors import ErrorCode, NotFoundError
 from spark_replog.ids import INTERNAL_TOPICS, TopicId, TopicPartition
 from spark_replog.log.acl import AclOperation
@@ -127,7 +127,9 @@ def view_topics(
     unclear = {name for name, handle in handles.items() if cluster.topic_ledger(handle.ledger_id).is_tail_unclear}
     if cluster.cluster_ledger.is_tail_unclear:
         unclear |= missing.keys() | set(dropped) - unsubscribed
-    return LogView(bounds, handles, missing, unsubscribed, frozenset(unclear), _trimmed(cluster, handles, bounds))
+    has_lost_rows = any(log_start for log_start, _ in bounds.values())
+    trimmed = _trimmed(cluster, handles, bounds) if has_lost_rows else frozenset()
+    return LogView(bounds, handles, missing, unsubscribed, frozenset(unclear), trimmed)
 
 
 def offsets_for_times_of(cluster: Cluster, view: LogView) -> OffsetsForTimes:
@@ -178,8 +180,7 @@ def plan_partitions(
         rows_per_partition_max=options.rows_per_partition_max,
         range_count=range_count,
     )
-    principal = Authorizer(cluster, options.principal).principal
-    quota = ClientQuotaManager(cluster).fetch_quota(principal, options.client_id)
+    quota = fetch_quota(cluster, options.principal or default_principal(), options.client_id)
     partitions = []
     for group in coalesce(pieces, options.partitions_max):
         handles = [view.handles[piece.topic_partition.topic] for piece in group]

@@ -41,8 +41,9 @@ class Roots:
     def url(self, broker_id):
         return f"file://{self.folder}/broker-{broker_id}"
 
-    def is_local(self, broker_id):
-        return self.local
+    @property
+    def local_ids(self):
+        return frozenset(self.broker_ids if self.local else ())
 
     def store(self, broker_id):
         return _Counting(self, broker_id)

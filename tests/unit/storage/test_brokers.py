@@ -52,7 +52,7 @@ class TestOpen:
         assert found.cluster_id == written.cluster_id
         assert found.broker_ids == (0, 1, 2) and found.metadata_broker_ids == (0, 1, 2)
         assert found.brokers == written.brokers
-        assert found.fsync and found.is_local(1)
+        assert found.fsync and 1 in found.local_ids
         assert found.url(2) == f"file://{folder}/broker-2"
 
     @pytest.mark.parametrize("shown", [(0,), (2,), (2, 0), (1, 2, 0)])
@@ -252,7 +252,7 @@ class TestBrokerSet:
         name = new_id()
         written = write_root_files([f"memory://{name}/broker-{number}" for number in range(2)])
         found = BrokerSet.open(f"memory://{name}")
-        assert found.brokers == written.brokers and not found.is_local(0)
+        assert found.brokers == written.brokers and 0 not in found.local_ids
 
 
 class TestInit:
