@@ -145,7 +145,6 @@ def command_line(path: str, *words: str) -> str:
     """Return the command that a message tells to type: a path, a group or a principal may hold spaces.
 
     Args:
-        path: of the store.
         words: of the command, one argument each.
     """
     return "replog " + shlex.join(("-s", path, *words))

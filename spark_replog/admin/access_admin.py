@@ -70,9 +70,7 @@ class AclAdmin(Admin):
     """Adds, removes and lists ACLs; changes the store's settings. Thread safe.
 
     Args:
-        cluster: the opened store.
         principal: needs ALTER on the cluster to change, DESCRIBE to list; None: see ``default_principal``.
-        timeout_ms: for each change.
     """
 
     def add(self, bindings: Iterable[AclBinding]) -> list[AclBinding]:
@@ -221,10 +219,8 @@ class QuotaAdmin(Admin):
     """Sets and shows quotas, as entries of the cluster ledger. Thread safe.
 
     Args:
-        cluster: the opened store.
         principal: needs ALTER_CONFIGS on the cluster to set, DESCRIBE_CONFIGS to show; None: see
             ``default_principal``.
-        timeout_ms: for each change.
     """
 
     def alter(self, entity: QuotaEntity, changes: Mapping[str, int | None]) -> None:

@@ -25,9 +25,7 @@ class Admin:
     """Thread safe.
 
     Args:
-        cluster: the opened store.
         principal: the caller; None: see ``default_principal``.
-        timeout_ms: for each ledger append.
     """
 
     def __init__(self, cluster: Cluster, principal: str | None = None, *, timeout_ms: int = 60_000) -> None:

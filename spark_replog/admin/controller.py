@@ -151,7 +151,6 @@ class Controller(Admin):
         """Grow a topic to ``total`` partitions; existing ones never move.
 
         Args:
-            name: of the topic.
             total: partitions afterwards.
             assignment: replicas of each new partition, as many as the others have; None: spread.
 
@@ -233,7 +232,6 @@ class Controller(Admin):
         Readers that have not read them see data loss. Bytes are freed by garbage collection, later.
 
         Args:
-            name: of the topic.
             offsets: partition to its new log start offset; -1 means its high watermark. One below the log
                 start changes nothing.
 

@@ -50,7 +50,6 @@ class CoordinatorLoop:
     """Used by one thread.
 
     Args:
-        cluster: the opened store.
         after_round: called at the end of each round; a ``ReplogError`` of it counts as a failure.
     """
 
@@ -155,7 +154,6 @@ def preferred_elections(state: TopicLedgerState, live: set[BrokerId], percentage
     """Return the elections that bring imbalanced brokers their preferred partitions back.
 
     Args:
-        state: the newest fold.
         live: brokers that may lead.
         percentage: a broker is left as it is while no more than this share of its partitions is led by others.
     """

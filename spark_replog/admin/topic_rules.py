@@ -99,7 +99,6 @@ def check_explicit(
 
     Args:
         assignment: per partition the replicas, preferred leader first.
-        registered: the store's brokers.
         fenced: those of them that are out of service.
         replication_factor: that every partition must have; None: that of the first.
 
@@ -257,7 +256,6 @@ def log_starts(name: str, bounds: Sequence[tuple[int, int]], offsets: Mapping[in
     """Return (partition, new log start offset) of those that move (source: ``Partition.deleteRecordsOnLeader``).
 
     Args:
-        name: the topic, for messages.
         bounds: log start offset and high watermark per partition.
         offsets: as they were asked for; -1 is the high watermark.
 

@@ -43,11 +43,7 @@ def completion(shell: str) -> int:
 
 
 def answer_shell(tree: click.Command) -> int | None:
-    """Answer a completion script's question on stdout; None where no script asks.
-
-    Args:
-        tree: the whole command.
-    """
+    """Answer a completion script's question on stdout; None where no script asks."""
     instruction = os.environ.get(COMPLETE_VARIABLE)
     return None if not instruction else shell_complete(tree, {}, _PROGRAM, COMPLETE_VARIABLE, instruction)
 
@@ -78,7 +74,6 @@ def complete_settings(*groups: ConfigGroup, end: str = "=") -> Completer:
     """Return what offers the settings of these groups.
 
     Args:
-        groups: of the registry.
         end: what follows the key.
     """
 

@@ -163,7 +163,6 @@ class _Printed:
     """The next offset per partition that was printed and is not committed yet.
 
     Args:
-        reader: commits.
         monotonic_ms: clock.
         is_held: print and commit nothing before ``release``.
     """

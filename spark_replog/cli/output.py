@@ -53,7 +53,6 @@ def emit(command: str, items: Sequence[Item], settings: Settings, *, text: str, 
     Args:
         command: words of the command, for scripts.
         items: JSON values in a fixed order; one with ``"ok": false`` makes the exit code 1.
-        settings: the global flags.
         text: printed for ``-f text``.
         exit_code: a check's verdict, where the command is a check.
     """
@@ -96,7 +95,6 @@ def item_of(value: Any, *left_out: str, **keys: str) -> dict[str, Any]:
     """Return a dataclass's fields as JSON values: keys in camelCase, enums by value, sequences as lists.
 
     Args:
-        value: the dataclass.
         left_out: fields that are not shown.
         keys: field -> its key, where that is another than its name.
     """
@@ -153,7 +151,6 @@ def item_table(columns: Mapping[str, str], items: Iterable[Item], *, texts: Cont
 
     Args:
         columns: heading -> key.
-        items: the rows.
         texts: keys of numbers that are names: to the left, without separators.
     """
     rows = [[str(item[key]) if key in texts else item[key] for key in columns.values()] for item in items]

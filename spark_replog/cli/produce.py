@@ -255,7 +255,6 @@ def read_batches(
 
     Args:
         stream: of the file; only ``parquet`` and an Arrow file seek in it.
-        name: for errors.
         kind: one of ``FORMATS``.
         key: separator of key and value in a line; else a field's name.
         value: a field's name; None: the whole line or row, as it is or as JSON.

@@ -87,14 +87,10 @@ class ArrowSender:
     """Thread-safe: one table at a time.
 
     Args:
-        accumulator: takes the slices.
-        settings: of the producer.
         interceptors: see every batch before its columns are looked at.
-        clock: time of rows without one.
         random_source: of the sticky choice.
         builder: has the plan of the topics.
         serializers: of keys and values.
-        partitioner: the user's, if any.
     """
 
     def __init__(

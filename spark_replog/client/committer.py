@@ -105,12 +105,9 @@ class Appender:
     """Appends objects to a ledger, and repeats that until the answer is known. Any thread; blocks.
 
     Args:
-        manager: of the store.
         config: acks, time-outs, retries.
-        clock: of backoff and deadlines.
         principal: who writes.
         client_id: the producer's name in the log.
-        random_source: spreads retries.
         on_throttle: gets for each answer how many ms a quota held it back.
     """
 
@@ -161,7 +158,6 @@ class Appender:
         """Append until it is decided or refused for good.
 
         Args:
-            ledger_id: where.
             append: what; the same in every attempt, without partitions that were refused alone.
             deadline_ms: on the monotonic clock; a running attempt is not interrupted.
             is_atomic: whether one refused partition refuses all.
@@ -207,10 +203,6 @@ class Committer:
     """Commits objects as they come. The sender's thread calls it; entries are made on threads of their own.
 
     Args:
-        appender: asks the ledgers.
-        config: of the producer.
-        clock: for latencies.
-        metrics: counts.
         wake_up: wakes the sender's thread for an answer.
         report: logs rows that acks=0 drops.
     """

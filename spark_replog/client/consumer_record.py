@@ -153,7 +153,6 @@ def make_deserializer(setting: str, given: object) -> Deserializer | None:
     """Return the deserializer of a setting; None: bytes as they are.
 
     Args:
-        setting: its name, for messages.
         given: None, a word of ours, ``module.Class``, a callable of bytes, or an object with
             ``deserialize(topic, data)``.
 

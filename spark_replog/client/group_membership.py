@@ -93,10 +93,7 @@ class GroupMembership:
     """Keeps the assignment of a subscription. ``poll`` and ``close`` are the application thread's.
 
     Args:
-        cluster: the opened store.
-        coordinator: of the group.
         config: ``group.id`` and its time-outs.
-        subscription: gets the assignment.
         last_commit: returns the commit to make before the partitions go, None without one.
         on_look: called whenever a poll that waits looks again; what it raises ends the poll.
     """

@@ -87,7 +87,6 @@ class ProducerMetrics:
     Args:
         sample_count: ``metrics.num.samples``.
         window_ms: ``metrics.sample.window.ms``.
-        clock: time of the windows.
     """
 
     def __init__(self, sample_count: int, window_ms: int, clock: Clock) -> None:

@@ -33,10 +33,7 @@ class PositionKeeper:
     """Finds positions that are not known. Not thread safe.
 
     Args:
-        cluster: the opened store.
         config: ``auto.offset.reset``, ``group.id``.
-        subscription: whose positions.
-        committer: asks the group.
     """
 
     def __init__(
@@ -86,7 +83,6 @@ class PositionKeeper:
         offsets from there on have been given to other rows.
 
         Args:
-            errors: what the fetch found.
             diverged: of these, where the log was cut.
 
         Raises:
@@ -242,10 +238,7 @@ class OffsetCommitter:
     """Commits for one consumer. Not thread safe.
 
     Args:
-        clock: paces auto commit.
-        coordinator: of the group.
         config: ``group.id``, ``enable.auto.commit``, ``auto.commit.interval.ms``.
-        subscription: whose positions.
         membership: who commits.
     """
 

@@ -58,7 +58,6 @@ class Producer:
     Args:
         store: the store's path, as everywhere, or an opened cluster.
         config: settings under their dotted names (docs/configuration.md, Producer and Producer client).
-        clock: for tests.
         settings: the same as keywords, with ``_`` for ``.``.
 
     Raises:
@@ -182,7 +181,6 @@ class Producer:
         """Append one record to a batch. Waits for the topic's metadata and for memory only.
 
         Args:
-            topic: its name.
             value: what ``value.serializer`` takes; None: a tombstone.
             key: what ``key.serializer`` takes; None: any partition.
             partition: its number; None: the one of the key, or the sticky one.
@@ -245,7 +243,6 @@ class Producer:
         """Append all rows of a table or batch; rows of one partition keep their order.
 
         Args:
-            topic: its name.
             data: columns by exact name: value (required), key, partition (int32), headers (list of struct
                 of key and value), timestamp; all others are ignored.
 

@@ -65,11 +65,7 @@ class ProducerMetadata:
     """The topics of one producer.
 
     Args:
-        cluster: the opened store.
-        accumulator: whose queues are assigned to destinations.
         builder: gets every new plan before a record of its topics is appended.
-        settings: of the producer.
-        clock: of ages and waits.
         random_source: of the sticky choice.
     """
 
@@ -98,9 +94,7 @@ class ProducerMetadata:
         """Return a topic, waiting until it and the partition exist. A wait of more than a second is logged once.
 
         Args:
-            topic: its name.
             partition: that must exist, or None.
-            max_block_ms: how long to wait.
 
         Raises:
             InvalidConfigError: INVALID_TOPIC_EXCEPTION.

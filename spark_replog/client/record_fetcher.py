@@ -47,9 +47,7 @@ class RecordFetcher:
     """One per consumer; not thread safe.
 
     Args:
-        cluster: the opened store.
         config: limits and waits.
-        metrics: counted here.
         on_look: called whenever a fetch that waits looks again; what it raises ends the fetch.
     """
 
@@ -81,7 +79,6 @@ class RecordFetcher:
 
         Args:
             positions: the next offset of each partition that wants rows.
-            max_wait_ms: the longest wait.
             is_folded: the newest entries were folded just now: do not begin with another look.
 
         Returns:
@@ -307,7 +304,6 @@ def look(item: FetchPartition, max_bytes: int | None = None, *, one_section_min:
     counted whatever its size.
 
     Args:
-        item: where from.
         max_bytes: less than the item's own, where the budget of the fetch is nearly used.
         one_section_min: False: not even the first section where it is too large.
     """

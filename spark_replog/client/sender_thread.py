@@ -23,14 +23,9 @@ class SenderThread:
     """Runs ``Sender.run_once`` until it is closed and nothing is left. A daemon.
 
     Args:
-        sender: of the producer.
-        accumulator: what it drains.
-        transport: what it waits on.
         metadata: refreshed here.
         is_delivered: whether the delivery has nothing left to do.
-        clock: of the rounds.
         availability_timeout_ms: ``partitioner.availability.timeout.ms``.
-        name: of the thread.
     """
 
     def __init__(

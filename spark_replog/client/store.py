@@ -43,7 +43,6 @@ class Store:
         """Return a producer; see ``Producer``.
 
         Args:
-            config: dotted names.
             settings: the same as keywords, dots as underscores.
         """
         return Producer(self.cluster, config, **settings)
@@ -129,8 +128,6 @@ class TopicScan:
     """The rows [start, end) of a topic's partitions, as the newest fold had them when this was made.
 
     Args:
-        cluster: the opened store.
-        topic: its name.
         start: first offset of each partition; below the log start it is the log start.
         end: exclusive end; never beyond the high watermark.
         partitions: None: all.

@@ -126,7 +126,6 @@ class TopicDiscovery:
     """Looks again after ``metadata.max.age.ms``. Not thread safe.
 
     Args:
-        cluster: the opened store.
         subscription: names or a pattern.
         config: ``exclude.internal.topics``.
     """

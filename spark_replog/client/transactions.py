@@ -48,13 +48,9 @@ class TransactionCoordinator:
 
     Args:
         cluster: where ledgers are claimed.
-        appender: asks the ledgers.
         counter: counts objects on their way.
-        clock: of the time-out.
-        metrics: counts.
         settings: ``transactional.id``; ``delivery.timeout.ms``, for which a commit is repeated;
             ``transaction.timeout.ms``, for which one may be open.
-        wake_up: wakes the sender's thread.
     """
 
     fails_as_one = False

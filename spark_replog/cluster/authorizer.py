@@ -83,7 +83,6 @@ class Authorizer:
     newest fold only.
 
     Args:
-        cluster: the opened store.
         principal: the caller; None: see ``default_principal``.
 
     Attributes:

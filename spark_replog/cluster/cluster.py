@@ -49,11 +49,9 @@ class Cluster:
     """An opened store. Thread safe.
 
     Args:
-        brokers: the opened roots.
         path: what the user gave, for error texts and for plans.
         storage_options: passed to every root.
         config: time-outs of the coordinator.
-        clock: time source.
     """
 
     def __init__(
@@ -113,7 +111,6 @@ class Cluster:
         """Return the cluster of a client: the one that it was given, or this process's of the path.
 
         Args:
-            store: an opened store, or a path.
             storage_options: of the client's settings; of an open store they would do nothing.
             config: of the client's settings, None where it has none: with some it gets a cluster of its own.
 

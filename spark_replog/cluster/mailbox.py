@@ -28,7 +28,6 @@ class Mailbox:
     in every later list, unless the two majorities met in a root that lost it.
 
     Args:
-        cluster: the opened store.
         ledger_id: notes are kept in the folder of this ledger.
     """
 

@@ -29,7 +29,6 @@ def produce_throttle_ms(cluster: Cluster, appends: Mapping[LedgerId, Append], li
     Args:
         cluster: the opened store; its cluster ledger as folded so far is what counts.
         appends: applied ones, folded already.
-        limit_ms: the longest wait.
     """
     waits = [0]
     for ledger_id, append in appends.items():

@@ -92,10 +92,8 @@ class AppendJudge:
     """Judges one append, as often as the fold changes.
 
     Args:
-        ledger_id: the topic ledger.
         request: the append and how to treat it.
         authorizer: of the append's principal.
-        clock: the append's time, and the time from which on a replica lags.
 
     Attributes:
         known: copies made, replicas that leave and objects lost, beyond the fold.
@@ -124,7 +122,6 @@ class AppendJudge:
         """Judge what an append that is in the log still waits for: copies of the entries up to it.
 
         Args:
-            state: the fold.
             appended: what was decided.
         """
         try:
@@ -251,7 +248,7 @@ class AppendJudge:
         return tuple(encode_command(command) for command in commands), leaving
 
     def _confirmed(self, state: TopicLedgerState, append: Append, refused: dict[PartitionKey, ReplogError]) -> Append:
-        """acks 0 and 1: return what some in-sync replica of each partition holds; acks=0 drops the rest."""
+        """Acks 0 and 1: return what some in-sync replica of each partition holds; acks=0 drops the rest."""
         lost: dict[PartitionKey, int] = {}
         confirmed = []
         for item in append.objects:
@@ -289,7 +286,7 @@ class AppendJudge:
         return replace(append, objects=tuple(confirmed))
 
     def _leaders_without(self, state: TopicLedgerState, append: Append) -> frozenset[BrokerId]:
-        """acks 0 and 1: return the leaders that lack their rows, since the writer could not reach them."""
+        """Acks 0 and 1: return the leaders that lack their rows, since the writer could not reach them."""
         if self.has_elected:
             return frozenset()
         return frozenset(

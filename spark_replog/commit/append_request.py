@@ -95,7 +95,6 @@ def respond_to(
     """Answer an append that the fold has judged. Called under the ledger's lock.
 
     Args:
-        state: the fold.
         request: of all of the append, refused partitions included; with acks=0 no offsets are given.
         result: what the fold answered to the rest.
         refused: partitions that were left out, with their errors.

@@ -173,7 +173,6 @@ class CatchUp:
         log start; the fold checks that again.
 
         Args:
-            ledger: whose replicas.
             is_short: too few replicas are in sync: also one that left less than ``replica.rejoin.wait.ms`` ago. One
                 that is slow at times serves better than none.
 
@@ -208,8 +207,6 @@ class CatchUp:
         Without budget and without ``replica.rejoin.wait.ms``: for repairs, not for commits.
 
         Args:
-            ledger: whose objects.
-            broker_id: the broker that joins.
             verified: objects that the caller has found there, whole.
 
         Raises:
@@ -418,9 +415,7 @@ class TaskCatchUp:
     """Copies a share of what is missing. Executor; used once, after the task's own rows.
 
     Args:
-        brokers: the roots.
         config: ``replica.catchup.bytes`` at most, for ``replica.catchup.budget.ms`` at most.
-        clock: time source.
     """
 
     def __init__(self, brokers: BrokerSet, config: CoordinatorConfig, *, clock: Clock = SYSTEM_CLOCK) -> None:

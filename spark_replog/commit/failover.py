@@ -75,7 +75,6 @@ def failover_commands(
     """Return what goes into the ENTRY that gives brokers up: the cut first, so that the new epochs begin there.
 
     Args:
-        state: the newest fold.
         gone: the brokers given up.
         now_ms: wall time; a broker may rejoin ``replica.rejoin.wait.ms`` later.
         is_forced: by command: ``min.insync.replicas`` does not prevent it.

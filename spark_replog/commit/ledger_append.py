@@ -66,9 +66,7 @@ class LedgerAppend:
     """Decides one append: a state machine over ``Phase``. Used once, by one thread. Holds no rows.
 
     Args:
-        ledger: the topic ledger.
         request: what to decide. Its ``timeout_ms`` counts for the replicas and, again, for the decision.
-        services: shared parts.
     """
 
     def __init__(self, ledger: Ledger[TopicLedgerState], request: AppendRequest, services: AppendServices) -> None:

@@ -62,7 +62,6 @@ def claim_producer(
         producer_id: the ``transactional.id``.
         instance_id: new for every call that must raise the epoch.
         previous_instance_id: the instance that must hold the id, so that a fenced one cannot take it back; None: any.
-        timeout_ms: for the decision.
 
     Raises:
         FencedError: PRODUCER_FENCED: another instance has taken the id.

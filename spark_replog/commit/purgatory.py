@@ -82,7 +82,6 @@ class Timer:
     """Thread safe. Actions run in the thread that advances, outside the lock.
 
     Args:
-        start_ms: the time now.
         tick_ms: resolution.
         size: buckets a level; level n has ticks of the whole interval of level n-1.
 

@@ -75,7 +75,6 @@ class ReplicationThrottle:
 
     Args:
         rate_bytes: per second, ``follower.replication.throttled.rate``.
-        clock: time source.
     """
 
     def __init__(self, rate_bytes: int, clock: Clock) -> None:
@@ -110,10 +109,8 @@ class ReplicaFetcher:
     """Thread safe.
 
     Args:
-        brokers: the roots.
         config: ``num.replica.fetchers`` copies at once to a broker, ``replica.fetch.backoff.ms`` after one
             that failed, ``follower.replication.throttled.rate``.
-        clock: time source.
     """
 
     def __init__(
@@ -145,8 +142,6 @@ class ReplicaFetcher:
         """Queue a copy; ``on_done`` runs once in a fetch thread, with the error or None.
 
         Args:
-            job: what.
-            target: to which broker.
             on_done: gets the outcome.
             is_throttled: whether ``follower.replication.throttled.rate`` applies: to replicas that are
                 out of sync only, since an append waits for the others (Kafka's rule).
@@ -186,8 +181,6 @@ class ReplicaFetcher:
         """Copy one object and return once it is durable on the target.
 
         Args:
-            job: what.
-            target: to which broker.
             check_root: False only while that root is being rebuilt, before it has a root file.
 
         Raises:

@@ -36,7 +36,6 @@ class ReplicaManager:
     """Thread safe; one per cluster and process is enough.
 
     Args:
-        cluster: the opened store.
         config: time-outs; None: the cluster's.
     """
 
@@ -145,7 +144,6 @@ class ReplicaManager:
         """Bring followers up to date after an append; never fails it. Return whether a replica is back in sync.
 
         Args:
-            ledger: whose.
             is_copying: whether in-sync replicas get what acks 0 and 1 left to copy.
             is_short: too few replicas are in sync: look now, however short ago the last look was.
         """

@@ -319,8 +319,6 @@ def plan_round(
     """Build the provisional tail on a fold, called under the ledger's lock.
 
     Args:
-        state: the fold.
-        ledger_id: whose.
         append: what comes after the log end.
         known: beyond the fold.
         now_ms: monotonic time from which on a replica that misses something lags.
@@ -417,11 +415,8 @@ def run_round(
     """Copy what is missing and wait. Replicas that fail leave the ISR, late ones as ``leaving_replicas`` allows.
 
     Args:
-        this: what is missing.
         known: gets what is learned.
-        services: shared parts.
         lookup: a partition in the newest fold.
-        timeout_ms: of the wait.
         help_late: called now and then while late replicas are needed: elects without a source that hangs, or lets
             others join the ISR; returns whether the fold has changed by it.
 

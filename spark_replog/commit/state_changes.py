@@ -146,7 +146,6 @@ def create_topic(
     """Return what makes a topic: each partition new, then online; offline where all its brokers are fenced.
 
     Args:
-        state: the newest fold.
         made: the topic, with an id that was never used.
         fenced: brokers that the cluster ledger has out of service.
         away: brokers whose root does not answer: they start out of sync.

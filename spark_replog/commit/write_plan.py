@@ -31,7 +31,6 @@ def make_write_plan(
     """Fold the topics' ledgers and return what tasks need to know.
 
     Args:
-        cluster: the opened store.
         topics: the names to write to; None: every topic, for rows that name theirs.
         principal: who writes; None: see ``default_principal``.
         config: of the catch-up; None: the cluster's.

@@ -95,7 +95,6 @@ def setting(default: object, doc: str, *, kafka: str | None = None, **details: A
 
     Args:
         default: of the field, as the program uses it.
-        doc: what the setting does.
         kafka: Kafka's default, ``SAME``, or None where Kafka has no such setting.
         details: ``name`` where it is not the field's name with dots, ``unit`` where the field's type and suffix do
             not tell, ``minimum``, ``maximum``, ``choices``.

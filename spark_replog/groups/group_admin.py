@@ -143,11 +143,7 @@ def plan_reset(
     """Return per partition the committed offset (None without) and the new one, never outside of the log.
 
     Args:
-        cluster: the opened store.
-        coordinator: of the group.
         group: its name; it need not exist yet.
-        keys: which partitions.
-        target: what is wanted.
         given: offsets of ``from_file``.
         offsets_for_times: ``consumer.offsets_for_times``, which reads rows and so stands above this room.
 

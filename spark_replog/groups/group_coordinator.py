@@ -48,7 +48,6 @@ class GroupCoordinator:
     """Thread safe; one per consumer, or per command.
 
     Args:
-        cluster: the opened store.
         principal: who asks; None: see ``principal.default_principal``.
         timeout_ms: for each decision (Kafka: ``offsets.commit.timeout.ms``).
         retention_minutes: ``offsets.retention.minutes``; looked at after a commit, at most every 10 minutes.
@@ -129,7 +128,6 @@ class GroupCoordinator:
         under the same name counts as none.
 
         Args:
-            group: its name.
             partitions: which ones; None: all that the group has, of topics that may be described.
 
         Raises:

@@ -90,7 +90,6 @@ def expired_records(
     """Return the tombstones that are due; the group's own last, when neither offset nor member is left.
 
     Args:
-        state: the group.
         seen: its offsets before ``topic_ids`` were read; what was committed since may be of a newer topic: not due.
         topic_ids: of the topics that exist: offsets of others are due at once.
         now_ms: wall time, of ``agreed_time_ms``.

@@ -42,12 +42,7 @@ _own_groups: WeakKeyDictionary[Cluster, set[str]] = WeakKeyDictionary()
 
 
 class GroupLedger:
-    """Thread safe. One writer: its commands are decided in the order in which they were made.
-
-    Args:
-        cluster: the opened store.
-        timeout_ms: for each decision.
-    """
+    """Thread safe. One writer: its commands are decided in the order in which they were made."""
 
     def __init__(self, cluster: Cluster, *, timeout_ms: int) -> None:
         self._cluster = cluster
@@ -148,7 +143,6 @@ class GroupLedger:
         """Decide a change of the group's membership, made from its newest revision.
 
         Args:
-            group: its name.
             change: from the newest membership and state (None: no such group) to the next; what it raises is
                 raised here. The same value: nothing to do.
             member_id: whose sign of life it is; '' nobody's.

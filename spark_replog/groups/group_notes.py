@@ -206,12 +206,7 @@ _WRITTEN_KEPT = 10_000
 
 
 class GroupRelay:
-    """One per coordinator. Thread safe. All methods that ask storage raise RetriableError (REPLOG_NO_QUORUM).
-
-    Args:
-        cluster: the opened store.
-        ledger: of ``__consumer_offsets``.
-    """
+    """One per coordinator. Thread safe. All methods that ask storage raise RetriableError (REPLOG_NO_QUORUM)."""
 
     def __init__(self, cluster: Cluster, ledger: GroupLedger) -> None:
         self._cluster = cluster
@@ -254,7 +249,6 @@ class GroupRelay:
         Commits and signs of life come first, as a change of members may begin a new generation.
 
         Args:
-            group: its name.
             own: notes of the caller.
             names: of the notes that wait, where the caller has just listed them.
 

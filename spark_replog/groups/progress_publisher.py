@@ -31,7 +31,6 @@ class ProgressPublisher:
     """Publishes for one query. Thread safe.
 
     Args:
-        cluster: the opened store.
         group: `group.id`.
         principal: of the query; None: see ``principal.default_principal``.
         interval_ms: pause between two commits.

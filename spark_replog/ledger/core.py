@@ -107,7 +107,6 @@ class LedgerCore:
         root_names: names in errors, in the store's order of metadata roots.
         genesis: ``record.genesis_hash(ledger_id)``.
         incarnation: 16 random bytes, of this process alone.
-        settings: waiting times.
         rng: nonces and the random part of waits (a seeded one makes a run repeatable).
 
     Attributes:

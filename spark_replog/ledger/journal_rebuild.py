@@ -61,8 +61,6 @@ class JournalRebuild:
     """Writes one journal. Resumable: what an earlier attempt, a writer or the old journal left is kept.
 
     Args:
-        ledger_id: whose journal.
-        root_name: names the root in errors.
         store: the lost root; its journal folder is there, its ``replog.json`` is not.
         owned: see there.
     """

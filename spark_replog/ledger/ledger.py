@@ -54,8 +54,6 @@ class Ledger(Generic[S]):
         ledger_id: 32 hex digits.
         roots: the metadata roots in the store's order; 1, 3 or 5 of them (2 work and stop with one gone).
         state: what decided entries fold into.
-        settings: waiting times.
-        clock: deadlines.
 
     Attributes:
         lock: held while `state` is folded; hold it to read several fields of one moment.

@@ -169,7 +169,6 @@ class DecidedPrefix:
     Args:
         root_count: metadata roots of the ledger.
         genesis: the hash before index 0 (``record.genesis_hash``).
-        root_name: names a root in errors.
 
     Attributes:
         hashes: entry hash per decided index.
@@ -324,8 +323,6 @@ class DecidedPrefix:
         """Append the value of the next index; checks the hash chain.
 
         Args:
-            index: the next one.
-            vote: its value.
             epoch: as ``_winner`` returns it; the vote's own where it is None.
 
         Raises:

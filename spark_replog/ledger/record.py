@@ -171,8 +171,6 @@ def decode_record(data: Buffer, *, root: str, position: int) -> JournalRecord:
     """Return the record.
 
     Args:
-        data: the bytes of the file.
-        root: names the root in errors.
         position: its position in the journal.
 
     Raises:

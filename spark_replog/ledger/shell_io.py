@@ -29,10 +29,7 @@ class RootIo:
     """One ledger's operations on its metadata roots, and the queue of their answers.
 
     Args:
-        ledger_id: whose journals.
         roots: the metadata roots, in the store's order.
-        stats: counted into.
-        clock: tells slow gets.
 
     Attributes:
         learned_ms: when a get last found a record that no get of this process had found on its root, on the clock.

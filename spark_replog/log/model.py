@@ -39,7 +39,7 @@ class ResetPolicy(IntEnum):
 
 
 class Section(NamedTuple):
-    """The records of one topic-partition inside a data object. (A tuple: an entry may hold thousands.)"""
+    """The records of one topic-partition inside a data object. (A tuple: an entry may hold thousands.)."""
 
     topic_id: str
     partition: int

@@ -78,7 +78,6 @@ def scrub_journals(cluster: Cluster, *, on_ledger: Callable[[int, int], None] | 
     """Read the journals of the cluster ledger and of every topic's ledger.
 
     Args:
-        cluster: the opened store.
         on_ledger: called with (ledgers done, ledgers in all), for a progress display.
 
     Raises:

@@ -116,7 +116,6 @@ class StoreRepair:
     """One repair of one store. Other processes may write and read meanwhile.
 
     Args:
-        cluster: the opened store.
         config: ``num.replica.fetchers``, ``follower.replication.throttled.rate``.
         deep: read every copy whole; else only those that are missing or of a wrong size are mended.
         rebuild: brokers to treat as lost although their root file is there: roots that were put back

@@ -29,11 +29,7 @@ _AWAY = frozenset({ErrorCode.REPLOG_STORE_UNAVAILABLE, ErrorCode.KAFKA_STORAGE_E
 
 
 class AwayRoots:
-    """What the roots failed with of late. Not thread safe; one for each run.
-
-    Args:
-        clock: decides when a root is asked again, nothing else.
-    """
+    """What the roots failed with of late. Not thread safe; one for each run."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -94,7 +90,6 @@ def scrub(cluster: Cluster, *, deep: bool = False, on_object: Callable[[int, int
     """Look at every copy of every object that a live topic needs.
 
     Args:
-        cluster: the opened store.
         deep: read each copy whole, check the CRC32C of its sections, check that the rest of it frames an Arrow
             file and is equal on all brokers; else check only that its last byte is there.
         on_object: called with (objects done, objects in all), for a progress display.

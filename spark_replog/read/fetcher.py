@@ -111,7 +111,6 @@ class Fetcher:
     Args:
         brokers: whose roots hold the objects.
         quota: how fast this process may read for its client.
-        clock: waits for the quota.
 
     Attributes:
         quota: may be replaced between two fetches.

@@ -54,8 +54,6 @@ def offsets_for_times(
     Args:
         ledger: of the topic, folded as far as it is to be looked at.
         brokers: whose roots hold the rows.
-        topic_name: for messages.
-        topic_id: the topic.
         times_ms: partition to epoch milliseconds.
 
     Returns:

@@ -80,7 +80,6 @@ def check_write_schema(schema: StructType, *, topic: str | None) -> None:
     ``timestamp`` column; here only one of another type than TIMESTAMP is ignored, and logged once per process.
 
     Args:
-        schema: of the DataFrame.
         topic: the ``topic`` option, which takes precedence over a column.
 
     Raises:

@@ -22,11 +22,7 @@ _shipped: set[tuple[int, str]] = set()
 
 
 def register(spark: SparkSession) -> None:
-    """Make ``format("replog")`` work in this session, classic or Connect. May be called repeatedly.
-
-    Args:
-        spark: the session.
-    """
+    """Make ``format("replog")`` work in this session, classic or Connect. May be called repeatedly."""
     from spark_replog.spark.data_source import ReplogDataSource
 
     _ship_wheel(spark)
@@ -42,9 +38,6 @@ def use_session(spark: SparkSession) -> None:
 
     A write looks the format up in the active session of its JVM thread (``DataSource.lookupDataSource``), and Spark
     sets one only in the thread that made the session. Takes some milliseconds. No effect on Spark Connect.
-
-    Args:
-        spark: the session.
     """
     spark.createDataFrame([], "unused int")  # the public call that activates its session; runs no job
 

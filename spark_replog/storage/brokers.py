@@ -133,8 +133,6 @@ class BrokerSet:
             path: one or more roots, comma separated, or a parent directory that holds ``broker-*``.
                 One answering root is enough: it names the others. URLs given here win over those
                 recorded, for the broker whose root file lies there.
-            storage_options: fsspec options of the roots.
-            clock: decides whether roots that failed, all of them and at once, are asked again.
 
         Raises:
             NotFoundError: REPLOG_STORE_NOT_INITIALISED: no root file under the path.
@@ -364,8 +362,6 @@ def write_root_files(
     LOST it, and only a repair may give it an identity.
 
     Args:
-        urls: all roots.
-        storage_options: fsspec options of the roots.
         racks: one per root.
         fsync: recorded; False makes a throw-away store.
 

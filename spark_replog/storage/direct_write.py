@@ -34,7 +34,6 @@ def open_direct(name: str, folder_fd: int) -> int | None:
     """Create the file exclusively for direct writes; None where its file system or this platform has none.
 
     Args:
-        name: of the file.
         folder_fd: descriptor of its folder.
 
     Raises:

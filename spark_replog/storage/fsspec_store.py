@@ -111,7 +111,6 @@ class FsspecStore:
     async ones refuse to work in a forked child.
 
     Args:
-        url: normalised root URL.
         storage_options: the file system's own options; JSON text for nested ones.
     """
 

@@ -86,7 +86,6 @@ def check_key(key: str, url: str) -> None:
 
     Args:
         key: '/'-separated. Keys may hold names that were read from storage.
-        url: the root, for the error.
 
     Raises:
         CorruptDataError: CORRUPT_MESSAGE: a part is empty, ``.`` or ``..``, or holds a backslash or control character.

@@ -25,7 +25,6 @@ def options_of_root(
     hands option names over in lower case.
 
     Args:
-        url: normalised root URL.
         storage_options: as the user gave them, without the ``storage.`` prefix.
         schemes: that take options.
         aliases: other names of these.

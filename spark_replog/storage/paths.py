@@ -55,7 +55,6 @@ def ledger_folders(ledger_id: LedgerId, *, metadata: bool = True) -> tuple[str, 
     """Return the folders that making a ledger makes on a root; no later write makes one above ``data/``.
 
     Args:
-        ledger_id: the ledger.
         metadata: whether the root holds journals.
     """
     data = (f"ledgers/{ledger_id}/data/",)

@@ -49,7 +49,6 @@ def probe_root(store: ObjectStore, *, clock: Clock = SYSTEM_CLOCK) -> ProbeRepor
 
     Args:
         store: best with retries, since some clients report their own write as existing.
-        clock: measures the duration.
 
     Raises:
         ReplogError: REPLOG_STORE_LIES: the store does not do what it says; REPLOG_STORE_REFUSED.

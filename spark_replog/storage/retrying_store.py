@@ -44,9 +44,7 @@ class RetryingStore:
     here always means OTHER bytes, provided that each body holds something unique to its writer.
 
     Args:
-        store: the raw store.
         deadline_ms: after this long no further attempt starts (one attempt is always made).
-        clock: decides when to try, nothing else.
         jitter: returns numbers in [0, 1).
     """
 

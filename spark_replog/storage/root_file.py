@@ -98,7 +98,6 @@ def decode_root_file(data: Buffer, *, url: str) -> RootFile:
 
     Args:
         data: the file's bytes; at most ``ROOT_FILE_BYTES_MAX`` are accepted.
-        url: the root, for error texts.
 
     Raises:
         CorruptDataError: CORRUPT_MESSAGE: not a root file, or a damaged one.
@@ -302,8 +301,6 @@ def read_roots(
     """Read root files in parallel; roots that do not answer in time count as unavailable.
 
     Args:
-        urls: normalised root URLs.
-        storage_options: fsspec options of the roots.
         lane: I/O lane of all, for roots that fail together; by default each has its own.
         deadline_ms: how long a failed read is repeated; 0: one attempt each.
         is_any_known: whether a root file was read before: then the wait is ``OPEN_GRACE_SECONDS``.

@@ -51,9 +51,7 @@ class FaultyStore:
     Args:
         store: takes the calls that get through.
         seed: of the faults drawn by rate.
-        rates: how often.
         stall_ms: how long a stalled call waits.
-        clock: does the waiting.
 
     Attributes:
         is_down: while True every call fails before its effect (an unreachable root).

@@ -315,9 +315,6 @@ def race_creates(store: ObjectStore, keys: Sequence[str], *, racers: int = 8, in
     """Let racers create each name at the same moment, and look who holds it.
 
     Args:
-        store: given to processes by pickling.
-        keys: the names, raced one after the other.
-        racers: how many at once.
         in_processes: new interpreters (a store that processes share), else threads.
     """
     run = new_id()

@@ -51,8 +51,6 @@ class RecordAccumulator:
         retry_backoff_max_ms: longest such pause.
         wake_up: called, outside of the lock, when a waiting sender might have something to do.
         on_failed: gets the number of records of a failed batch, before their handles fail.
-        clock: ages of batches.
-        random_source: spreads retries.
         sequences: numbers the batches of an idempotent producer when they are drained.
     """
 
@@ -132,8 +130,6 @@ class RecordAccumulator:
 
         Args:
             queue: of the partition, from ``queue``; ``sticky`` chooses it for a record without key.
-            key: bytes.
-            value: bytes.
             headers: None where there are none.
             timestamp_ms: 0 or later.
             size_bytes: ``producer_batch.record_size`` of the record.
@@ -194,8 +190,6 @@ class RecordAccumulator:
         """Append a slice of N >= 1 records in order; never waits.
 
         Args:
-            queue: of the partition.
-            records: the slice.
             size_bytes: its bytes; at most ``max.request.size`` unless it is one record.
             pinned: the reservation of the memory it is a slice of.
             now_ms: the creation time of a new batch.

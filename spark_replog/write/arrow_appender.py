@@ -107,11 +107,9 @@ class RowRouter:
     """Finds the slot of every row, and refuses rows that are too large or name an unknown place.
 
     Args:
-        plan: the topics.
         config: partitioner and size settings.
         default_topic: the topic option; None: rows name their topic.
         random_source: for the sticky choice.
-        partitioner: the user's, if any.
         row_bytes_max: what a single row may take of ``buffer.memory``.
 
     Raises:
@@ -233,9 +231,7 @@ class ArrowAppender:
 
     Args:
         router: finds each row's queue.
-        accumulator: takes the slices.
         config: ``batch.size``, ``max.request.size`` and ``max.block.ms``.
-        clock: creation times of batches.
         make_progress: called by a single-threaded owner while memory is waited for, with the milliseconds that are
             left; None: another thread runs the sender.
         after_range: called after each range of rows.

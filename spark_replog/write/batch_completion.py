@@ -223,8 +223,6 @@ def batch_expired(batch: ProducerBatch, delivery_timeout_ms: int, *, is_on_its_w
     """Return REQUEST_TIMED_OUT for one batch: ``delivery.timeout.ms`` passed since it was made.
 
     Args:
-        batch: the batch.
-        delivery_timeout_ms: of the producer.
         is_on_its_way: whether an attempt is unanswered, so that it may be appended.
     """
     name = batch.topic_partition

@@ -42,7 +42,6 @@ class BufferPool:
     Args:
         total_bytes: ``buffer.memory``.
         poolable_bytes: ``batch.size``: buffers of this size are kept for reuse; 0: none are.
-        clock: measures how long an allocation was blocked.
         on_wait: gets each blocked allocation: for how many milliseconds, and whether it failed.
     """
 
@@ -103,7 +102,6 @@ class BufferPool:
         """Reserve bytes, waiting for others to give theirs back; returns a used buffer of them where one is taken.
 
         Args:
-            size_bytes: how many.
             max_block_ms: how long to wait at most (``max.block.ms``).
             run_once: a single-threaded owner's way forward: called again and again with the
                 milliseconds that are left, it moves the sender and may wait for its answers.
@@ -169,7 +167,6 @@ class BufferPool:
         """Return bytes; works after ``close`` too.
 
         Args:
-            size_bytes: how many.
             buffer: the buffer of these bytes, where nothing reads it any more and the next may write
                 into it; None where something might.
         """

@@ -28,7 +28,6 @@ class ObjectBuilder:
 
     Args:
         plan: topic ids and what each topic requires.
-        pool: counts memory.
         query_id: who writes, for object names and the records' own account of their origin.
         batch_id: micro-batch.
         task_id: Spark partition id of the task.

@@ -34,11 +34,7 @@ class ReadyCheck:
 
 
 class PartitionQueue:
-    """The batches of one partition. The accumulator's lock guards it.
-
-    Args:
-        topic_partition: whose.
-    """
+    """The batches of one partition. The accumulator's lock guards it."""
 
     __slots__ = ("batches", "columns", "destination", "is_muted", "leader_epoch", "topic_partition")
 

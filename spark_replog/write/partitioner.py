@@ -32,7 +32,6 @@ class Partitioner(Protocol):
 
         Args:
             keys: binary array of N >= 1 rows, null where a row has no key.
-            count: number of partitions of the topic.
         """
         ...
 
@@ -213,7 +212,6 @@ class TopicPartitioner:
         topic: its plan; rows without a key avoid its partitions without a leader, unless all are.
         config: ``batch.size`` and ``partitioner.ignore.keys``.
         random_source: draws the sticky partition; seeded by the task, so that a retry chooses alike.
-        custom: the user's partitioner, if any.
     """
 
     def __init__(

@@ -45,7 +45,6 @@ class RecordColumns:
     Args:
         buffer: holds keys and values; at least ``limit_bytes``, and the first record.
         limit_bytes: ``batch.size``; no further record is taken beyond it, a first one always is.
-        result: of the batch.
     """
 
     __slots__ = (
@@ -88,8 +87,6 @@ class RecordColumns:
         """Add a record; returns its number, or -1 where it has no room.
 
         Args:
-            key: of the record.
-            value: of the record.
             headers: of the record; None or empty: none.
             timestamp_ms: 0 or later.
             size_bytes: what ``record_size`` says.

@@ -36,9 +36,6 @@ class BatchResult:
     """The outcome of one batch: set once, read by any number of handles.
 
     Thread-safe.
-
-    Args:
-        topic_partition: of the batch.
     """
 
     __slots__ = (
@@ -145,7 +142,6 @@ class RecordHandle:
     """The future of one record. Thread-safe; nothing of the record is kept alive by it.
 
     Args:
-        result: of the record's batch.
         index: the record's number in it.
     """
 

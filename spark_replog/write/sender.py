@@ -67,13 +67,10 @@ class Sender:
     """Owns the requests of one producer. One owner calls it; not thread-safe.
 
     Args:
-        accumulator: what to drain.
-        transport: puts objects on roots.
         builder: makes objects of batches.
         config: acks, timeouts, retries.
         delivery: takes objects that enough roots hold.
         report: logs rows that acks=0 drops, and each root that misses a copy, once.
-        random_source: spreads retries.
         sequences: of an idempotent producer; the accumulator numbers by the same.
     """
 

@@ -105,7 +105,6 @@ class ProducerSequences:
         """Forget a batch that failed for good.
 
         Args:
-            batch: it.
             leaves_hole: it certainly is not in the log, so later batches are refused.
         """
         entry = self._entry(batch.topic_partition)

@@ -69,7 +69,6 @@ class NumberSerializer:
     Args:
         code: of ``struct``: i, q or d.
         kind: Arrow's type of the same numbers.
-        word: for refusals.
     """
 
     def __init__(self, code: str, kind: pa.DataType, word: str) -> None:
@@ -142,7 +141,6 @@ def load_class(setting: str, path: str) -> Any:
     """Return an instance of a class of the user, made without arguments.
 
     Args:
-        setting: its dotted name, for refusals.
         path: ``module.Class``.
 
     Raises:

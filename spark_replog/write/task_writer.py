@@ -93,14 +93,11 @@ class TaskWriter:
 
     Args:
         plan: the topics, as the driver's fold showed them.
-        config: the producer's settings.
-        brokers: the roots.
         query_id: of the query or producer; the first 8 characters go into object names.
         batch_id: micro-batch, or sequence of the producer.
         task_id: Spark partition id of the task.
         default_topic: the topic option; None: rows name their topic.
         hooks: interceptors and serializers of the user, in their Arrow form.
-        clock: time of rows without one, time-outs.
     """
 
     def __init__(

@@ -30,11 +30,7 @@ class PutResult:
 
 
 class PutTransport:
-    """Puts objects on roots in parallel. One owner submits and polls; only ``wait`` blocks.
-
-    Args:
-        brokers: the roots.
-    """
+    """Puts objects on roots in parallel. One owner submits and polls; only ``wait`` blocks."""
 
     def __init__(self, brokers: BrokerSet) -> None:
         self._brokers = brokers
@@ -54,11 +50,7 @@ class PutTransport:
         """Start creating the object on one root.
 
         Args:
-            broker_id: which root.
             key: of the object; the same bytes under it on every attempt.
-            buffers: the body's pieces.
-            sequence: returned in the answer.
-            attempt: returned in the answer.
             check_root: read ``replog.json`` first, since this root gave an error before.
         """
 

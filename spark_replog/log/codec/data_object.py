@@ -281,7 +281,6 @@ def frame_damage(body: Buffer, sections: Iterable[tuple[int, int]]) -> str | Non
     sections. Arrow does not get the schema and the footer: no checksum proves them, and damaged ones can crash it.
 
     Args:
-        body: the object's bytes.
         sections: (start byte, size) of sections, whose checksums are right.
     """
     view = memoryview(body)

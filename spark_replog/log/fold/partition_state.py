@@ -369,7 +369,6 @@ class PartitionState:
         """Remove a fenced broker from the ISR; without another in-sync replica the partition loses its leader.
 
         Args:
-            broker_id: the broker.
             fenced: all fenced brokers, this one included.
 
         Returns:

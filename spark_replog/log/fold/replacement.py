@@ -46,7 +46,6 @@ def judge_replace(
         command: without contradictions in itself.
         partition: whose rows are replaced.
         inputs: its live sections of the command's offsets.
-        objects: of each of them.
     """
     first, end = command.first_offset, command.end_offset
     if end > partition.high_watermark:

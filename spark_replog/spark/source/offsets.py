@@ -99,7 +99,6 @@ def advance(start: LogOffset, starts: Ends, ends: Ends, topic_ids: Mapping[str, 
     Args:
         start: the end of the batch before.
         starts: where the next batch begins, for each partition of ``ends`` at least.
-        ends: where it ends.
         topic_ids: to be recorded with it.
     """
     if ends == start.ends and all(starts[key] == end for key, end in ends.items()):

@@ -89,8 +89,6 @@ def view_topics(
     Costs one fold per ledger, all of them in parallel, and one of the cluster ledger for a pattern.
 
     Args:
-        cluster: the store.
-        subscription: which topics.
         known: topics that were read before: each is either deleted or no longer subscribed.
         principal: who reads; None: see ``default_principal``.
 
@@ -165,10 +163,8 @@ def plan_partitions(
     """Return one input partition per range, more or fewer if the options say so.
 
     Args:
-        cluster: the store.
         view: has the topics of the ranges.
         ranges: of the log as it is.
-        options: of the read.
         range_count: see ``split_ranges``.
 
     Raises:
