@@ -180,15 +180,18 @@ class AppendJudge:
         request = self._request
         append = request.append
         partitions = row_counts(append)
-        append = self._leave_out(append, refused, self._authorizer.refused_partitions(state, append, partitions))
-        unwritable = find_unwritable(state, row_counts(append), internal_topics_allowed=request.internal_topics_allowed)
+        errors = self._authorizer.refused_partitions(state, append, partitions)
+        allowed = [key for key in partitions if key not in refused and key not in errors]
+        append = self._leave_out(append, refused, errors)
+        unwritable = find_unwritable(state, allowed, internal_topics_allowed=request.internal_topics_allowed)
         append = self._leave_out(append, refused, unwritable)
         judgement = state.judge(append)
         if judgement.outcome is not Outcome.APPLIED:
             result = CommandResult(judgement.outcome, judgement.ranges, judgement.detail)
             return Verdict(Phase.SETTLING, append, result=result, refused=refused)
         if request.required_acks == -1:
-            append = self._leave_out(append, refused, find_under_min_isr(state, row_counts(append)))
+            writable = [key for key in allowed if key not in unwritable]
+            append = self._leave_out(append, refused, find_under_min_isr(state, writable))
         else:
             append = self._confirmed(state, append, refused)
             absent = self._leaders_without(state, append)

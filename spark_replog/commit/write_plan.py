@@ -64,7 +64,7 @@ def make_write_plan(
         storage_options=tuple(sorted(cluster.storage_options.items())),
         cluster_id=brokers.cluster_id,
         topics=tuple(plans),
-        broker_urls=tuple((broker_id, brokers.url(broker_id)) for broker_id in brokers.broker_ids),
+        broker_urls=tuple((broker.broker_id, broker.url) for broker in brokers.brokers),
         principal=authorizer.principal,
         made_at_ms=cluster.clock.now_ms(),
         refused=tuple(

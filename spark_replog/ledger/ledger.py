@@ -182,7 +182,8 @@ class Ledger(Generic[S]):
         core = self._core
         self._check_whole()
         self._heard_ms = self._clock.monotonic_ms()
-        self._unverify()
+        if self._to_check:
+            self._unverify()
         core.begin_read(self._heard_ms)
         learned = core.prefix.learned_count()
         while True:
@@ -275,7 +276,8 @@ class Ledger(Generic[S]):
             raise InvalidConfigError(
                 ErrorCode.INVALID_REQUEST, "This process opened the ledger read-only. Open it for writing."
             )
-        self._unverify()
+        if self._to_check:
+            self._unverify()
         core.begin_write(self._clock.monotonic_ms())
         log_at_ms: float = self._clock.monotonic_ms() + SILENT_WAIT_MS
         while not request.is_done:
@@ -396,7 +398,6 @@ class Ledger(Generic[S]):
         except BaseException as error:
             core.fatal = error if isinstance(error, ReplogError) else self._torn(f"{error!r} ended a fold")
             raise
-        self._count()
         return core.phase in (Phase.READY, Phase.DONE) or core_now_ms < deadline_ms
 
     def _fold(self) -> None:
@@ -405,9 +406,10 @@ class Ledger(Generic[S]):
         results: dict[int, tuple[Any, ...]] = {}
         with self.lock:
             self._is_folding = True
-            for index in range(self.state.applied_index + 1, prefix.length):
+            for index in range(self.state.applied_index + 1, len(prefix.hashes)):
                 results[index] = self.state.apply(index, prefix.payloads[index][TAG_SIZE_BYTES:])
-            prefix.release(self.state.applied_index + 1)
+            if len(prefix.payloads) > 1:  # the last one always stays
+                prefix.release(self.state.applied_index + 1)
             self._is_folding = False
         settled = self._core.settled
         if settled is None:
@@ -424,14 +426,10 @@ class Ledger(Generic[S]):
             self._sent = []
             self._turn.notify_all()
 
-    def _count(self) -> None:
-        core = self._core
-        self.stats.claims = core.claims
-        self.stats.entries = core.entries
-        self.stats.create_rounds = core.rounds
-
     def _end_turn(self, refresh_ticket: int | None) -> None:
-        self._core.finish()
+        core = self._core
+        core.finish()
+        self.stats.claims, self.stats.entries, self.stats.create_rounds = core.claims, core.entries, core.rounds
         with self._turn:
             self._is_driven = False
             if refresh_ticket is not None:

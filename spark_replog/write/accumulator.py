@@ -232,11 +232,11 @@ class RecordAccumulator:
         roots take turns.
         """
         with self._lock:
-            is_exhausted = self.pool.queued_count > 0
-            is_urgent = self._is_closed or self._flush_count > 0 or (is_exhausted and not self._fills_requests)
+            fills = self._fills_requests
+            is_urgent = self._is_closed or self._flush_count > 0 or (not fills and self.pool.queued_count > 0)
             waits: list[int] = []
             found = [name for name, node in self._nodes.items() if self._is_ready(node, now_ms, waits, is_urgent)]
-            if not found and is_exhausted and self._fills_requests and in_flight_count == 0:
+            if not found and fills and in_flight_count == 0 and self.pool.queued_count:
                 sizes = {name: node.drainable_bytes(now_ms) for name, node in self._nodes.items()}
                 found = sorted((name for name, size in sizes.items() if size), key=lambda name: -sizes[name])[:1]
             found.sort(key=lambda destination: self._nodes[destination].drained_no)

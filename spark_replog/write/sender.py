@@ -25,6 +25,7 @@ Each request has one state, ``data_request.RequestState``; ``docs/architecture.m
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Iterable
 
@@ -107,6 +108,8 @@ class Sender:
         self._last_run_ms: int | None = None
         self._paused_ms = 0
         self._now_ms = 0
+        self._expiry_due_ms = math.inf
+        """When a batch that waits expires, as of the last run; those made since expire later."""
         self.dropped_row_count = 0
         self.failure: ReplogError | None = None
         """Why nothing is drained any more: a write task's first failed request, or a newer owner."""
@@ -137,16 +140,16 @@ class Sender:
             self._on_delivered(delivered, run_ms)
         for request in list(self._in_flight.values()):
             self._advance(request, run_ms)
-        if self._has_sequences or self._accumulator.next_expiry_ms(now_ms) == 0:
+        if self._has_sequences or now_ms >= self._expiry_due_ms:
             self._completion.run_once(now_ms)
         if self._completion.fatal is not None and self.failure is None:
             self.failure = self._completion.fatal
             self._accumulator.abort_undrained(self.failure, numbered_too=True)
         next_check_ms = self._send_ready(now_ms, run_ms) if self.failure is None else None
         dues = [due for request in self._in_flight.values() for due in self._dues(request, run_ms)]
-        for wait_ms in (next_check_ms, self._accumulator.next_expiry_ms(now_ms)):
-            if wait_ms is not None:
-                dues.append(run_ms + wait_ms)
+        expiry_ms = self._accumulator.next_expiry_ms(now_ms)
+        self._expiry_due_ms = math.inf if expiry_ms is None else now_ms + expiry_ms
+        dues += [run_ms + wait_ms for wait_ms in (next_check_ms, expiry_ms) if wait_ms is not None]
         return max(0, min([run_ms + POLL_MS_MAX, *dues]) - run_ms)
 
     def _running_ms(self, now_ms: int) -> int:
