@@ -58,10 +58,11 @@ EDGES: dict[str, set[str]] = {
         "commit",
         "admin",
         "groups",
+        "maintenance",
     },
     "spark": {"config", "storage", "log", "cluster", "read", "spark/source", "spark/sink"},
     "spark/source": {"storage", "log", "log/codec", "log/fold", "cluster", "read", "groups", "spark"},
-    "spark/sink": {"config", "storage", "log", "cluster", "write", "commit", "spark"},
+    "spark/sink": {"config", "storage", "log", "cluster", "write", "commit", "maintenance", "spark"},
     "cli": {"config", "storage", "log", "cluster", "read", "admin", "groups", "maintenance", "client"},
     "demo": {"cluster", "admin", "cli"},
 }
@@ -204,6 +205,8 @@ def test_only_these_delete_from_a_root():
         "demo/demo.py",  # the folder that it has just made
         "cluster/mailbox.py",  # notes that were read; they prove nothing
         "commit/replica_fetcher.py",  # a bad copy that a repair replaces, once good bytes are in hand
+        "maintenance/garbage.py",  # what the floor has passed and no live row names, and what lost its last row
+        "maintenance/upkeep.py",  # empty folders of generations that the floor has passed
         "maintenance/journal_repair.py",  # damaged ends of journals, only of a store without fsync
         "maintenance/repair.py",  # what keeps a root that went back in time in or out: replog.json, `out`
         "write/task_writer.py",  # own objects, before anybody was told of them

@@ -15,6 +15,7 @@ from spark_replog.admin.admin import Admin, TopicDescription, TopicListing, desc
 from spark_replog.admin.topic_rules import Assignment, check_explicit, place_replicas
 from spark_replog.cluster.cluster import Cluster, TopicHandle
 from spark_replog.cluster.root_check import make_ledger_folders
+from spark_replog.commit.retention import Retired, retired_of
 from spark_replog.commit.state_changes import (
     check_deleted,
     close_topic,
@@ -225,6 +226,24 @@ class Controller(Admin):
 
         self._decide(ledger, propose)
         return self._describe(name)
+
+    def aged_out(self, name: str, changes: Mapping[str, str | None] | None = None) -> list[Retired]:
+        """Return the rows that retention is about to delete, by partition; with changes, as ``alter_config`` takes
+        them, those that it would then. Changes nothing.
+
+        Raises:
+            AuthorizationError: TOPIC_AUTHORIZATION_FAILED.
+            InvalidConfigError: INVALID_CONFIG.
+            NotFoundError: UNKNOWN_TOPIC_OR_PARTITION.
+        """
+        self._require_topic(AclOperation.DESCRIBE_CONFIGS, name)
+        handle, ledger = self._open(name)
+        now_ms = self._cluster.retention_now_ms()
+        with ledger.lock:
+            topic = live_topic(ledger.state, handle.topic_id)
+            wanted = {**topic.config, **(changes or {})}
+            config = read_topic_config({key: value for key, value in wanted.items() if value is not None})
+            return retired_of(topic, config, now_ms)
 
     def delete_records(self, name: str, offsets: Mapping[int, int]) -> TopicDescription:
         """Delete the rows below an offset, per partition; they can never be read again.

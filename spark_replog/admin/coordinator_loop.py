@@ -17,7 +17,6 @@ from spark_replog.cluster.cluster import Cluster
 from spark_replog.cluster.root_check import is_root_there
 from spark_replog.commit.catch_up import CatchUp
 from spark_replog.commit.failover import LeaderFailover
-from spark_replog.commit.proposals import advance_generation
 from spark_replog.commit.replica_fetcher import ReplicaFetcher
 from spark_replog.commit.state_changes import change_partition, complete_reassignments, live_partitions
 from spark_replog.errors import ReplogError
@@ -50,11 +49,18 @@ class CoordinatorLoop:
     """Used by one thread.
 
     Args:
+        upkeep: called with each ledger in each round; returns at once where nothing is due, and raises nothing.
         after_round: called at the end of each round; a ``ReplogError`` of it counts as a failure.
     """
 
-    def __init__(self, cluster: Cluster, after_round: Callable[[], object] = lambda: None) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        after_round: Callable[[], object] = lambda: None,
+        upkeep: Callable[[Ledger[TopicLedgerState]], object] = lambda _: None,
+    ) -> None:
         self._cluster = cluster
+        self._upkeep = upkeep
         self._after_round = after_round
         fetcher = ReplicaFetcher(cluster.brokers, cluster.config, clock=cluster.clock)
         self._catch_up = CatchUp(cluster.brokers, cluster.config, cluster.clock, fetcher)
@@ -123,7 +129,7 @@ class CoordinatorLoop:
         with ledger.lock:
             report.joined_count += len(_brokers_in_sync(ledger.state) - in_sync)
         report.reassigned_count += complete_reassignments(ledger, timeout_ms)
-        advance_generation(ledger, self._cluster.clock.now_ms(), self._cluster.config.gc_floor_lag_ms, timeout_ms)
+        self._upkeep(ledger)
         if is_balancing:
             report.elected_count += self._elect_preferred(ledger, present, timeout_ms)
 

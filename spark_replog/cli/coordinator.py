@@ -25,7 +25,10 @@ def coordinator() -> None:
 )
 @config_flag("Coordinator setting. Repeatable.", "coordinator")
 def run(once: bool, interval_ms: int, configs: tuple[str, ...]) -> int:
-    """Catch up followers, restore leaders, finish reassignments, remove dead consumers, until SIGTERM."""
+    """Catch up followers, restore leaders, finish reassignments, delete old rows and garbage, remove dead consumers.
+
+    Until SIGTERM.
+    """
     settings = current_settings()
     path = settings.required_store()
     from spark_replog.admin.coordinator_loop import CoordinatorLoop
@@ -33,11 +36,12 @@ def run(once: bool, interval_ms: int, configs: tuple[str, ...]) -> int:
     from spark_replog.groups.group_coordinator import GroupCoordinator
     from spark_replog.groups.group_expiry import SilenceWatch
     from spark_replog.log.acl import AclOperation
+    from spark_replog.maintenance.upkeep import Upkeep
 
     cluster = settings.open_cluster(key_values("-c", configs))
     require_of_readable(cluster, AclOperation.ALTER)
     groups, watch = GroupCoordinator(cluster), SilenceWatch()
-    loop = CoordinatorLoop(cluster, lambda: groups.remove_expired(watch))
+    loop = CoordinatorLoop(cluster, lambda: groups.remove_expired(watch), Upkeep(cluster).run_if_due)
     if once:
         done = loop.run_once()
         report = asdict(done)

@@ -1,14 +1,27 @@
-"""``replog init`` and ``replog store``: make, show, verify and repair a store."""
+"""``replog init`` and ``replog store``: make, show, verify and repair a store, collect its garbage."""
 
 from __future__ import annotations
 
 import sys
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from spark_replog.cli.health import exit_code_of_findings, finding_items, finding_text
-from spark_replog.cli.output import EXIT_CRITICAL, EXIT_OK, EXIT_WARN, emit, item_of, item_table, note, quoted, table
+from spark_replog.cli.output import (
+    EXIT_CRITICAL,
+    EXIT_OK,
+    EXIT_WARN,
+    ProgressLine,
+    emit,
+    error_item,
+    item_of,
+    item_table,
+    note,
+    quoted,
+    table,
+)
 from spark_replog.cli.settings import ReplogCommand, ReplogGroup, current_settings
 from spark_replog.errors import command_line
 
@@ -17,25 +30,13 @@ if TYPE_CHECKING:
 
     from spark_replog.admin.health import Finding
     from spark_replog.cluster.cluster import Cluster
+    from spark_replog.maintenance.garbage import GarbageFile, GarbageReport
     from spark_replog.maintenance.journal_scrub import JournalReport
     from spark_replog.maintenance.repair import RootRepair
     from spark_replog.maintenance.scrub import ScrubReport
 
-_NOT_YET = ("gc",)
 
-
-class _StoreGroup(ReplogGroup):
-    """Says which commands this release does not have, where error texts or Kafka habits lead to them."""
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and args[0] in _NOT_YET:
-            raise click.UsageError(f"this release has no 'store {args[0]}' yet: it deletes nothing", ctx)
-        return super().resolve_command(ctx, args)
-
-
-@click.group("store", cls=_StoreGroup)
+@click.group("store", cls=ReplogGroup)
 def store() -> None:
     """Show the store and its roots."""
 
@@ -275,6 +276,79 @@ def _action(cluster: Cluster, root: RootRepair) -> str:
     if root.condition.value == "stale":
         return f"rebuild broker {root.broker_id} at {url}: {root.note}" if root.note else f"rebuild {url}"
     return root.detail or root.note or "copy what is missing"
+
+
+@store.command("gc", examples=["-s ./store store gc --dry-run", "-s ./store store gc --now"])
+@click.option("--dry-run", is_flag=True, help="Show each file that would be deleted, and why; change nothing.")
+@click.option(
+    "--now",
+    is_flag=True,
+    help="Also delete what was written within gc.floor.lag.ms and is not committed. Batches that are being written now "
+    "are refused and written again.",
+)
+def gc(dry_run: bool, now: bool) -> int:
+    """Delete old rows by retention, and the files that no row needs. Commits do a part of it all the time.
+
+    A file is garbage if all of its rows were deleted, or if no row names it and the floor of generations has passed it:
+    no entry can name it any more. Writers and readers go on meanwhile. A root that does not answer is left to a later
+    run.
+
+    Exit code 1 when a root or a ledger was left out.
+    """
+    settings = current_settings()
+    from spark_replog.cluster.authorizer import require_of_readable
+    from spark_replog.log.acl import AclOperation
+    from spark_replog.maintenance.garbage import GarbageCollector
+
+    cluster = settings.open_cluster()
+    require_of_readable(cluster, AclOperation.DESCRIBE if dry_run else AclOperation.ALTER)
+    found: list[GarbageFile] = []
+    line = ProgressLine(quiet=settings.quiet)
+    collector = GarbageCollector(
+        cluster,
+        on_file=found.append if dry_run else lambda _: None,
+        on_progress=lambda report: line.update(f"deleted {report.files.total()} files"),
+        is_dry_run=dry_run,
+        is_floor_raised=now,
+    )
+    try:
+        report = collector.run()
+    finally:
+        line.close()
+    items = [_garbage_item(each) for each in found] if dry_run else _garbage_sums(report)
+    items += [{"ok": True, "broker": broker, "reason": "left by an interrupted writer", "files": count}
+              for broker, count in sorted(report.temp_files.items()) if count]  # fmt: skip
+    failures = [error_item(error, **({"broker": at} if at >= 0 else {})) for at, error in report.failures]
+    keys = ["broker", "file", "bytes", "reason", "since"] if dry_run else ["broker", "files", "bytes", "reason"]
+    rows = [[str(item.get(key, "")) for key in keys] for item in items]
+    what = "would be deleted" if dry_run else "deleted"
+    total = sum(item.get("files", 1) for item in items)
+    lines = [table([key.upper() for key in keys], rows), ""] if rows else []
+    lines += [f"{total} files {what}, {report.size_bytes.total()} bytes"]
+    lines += [f"left to a later run: {item.get('broker', 'ledger')}: {item['message']}" for item in failures]
+    return emit("store gc", [*items, *failures], settings, text="\n".join(lines))
+
+
+def _garbage_item(found: GarbageFile) -> dict[str, Any]:
+    return {
+        "ok": True,
+        "broker": found.broker_id,
+        "file": found.key,
+        "bytes": found.size_bytes,
+        "reason": found.why.value,
+        "since": None if found.since_ms is None else _time_text(found.since_ms),
+    }
+
+
+def _time_text(time_ms: int) -> str:
+    return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat("T", "seconds")
+
+
+def _garbage_sums(report: GarbageReport) -> list[dict[str, Any]]:
+    return [
+        {"ok": True, "broker": broker, "reason": why.value, "files": count, "bytes": report.size_bytes[broker, why]}
+        for (broker, why), count in sorted(report.files.items(), key=lambda each: (each[0][0], each[0][1].value))
+    ]
 
 
 @click.command("init", cls=ReplogCommand, examples=["-s ./store init --brokers 3"])

@@ -29,6 +29,8 @@ _REPLICA_COLUMNS = {
 }
 _MOVE_COLUMNS = {**_REPLICA_COLUMNS, "ADDING": "addingReplicas", "REMOVING": "removingReplicas", "RESULT": "result"}
 
+RETENTION_KEYS = ("retention.ms", "retention.bytes", "cleanup.policy")
+
 
 @click.group("topic", cls=ReplogGroup)
 def topic() -> None:
@@ -255,8 +257,12 @@ def add_partitions(name: str, total: int, yes: bool) -> int:
 @click.argument(
     "settings_given", nargs=-1, metavar="[KEY=VALUE | KEY]...", shell_complete=complete_settings("topic", end="")
 )
-def config(name: str, action: str, settings_given: tuple[str, ...]) -> int:
-    """Show the settings of a topic, set some (KEY=VALUE), or reset some (KEY) to the default."""
+@click.option("-y", "--yes", is_flag=True, help="Do not ask, even if the new retention deletes rows.")
+def config(name: str, action: str, settings_given: tuple[str, ...], yes: bool) -> int:
+    """Show the settings of a topic, set some (KEY=VALUE), or reset some (KEY) to the default.
+
+    A retention that deletes rows now is set after a question only.
+    """
     settings = current_settings()
     if (action == "get") == bool(settings_given):
         raise click.UsageError("get takes no settings, set needs KEY=VALUE..., unset needs KEY...")
@@ -269,6 +275,11 @@ def config(name: str, action: str, settings_given: tuple[str, ...]) -> int:
     from spark_replog.admin.controller import Controller
 
     controller = Controller(settings.open_cluster())
+    aged = controller.aged_out(name, changes) if any(key in RETENTION_KEYS for key in changes) else ()
+    if aged:
+        rows, size_bytes = sum(each.row_count for each in aged), sum(each.size_bytes for each in aged)
+        confirm(yes, f"{rows} rows of {name} ({size_bytes} bytes in {len(aged)} partitions) are beyond this retention "
+                "and will be deleted for good. Set it?")  # fmt: skip
     found = controller.alter_config(name, changes) if changes else controller.describe_topic(name)
     return _show_config(found, settings)
 

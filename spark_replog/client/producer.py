@@ -31,6 +31,7 @@ from spark_replog.commit.write_plan import make_write_plan
 from spark_replog.config import ProducerConfig
 from spark_replog.errors import ErrorCode, FencedError, InvalidConfigError, ReplogError
 from spark_replog.ids import TopicPartition, new_id
+from spark_replog.maintenance.upkeep import Upkeep
 from spark_replog.write.accumulator import RecordAccumulator
 from spark_replog.write.arrow_appender import too_large
 from spark_replog.write.buffer_pool import BufferPool
@@ -50,6 +51,9 @@ from spark_replog.write.transport import PutTransport
 _log = logging.getLogger(__name__)
 _numbers = itertools.count(1)
 _producers: weakref.WeakSet[Producer] = weakref.WeakSet()
+
+UPKEEP_WAIT_MS = 1_000
+"""How long close() waits for what deletes old rows in the background; a later process goes on."""
 
 
 class Producer:
@@ -114,8 +118,9 @@ class Producer:
         plan = make_write_plan(cluster, [], client.principal)
         builder = ObjectBuilder(plan, self._pool, query_id=new_id(), batch_id=0, task_id=0)
         self._metadata = ProducerMetadata(cluster, self._accumulator, builder, settings, clock, random_source)
+        self._upkeep = Upkeep(cluster, settings.coordinator)
         self._appender = Appender(
-            ReplicaManager(cluster, settings.coordinator),
+            ReplicaManager(cluster, settings.coordinator, self._upkeep.start),
             producer,
             clock,
             principal=plan.principal,
@@ -420,6 +425,7 @@ class Producer:
             )
         else:
             self._appender.await_copies(None if timeout is None else int(timeout * 1000))
+            self._upkeep.wait(min(UPKEEP_WAIT_MS, UPKEEP_WAIT_MS if timeout is None else int(timeout * 1000)))
         self._interceptors.close()
 
     def __enter__(self) -> Producer:

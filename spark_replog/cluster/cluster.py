@@ -141,6 +141,21 @@ class Cluster:
             found = self._topic_ledgers.setdefault(ledger_id, made)
         return found
 
+    def close_ledger(self, ledger_id: LedgerId) -> None:
+        """Free the memory of a ledger that nobody needs; ``topic_ledger`` reads it again."""
+        self._topic_ledgers.pop(ledger_id, None)
+
+    def retention_now_ms(self) -> int:
+        """Return the time that ages rows: this process's clock, but no later than the newest append that it knows.
+
+        So one clock that is ahead deletes nothing before its time, and while nobody appends, time stands still.
+        """
+        newest_ms = 0
+        for ledger in list(self._topic_ledgers.values()):
+            with ledger.lock:
+                newest_ms = max(newest_ms, ledger.state.append_time_ms)
+        return min(self.clock.now_ms(), newest_ms)
+
     def lookup(self, name: str) -> TopicHandle:
         """Return the ids of a topic; reads the cluster ledger only for a name not known yet
         or when what is known is older than ``metadata.max.age.ms``.

@@ -15,6 +15,8 @@ from spark_replog.log.model import GenerationAdvance, ProducerInit
 
 GENERATIONS_PER_LAG = 7
 """A generation lasts this part of ``gc.floor.lag.ms``: a day of seven."""
+GENERATION_OBJECTS_MAX = 50_000
+"""Then the next one begins, so that its folder stays below 100,000 names, those that no entry names included."""
 
 
 def next_generation(state: TopicLedgerState, now_ms: int, lag_ms: int) -> GenerationAdvance | None:
@@ -25,23 +27,27 @@ def next_generation(state: TopicLedgerState, now_ms: int, lag_ms: int) -> Genera
     """
     length_ms = lag_ms // GENERATIONS_PER_LAG
     began_ms = state.generation_began_ms.get(state.generation)
-    if began_ms is None or now_ms - began_ms < length_ms or now_ms - state.append_time_ms >= length_ms:
+    is_full = state.generation_object_count >= GENERATION_OBJECTS_MAX
+    is_over = began_ms is not None and now_ms - began_ms >= length_ms > now_ms - state.append_time_ms
+    if not is_full and not is_over:
         return None
     old = [each for each, at_ms in state.generation_began_ms.items() if at_ms <= now_ms - lag_ms]
     return GenerationAdvance(state.generation + 1, max([state.gc_floor, *old]))
 
 
-def advance_generation(ledger: Ledger[TopicLedgerState], now_ms: int, lag_ms: int, timeout_ms: int) -> bool:
-    """Decide the advance that is due; return whether there was one. Raises REPLOG_NO_QUORUM."""
-    with ledger.lock:
-        if next_generation(ledger.state, now_ms, lag_ms) is None:
-            return False
+def raise_floor(ledger: Ledger[TopicLedgerState], timeout_ms: int) -> None:
+    """Begin a generation and refuse the objects of all before: what no entry names of them is garbage at once.
 
-    def propose(state: TopicLedgerState) -> bytes | None:
-        advance = next_generation(state, now_ms, lag_ms)
-        return None if advance is None else encode_command(advance)
+    Batches that are being written now are refused, and written again by their retries.
 
-    return ledger.append(propose, timeout_ms=timeout_ms).index >= 0
+    Raises:
+        ReplogError: REPLOG_NO_QUORUM; REPLOG_STORE_REFUSED: no entry can be written (a full disk).
+    """
+
+    def propose(state: TopicLedgerState) -> bytes:
+        return encode_command(GenerationAdvance(state.generation + 1, state.generation + 1))
+
+    ledger.append(propose, timeout_ms=timeout_ms)
 
 
 def claim_producer(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -16,7 +16,6 @@ from spark_replog.cluster.quota_manager import produce_throttle_ms
 from spark_replog.commit.append_request import AppendRequest, ProduceResponse, refuse_all, respond_to
 from spark_replog.commit.catch_up import BackgroundRuns, CatchUp
 from spark_replog.commit.ledger_append import AppendServices, LedgerAppend
-from spark_replog.commit.proposals import advance_generation
 from spark_replog.commit.purgatory import DelayedOperationPurgatory
 from spark_replog.commit.replica_fetcher import ReplicaFetcher
 from spark_replog.commit.state_changes import complete_reassignments
@@ -37,14 +36,21 @@ class ReplicaManager:
 
     Args:
         config: time-outs; None: the cluster's.
+        after_append: called with the ledger after each successful append; returns at once, and raises nothing.
     """
 
-    def __init__(self, cluster: Cluster, config: CoordinatorConfig | None = None) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        config: CoordinatorConfig | None = None,
+        after_append: Callable[[Ledger[TopicLedgerState]], object] = lambda _: None,
+    ) -> None:
         self._cluster = cluster
         config = config or cluster.config
         fetcher = ReplicaFetcher(cluster.brokers, config, clock=cluster.clock)
         self._catch_up = CatchUp(cluster.brokers, config, cluster.clock, fetcher)
         self._later = BackgroundRuns(partial(self._look_after_replicas, is_copying=True))
+        self._after_append = after_append
         purgatory = DelayedOperationPurgatory(clock=cluster.clock)
         self._services = AppendServices(config, cluster.clock, purgatory, fetcher, cluster, self._catch_up)
 
@@ -115,6 +121,7 @@ class ReplicaManager:
                 response = self._attempt(ledger, replace(request, timeout_ms=rest_ms))
         responses[ledger_id] = response
         if response.error is None:
+            self._after_append(ledger)
             if request.required_acks != -1:
                 self._later.start(ledger)
             elif self._catch_up.is_due(ledger_id):
@@ -154,8 +161,6 @@ class ReplicaManager:
             if not is_copying or self._catch_up.is_due(ledger.ledger_id):
                 is_back = self._catch_up.readmit(ledger, is_short=is_short)
                 complete_reassignments(ledger, config.delivery_timeout_ms)
-                now_ms = self._services.clock.now_ms()
-                advance_generation(ledger, now_ms, config.gc_floor_lag_ms, config.delivery_timeout_ms)
         except ReplogError as error:
             _log.warning("catch-up of ledger %s is left to a later commit: %s", ledger.ledger_id, error)
         return is_back

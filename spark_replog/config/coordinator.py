@@ -59,9 +59,22 @@ class CoordinatorConfig:
     )
     gc_floor_lag_ms: int = setting(
         604_800_000,
-        "Age at which an uncommitted data object may be deleted as garbage. A task that runs longer than half of "
+        "Age at which an uncommitted data object is deleted as garbage. A task that runs longer than half of "
         "this fails.",
         minimum=2,
+    )
+    log_retention_check_interval_ms: int = setting(
+        300_000,
+        "How often a process that commits, and 'replog coordinator run', deletes rows by retention and collects "
+        "garbage. A process that commits does so in the background, the first time after its first commit.",
+        kafka=SAME,
+        minimum=1,
+    )
+    file_delete_delay_ms: int = setting(
+        60_000,
+        "How long files stay after the last of their rows was deleted, so that a reader that has planned them seldom "
+        "has to plan again.",
+        kafka=SAME,
     )
     auto_leader_rebalance_enable: bool = setting(
         True,

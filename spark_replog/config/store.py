@@ -17,14 +17,15 @@ class TopicConfig:
 
     retention_ms: int = setting(
         604_800_000,
-        "Age after which rows may be deleted; -1 keeps them. Recorded with the topic; this release deletes nothing.",
+        "Age after which rows are deleted; -1 keeps them. The newest rows of a partition stay. Age is counted to the "
+        "time of the store's last append, so nothing is deleted in a store that nobody writes to.",
         kafka=SAME,
         minimum=-1,
     )
     retention_bytes: int = setting(
         -1,
-        "Size of a partition after which old rows may be deleted; -1 keeps them. Recorded with the topic; this "
-        "release deletes nothing.",
+        "Size of a partition above which its oldest rows are deleted; -1 keeps them. A partition never falls below "
+        "this size by it.",
         kafka=SAME,
         minimum=-1,
     )

@@ -37,14 +37,13 @@ from spark_replog.maintenance.journal_repair import drop_torn_tails, find_lost_o
 from spark_replog.maintenance.journal_scrub import scrub_journals
 from spark_replog.maintenance.scrub import Frame, read_frame, right_frame
 from spark_replog.storage.paths import ROOT_FILE_KEY, data_folder, ledger_folders, out_key
-from spark_replog.storage.posix_store import file_system_type, sweep_temp_files
+from spark_replog.storage.posix_store import TEMP_FILE_AGE_MS, file_system_type, sweep_temp_files
 from spark_replog.storage.root_file import encode_root_file, read_root
 
 _log = logging.getLogger(__name__)
 
 OWN_ATTEMPTS_MAX = 20
 OWN_WAIT_MS_MAX = 2000.0
-TEMP_FILE_AGE_MS = 86_400_000
 """Temp files of posix roots are swept from this age on. Losing one fails the write that made it, if that
 still runs, and loses nothing that anybody was told of."""
 _State = TypeVar("_State", ClusterLedgerState, TopicLedgerState)

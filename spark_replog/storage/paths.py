@@ -29,6 +29,11 @@ def note_key(ledger_id: LedgerId, name: str) -> str:
     return f"{LEDGERS_PREFIX}{ledger_id}/notes/{name}"
 
 
+def all_data_folder(ledger_id: LedgerId) -> str:
+    """Return the folder of all generations of a ledger, with its trailing slash."""
+    return f"ledgers/{ledger_id}/data/"
+
+
 def data_folder(ledger_id: LedgerId, generation: int) -> str:
     """Return the folder of the data objects of one generation, with its trailing slash."""
     return f"ledgers/{ledger_id}/data/{generation:06d}/"
@@ -57,7 +62,7 @@ def ledger_folders(ledger_id: LedgerId, *, metadata: bool = True) -> tuple[str, 
     Args:
         metadata: whether the root holds journals.
     """
-    data = (f"ledgers/{ledger_id}/data/",)
+    data = (all_data_folder(ledger_id),)
     if not metadata:
         return data
     return (journal_folder(ledger_id), *data)

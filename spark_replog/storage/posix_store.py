@@ -49,6 +49,8 @@ def is_remote_file_system(path: str) -> bool:
 MAP_SIZE_BYTES_MIN = 65536
 """From this size on a range is mapped; below, the map's page faults cost more than the copy."""
 TEMP_PREFIX = ".tmp-"
+TEMP_FILE_AGE_MS = 86_400_000
+"""So old a temp file was left by an interrupted writer."""
 _HIDDEN_PREFIXES = (TEMP_PREFIX, ".nfs")
 _FOLDER_FLAGS = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC
 _FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -440,14 +442,15 @@ class PosixStore:
         )
 
 
-def sweep_temp_files(url: str, min_age_ms: int) -> int:
-    """Remove what interrupted writers left under a root; return how many files. Needs no free space.
+def sweep_temp_files(url: str, min_age_ms: int, *, is_dry_run: bool = False) -> int:
+    """Remove, or only count, what interrupted writers left under a root; return how many files. Needs no free space.
 
     A writer that still works on so old a file gets a definite error, and nothing of it is visible.
 
     Args:
         url: of the root, as ``PosixStore``'s.
         min_age_ms: since the file's last change, by the file system's own clock.
+        is_dry_run: only count.
 
     Raises:
         ReplogError: REPLOG_STORE_REFUSED: the root is read-only or another user's; some may be removed.
@@ -463,7 +466,8 @@ def sweep_temp_files(url: str, min_age_ms: int) -> int:
                     with suppress(FileNotFoundError):
                         made = os.stat(name, dir_fd=folder_fd, follow_symlinks=False).st_mtime
                         if (now - made) * 1000 >= min_age_ms:
-                            os.unlink(name, dir_fd=folder_fd)
+                            if not is_dry_run:
+                                os.unlink(name, dir_fd=folder_fd)
                             swept_count += 1
     except OSError as error:
         raise ReplogError(

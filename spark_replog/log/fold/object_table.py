@@ -53,6 +53,8 @@ class LogObject:
     holders: frozenset[BrokerId]
     place: ObjectPlace
     has_offsets: bool = False
+    live_count: int = 0
+    """Sections of it with rows that a reader may need."""
     # Kept only while a replica lacks the object: who needs it, and how to check a copy.
     partitions: tuple[PartitionState, ...] = ()
     sections: tuple[Section, ...] = ()
@@ -85,13 +87,31 @@ _LACKED = list_of(UINT, _NUMBERS, list_of(TEXT, UINT, UINT, UINT, UINT, UINT, SI
 _MISSING = map_of(BROKER_ID, _NUMBERS)
 _UNSTABLE = list_of(UINT, _NUMBERS, _BY_SLOT, _BY_SLOT, list_of(UNDO))
 
+DROPPED_MAX = 100_000
+"""About 15 MB; an object that falls out is found below the floor."""
 SectionLookup = Callable[[set[int]], Mapping[int, tuple[Section, ...]]]
 
 
 class ObjectTable:
-    """All data objects of one topic ledger, numbered in the order of the log."""
+    """All data objects of one topic ledger, numbered in the order of the log.
 
-    __slots__ = ("_ledger_id", "_missing", "_next_number", "_numbers", "_objects", "_undo", "_unstable")
+    Attributes:
+        now_ms: time of the last append.
+        dropped: the newest objects that lost their last row, oldest first, and when. Not part of the state: a hint for
+            garbage collection, which finds the others below the floor.
+    """
+
+    __slots__ = (
+        "_ledger_id",
+        "_missing",
+        "_next_number",
+        "_numbers",
+        "_objects",
+        "_undo",
+        "_unstable",
+        "dropped",
+        "now_ms",
+    )
 
     def __init__(self, ledger_id: LedgerId, undo: Callable[[Undo], None]) -> None:
         self._ledger_id = ledger_id
@@ -101,6 +121,8 @@ class ObjectTable:
         self._numbers: dict[tuple[int, int, int], int] = {}
         self._missing: dict[BrokerId, dict[int, None]] = {}
         self._unstable: deque[_Unstable] = deque()
+        self.dropped: dict[ObjectId, int] = {}
+        self.now_ms = 0
 
     @property
     def next_number(self) -> int:
@@ -215,7 +237,8 @@ class ObjectTable:
 
     def _add(self, item: DataObject, place: ObjectPlace, partitions: tuple[PartitionState, ...]) -> LogObject:
         number, self._next_number = self._next_number, self._next_number + 1
-        added = LogObject(item.id, item.size_bytes, item.has_headers, item.holders, place, item.has_offsets)
+        fields = (item.id, item.size_bytes, item.has_headers, item.holders, place, item.has_offsets)
+        added = LogObject(*fields, len(partitions))
         self._objects[number] = added
         self._numbers[place[:3]] = number
         lacking = {b for replicas in {p.replicas for p in partitions} for b in replicas} - item.holders
@@ -253,6 +276,32 @@ class ObjectTable:
             pending.bases.setdefault(partition, base)
             pending.ends[partition] = end
         pending.undo.append(undo)
+
+    def count_rows(self, partitions: Iterable[PartitionState]) -> None:
+        """Count the rows that objects have in partitions that a snapshot has just given."""
+        for partition in partitions:
+            for row in partition.live_sections():
+                self._objects[row.object_number].live_count += 1
+
+    def drop_rows(self, object_numbers: Iterable[int]) -> None:
+        """Note that sections of objects lost their rows for good: below the log start, of a deleted topic, or replaced.
+
+        An object without rows is needed on no replica.
+        """
+        for number in object_numbers:
+            item = self._objects[number]
+            item.live_count -= 1
+            if item.live_count == 0:
+                item.partitions, item.sections = (), ()
+                for lacking in self._missing.values():
+                    lacking.pop(number, None)
+                self.dropped[item.id] = self.now_ms
+        while len(self.dropped) > DROPPED_MAX:
+            del self.dropped[next(iter(self.dropped))]
+
+    def referenced(self, generation: int) -> set[str]:
+        """Return the names of a generation's objects with rows that a reader may need."""
+        return {item.id.name for item in self._objects.values() if item.live_count and item.id.generation == generation}
 
     def truncate(self, after_index: int) -> int:
         """Cut all appends after an entry, newest first, and forget their objects; return the number of rows cut."""
@@ -307,6 +356,11 @@ class ObjectTable:
         for number in partition.object_numbers(end_offset):
             item = self._objects[number]
             item.partitions = tuple(each for each in item.partitions if each is not partition)
+        if not partition.retired:
+            # Not dropped: an append of them that is cut later may be repeated.
+            start_offset = max(end_offset, partition.log_start_offset)
+            for row in partition.sections_between(start_offset, partition.log_end_offset):
+                self._objects[row.object_number].live_count -= 1
         for pending in self._unstable:
             if partition in pending.ends:
                 pending.bases[partition] = min(pending.bases[partition], end_offset)

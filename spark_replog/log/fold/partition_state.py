@@ -205,6 +205,7 @@ class PartitionState:
         retired: its topic is closed, so it holds no high watermark back.
         leader_epochs: where each leader epoch began.
         log_start_offset: rows below it are not read any more; log_start_reason: why it moved last.
+        live_bytes: of the sections with rows at or above the log start.
     """
 
     def __init__(self, replicas: tuple[BrokerId, ...], min_insync: int) -> None:
@@ -223,6 +224,7 @@ class PartitionState:
         self.log_start_reason = LogStartReason.DELETE_RECORDS
         self.log_end_offset = 0
         self.high_watermark = 0
+        self.live_bytes = 0
         self._bases = array("q")
         self._rows = array("i")
         self._objects = array("q")
@@ -255,6 +257,7 @@ class PartitionState:
             mine.extend(values.tolist())
         self._newest_ms.extend(np.maximum.accumulate(columns[7]).tolist() if len(columns[7]) else ())
         self._is_replaced = True
+        self.live_bytes = self._live_bytes(self.log_start_offset, self.log_end_offset)
 
     def add(self, section: Section, object_number: int, log_append_ms: int | None) -> None:
         """Append a section's rows at the log end.
@@ -280,6 +283,7 @@ class PartitionState:
         newest.append(max(newest[-1], high_ms) if newest else high_ms)
         self._types.append(log_append_ms is not None)
         self.log_end_offset += section.row_count
+        self.live_bytes += section.size_bytes
 
     def sections_between(self, start_offset: int, end_offset: int) -> Iterator[SectionRow]:
         """Yield the sections that hold any offset in [start_offset, end_offset); O(log n + result)."""
@@ -308,10 +312,12 @@ class PartitionState:
         bases = self._bases
         first, last = bisect_left(bases, rows[0].base_offset), bisect_left(bases, rows[-1].end_offset)
         assert bases[first] == rows[0].base_offset and rows[-1].end_offset <= self.high_watermark, rows
+        self.live_bytes -= self._live_bytes(rows[0].base_offset, rows[-1].end_offset)
         columns = (bases, self._rows, self._objects, self._starts, self._sizes, self._crcs, self._min_ms, self._max_ms)
         for column, values in zip((*columns, self._types), zip(*(row[:9] for row in rows), strict=True), strict=True):
             column[first:last] = array(column.typecode, values)
         self._is_replaced = True
+        self.live_bytes += self._live_bytes(rows[0].base_offset, rows[-1].end_offset)
         newest = self._newest_ms
         newest[first:last] = self._max_ms[first : first + len(rows)]
         for at in range(first, len(newest)):
@@ -320,15 +326,28 @@ class PartitionState:
                 break
             newest[at] = value
 
-    def advance_log_start(self, offset: int, reason: LogStartReason) -> bool:
-        """Remove the rows below an offset, at most the high watermark; return whether anything changed."""
+    def advance_log_start(self, offset: int, reason: LogStartReason) -> list[int]:
+        """Remove the rows below an offset, at most the high watermark.
+
+        Returns:
+            The numbers of the objects of the sections that have no row left, one for each section.
+        """
         assert offset <= self.high_watermark, (offset, self.high_watermark)
-        if offset <= self.log_start_offset:
-            return False
-        self.log_start_offset = offset
-        self.log_start_reason = reason
-        self.leader_epochs.truncate_from_start(offset)
-        return True
+        gone = [row for row in self.live_sections(offset) if row.end_offset <= offset]
+        if offset > self.log_start_offset:
+            self.log_start_offset = offset
+            self.log_start_reason = reason
+            self.leader_epochs.truncate_from_start(offset)
+            self.live_bytes -= sum(row.size_bytes for row in gone)
+        return [row.object_number for row in gone]
+
+    def live_sections(self, end_offset: int | None = None) -> Iterator[SectionRow]:
+        """Yield the sections with rows from the log start on, oldest first; the last ones hold rows below the end."""
+        return self.sections_between(self.log_start_offset, self.log_end_offset if end_offset is None else end_offset)
+
+    def _live_bytes(self, first_offset: int, end_offset: int) -> int:
+        first_offset = max(first_offset, self.log_start_offset)
+        return sum(row.size_bytes for row in self.sections_between(first_offset, end_offset))
 
     def end_within_bytes(self, start_offset: int, end_offset: int, size_max_bytes: int) -> tuple[int, int]:
         """Return the (exclusive end, bytes) of the rows from ``start_offset`` that fit in ``size_max_bytes``.
@@ -430,6 +449,7 @@ class PartitionState:
         at = bisect_left(self._bases, end_offset)
         if at == len(self._bases) or self._bases[at] != end_offset:
             raise ValueError(f"offset {end_offset} is inside a section: an append is cut as a whole")
+        self.live_bytes -= self._live_bytes(end_offset, self.log_end_offset)
         columns = (self._bases, self._rows, self._objects, self._starts, self._sizes, self._crcs, self._min_ms)
         for column in (*columns, self._max_ms, self._newest_ms, self._types):
             del column[at:]

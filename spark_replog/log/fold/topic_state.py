@@ -6,10 +6,10 @@ Its parts: `topic_table` (topics and their partitions), `object_table` (data obj
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from spark_replog.errors import ErrorCode
-from spark_replog.ids import BrokerId, LedgerId, TopicId
+from spark_replog.ids import BrokerId, LedgerId, ObjectId, TopicId
 from spark_replog.log.codec.snapshot import SnapshotPart
 from spark_replog.log.codec.wire import SINT, UINT, Reader, Writer, fields, list_of, map_of
 from spark_replog.log.fold.entry_fold import EntryFold
@@ -92,6 +92,7 @@ class TopicLedgerState(EntryFold):
         generation: data folder for new objects.
         gc_floor: objects of lower generations are refused.
         generation_began_ms: per generation not below the floor: the append time when it began.
+        generation_object_count: objects of the newest generation that entries have named.
         produce_rates: bytes per second of each client, by the appends' times.
     """
 
@@ -100,17 +101,18 @@ class TopicLedgerState(EntryFold):
     def __init__(self, ledger_id: LedgerId) -> None:
         super().__init__(ledger_id)
         self.ledger_id = ledger_id
-        self._topics = TopicTable()
+        self.producers = ProducerTable()
+        self._objects = ObjectTable(ledger_id, self.producers.undo)
+        self._topics = TopicTable(self._objects)
         self.topics: dict[TopicId, TopicState] = self._topics.topics
         self.generation = 0
         self.gc_floor = 0
         self.generation_began_ms: dict[int, int] = {}
+        self.generation_object_count = 0
         self._append_time = AppendTime()
         self.produce_rates = ProduceRates()
-        self.producers = ProducerTable()
         self.groups = GroupTable()
         self._partitions = self._topics.partitions
-        self._objects = ObjectTable(ledger_id, self.producers.undo)
         self._leadership = Leadership(self._topics, self._objects)
         self._bind()
 
@@ -137,7 +139,8 @@ class TopicLedgerState(EntryFold):
     def _write(self, writer: Writer) -> None:
         self._topics.write(writer)
         self._leadership.write(writer)
-        _SCALARS.write(writer, (self.generation, self.gc_floor, self.generation_began_ms))
+        scalars = (self.generation, self.generation_object_count, self.gc_floor, self.generation_began_ms)
+        _SCALARS.write(writer, scalars)
         _APPEND_TIME.write(writer, (self._append_time.now_ms, self._append_time._earlier_ms))
         self.produce_rates.write(writer)
         self.producers.write(writer)
@@ -149,14 +152,17 @@ class TopicLedgerState(EntryFold):
     def _read(self, reader: Reader) -> None:
         self._topics.read(reader)
         self._leadership.read(reader)
-        self.generation, self.gc_floor, self.generation_began_ms = _SCALARS.read(reader)
+        self.generation, self.generation_object_count, *rest = _SCALARS.read(reader)
+        self.gc_floor, self.generation_began_ms = rest
         self._append_time.now_ms, self._append_time._earlier_ms = _APPEND_TIME.read(reader)
+        self._objects.now_ms = self._append_time.now_ms
         self.produce_rates.read(reader)
         self.producers.read(reader)
         self.groups.read(reader)
         partitions = self._topics.every_partition()
         self._objects.read(reader, partitions)
         read_rows(reader, partitions)
+        self._objects.count_rows(each for each in partitions if not each.retired)
 
     @property
     def last_shrink_ms(self) -> Mapping[BrokerId, int]:
@@ -210,6 +216,22 @@ class TopicLedgerState(EntryFold):
     def under_replicated(self, *, include_out_of_sync: bool = False) -> list[MissingCopy]:
         """Return the objects that an in-sync replica (or any assigned one) lacks, oldest first."""
         return self._objects.under_replicated(self._sections_of, include_out_of_sync=include_out_of_sync)
+
+    def referenced_objects(self, generation: int) -> set[str]:
+        """Return the names of a generation's objects with a row that a reader may need. O(objects of the ledger)."""
+        return self._objects.referenced(generation)
+
+    def dropped_objects(self) -> dict[ObjectId, int]:
+        """Return objects that lost their last row, oldest first, and the append time of then: none is named again.
+
+        Only the newest ones, as this process has folded them; others are found below the floor.
+        """
+        return dict(self._objects.dropped)
+
+    def forget_dropped(self, ids: Iterable[ObjectId]) -> None:
+        """Take objects whose files are deleted from what ``dropped_objects`` returns."""
+        for each in ids:
+            self._objects.dropped.pop(each, None)
 
     @property
     def fenced(self) -> frozenset[BrokerId]:
@@ -270,6 +292,7 @@ class TopicLedgerState(EntryFold):
             self.produce_rates = ProduceRates()
             for generation, began_ms in self.generation_began_ms.items():
                 self.generation_began_ms[generation] = min(began_ms, self.append_time_ms)
+        self._objects.now_ms = self.append_time_ms
         if not self.generation_began_ms:
             self.generation_began_ms[self.generation] = self.append_time_ms
         self._objects.begin_append(index)
@@ -289,6 +312,7 @@ class TopicLedgerState(EntryFold):
 
     def _add_object(self, item: DataObject, place: ObjectPlace, log_times: dict[TopicId, int | None]) -> None:
         object_number = self._objects.next_number
+        self.generation_object_count += item.id.generation == self.generation
         partitions = []
         for section in item.sections:
             partition = self._partitions[section.topic_id, section.partition]
@@ -314,9 +338,12 @@ class TopicLedgerState(EntryFold):
         refused = judge_replace(command, partition, inputs, items)
         if refused:
             return CommandResult(Outcome.REFUSED, {}, refused, error_code=ErrorCode.INVALID_UPDATE_VERSION)
-        partition.replace(output_rows(command, inputs, self._objects.next_number))
+        rows = output_rows(command, inputs, self._objects.next_number)
+        partition.replace(rows)
         time_ms = max(item.place.append_time_ms for item in items)
         self._objects.replace(partition, command.outputs, ObjectPlace(index, number, 0, time_ms))
+        gone = [*inputs, *(row for row in rows if row.end_offset <= partition.log_start_offset)]
+        self._objects.drop_rows(row.object_number for row in gone)
         return OK
 
     def _apply_topic_init(self, command: TopicInit, index: int, number: int) -> CommandResult:
@@ -336,7 +363,8 @@ class TopicLedgerState(EntryFold):
             return CommandResult(Outcome.INVALID, {}, "the floor would be above the generation")
         if command.generation <= self.generation and command.floor <= self.gc_floor:
             return CommandResult(Outcome.EXISTS, {}, f"generation {self.generation}, floor {self.gc_floor}")
-        self.generation = max(self.generation, command.generation)
+        if command.generation > self.generation:
+            self.generation, self.generation_object_count = command.generation, 0
         self.gc_floor = max(self.gc_floor, command.floor)
         self.generation_began_ms.setdefault(self.generation, self.append_time_ms)
         for each in [each for each in self.generation_began_ms if each < self.gc_floor]:
@@ -371,5 +399,5 @@ class TopicLedgerState(EntryFold):
         return ""
 
 
-_SCALARS = fields(UINT, UINT, map_of(UINT, SINT))
+_SCALARS = fields(UINT, UINT, UINT, map_of(UINT, SINT))
 _APPEND_TIME = fields(SINT, list_of(SINT))

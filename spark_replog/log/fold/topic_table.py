@@ -56,9 +56,10 @@ class TopicTable:
         partitions: by (topic id, partition).
     """
 
-    __slots__ = ("partitions", "topics")
+    __slots__ = ("_objects", "partitions", "topics")
 
-    def __init__(self) -> None:
+    def __init__(self, objects: ObjectTable) -> None:
+        self._objects = objects
         self.topics: dict[TopicId, TopicState] = {}
         self.partitions: dict[tuple[TopicId, int], PartitionState] = {}
 
@@ -103,6 +104,7 @@ class TopicTable:
         topic.closed = True
         for partition in topic.partitions:
             partition.retired = True
+            self._objects.drop_rows([row.object_number for row in partition.live_sections()])
         return OK
 
     def apply_partitions_add(self, command: PartitionsAdd) -> CommandResult:
@@ -135,10 +137,10 @@ class TopicTable:
             if offset > topic.partitions[number].high_watermark:
                 detail = f"offset {offset} of {topic.name}-{number} is above the high watermark"
                 return CommandResult(Outcome.INVALID, {}, detail)
-        moved = [
-            topic.partitions[number].advance_log_start(offset, command.reason) for number, offset in command.offsets
-        ]
-        return OK if any(moved) else CommandResult(Outcome.EXISTS, {}, "the log already starts there or later")
+        moved = [each for each in command.offsets if each[1] > topic.partitions[each[0]].log_start_offset]
+        for number, offset in moved:
+            self._objects.drop_rows(topic.partitions[number].advance_log_start(offset, command.reason))
+        return OK if moved else CommandResult(Outcome.EXISTS, {}, "the log already starts there or later")
 
     def apply_config_set(self, command: ConfigSet) -> CommandResult:
         """Fold changed settings."""

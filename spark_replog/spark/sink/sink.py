@@ -26,6 +26,7 @@ from spark_replog.errors import ErrorCode, ReplogError, command_line
 from spark_replog.ids import LedgerId, new_id
 from spark_replog.log.model import Append, DataObject, IdentityKind, ProducerIdentity, ResetPolicy
 from spark_replog.log.write_plan import MadeCopy, WritePlan
+from spark_replog.maintenance.upkeep import Upkeep
 from spark_replog.once import Once
 from spark_replog.spark.compat import StreamArrowWriter, freeze_garbage_once, in_commit_worker
 from spark_replog.spark.messages import QueryTask, WriteMessage
@@ -303,7 +304,7 @@ def _shared_manager(cluster: Cluster, config: CoordinatorConfig) -> ReplicaManag
     key = (id(cluster), config)
     manager = _managers.get(key)
     if manager is None:
-        manager = _managers.setdefault(key, ReplicaManager(cluster, config))
+        manager = _managers.setdefault(key, ReplicaManager(cluster, config, Upkeep(cluster, config).start))
     return manager
 
 

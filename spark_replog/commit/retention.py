@@ -1,0 +1,123 @@
+"""Which rows ``retention.ms`` and ``retention.bytes`` take, and the entry that moves the log start over them.
+
+Pure but for `decide_upkeep`. A section stands for Kafka's segment: it goes as a whole, oldest first, only below the
+high watermark; the newest one of a partition stays, as Kafka keeps the active segment. Bytes go later
+(maintenance/garbage).
+Source: Kafka's ``UnifiedLog.deleteOldSegments``.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from spark_replog.commit.proposals import next_generation
+from spark_replog.commit.state_changes import live_partitions
+from spark_replog.config import TopicConfig, stored_topic_config
+from spark_replog.ids import TopicId
+from spark_replog.ledger.ledger import Ledger
+from spark_replog.log.codec.commands import encode_command
+from spark_replog.log.fold.partition_state import PartitionState
+from spark_replog.log.fold.topic_state import TopicLedgerState
+from spark_replog.log.fold.topic_table import TopicState
+from spark_replog.log.model import GenerationAdvance, LogStartAdvance, LogStartReason
+
+_log = logging.getLogger(__name__)
+_KEYS = {"retention.ms", "retention.bytes", "cleanup.policy"}
+
+
+class Retired(NamedTuple):
+    """What retention takes from one partition."""
+
+    partition: int
+    start_offset: int
+    """The new log start."""
+    row_count: int
+    size_bytes: int
+    """Of whole sections: what garbage collection can free at last."""
+
+
+def retire(partition: PartitionState, number: int, config: TopicConfig, now_ms: int) -> Retired | None:
+    """Return what is to go from a partition, None for nothing. O(sections that go)."""
+    start_offset, row_count, size_bytes = partition.log_start_offset, 0, 0
+    excess_bytes = partition.live_bytes - config.retention_bytes if config.retention_bytes >= 0 else 0
+    for row in partition.live_sections():
+        if row.end_offset > partition.high_watermark or row.end_offset == partition.log_end_offset:
+            break
+        is_over = size_bytes + row.size_bytes <= excess_bytes
+        is_old = config.retention_ms >= 0 and now_ms - row.max_timestamp_ms > config.retention_ms
+        if not is_over and not is_old:
+            break
+        row_count += min(row.row_count, row.end_offset - start_offset)
+        start_offset, size_bytes = row.end_offset, size_bytes + row.size_bytes
+    if start_offset == partition.log_start_offset:
+        return None
+    return Retired(number, start_offset, row_count, size_bytes)
+
+
+def retired_of(topic: TopicState, config: TopicConfig, now_ms: int) -> list[Retired]:
+    """Return what is to go from a topic under these settings, by partition."""
+    if topic.closed or (config.retention_ms < 0 and config.retention_bytes < 0):
+        return []
+    found = (retire(each, number, config, now_ms) for number, each in enumerate(topic.partitions))
+    return [each for each in found if each is not None]
+
+
+def due_retention(state: TopicLedgerState, now_ms: int) -> Iterator[tuple[TopicState, list[Retired]]]:
+    """Yield the topics from which rows are to go by their own settings.
+
+    Args:
+        state: the newest fold, under its lock.
+        now_ms: see ``Cluster.retention_now_ms``.
+    """
+    for topic in state.topics.values():
+        config, unknown = stored_topic_config(tuple(topic.config.items()))
+        if not _KEYS.intersection(unknown):  # a newer release's setting: its own processes delete
+            retired = retired_of(topic, config, now_ms)
+            if retired:
+                yield topic, retired
+
+
+def upkeep_commands(
+    state: TopicLedgerState, now_ms: int, clock_ms: int, lag_ms: int
+) -> list[GenerationAdvance | LogStartAdvance]:
+    """Return what is due in one ledger: the next generation with its floor, and the log starts of retention."""
+    advance = next_generation(state, clock_ms, lag_ms)
+    commands: list[GenerationAdvance | LogStartAdvance] = [] if advance is None else [advance]
+    for topic, retired in due_retention(state, now_ms):
+        moved = tuple((each.partition, each.start_offset) for each in retired)
+        commands.append(LogStartAdvance(topic.topic_id, LogStartReason.RETENTION, moved))
+    return commands
+
+
+def decide_upkeep(
+    ledger: Ledger[TopicLedgerState], now_ms: int, clock_ms: int, lag_ms: int, timeout_ms: int
+) -> dict[TopicId, int]:
+    """Decide what is due, in one entry; nothing due costs no entry. Safe to repeat, in any number of processes.
+
+    Returns:
+        By how many offsets the log starts of each topic moved.
+
+    Raises:
+        ReplogError: REPLOG_NO_QUORUM; REPLOG_STORE_REFUSED: no entry can be written (a full disk).
+    """
+    with ledger.lock:
+        if not upkeep_commands(ledger.state, now_ms, clock_ms, lag_ms):
+            return {}
+    before: dict[tuple[TopicId, int], int] = {}
+
+    def propose(state: TopicLedgerState) -> tuple[bytes, ...] | None:
+        before.update({(topic.topic_id, at): each.log_start_offset for topic, at, each in live_partitions(state)})
+        return tuple(map(encode_command, upkeep_commands(state, now_ms, clock_ms, lag_ms))) or None
+
+    ledger.append(propose, timeout_ms=timeout_ms)
+    taken: dict[TopicId, int] = {}
+    with ledger.lock:
+        for topic, number, each in live_partitions(ledger.state):
+            offset_count = each.log_start_offset - before.get((topic.topic_id, number), each.log_start_offset)
+            if offset_count > 0:
+                taken[topic.topic_id] = taken.get(topic.topic_id, 0) + offset_count
+                _log.info("retention: %s-%d begins at offset %d now, %d later", topic.name, number,
+                          each.log_start_offset, offset_count)  # fmt: skip
+    return taken

@@ -1,0 +1,272 @@
+"""Deletes data objects that no row needs and no entry can name again. Safe without clocks and locks; ADR 23.
+
+Two kinds. An object of a generation below the decided floor that no live row names: entries that name it are refused
+for ever, so it is a loser of a retry, a killed or aborted write, or its rows are gone. And one whose last row this
+process saw go (log start, deleted topic, replaced): its append is known, so a repeated one is a duplicate. Both stay
+garbage for ever, so a collector may stop at any point, be as slow as it likes, and run beside others.
+
+A live object stays on every broker: one that becomes a replica later counts as its holder.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from enum import Enum
+from itertools import groupby, islice
+from typing import NamedTuple
+
+from spark_replog.cluster.cluster import Cluster
+from spark_replog.commit.proposals import raise_floor
+from spark_replog.commit.retention import decide_upkeep
+from spark_replog.errors import ReplogError
+from spark_replog.fault_point import fault_point
+from spark_replog.ids import BrokerId, LedgerId, ObjectId, is_valid_object_name
+from spark_replog.ledger.ledger import Ledger
+from spark_replog.log.fold.topic_state import TopicLedgerState
+from spark_replog.storage.io_pool import io_pool
+from spark_replog.storage.object_store import ObjectInfo
+from spark_replog.storage.paths import all_data_folder, data_folder, data_key
+from spark_replog.storage.posix_store import TEMP_FILE_AGE_MS, sweep_temp_files
+
+_CHUNK = 100
+_CHUNKS_AHEAD = 16
+_EMPTY_FOLDERS_MAX = 1_000
+
+
+class Why(Enum):
+    """Why a file is garbage."""
+
+    BELOW_FLOOR = "no live row names it, and the floor of generations has passed it"
+    DROPPED = "all of its rows were deleted"
+
+
+class GarbageFile(NamedTuple):
+    """One file that may go."""
+
+    broker_id: BrokerId
+    ledger_id: LedgerId
+    id: ObjectId
+    size_bytes: int
+    why: Why
+    since_ms: int | None
+    """The ledger's append time when its last row went, or when the floor's generation began; None where unknown."""
+
+    @property
+    def key(self) -> str:
+        """Return where it lies on its root."""
+        return data_key(self.ledger_id, *self.id)
+
+
+@dataclass(slots=True)
+class GarbageReport:
+    """What a run found or deleted.
+
+    Attributes:
+        files: number of files by broker and reason.
+        size_bytes: of them, by broker and reason.
+        temp_files: left by interrupted writers, by broker.
+        failures: what was left to a later run, by broker; -1: by ledger, no broker's fault.
+    """
+
+    files: Counter[tuple[BrokerId, Why]] = field(default_factory=Counter)
+    size_bytes: Counter[tuple[BrokerId, Why]] = field(default_factory=Counter)
+    temp_files: Counter[BrokerId] = field(default_factory=Counter)
+    failures: list[tuple[BrokerId, ReplogError]] = field(default_factory=list)
+
+    def count(self, found: Iterable[GarbageFile]) -> None:
+        """Add files."""
+        for each in found:
+            self.files[each.broker_id, each.why] += 1
+            self.size_bytes[each.broker_id, each.why] += each.size_bytes
+
+
+def _ignore(_: object) -> None:
+    pass
+
+
+class GarbageCollector:
+    """One run at a time; any number of collectors may run beside each other.
+
+    Args:
+        cluster: the opened store.
+        on_file: called with each file before it is deleted.
+        on_progress: called with the report after each root of each ledger, and now and then between.
+        is_dry_run: find files, change nothing.
+        is_floor_raised: also files that writers have put in the last ``gc.floor.lag.ms``: see `raise_floor`.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        *,
+        on_file: Callable[[GarbageFile], None] = _ignore,
+        on_progress: Callable[[GarbageReport], None] = _ignore,
+        is_dry_run: bool = False,
+        is_floor_raised: bool = False,
+    ) -> None:
+        self._cluster = cluster
+        self._on_file = on_file
+        self._on_progress = on_progress
+        self._is_dry_run = is_dry_run
+        self._is_floor_raised = is_floor_raised
+        self.report = GarbageReport()
+
+    def run(self) -> GarbageReport:
+        """Collect in the whole store; a root or ledger that fails is reported and left to a later run.
+
+        Each ledger is collected by what is decided before anything new is decided: that frees space on a full disk.
+
+        Raises:
+            ReplogError: REPLOG_NO_QUORUM: of the cluster ledger.
+        """
+        self._cluster.refresh()
+        with self._cluster.cluster_ledger.lock:
+            ledger_ids = sorted(self._cluster.cluster_ledger.state.ledger_ids())
+        for ledger_id in ledger_ids:
+            self.run_ledger(ledger_id)
+        for broker_id in self._cluster.brokers.broker_ids:
+            self._guarded(broker_id, self._sweep_temp_files, broker_id)
+        return self.report
+
+    def run_ledger(self, ledger_id: LedgerId) -> None:
+        """Collect in one ledger, see `run`."""
+        ledger = self._cluster.topic_ledger(ledger_id)
+        try:
+            ledger.refresh()
+            self.collect(ledger)
+            if not self._is_dry_run and self._decide(ledger):
+                self.collect(ledger)
+        except ReplogError as error:
+            self.report.failures.append((-1, error))
+
+    def collect(self, ledger: Ledger[TopicLedgerState]) -> None:
+        """Delete what is garbage by the newest fold of one ledger, on every root that answers."""
+        with ledger.lock:
+            floor, dropped = ledger.state.gc_floor, ledger.state.dropped_objects()
+        for broker_id in self._cluster.brokers.broker_ids:
+            self._guarded(broker_id, self._collect_root, ledger, broker_id, dropped)
+            if not self._is_dry_run:
+                oldest = max(floor - _EMPTY_FOLDERS_MAX, 0)
+                folders = [data_folder(ledger.ledger_id, each) for each in range(oldest, floor)]
+                self._guarded(broker_id, self._delete_keys, broker_id, folders)
+            self._on_progress(self.report)
+        if not self._is_dry_run:
+            with ledger.lock:
+                ledger.state.forget_dropped(dropped)
+
+    def find(
+        self,
+        ledger: Ledger[TopicLedgerState],
+        broker_id: BrokerId,
+        dropped: Mapping[ObjectId, int],
+        generation: int | None = None,
+    ) -> Iterator[GarbageFile]:
+        """Yield the garbage of a ledger on one root, or of one generation. Files with other names are not ours."""
+        ledger_id = ledger.ledger_id
+        prefix = all_data_folder(ledger_id) if generation is None else data_folder(ledger_id, generation)
+        listed = self._cluster.brokers.store(broker_id).list_keys(prefix)
+        for folder, infos in groupby(listed, key=lambda info: info.key.rpartition("/")[0]):
+            number = folder.rpartition("/")[2]
+            if not number.isdecimal() or data_folder(ledger_id, int(number)) != f"{folder}/":
+                continue
+            # One fold says both: a state that is restored from a snapshot may be older than the one before.
+            with ledger.lock:
+                floor = ledger.state.generation + 1 if self._is_dry_floor else ledger.state.gc_floor
+                is_below = int(number) < floor
+                needed = ledger.state.referenced_objects(int(number)) if is_below else frozenset[str]()
+                since_ms = ledger.state.generation_began_ms.get(floor)
+            for info in infos:
+                item = _object_id(int(number), info)
+                if item is None:
+                    continue
+                why: tuple[Why, int | None]
+                if item in dropped:
+                    why = Why.DROPPED, dropped[item]
+                elif is_below and item.name not in needed:
+                    why = Why.BELOW_FLOOR, since_ms
+                else:
+                    continue
+                yield GarbageFile(broker_id, ledger_id, item, info.size_bytes, *why)
+
+    @property
+    def _is_dry_floor(self) -> bool:
+        return self._is_floor_raised and self._is_dry_run
+
+    def _decide(self, ledger: Ledger[TopicLedgerState]) -> bool:
+        """Decide what retention takes and a floor that is due; return whether there may be more garbage now.
+
+        No row can come to a ledger whose topics are all deleted: its floor passes all of its objects.
+        """
+        config, clock_ms = self._cluster.config, self._cluster.clock.now_ms()
+        with ledger.lock:
+            index, state = ledger.state.applied_index, ledger.state
+            is_dead = bool(state.topics) and all(topic.closed for topic in state.topics.values())
+            is_dead_raised = state.gc_floor == state.generation and not state.generation_object_count
+        now_ms = self._cluster.retention_now_ms()
+        decide_upkeep(ledger, now_ms, clock_ms, config.gc_floor_lag_ms, config.delivery_timeout_ms)
+        if self._is_floor_raised or (is_dead and not is_dead_raised):
+            raise_floor(ledger, config.delivery_timeout_ms)
+        fault_point("gc.decided")
+        with ledger.lock:
+            return ledger.state.applied_index != index
+
+    def _collect_root(
+        self, ledger: Ledger[TopicLedgerState], broker_id: BrokerId, dropped: Mapping[ObjectId, int]
+    ) -> None:
+        self._cluster.brokers.check_root(broker_id)
+        self.delete(broker_id, self.find(ledger, broker_id, dropped))
+
+    def delete(self, broker_id: BrokerId, files: Iterator[GarbageFile]) -> None:
+        """Delete files of one root, several at a time; each is counted when it is gone. Repeatable.
+
+        Raises:
+            ReplogError: the root failed; what it has confirmed is gone.
+        """
+        pending: list[tuple[Future[None], list[GarbageFile]]] = []
+        lane = f"garbage {self._cluster.brokers.url(broker_id)}"
+
+        def finish(count_max: int) -> None:
+            while len(pending) > count_max:
+                future, chunk = pending.pop(0)
+                future.result()
+                self.report.count(chunk)
+                self._on_progress(self.report)
+
+        while chunk := list(islice(files, _CHUNK)):
+            for each in chunk:
+                self._on_file(each)
+            if self._is_dry_run:
+                self.report.count(chunk)
+                continue
+            fault_point("gc.delete")
+            pending.append(
+                (io_pool().submit_to(lane, self._delete_keys, broker_id, [each.key for each in chunk]), chunk)
+            )
+            finish(_CHUNKS_AHEAD)
+        finish(0)
+
+    def _delete_keys(self, broker_id: BrokerId, keys: Iterable[str]) -> None:
+        store = self._cluster.brokers.store(broker_id)
+        for key in keys:
+            store.delete(key)
+
+    def _sweep_temp_files(self, broker_id: BrokerId) -> None:
+        if broker_id in self._cluster.brokers.local_ids:
+            url = self._cluster.brokers.url(broker_id)
+            self.report.temp_files[broker_id] = sweep_temp_files(url, TEMP_FILE_AGE_MS, is_dry_run=self._is_dry_run)
+
+    def _guarded(self, broker_id: BrokerId, call: Callable[..., None], *arguments: object) -> None:
+        """Call unless the root has failed in this run: one that hangs costs one time-out."""
+        if all(failed != broker_id for failed, _ in self.report.failures):
+            try:
+                call(*arguments)
+            except ReplogError as error:
+                self.report.failures.append((broker_id, error))
+
+
+def _object_id(generation: int, info: ObjectInfo) -> ObjectId | None:
+    name = info.key.rpartition("/")[2]
+    return ObjectId(generation, name) if name.endswith(".arrow") and is_valid_object_name(name) else None

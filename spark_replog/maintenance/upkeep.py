@@ -1,0 +1,139 @@
+"""What keeps a ledger from growing, a bounded part at a time: retention, generations, garbage.
+
+Commits do it in the background, ``replog coordinator run`` in its rounds; any number of processes may.
+"""
+
+from __future__ import annotations
+
+import logging
+from itertools import islice
+
+from spark_replog.cluster.cluster import Cluster
+from spark_replog.commit.catch_up import BackgroundRuns
+from spark_replog.commit.retention import decide_upkeep
+from spark_replog.config import CoordinatorConfig
+from spark_replog.errors import ReplogError
+from spark_replog.ids import BrokerId, LedgerId, ObjectId
+from spark_replog.ledger.ledger import Ledger
+from spark_replog.log.fold.topic_state import TopicLedgerState
+from spark_replog.maintenance.garbage import GarbageCollector, GarbageFile, Why
+from spark_replog.storage.paths import data_folder
+
+_log = logging.getLogger(__name__)
+DELETES_MAX = 2_000
+"""Of one run, on one root and of either kind; then the next commit goes on."""
+
+
+class Upkeep:
+    """Thread safe; one per cluster and process is enough.
+
+    Args:
+        cluster: the opened store.
+        config: intervals; None: the cluster's.
+    """
+
+    def __init__(self, cluster: Cluster, config: CoordinatorConfig | None = None) -> None:
+        self._cluster = cluster
+        self._config = config or cluster.config
+        self._next_ms: dict[LedgerId, int] = {}
+        self._swept: dict[tuple[LedgerId, BrokerId], tuple[int, int]] = {}
+        self._emptied: set[LedgerId] = set()
+        self._runs = BackgroundRuns(self.run)
+
+    def start(self, ledger: Ledger[TopicLedgerState]) -> None:
+        """Begin a run in the background, if one is due: every ``log.retention.check.interval.ms``."""
+        if self._take_turn(ledger.ledger_id):
+            self._runs.start(ledger)
+
+    def wait(self, timeout_ms: int) -> bool:
+        """Wait for the runs in the background; return whether none is left."""
+        return self._runs.wait(timeout_ms)
+
+    def run_if_due(self, ledger: Ledger[TopicLedgerState]) -> None:
+        """Make a run now, if one is due."""
+        if self._take_turn(ledger.ledger_id):
+            self.run(ledger)
+
+    def run(self, ledger: Ledger[TopicLedgerState]) -> None:
+        """Delete some of the garbage, then decide what retention takes. Raises nothing: a later run repeats it.
+
+        Deleting comes first, since it works where a full disk takes no entry.
+        """
+        try:
+            is_done = self._delete_dropped(ledger)
+            for broker_id in self._cluster.brokers.broker_ids:
+                is_done &= self._sweep(ledger, broker_id)
+            if not is_done:
+                self._next_ms.pop(ledger.ledger_id, None)
+            config, clock_ms = self._config, self._cluster.clock.now_ms()
+            now_ms = self._cluster.retention_now_ms()
+            decide_upkeep(ledger, now_ms, clock_ms, config.gc_floor_lag_ms, config.delivery_timeout_ms)
+            self._collect_deleted()
+        except ReplogError as error:
+            _log.warning("retention of ledger %s is left to a later commit: %s", ledger.ledger_id, error)
+
+    def _take_turn(self, ledger_id: LedgerId) -> bool:
+        now_ms = self._cluster.clock.monotonic_ms()
+        if now_ms < self._next_ms.get(ledger_id, 0):
+            return False
+        self._next_ms[ledger_id] = now_ms + self._config.log_retention_check_interval_ms
+        return True
+
+    def _collect_deleted(self) -> None:
+        """Collect in one ledger whose topics were all deleted, each once in this process: nobody commits there."""
+        with self._cluster.cluster_ledger.lock:
+            state = self._cluster.cluster_ledger.state
+            candidates = state.ledger_ids() - {ledger_id for _, ledger_id in state.topics.values()} - self._emptied
+        for ledger_id in sorted(candidates)[:1]:
+            self._emptied.add(ledger_id)
+            GarbageCollector(self._cluster).run_ledger(ledger_id)
+            self._cluster.close_ledger(ledger_id)
+
+    def _delete_dropped(self, ledger: Ledger[TopicLedgerState]) -> bool:
+        """Delete objects whose rows are gone for ``file.delete.delay.ms``; return whether none is left.
+
+        A root that does not answer keeps its copies until the floor has passed them.
+        """
+        due_ms = self._cluster.clock.now_ms() - self._config.file_delete_delay_ms
+        with ledger.lock:
+            due = [each for each, at_ms in ledger.state.dropped_objects().items() if at_ms <= due_ms]
+        for broker_id in self._cluster.brokers.broker_ids if due else ():
+            self._delete(ledger, broker_id, due[:DELETES_MAX])
+        with ledger.lock:
+            ledger.state.forget_dropped(due[:DELETES_MAX])
+        return len(due) <= DELETES_MAX
+
+    def _delete(self, ledger: Ledger[TopicLedgerState], broker_id: BrokerId, ids: list[ObjectId]) -> None:
+        files = (GarbageFile(broker_id, ledger.ledger_id, each, 0, Why.DROPPED, None) for each in ids)
+        try:
+            self._cluster.brokers.check_root(broker_id)
+            GarbageCollector(self._cluster).delete(broker_id, files)
+        except ReplogError as error:
+            _log.info("broker %d keeps garbage until the floor has passed it: %s", broker_id, error)
+
+    def _sweep(self, ledger: Ledger[TopicLedgerState], broker_id: BrokerId) -> bool:
+        """Collect in the next generation below the floor, the newest first, each once for each floor.
+
+        Returns whether this run has done its part.
+        """
+        with ledger.lock:
+            floor = ledger.state.gc_floor
+        swept_floor, generation = self._swept.get((ledger.ledger_id, broker_id), (0, 0))
+        if swept_floor != floor:
+            generation = floor
+        if generation <= 0:
+            return True
+        generation -= 1
+        try:
+            self._cluster.brokers.check_root(broker_id)
+            collector = GarbageCollector(self._cluster)
+            files = list(islice(collector.find(ledger, broker_id, {}, generation), DELETES_MAX + 1))
+            collector.delete(broker_id, iter(files[:DELETES_MAX]))
+            if len(files) > DELETES_MAX:
+                return False
+            self._cluster.brokers.store(broker_id).delete(data_folder(ledger.ledger_id, generation))
+        except ReplogError as error:
+            _log.info("garbage on broker %d is left to a later commit: %s", broker_id, error)
+            return True
+        self._swept[ledger.ledger_id, broker_id] = (floor, generation)
+        return True

@@ -1,0 +1,273 @@
+"""Garbage collection on real roots: what goes, what stays, and what a collector may meet."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from dataclasses import replace
+
+import pytest
+
+from spark_replog.cli.main import run
+from spark_replog.cluster.cluster import Cluster
+from spark_replog.commit.proposals import raise_floor
+from spark_replog.errors import ErrorCode, ReplogError
+from spark_replog.ids import ObjectId, new_id
+from spark_replog.maintenance import upkeep as upkeep_module
+from spark_replog.maintenance.garbage import GarbageCollector, Why
+from spark_replog.maintenance.upkeep import Upkeep
+from spark_replog.storage.brokers import BrokerSet
+from spark_replog.storage.paths import data_key
+
+BROKERS = {0, 1, 2}
+
+
+def ledger_of(store, topic="orders"):
+    return store.cluster.topic_ledger(store.cluster.lookup(topic).ledger_id)
+
+
+def put_loser(store, topic="orders", generation=0, holders=BROKERS):
+    """Write what no entry will ever name: the loser of a speculation."""
+    name = f"lost-0-0-{new_id()}.arrow"
+    for broker_id in holders:
+        key = data_key(ledger_of(store, topic).ledger_id, generation, name)
+        store.cluster.brokers.store(broker_id).create(key, b"x" * 50, make_parent=True)
+    return name
+
+
+def collect(store, **more):
+    return GarbageCollector(store.cluster, **more).run()
+
+
+def names(store, broker_id):
+    return store.held_by("orders", broker_id)
+
+
+@pytest.mark.guarantee("G6")
+def test_nothing_goes_that_may_still_be_named(store):
+    store.create("orders")
+    store.append("orders", {0: 5}, batch=0)
+    loser = put_loser(store)
+    before = {broker_id: names(store, broker_id) for broker_id in BROKERS}
+
+    assert collect(store).files == {}  # its writer may be slow
+    assert {broker_id: names(store, broker_id) for broker_id in BROKERS} == before
+    raise_floor(ledger_of(store), 5_000)
+    report = collect(store)
+
+    assert report.files == {(broker_id, Why.BELOW_FLOOR): 1 for broker_id in BROKERS}
+    assert report.size_bytes[0, Why.BELOW_FLOOR] == 50
+    assert {broker_id: names(store, broker_id) for broker_id in BROKERS} == {
+        broker_id: before[broker_id] - {loser} for broker_id in BROKERS
+    }
+    assert collect(store).files == {}
+
+
+@pytest.mark.guarantee("G6")
+def test_a_writer_that_slept_past_the_floor_is_refused_and_its_retry_writes_again(store):
+    """I11 and I12: whatever a stopped process wakes up to, its batch is in the log once."""
+    store.create("orders")
+    slept = store.put("orders", {0: 5}, BROKERS)
+    raise_floor(ledger_of(store), 5_000)
+    assert collect(store).files[0, Why.BELOW_FLOOR] == 1
+
+    refused = store.append("orders", {0: 5}, batch=0, objects=(slept,))
+    assert refused.error is not None and refused.error.code is ErrorCode.REPLOG_JOB_TOO_LONG
+    assert store.high_watermarks("orders") == [0]
+    again = replace(store.put("orders", {0: 5}, BROKERS), id=ObjectId(1, slept.id.name))
+    for broker_id in BROKERS:
+        body = store.cluster.brokers.store(broker_id)
+        body.create(data_key(ledger_of(store).ledger_id, *again.id), os.urandom(50), make_parent=True)
+    assert store.append("orders", {0: 5}, batch=0, objects=(again,)).error is None
+    assert store.append("orders", {0: 5}, batch=0, objects=(again,)).error is None  # a replay
+    assert store.high_watermarks("orders") == [5]
+
+
+def test_a_commit_before_the_floor_keeps_its_objects(store):
+    store.create("orders")
+    item = store.put("orders", {0: 5}, BROKERS)
+    assert store.append("orders", {0: 5}, batch=0, objects=(item,)).error is None
+    raise_floor(ledger_of(store), 5_000)
+    assert collect(store).files == {}
+    assert names(store, 0) == {item.id.name}
+
+
+def test_trimmed_rows_free_their_objects_and_deleted_topics_all(store):
+    store.create("orders")
+    store.create("other", ledger_name=None)
+    first = store.put("orders", {0: 5}, BROKERS)
+    store.append("orders", {0: 5}, batch=0, objects=(first,))
+    store.append("orders", {0: 5}, batch=1)
+    store.append("other", {0: 5}, batch=0)
+    store.controller.delete_records("orders", {0: 5})
+    report = collect(store)
+    assert report.files == {(broker_id, Why.DROPPED): 1 for broker_id in BROKERS}
+    assert len(names(store, 0)) == 2 and first.id.name not in names(store, 0)
+
+    put_loser(store, "other")
+    ledger_id = ledger_of(store, "other").ledger_id
+    store.controller.delete_topic("other")
+    store.reopen()
+    collect(store)
+    assert not list((store.path / "broker-0" / "ledgers" / ledger_id / "data").iterdir())
+    before = store.cluster.topic_ledger(ledger_id).refresh().applied_index
+    collect(store)
+    assert store.cluster.topic_ledger(ledger_id).refresh().applied_index == before  # one entry was enough
+    assert len(names(store, 0)) == 1
+
+
+def test_a_root_that_was_away_is_collected_when_it_is_back(store):
+    store.create("orders")
+    store.append("orders", {0: 5}, batch=0)
+    loser = put_loser(store)
+    raise_floor(ledger_of(store), 5_000)
+    store.away(2)
+    report = collect(store)
+    assert {broker_id for broker_id, _ in report.files} == {0, 1}
+    assert [broker_id for broker_id, _ in report.failures] == [2]
+    store.back(2)
+    store.reopen()
+    assert collect(store).files == {(2, Why.BELOW_FLOOR): 1}
+    assert loser not in names(store, 2)
+
+
+def test_a_dry_run_explains_each_file_and_changes_nothing(store):
+    store.create("orders")
+    store.append("orders", {0: 5}, batch=0)
+    loser = put_loser(store)
+    seen = []
+    collect(store, is_dry_run=True, on_file=seen.append)
+    assert seen == []
+    collect(store, is_dry_run=True, is_floor_raised=True, on_file=seen.append)
+    assert [(each.broker_id, each.id.name, each.size_bytes, each.why) for each in seen] == [
+        (broker_id, loser, 50, Why.BELOW_FLOOR) for broker_id in sorted(BROKERS)
+    ]
+    assert loser in names(store, 0)
+    assert ledger_of(store).refresh().gc_floor == 0
+
+
+def test_files_that_are_not_ours_stay(store):
+    store.create("orders")
+    store.append("orders", {0: 5}, batch=0)
+    raise_floor(ledger_of(store), 5_000)
+    folder = store.path / "broker-0" / "ledgers" / ledger_of(store).ledger_id / "data"
+    strange = [folder / "000000" / "notes.txt", folder / "old" / "mine.arrow", folder / "0" / "mine.arrow"]
+    for path in strange:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("mine")
+    assert collect(store).files == {}
+    assert all(path.exists() for path in strange)
+
+
+def test_two_collectors_at_once_delete_each_file_once_or_twice(store):
+    store.create("orders")
+    store.append("orders", {0: 5}, batch=0)
+    kept = names(store, 0)
+    for _ in range(250):
+        put_loser(store)
+    raise_floor(ledger_of(store), 5_000)
+    reports = []
+    threads = [threading.Thread(target=lambda: reports.append(collect(store))) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [report.failures for report in reports] == [[], []]
+    assert names(store, 0) == names(store, 1) == names(store, 2) == kept
+
+
+class _FullRoots:
+    """Roots without a byte left: every create is refused, deletes work."""
+
+    def __init__(self, store):
+        self.store, self.url = store, store.url
+
+    def __getattr__(self, name):
+        return getattr(self.store, name)
+
+    def create(self, key, data, *, make_parent=False):
+        raise ReplogError(ErrorCode.REPLOG_STORE_REFUSED, "no space left", key=key)
+
+
+def test_a_full_disk_is_freed_by_what_is_decided_already(store):
+    store.create("orders")
+    store.append("orders", {0: 5}, batch=0)
+    store.append("orders", {0: 5}, batch=1)
+    put_loser(store)
+    raise_floor(ledger_of(store), 5_000)
+    store.controller.delete_records("orders", {0: 5})
+    opened = BrokerSet.open(str(store.path))
+    opened._stores.update({broker_id: _FullRoots(opened.store(broker_id)) for broker_id in BROKERS})
+    config = replace(store.config, delivery_timeout_ms=300)
+    store.cluster = Cluster(opened, path=str(store.path), storage_options={}, config=config)
+    report = collect(store, is_floor_raised=True)
+    assert sum(report.files.values()) == 6
+    assert report.failures  # no entry can be written
+    assert len(names(store, 0)) == 1
+
+
+def test_commits_do_a_part_of_it(store, monkeypatch):
+    monkeypatch.setattr(upkeep_module, "DELETES_MAX", 3)
+    store.config = replace(store.config, file_delete_delay_ms=0)
+    store.reopen()
+    store.create("orders", config={"retention.bytes": "60", "retention.ms": "-1"})
+    for batch in range(3):
+        store.append("orders", {0: 5}, batch=batch)  # 50 bytes each
+    for generation in (0, 1):
+        for _ in range(4):
+            put_loser(store, generation=generation)
+        raise_floor(ledger_of(store), 5_000)
+    ledger, upkeep = ledger_of(store), Upkeep(store.cluster)
+    upkeep.run_if_due(ledger)  # three of the newest generation below the floor; then the log start moves
+    assert len(names(store, 0)) == 3 + 8 - 3
+    assert store.controller.offsets("orders", "start") == {0: 5}
+    assert store.sections("orders")[0].base_offset == 0  # the rows are gone, their bytes not yet
+    upkeep.run_if_due(ledger)  # due at once: something was left
+    assert len(names(store, 0)) == 2 + 8 - 4
+    for _ in range(4):
+        upkeep.run(ledger)
+    assert len(names(store, 0)) == 2
+    assert {path.name for path in (store.path / "broker-0/ledgers" / ledger.ledger_id / "data").iterdir()} == {"000000"}
+    index = ledger.refresh().applied_index
+    for _ in range(3):
+        upkeep.run_if_due(ledger)
+        upkeep.run(ledger)
+    assert ledger.refresh().applied_index == index  # nothing due costs no entry
+
+
+def test_commits_empty_the_ledgers_of_deleted_topics(store):
+    store.create("orders")
+    store.create("other")
+    store.append("other", {0: 5}, batch=0)
+    store.append("orders", {0: 5}, batch=0)
+    ledger_id = ledger_of(store, "other").ledger_id
+    store.controller.delete_topic("other")
+    Upkeep(store.cluster).run(ledger_of(store))
+    assert not list((store.path / "broker-0" / "ledgers" / ledger_id / "data").iterdir())
+    assert len(names(store, 0)) == 1
+
+
+STEPS = ["gc.delete:1", "gc.delete:2", "gc.decided:1"]
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_collector_that_is_killed_at_a_step_is_finished_by_the_next(store, step):
+    store.create("orders", config={"retention.ms": "-1"})
+    for batch in range(3):
+        store.append("orders", {0: 5}, batch=batch)
+    for _ in range(150):
+        put_loser(store)
+    store.controller.delete_records("orders", {0: 7})
+    command = [sys.executable, "-m", "spark_replog", "-s", str(store.path), "store", "gc", "--now"]
+    died = subprocess.run(
+        command, env={**os.environ, "REPLOG_FAULT_POINT": step}, capture_output=True, text=True, check=False
+    )
+    assert died.returncode == -signal.SIGKILL, died.stderr
+    assert run(["-s", str(store.path), "store", "gc", "--now"]) == 0
+    store.reopen()
+    assert len(names(store, 0)) == len(names(store, 1)) == len(names(store, 2)) == 2
+    assert store.controller.offsets("orders", "start") == {0: 7}
+    assert [section.base_offset for section in store.sections("orders")] == [0, 5, 10]
