@@ -7,7 +7,7 @@ commit, so an abort writes nothing, and a crash leaves only objects that no entr
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from enum import Enum
@@ -39,6 +39,17 @@ class TransactionState(Enum):
     """A commit had no answer: commit again, or abort, which finds out."""
     FATAL = "fatal"
     """A newer program has the transactional.id."""
+
+
+TRANSITIONS: Mapping[TransactionState, frozenset[TransactionState]] = {
+    TransactionState.READY: frozenset({TransactionState.OPEN}),
+    TransactionState.OPEN: frozenset({TransactionState.ENDING, TransactionState.FATAL}),
+    TransactionState.ENDING: frozenset(
+        {TransactionState.READY, TransactionState.OPEN, TransactionState.IN_DOUBT, TransactionState.FATAL}
+    ),
+    TransactionState.IN_DOUBT: frozenset({TransactionState.ENDING, TransactionState.FATAL}),
+    TransactionState.FATAL: frozenset(),
+}
 
 
 class TransactionCoordinator:
@@ -108,7 +119,7 @@ class TransactionCoordinator:
             FencedError: PRODUCER_FENCED.
         """
         self._expect(TransactionState.READY, "begin_transaction()")
-        self.state = TransactionState.OPEN
+        self._move_to(TransactionState.OPEN)
         self._began_ms = self._clock.monotonic_ms()
         self._ledger_id, self._append, self.error = None, None, None
         self.batch_results = {}
@@ -160,12 +171,12 @@ class TransactionCoordinator:
         """
         with self._sends_ended:
             self._expect(TransactionState.OPEN, call)
-            self.state = TransactionState.ENDING
+            self._move_to(TransactionState.ENDING)
             self._sends_ended.wait_for(lambda: self._send_count == 0)
         try:
             yield
         except BaseException:
-            self.state = TransactionState.OPEN
+            self._move_to(TransactionState.OPEN)
             if self._drop_error is not None:
                 self.drop(self._drop_error)
             raise
@@ -190,11 +201,12 @@ class TransactionCoordinator:
         """Append all that is parked as one entry; everything must have been parked before."""
         done: Future[None] = Future()
         if not self._parked:
-            self.state = TransactionState.READY
+            self._move_to(TransactionState.READY)
             done.set_result(None)
             return done
         assert self._ledger_id is not None
-        self.state = TransactionState.ENDING
+        if self.state is TransactionState.IN_DOUBT:
+            self._move_to(TransactionState.ENDING)
         if self._append is None:
             self._append = self._make_append(self._parked, self._ledger_id)
         io_pool().submit_to(f"commit {self._ledger_id} {id(self)}", self._work, self._append, self._ledger_id, done)
@@ -221,8 +233,9 @@ class TransactionCoordinator:
                 fenced = found
             was_committed = self._is_decided(self._append, self._ledger_id)
         self._fresh.clear()
-        state = TransactionState.ENDING if fenced is None else TransactionState.FATAL
-        self._tell_parked(Answer({}, None if was_committed else fenced or error), state)
+        if self.state is TransactionState.IN_DOUBT:
+            self._move_to(TransactionState.ENDING)
+        self._tell_parked(Answer({}, None if was_committed else fenced or error))
         if fenced is not None:
             raise fenced
         if was_committed:
@@ -234,7 +247,7 @@ class TransactionCoordinator:
     def end_abort(self) -> None:
         """Let the next transaction begin."""
         if self.state is TransactionState.ENDING:
-            self.state = TransactionState.READY
+            self._move_to(TransactionState.READY)
 
     def drop(self, error: ReplogError) -> None:
         """Fail what is parked, and what will be, without waiting: the producer closes.
@@ -248,7 +261,7 @@ class TransactionCoordinator:
                 "The producer was closed before its commit was answered. Read the topic to see whether it succeeded.",
             )
         if self.state is not TransactionState.ENDING:
-            self._tell_parked(Answer({}, error), self.state)
+            self._tell_parked(Answer({}, error))
 
     # ----------------------------------------------------------------------------- the sender's thread
 
@@ -258,7 +271,7 @@ class TransactionCoordinator:
         with self._lock:
             self._parked.append(StoredObject.of(request, self._delivery_timeout_ms))
         if self._drop_error is not None and self.state is not TransactionState.ENDING:
-            self._tell_parked(Answer({}, self._drop_error), self.state)
+            self._tell_parked(Answer({}, self._drop_error))
         return Delivered.PARKED
 
     def poll(self) -> Sequence[DeliveryResult]:
@@ -274,6 +287,10 @@ class TransactionCoordinator:
             return not self._results
 
     # ----------------------------------------------------------------------------- inside
+
+    def _move_to(self, state: TransactionState) -> None:
+        assert state in TRANSITIONS[self.state], f"a transaction cannot go from {self.state} to {state}"
+        self.state = state
 
     def _check_error(self) -> None:
         if self.error is not None:
@@ -315,7 +332,7 @@ class TransactionCoordinator:
                 timeout_ms=self._delivery_timeout_ms,
             )
         except FencedError:
-            self.state = TransactionState.FATAL
+            self._move_to(TransactionState.FATAL)
             raise
         del self._claiming[ledger_id]
         self._claims[ledger_id] = (instance_id, epoch)
@@ -352,18 +369,19 @@ class TransactionCoordinator:
             self._tell_parked(Answer({}, error), TransactionState.FATAL)
         elif isinstance(error, OutcomeUnknownError) or error.code is ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND:
             # The latter is in the log already and may become readable, so an abort must not deny it.
-            self.state = TransactionState.IN_DOUBT
+            self._move_to(TransactionState.IN_DOUBT)
         else:
             self.error = error
-            self.state = TransactionState.OPEN
+            self._move_to(TransactionState.OPEN)
         if self._drop_error is not None:
             self.drop(error)
         done.set_exception(error)
 
-    def _tell_parked(self, answer: Answer, state: TransactionState) -> None:
-        """Answer all parked objects; callbacks of their handles see the new state."""
+    def _tell_parked(self, answer: Answer, state: TransactionState | None = None) -> None:
+        """Answer all parked objects; callbacks of their handles see the new state, if one is given."""
         with self._lock:
             parked, self._parked = self._parked, []
-            self.state = state
+            if state is not None:
+                self._move_to(state)
             self._results.extend(results_of(parked, answer))
         self._wake_up()
