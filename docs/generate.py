@@ -1,17 +1,20 @@
 """Write the pages that are generated from the package's own data: ``python docs/generate.py``.
 
-What stands above the mark in a page is written by hand and kept. ``tests/test_docs.py`` compares the pages.
+The catalogue of errors, the tables of settings and the file of defaults. What is written by hand in a page is kept.
+``tests/test_docs.py`` compares the pages.
 """
 
 from __future__ import annotations
 
+import re
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from spark_replog.cli.explain import entries
+from spark_replog.config import UNUSED_KAFKA_PREFIXES, UNUSED_KAFKA_SETTINGS, ConfigKey, keys_of
 
-DOCS = Path(__file__).resolve().parent
+ROOT = Path(__file__).resolve().parents[1]
 MARK = "<!-- Generated from here on from {source}: python docs/generate.py -->\n"
 
 
@@ -40,9 +43,70 @@ def _errors() -> Iterator[str]:
             )
 
 
-PAGES = {"errors.md": errors_page}
+_BLOCK = re.compile(r"<!-- settings of (\w+) -->\n.*?<!-- end -->", re.DOTALL)
+_CONF_HEAD = """\
+# Every setting at its default, commented out. Made by docs/generate.py: do not edit.
+# No program reads this file. Copy lines into Spark options (df.writeStream.option(key, value)), a client's mapping,
+# or after 'topic create -c'.
+"""
+_SECTIONS = {
+    "producer": "sink options; also of the plain Python Producer and 'replog produce'",
+    "client": "only the plain Python Producer and 'replog produce'",
+    "consumer": "the plain Python Consumer",
+    "coordinator": "sink options; also of Producer, Consumer and commands that commit",
+    "topic": "replog topic create NAME -c key=value",
+    "storage": "every option mapping; -X key=value of commands",
+    "source": "spark.readStream and spark.read",
+    "sink": "df.writeStream and df.write",
+    "cluster": "replog acl config set KEY=VALUE",
+}
+
+
+def configuration_page(old: str) -> str:
+    """Return ``configuration.md`` with its tables made from the registry."""
+    return _BLOCK.sub(lambda block: f"<!-- settings of {block[1]} -->\n{_table(block[1])}\n<!-- end -->", old)
+
+
+def defaults_file(_old: str) -> str:
+    """Return the file of defaults."""
+    parts = [_CONF_HEAD]
+    for group, use in _SECTIONS.items():
+        parts.append(f"\n# ---- {group}: {use}\n")
+        parts += [_conf_entry(key) for key in keys_of(group)]
+    return "".join(parts)
+
+
+def _table(group: str) -> str:
+    if group == "kafka":
+        rows = [
+            f"| `{name}` | {', '.join(unused.clients)} | {unused.reason} |"
+            for names in (UNUSED_KAFKA_SETTINGS, {f"{name}*": each for name, each in UNUSED_KAFKA_PREFIXES.items()})
+            for name, unused in names.items()
+        ]
+        return "\n".join(["| setting | Kafka's | why, and what to do instead |", "| --- | --- | --- |", *rows])
+    rows = [
+        f"| `{key.name}` | {key.default_text} | {key.kafka_default or ''} | {key.unit} | {key.doc} |"
+        for key in keys_of(group)
+    ]
+    head = "| key | default | Kafka's | unit | what it does |"
+    return "\n".join([head, "| --- | --- | --- | --- | --- |", *rows])
+
+
+def _conf_entry(key: ConfigKey) -> str:
+    kafka = f", Kafka: {key.kafka_default}" if key.kafka_default else ""
+    comment = textwrap.fill(
+        f"{key.doc} ({key.unit}{kafka})", 110, initial_indent="# ", subsequent_indent="# ", break_on_hyphens=False
+    )
+    return f"\n{comment}\n#{key.name}={key.default_text}\n"
+
+
+PAGES: Mapping[str, Callable[[str], str]] = {
+    "docs/errors.md": errors_page,
+    "docs/configuration.md": configuration_page,
+    "conf/replog-defaults.conf": defaults_file,
+}
 
 if __name__ == "__main__":
     for name, made in PAGES.items():
-        page = DOCS / name
+        page = ROOT / name
         page.write_text(made(page.read_text(encoding="utf-8")), encoding="utf-8")

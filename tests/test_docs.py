@@ -49,7 +49,7 @@ def test_generated_pages_are_up_to_date() -> None:
     generate = runpy.run_path(str(ROOT / "docs" / "generate.py"))
 
     for name, made in generate["PAGES"].items():
-        page = (ROOT / "docs" / name).read_text(encoding="utf-8")
+        page = (ROOT / name).read_text(encoding="utf-8")
         assert made(page) == page, "run: python docs/generate.py"
 
 

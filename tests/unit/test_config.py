@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import pickle
 import re
 from pathlib import Path
@@ -30,11 +29,7 @@ from spark_replog.config import (
 from spark_replog.config.key import SAME
 from spark_replog.errors import ErrorCode, InvalidConfigError
 
-_spec = importlib.util.spec_from_file_location("config_pages", Path(__file__).parents[1] / "config_pages.py")
-assert _spec is not None and _spec.loader is not None
-config_pages = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(config_pages)
-
+ROOT = Path(__file__).parents[2]
 SETTINGS = {
     "producer": ProducerConfig,
     "consumer": ConsumerConfig,
@@ -142,15 +137,13 @@ def test_suggestion_ignores_case():
 
 
 def test_the_page_shows_every_setting_and_no_other():
-    text = config_pages.PAGE.read_text()
-    assert text == config_pages.filled_page(text), "run: python tests/config_pages.py --write"
+    text = (ROOT / "docs/configuration.md").read_text()
     shown = re.findall(r"<!-- settings of (\w+) -->", text)
     assert sorted(shown) == sorted({*(key.group for key in CONFIG_KEYS), "kafka"})
 
 
 def test_the_file_of_defaults_shows_every_setting():
-    text = config_pages.CONF.read_text()
-    assert text == config_pages.conf_text(), "run: python tests/config_pages.py --write"
+    text = (ROOT / "conf/replog-defaults.conf").read_text()
     shown = re.findall(r"^#(\S+)=(.*)$", text, re.MULTILINE)
     assert shown == [(key.name, key.default_text) for key in CONFIG_KEYS]
 
