@@ -15,7 +15,7 @@ from spark_replog.client.consumer_record import ConsumerRecord, ConsumerRecords
 from spark_replog.client.consumer_settings import ConsumerSettings
 from spark_replog.client.group_membership import GroupMembership
 from spark_replog.client.positions import OffsetCommitter, PositionKeeper
-from spark_replog.client.record_fetcher import ConsumerMetrics, RecordFetcher
+from spark_replog.client.record_fetcher import ConsumerMetrics, FetchedRows, RecordFetcher
 from spark_replog.client.subscription_state import SubscriptionState, whole_number
 from spark_replog.cluster.authorizer import Authorizer
 from spark_replog.cluster.cluster import Cluster, StorePath
@@ -168,11 +168,11 @@ class Consumer:
         limit = self._config.max_poll_records if max_records is None else max_records
         deadline_ms = self._cluster.clock.monotonic_ms() + timeout_ms
         records: list[ConsumerRecord] = []
-        for key, batch in self._batches(deadline_ms, limit):
+        for key, batch, position in self._batches(deadline_ms, limit):
             made, refusal = self._maker.make(key, batch)
             records += made
-            at = self._subscription.position(key)
-            at.offset = (at.offset or 0) + len(made)
+            if refusal is None or made:
+                self._subscription.position(key).offset = position if refusal is None else made[-1].offset + 1
             if refusal is not None:
                 if not records:
                     raise refusal
@@ -213,10 +213,11 @@ class Consumer:
                 if offset is not None and offset < end:
                     spans[key] = (offset, end)
             self._fetcher.forget(list(spans))
-        for key, batch in self._fetcher.scan(spans):
-            yield batch
+        for key, batch, position in self._fetcher.scan(spans):
+            if batch.num_rows:
+                yield batch
             if key in self._subscription.positions:
-                self._subscription.position(key).offset = batch.column(4)[-1].as_py() + 1
+                self._subscription.position(key).offset = position
 
     def to_arrow(self, timeout_ms: int = 0) -> pa.Table:
         """Return what ``to_batches`` yields as one table; memory is that of the rows."""
@@ -418,7 +419,7 @@ class Consumer:
         self._committer.maybe_auto_commit()
         self._keeper.update()
 
-    def _batches(self, deadline_ms: int, limit: int) -> Iterator[tuple[TopicPartition, pa.RecordBatch]]:
+    def _batches(self, deadline_ms: int, limit: int) -> Iterator[FetchedRows]:
         """Yield at most ``limit`` rows: buffered ones, else those of the first fetch that brings any."""
         clock = self._cluster.clock
         may_look_again, is_folded = True, False
@@ -428,9 +429,10 @@ class Consumer:
                 self._ready(deadline_ms)
                 positions = self._positions()
                 taken = list(self._fetcher.take(positions, limit))
-                if taken:
-                    yield from taken
+                yield from taken
+                if any(batch.num_rows for _, batch, _ in taken):
                     return
+                positions = self._positions()  # behind what holds no rows any more
                 rest_ms = deadline_ms - clock.monotonic_ms()
                 errors = self._fetcher.fetch(positions, max(0, rest_ms), is_folded=is_folded) if positions else {}
                 is_folded = bool(positions) and rest_ms > 0 and not errors  # a wait ends with a look
@@ -444,10 +446,10 @@ class Consumer:
                 continue
             if positions:
                 taken = list(self._fetcher.take(self._positions(), limit))
-                if taken:
-                    yield from taken
+                yield from taken
+                if any(batch.num_rows for _, batch, _ in taken):
                     return
-                if errors and rest_ms >= 0:
+                if (errors or taken) and rest_ms >= 0:
                     continue
             elif rest_ms > 0:
                 clock.sleep_ms(min(rest_ms, self._config.retry_backoff_ms))

@@ -88,23 +88,24 @@ class RecordMaker:
 
     def make(self, key: TopicPartition, batch: pa.RecordBatch) -> tuple[list[ConsumerRecord], ReplogError | None]:
         """Return the batch's records up to the first that a deserializer refuses, and that refusal."""
-        first = batch.column(4)[0].as_py()
-        keys, values = batch.column(0).to_pylist(), batch.column(1).to_pylist()
+        if not batch.num_rows:
+            return [], None
+        offsets, keys, values = (batch.column(number).to_pylist() for number in (4, 0, 1))
         times = batch.column(5).cast(pa.int64()).to_pylist()
         headers = batch.column(7).to_pylist() if batch.num_columns > 7 else [None] * batch.num_rows
         timestamp_type = TIMESTAMP_TYPES[batch.column(6)[0].as_py()]
         records: list[ConsumerRecord] = []
-        for number, (raw_key, raw_value, time_us, found) in enumerate(zip(keys, values, times, headers, strict=True)):
+        for offset, raw_key, raw_value, time_us, found in zip(offsets, keys, values, times, headers, strict=True):
             try:
                 made_key = raw_key if raw_key is None or self._key is None else self._key(key.topic, raw_key)
                 made = raw_value if raw_value is None or self._value is None else self._value(key.topic, raw_value)
             except Exception as error:  # whatever the application's class raises
-                return records, _refusal(key, first + number, error)
+                return records, _refusal(key, offset, error)
             records.append(
                 ConsumerRecord(
                     key.topic,
                     key.partition,
-                    first + number,
+                    offset,
                     made_key,
                     made,
                     tuple((each["key"], each["value"]) for each in found) if found else (),

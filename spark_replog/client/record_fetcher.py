@@ -5,10 +5,12 @@ The same plan and the same reader as Spark's tasks: ``plan_fetch`` and ``Fetcher
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 
 from spark_replog.clock import Clock
@@ -16,7 +18,7 @@ from spark_replog.cluster.authorizer import Authorizer
 from spark_replog.cluster.cluster import Cluster, TopicHandle
 from spark_replog.cluster.quota_manager import fetch_quota
 from spark_replog.config import ConsumerConfig
-from spark_replog.errors import ErrorCode
+from spark_replog.errors import DataLossError, ErrorCode
 from spark_replog.ids import TopicId, TopicPartition
 from spark_replog.ledger.ledger import Ledger
 from spark_replog.log.acl import AclOperation
@@ -24,6 +26,12 @@ from spark_replog.log.fold.partition_state import UNDEFINED_EPOCH, UNDEFINED_OFF
 from spark_replog.log.fold.topic_state import TopicLedgerState
 from spark_replog.read.fetch_plan import FetchSlice, plan_fetch
 from spark_replog.read.fetcher import Fetcher
+from spark_replog.read.rows import read_schema
+
+_LOG = logging.getLogger(__name__)
+FetchedRows = tuple[TopicPartition, pa.RecordBatch, int]
+"""Rows in the columns of ``rows.read_schema(True)``, perhaps none, and the position behind them."""
+_NO_ROWS = pa.RecordBatch.from_pylist([], schema=read_schema(True))
 
 
 @dataclass(slots=True)
@@ -65,7 +73,8 @@ class RecordFetcher:
         self._on_look = on_look
         self._fetcher = Fetcher(cluster.brokers, clock=cluster.clock)
         self._authorizer = Authorizer(cluster, config.principal)
-        self._buffers: dict[TopicPartition, deque[pa.RecordBatch]] = {}
+        self._buffers: dict[TopicPartition, deque[tuple[int, pa.RecordBatch, int]]] = {}
+        """Rows of [first, second) offsets; fewer than that where compaction left gaps."""
         self._last: TopicPartition | None = None
         self._fetched: dict[TopicPartition, tuple[int, int, TopicId]] = {}
         """How far each partition was planned, its leader epoch then, and of which topic."""
@@ -110,8 +119,9 @@ class RecordFetcher:
         if slices:
             self._metrics.fetches += 1
             self._last = TopicPartition(slices[-1].topic, slices[-1].partition)
-            for key, batch in self._read(slices):
-                self._buffers.setdefault(key, deque()).append(batch)
+            for key, batch, end in self._read(slices):
+                buffer = self._buffers.setdefault(key, deque())
+                buffer.append((buffer[-1][2] if buffer else positions[key], batch, end))
         return errors
 
     def check(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, ErrorCode]:
@@ -165,32 +175,32 @@ class RecordFetcher:
             if found.diverging_offset is not None:
                 self.diverged[key] = found.diverging_offset
 
-    def take(
-        self, positions: Mapping[TopicPartition, int], max_records: int
-    ) -> Iterator[tuple[TopicPartition, pa.RecordBatch]]:
+    def take(self, positions: Mapping[TopicPartition, int], max_records: int) -> Iterator[FetchedRows]:
         """Take buffered rows from the positions on, at most so many; rows of older positions are dropped."""
         for key in [each for each in self._buffers if each in positions]:
             expected = positions[key]
             buffer = self._buffers[key]
             while buffer and max_records:
-                batch = buffer[0]
-                first = batch.column(4)[0].as_py()
-                if not first <= expected < first + batch.num_rows:
+                start, batch, end = buffer[0]
+                if not start <= expected < end:
                     buffer.popleft()
                     continue
-                taken = batch.slice(expected - first, max_records)
-                if expected - first + taken.num_rows == batch.num_rows:
+                first = int(np.searchsorted(batch.column(4).to_numpy(), expected))
+                taken = batch.slice(first, max_records)
+                if first + taken.num_rows == batch.num_rows:
                     buffer.popleft()
-                expected += taken.num_rows
+                    expected = end
+                else:
+                    expected = taken.column(4)[-1].as_py() + 1
                 max_records -= taken.num_rows
                 self._metrics.records_consumed += taken.num_rows
-                yield key, taken
+                yield key, taken, expected
             if not buffer:
                 del self._buffers[key]
             if not max_records:
                 return
 
-    def scan(self, spans: Mapping[TopicPartition, tuple[int, int]]) -> Iterator[tuple[TopicPartition, pa.RecordBatch]]:
+    def scan(self, spans: Mapping[TopicPartition, tuple[int, int]]) -> Iterator[FetchedRows]:
         """Yield all rows of the spans, partition by partition.
 
         Raises:
@@ -203,11 +213,11 @@ class RecordFetcher:
             with ledger.lock:
                 slices = plan_fetch(ledger.state, key.topic, handle.topic_id, key.partition, start, end)
                 epoch = topic.partitions[key.partition].leader_epoch
-            for found, batch in self._read(slices):
-                self._metrics.records_consumed += batch.num_rows
-                yield found, batch
+            for found in self._read(slices):
+                self._metrics.records_consumed += found[1].num_rows
+                yield found
                 # As the position: behind a batch when the next one is asked for.
-                self._fetched[key] = (batch.column(4)[-1].as_py() + 1, epoch, handle.topic_id)
+                self._fetched[key] = (found[2], epoch, handle.topic_id)
 
     def _require_read(self, topics: Iterable[str]) -> None:
         """Check the reader's right, and look up its quota.
@@ -253,11 +263,57 @@ class RecordFetcher:
         after = [key for key in keys if self._last is not None and key > self._last]
         return after + [key for key in keys if key not in set(after)]
 
-    def _read(self, slices: Sequence[FetchSlice]) -> Iterator[tuple[TopicPartition, pa.RecordBatch]]:
+    def _read(self, slices: Sequence[FetchSlice]) -> Iterator[FetchedRows]:
+        """Yield the rows of slices, partition by partition; without rows where a partition's last offsets have none.
+
+        Objects that are gone were compacted meanwhile: what is left is planned again, once, from the newest fold.
+        """
         before = self._fetcher.stats.read_bytes
-        for batch in self._fetcher.fetch(slices, include_headers=True):
-            yield TopicPartition(batch.column(2)[0].as_py(), batch.column(3)[0].as_py()), batch
+        done: dict[TopicPartition, int] = {}
+        try:
+            yield from self._read_planned(slices, done)
+        except DataLossError as error:
+            again = self._plan_again(slices, done)
+            if {each.object.id for each in again} <= {each.object.id for each in slices}:
+                raise
+            _LOG.info("rows are read from other objects than planned: %s", error)
+            yield from self._read_planned(again, done)
         self._metrics.bytes_consumed += self._fetcher.stats.read_bytes - before
+
+    def _read_planned(self, slices: Sequence[FetchSlice], done: dict[TopicPartition, int]) -> Iterator[FetchedRows]:
+        ends = {TopicPartition(each.topic, each.partition): each.end_offset for each in slices}
+        keys = deque(ends)
+        for batch in self._fetcher.fetch(slices, include_headers=True):
+            key = TopicPartition(batch.column(2)[0].as_py(), batch.column(3)[0].as_py())
+            while keys[0] != key:
+                yield from _rest(keys.popleft(), ends, done)
+            done[key] = batch.column(4)[-1].as_py() + 1
+            yield key, batch, done[key]
+        for key in keys:
+            yield from _rest(key, ends, done)
+
+    def _plan_again(self, slices: Sequence[FetchSlice], done: Mapping[TopicPartition, int]) -> list[FetchSlice]:
+        spans: dict[TopicPartition, tuple[FetchSlice, int]] = {}
+        for each in slices:
+            key = TopicPartition(each.topic, each.partition)
+            spans[key] = (spans.get(key, (each, 0))[0], each.end_offset)
+        again: list[FetchSlice] = []
+        for key, (first, end) in spans.items():
+            ledger = self._cluster.topic_ledger(first.object.ledger_id)
+            ledger.refresh()
+            start = max(first.start_offset, done.get(key, 0))
+            with ledger.lock:
+                again += plan_fetch(ledger.state, key.topic, first.topic_id, key.partition, start, end)
+        return again
+
+
+def _rest(
+    key: TopicPartition, ends: Mapping[TopicPartition, int], done: dict[TopicPartition, int]
+) -> Iterator[FetchedRows]:
+    """Yield that the last offsets that were asked for hold no rows, where that is so."""
+    if done.get(key, -1) < ends[key]:
+        done[key] = ends[key]
+        yield key, _NO_ROWS, ends[key]
 
 
 @dataclass(frozen=True, slots=True)

@@ -165,8 +165,9 @@ class TopicScan:
         """
         fetcher = RecordFetcher(self._cluster, ConsumerConfig(), ConsumerMetrics())
         spans = {key: span for key, span in self.spans.items() if span[0] < span[1]}
-        for _, batch in fetcher.scan(spans):
-            yield batch
+        for _, batch, _ in fetcher.scan(spans):
+            if batch.num_rows:
+                yield batch
 
     def to_arrow(self) -> pa.Table:
         """Return the rows as one table; memory is that of the rows."""

@@ -25,7 +25,7 @@ class FetchSlice(NamedTuple):
     start_offset: int
     end_offset: int
     base_offset: int
-    """Offset of the section's first row."""
+    """First offset that the section spans."""
     row_count: int
     """Rows of the whole section."""
     object: ObjectRef

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 
 from spark_replog.clock import SYSTEM_CLOCK, Clock
@@ -26,6 +27,7 @@ from spark_replog.errors import (
 )
 from spark_replog.ids import BrokerId
 from spark_replog.log.codec.data_object import decode_section
+from spark_replog.log.fold.partition_state import TIMESTAMP_CREATE_TIME, TIMESTAMP_LOG_APPEND_TIME
 from spark_replog.log.quotas import FetchQuota, RateKey, SampledRate, bounded_throttle_time_ms
 from spark_replog.read.fetch_plan import FetchSlice
 from spark_replog.read.rows import Run, read_columns, stored_columns
@@ -136,33 +138,31 @@ class Fetcher:
                 credentials, missing mount) or is not among the brokers known here.
         """
         parts: list[pa.RecordBatch] = []
+        offsets: list[np.ndarray] = []
         part_bytes = first_offset = next_offset = 0
         run: Run | None = None
         for piece, stored in self._sections(slices):
-            piece_run = Run(piece.topic, piece.partition, piece.timestamp_type)
-            append_time_ms = piece.append_time_ms if piece.timestamp_type else None
-            offset = piece.base_offset
-            for batch in stored:
-                start = max(piece.start_offset - offset, 0)
-                rows = min(piece.end_offset - offset, batch.num_rows) - start
-                offset += batch.num_rows
-                if rows <= 0:
-                    continue
-                first = offset - batch.num_rows + start
-                wanted = batch if rows == batch.num_rows else batch.slice(start, rows)
-                if parts and run is not None and (run != piece_run or first != next_offset):
-                    yield read_columns(parts, run, first_offset)
-                    parts, part_bytes = [], 0
+            piece_run = Run(piece.topic, piece.partition, int(piece.timestamp_type != TIMESTAMP_CREATE_TIME))
+            is_same_time = piece.timestamp_type == TIMESTAMP_LOG_APPEND_TIME
+            append_time_ms = piece.append_time_ms if is_same_time else None
+            has_offsets = piece.object.has_offsets
+            for first, wanted in _wanted_rows(piece, stored):
+                is_next = has_offsets if offsets else not has_offsets and first == next_offset
+                if parts and run is not None and (run != piece_run or not is_next):
+                    yield read_columns(parts, run, first_offset, offsets)
+                    parts, part_bytes, offsets = [], 0, []
                 if not parts:
                     run, first_offset = piece_run, first
                 parts.append(stored_columns(wanted, include_headers=include_headers, append_time_ms=append_time_ms))
+                if has_offsets:
+                    offsets.append(wanted.column("offset").to_numpy())
                 part_bytes += wanted.nbytes
-                next_offset = first + rows
+                next_offset = first + wanted.num_rows
                 if part_bytes >= BATCH_SIZE_BYTES_MIN:
-                    yield read_columns(parts, piece_run, first_offset)
-                    parts, part_bytes = [], 0
+                    yield read_columns(parts, piece_run, first_offset, offsets)
+                    parts, part_bytes, offsets = [], 0, []
         if parts and run is not None:
-            yield read_columns(parts, run, first_offset)
+            yield read_columns(parts, run, first_offset, offsets)
 
     def _sections(self, slices: Iterable[FetchSlice]) -> Iterator[tuple[FetchSlice, Sequence[pa.RecordBatch]]]:
         """Yield each slice with the decoded batches of its whole section."""
@@ -285,8 +285,8 @@ class Fetcher:
             broker_id,
             piece.topic,
             piece.partition,
-            piece.base_offset,
-            piece.base_offset + piece.row_count,
+            piece.start_offset,
+            piece.end_offset,
             problem,
         )
 
@@ -363,7 +363,34 @@ def _decode(piece: FetchSlice, view: memoryview | None, view_start: int) -> Sequ
             " Run `replog store verify` to see which copies are whole.",
         )
     # All at once: a section is bounded, and an error in its last batch must come before any row is given.
-    return list(decode_section(section, piece.crc32c, piece.row_count, piece.object.has_headers))
+    item = piece.object
+    batches = list(decode_section(section, piece.crc32c, piece.row_count, item.has_headers, item.has_offsets))
+    if item.has_offsets:
+        offsets = np.concatenate([batch.column("offset").to_numpy() for batch in batches])
+        if offsets[0] < piece.base_offset or (np.diff(offsets) <= 0).any():
+            raise CorruptDataError(
+                ErrorCode.CORRUPT_MESSAGE,
+                f"offsets stored in object '{item.id.name}' do not ascend from {piece.base_offset}."
+                " Run `replog store verify --deep` to see which copies are whole.",
+            )
+    return batches
+
+
+def _wanted_rows(piece: FetchSlice, stored: Sequence[pa.RecordBatch]) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Yield what a slice wants of its section's batches, each with the offset of its first row."""
+    offset = piece.base_offset
+    for batch in stored:
+        if piece.object.has_offsets:
+            offsets = batch.column("offset").to_numpy()
+            start, end = np.searchsorted(offsets, (piece.start_offset, piece.end_offset)).tolist()
+            first = int(offsets[start]) if start < end else 0
+        else:
+            start = max(piece.start_offset - offset, 0)
+            end = min(piece.end_offset - offset, batch.num_rows)
+            first = offset + start
+        offset += batch.num_rows
+        if start < end:
+            yield first, batch if end - start == batch.num_rows else batch.slice(start, end - start)
 
 
 def _absent(piece: FetchSlice, why: str) -> NotFoundError:

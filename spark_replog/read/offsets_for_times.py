@@ -91,12 +91,10 @@ def _find(
             start, slices = _next_candidate(ledger.state, topic_name, topic_id, partition, offset, time_ms)
         if not slices:
             return start
-        first = slices[0].start_offset
         for batch in Fetcher(brokers).fetch(slices):
             late = np.asarray(batch.column("timestamp").cast("int64")) >= time_ms * 1000
             if late.any():
-                return first + int(np.argmax(late))
-            first += batch.num_rows
+                return int(batch.column("offset")[int(np.argmax(late))].as_py())
         offset = slices[-1].end_offset
     return None
 
@@ -110,7 +108,7 @@ def _next_candidate(
     while offset < found.high_watermark:
         (section,) = state.sections(topic_id, partition, offset, offset + 1)
         end = min(section.end_offset, found.high_watermark)
-        if section.min_timestamp_ms >= time_ms:
+        if section.min_timestamp_ms >= time_ms and not section.object.has_offsets:
             return offset, ()
         if section.max_timestamp_ms >= time_ms:
             return None, plan_fetch(state, topic_name, topic_id, partition, offset, end)

@@ -47,7 +47,7 @@ def stored_columns(batch: pa.RecordBatch, *, include_headers: bool, append_time_
     """Return key, value, timestamp[, headers] of a stored batch.
 
     Args:
-        batch: columns of a data object.
+        batch: columns of a data object; a stored offset is left out.
         include_headers: whether headers are asked for; null where the object has none.
         append_time_ms: replaces the rows' own time (LogAppendTime topics); None keeps it.
     """
@@ -58,13 +58,24 @@ def stored_columns(batch: pa.RecordBatch, *, include_headers: bool, append_time_
     if include_headers:
         names.append("headers")
         columns.append(
-            _null_empty(batch.column(3)) if batch.num_columns > 3 else pa.nulls(batch.num_rows, HEADERS_TYPE)
+            _null_empty(batch.column(3))
+            if "headers" in batch.schema.names
+            else pa.nulls(batch.num_rows, HEADERS_TYPE)
         )
     return pa.RecordBatch.from_arrays(columns, names=names)
 
 
-def read_columns(parts: list[pa.RecordBatch], run: Run, first_offset: int) -> pa.RecordBatch:
-    """Return one batch of `read_schema` from `stored_columns` batches of consecutive offsets."""
+def read_columns(
+    parts: list[pa.RecordBatch], run: Run, first_offset: int, stored_offsets: list[np.ndarray] | None = None
+) -> pa.RecordBatch:
+    """Return one batch of `read_schema` from `stored_columns` batches.
+
+    Args:
+        parts: in the order of their offsets.
+        run: what they have in common.
+        first_offset: of the first row, where offsets are consecutive.
+        stored_offsets: of each part's rows, where offsets have gaps.
+    """
     batch = join_batches(parts)
     rows = batch.num_rows
     cached_rows = max(_CACHED_ROWS_MIN, 1 << (rows - 1).bit_length())
@@ -73,7 +84,11 @@ def read_columns(parts: list[pa.RecordBatch], run: Run, first_offset: int) -> pa
         batch.column(1),
         _topic_array(run.topic, cached_rows).slice(0, rows),
         _number_array(run.partition, cached_rows).slice(0, rows),
-        pa.array(np.arange(first_offset, first_offset + rows, dtype=np.int64)),
+        pa.array(
+            np.concatenate(stored_offsets)
+            if stored_offsets
+            else np.arange(first_offset, first_offset + rows, dtype=np.int64)
+        ),
         batch.column(2),
         _number_array(run.timestamp_type, cached_rows).slice(0, rows),
     ]

@@ -46,18 +46,24 @@ _BASE_FIELDS = [
     pa.field("value", pa.binary()),
     pa.field("timestamp", TIMESTAMP_TYPE),
 ]
-_SCHEMA_PLAIN = pa.schema(_BASE_FIELDS)
-_SCHEMA_HEADERS = pa.schema([*_BASE_FIELDS, pa.field("headers", HEADERS_TYPE)])
+_HEADERS_FIELD, _OFFSET_FIELD = pa.field("headers", HEADERS_TYPE), pa.field("offset", pa.int64())
+_SCHEMAS = {
+    (has_headers, has_offsets): pa.schema(
+        [*_BASE_FIELDS, *[_HEADERS_FIELD][:has_headers], *[_OFFSET_FIELD][:has_offsets]]
+    )
+    for has_headers in (False, True)
+    for has_offsets in (False, True)
+}
 _FILE_METADATA = {b"replog.format": str(DATA_OBJECT_FORMAT_VERSION).encode()}
 
 Buffer = bytes | bytearray | memoryview
-SectionInput = tuple[str, str, int, "pa.RecordBatch | Sequence[pa.RecordBatch]", str]
-"""(topic name, topic id, partition, rows, producer)."""
+SectionInput = tuple[str, str, int, "pa.RecordBatch | Iterable[pa.RecordBatch]", str]
+"""(topic name, topic id, partition, rows, producer); rows are taken as they are written."""
 
 
-def data_schema(has_headers: bool) -> pa.Schema:
-    """Return the columns of a data object: key, value, timestamp[, headers]."""
-    return _SCHEMA_HEADERS if has_headers else _SCHEMA_PLAIN
+def data_schema(has_headers: bool, has_offsets: bool = False) -> pa.Schema:
+    """Return the columns of a data object: key, value, timestamp[, headers][, offset]."""
+    return _SCHEMAS[has_headers, has_offsets]
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,13 +139,16 @@ class _Gather:
         return False
 
 
-def encode_data_object(sections: Iterable[SectionInput], *, compression: str, has_headers: bool) -> EncodedObject:
+def encode_data_object(
+    sections: Iterable[SectionInput], *, compression: str, has_headers: bool, has_offsets: bool = False
+) -> EncodedObject:
     """Return one Arrow IPC file with the rows of each input, in order, as zero or more sections each.
 
     Args:
-        sections: rows with the columns of `data_schema(has_headers)`, by name; no null timestamp.
+        sections: rows with the columns of `data_schema(has_headers, has_offsets)`, by name; no null timestamp.
         compression: none, lz4 or zstd.
         has_headers: whether the object has a headers column.
+        has_offsets: whether it has an offset column: compaction left gaps.
 
     Raises:
         InvalidConfigError: UNSUPPORTED_COMPRESSION_TYPE; INVALID_TIMESTAMP.
@@ -149,7 +158,7 @@ def encode_data_object(sections: Iterable[SectionInput], *, compression: str, ha
             ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
             f"compression.type '{compression}' is not supported. Use one of: {', '.join(COMPRESSION_TYPES)}.",
         )
-    schema = data_schema(has_headers)
+    schema = data_schema(has_headers, has_offsets)
     sink = _Gather()
     options = pa.ipc.IpcWriteOptions(compression=_codec(compression), metadata_version=pa.ipc.MetadataVersion.V5)
     written: list[Section] = []
@@ -157,8 +166,8 @@ def encode_data_object(sections: Iterable[SectionInput], *, compression: str, ha
         pa.PythonFile(sink, mode="w"), schema.with_metadata(_FILE_METADATA), options=options
     ) as writer:
         for topic, topic_id, partition, rows, producer in sections:
-            batches = [rows] if isinstance(rows, pa.RecordBatch) else list(rows)
-            for group in _group_sections(resize_batches([_conform(b, schema) for b in batches])):
+            batches = [rows] if isinstance(rows, pa.RecordBatch) else rows
+            for group in _group_sections(resize_batches(_conform(batch, schema) for batch in batches)):
                 section = _SectionBuilder()
                 for batch in group:
                     at, piece, times = sink.size_bytes, sink.cut(), _time_range_us(batch)
@@ -195,7 +204,9 @@ class _SectionBuilder:
         return Section(topic_id, partition, self._rows, start, end - start, self.crc, low_ms, high_ms)
 
 
-def decode_section(buffer: Buffer, crc32c: int, row_count: int, has_headers: bool) -> Iterator[pa.RecordBatch]:
+def decode_section(
+    buffer: Buffer, crc32c: int, row_count: int, has_headers: bool, has_offsets: bool = False
+) -> Iterator[pa.RecordBatch]:
     """Yield the record batches of a section; columns point into the buffer unless compressed.
 
     The checksum is verified on the call, before anything is yielded. `buffer` is exactly the section's byte range;
@@ -209,7 +220,7 @@ def decode_section(buffer: Buffer, crc32c: int, row_count: int, has_headers: boo
     found = crc32c_module.crc32c(buffer)
     if found != crc32c:
         raise _damaged(f"its checksum is {found:08x}, the ledger has {crc32c:08x}")
-    return _read_batches(buffer, row_count, data_schema(has_headers))
+    return _read_batches(buffer, row_count, data_schema(has_headers, has_offsets))
 
 
 def _read_batches(buffer: Buffer, row_count: int, schema: pa.Schema) -> Iterator[pa.RecordBatch]:

@@ -66,7 +66,7 @@ class _TaskRead:
     def _fetch(self, slices: Iterable[FetchSlice]) -> Iterator[pa.RecordBatch]:
         for batch in self._fetcher.fetch(slices, include_headers=self._options.include_headers):
             key = batch.column(2)[0].as_py(), batch.column(3)[0].as_py()
-            self._done[key] = batch.column(4)[0].as_py() + batch.num_rows
+            self._done[key] = batch.column(4)[-1].as_py() + 1
             yield batch
 
     def _plan_again(self, outage: ReplogError) -> tuple[FetchSlice, ...]:
