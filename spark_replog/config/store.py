@@ -56,6 +56,13 @@ class TopicConfig:
         "including rows that were readable.",
         kafka=SAME,
     )
+    segment_bytes: int = setting(
+        64 * _MIB,
+        "Size of the objects that compaction makes of small ones. It holds one of them in memory.",
+        kafka="1073741824",
+        minimum=_MIB,
+        maximum=256 * _MIB,
+    )
     cleanup_policy: str = setting(
         "delete",
         "What retention does. compact is refused: this release does not compact.",

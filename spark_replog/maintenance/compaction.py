@@ -1,0 +1,194 @@
+"""Compaction of small objects: a run of small sections of one partition becomes one large object.
+
+Optimistic, without a lock: a run is planned from a fold, rewritten beside the log, and put in place by one `Replace`
+entry that the fold refuses where the log changed meanwhile. So any number of compactors may run, stop or die at any
+moment; what they leave behind is garbage and nothing else. Offsets, times, order and bytes of rows stay.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from spark_replog.cluster.cluster import Cluster, TopicHandle
+from spark_replog.config.registry import stored_topic_config
+from spark_replog.errors import ReplogError
+from spark_replog.fault_point import fault_point
+from spark_replog.ids import LedgerId
+from spark_replog.ledger.ledger import Ledger
+from spark_replog.log.codec.commands import encode_command
+from spark_replog.log.fold.topic_state import TopicLedgerState
+from spark_replog.log.model import CommandResult, Outcome, Replace
+from spark_replog.maintenance.compaction_plan import (
+    RETENTION_PARTS,
+    SECTIONS_MIN,
+    CompactionLimits,
+    CompactionRun,
+    plan_compaction,
+)
+from spark_replog.maintenance.segment_writer import SegmentWriter
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class CompactionReport:
+    """What was done to one topic, or to several.
+
+    Attributes:
+        run_count: runs that were replaced.
+        sections_before, sections_after: of those runs.
+        size_bytes: that were rewritten, as they were stored before.
+        removed_count: rows that newer ones of their key made superfluous.
+        lost_race_count: runs that another process changed first; nothing is wrong.
+        failed_count: runs that could not be read or written; the log says why.
+    """
+
+    run_count: int = 0
+    sections_before: int = 0
+    sections_after: int = 0
+    size_bytes: int = 0
+    removed_count: int = 0
+    lost_race_count: int = 0
+    failed_count: int = 0
+
+    def add(self, other: CompactionReport) -> None:
+        """Count another report in."""
+        for name in self.__slots__:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+    def count(self, run: CompactionRun, command: Replace, result: CommandResult | None) -> bool:
+        """Count one decided replacement; return whether it changed the log."""
+        if result is None or result.outcome is not Outcome.APPLIED:
+            self.lost_race_count += 1
+            _log.info("a run of %s-%d was changed by others first: %s", run.topic, run.partition, result)
+            return False
+        self.run_count += 1
+        self.sections_before += len(run.sections)
+        self.sections_after += len(command.base_offsets)
+        self.size_bytes += run.size_bytes
+        rows = sum(section.row_count for item in command.outputs for section in item.sections)
+        self.removed_count += sum(each.row_count for each in run.sections) - rows
+        return True
+
+
+def limits_of(config: dict[str, str]) -> CompactionLimits:
+    """Return how far runs of a topic with these settings reach."""
+    settings, _ = stored_topic_config(config)
+    ages_out = "delete" in settings.cleanup_policy and settings.retention_ms >= 0
+    return CompactionLimits(settings.segment_bytes, settings.retention_ms // RETENTION_PARTS if ages_out else None)
+
+
+class Compactor:
+    """Compacts the topics of one store. One thread.
+
+    Args:
+        cluster: the opened store.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    def plan(
+        self, handle: TopicHandle, partitions: Sequence[int] | None = None, *, sections_min: int = SECTIONS_MIN
+    ) -> list[CompactionRun]:
+        """Return the runs of a topic that pay, from the newest fold; none of a topic that was deleted."""
+        ledger = self._cluster.topic_ledger(handle.ledger_id)
+        ledger.refresh()
+        with ledger.lock:
+            topic = ledger.state.topics.get(handle.topic_id)
+            if topic is None or topic.closed:
+                return []
+            limits = limits_of(topic.config)
+            return plan_compaction(ledger.state, handle.topic_id, limits, partitions, sections_min=sections_min)
+
+    def compact(
+        self,
+        handle: TopicHandle,
+        partitions: Sequence[int] | None = None,
+        *,
+        sections_min: int = SECTIONS_MIN,
+        bytes_max: int | None = None,
+        on_progress: Callable[[CompactionReport], None] = lambda _: None,
+    ) -> CompactionReport:
+        """Compact what pays, oldest rows first.
+
+        Args:
+            handle: of the topic.
+            partitions: None: all.
+            sections_min: runs with fewer sections are left, unless they fill an object.
+            bytes_max: stop after so many bytes; None: go on to the end.
+            on_progress: called after each run.
+
+        Raises:
+            OutcomeUnknownError: REPLOG_COMMIT_OUTCOME_UNKNOWN: the last run may have been replaced. Nothing is lost
+                either way; compact again.
+            ReplogError: the ledger does not answer.
+        """
+        report = CompactionReport()
+        writer = SegmentWriter(self._cluster.brokers)
+        for run in self.plan(handle, partitions, sections_min=sections_min):
+            if bytes_max is not None and report.size_bytes >= bytes_max:
+                break
+            try:
+                command = writer.rewrite(run)
+            except ReplogError as error:
+                report.failed_count += 1
+                _log.warning("offsets %d to %d of %s-%d are not compacted: %s",
+                             run.first_offset, run.end_offset, run.topic, run.partition, error)  # fmt: skip
+                continue
+            assert command is not None  # no row was dropped
+            report.count(run, command, self.decide(run.ledger_id, command))
+            on_progress(report)
+        return report
+
+    def commit(self, done: Iterable[tuple[CompactionRun, Replace]]) -> CompactionReport:
+        """Put runs in place that were rewritten elsewhere, in Spark's tasks."""
+        report = CompactionReport()
+        for run, command in done:
+            report.count(run, command, self.decide(run.ledger_id, command))
+        return report
+
+    def decide(self, ledger_id: LedgerId, command: Replace) -> CommandResult | None:
+        """Decide one replacement by an entry of its own; None where the fold would refuse it now."""
+        fault_point("compaction.before_entry")
+        ledger: Ledger[TopicLedgerState] = self._cluster.topic_ledger(ledger_id)
+        encoded = encode_command(command)
+        result: CommandResult | None = ledger.append(
+            lambda state: encoded if is_live(state, command) else None,
+            timeout_ms=self._cluster.config.delivery_timeout_ms,
+        ).result
+        fault_point("compaction.after_entry")
+        return result
+
+
+def is_live(state: TopicLedgerState, command: Replace) -> bool:
+    """Return whether the topic is open and the object may still be named: else no entry is worth it."""
+    topic = state.topics.get(command.topic_id)
+    floor = state.gc_floor
+    return topic is not None and not topic.closed and all(item.id.generation >= floor for item in command.outputs)
+
+
+def compact_store(cluster: Cluster, bytes_max: int) -> CompactionReport:
+    """Make one bounded round over all topics of a store: what ``replog coordinator run`` does beside other things.
+
+    Topics whose ledger does not answer, or gave no outcome, are left to the next round.
+    """
+    total = CompactionReport()
+    compactor = Compactor(cluster)
+    for handle in open_topics(cluster):
+        if total.size_bytes >= bytes_max:
+            break
+        try:
+            total.add(compactor.compact(handle, bytes_max=bytes_max - total.size_bytes))
+        except ReplogError as error:
+            total.failed_count += 1
+            _log.warning("topic %s is left to the next round: %s", handle.name, error)
+    return total
+
+
+def open_topics(cluster: Cluster) -> list[TopicHandle]:
+    """Return the topics of the store, as the newest cluster ledger has them."""
+    cluster.refresh()
+    return [cluster.lookup(name) for name in cluster.topic_names()]

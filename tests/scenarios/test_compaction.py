@@ -1,0 +1,196 @@
+"""Compaction of small objects on a real store: the same rows for ever, from fewer objects."""
+
+from __future__ import annotations
+
+import logging
+import random
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import spark_replog
+from spark_replog.client.store import init_store
+from spark_replog.cluster.cluster import Cluster
+from spark_replog.errors import ReplogError
+from spark_replog.log.model import Outcome
+from spark_replog.maintenance.compaction import Compactor, compact_store
+from spark_replog.maintenance.segment_writer import SegmentWriter
+
+BATCHES, ROWS = 24, 50
+
+
+class Topic:
+    """One topic in a store of three brokers, as one process sees it."""
+
+    def __init__(self, path: Path, **config: str) -> None:
+        self.path = path
+        self.store = init_store(str(path), 3, fsync=False)
+        settings = {key.replace("_", "."): value for key, value in config.items()}
+        self.store.admin().create_topic("orders", partitions=2, replicas=3, config=settings)
+        self.cluster = Cluster.open(str(path))
+        self.count = 0
+
+    def write(self, batches: int = BATCHES, rows: int = ROWS, *, headers: bool = False, keys: int | None = None) -> None:
+        random.seed(self.count)
+        with self.store.producer() as producer:
+            for _ in range(batches):
+                numbers = range(self.count, self.count + rows)
+                self.count += rows
+                key = [b"k%d" % (n if keys is None else random.randrange(keys)) for n in numbers]
+                columns = {"key": key, "value": [b"v%d" % n for n in numbers], "partition": pa.array([n % 2 for n in numbers], pa.int32())}
+                if headers:
+                    columns["headers"] = [[{"key": "n", "value": b"%d" % n}] for n in numbers]
+                producer.send_arrow("orders", pa.table(columns))
+                producer.flush()
+
+    def handle(self):
+        self.cluster.refresh()
+        return self.cluster.lookup("orders")
+
+    def rows(self) -> list[dict]:
+        return spark_replog.open(str(self.path)).topic("orders").scan().to_arrow().to_pylist()
+
+    def sections(self, partition: int = 0):
+        ledger, found = self.cluster.folded_topic(self.handle())
+        ledger.refresh()
+        with ledger.lock:
+            return ledger.state.sections(self.handle().topic_id, partition, 0, found.partitions[partition].log_end_offset)
+
+    def compact(self, **how):
+        return Compactor(self.cluster).compact(self.handle(), **how)
+
+
+@pytest.fixture
+def topic(tmp_path):
+    return Topic(tmp_path / "store")
+
+
+@pytest.mark.parametrize("compression", ["none", "lz4", "zstd"])
+def test_many_small_objects_become_few_and_no_row_changes(tmp_path, compression):
+    topic = Topic(tmp_path / "store", compression_type=compression)
+    topic.write(12)
+    topic.write(12, headers=True)
+    before = topic.rows()
+    report = topic.compact()
+    assert (report.run_count, report.failed_count, report.lost_race_count, report.removed_count) == (2, 0, 0, 0)
+    assert [len(topic.sections(number)) for number in (0, 1)] == [2, 2]  # the newest stays as it is
+    assert topic.rows() == before
+    first = topic.sections()[0]
+    assert first.object.holders == {0, 1, 2}
+    for broker_id in range(3):
+        (found,) = (topic.path / f"broker-{broker_id}").rglob(first.object.id.name)
+        assert pa.ipc.open_file(pa.memory_map(str(found))).read_all().num_rows == first.row_count
+    assert topic.compact().run_count == 0
+    topic.write(30)
+    assert topic.compact(sections_min=2).run_count == 2
+    assert len(topic.rows()) == topic.count
+
+
+def test_append_times_are_kept_row_by_row(tmp_path):
+    topic = Topic(tmp_path / "store", message_timestamp_type="LogAppendTime")
+    topic.write(15)
+    before = topic.rows()
+    assert len({row["timestamp"] for row in before}) > 1
+    assert topic.compact().run_count == 2
+    assert topic.sections()[0].timestamp_type == 2
+    assert topic.rows() == before
+    assert {row["timestampType"] for row in before} == {1}
+    assert topic.compact(sections_min=2).run_count == 0
+
+
+def test_a_reader_of_an_old_plan_gets_the_same_rows(topic, caplog):
+    topic.write()
+    before = topic.rows()
+    old = {each.object.id.name for number in (0, 1) for each in topic.sections(number)}
+    scan = spark_replog.open(str(topic.path)).topic("orders").scan().to_batches()
+    first = next(scan)
+    topic.compact()
+    live = {each.object.id.name for number in (0, 1) for each in topic.sections(number)}
+    for name in old - live:
+        for found in topic.path.rglob(name):
+            found.unlink()
+    with caplog.at_level(logging.INFO):
+        rest = list(scan)
+    assert pa.Table.from_batches([first, *rest]).to_pylist() == before
+    with spark_replog.open(str(topic.path)).consumer("orders", auto_offset_reset="earliest") as consumer:
+        assert consumer.to_arrow().to_pylist() == before
+
+
+def test_of_two_compactors_one_wins(topic):
+    topic.write()
+    before = topic.rows()
+    first, second = Compactor(topic.cluster), Compactor(Cluster.open(str(topic.path)))
+    plans = [each.plan(topic.handle()) for each in (first, second)]
+    assert plans[0] == plans[1]
+    commands = [[SegmentWriter(topic.cluster.brokers).rewrite(run) for run in plan] for plan in plans]
+    reports = [
+        each.commit(zip(plan, made, strict=True))
+        for each, plan, made in zip((first, second), plans, commands, strict=True)
+    ]
+    assert [(each.run_count, each.lost_race_count) for each in reports] == [(2, 0), (0, 2)]
+    assert topic.rows() == before
+    assert second.decide(topic.handle().ledger_id, commands[0][0]).outcome is Outcome.REFUSED  # a late repetition
+
+
+def test_rows_written_meanwhile_stay(topic):
+    topic.write()
+    plan = Compactor(topic.cluster).plan(topic.handle())
+    topic.write(3)
+    writer = SegmentWriter(topic.cluster.brokers)
+    report = Compactor(topic.cluster).commit((run, writer.rewrite(run)) for run in plan)
+    assert report.run_count == 2
+    assert sorted(int(row["value"][1:]) for row in topic.rows()) == list(range(topic.count))
+
+
+def test_no_copy_is_lost_while_a_root_is_away(topic):
+    topic.write()
+    (topic.path / "broker-2").rename(topic.path / "broker-2.away")
+    report = topic.compact()
+    assert (report.run_count, report.failed_count) == (0, 2)
+    (topic.path / "broker-2.away").rename(topic.path / "broker-2")
+    assert topic.compact().run_count == 2
+
+
+def test_a_damaged_copy_is_never_copied(topic):
+    topic.write()
+    before = topic.rows()
+    victim = topic.sections()[3]
+    for found in sorted((topic.path / "broker-0").rglob(victim.object.id.name)):
+        data = bytearray(found.read_bytes())
+        data[victim.start_byte + 60 : victim.start_byte + 64] = b"oops"
+        found.write_bytes(data)
+    assert topic.compact().run_count == 2  # from another replica
+    assert topic.rows() == before
+    topic.write()
+    victim = topic.sections()[3]
+    for found in topic.path.rglob(victim.object.id.name):
+        data = bytearray(found.read_bytes())
+        data[victim.start_byte + 60 : victim.start_byte + 64] = b"oops"
+        found.write_bytes(data)
+    report = topic.compact(sections_min=2)
+    assert report.failed_count == 1
+    assert report.run_count == 1
+
+
+def test_a_round_is_bounded(topic):
+    topic.write()
+    assert compact_store(topic.cluster, bytes_max=1).run_count == 1
+    assert compact_store(topic.cluster, bytes_max=1 << 30).run_count == 1
+    assert compact_store(topic.cluster, bytes_max=1 << 30).run_count == 0
+
+
+def test_a_full_disk_changes_nothing(topic, monkeypatch):
+    topic.write()
+    before = topic.rows()
+
+    def full(self, key, data, **more):
+        raise ReplogError(spark_replog.errors.ErrorCode.KAFKA_STORAGE_ERROR, "no space left on device")
+
+    store = type(topic.cluster.brokers.store(0))
+    monkeypatch.setattr(store, "create", full)
+    report = topic.compact()
+    monkeypatch.undo()
+    assert (report.run_count, report.failed_count) == (0, 2)
+    assert topic.rows() == before
+    assert topic.compact().run_count == 2
