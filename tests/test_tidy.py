@@ -44,7 +44,7 @@ EDGES: dict[str, set[str]] = {
     "commit": {"config", "storage", "log", "log/codec", "log/fold", "ledger", "cluster"},
     "admin": {"config", "log", "log/codec", "log/fold", "ledger", "cluster", "commit"},
     "groups": {"log", "log/codec", "log/fold", "ledger", "cluster", "admin"},
-    "maintenance": {"config", "storage", "log", "log/codec", "log/fold", "ledger", "cluster", "commit"},
+    "maintenance": {"config", "storage", "log", "log/codec", "log/fold", "ledger", "cluster", "read", "commit"},
     "client": {
         "config",
         "storage",

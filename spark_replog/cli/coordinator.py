@@ -27,7 +27,7 @@ def coordinator() -> None:
 def run(once: bool, interval_ms: int, configs: tuple[str, ...]) -> int:
     """Catch up followers, restore leaders, finish reassignments, delete old rows and garbage, remove dead consumers.
 
-    Until SIGTERM.
+    It also compacts. Until SIGTERM.
     """
     settings = current_settings()
     path = settings.required_store()
@@ -36,12 +36,18 @@ def run(once: bool, interval_ms: int, configs: tuple[str, ...]) -> int:
     from spark_replog.groups.group_coordinator import GroupCoordinator
     from spark_replog.groups.group_expiry import SilenceWatch
     from spark_replog.log.acl import AclOperation
+    from spark_replog.maintenance.compaction import CompactionRounds
     from spark_replog.maintenance.upkeep import Upkeep
 
     cluster = settings.open_cluster(key_values("-c", configs))
     require_of_readable(cluster, AclOperation.ALTER)
-    groups, watch = GroupCoordinator(cluster), SilenceWatch()
-    loop = CoordinatorLoop(cluster, lambda: groups.remove_expired(watch), Upkeep(cluster).run_if_due)
+    groups, watch, compaction = GroupCoordinator(cluster), SilenceWatch(), CompactionRounds(cluster)
+
+    def after_round() -> None:
+        groups.remove_expired(watch)
+        compaction.run_once()
+
+    loop = CoordinatorLoop(cluster, after_round, Upkeep(cluster).run_if_due)
     if once:
         done = loop.run_once()
         report = asdict(done)

@@ -237,6 +237,59 @@ def trim(name: str, partition: int, offset: int, yes: bool) -> int:
     return emit("topic trim", items, settings, text=text)
 
 
+@topic.command("compact", examples=["topic compact orders", "topic compact orders --partitions 0,1"])
+@click.argument("name", shell_complete=complete_topics)
+@click.option("--partitions", metavar="P,P", help="Only these partitions.")
+@click.option("--all", "is_eager", is_flag=True, help="Join any two small sections, also where it hardly pays.")
+def compact(name: str, partitions: str | None, is_eager: bool) -> int:
+    """Join small objects into large ones; with cleanup.policy=compact also remove rows that newer ones replace.
+
+    Offsets, times and order of the rows that stay do not change. Writers, readers and other compactors go on
+    meanwhile. What another process changed first is left alone.
+    """
+    settings = current_settings()
+    from spark_replog.cluster.authorizer import Authorizer
+    from spark_replog.log.acl import AclOperation
+    from spark_replog.maintenance.compaction import CompactionReport, Compactor
+    from spark_replog.maintenance.compaction_plan import SECTIONS_MIN
+
+    cluster = settings.open_cluster()
+    cluster.refresh()
+    Authorizer(cluster).require_topic(AclOperation.ALTER, name)
+
+    def progress(report: CompactionReport) -> None:
+        note(f"replog: {report.size_bytes:,} bytes rewritten")
+
+    def act(topic_name: str) -> dict[str, Any]:
+        found = Compactor(cluster).compact(
+            cluster.lookup(topic_name),
+            _numbers(partitions),
+            sections_min=2 if is_eager else SECTIONS_MIN,
+            on_progress=progress,
+        )
+        return {
+            "topic": topic_name,
+            "runs": found.run_count,
+            "sectionsBefore": found.sections_before,
+            "sectionsAfter": found.sections_after,
+            "bytes": found.size_bytes,
+            "removedRecords": found.removed_count,
+            "changedMeanwhile": found.lost_race_count,
+            "failed": found.failed_count,
+            "ok": not found.failed_count,
+        }
+
+    items = act_on_each("topic", (name,), act)
+    text = "\n".join(
+        f"topic {name}: {item['sectionsBefore']} sections became {item['sectionsAfter']} ({item['bytes']:,} bytes),"
+        f" {item['removedRecords']} records removed, {item['changedMeanwhile']} runs changed meanwhile,"
+        f" {item['failed']} failed"
+        for item in items
+        if "runs" in item
+    )
+    return emit("topic compact", items, settings, text=text)
+
+
 @topic.command("add-partitions", examples=["topic add-partitions orders 12"])
 @click.argument("name", shell_complete=complete_topics)
 @click.argument("total", type=int)

@@ -93,6 +93,15 @@ class CoordinatorConfig:
         kafka=SAME,
         minimum=1,
     )
+    log_cleaner_enable: bool = setting(
+        True,
+        "Whether 'replog coordinator run' compacts: it joins small objects into large ones, and removes replaced rows "
+        "of topics with cleanup.policy=compact. 'replog topic compact' always does.",
+        kafka=SAME,
+    )
+    log_cleaner_backoff_ms: int = setting(
+        15_000, "How long 'replog coordinator run' waits after it found nothing more to compact.", kafka=SAME
+    )
     commit_wait_ms: int = setting(20, "How long a decided commit waits for the remaining metadata roots.")
     delivery_timeout_ms: int = setting(
         120_000,

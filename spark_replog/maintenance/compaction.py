@@ -15,7 +15,7 @@ from spark_replog.cluster.cluster import Cluster, TopicHandle
 from spark_replog.config.registry import stored_topic_config
 from spark_replog.errors import ReplogError
 from spark_replog.fault_point import fault_point
-from spark_replog.ids import LedgerId
+from spark_replog.ids import LedgerId, TopicId
 from spark_replog.ledger.ledger import Ledger
 from spark_replog.log.codec.commands import encode_command
 from spark_replog.log.fold.topic_state import TopicLedgerState
@@ -30,6 +30,9 @@ from spark_replog.maintenance.compaction_plan import (
 from spark_replog.maintenance.segment_writer import SegmentWriter
 
 _log = logging.getLogger(__name__)
+
+COMPACTION_ROUND_BYTES = 256 * 1024 * 1024
+"""What one round of ``replog coordinator run`` rewrites at most, so that its other work is never far away."""
 
 
 @dataclass(slots=True)
@@ -75,7 +78,7 @@ class CompactionReport:
 
 def limits_of(config: dict[str, str]) -> CompactionLimits:
     """Return how far runs of a topic with these settings reach."""
-    settings, _ = stored_topic_config(config)
+    settings, _ = stored_topic_config(tuple(config.items()))
     ages_out = "delete" in settings.cleanup_policy and settings.retention_ms >= 0
     return CompactionLimits(settings.segment_bytes, settings.retention_ms // RETENTION_PARTS if ages_out else None)
 
@@ -89,6 +92,7 @@ class Compactor:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
+        self._resume: dict[tuple[TopicId, int], dict[int, int]] = {}
 
     def plan(
         self, handle: TopicHandle, partitions: Sequence[int] | None = None, *, sections_min: int = SECTIONS_MIN
@@ -100,8 +104,15 @@ class Compactor:
             topic = ledger.state.topics.get(handle.topic_id)
             if topic is None or topic.closed:
                 return []
-            limits = limits_of(topic.config)
-            return plan_compaction(ledger.state, handle.topic_id, limits, partitions, sections_min=sections_min)
+            resume = self._resume.setdefault((handle.topic_id, sections_min), {})
+            return plan_compaction(
+                ledger.state,
+                handle.topic_id,
+                limits_of(topic.config),
+                partitions,
+                sections_min=sections_min,
+                resume=resume,
+            )
 
     def compact(
         self,
@@ -170,22 +181,36 @@ def is_live(state: TopicLedgerState, command: Replace) -> bool:
     return topic is not None and not topic.closed and all(item.id.generation >= floor for item in command.outputs)
 
 
-def compact_store(cluster: Cluster, bytes_max: int) -> CompactionReport:
-    """Make one bounded round over all topics of a store: what ``replog coordinator run`` does beside other things.
+class CompactionRounds:
+    """What ``replog coordinator run`` compacts between other things: a bounded part, now and then. One thread.
 
-    Topics whose ledger does not answer, or gave no outcome, are left to the next round.
+    Args:
+        cluster: the opened store; `log.cleaner.enable` and `log.cleaner.backoff.ms` of its settings apply.
+        bytes_max: that one round rewrites, about.
     """
-    total = CompactionReport()
-    compactor = Compactor(cluster)
-    for handle in open_topics(cluster):
-        if total.size_bytes >= bytes_max:
-            break
-        try:
-            total.add(compactor.compact(handle, bytes_max=bytes_max - total.size_bytes))
-        except ReplogError as error:
-            total.failed_count += 1
-            _log.warning("topic %s is left to the next round: %s", handle.name, error)
-    return total
+
+    def __init__(self, cluster: Cluster, bytes_max: int = COMPACTION_ROUND_BYTES) -> None:
+        self._cluster = cluster
+        self._bytes_max = bytes_max
+        self._compactor = Compactor(cluster)
+        self._next_ms = 0
+
+    def run_once(self) -> CompactionReport:
+        """Compact a part of what pays; topics whose ledger does not answer are left to the next round."""
+        total, config, clock = CompactionReport(), self._cluster.config, self._cluster.clock
+        if not config.log_cleaner_enable or clock.monotonic_ms() < self._next_ms:
+            return total
+        for handle in open_topics(self._cluster):
+            if total.size_bytes >= self._bytes_max:
+                break
+            try:
+                total.add(self._compactor.compact(handle, bytes_max=self._bytes_max - total.size_bytes))
+            except ReplogError as error:
+                total.failed_count += 1
+                _log.warning("topic %s is left to the next round: %s", handle.name, error)
+        if total.size_bytes < self._bytes_max:  # else there may be more: the next round goes on at once
+            self._next_ms = clock.monotonic_ms() + config.log_cleaner_backoff_ms
+        return total
 
 
 def open_topics(cluster: Cluster) -> list[TopicHandle]:

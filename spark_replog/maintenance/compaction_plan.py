@@ -59,18 +59,21 @@ class CompactionRun(NamedTuple):
         return sum(each.size_bytes for each in self.sections)
 
 
-def compactable(state: TopicLedgerState, topic_id: TopicId, partition: int) -> list[SectionRef]:
-    """Return the sections that a replacement may name now, in offset order.
+def compactable(
+    state: TopicLedgerState, topic_id: TopicId, partition: int, start_offset: int = 0
+) -> list[SectionRef]:
+    """Return the sections from an offset on that a replacement may name now, in offset order.
 
     They begin at or after the log start, end at or below the high watermark, and lie on every assigned replica. The
     newest section of the log stays as it is, like Kafka's active segment. Call it under the ledger's lock.
     """
     found = state.topics[topic_id].partitions[partition]
-    refs = state.sections(topic_id, partition, found.log_start_offset, found.high_watermark)
+    start = max(found.log_start_offset, start_offset)
+    refs = state.sections(topic_id, partition, start, found.high_watermark)
     return [
         each
         for each in refs
-        if each.base_offset >= found.log_start_offset
+        if each.base_offset >= start
         and each.end_offset <= found.high_watermark
         and each.end_offset < found.log_end_offset
         and each.object.holders.issuperset(found.replicas)
@@ -84,6 +87,7 @@ def plan_compaction(
     partitions: Sequence[int] | None = None,
     *,
     sections_min: int = SECTIONS_MIN,
+    resume: dict[int, int] | None = None,
 ) -> list[CompactionRun]:
     """Return the runs of a topic that pay, each partition's oldest first. Call it under the ledger's lock.
 
@@ -93,14 +97,22 @@ def plan_compaction(
         limits: of the runs.
         partitions: None: all.
         sections_min: fewer small sections than this, that do not fill an object, are left alone.
+        resume: partition -> offset below which nothing can pay any more; raised here, so that the next look costs what
+            is new, not what lives.
     """
+    cursors = {} if resume is None else resume
     topic = state.topics[topic_id]
     runs = []
     for number in range(len(topic.partitions)) if partitions is None else partitions:
-        for stretch in _stretches(compactable(state, topic_id, number), limits):
-            kept = worth_joining(stretch, limits.size_max_bytes, sections_min)
+        open_offset: int | None = None
+        last: list[SectionRef] = []
+        for last in _stretches(compactable(state, topic_id, number, cursors.get(number, 0)), limits):
+            kept = worth_joining(last, limits.size_max_bytes, sections_min)
             if kept:
                 runs.append(make_run(state, topic_id, number, kept))
+                open_offset = kept[0].base_offset if open_offset is None else open_offset
+        if last:
+            cursors[number] = last[0].base_offset if open_offset is None else open_offset
     return runs
 
 

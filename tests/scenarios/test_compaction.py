@@ -13,8 +13,9 @@ import spark_replog
 from spark_replog.client.store import init_store
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.errors import ReplogError
+from spark_replog.log.fold.topic_state import TopicLedgerState
 from spark_replog.log.model import Outcome
-from spark_replog.maintenance.compaction import Compactor, compact_store
+from spark_replog.maintenance.compaction import CompactionRounds, Compactor
 from spark_replog.maintenance.segment_writer import SegmentWriter
 
 BATCHES, ROWS = 24, 50
@@ -31,14 +32,20 @@ class Topic:
         self.cluster = Cluster.open(str(path))
         self.count = 0
 
-    def write(self, batches: int = BATCHES, rows: int = ROWS, *, headers: bool = False, keys: int | None = None) -> None:
+    def write(
+        self, batches: int = BATCHES, rows: int = ROWS, *, headers: bool = False, keys: int | None = None
+    ) -> None:
         random.seed(self.count)
         with self.store.producer() as producer:
             for _ in range(batches):
                 numbers = range(self.count, self.count + rows)
                 self.count += rows
                 key = [b"k%d" % (n if keys is None else random.randrange(keys)) for n in numbers]
-                columns = {"key": key, "value": [b"v%d" % n for n in numbers], "partition": pa.array([n % 2 for n in numbers], pa.int32())}
+                columns = {
+                    "key": key,
+                    "value": [b"v%d" % n for n in numbers],
+                    "partition": pa.array([n % 2 for n in numbers], pa.int32()),
+                }
                 if headers:
                     columns["headers"] = [[{"key": "n", "value": b"%d" % n}] for n in numbers]
                 producer.send_arrow("orders", pa.table(columns))
@@ -55,7 +62,9 @@ class Topic:
         ledger, found = self.cluster.folded_topic(self.handle())
         ledger.refresh()
         with ledger.lock:
-            return ledger.state.sections(self.handle().topic_id, partition, 0, found.partitions[partition].log_end_offset)
+            return ledger.state.sections(
+                self.handle().topic_id, partition, 0, found.partitions[partition].log_end_offset
+            )
 
     def compact(self, **how):
         return Compactor(self.cluster).compact(self.handle(), **how)
@@ -173,11 +182,22 @@ def test_a_damaged_copy_is_never_copied(topic):
     assert report.run_count == 1
 
 
-def test_a_round_is_bounded(topic):
+def test_a_round_is_bounded_and_looks_only_at_what_is_new(topic, monkeypatch):
     topic.write()
-    assert compact_store(topic.cluster, bytes_max=1).run_count == 1
-    assert compact_store(topic.cluster, bytes_max=1 << 30).run_count == 1
-    assert compact_store(topic.cluster, bytes_max=1 << 30).run_count == 0
+    rounds = CompactionRounds(topic.cluster, bytes_max=1)
+    assert [rounds.run_once().run_count for _ in range(3)] == [1, 1, 0]
+    assert rounds.run_once().run_count == 0
+    compactor = Compactor(topic.cluster)
+    assert compactor.plan(topic.handle()) == []
+    topic.write(30)
+    assert [run.partition for run in compactor.plan(topic.handle())] == [0, 1]
+    assert compactor.compact(topic.handle()).run_count == 2
+    topic.write(1)
+    found = []
+    sections = TopicLedgerState.sections
+    monkeypatch.setattr(TopicLedgerState, "sections", lambda *args: found.append(sections(*args)) or found[-1])
+    assert compactor.plan(topic.handle()) == []
+    assert [len(each) < 5 for each in found] == [True, True]
 
 
 def test_a_full_disk_changes_nothing(topic, monkeypatch):

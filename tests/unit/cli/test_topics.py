@@ -6,6 +6,8 @@ import shutil
 
 import pytest
 
+import spark_replog
+
 ONE_ITEM_KEYS = {
     "partition",
     "leader",
@@ -74,6 +76,21 @@ def test_trim(store, replog):
     assert replog(*trim, "--to", 0).exit_code == 2, "it asks, and nobody can answer"
     nowhere = replog("-s", store, "topic", "trim", "orders", "--partition", 2, "--to", 0, "-y", "-f", "json")
     assert nowhere.items[0]["error"] == "UNKNOWN_TOPIC_OR_PARTITION"
+
+
+def test_compact(store, replog):
+    replog("-s", store, "topic", "create", "orders", "-p", 2)
+    with spark_replog.open(str(store)).producer() as producer:
+        for number in range(6):
+            producer.send("orders", b"v%d" % number, partition=0)
+            producer.flush()
+    compact = ("-s", store, "topic", "compact", "orders")
+    assert replog(*compact, "-f", "json").items[0]["runs"] == 0
+    answer = replog(*compact, "--all", "--partitions", "0", "-f", "json")
+    assert (answer.exit_code, answer.json["_command"]) == (0, "topic compact")
+    (item,) = answer.items
+    assert (item["runs"], item["sectionsBefore"], item["sectionsAfter"], item["removedRecords"]) == (1, 5, 1, 0)
+    assert replog("-s", store, "topic", "compact", "nothing", "-f", "json").exit_code == 1
 
 
 def test_create_list_describe_delete(store, replog):
