@@ -42,8 +42,10 @@ EDGES: dict[str, set[str]] = {
     "write": {"config", "storage", "log", "log/codec"},
     "read": {"storage", "log", "log/codec", "log/fold"},
     "commit": {"config", "storage", "log", "log/codec", "log/fold", "ledger", "cluster"},
-    "admin": {"config", "log", "log/codec", "log/fold", "ledger", "cluster", "commit"},
-    "groups": {"log", "log/codec", "log/fold", "ledger", "cluster", "admin"},
+    "health": {"log/fold"},
+    "admin": {"config", "log", "log/codec", "log/fold", "ledger", "health", "cluster", "commit"},
+    "groups": {"log", "log/codec", "log/fold", "ledger", "health", "cluster", "admin"},
+    "monitor": {"log", "ledger", "health", "cluster", "admin", "groups"},
     "maintenance": {"config", "storage", "log", "log/codec", "log/fold", "ledger", "cluster", "read", "commit"},
     "client": {
         "config",
@@ -63,7 +65,19 @@ EDGES: dict[str, set[str]] = {
     "spark": {"config", "storage", "log", "cluster", "read", "spark/source", "spark/sink"},
     "spark/source": {"storage", "log", "log/codec", "log/fold", "cluster", "read", "groups", "spark"},
     "spark/sink": {"config", "storage", "log", "cluster", "write", "commit", "maintenance", "spark"},
-    "cli": {"config", "storage", "log", "cluster", "read", "admin", "groups", "maintenance", "client"},
+    "cli": {
+        "config",
+        "storage",
+        "log",
+        "health",
+        "cluster",
+        "read",
+        "admin",
+        "groups",
+        "monitor",
+        "maintenance",
+        "client",
+    },
     "demo": {"cluster", "admin", "cli"},
 }
 ONLY_IN = {

@@ -1,20 +1,17 @@
-"""What all admin classes share: the caller, how a change is decided, and descriptions of topics as plain values."""
+"""What all admin classes share: the caller, and how a change is decided."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 
-from spark_replog.admin.topic_rules import Assignment
 from spark_replog.cluster.authorizer import Authorizer, is_allowed
 from spark_replog.cluster.cluster import Cluster, TopicHandle
 from spark_replog.errors import ErrorCode, RetriableError
-from spark_replog.ids import BrokerId, LedgerId, TopicId
+from spark_replog.ids import BrokerId, LedgerId
 from spark_replog.ledger.ledger import Ledger
 from spark_replog.log.acl import CLUSTER_NAME, AclOperation, ResourceType
 from spark_replog.log.fold.cluster_state import ClusterLedgerState
 from spark_replog.log.fold.topic_state import TopicLedgerState
-from spark_replog.log.fold.topic_table import TopicState
 from spark_replog.log.model import CommandResult, Outcome
 
 DECIDE_TRIES_MAX = 10
@@ -93,72 +90,3 @@ def topic_ledgers(cluster: Cluster) -> list[Ledger[TopicLedgerState]]:
     with cluster.cluster_ledger.lock:
         ledger_ids: dict[LedgerId, None] = {each[1]: None for each in cluster.cluster_ledger.state.topics.values()}
     return [cluster.topic_ledger(each) for each in ledger_ids]
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionDescription:
-    """One partition; offsets are exclusive ends."""
-
-    partition: int
-    leader: BrokerId
-    leader_epoch: int
-    replicas: tuple[BrokerId, ...]
-    isr: tuple[BrokerId, ...]
-    log_start_offset: int
-    high_watermark: int
-    log_end_offset: int
-    adding: tuple[BrokerId, ...] = ()
-    """Replicas that a running reassignment brings; they are part of `replicas`."""
-    removing: tuple[BrokerId, ...] = ()
-    """Replicas that it takes away at its end; they are part of `replicas`."""
-
-
-@dataclass(frozen=True, slots=True)
-class TopicDescription:
-    """One topic."""
-
-    name: str
-    topic_id: TopicId
-    ledger_id: LedgerId
-    partitions: tuple[PartitionDescription, ...]
-    config: Mapping[str, str]
-    """What was set on the topic; the rest has its default."""
-
-
-@dataclass(frozen=True, slots=True)
-class TopicListing:
-    """One line of a topic list."""
-
-    name: str
-    topic_id: TopicId
-    ledger_id: LedgerId
-    partition_count: int
-    replication_factor: int
-
-
-def describe(handle: TopicHandle, topic: TopicState) -> TopicDescription:
-    """Copy a topic's part of the fold into a plain value; call it under the ledger's lock."""
-    partitions = tuple(
-        PartitionDescription(
-            partition=number,
-            leader=state.leader,
-            leader_epoch=state.leader_epoch,
-            replicas=tuple(state.replicas),
-            isr=tuple(state.isr),
-            log_start_offset=state.log_start_offset,
-            high_watermark=state.high_watermark,
-            log_end_offset=state.log_end_offset,
-            adding=tuple(state.adding),
-            removing=tuple(state.removing),
-        )
-        for number, state in enumerate(topic.partitions)
-    )
-    return TopicDescription(handle.name, handle.topic_id, handle.ledger_id, partitions, dict(topic.config))
-
-
-def would_be(name: str, assignment: Assignment, config: tuple[tuple[str, str], ...]) -> TopicDescription:
-    """Return a topic as creating it would make it; it has no ids yet."""
-    partitions = tuple(
-        PartitionDescription(number, row[0], 0, row, row, 0, 0, 0) for number, row in enumerate(assignment)
-    )
-    return TopicDescription(name, "", "", partitions, dict(config))

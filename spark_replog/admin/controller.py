@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from spark_replog.admin import topic_rules
-from spark_replog.admin.admin import Admin, TopicDescription, TopicListing, describe, would_be
+from spark_replog.admin.admin import Admin
 from spark_replog.admin.topic_rules import Assignment, check_explicit, place_replicas
 from spark_replog.cluster.cluster import Cluster, TopicHandle
 from spark_replog.cluster.root_check import make_ledger_folders
@@ -27,6 +27,7 @@ from spark_replog.commit.state_changes import (
 )
 from spark_replog.config import keys_of, read_topic_config, unknown_option_error
 from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError, command_line
+from spark_replog.health.topics import TopicDescription, describe, would_be
 from spark_replog.ids import INTERNAL_TOPICS, BrokerId, LedgerId, TopicId, new_id
 from spark_replog.ledger.ledger import Ledger
 from spark_replog.log.acl import AclOperation
@@ -273,27 +274,25 @@ class Controller(Admin):
         self._decide(ledger, propose)
         return self._describe(name)
 
-    def list_topics(self) -> list[TopicListing]:
+    def list_topics(self) -> list[TopicDescription]:
         """Return all topics that may be described, by name; one that is being deleted is left out.
 
         Raises:
             NotFoundError: REPLOG_STORE_NOT_INITIALISED: an init stopped half-way.
         """
-        listings = []
         names = self._authorizer.allowed_topics(AclOperation.DESCRIBE, self._cluster.topic_names())
         topic_rules.check_init_finished(self._cluster.brokers.broker_ids, self._racks(), self._cluster.path)
         handles = [self._cluster.lookup(name) for name in names]
         self._cluster.refresh_topics(handles)
-        for name, handle in zip(names, handles, strict=True):
+        found = []
+        for handle in handles:
             try:
-                ledger, topic = self._cluster.folded_topic(handle)
+                ledger, _ = self._cluster.folded_topic(handle)
             except NotFoundError:
                 continue
             with ledger.lock:
-                found = describe(handle, topic)
-            factor = len(found.partitions[0].replicas)
-            listings.append(TopicListing(name, found.topic_id, found.ledger_id, len(found.partitions), factor))
-        return listings
+                found.append(describe(ledger.state, handle.topic_id, handle.name))
+        return found
 
     def describe_topic(self, name: str) -> TopicDescription:
         """Return a topic as its ledger's newest fold shows it.
@@ -309,7 +308,7 @@ class Controller(Admin):
     def _describe(self, name: str) -> TopicDescription:
         handle, ledger = self._open(name)
         with ledger.lock:
-            return describe(handle, ledger.state.topics[handle.topic_id])
+            return describe(ledger.state, handle.topic_id, name)
 
     def offsets(self, name: str, at: str = "end") -> dict[int, int]:
         """Return per partition the log start offset (``start``) or the high watermark (``end``).

@@ -66,11 +66,11 @@ def fence(broker_ids: tuple[int, ...], yes: bool) -> int:
     in-sync replicas than min.insync.replicas.
     """
     from spark_replog.admin.broker_admin import BrokerAdmin
-    from spark_replog.admin.health import HealthAdmin
+    from spark_replog.monitor.store_monitor import StoreMonitor
 
     settings = current_settings()
     cluster = settings.open_cluster()
-    findings = HealthAdmin(cluster).fence_warnings(broker_ids)
+    findings = StoreMonitor(cluster).fence_warnings(broker_ids)
     if findings:
         shown = "; ".join(each.detail for each in findings[:_SHOWN_MAX])
         more = f"; and {len(findings) - _SHOWN_MAX} more" if len(findings) > _SHOWN_MAX else ""

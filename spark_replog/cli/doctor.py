@@ -24,7 +24,7 @@ from spark_replog.cli.settings import ReplogCommand, Settings, current_settings
 from spark_replog.errors import ReplogError
 
 if TYPE_CHECKING:
-    from spark_replog.admin.health import Finding
+    from spark_replog.health.findings import Finding
     from spark_replog.storage.brokers import BrokerSet
 
 Verdict = Literal["ok", "warn", "critical"]
@@ -278,11 +278,12 @@ def store_checks(settings: Settings, *, is_probe: bool) -> Iterator[Check]:
         settings: with a store.
         is_probe: write to each root, to prove that it supports create-if-absent.
     """
-    from spark_replog.admin.health import Fault, HealthAdmin, Level
+    from spark_replog.health.findings import Fault, Level
+    from spark_replog.monitor.store_monitor import StoreMonitor
 
     try:
         cluster = settings.open_cluster()
-        findings = HealthAdmin(cluster).check()
+        findings = StoreMonitor(cluster).look().findings
     except ReplogError as error:
         yield _store_failure("store", error)
         return

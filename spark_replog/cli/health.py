@@ -10,7 +10,7 @@ from spark_replog.cli.output import EXIT_CRITICAL, EXIT_OK, EXIT_WARN, table
 from spark_replog.cli.settings import Settings
 
 if TYPE_CHECKING:
-    from spark_replog.admin.health import Finding
+    from spark_replog.health.findings import Finding
 
 _SHOWN_MAX = 20
 

@@ -10,7 +10,9 @@ import shutil
 import sys
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import fields
+from datetime import UTC, datetime
 from enum import Enum
+from types import MappingProxyType
 from typing import Any, TextIO
 
 import click
@@ -41,6 +43,7 @@ _UNREACHABLE = frozenset(
 )
 
 Item = Mapping[str, Any]
+NO_FORMATS: Mapping[str, Callable[[Any], str]] = MappingProxyType({})
 
 
 class OutputError(ReplogError):
@@ -146,14 +149,22 @@ def exit_code_of(error: ReplogError) -> int:
     return EXIT_FAILED
 
 
-def item_table(columns: Mapping[str, str], items: Iterable[Item], *, texts: Container[str] = ()) -> str:
+def item_table(
+    columns: Mapping[str, str],
+    items: Iterable[Item],
+    *,
+    texts: Container[str] = (),
+    shown: Mapping[str, Callable[[Any], str]] = NO_FORMATS,
+) -> str:
     """Return JSON values as a table.
 
     Args:
         columns: heading -> key.
         texts: keys of numbers that are names: to the left, without separators.
+        shown: key -> how its values are shown to people.
     """
-    rows = [[str(item[key]) if key in texts else item[key] for key in columns.values()] for item in items]
+    hows = [(key, str if key in texts else shown.get(key, lambda value: value)) for key in columns.values()]
+    rows = [[how(item[key]) for key, how in hows] for item in items]
     return table(list(columns), rows)
 
 
@@ -187,6 +198,38 @@ def _cell(value: object) -> str | tuple[str]:
     if isinstance(value, (list, tuple, set, frozenset)):
         return ",".join(quoted(str(part)) for part in value)
     return quoted(str(value))
+
+
+def human_bytes(size_bytes: int | None) -> str:
+    """Return a size as ``812 MiB``; ``-`` without one."""
+    if size_bytes is None:
+        return "-"
+    value, unit = float(size_bytes), "B"
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB", "PiB"):
+        if value < 1024:
+            break
+        value /= 1024 if unit != "PiB" else 1
+    return f"{value:.0f} {unit}" if unit == "B" or value >= 100 else f"{value:.1f} {unit}"
+
+
+def human_duration(duration_ms: int | None) -> str:
+    """Return a duration as ``3 s``, ``11 m 2 s``, ``2 h 5 m`` or ``3 d 4 h``; ``-`` without one."""
+    if duration_ms is None:
+        return "-"
+    parts: list[str] = []
+    left = max(0, duration_ms) // 1000
+    for unit, size in (("d", 86_400), ("h", 3600), ("m", 60), ("s", 1)):
+        count, left = divmod(left, size)
+        if count or (unit == "s" and not parts):
+            parts.append(f"{count} {unit}")
+    return " ".join(parts[:2])
+
+
+def human_time(time_ms: int | None) -> str:
+    """Return epoch milliseconds as ``2026-11-21T08:30:00Z``; ``never`` without one."""
+    if time_ms is None:
+        return "never"
+    return datetime.fromtimestamp(time_ms // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def json_text(value: object) -> str:

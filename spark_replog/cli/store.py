@@ -16,6 +16,7 @@ from spark_replog.cli.output import (
     ProgressLine,
     emit,
     error_item,
+    human_bytes,
     item_of,
     item_table,
     note,
@@ -28,8 +29,9 @@ from spark_replog.errors import command_line
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from spark_replog.admin.health import Finding
     from spark_replog.cluster.cluster import Cluster
+    from spark_replog.health.findings import BrokerHealth, Finding
+    from spark_replog.health.store import StoreHealth
     from spark_replog.maintenance.garbage import GarbageFile, GarbageReport
     from spark_replog.maintenance.journal_scrub import JournalReport
     from spark_replog.maintenance.repair import RootRepair
@@ -52,53 +54,69 @@ def info() -> int:
     """
     settings = current_settings()
     path = settings.required_store()
-    from spark_replog.admin.health import HealthAdmin
+    from spark_replog.monitor.store_monitor import StoreMonitor
 
-    cluster = settings.open_cluster()
-    findings = HealthAdmin(cluster).check()
-    names = cluster.topic_names()
-    brokers = cluster.brokers
-    states = [_broker_item(cluster, broker, findings) for broker in brokers.broker_ids]
+    health = StoreMonitor(settings.open_cluster()).look()
+    findings = health.findings
+    states = broker_items(health, findings)
     item: dict[str, Any] = {
-        "clusterId": brokers.cluster_id,
+        "clusterId": health.cluster_id,
         "path": path,
-        "fsync": brokers.fsync,
-        "topics": len(names),
+        "fsync": health.fsync,
+        "topics": len(health.topics),
         "brokers": states,
         "findings": finding_items(findings, settings),
         "ok": not findings,
     }
     lines = [
-        f"cluster  {brokers.cluster_id}",
+        f"cluster  {health.cluster_id}",
         f"path     {quoted(path)}",
-        f"fsync    {'on' if brokers.fsync else 'OFF: a power cut may lose acknowledged rows'}",
-        f"topics   {len(names)}",
+        f"fsync    {'on' if health.fsync else 'OFF: a power cut may lose acknowledged rows'}",
+        f"topics   {len(health.topics)}, {health.partition_count} partitions",
         "",
-        item_table(
-            {"BROKER": "broker", "URL": "url", "RACK": "rack", "JOURNALS": "metadata", "STATE": "state"},
-            states,
-            texts={"broker"},
-        ),
+        broker_table(states),
     ]
     if findings:
         lines += ["", finding_text(findings, settings)]
     return emit("store info", [item], settings, text="\n".join(lines), exit_code=exit_code_of_findings(findings))
 
 
-def _broker_item(cluster: Cluster, broker: int, findings: Sequence[Finding]) -> dict[str, Any]:
-    brokers = cluster.brokers
+def broker_items(health: StoreHealth, findings: Sequence[Finding]) -> list[dict[str, Any]]:
+    """Return the brokers and the state of their roots as JSON values."""
+    return [_broker_item(health, each, findings) for each in health.brokers]
+
+
+def _broker_item(health: StoreHealth, broker: BrokerHealth, findings: Sequence[Finding]) -> dict[str, Any]:
     item: dict[str, Any] = {
-        "broker": broker,
-        "url": brokers.url(broker),
-        "rack": brokers.rack(broker),
-        "metadata": broker in brokers.metadata_broker_ids,
+        "broker": broker.broker_id,
+        "url": broker.url,
+        "rack": broker.rack,
+        "metadata": broker.is_metadata,
         "state": "ok",
+        "freeBytes": broker.free_bytes,
+        "leaders": health.leader_count(broker.broker_id),
+        "copyBytes": health.copy_bytes(broker.broker_id),
     }
     for finding in findings:
-        if finding.broker_id == broker:
+        if finding.broker_id == broker.broker_id:
             item["state"] = finding.fault.value if finding.code is None else finding.code.name
             item["detail"] = finding.detail
     return item
+
+
+def broker_table(items: Sequence[dict[str, Any]]) -> str:
+    """Return the brokers as a table."""
+    keys = {
+        "BROKER": "broker",
+        "STATE": "state",
+        "JOURNALS": "metadata",
+        "LEADERS": "leaders",
+        "COPIES": "copyBytes",
+        "FREE": "freeBytes",
+        "RACK": "rack",
+        "URL": "url",
+    }
+    return item_table(keys, items, texts={"broker"}, shown={"copyBytes": human_bytes, "freeBytes": human_bytes})
 
 
 @store.command("verify", examples=["store verify", "store verify --deep -f json"])

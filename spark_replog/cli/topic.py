@@ -9,16 +9,28 @@ import click
 
 from spark_replog.cli.completion import complete_settings, complete_topics, config_flag
 from spark_replog.cli.health import finding_items, finding_text
-from spark_replog.cli.output import EXIT_CRITICAL, act_on_each, confirm, emit, error_item, item_of, item_table, note
+from spark_replog.cli.output import (
+    EXIT_CRITICAL,
+    act_on_each,
+    confirm,
+    emit,
+    error_item,
+    human_bytes,
+    human_time,
+    item_of,
+    item_table,
+    note,
+)
 from spark_replog.cli.settings import ReplogGroup, Settings, current_settings, key_values, yes_flag
 from spark_replog.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from spark_replog.admin.admin import PartitionDescription, TopicDescription
     from spark_replog.admin.controller import Controller
-    from spark_replog.admin.health import Finding
     from spark_replog.admin.partition_admin import PartitionAdmin, PartitionOutcome
+    from spark_replog.health.findings import Finding
+    from spark_replog.health.topics import PartitionDescription, TopicDescription
 
+_SHOWN = {"bytes": human_bytes, "sizeBytes": human_bytes, "lastAppendMs": human_time}
 _NAMES = ("partition", "leader", "leaderEpoch")
 _REPLICA_COLUMNS = {
     "PARTITION": "partition",
@@ -49,16 +61,20 @@ def _item(found: TopicDescription) -> dict[str, Any]:
         "topicId": found.topic_id,
         "ledgerId": found.ledger_id,
         "partitions": [
-            item_of(part, adding="addingReplicas", removing="removingReplicas") for part in found.partitions
+            item_of(part, adding="addingReplicas", removing="removingReplicas", size_bytes="bytes")
+            for part in found.partitions
         ],
         "config": dict(sorted(found.config.items())),
+        "rows": found.row_count,
+        "bytes": found.size_bytes,
+        "lastAppendMs": found.traffic.last_append_ms or None,
         "ok": True,
     }
 
 
 def _status(part: PartitionDescription) -> str:
-    missing = [broker for broker in part.replicas if broker not in part.isr]
-    return f"under-replicated({','.join(str(broker) for broker in missing)})" if missing else "ok"
+    missing = ",".join(map(str, part.out_of_sync))
+    return f"under-replicated({missing})" if missing else "ok"
 
 
 @topic.command(
@@ -121,12 +137,28 @@ def create(
 def list_topics() -> int:
     """List all topics."""
     settings = current_settings()
-    items = [
-        {"topic": t.name, "partitions": t.partition_count, "replicas": t.replication_factor, "topicId": t.topic_id}
-        for t in _controller(settings).list_topics()
+    items: list[dict[str, Any]] = [
+        {
+            "topic": each.name,
+            "partitions": len(each.partitions),
+            "replicas": each.replication_factor,
+            "topicId": each.topic_id,
+            "rows": each.row_count,
+            "bytes": each.size_bytes,
+            "lastAppendMs": each.traffic.last_append_ms or None,
+        }
+        for each in _controller(settings).list_topics()
     ]
-    columns = {"TOPIC": "topic", "PARTITIONS": "partitions", "REPLICAS": "replicas", "ID": "topicId"}
-    return emit("topic list", items, settings, text=item_table(columns, items))
+    columns = {
+        "TOPIC": "topic",
+        "PARTITIONS": "partitions",
+        "REPLICAS": "replicas",
+        "ROWS": "rows",
+        "BYTES": "bytes",
+        "LAST WRITE": "lastAppendMs",
+        "ID": "topicId",
+    }
+    return emit("topic list", items, settings, text=item_table(columns, items, shown=_SHOWN))
 
 
 @topic.command("describe", examples=["topic describe orders"])
@@ -137,17 +169,15 @@ def describe(names: tuple[str, ...]) -> int:
     Exit code 4 where a partition has no leader or is below min.insync.replicas, so that writes are refused.
     """
     settings = current_settings()
-    from spark_replog.admin.controller import Controller
-    from spark_replog.admin.health import HealthAdmin
+    from spark_replog.health.findings import topic_findings
 
-    cluster = settings.open_cluster()
-    controller, health = Controller(cluster), HealthAdmin(cluster)
+    controller = _controller(settings)
     texts: list[str] = []
     critical: list[Finding] = []
 
     def act(name: str) -> dict[str, Any]:
         found = controller.describe_topic(name)
-        findings = health.check_topic(name)
+        findings = topic_findings([found])
         worst = [each for each in findings if each.level == EXIT_CRITICAL]
         critical.extend(worst)
         shown = finding_text(worst, settings)
@@ -169,9 +199,13 @@ def _description(found: TopicDescription) -> str:
         "START": "logStartOffset",
         "HW": "highWatermark",
         "LEO": "logEndOffset",
+        "BYTES": "sizeBytes",
         "STATUS": "status",
     }
-    return f"{found.name}  id {found.topic_id}  {settings}\n{item_table(columns, items, texts=_NAMES)}"
+    size = f"{found.row_count:,} rows, {human_bytes(found.size_bytes)}"
+    written = f"last write {human_time(found.traffic.last_append_ms or None)}"
+    partitions = item_table(columns, items, texts=_NAMES, shown=_SHOWN)
+    return f"{found.name}  id {found.topic_id}  {settings}\n{size}, {written}\n{partitions}"
 
 
 @topic.command("offsets", examples=["topic offsets orders --at start"])

@@ -6,11 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from spark_replog.cluster.cluster import Cluster
+from spark_replog.cluster.cluster import Cluster, TopicHandle
 from spark_replog.errors import ErrorCode, NotFoundError
 from spark_replog.groups.group_coordinator import GroupCoordinator
 from spark_replog.groups.group_ledger import group_not_found
 from spark_replog.groups.group_rebalance import decode_assignment
+from spark_replog.health.lag import lag_of
 from spark_replog.ids import TopicPartition
 from spark_replog.log.codec.group_records import GroupMember, OffsetAndMetadata
 from spark_replog.log.fold.group_state import GroupState
@@ -25,7 +26,8 @@ class PartitionLag:
         log_start_offset: None: the topic or the partition is gone.
         high_watermark: as log_start_offset.
         lag: high watermark - committed; counted from the committed number even below the log start.
-        lag_ms: for how long the first record that is not read has been readable; 0 without a lag.
+        lag_ms: for how long the first record that is not read has been in the log; 0 without a lag.
+        lag_bytes: of the records that are not read.
         member_id: who reads it now; '' nobody that the group knows.
     """
 
@@ -36,6 +38,7 @@ class PartitionLag:
     high_watermark: int | None
     lag: int | None
     lag_ms: int | None
+    lag_bytes: int | None
     member_id: str
 
 
@@ -66,54 +69,62 @@ def describe_group(cluster: Cluster, coordinator: GroupCoordinator, group: str) 
     state = coordinator.group(group)
     if state is None:
         raise group_not_found(group)
-    assigned = {
-        key: member.member_id for member in state.metadata.members for key in decode_assignment(member.assignment)
-    }
-    keys = sorted({*(TopicPartition(*key) for key in state.offsets), *assigned})
-    shown = coordinator.describable({key.topic for key in keys})
-    keys = [key for key in keys if key.topic in shown]
-    _fold(cluster, {key.topic for key in keys})
-    lags = tuple(_lag(cluster, state, key, assigned) for key in keys)
-    metadata = state.metadata
-    return GroupDescription(group, metadata.phase.name, metadata.protocol, metadata.generation, metadata.members, lags)
+    return describe_groups(cluster, coordinator, [state])[0]
 
 
-def _fold(cluster: Cluster, names: set[str]) -> None:
-    handles = []
-    for name in sorted(names):
+def describe_groups(
+    cluster: Cluster, coordinator: GroupCoordinator, states: Sequence[GroupState]
+) -> list[GroupDescription]:
+    """Return groups with their lags, as ``describe_group`` does; each ledger is folded once for all of them."""
+    assigned = [_assigned(state) for state in states]
+    names = {topic for state in states for topic, _ in state.offsets} | {key.topic for keys in assigned for key in keys}
+    shown = coordinator.describable(names)
+    handles = {}
+    for name in sorted(shown):
         try:
-            handles.append(cluster.lookup(name))
+            handles[name] = cluster.lookup(name)
         except NotFoundError:
             continue
-    cluster.refresh_topics(handles)
+    cluster.refresh_topics(handles.values())
+    found = []
+    for state, members in zip(states, assigned, strict=True):
+        keys = sorted({*(TopicPartition(*key) for key in state.offsets), *members})
+        lags = tuple(_lag(cluster, handles.get(key.topic), state, key, members) for key in keys if key.topic in shown)
+        metadata = state.metadata
+        found.append(
+            GroupDescription(
+                state.group, metadata.phase.name, metadata.protocol, metadata.generation, metadata.members, lags
+            )
+        )
+    return found
+
+
+def _assigned(state: GroupState) -> dict[TopicPartition, str]:
+    return {key: member.member_id for member in state.metadata.members for key in decode_assignment(member.assignment)}
 
 
 def _lag(
-    cluster: Cluster, state: GroupState, key: TopicPartition, assigned: Mapping[TopicPartition, str]
+    cluster: Cluster,
+    handle: TopicHandle | None,
+    state: GroupState,
+    key: TopicPartition,
+    members: Mapping[TopicPartition, str],
 ) -> PartitionLag:
+    who = members.get(key, "")
     committed = state.offsets.get((key.topic, key.partition))
-    who = assigned.get(key, "")
+    gone = PartitionLag(key.topic, key.partition, committed, None, None, None, None, None, who)
+    if handle is None:
+        return gone
     try:
-        handle = cluster.lookup(key.topic)
-        ledger, topic = cluster.folded_topic(handle)
+        ledger, _ = cluster.folded_topic(handle)
     except NotFoundError:
-        return PartitionLag(key.topic, key.partition, committed, None, None, None, None, who)
+        return gone
     if committed is not None and committed.topic_id and committed.topic_id != handle.topic_id:
         committed = None  # of a topic that was deleted, and made again under its name
+    at = None if committed is None else committed.offset
     with ledger.lock:
-        if key.partition >= len(topic.partitions):
-            return PartitionLag(key.topic, key.partition, committed, None, None, None, None, who)
-        found = topic.partitions[key.partition]
-        start, end = found.log_start_offset, found.high_watermark
-        lag = lag_ms = None
-        if committed is not None:
-            lag = lag_ms = max(0, end - committed.offset)
-            if lag:
-                first = max(committed.offset, start)
-                sections = ledger.state.sections(handle.topic_id, key.partition, first, first + 1)
-                since_ms = sections[0].append_time_ms if sections else cluster.clock.now_ms()
-                lag_ms = max(0, cluster.clock.now_ms() - since_ms)
-    return PartitionLag(key.topic, key.partition, committed, start, end, lag, lag_ms, who)
+        lag = lag_of(ledger.state, handle.topic_id, key.partition, at, cluster.clock.now_ms())
+    return gone if lag is None else PartitionLag(key.topic, key.partition, committed, *lag[:5], who)
 
 
 TimeLookup = Callable[..., Mapping[int, int | None]]

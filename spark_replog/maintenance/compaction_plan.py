@@ -59,9 +59,7 @@ class CompactionRun(NamedTuple):
         return sum(each.size_bytes for each in self.sections)
 
 
-def compactable(
-    state: TopicLedgerState, topic_id: TopicId, partition: int, start_offset: int = 0
-) -> list[SectionRef]:
+def compactable(state: TopicLedgerState, topic_id: TopicId, partition: int, start_offset: int = 0) -> list[SectionRef]:
     """Return the sections from an offset on that a replacement may name now, in offset order.
 
     They begin at or after the log start, end at or below the high watermark, and lie on every assigned replica. The

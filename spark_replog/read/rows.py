@@ -58,9 +58,7 @@ def stored_columns(batch: pa.RecordBatch, *, include_headers: bool, append_time_
     if include_headers:
         names.append("headers")
         columns.append(
-            _null_empty(batch.column(3))
-            if "headers" in batch.schema.names
-            else pa.nulls(batch.num_rows, HEADERS_TYPE)
+            _null_empty(batch.column(3)) if "headers" in batch.schema.names else pa.nulls(batch.num_rows, HEADERS_TYPE)
         )
     return pa.RecordBatch.from_arrays(columns, names=names)
 

@@ -7,12 +7,13 @@ import shutil
 import pytest
 
 from spark_replog.admin.broker_admin import BrokerAdmin
-from spark_replog.admin.health import Fault, HealthAdmin, Level
+from spark_replog.health.findings import Fault, Level, topic_findings
+from spark_replog.monitor.store_monitor import StoreMonitor
 
 
 def faults(store) -> list[tuple[Fault, int | None]]:
     store.reopen()
-    return [(each.fault, each.broker_id) for each in HealthAdmin(store.cluster).check()]
+    return [(each.fault, each.broker_id) for each in StoreMonitor(store.cluster).look().findings]
 
 
 def test_a_whole_store_has_no_findings(store) -> None:
@@ -51,14 +52,14 @@ def test_a_newest_copy_that_is_missing_is_found(store) -> None:
 
 def test_brokers_fenced_below_min_isr_are_critical(store) -> None:
     store.create("orders")
-    admin = HealthAdmin(store.cluster)
+    admin = StoreMonitor(store.cluster)
     assert [each.fault for each in admin.fence_warnings([0, 1])] == [Fault.UNDER_MIN_ISR]
     BrokerAdmin(store.cluster).fence(0)
     BrokerAdmin(store.cluster).fence(1)
-    findings = admin.check()
+    findings = admin.look().findings
     assert [(each.level, each.fault) for each in findings] == [
         (Level.CRITICAL, Fault.UNDER_MIN_ISR),
         (Level.WARN, Fault.FENCED),
         (Level.WARN, Fault.FENCED),
     ]
-    assert [each.fault for each in admin.check_topic("orders")] == [Fault.UNDER_MIN_ISR]
+    assert [each.fault for each in topic_findings([store.controller.describe_topic("orders")])] == [Fault.UNDER_MIN_ISR]

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from spark_replog.errors import ErrorCode
 from spark_replog.ids import BrokerId, LedgerId, ObjectId, TopicId
 from spark_replog.log.codec.snapshot import SnapshotPart
-from spark_replog.log.codec.wire import SINT, UINT, Reader, Writer, fields, list_of, map_of
+from spark_replog.log.codec.wire import ID, SINT, UINT, Reader, Writer, fields, list_of, map_of, record
 from spark_replog.log.fold.entry_fold import EntryFold
 from spark_replog.log.fold.group_state import GroupTable
 from spark_replog.log.fold.object_table import MissingCopy, ObjectPlace, ObjectTable
@@ -19,6 +19,7 @@ from spark_replog.log.fold.partition_state import ObjectRef, SectionRef, read_ro
 from spark_replog.log.fold.producer_state import ProducerTable
 from spark_replog.log.fold.replacement import find_bad_outputs, judge_replace, output_rows
 from spark_replog.log.fold.topic_table import Leadership, TopicState, TopicTable
+from spark_replog.log.fold.traffic import NO_TRAFFIC, Traffic
 from spark_replog.log.model import (
     OK,
     Append,
@@ -94,6 +95,7 @@ class TopicLedgerState(EntryFold):
         generation_began_ms: per generation not below the floor: the append time when it began.
         generation_object_count: objects of the newest generation that entries have named.
         produce_rates: bytes per second of each client, by the appends' times.
+        traffic: what was appended lately, by topic; none for a topic without appends.
     """
 
     _part = SnapshotPart.TOPIC_HEAD
@@ -111,6 +113,7 @@ class TopicLedgerState(EntryFold):
         self.generation_object_count = 0
         self._append_time = AppendTime()
         self.produce_rates = ProduceRates()
+        self.traffic: dict[TopicId, Traffic] = {}
         self.groups = GroupTable()
         self._partitions = self._topics.partitions
         self._leadership = Leadership(self._topics, self._objects)
@@ -143,6 +146,7 @@ class TopicLedgerState(EntryFold):
         _SCALARS.write(writer, scalars)
         _APPEND_TIME.write(writer, (self._append_time.now_ms, self._append_time._earlier_ms))
         self.produce_rates.write(writer)
+        _TRAFFIC.write(writer, self.traffic)
         self.producers.write(writer)
         self.groups.write(writer)
         partitions = self._topics.every_partition()
@@ -157,6 +161,7 @@ class TopicLedgerState(EntryFold):
         self._append_time.now_ms, self._append_time._earlier_ms = _APPEND_TIME.read(reader)
         self._objects.now_ms = self._append_time.now_ms
         self.produce_rates.read(reader)
+        self.traffic = _TRAFFIC.read(reader)
         self.producers.read(reader)
         self.groups.read(reader)
         partitions = self._topics.every_partition()
@@ -290,6 +295,7 @@ class TopicLedgerState(EntryFold):
             return CommandResult(judgement.outcome, judgement.ranges, judgement.detail)
         if self._append_time.observe(append.append_time_ms):
             self.produce_rates = ProduceRates()
+            self.traffic = {}
             for generation, began_ms in self.generation_began_ms.items():
                 self.generation_began_ms[generation] = min(began_ms, self.append_time_ms)
         self._objects.now_ms = self.append_time_ms
@@ -306,9 +312,23 @@ class TopicLedgerState(EntryFold):
         self._objects.end_append(
             ((self._partitions[where], range_) for where, range_ in judgement.ranges.items()), undo
         )
-        size_bytes = sum(section.size_bytes for item in append.objects for section in item.sections)
+        size_bytes = self._count_traffic(append)
         self.produce_rates.record(append.principal, append.client_id, size_bytes, self.append_time_ms)
         return CommandResult(Outcome.APPLIED, judgement.ranges)
+
+    def _count_traffic(self, append: Append) -> int:
+        """Count an applied append per topic; return its bytes."""
+        rows: dict[TopicId, int] = {}
+        sizes: dict[TopicId, int] = {}
+        for item in append.objects:
+            for section in item.sections:
+                topic_id = section.topic_id
+                rows[topic_id] = rows.get(topic_id, 0) + section.row_count
+                sizes[topic_id] = sizes.get(topic_id, 0) + section.size_bytes
+        for topic_id, row_count in rows.items():
+            before = self.traffic.get(topic_id, NO_TRAFFIC)
+            self.traffic[topic_id] = before.plus(self.append_time_ms, row_count, sizes[topic_id])
+        return sum(sizes.values())
 
     def _add_object(self, item: DataObject, place: ObjectPlace, log_times: dict[TopicId, int | None]) -> None:
         object_number = self._objects.next_number
@@ -401,3 +421,4 @@ class TopicLedgerState(EntryFold):
 
 _SCALARS = fields(UINT, UINT, UINT, map_of(UINT, SINT))
 _APPEND_TIME = fields(SINT, list_of(SINT))
+_TRAFFIC = map_of(ID, record(Traffic, last_append_ms=SINT, minutes=list_of(SINT, UINT, UINT)))

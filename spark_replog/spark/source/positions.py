@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 
 from spark_replog.errors import ErrorCode, InvalidConfigError
 from spark_replog.ids import TopicPartition
-from spark_replog.spark.source.offsets import META_KEY, Ends
+from spark_replog.log.log_offset import META_KEY, Ends
 
 _LOG = logging.getLogger(__name__)
 LATEST = -1

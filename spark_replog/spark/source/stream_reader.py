@@ -17,6 +17,7 @@ from spark_replog.errors import DataLossError, InvalidConfigError, NotFoundError
 from spark_replog.groups.progress_publisher import ProgressPublisher
 from spark_replog.ids import TopicId, TopicPartition
 from spark_replog.log.fold.topic_state import TopicLedgerState
+from spark_replog.log.log_offset import Ends, LogOffset, advance, batch_start
 from spark_replog.spark.compat import (
     HAS_READ_LIMITS,
     ReadAllAvailable,
@@ -36,7 +37,6 @@ from spark_replog.spark.source.discovery import (
     reconcile,
     undecided_tail,
 )
-from spark_replog.spark.source.offsets import Ends, LogOffset, advance, batch_start
 from spark_replog.spark.source.sizing import BatchDelay, OffsetRange, limit_bytes, limit_rows
 from spark_replog.spark.source.topics import LogView, final_ends, offsets_for_times_of, plan_partitions, view_topics
 

@@ -10,7 +10,7 @@ import pytest
 from spark_replog import Producer
 
 Usage = namedtuple("Usage", "total used free")
-COMMANDS = [("store", "info"), ("topic", "describe", "orders"), ("doctor",)]
+COMMANDS = [("store", "info"), ("topic", "describe", "orders"), ("doctor",), ("status",)]
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def test_brokers_fenced_below_what_writes_need_are_critical(store, replog, words
     assert "orders-0" in text
 
 
-@pytest.mark.parametrize("words", [COMMANDS[0], COMMANDS[2]])
+@pytest.mark.parametrize("words", [COMMANDS[0], COMMANDS[2], COMMANDS[3]])
 def test_a_root_restored_from_an_older_backup_is_a_warning(store, replog, words):
     shutil.copytree(store / "broker-1", store / "backup")
     write(store, 3)
@@ -74,7 +74,7 @@ def test_a_root_restored_from_an_older_backup_is_a_warning(store, replog, words)
     assert "store repair --rebuild 1" in answer.out
 
 
-@pytest.mark.parametrize("words", [COMMANDS[0], COMMANDS[2]])
+@pytest.mark.parametrize("words", [COMMANDS[0], COMMANDS[2], COMMANDS[3]])
 @pytest.mark.parametrize(("free", "code", "level"), [(1 << 20, 4, "CRITICAL"), (512 << 20, 3, "WARN")])
 def test_a_full_root_is_reported_before_writes_fail(store, replog, monkeypatch, words, free, code, level):
     monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(1 << 40, 1 << 39, free))

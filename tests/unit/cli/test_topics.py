@@ -19,6 +19,9 @@ ONE_ITEM_KEYS = {
     "logStartOffset",
     "highWatermark",
     "logEndOffset",
+    "bytes",
+    "fenced",
+    "minInsync",
 }
 
 

@@ -7,8 +7,8 @@ import pytest
 from spark_replog.cluster.cluster import TopicHandle
 from spark_replog.errors import ReplogError
 from spark_replog.ids import TopicPartition
+from spark_replog.log.log_offset import LogOffset
 from spark_replog.spark.source.discovery import LossPolicy, Span, check_target, reconcile
-from spark_replog.spark.source.offsets import LogOffset
 from spark_replog.spark.source.topics import LogView
 
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)

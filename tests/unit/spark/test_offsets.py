@@ -8,7 +8,7 @@ import pytest
 
 from spark_replog.errors import InvalidConfigError, UnsupportedFormatError
 from spark_replog.ids import TopicPartition
-from spark_replog.spark.source.offsets import LogOffset, advance, batch_start
+from spark_replog.log.log_offset import LogOffset, advance, batch_start
 
 
 def ends(**topics):

@@ -11,8 +11,8 @@ import pytest
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.errors import DataLossError, ErrorCode, ReplogError, RetriableError
 from spark_replog.ledger.ledger import Ledger
+from spark_replog.log.log_offset import LogOffset
 from spark_replog.spark.options import StoreOptions
-from spark_replog.spark.source.offsets import LogOffset
 from spark_replog.storage.posix_store import PosixStore
 
 pytestmark = pytest.mark.usefixtures("short_retries")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from spark_replog.admin.health import Fault, Level, fence_findings, root_findings, topic_findings
-from spark_replog.cluster.root_check import RootLook
 from spark_replog.errors import ErrorCode, RetriableError
+from spark_replog.health.findings import BrokerHealth, Fault, Finding, Level, broker_findings, topic_findings
+from spark_replog.health.findings import fence_findings as findings_of_a_fence
+from spark_replog.health.topics import describe_ledger
 from spark_replog.log.codec.commands import encode_command, encode_entry
 from spark_replog.log.fold.topic_state import TopicLedgerState
 from spark_replog.log.model import BrokerFence, IsrChange, TopicInit
@@ -25,12 +26,20 @@ def fold(state: TopicLedgerState, *commands) -> None:
     state.apply(state.applied_index + 1, encode_entry([encode_command(each) for each in commands]))
 
 
+def wrong(state: TopicLedgerState) -> list[Finding]:
+    return topic_findings(describe_ledger(state))
+
+
+def fence_findings(state: TopicLedgerState, broker_ids: list[int]) -> list[Finding]:
+    return findings_of_a_fence(describe_ledger(state), broker_ids)
+
+
 def found(state: TopicLedgerState) -> list[tuple[Level, Fault, str | None, int | None]]:
-    return [(each.level, each.fault, each.topic, each.partition) for each in topic_findings(state)]
+    return [(each.level, each.fault, each.topic, each.partition) for each in wrong(state)]
 
 
 def test_a_whole_ledger_has_no_findings(state) -> None:
-    assert topic_findings(state) == []
+    assert wrong(state) == []
 
 
 def test_a_replica_out_of_sync_is_a_warning(state) -> None:
@@ -48,14 +57,17 @@ def test_fencing_below_min_isr_and_without_a_leader_is_critical(state) -> None:
         (Level.CRITICAL, Fault.UNDER_MIN_ISR, "orders", 0),
         (Level.CRITICAL, Fault.UNDER_MIN_ISR, "orders", 1),
     ]
-    assert all("broker unfence" in each.remedy for each in topic_findings(state))
-    assert [each.topic for each in topic_findings(state, CLICKS)] == ["clicks"]
+    assert all("broker unfence" in each.remedy for each in wrong(state))
+    assert [each.topic for each in topic_findings(describe_ledger(state)[:1])] == ["clicks"]
 
 
 def test_fencing_is_warned_of_before_it_stops_a_partition(state) -> None:
     assert fence_findings(state, [0]) == []
     assert [(each.fault, each.topic) for each in fence_findings(state, [2])] == [(Fault.NO_LEADER, "clicks")]
-    assert [(each.topic, each.partition) for each in fence_findings(state, [0, 1])] == [("orders", 0), ("orders", 1)]
+    assert [(each.topic, each.partition) for each in fence_findings(state, [0, 1])] == [
+        ("orders", 0),
+        ("orders", 1),
+    ]
     fold(state, IsrChange(None, 1, False, 0))
     assert [each.fault for each in fence_findings(state, [0])] == [Fault.UNDER_MIN_ISR] * 2
     assert fence_findings(state, [1]) == []  # it is out of sync: nothing gets worse
@@ -72,13 +84,13 @@ def test_fencing_is_warned_of_before_it_stops_a_partition(state) -> None:
 )
 def test_a_majority_of_metadata_roots_away_is_critical(away, faults) -> None:
     error = RetriableError(ErrorCode.REPLOG_STORE_UNAVAILABLE, "no answer")
-    looks = [RootLook(each, error if each in away else None, None) for each in range(4)]
-    assert [each.fault for each in root_findings(looks, [0, 1, 2])] == faults
+    brokers = [BrokerHealth(each, "", None, each < 3, False, error if each in away else None) for each in range(4)]
+    assert [each.fault for each in broker_findings(brokers)] == faults
 
 
 @pytest.mark.parametrize(
     ("free_bytes", "level"), [(1 << 20, Level.CRITICAL), (1 << 28, Level.WARN), (1 << 40, None), (None, None)]
 )
 def test_a_full_root_is_found_before_a_write_fails(free_bytes, level) -> None:
-    findings = root_findings([RootLook(0, None, free_bytes)], [0])
+    findings = broker_findings([BrokerHealth(0, "", None, True, False, None, free_bytes)])
     assert [each.level for each in findings] == ([] if level is None else [level])

@@ -1,0 +1,100 @@
+"""A store at one moment, as plain values: what every surface that shows health draws from. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from spark_replog.health.findings import BrokerHealth, Finding, broker_findings, topic_findings
+from spark_replog.health.topics import TopicDescription
+from spark_replog.ids import BrokerId, LedgerId
+from spark_replog.log.fold.partition_state import NO_LEADER
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerHealth:
+    """One ledger.
+
+    Attributes:
+        entry_count: decided entries.
+        is_tail_unclear: whether an entry at its end may or may not be decided, for want of roots.
+    """
+
+    ledger_id: LedgerId
+    entry_count: int
+    is_tail_unclear: bool
+
+
+@dataclass(frozen=True, slots=True)
+class GroupHealth:
+    """The partition that a consumer group is furthest behind on, by time; topic '' where it reads none."""
+
+    group: str
+    state: str
+    topic: str
+    partition: int
+    lag: int
+    lag_ms: int
+    lag_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoreHealth:
+    """One look at a store.
+
+    Attributes:
+        now_ms: wall time of the look.
+        brokers: by id.
+        topics: by name, internal ones included.
+        ledgers: of topics, and of the cluster first.
+        groups: by name.
+    """
+
+    cluster_id: str
+    path: str
+    fsync: bool
+    now_ms: int
+    brokers: tuple[BrokerHealth, ...]
+    topics: tuple[TopicDescription, ...]
+    ledgers: tuple[LedgerHealth, ...]
+    groups: tuple[GroupHealth, ...] = ()
+
+    @property
+    def findings(self) -> list[Finding]:
+        """Return what is wrong, worst first; none where all is well."""
+        return sorted([*broker_findings(self.brokers), *topic_findings(self.topics)], key=lambda each: -each.level)
+
+    @property
+    def partition_count(self) -> int:
+        """Return the partitions of all topics."""
+        return sum(len(topic.partitions) for topic in self.topics)
+
+    @property
+    def last_append_ms(self) -> int:
+        """Return the time of the newest append, 0 without one."""
+        return max((topic.traffic.last_append_ms for topic in self.topics), default=0)
+
+    @property
+    def worst_group(self) -> GroupHealth | None:
+        """Return the group that is furthest behind, None where none is behind."""
+        behind = [each for each in self.groups if each.lag > 0]
+        return max(behind, key=lambda each: (each.lag_ms, each.lag), default=None)
+
+    def rates(self, window_minutes: int) -> tuple[float, float]:
+        """Return (rows, bytes) per second of all topics over the last 1 to 15 minutes."""
+        each = [topic.traffic.rates(window_minutes, self.now_ms) for topic in self.topics]
+        return sum(rows for rows, _ in each), sum(size_bytes for _, size_bytes in each)
+
+    def leader_count(self, broker_id: BrokerId) -> int:
+        """Return the partitions that a broker leads."""
+        return sum(each.leader == broker_id for topic in self.topics for each in topic.partitions)
+
+    @property
+    def not_preferred_count(self) -> int:
+        """Return the partitions that another broker leads than the first assigned one."""
+        return sum(
+            each.leader not in (each.replicas[0], NO_LEADER) for topic in self.topics for each in topic.partitions
+        )
+
+    def copy_bytes(self, broker_id: BrokerId) -> int:
+        """Return the bytes of the partitions that are assigned to a broker."""
+        return sum(each.size_bytes for topic in self.topics for each in topic.partitions if broker_id in each.replicas)

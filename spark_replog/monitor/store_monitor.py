@@ -1,0 +1,113 @@
+"""Whether a store can serve: partitions and groups from the folds, roots by a short look. Writes nothing.
+
+What takes a full read (each journal, each copy) is ``store verify``'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from spark_replog.admin.admin import Admin, topic_ledgers
+from spark_replog.cluster.cluster import TopicHandle
+from spark_replog.cluster.root_check import ROOT_TIMEOUT_MS, look_at_roots
+from spark_replog.groups.group_admin import GroupDescription, describe_groups
+from spark_replog.groups.group_coordinator import GroupCoordinator
+from spark_replog.health.findings import BrokerHealth, Finding, fence_findings
+from spark_replog.health.store import GroupHealth, LedgerHealth, StoreHealth
+from spark_replog.health.topics import TopicDescription, describe_ledger
+from spark_replog.ids import BrokerId
+from spark_replog.ledger.ledger import Ledger
+from spark_replog.log.acl import AclOperation
+
+
+class StoreMonitor(Admin):
+    """Thread safe. Runs driver-side and in commands. Arguments: see ``Admin``."""
+
+    def look(self, timeout_ms: int = ROOT_TIMEOUT_MS, *, with_groups: bool = False) -> StoreHealth:
+        """Return the store as it is now.
+
+        Args:
+            timeout_ms: a root that has not answered by then counts as away.
+            with_groups: whether to fold the groups and their lags too.
+
+        Raises:
+            AuthorizationError: CLUSTER_AUTHORIZATION_FAILED: without DESCRIBE on the cluster.
+            RetriableError: REPLOG_NO_QUORUM.
+        """
+        self._require_cluster(AclOperation.DESCRIBE)
+        cluster = self._cluster
+        cluster.refresh()
+        groups = self._groups() if with_groups else ()
+        ledgers = topic_ledgers(cluster)
+        topics = self._topics()
+        looks = {each.broker_id: each for each in look_at_roots(cluster, ledgers, timeout_ms)}
+        fenced, brokers = self._fenced(), cluster.brokers
+        return StoreHealth(
+            brokers.cluster_id,
+            cluster.path,
+            brokers.fsync,
+            cluster.clock.now_ms(),
+            tuple(
+                BrokerHealth(
+                    each,
+                    brokers.url(each),
+                    brokers.rack(each),
+                    each in brokers.metadata_broker_ids,
+                    each in fenced,
+                    looks[each].error,
+                    looks[each].free_bytes,
+                )
+                for each in brokers.broker_ids
+            ),
+            tuple(sorted(topics, key=lambda each: each.name)),
+            (_ledger_of(cluster.cluster_ledger), *map(_ledger_of, ledgers)),
+            groups,
+        )
+
+    def fence_warnings(self, broker_ids: Iterable[BrokerId]) -> list[Finding]:
+        """Return which partitions fencing these brokers would stop.
+
+        Raises:
+            AuthorizationError: CLUSTER_AUTHORIZATION_FAILED.
+            RetriableError: REPLOG_NO_QUORUM.
+        """
+        self._require_cluster(AclOperation.ALTER)
+        self._cluster.refresh()
+        return fence_findings(self._topics(), frozenset(broker_ids))
+
+    def _topics(self) -> list[TopicDescription]:
+        with self._cluster.cluster_ledger.lock:
+            found = self._cluster.cluster_ledger.state.topics
+            handles = [TopicHandle(name, topic_id, ledger_id) for name, (topic_id, ledger_id) in found.items()]
+        self._cluster.refresh_topics(handles)
+        topics = []
+        for ledger in topic_ledgers(self._cluster):
+            with ledger.lock:
+                topics += describe_ledger(ledger.state)
+        return topics
+
+    def _groups(self) -> tuple[GroupHealth, ...]:
+        coordinator = GroupCoordinator(self._cluster, principal=self._authorizer.principal)
+        found = describe_groups(self._cluster, coordinator, coordinator.groups())
+        return tuple(_worst_of(each) for each in found)
+
+
+def _ledger_of(ledger: Ledger[Any]) -> LedgerHealth:
+    return LedgerHealth(ledger.ledger_id, ledger.state.applied_index + 1, ledger.is_tail_unclear)
+
+
+def _worst_of(found: GroupDescription) -> GroupHealth:
+    lags = [each for each in found.partitions if each.lag is not None]
+    if not lags:
+        return GroupHealth(found.group, found.state, "", -1, 0, 0, 0)
+    worst = max(lags, key=lambda each: (each.lag_ms or 0, each.lag or 0))
+    return GroupHealth(
+        found.group,
+        found.state,
+        worst.topic,
+        worst.partition,
+        sum(each.lag or 0 for each in lags),
+        worst.lag_ms or 0,
+        sum(each.lag_bytes or 0 for each in lags),
+    )

@@ -1,0 +1,56 @@
+"""``replog status``: one page, its exit code, and what it costs."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_replog import Consumer, Producer, TopicPartition
+
+
+@pytest.fixture
+def store(tmp_path, replog):
+    path = tmp_path / "store"
+    assert replog("-s", path, "init", "--brokers", "3", "--no-fsync").exit_code == 0
+    assert replog("-s", path, "topic", "create", "orders", "-p", 2).exit_code == 0
+    with Producer(str(path)) as producer:
+        for number in range(3):
+            producer.send("orders", b"v%d" % number, partition=0).result(30)
+    return path
+
+
+def test_a_healthy_store_on_one_page(store, replog):
+    with Consumer(str(store), group="billing", enable_auto_commit=False) as reader:
+        reader.assign([TopicPartition("orders", 0)])
+        reader.commit({TopicPartition("orders", 0): 1})
+    answer = replog("-s", store, "status")
+    assert answer.exit_code == 0
+    assert answer.out.startswith("OK  ")
+    assert "3 of 3 serve" in answer.out and "all in sync" in answer.out
+    assert "worst billing: 2 rows behind" in answer.out
+    (item,) = replog("-s", store, "status", "-f", "json").items
+    assert item["ok"] and item["verdict"] == "OK" and item["partitions"] >= 2
+    assert item["worstLag"]["group"] == "billing" and item["worstLag"]["rows"] == 2
+    assert item["lastAppendMs"] > 0 and item["rowsPerSecond"]["15m"] > 0
+    assert [broker["state"] for broker in item["brokers"]] == ["ok"] * 3
+    assert item["bytes"] == sum(part["bytes"] for part in replog("-s", store, "topic", "list", "-f", "json").items)
+
+
+@pytest.mark.parametrize(
+    ("fenced", "code", "counts"), [((1,), 3, (0, 0, 2)), ((1, 2), 4, (0, 2, 0)), ((0, 1, 2), 4, (2, 0, 0))]
+)
+def test_partitions_that_suffer_are_counted_and_named(store, replog, fenced, code, counts):
+    for broker in fenced:
+        assert replog("-s", store, "broker", "fence", broker, "-y").exit_code == 0
+    answer = replog("-s", store, "status", "-f", "json")
+    (item,) = answer.items
+    assert answer.exit_code == code
+    assert (item["offline"], item["underMinIsr"], item["underReplicated"]) == counts
+    text = replog("-s", store, "status").out
+    assert "orders-0" in text and "orders-1" in text and "unfence" in text
+
+
+def test_a_root_that_is_away_is_a_warning_and_named(store, replog):
+    (store / "broker-2").rename(store / "gone")
+    answer = replog("-s", store, "status")
+    assert answer.exit_code == 3
+    assert "2 of 3 serve" in answer.out and "REPLOG_ROOT_STALE" in answer.out

@@ -1,0 +1,83 @@
+"""Lag of one reader of one partition against a fold."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_replog.health.lag import lag_of
+from spark_replog.health.topics import describe
+from spark_replog.ids import ObjectId
+from spark_replog.log.codec.commands import encode_command, encode_entry
+from spark_replog.log.fold.topic_state import TopicLedgerState
+from spark_replog.log.model import (
+    Append,
+    DataObject,
+    IdentityKind,
+    LogStartAdvance,
+    LogStartReason,
+    ProducerIdentity,
+    Section,
+    TopicClose,
+    TopicInit,
+)
+
+TOPIC = "a" * 32
+
+
+@pytest.fixture
+def state():
+    """Sections of ten rows and 100 bytes, appended at seconds 100, 200 and 300."""
+    made = TopicLedgerState("L")
+    fold(made, TopicInit(TOPIC, "orders", ((0,),), ()))
+    for number in (1, 2, 3):
+        section = Section(TOPIC, 0, 10, 0, 100, 7, 0, 0)
+        item = DataObject(ObjectId(0, f"{number}.arrow"), 100, False, frozenset({0}), (section,))
+        identity = ProducerIdentity(f"{number}" * 32, "", 0, "", IdentityKind.ONE_SHOT)
+        fold(made, Append(identity, "User:a", "", number * 100_000, (item,)))
+    return made
+
+
+def fold(state, *commands):
+    results = state.apply(state.applied_index + 1, encode_entry([encode_command(each) for each in commands]))
+    assert all(each.outcome.name == "APPLIED" for each in results), results
+
+
+@pytest.mark.parametrize(
+    ("position", "expected"),
+    [
+        (0, (30, 900_000, 300)),
+        (9, (21, 900_000, 210)),
+        (10, (20, 800_000, 200)),
+        (29, (1, 700_000, 10)),
+        (30, (0, 0, 0)),
+        (35, (0, 0, 0)),
+        (None, (None, None, None)),
+    ],
+)
+def test_rows_age_and_bytes_of_what_is_not_read(state, position, expected):
+    assert lag_of(state, TOPIC, 0, position, 1_000_000)[2:] == expected
+
+
+def test_rows_below_the_log_start_count_as_lag_but_not_as_age_or_bytes(state):
+    fold(state, LogStartAdvance(TOPIC, LogStartReason.DELETE_RECORDS, ((0, 20),)))
+    assert lag_of(state, TOPIC, 0, 5, 1_000_000) == (20, 30, 25, 700_000, 100)
+    assert describe(state, TOPIC, "orders").size_bytes == 100
+    fold(state, LogStartAdvance(TOPIC, LogStartReason.DELETE_RECORDS, ((0, 30),)))
+    assert describe(state, TOPIC, "orders").size_bytes == 0
+
+
+def test_a_clock_behind_the_log_makes_no_negative_age(state):
+    assert lag_of(state, TOPIC, 0, 29, 5)[3] == 0
+
+
+def test_what_does_not_exist_has_no_lag(state):
+    assert lag_of(state, "b" * 32, 0, 0, 0) is None
+    assert lag_of(state, TOPIC, 1, 0, 0) is None
+    fold(state, TopicClose(TOPIC))
+    assert lag_of(state, TOPIC, 0, 0, 0) is None
+
+
+def test_a_topic_knows_its_size_and_its_last_append(state):
+    found = describe(state, TOPIC, "orders")
+    assert (found.row_count, found.size_bytes, found.traffic.last_append_ms) == (30, 300, 300_000)
+    assert sum(rows for _, rows, _ in found.traffic.minutes) == 30
