@@ -265,6 +265,7 @@ def answers(state):
         "has missing": state.has_missing_copies,
         "lost": [state.lost_after(frozenset(gone)) for gone in ({0}, {1}, {0, 1}, {1, 2})],
         "groups": dict(state.groups.groups),
+        "traffic": state.traffic,
         "rates": [
             state.produce_rates.measure((scope, user, "c"), state.append_time_ms)
             for scope in QuotaScope
