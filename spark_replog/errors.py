@@ -188,3 +188,12 @@ class DataLossError(ReplogError):
 
 class UnsupportedFormatError(ReplogError):
     """Written by a newer release: upgrade this one."""
+
+
+def unknown_partition(topic: str, partition: int, count: int) -> NotFoundError:
+    """Return the error of a partition that a topic of ``count`` partitions does not have."""
+    return NotFoundError(
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        f"topic '{topic}' has partitions 0 to {count - 1}, not {partition}. Name one of them.",
+        partition=partition,
+    )

@@ -347,7 +347,7 @@ class Controller(Admin):
         return place_replicas(racks, fenced, 1 if partitions is None else partitions, factor, start_index=start_index)
 
     def _live_handle(self, name: str) -> TopicHandle | None:
-        """Return the published topic; one whose deletion stopped half way is unpublished first."""
+        """Return the published topic; a deletion that stopped half-way is finished first."""
         self._cluster.refresh()
         try:
             handle = self._cluster.lookup(name)

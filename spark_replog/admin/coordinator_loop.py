@@ -1,4 +1,4 @@
-"""What coordinators do between commits, in a process of its own: ``replog coordinator run``. Never required.
+"""The replica work between commits, in its own process: ``replog coordinator run``. Never required.
 
 Each round is made of steps that a commit or a command makes as well, each of them a ledger entry or a copy, so
 any number of these processes may run, stop or die at any moment. Source: the periodic tasks of Kafka's

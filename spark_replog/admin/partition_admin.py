@@ -15,7 +15,7 @@ from spark_replog.cluster.root_check import is_root_there, make_ledger_folders
 from spark_replog.commit import state_changes as reassignment
 from spark_replog.commit.failover import LeaderFailover
 from spark_replog.commit.state_changes import change_partition, live_topic
-from spark_replog.errors import ErrorCode, NotFoundError, ReplogError
+from spark_replog.errors import ErrorCode, ReplogError, unknown_partition
 from spark_replog.ids import BrokerId
 from spark_replog.ledger.ledger import Ledger
 from spark_replog.log.acl import AclOperation
@@ -49,7 +49,7 @@ class PartitionAdmin(Admin):
     def elect_leaders(
         self, name: str, partitions: Iterable[int] | None = None, *, is_unclean: bool = False
     ) -> list[PartitionOutcome]:
-        """Elect the preferred leaders, or, unclean, a leader wherever the present one is gone.
+        """Elect the preferred leaders; if unclean, also a leader for each partition that has none.
 
         An unclean election first tries a clean one. It needs the topic's ``unclean.leader.election.enable``,
         and it loses the rows that the new leader lacks, readable ones too.
@@ -165,7 +165,7 @@ class PartitionAdmin(Admin):
             commands = []
             for number in numbers:
                 if not 0 <= number < len(topic.partitions):
-                    errors[number] = _no_partition(handle.name, number, len(topic.partitions))
+                    errors[number] = unknown_partition(handle.name, number, len(topic.partitions))
                     continue
                 if number in done:
                     continue
@@ -230,13 +230,5 @@ def _not_needed(name: str, number: int, leader: BrokerId) -> ReplogError:
         ErrorCode.ELECTION_NOT_NEEDED,
         f"broker {leader} leads as the election would have it. Nothing is to be done.",
         topic=name,
-        partition=number,
-    )
-
-
-def _no_partition(name: str, number: int, count: int) -> NotFoundError:
-    return NotFoundError(
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        f"topic '{name}' has partitions 0 to {count - 1}. Give one of them.",
         partition=number,
     )

@@ -198,7 +198,7 @@ def check_collision(name: str, existing: Iterable[str]) -> None:
 
 
 def check_init_finished(roots: Collection[BrokerId], registered: Collection[BrokerId], path: str) -> None:
-    """Refuse a store whose init stopped half-way: a topic would spread over a part of the roots.
+    """Refuse a store whose init stopped half-way: a new topic would use only some of the roots.
 
     Raises:
         NotFoundError: REPLOG_STORE_NOT_INITIALISED.

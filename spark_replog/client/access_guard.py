@@ -1,7 +1,7 @@
-"""Who may call a consumer: one thread at a time, in the process that made it, until it is closed; and ``wakeup``.
+"""Guards a consumer's calls: one thread at a time, in the process that made it, until it is closed; and ``wakeup``.
 
-Source: Kafka's ``KafkaConsumer.acquireAndEnsureOpen`` and ``WakeupException``. A call from within a listener or an
-interceptor is the same thread's and so allowed.
+Source: Kafka's ``KafkaConsumer.acquireAndEnsureOpen`` and ``WakeupException``. Listeners and interceptors run in the
+same thread, so their calls are allowed.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class AccessGuard:
         if not self._lock.acquire(blocking=False):
             raise ReplogError(
                 ErrorCode.REPLOG_CONCURRENT_ACCESS,
-                "another thread is in a call of this consumer. Make one consumer for each thread; wakeup() is the"
-                " only call for other threads.",
+                "another thread uses this consumer now. Make one consumer per thread; only wakeup() may be called from"
+                " other threads.",
             )
         if self.is_closed:
             self._lock.release()
@@ -54,15 +54,15 @@ class AccessGuard:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Give it back."""
+        """Release the consumer."""
         self._lock.release()
 
     def wakeup(self) -> None:
-        """End the poll that waits, or the next one."""
+        """End the waiting poll, or the next one."""
         self._has_wakeup.set()
 
     def check_wakeup(self) -> None:
-        """Raise once what ``wakeup`` asked for.
+        """Raise once after ``wakeup``.
 
         Raises:
             ReplogError: REPLOG_WAKEUP.
@@ -75,7 +75,7 @@ class AccessGuard:
 
 
 class Guarded(Protocol):
-    """What has a guard."""
+    """An object with a guard."""
 
     _guard: AccessGuard
 

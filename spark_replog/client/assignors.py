@@ -1,7 +1,7 @@
-"""Who of a group reads which partitions. Pure; run by the leading member.
+"""Assign partitions to the members of a group. Pure; runs in the leader.
 
-Source: Kafka's ``RangeAssignor``, ``RoundRobinAssignor``, ``AbstractStickyAssignor``. Racks play no part: any
-in-sync copy serves a reader.
+Source: Kafka's ``RangeAssignor``, ``RoundRobinAssignor``, ``AbstractStickyAssignor``. Racks are ignored: a reader can
+use any in-sync replica.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
-from spark_replog.client.consumer_record import load_class
 from spark_replog.errors import ErrorCode, InvalidConfigError
 from spark_replog.groups.group_rebalance import GroupSubscription
 from spark_replog.ids import TopicPartition
+from spark_replog.write.serializers import load_class
 
 Assignment = dict[str, list[TopicPartition]]
 Assignor = Callable[[Mapping[str, int], Mapping[str, GroupSubscription]], Assignment]
@@ -36,7 +36,7 @@ def range_assignor(counts: Mapping[str, int], members: Mapping[str, GroupSubscri
 
 
 def round_robin_assignor(counts: Mapping[str, int], members: Mapping[str, GroupSubscription]) -> Assignment:
-    """Deal all partitions out in turn, passing over members that do not want the topic."""
+    """Give each partition to the next member in turn that subscribes to its topic."""
     found: Assignment = {member: [] for member in members}
     names = list(members)
     topics = {member: set(wants.topics) for member, wants in members.items()}
@@ -50,7 +50,7 @@ def round_robin_assignor(counts: Mapping[str, int], members: Mapping[str, GroupS
 
 
 def sticky_assignor(counts: Mapping[str, int], members: Mapping[str, GroupSubscription]) -> Assignment:
-    """Be as balanced as possible, and then let each member keep as much of what it had as possible."""
+    """Balance first; then let each member keep as many of its partitions as possible."""
     keys = _partitions(counts, members)
     kept = _still_owned(set(keys), members)
     if len({wants.topics for wants in members.values()}) == 1:
@@ -61,7 +61,7 @@ def sticky_assignor(counts: Mapping[str, int], members: Mapping[str, GroupSubscr
 def make_assignors(setting: str) -> dict[str, Assignor]:
     """Return the assignors of ``partition.assignment.strategy`` by name, in order of preference.
 
-    A class of the user's has a ``name`` and ``assign(counts, members)``.
+    A user's class has a ``name`` and ``assign(counts, members)``.
 
     Raises:
         InvalidConfigError: REPLOG_INVALID_OPTION.
@@ -104,13 +104,13 @@ def _unknown(word: str) -> InvalidConfigError:
 
 
 def _partitions(counts: Mapping[str, int], members: Mapping[str, GroupSubscription]) -> list[TopicPartition]:
-    """Return the partitions that somebody wants, sorted."""
+    """Return the partitions that at least one member subscribes to, sorted."""
     wanted = {topic for subscription in members.values() for topic in subscription.topics}
     return [TopicPartition(topic, number) for topic in sorted(wanted & set(counts)) for number in range(counts[topic])]
 
 
 def _still_owned(existing: set[TopicPartition], members: Mapping[str, GroupSubscription]) -> Assignment:
-    """Return what each member had and may keep; of two owners the one of the newer generation."""
+    """Return what each member owned and may keep; of two owners, the one with the newer generation keeps it."""
     owner: dict[TopicPartition, str] = {}
     disputed: set[TopicPartition] = set()
     for member, wants in members.items():
@@ -122,7 +122,7 @@ def _still_owned(existing: set[TopicPartition], members: Mapping[str, GroupSubsc
                 owner[key] = member
                 disputed.discard(key)
             elif members[rival].generation == wants.generation:
-                disputed.add(key)  # one of the two is wrong, and nobody knows which
+                disputed.add(key)  # one of the two is wrong; which one is unknown
     return {
         member: [key for key in wants.owned if owner.get(key) == member and key not in disputed]
         for member, wants in members.items()
@@ -132,7 +132,7 @@ def _still_owned(existing: set[TopicPartition], members: Mapping[str, GroupSubsc
 def _sticky_equal(
     keys: Sequence[TopicPartition], members: Mapping[str, GroupSubscription], kept: Assignment
 ) -> Assignment:
-    """All want the same: quotas. Source: ``ConstrainedAssignmentBuilder``."""
+    """All members subscribe to the same topics: quotas. Source: ``ConstrainedAssignmentBuilder``."""
     least, over = divmod(len(keys), len(members))
     found: Assignment = {}
     over_count = 0
@@ -157,7 +157,7 @@ def _sticky_equal(
 def _sticky_unequal(
     keys: Sequence[TopicPartition], members: Mapping[str, GroupSubscription], kept: Assignment
 ) -> Assignment:
-    """Members want different topics: fill the least loaded, then move while a move evens out."""
+    """Subscriptions differ: fill the least loaded member, then move partitions while that improves the balance."""
     found = {member: list(kept[member]) for member in members}
     sizes = {member: len(owned) for member, owned in found.items()}
     readers: dict[str, list[str]] = {}
@@ -178,7 +178,7 @@ def _sticky_unequal(
 
 
 def _move_one(member: str, found: Assignment, sizes: dict[str, int], readers: Mapping[str, Sequence[str]]) -> bool:
-    """Give the newest partition whose move evens out to the least loaded that wants it; return whether one did."""
+    """Move one partition to its least loaded subscriber if that improves the balance; return whether one moved."""
     seen: set[str] = set()
     for key in reversed(found[member]):
         if key.topic in seen:

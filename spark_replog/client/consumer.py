@@ -101,9 +101,9 @@ class Consumer:
         Args:
             topics: names; replaces an earlier subscription.
             pattern: Python's ``re``, of whole names as Kafka's; topics made later are found.
-            on_assigned: called from ``poll`` with the partitions that are new.
-            on_revoked: with those that go, before they do: commit there.
-            on_lost: with those that went without asking (this member was fenced); default ``on_revoked``.
+            on_assigned: called from ``poll`` with the new partitions.
+            on_revoked: called before partitions are taken away: commit there.
+            on_lost: called after partitions were lost because this member was fenced; default ``on_revoked``.
 
         Raises:
             InvalidConfigError: REPLOG_CONFLICTING_OPTIONS, REPLOG_INVALID_OPTION, INVALID_TOPIC_EXCEPTION.
@@ -122,7 +122,7 @@ class Consumer:
 
     @guarded
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read exactly these partitions, whatever other members do.
+        """Read exactly these partitions, without group membership.
 
         Raises:
             InvalidConfigError: REPLOG_CONFLICTING_OPTIONS: a subscription exists.
@@ -163,7 +163,7 @@ class Consumer:
             ReplogError: REPLOG_NO_OFFSET_FOR_PARTITION, OFFSET_OUT_OF_RANGE: with ``auto.offset.reset`` none;
                 REPLOG_DESERIALIZATION; UNKNOWN_TOPIC_OR_PARTITION; FENCED_INSTANCE_ID; REPLOG_WAKEUP; what
                 reading raises.
-                Positions stand where the records given end.
+                The positions are after the last record returned.
         """
         limit = self._config.max_poll_records if max_records is None else max_records
         deadline_ms = self._cluster.clock.monotonic_ms() + timeout_ms
@@ -188,10 +188,10 @@ class Consumer:
             yield from self.poll(timeout_ms=self._config.fetch_max_wait_ms)
 
     def to_batches(self, timeout_ms: int = 0) -> Iterator[pa.RecordBatch]:
-        """Yield what lies between the positions and the high watermarks of now, as Arrow, without deserializers.
+        """Yield the rows from the positions to the current high watermarks, as Arrow, without deserializers.
 
         Columns as ``rows.read_schema(True)``: key, value, topic, partition, offset, timestamp, timestampType,
-        headers. A position moves behind a batch when the next one is asked for.
+        headers. A position moves past a batch when the next one is requested.
 
         Args:
             timeout_ms: how long a group may take to assign partitions.
@@ -240,7 +240,7 @@ class Consumer:
 
     @guarded
     def seek(self, key: TopicPartition, offset: int | OffsetAndMetadata) -> None:
-        """Read on from an offset, or from what ``committed`` gave; nothing is looked up, as in Kafka.
+        """Continue from an offset, or from a result of ``committed``. As in Kafka, the offset is not checked here.
 
         Raises:
             InvalidConfigError: INVALID_REQUEST: no whole number, or negative.
@@ -258,17 +258,17 @@ class Consumer:
 
     @guarded
     def seek_to_beginning(self, partitions: Collection[TopicPartition] = ()) -> None:
-        """Read on from the log starts, as they are when it is next needed; none given: all assigned."""
+        """Continue from the log start offsets, looked up at the next poll; without partitions: all assigned ones."""
         self._reset(partitions, "earliest")
 
     @guarded
     def seek_to_end(self, partitions: Collection[TopicPartition] = ()) -> None:
-        """Read on from the high watermarks, as they are when it is next needed."""
+        """Continue from the high watermarks, looked up at the next poll."""
         self._reset(partitions, "latest")
 
     @guarded
     def seek_to_time(self, timestamp_ms: int, partitions: Collection[TopicPartition] = ()) -> None:
-        """Read on from the first records at or after a time; from the end where none is that late."""
+        """Continue from the first record at or after a time; from the end where there is none."""
         keys = list(partitions) or list(self._subscription.positions)
         found = self.offsets_for_times(dict.fromkeys(keys, timestamp_ms))
         for key, offset in found.items():
@@ -279,7 +279,7 @@ class Consumer:
 
     @guarded
     def offsets_for_times(self, times_ms: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
-        """Return per partition the first offset whose timestamp is at or after a time; None: there is none."""
+        """Return per partition the first offset whose timestamp is at or after a time; None: no such record."""
         return self._keeper.offsets_for_times(times_ms)
 
     @guarded
@@ -317,18 +317,18 @@ class Consumer:
 
     @guarded
     def list_topics(self) -> list[str]:
-        """Return the names of the topics that this reader may see, sorted, the internal one with them."""
+        """Return the names of the topics that this reader may see, sorted, with the internal one."""
         return self._authorizer.allowed_topics(AclOperation.DESCRIBE, self._cluster.topic_names())
 
     @guarded
     def pause(self, partitions: Collection[TopicPartition]) -> None:
-        """Give no records of these until ``resume``; what was fetched is kept."""
+        """Return no records of these partitions until ``resume``; buffered rows are kept."""
         for key in partitions:
             self._subscription.position(key).is_paused = True
 
     @guarded
     def resume(self, partitions: Collection[TopicPartition]) -> None:
-        """Give records of these again."""
+        """Return records of these partitions again."""
         for key in partitions:
             self._subscription.position(key).is_paused = False
 
@@ -368,7 +368,7 @@ class Consumer:
 
     @guarded
     def enforce_rebalance(self) -> None:
-        """Ask the group for a rebalance, which the next polls carry out; without membership nothing happens."""
+        """Ask the group for a rebalance, which the next polls do; without membership nothing happens."""
         self._membership.enforce_rebalance()
 
     def metrics(self) -> ConsumerMetrics:
@@ -382,10 +382,10 @@ class Consumer:
     def close(self) -> None:
         """Commit (with auto commit), leave the group; a static member stays in it. Repeating it is harmless.
 
-        In a forked child it does nothing: the member is the parent's.
+        In a forked child it does nothing: the member belongs to the parent.
 
         Raises:
-            ReplogError: REPLOG_CONCURRENT_ACCESS: another thread is in a call: ``wakeup`` ends a poll.
+            ReplogError: REPLOG_CONCURRENT_ACCESS: another thread is in a call; ``wakeup`` ends its poll.
         """
         if self._guard.is_closed or self._is_closing or self._guard.is_elsewhere:
             return
@@ -413,7 +413,7 @@ class Consumer:
     # ------------------------------------------------------------------------------------- internal
 
     def _ready(self, deadline_ms: int) -> None:
-        """Take part in the group, commit what is due, know the positions."""
+        """Take part in the group, commit if due, and look up unknown positions."""
         self._membership.poll(deadline_ms)
         self._forget(self._membership.take_revoked())
         self._committer.maybe_auto_commit()
@@ -466,7 +466,7 @@ class Consumer:
             self._fetcher.sought([key])
 
     def _forget(self, keys: Iterable[TopicPartition]) -> None:
-        """Drop what is known of partitions that are read no more."""
+        """Drop what is known of partitions that are no longer read."""
         gone = list(keys)
         self._fetcher.forget(gone)
         self._fetcher.sought(gone)

@@ -1,8 +1,7 @@
-"""Records as an application sees them, made from Arrow batches with deserializers."""
+"""Records for an application, made from Arrow batches with deserializers."""
 
 from __future__ import annotations
 
-import importlib
 import json
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,6 +12,7 @@ import pyarrow as pa
 
 from spark_replog.errors import CorruptDataError, ErrorCode, InvalidConfigError, ReplogError
 from spark_replog.ids import TopicPartition
+from spark_replog.write.serializers import load_class
 
 TIMESTAMP_TYPES = ("CreateTime", "LogAppendTime")
 
@@ -42,7 +42,7 @@ class ConsumerRecord:
 
 
 class ConsumerRecords(Sequence[ConsumerRecord]):
-    """What one poll brought: all records in order, partition by partition."""
+    """The records of one poll, in order, partition by partition."""
 
     __slots__ = ("_records",)
 
@@ -75,7 +75,7 @@ class ConsumerRecords(Sequence[ConsumerRecord]):
 
 
 class RecordMaker:
-    """Makes records of Arrow batches in the schema of ``rows.read_schema(True)``.
+    """Makes records from Arrow batches in the schema of ``rows.read_schema(True)``.
 
     Args:
         key_deserializer: None: bytes.
@@ -87,7 +87,7 @@ class RecordMaker:
         self._value = value_deserializer
 
     def make(self, key: TopicPartition, batch: pa.RecordBatch) -> tuple[list[ConsumerRecord], ReplogError | None]:
-        """Return the batch's records up to the first that a deserializer refuses, and that refusal."""
+        """Return the batch's records before the first that a deserializer refuses, and the error."""
         if not batch.num_rows:
             return [], None
         offsets, keys, values = (batch.column(number).to_pylist() for number in (4, 0, 1))
@@ -121,7 +121,7 @@ def _refusal(key: TopicPartition, offset: int, error: Exception) -> ReplogError:
     refused = CorruptDataError(
         ErrorCode.REPLOG_DESERIALIZATION,
         f"the deserializer refused the record at offset {offset} of {key.topic}-{key.partition}: {error!r}. Correct"
-        " the deserializer, or seek behind the record.",
+        " the deserializer, or seek past the record.",
         topic=key.topic,
         partition=key.partition,
         offset=offset,
@@ -131,7 +131,7 @@ def _refusal(key: TopicPartition, offset: int, error: Exception) -> ReplogError:
 
 
 Deserializer = Callable[[str, bytes], Any]
-"""(topic, bytes) to a value; a null stays None and never gets here."""
+"""(topic, bytes) -> value. A null remains None and is not passed in."""
 
 
 def _number(form: str) -> Deserializer:
@@ -177,20 +177,3 @@ def make_deserializer(setting: str, given: object) -> Deserializer | None:
         ErrorCode.REPLOG_INVALID_OPTION,
         f"'{setting}' is {given!r}. Give {', '.join(['bytes', *_BY_NAME])}, module.Class, or a callable.",
     )
-
-
-def load_class(setting: str, name: str) -> object:
-    """Return an instance of ``module.Class``.
-
-    Raises:
-        InvalidConfigError: REPLOG_INVALID_OPTION.
-    """
-    module, _, attribute = name.strip().rpartition(".")
-    try:
-        return getattr(importlib.import_module(module), attribute)()
-    except (ImportError, AttributeError, ValueError, TypeError) as error:
-        raise InvalidConfigError(
-            ErrorCode.REPLOG_INVALID_OPTION,
-            f"'{setting}' names '{name}', which cannot be made: {error}. Give the module.Class of an importable class"
-            " whose constructor takes nothing.",
-        ) from error

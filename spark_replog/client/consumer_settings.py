@@ -1,4 +1,4 @@
-"""What the user of a plain consumer has said, read once."""
+"""The settings of a plain consumer, read once."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from spark_replog.client.consumer_record import RecordMaker, load_class, make_deserializer
+from spark_replog.client.consumer_record import RecordMaker, make_deserializer
 from spark_replog.config import (
     ConsumerConfig,
     CoordinatorConfig,
@@ -18,6 +18,7 @@ from spark_replog.config import (
     storage_options,
 )
 from spark_replog.errors import ErrorCode, InvalidConfigError
+from spark_replog.write.serializers import load_class
 
 _DESERIALIZERS = ("key.deserializer", "value.deserializer")
 
@@ -31,7 +32,7 @@ class ConsumerSettings:
         maker: makes records, with the deserializers.
         interceptors: of ``interceptor.classes``, in order.
         storage: of the file systems.
-        coordinator: None where none is given: then the process's shared view of the store serves.
+        coordinator: None: the process's shared view of the store is used.
     """
 
     consumer: ConsumerConfig
@@ -62,7 +63,7 @@ class ConsumerSettings:
         if is_asked and config.enable_auto_commit and config.group_id is None:
             raise InvalidConfigError(
                 ErrorCode.REPLOG_CONFLICTING_OPTIONS,
-                "enable.auto.commit is true, and there is no group.id to commit for. Give a group.id, or leave it out.",
+                "enable.auto.commit needs a group.id to commit for. Set group.id, or remove enable.auto.commit.",
             )
         names = [name for name in (config.interceptor_classes or "").split(",") if name.strip()]
         own = {key.name for key in keys_of("coordinator")}

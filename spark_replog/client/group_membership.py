@@ -1,12 +1,12 @@
-"""A consumer's part in its group: join, synchronise, show signs of life, leave.
+"""A consumer's membership in its group: join, synchronise, send heartbeats, leave.
 
-Source: Kafka's ``AbstractCoordinator`` and ``ConsumerCoordinator`` (eager rebalance). No broker decides here. Each
-member reads the fold and does the next step that is due; the ledger refuses steps that come too late. So a member that
-slept through a rebalance can commit nothing afterwards.
+Source: Kafka's ``AbstractCoordinator`` and ``ConsumerCoordinator`` (eager rebalance). There is no broker. Each
+member reads the fold and does the next step that is due; the ledger refuses late steps. So a member that missed a
+rebalance can commit nothing afterwards.
 
-Members do not compete for the ledger (ADR 19): each leaves notes, and one member, the gatherer, writes what they
-ask for. The gatherer is the leader; where there is none, the member whose note has the lowest name. Members whose notes
-wait too long write all notes themselves, in the order of the names, so no single member is needed.
+Members do not compete for the ledger (ADR 19): each writes notes, and one member, the gatherer, writes what the notes
+ask for. The gatherer is the leader; without a leader it is the member whose note has the lowest name. A member whose
+note waits too long writes all notes itself, in the order of the names, so no single member is required.
 """
 
 from __future__ import annotations
@@ -50,18 +50,18 @@ RANK_STEP_MS = 250
 FIRST_PATIENCE_MS = 500
 WAIT_MS_MAX = 1_000
 _EXPECTED = (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.REBALANCE_IN_PROGRESS)
-"""Answers that the next look at the group explains."""
+"""Answers that the next read of the group explains."""
 
 
 class MemberState(Enum):
     """Where a member is. Source: ``AbstractCoordinator.MemberState``."""
 
     UNJOINED = "unjoined"
-    """The group does not know it, or not any more."""
+    """The group does not contain it."""
     JOINING = "joining"
-    """It has asked to join; the group does not know it yet."""
+    """It has asked to join; the group does not contain it yet."""
     REBALANCING = "rebalancing"
-    """The group knows it; it has no partitions and waits for the assignment."""
+    """The group contains it; it has no partitions and waits for the assignment."""
     STABLE = "stable"
     """It has its partitions."""
 
@@ -94,8 +94,8 @@ class GroupMembership:
 
     Args:
         config: ``group.id`` and its time-outs.
-        last_commit: returns the commit to make before the partitions go, None without one.
-        on_look: called whenever a poll that waits looks again; what it raises ends the poll.
+        last_commit: returns the commit to make before partitions are taken away, None without one.
+        on_look: called each time a waiting poll looks again; an error that it raises ends the poll.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class GroupMembership:
         self._thread: threading.Thread | None = None
 
     def listen(self, assigned: Listener | None, revoked: Listener | None, lost: Listener | None) -> None:
-        """Call these from ``poll`` when partitions come and go."""
+        """Call these from ``poll`` when partitions are assigned, revoked or lost."""
         self._listeners = (assigned, revoked, lost)
         self._discovery.forget()
         self._looked_ms = None
@@ -157,7 +157,7 @@ class GroupMembership:
         return revoked
 
     def poll(self, deadline_ms: int) -> None:
-        """Do what is due; return when this member has its assignment, or at the deadline.
+        """Do the next steps; return when this member has its assignment, or at the deadline.
 
         Raises:
             FencedError: FENCED_INSTANCE_ID: a newer process has this instance's place.
@@ -182,20 +182,20 @@ class GroupMembership:
             self._on_look()
 
     def note_sign_of_life(self) -> None:
-        """A commit was just decided: that shows that this member lives."""
+        """Count a decided commit as a heartbeat."""
         self._life.shown(self._cluster.clock.monotonic_ms())
 
     def send_commit(self, commit: GroupRecords) -> bool:
-        """Leave a commit for the gatherer to write; False: the roots take no notes."""
+        """Write a note with a commit for the gatherer; False: the roots do not accept notes."""
         return self._coordinator.relay.send(self._group, Note(NoteKind.COMMIT, commit)) is not None
 
     def enforce_rebalance(self) -> None:
-        """Begin a rebalance with the next look, though nothing changed."""
+        """Begin a rebalance at the next poll, although nothing changed."""
         self._is_enforced = True
         self._looked_ms = None
 
     def look_again(self) -> bool:
-        """Look for the topics with the next poll, as one is gone; False where they were given by name."""
+        """Look for the topics again at the next poll; False if the subscription names them."""
         if self._subscription.pattern is None:
             return False
         self._discovery.forget()
@@ -203,9 +203,9 @@ class GroupMembership:
         return True
 
     def leave(self) -> None:
-        """Leave the group; a failure is logged: the session will run out.
+        """Leave the group; a failure is logged, and the session then expires.
 
-        A static member keeps its place until its session runs out, whatever the reason it leaves for.
+        A static member stays in the group until its session expires.
         """
         if self._state is MemberState.UNJOINED or self._config.group_id is None:
             return
@@ -227,10 +227,10 @@ class GroupMembership:
             self._thread.join()
 
     def beat_if_due(self) -> None:
-        """Show a sign of life when it is due, or leave when the application polls no more. Any thread.
+        """Send a heartbeat if one is due, or leave if the application stopped polling. Any thread.
 
         Raises:
-            ReplogError: what the group answers; ``poll`` will find out too.
+            ReplogError: what the group answers; the next ``poll`` gets it too.
         """
         with self._lock:
             now_ms = self._cluster.clock.monotonic_ms()
@@ -258,7 +258,7 @@ class GroupMembership:
         self._state = state
 
     def _give_place_up(self, commit: GroupRecords | None) -> None:
-        """Leave the group, and see it done: the gatherer writes, another asks and writes where nobody does."""
+        """Leave the group and wait for it. The gatherer writes; others write a note, and later write it themselves."""
         relay, clock, me = self._coordinator.relay, self._cluster.clock, self.identity.member_id
         request, self._request = self._request, None
         if self.identity.instance_id:  # source: AbstractCoordinator.maybeLeaveGroup
@@ -310,7 +310,7 @@ class GroupMembership:
         ):
             return True
         self._looked_ms = now_ms
-        for _ in range(4):  # what this member wrote itself may make its next step due
+        for _ in range(4):  # its own write may make the next step due
             state = self._coordinator.group(self._group)
             before = None if state is None else state.revision
             try:
@@ -359,11 +359,11 @@ class GroupMembership:
                 self._coordinator.sync_group(self._group, who, self._assign(metadata))
         else:
             return self._settle(metadata, me, now_ms)
-        self.beat_if_due()  # waiting for a slow member is not silence
+        self.beat_if_due()  # a member that waits for a slow one still sends heartbeats
         return False
 
     def _settle(self, metadata: GroupMetadata, me: GroupMember, now_ms: int) -> bool:
-        """In a stable group: take the assignment, or ask for another; return whether this member has it."""
+        """In a stable group: adopt the assignment, or ask for another; return whether this member has one."""
         request = self._request
         if request is not None and request.generation == metadata.generation:
             self._follow_request(metadata, now_ms)
@@ -383,7 +383,7 @@ class GroupMembership:
         return True
 
     def _rebalance(self, metadata: GroupMetadata, me: GroupMember, now_ms: int) -> None:
-        """Join the rebalance that runs; the gatherer writes all joins once they are there."""
+        """Join the running rebalance; the gatherer writes all joins once every note is there."""
         if not me.is_joined and (self._request is None or self._request.generation != metadata.generation):
             self._rejoin(metadata, now_ms)
         if self._is_overdue(metadata, me, now_ms):
@@ -398,7 +398,7 @@ class GroupMembership:
                 self._write(names)
 
     def _join(self, metadata: GroupMetadata, now_ms: int) -> None:
-        """Ask to join under a new member id; the id that the process had before may be fenced."""
+        """Ask to join with a new member id: the previous one may be fenced."""
         instance_id = self._config.group_instance_id or ""
         with self._lock:
             self._move(MemberState.JOINING)
@@ -406,7 +406,7 @@ class GroupMembership:
             self._life.begin(now_ms)
             self._watch = SilenceWatch()
         member = self._as_member(())
-        group_rebalance.join(metadata, member, 0)  # raises what the group would refuse
+        group_rebalance.join(metadata, member, 0)  # raises if the group would refuse it
         if metadata.instance(instance_id) is not None:
             self._coordinator.join_group(self._group, member)
         else:
@@ -416,7 +416,7 @@ class GroupMembership:
             self._thread.start()
 
     def _rejoin(self, metadata: GroupMetadata, now_ms: int) -> None:
-        """Give the partitions up and ask to join the rebalance; the note says what was owned."""
+        """Give up the partitions and ask to join the rebalance; the note lists what was owned."""
         member = self._as_member(tuple(sorted(self._subscription.positions)))
         commit = self._last_commit()
         self._drop_assignment(is_lost=False)
@@ -434,7 +434,7 @@ class GroupMembership:
         self._request = _Request(note, name, now_ms, metadata.generation)
 
     def _follow_request(self, metadata: GroupMetadata, now_ms: int) -> None:
-        """Write the waiting notes if no other member is expected to, or none has for too long."""
+        """Write the waiting notes if no other member has to, or if none did in time."""
         request = self._request
         if request is None:
             return
@@ -507,26 +507,30 @@ class GroupMembership:
         self._subscription.set_assignment(())
 
     def _wants_others(self) -> bool:
-        """Return whether the subscription matches other topics than the group knows; a look per metadata age."""
+        """Return whether the subscription now matches other topics; looks once per ``metadata.max.age.ms``."""
         return tuple(sorted(self._discovery.counts())) != self._joined_topics
 
     def _has_grown(self) -> bool:
-        """Return whether topics have other partitions than the leader assigned; a look per metadata age."""
+        """Return whether partitions were added since the assignment; looks once per ``metadata.max.age.ms``."""
         return bool(self._counts) and self._discovery.counts_of(set(self._counts)) != self._counts
 
     def _is_overdue(self, metadata: GroupMetadata, me: GroupMember, now_ms: int) -> bool:
-        """Return whether the rebalance has waited long enough, by this member's clock; members end it one by one."""
+        """Return whether the rebalance timed out by this member's clock; members check at different times."""
         if self._rebalance_seen is None or self._rebalance_seen[0] != metadata.generation:
             self._rebalance_seen = (metadata.generation, now_ms)
         limit_ms = max(each.rebalance_timeout_ms for each in metadata.members) + _turn_ms(metadata, me.member_id)
         return now_ms - self._rebalance_seen[1] >= limit_ms
 
     def _remove_silent(self, state: GroupState, now_ms: int) -> None:
-        """Take out members whose signs of life have not changed for their session time, as seen from here."""
+        """Remove members that sent no heartbeat for their session timeout, by this process's clock."""
         turn_ms = _turn_ms(state.metadata, self.identity.member_id)
         for member, beats, silent_ms in self._watch.look(state, now_ms):
             if member.member_id != self.identity.member_id and silent_ms >= member.session_timeout_ms + turn_ms:
-                _LOG.warning("member %s of group %s gave no sign of life in its session", member.member_id, self._group)
+                _LOG.warning(
+                    "member %s of group %s sent no heartbeat within session.timeout.ms; removing it",
+                    member.member_id,
+                    self._group,
+                )
                 self._coordinator.remove_silent(self._group, member.member_id, beats)
 
     def _call_listener(self, number: int, keys: list[TopicPartition]) -> None:
@@ -540,15 +544,15 @@ class GroupMembership:
             try:
                 self.beat_if_due()
             except ReplogError as error:
-                _LOG.info("sign of life of member %s: %s", self.identity.member_id, error)
+                _LOG.info("heartbeat of member %s: %s", self.identity.member_id, error)
 
 
 class _SignsOfLife:
-    """Which signs of life the fold shows, and when this member's next one is due. Under the membership's lock.
+    """The heartbeats in the fold, and when this member's next one is due. Guarded by the membership's lock.
 
-    The gatherer writes one entry in a third of the session: its own sign and those in the notes. The others leave a
-    note after a quarter of it, and write all notes themselves where theirs was not written for half of it. So the fold
-    shows every member at least once in 3/4 of its session, whichever member died.
+    The gatherer writes one entry per third of the session timeout: its own heartbeat and those in the notes. The others
+    write a note per quarter, and write all notes themselves if theirs was not written for half of the timeout. So the
+    fold shows every member at least once in 3/4 of the session timeout, whichever member died.
     """
 
     def __init__(self, coordinator: GroupCoordinator, config: ConsumerConfig) -> None:
@@ -566,11 +570,11 @@ class _SignsOfLife:
         self.shown(now_ms)
 
     def shown(self, now_ms: int) -> None:
-        """This member's sign of life was decided."""
+        """Note that this member's heartbeat was decided."""
         self._shown_ms, self._asked_ms = now_ms, None
 
     def look(self, state: GroupState | None, identity: MemberIdentity) -> None:
-        """Take in what the newest fold shows."""
+        """Read the newest fold."""
         if state is None or state.metadata.member(identity.member_id) is None:
             return
         self.is_gatherer = gatherer(state.metadata) == identity.member_id
@@ -580,7 +584,7 @@ class _SignsOfLife:
             self._own_beats, self._asked_ms = beats, None
 
     def show(self, group: str, identity: MemberIdentity, now_ms: int) -> None:
-        """Show a sign of life if one is due.
+        """Send a heartbeat if one is due.
 
         Raises:
             ReplogError: what ``GroupRelay`` raises.
@@ -604,12 +608,12 @@ class _SignsOfLife:
 
 
 def _rank(names: list[NoteName], own: NoteName) -> int:
-    """Return how many urgent notes have a lower name: their members write first."""
+    """Return the number of urgent notes with a lower name: their members write first."""
     return sum(name.kind.is_urgent and (name.member, name.number) < (own.member, own.number) for name in names)
 
 
 def _turn_ms(metadata: GroupMetadata, member_id: str) -> int:
-    """Return how much later than the gatherer this member does what any member may do."""
+    """Return how much later than the gatherer this member acts."""
     if gatherer(metadata) == member_id:
         return 0
     order = [each.member_id for each in metadata.members]

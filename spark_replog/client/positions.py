@@ -1,4 +1,4 @@
-"""The positions of a consumer: where they begin, where they are reset to, and when they are committed."""
+"""The positions of a consumer: how they begin, how they are reset, and when they are committed."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from spark_replog.errors import (
     OutcomeUnknownError,
     ReplogError,
     RetriableError,
+    unknown_partition,
 )
 from spark_replog.groups.group_coordinator import RENEWALS_PER_RETENTION, GroupCoordinator, check_group_id
 from spark_replog.ids import TopicPartition
@@ -49,7 +50,7 @@ class PositionKeeper:
         """Give every assigned partition a position: as sought, else committed, else by ``auto.offset.reset``.
 
         Args:
-            operation: what the principal must be allowed to do with a topic whose position is not known.
+            operation: what the principal must be allowed to do with a topic whose position is unknown.
 
         Raises:
             AuthorizationError: TOPIC_AUTHORIZATION_FAILED, GROUP_AUTHORIZATION_FAILED.
@@ -79,8 +80,8 @@ class PositionKeeper:
     def recover(self, errors: Mapping[TopicPartition, ErrorCode], diverged: Mapping[TopicPartition, int]) -> None:
         """Reset positions that are out of range, or of a topic made again, by ``auto.offset.reset``; each is logged.
 
-        Where an unclean election cut rows that were read already, the position goes back to the cut: the
-        offsets from there on have been given to other rows.
+        After an unclean election cut rows that were already read, the position moves back to the cut: the offsets
+        from there on belong to other rows.
 
         Args:
             diverged: of these, where the log was cut.
@@ -115,8 +116,8 @@ class PositionKeeper:
             at = self._subscription.positions[key]
             if key in diverged:
                 _LOG.warning(
-                    "[%s] %s-%s was cut back to offset %s by an unclean election, and this reader was at %s: going on"
-                    " from the cut. Rows behind it that were read are not in the log any more.",
+                    "[%s] %s-%s was cut back to offset %s by an unclean election, and this reader was at %s. It"
+                    " continues from the cut. Rows after it that were already read are no longer in the log.",
                     ErrorCode.OFFSET_OUT_OF_RANGE.name,
                     key.topic,
                     key.partition,
@@ -126,7 +127,7 @@ class PositionKeeper:
                 at.offset = diverged[key]
                 continue
             _LOG.warning(
-                "[%s] %s-%s %shas offsets %s to %s, not %s: going on from %s, as auto.offset.reset says.",
+                "[%s] %s-%s %shas offsets %s to %s, not %s. The reader continues from %s (auto.offset.reset).",
                 errors[key].name,
                 key.topic,
                 key.partition,
@@ -151,7 +152,7 @@ class PositionKeeper:
         return {key: self._bounds(key)[1] for key in partitions}
 
     def lag(self, key: TopicPartition) -> int | None:
-        """Return how far a position is before the high watermark as folded; None: it is not known."""
+        """Return the offsets between a position and the high watermark as folded; None: the position is unknown."""
         offset = self._subscription.position(key).offset
         return None if offset is None else max(0, self._bounds(key)[1] - offset)
 
@@ -162,7 +163,7 @@ class PositionKeeper:
             if number is None or number < 0:
                 raise InvalidConfigError(
                     ErrorCode.INVALID_REQUEST,
-                    f"{time_ms!r} is no time to look for. Give epoch milliseconds, 0 or more.",
+                    f"Invalid time {time_ms!r}: give epoch milliseconds, 0 or more.",
                     topic=key.topic,
                     partition=key.partition,
                 )
@@ -215,11 +216,7 @@ class PositionKeeper:
         ledger, topic = self._cluster.folded_topic(self._cluster.lookup(key.topic))
         with ledger.lock:
             if not 0 <= key.partition < len(topic.partitions):
-                raise NotFoundError(
-                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                    f"topic '{key.topic}' has partitions 0 to {len(topic.partitions) - 1}. Read one of them.",
-                    partition=key.partition,
-                )
+                raise unknown_partition(key.topic, key.partition, len(topic.partitions))
             found = topic.partitions[key.partition]
             return found.log_start_offset, found.high_watermark
 
@@ -260,7 +257,7 @@ class OffsetCommitter:
         self._committed: dict[TopicPartition, tuple[int, int]] = {}
         """By this consumer: the offset, and when."""
         self._noted: dict[TopicPartition, int] = {}
-        """Left for another member to write, and not seen in the group yet."""
+        """In a note for another member to write, and not in the group yet."""
 
     def commit(
         self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None, *, is_repeated: bool = True
@@ -269,11 +266,11 @@ class OffsetCommitter:
 
         Args:
             offsets: None: the positions.
-            is_repeated: what could not be decided is tried again until ``default.api.timeout.ms``. That harms
-                nothing: the same offsets, by a member that the ledger still knows.
+            is_repeated: retry an undecided commit until ``default.api.timeout.ms``. That is safe: the ledger accepts
+                the same offsets only from a member that it still knows.
 
         Raises:
-            InvalidConfigError: INVALID_REQUEST: an offset is no whole number.
+            InvalidConfigError: INVALID_REQUEST: an offset is not a whole number.
             ReplogError: the first partition's refusal, after the others were committed.
         """
         group = self._config.group_id or ""
@@ -315,11 +312,11 @@ class OffsetCommitter:
     def maybe_auto_commit(self, *, is_last: bool = False) -> None:
         """Commit positions that moved, when it is due; a failure is logged and tried again, as in Kafka.
 
-        Kafka commits those that stand too. Here each commit is an entry for ever, so these are committed again only
-        often enough that they never expire under a consumer that lives (``offsets.retention.minutes``).
+        Kafka also commits unchanged positions. Here each commit is an entry that stays, so unchanged ones are committed
+        again only often enough that they never expire while the consumer runs (``offsets.retention.minutes``).
 
         Args:
-            is_last: due now: the partitions are about to go.
+            is_last: commit now: the partitions are about to be taken away.
         """
         now_ms = self._clock.monotonic_ms()
         if not self._is_auto or (now_ms < self._next_ms and not is_last):
@@ -339,10 +336,10 @@ class OffsetCommitter:
                     self.commit(moved, is_repeated=False)
         except ReplogError as error:
             self._next_ms = now_ms + self._config.retry_backoff_ms
-            _LOG.warning("auto commit of group %s failed, it is tried again: %s", self._config.group_id, error)
+            _LOG.warning("auto commit of group %s failed; it will be retried: %s", self._config.group_id, error)
 
     def prepare(self) -> GroupRecords | None:
-        """Return the auto commit to make before the partitions go; None: nothing has moved, or it is off."""
+        """Return the auto commit to make before partitions are taken away; None: nothing to commit, or it is off."""
         if not self._is_auto:
             return None
         try:
@@ -375,7 +372,7 @@ class OffsetCommitter:
         return self._coordinator.prepare_commit(self._config.group_id or "", offsets, self._membership.identity)
 
     def forget(self, keys: Collection[TopicPartition]) -> None:
-        """Forget what was committed for these: another member has them now, and may commit anything."""
+        """Forget what was committed for these: another member has them now."""
         for key in keys:
             self._committed.pop(key, None)
             self._noted.pop(key, None)

@@ -1,4 +1,4 @@
-"""Fetches what lies behind a consumer's positions, keeps what a poll did not take, and counts what it cost.
+"""Fetches the rows after a consumer's positions, buffers what a poll did not take, and counts the cost.
 
 The same plan and the same reader as Spark's tasks: ``plan_fetch`` and ``Fetcher``.
 """
@@ -79,7 +79,7 @@ class RecordFetcher:
         self._fetched: dict[TopicPartition, tuple[int, int, TopicId]] = {}
         """How far each partition was planned, its leader epoch then, and of which topic."""
         self.diverged: dict[TopicPartition, int] = {}
-        """Of the last plan: where the log parted from what was read."""
+        """Of the last plan: the offset where the log differs from the rows that were read."""
 
     def fetch(
         self, positions: Mapping[TopicPartition, int], max_wait_ms: int, *, is_folded: bool = False
@@ -92,7 +92,7 @@ class RecordFetcher:
 
         Returns:
             The partitions that cannot be read from there: OFFSET_OUT_OF_RANGE, UNKNOWN_TOPIC_OR_PARTITION; and
-            UNKNOWN_TOPIC_ID: the position was read from a topic that was deleted and made again since.
+            UNKNOWN_TOPIC_ID: the topic was deleted and created again after the position was reached.
 
         Raises:
             AuthorizationError: TOPIC_AUTHORIZATION_FAILED.
@@ -134,7 +134,7 @@ class RecordFetcher:
         return errors
 
     def renewed(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, ErrorCode]:
-        """Return the partitions that were read up to here in a topic that was deleted and made again since."""
+        """Return the partitions whose topic was deleted and created again after it was read up to here."""
         found = {}
         self._cluster.refresh_if_stale()
         for key, offset in positions.items():
@@ -176,7 +176,7 @@ class RecordFetcher:
                 self.diverged[key] = found.diverging_offset
 
     def take(self, positions: Mapping[TopicPartition, int], max_records: int) -> Iterator[FetchedRows]:
-        """Take buffered rows from the positions on, at most so many; rows of older positions are dropped."""
+        """Take at most ``max_records`` buffered rows from the positions on; rows before the positions are dropped."""
         for key in [each for each in self._buffers if each in positions]:
             expected = positions[key]
             buffer = self._buffers[key]
@@ -216,7 +216,7 @@ class RecordFetcher:
             for found in self._read(slices):
                 self._metrics.records_consumed += found[1].num_rows
                 yield found
-                # As the position: behind a batch when the next one is asked for.
+                # Like the position: it moves past a batch when the next one is requested.
                 self._fetched[key] = (found[2], epoch, handle.topic_id)
 
     def _require_read(self, topics: Iterable[str]) -> None:
@@ -230,7 +230,7 @@ class RecordFetcher:
         self._fetcher.quota = fetch_quota(self._cluster, self._authorizer.principal, self._config.client_id)
 
     def sought(self, keys: Iterable[TopicPartition]) -> None:
-        """Take the positions of these partitions as given, not as read."""
+        """Note that these positions were set, not reached by reading."""
         for key in keys:
             self._fetched.pop(key, None)
 
@@ -252,13 +252,13 @@ class RecordFetcher:
     def _ask(self, handle: TopicHandle, key: TopicPartition, offset: int) -> FetchPartition:
         ledger = self._cluster.topic_ledger(handle.ledger_id)
         planned_to, epoch, topic_id = self._fetched.get(key, (-1, UNDEFINED_EPOCH, ""))
-        # A position that was sought instead of read says nothing of what its reader has seen.
+        # A position that was set by a seek proves nothing about the rows that the reader has.
         known_epoch = epoch if planned_to == offset and topic_id == handle.topic_id else UNDEFINED_EPOCH
         max_bytes = self._config.max_partition_fetch_bytes
         return FetchPartition(ledger, handle.topic_id, key.partition, offset, max_bytes, known_epoch)
 
     def _in_turn(self, positions: Mapping[TopicPartition, int]) -> list[TopicPartition]:
-        """Return the partitions, those behind the last one read first: none starves."""
+        """Return the partitions, starting after the one that was read last, so that each gets its turn."""
         keys = sorted(positions)
         after = [key for key in keys if self._last is not None and key > self._last]
         return after + [key for key in keys if key not in set(after)]
@@ -385,7 +385,7 @@ def look(item: FetchPartition, max_bytes: int | None = None, *, one_section_min:
 
 
 def _diverging_offset(item: FetchPartition, found: PartitionState) -> int | None:
-    """Return where the log parted from what the reader has, None where it did not. Source: KIP-320."""
+    """Return the first offset where the log differs from the reader's rows, None without one. Source: KIP-320."""
     if item.last_fetched_epoch in (UNDEFINED_EPOCH, found.leader_epoch):
         return None
     ended = found.leader_epochs.end_offset_for(item.last_fetched_epoch, found.log_end_offset)

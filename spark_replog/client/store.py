@@ -15,7 +15,7 @@ from spark_replog.client.record_fetcher import ConsumerMetrics, RecordFetcher
 from spark_replog.cluster.cluster import Cluster, StorePath
 from spark_replog.cluster.init_store import init_cluster
 from spark_replog.config import ConsumerConfig
-from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError
+from spark_replog.errors import ErrorCode, InvalidConfigError, unknown_partition
 from spark_replog.ids import TopicPartition
 from spark_replog.read.rows import read_schema
 
@@ -147,11 +147,7 @@ class TopicScan:
             bounds = [(each.log_start_offset, each.high_watermark) for each in found.partitions]
         for number in range(len(bounds)) if partitions is None else sorted(set(partitions)):
             if not 0 <= number < len(bounds):
-                raise NotFoundError(
-                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                    f"topic '{topic}' has partitions 0 to {len(bounds) - 1}. Scan one of them.",
-                    partition=number,
-                )
+                raise unknown_partition(topic, number, len(bounds))
             first, last = (_offset(each, number, *bounds[number]) for each in (start, end))
             self.spans[TopicPartition(topic, number)] = (first, max(first, last))
 
@@ -201,6 +197,6 @@ def _offset(bound: Bound, partition: int, first: int, last: int) -> int:
         return min(max(bound, first), last)
     if bound not in ("earliest", "latest"):
         raise InvalidConfigError(
-            ErrorCode.REPLOG_INVALID_OPTION, f"'{bound}' is no place in a log. Give earliest, latest, or offsets."
+            ErrorCode.REPLOG_INVALID_OPTION, f"Invalid bound '{bound}': give earliest, latest, or offsets."
         )
     return first if bound == "earliest" else last

@@ -1,4 +1,4 @@
-"""What a consumer reads, its positions, and which topics a subscription matches. Source: ``SubscriptionState``."""
+"""A consumer's partitions and positions, and the topics that a subscription matches. Source: ``SubscriptionState``."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class PartitionPosition:
 
     Attributes:
         offset: of the next record to give; None until it is known.
-        reset: `earliest`, `latest` or `by_duration`: the position is to be looked up; None: it is known, or to be
-            fetched.
+        reset: `earliest`, `latest` or `by_duration`: the position has to be looked up; None: it is known, or comes
+            from the group.
         is_paused: no records for now.
     """
 
@@ -46,7 +46,7 @@ class SubscriptionState:
         return bool(self.topics) or self.pattern is not None
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read exactly these partitions; those that were read before keep their positions.
+        """Read exactly these partitions; those already read keep their positions.
 
         Raises:
             InvalidConfigError: REPLOG_CONFLICTING_OPTIONS.
@@ -57,7 +57,7 @@ class SubscriptionState:
         self.set_assignment(partitions)
 
     def subscribe(self, topics: Collection[str], pattern: str | None) -> None:
-        """Read the partitions that these topics turn out to have.
+        """Read the partitions of these topics.
 
         Raises:
             InvalidConfigError: REPLOG_CONFLICTING_OPTIONS, REPLOG_INVALID_OPTION, INVALID_TOPIC_EXCEPTION.
@@ -67,14 +67,14 @@ class SubscriptionState:
         for name in topics:
             if not isinstance(name, str) or not name.strip():
                 raise InvalidConfigError(
-                    ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name!r} is no topic's name. Subscribe to names, as text."
+                    ErrorCode.INVALID_TOPIC_EXCEPTION, f"Invalid topic name {name!r}: subscribe to names, as text."
                 )
         try:
             compiled = None if pattern is None else re.compile(pattern)
         except (re.error, TypeError) as error:
             raise InvalidConfigError(
                 ErrorCode.REPLOG_INVALID_OPTION,
-                f"'{pattern}' is no regular expression of Python: {error}. Correct it.",
+                f"Invalid regular expression '{pattern}': {error}. Correct it.",
             ) from error
         self.topics, self.pattern = frozenset(topics), compiled
 
@@ -84,11 +84,11 @@ class SubscriptionState:
         self.positions = {}
 
     def set_assignment(self, partitions: Iterable[TopicPartition]) -> None:
-        """Replace the assignment; positions of partitions that stay are kept."""
+        """Replace the assignment; partitions that remain keep their positions."""
         self.positions = {key: self.positions.get(key, PartitionPosition()) for key in sorted(set(partitions))}
 
     def position(self, key: TopicPartition) -> PartitionPosition:
-        """Return where an assigned partition stands.
+        """Return the position of an assigned partition.
 
         Raises:
             ReplogError: INVALID_REQUEST: it is not assigned.
@@ -110,12 +110,12 @@ class SubscriptionState:
 def _mixed() -> InvalidConfigError:
     return InvalidConfigError(
         ErrorCode.REPLOG_CONFLICTING_OPTIONS,
-        "subscribe and assign exclude each other. Call unsubscribe first, or use one of them.",
+        "Cannot use subscribe and assign together: call unsubscribe first, or use one of them.",
     )
 
 
 def whole_number(value: object) -> int | None:
-    """Return a whole number, numpy's too; None: it is something else, as a text is."""
+    """Return a whole number, numpy's too; None for anything else, such as text."""
     try:
         return operator.index(value)  # type: ignore[arg-type]
     except TypeError:
@@ -138,7 +138,7 @@ class TopicDiscovery:
         self._looked_ms: int | None = None
 
     def forget(self) -> None:
-        """Look anew when next asked."""
+        """Look again at the next call."""
         self._looked_ms = None
 
     def counts(self) -> dict[str, int]:
@@ -154,10 +154,10 @@ class TopicDiscovery:
         return dict(self._found)
 
     def counts_of(self, names: Collection[str], *, refresh: bool = False) -> dict[str, int]:
-        """Return partition counts as this process has folded them; a topic not folded yet is.
+        """Return partition counts as this process has folded them; topics not folded yet are folded.
 
         Args:
-            names: of topics; with a pattern, one deleted meanwhile is left out.
+            names: of topics; with a pattern, deleted ones are left out.
             refresh: fold the newest entries first.
         """
         found = {}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from spark_replog.cluster.cluster import Cluster, TopicHandle
-from spark_replog.errors import ErrorCode, NotFoundError
+from spark_replog.errors import NotFoundError, unknown_partition
 from spark_replog.groups.group_coordinator import GroupCoordinator
 from spark_replog.groups.group_ledger import group_not_found
 from spark_replog.groups.group_rebalance import decode_assignment
@@ -170,11 +170,7 @@ def plan_reset(
         ledger, topic = cluster.folded_topic(handle)
         with ledger.lock:
             if not 0 <= key.partition < len(topic.partitions):
-                raise NotFoundError(
-                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                    f"topic '{key.topic}' has partitions 0 to {len(topic.partitions) - 1}. Name one of them.",
-                    partition=key.partition,
-                )
+                raise unknown_partition(key.topic, key.partition, len(topic.partitions))
             start, end = (
                 topic.partitions[key.partition].log_start_offset,
                 topic.partitions[key.partition].high_watermark,

@@ -1,8 +1,8 @@
 """Consumer groups: offsets committed, fetched, deleted and expired; members joined, synchronised, removed.
 
 Runs in every process that uses a group, on the newest fold of the ledger of ``__consumer_offsets``. There is no
-coordinator to find and none to wait for: the fold refuses what an older generation, an older revision or a
-repeated command brings. Source: Kafka's ``GroupCoordinator``, ``OffsetMetadataManager``.
+coordinator process: the fold refuses commands of an older generation, of an older revision, and repeated ones.
+Source: Kafka's ``GroupCoordinator``, ``OffsetMetadataManager``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from spark_replog.cluster.authorizer import Authorizer
 from spark_replog.cluster.cluster import Cluster
-from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError, ReplogError
+from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError, ReplogError, unknown_partition
 from spark_replog.groups import group_rebalance
 from spark_replog.groups.group_expiry import SilenceWatch, SilentMember, agreed_time_ms, expired_records
 from spark_replog.groups.group_ledger import NO_MEMBER, GroupLedger, MemberIdentity
@@ -41,7 +41,7 @@ EXPIRY_CHECK_INTERVAL_MS = 600_000
 _WATCH_INTERVAL_MS = 500
 _LOG = logging.getLogger(__name__)
 RENEWALS_PER_RETENTION = 7
-"""How often who is alive commits again what stands: each day of seven, so that it does not expire."""
+"""How often a running consumer commits unchanged offsets again before they would expire: daily by default."""
 
 
 class GroupCoordinator:
@@ -78,7 +78,7 @@ class GroupCoordinator:
 
         Returns:
             Per partition None, or its own refusal (TOPIC_AUTHORIZATION_FAILED, OFFSET_METADATA_TOO_LARGE,
-            UNKNOWN_TOPIC_OR_PARTITION, INVALID_REQUEST); a refused one keeps no other from being committed.
+            UNKNOWN_TOPIC_OR_PARTITION, INVALID_REQUEST); the others are committed all the same.
 
         Raises:
             AuthorizationError: GROUP_AUTHORIZATION_FAILED.
@@ -101,7 +101,7 @@ class GroupCoordinator:
         return self.command(group, member, records) if records else None
 
     def command(self, group: str, member: MemberIdentity, records: tuple[Record, ...] = ()) -> GroupRecords:
-        """Return a command for a note: a commit, or without records a sign of life."""
+        """Return a command for a note: a commit, or without records a heartbeat."""
         handle, _ = self._ledger.find_or_create()
         return self._ledger.command(handle.topic_id, group, member, records)
 
@@ -190,7 +190,7 @@ class GroupCoordinator:
         return answers
 
     def delete_group(self, group: str) -> None:
-        """Delete a group without members, with its offsets; takes out members that died: see ``require_empty``.
+        """Delete a group without members, and its offsets; dead members are removed first: see ``require_empty``.
 
         Raises:
             InvalidConfigError: INVALID_GROUP_ID.
@@ -220,19 +220,19 @@ class GroupCoordinator:
                 raise error
 
     def require_empty(self, group: str) -> None:
-        """Refuse a group in use; members that died are taken out first.
+        """Refuse a group in use; dead members are removed first.
 
-        A member counts as dead when its signs of life did not change while this call watched them for the longest
-        session of the group, so this waits that long. It refuses without waiting where the newest sign of life is
-        younger than that by this process's clock.
+        A member is dead if it sent no heartbeat while this call watched for the longest session timeout of the group,
+        so this call waits that long. It refuses without waiting if the newest heartbeat is younger than that by this
+        process's clock.
 
         Raises:
-            ReplogError: NON_EMPTY_GROUP: members live, or died less than a session ago.
+            ReplogError: NON_EMPTY_GROUP: members run, or died less than a session timeout ago.
         """
         state = self.group(group)
         if state is None or state.phase is GroupPhase.EMPTY:
             return
-        self.relay.write(group)  # members that left and whose notes nobody has written
+        self.relay.write(group)  # members that left, but whose notes were not written
         state = self.group(group)
         clock, watch = self._cluster.clock, SilenceWatch()
         if state is not None and 0 <= clock.now_ms() - state.last_commit_ms < _session_ms(state):
@@ -247,7 +247,7 @@ class GroupCoordinator:
             state = newest
 
     def remove_expired(self, watch: SilenceWatch) -> int:
-        """Take out the members of all groups that ``watch`` saw silent for their session; return how many.
+        """Remove the members of all groups whose sessions expired as ``watch`` saw it; return how many.
 
         Raises:
             RetriableError: REPLOG_NO_QUORUM, COORDINATOR_NOT_AVAILABLE.
@@ -258,7 +258,11 @@ class GroupCoordinator:
     def _remove(self, group: str, seen: Iterable[SilentMember]) -> int:
         expired = [each for each in seen if each.is_expired]
         for each in expired:
-            _LOG.warning("group %s: member %s died; it is taken out", group, each.member.member_id)
+            _LOG.warning(
+                "group %s: member %s sent no heartbeat within session.timeout.ms; removing it",
+                group,
+                each.member.member_id,
+            )
             self.remove_silent(group, each.member.member_id, each.beats)
         return len(expired)
 
@@ -278,7 +282,7 @@ class GroupCoordinator:
             groups = ledger.state.groups.groups
             seen = {name: dict(state.offsets) for name, state in groups.items()}
             now_ms = agreed_time_ms(groups, self._ledger.own_groups, self._cluster.clock.now_ms())
-        self._cluster.refresh()  # after the offsets: a topic that they name is known, unless it is gone
+        self._cluster.refresh()  # after the offsets: every topic that they name is known, unless it was deleted
         with self._cluster.cluster_ledger.lock:
             live = {name: found[0] for name, found in self._cluster.cluster_ledger.state.topics.items()}
         expired_count = 0
@@ -308,7 +312,7 @@ class GroupCoordinator:
     # ------------------------------------------------------------------------------------- questions
 
     def group(self, group: str) -> GroupState | None:
-        """Return the group on the newest fold, as a copy to keep; None: there is no such group.
+        """Return the group on the newest fold, as a copy; None: no such group.
 
         Raises:
             AuthorizationError: GROUP_AUTHORIZATION_FAILED.
@@ -354,11 +358,11 @@ class GroupCoordinator:
         ]
 
     def describable(self, topics: Iterable[str]) -> set[str]:
-        """Return those of the topics that the principal may describe: what concerns others is not shown."""
+        """Return those of the topics that the principal may describe."""
         return set(self._authorizer.allowed_topics(AclOperation.DESCRIBE, topics))
 
     def topic_id(self, name: str) -> TopicId | None:
-        """Return the id that a topic's name has now; None: there is no such topic."""
+        """Return the id that a topic's name has now; None: no such topic."""
         try:
             return self._cluster.lookup(name).topic_id
         except NotFoundError:
@@ -367,7 +371,7 @@ class GroupCoordinator:
     # ------------------------------------------------------------------------------------ membership
 
     def join_group(self, group: str, member: GroupMember) -> None:
-        """Join, or join again; the fold then tells when the rebalance is complete.
+        """Join, or join again; the fold shows when the rebalance is complete.
 
         Raises:
             InvalidConfigError: INVALID_GROUP_ID, INVALID_SESSION_TIMEOUT, INCONSISTENT_GROUP_PROTOCOL.
@@ -392,7 +396,7 @@ class GroupCoordinator:
         )
 
     def heartbeat(self, group: str, member: MemberIdentity) -> None:
-        """Show that the member lives: one ENTRY without records.
+        """Send a heartbeat: one ENTRY without records.
 
         Raises:
             FencedError: UNKNOWN_MEMBER_ID, ILLEGAL_GENERATION, FENCED_INSTANCE_ID.
@@ -405,7 +409,7 @@ class GroupCoordinator:
         self._ledger.update(group, lambda at: group_rebalance.leave(at, gone, now_ms))
 
     def remove_silent(self, group: str, member_id: str, beats: int) -> None:
-        """Take out a member that gave no sign of life since the caller counted ``beats`` of them."""
+        """Remove a member that sent no heartbeat since the caller counted ``beats`` of them."""
         now_ms = self._ledger.commit_time_ms()
 
         def left(metadata: GroupMetadata, state: GroupState | None) -> GroupMetadata:
@@ -416,7 +420,7 @@ class GroupCoordinator:
         self._ledger.update_with(group, left)
 
     def drop_absent(self, group: str, generation: int) -> None:
-        """End a rebalance of this generation whose members had time enough to join."""
+        """End a rebalance of this generation whose time to join is over."""
         now_ms = self._ledger.commit_time_ms()
         self._ledger.update(
             group, lambda at: group_rebalance.drop_absent(at, now_ms) if at.generation == generation else at
@@ -462,11 +466,7 @@ class GroupCoordinator:
         with ledger.lock:
             count = len(topic.partitions)
         if not 0 <= key.partition < count:
-            return "", NotFoundError(
-                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                f"topic '{key.topic}' has partitions 0 to {count - 1}. Commit for one of them.",
-                partition=key.partition,
-            )
+            return "", unknown_partition(key.topic, key.partition, count)
         return handle.topic_id, None
 
     def _maybe_expire(self) -> None:
@@ -479,7 +479,7 @@ class GroupCoordinator:
 
 
 def check_group_id(group: str) -> None:
-    """Refuse an empty name, one that is too long, and one that is no text.
+    """Refuse a name that is empty, too long, or not text.
 
     Raises:
         InvalidConfigError: INVALID_GROUP_ID.
@@ -502,8 +502,8 @@ def _check_empty(state: GroupState) -> None:
         raise ReplogError(
             ErrorCode.NON_EMPTY_GROUP,
             f"Group '{state.group}' has {len(state.metadata.members)} member(s). Stop its consumers. Members that were"
-            f" killed can be taken out {_session_ms(state) / 1000:g} s (session.timeout.ms) after their last sign of"
-            " life: repeat the command then.",
+            f" killed can be removed {_session_ms(state) / 1000:g} s (session.timeout.ms) after their last"
+            " heartbeat: repeat the command then.",
         )
 
 

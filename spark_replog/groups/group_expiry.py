@@ -2,7 +2,7 @@
 
 Source: ``OffsetExpirationConditionImpl``, ``ClassicGroup.offsetExpirationCondition``. In Kafka the broker's clock
 decides. Here any process may expire offsets, so two clocks must agree: the process's own and that of another group's
-newest command. One wrong clock then only makes offsets live longer.
+newest command. So one wrong clock can only delay the expiry.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from spark_replog.log.fold.group_state import GroupState
 
 
 class SilenceWatch:
-    """How long members have shown no sign of life, as this process has seen by its monotonic clock. Not thread safe."""
+    """The time since each member's last heartbeat, by this process's monotonic clock. Not thread safe."""
 
     def __init__(self) -> None:
         self._seen: dict[str, dict[str, tuple[int, int]]] = {}
 
     def look(self, state: GroupState, now_ms: int) -> list[SilentMember]:
-        """Take in the newest fold of a group, and return its members; one that is seen first is silent for 0 ms."""
+        """Read the newest fold of a group and return its members; a new one has been silent for 0 ms."""
         before = self._seen.get(state.group, {})
         seen = {}
         for member in state.metadata.members:
@@ -45,7 +45,7 @@ class SilenceWatch:
 
 
 class SilentMember(NamedTuple):
-    """A member, its signs of life so far, and how long they have not changed."""
+    """A member, its number of heartbeats so far, and the time since the last one."""
 
     member: GroupMember
     beats: int
@@ -53,7 +53,7 @@ class SilentMember(NamedTuple):
 
     @property
     def is_expired(self) -> bool:
-        """Return whether it was silent for its session."""
+        """Return whether its session has expired."""
         return self.silent_ms >= self.member.session_timeout_ms
 
 
@@ -62,7 +62,7 @@ def agreed_time_ms(groups: Mapping[str, GroupState], own: Collection[str], now_m
 
     Args:
         groups: all groups of the ledger.
-        own: groups that this process has written to: they repeat its own clock.
+        own: groups that this process has written to, with its own clock.
         now_ms: this process's wall time.
 
     Returns:

@@ -28,7 +28,7 @@ _TRIES_MAX = 10
 
 @dataclass(frozen=True, slots=True)
 class MemberIdentity:
-    """Who commits: a member of a generation, or nobody in particular."""
+    """Who commits: a member of a generation; without values, no member."""
 
     member_id: str = ""
     instance_id: str = ""
@@ -67,7 +67,7 @@ class GroupLedger:
             return commit_time_ms(ledger.state.groups.groups, self.own_groups, now_ms)
 
     def find(self) -> tuple[TopicHandle, Ledger[TopicLedgerState]] | None:
-        """Return the offsets topic on its newest fold; None: nobody ever committed."""
+        """Return the offsets topic on its newest fold; None: no group ever committed."""
         for _ in range(2):
             try:
                 handle = self._cluster.lookup(OFFSETS_TOPIC)
@@ -75,7 +75,7 @@ class GroupLedger:
                 return None
             try:
                 ledger, _topic = self._cluster.topic_state(handle)
-            except NotFoundError:  # deleted: the next lookup reads the cluster ledger anew
+            except NotFoundError:  # deleted: the next lookup reads the cluster ledger again
                 continue
             return handle, ledger
         return None
@@ -145,7 +145,7 @@ class GroupLedger:
         Args:
             change: from the newest membership and state (None: no such group) to the next; what it raises is
                 raised here. The same value: nothing to do.
-            member_id: whose sign of life it is; '' nobody's.
+            member_id: the member whose heartbeat it counts as; '' none.
         """
 
         def records(state: GroupState | None) -> tuple[Record, ...] | None:
@@ -162,20 +162,21 @@ class GroupLedger:
         member: MemberIdentity,
         records: tuple[Record, ...] = (),
     ) -> GroupRecords:
-        """Return this writer's next command: a commit, or without records a sign of life."""
-        time_ms = self._cluster.clock.now_ms()
-        return GroupRecords(
-            topic_id,
-            group,
-            self._writer_id,
-            next(self._sequences),
-            member.member_id,
-            member.instance_id,
-            member.generation,
-            -1,
-            time_ms,
-            records,
-        )
+        """Return this writer's next command: a commit, or without records a heartbeat."""
+        return self._command(topic_id, group, next(self._sequences), member, -1, self._cluster.clock.now_ms(), records)
+
+    def _command(
+        self,
+        topic_id: TopicId,
+        group: str,
+        sequence: int,
+        member: MemberIdentity,
+        revision: int,
+        time_ms: int,
+        records: tuple[Record, ...],
+    ) -> GroupRecords:
+        who = member.member_id, member.instance_id, member.generation
+        return GroupRecords(topic_id, group, self._writer_id, sequence, *who, revision, time_ms, records)
 
     def append_commands(self, commands: Sequence[GroupRecords]) -> None:
         """Decide commands of any members in one ENTRY; those that are decided already or refused are left out.
@@ -208,7 +209,7 @@ class GroupLedger:
         *,
         revision_checked: bool = False,
     ) -> None:
-        """Decide one command; made anew on every newer fold until it is decided on the one it was made from."""
+        """Decide one command; it is made again on every newer fold until it is decided on the fold it was made from."""
         self.own_groups.add(group)
         with self._append_lock:  # sequences of one writer must be decided in their order
             self._append_next(group, records, member, revision_checked=revision_checked)
@@ -234,20 +235,9 @@ class GroupLedger:
                 revision = (0 if known is None else known.revision) if revision_checked else -1
                 time_ms = self._cluster.clock.now_ms()
                 if revision_checked and not member.member_id:
-                    # What a process does to a group from outside is no proof that the group's time has passed.
+                    # A change by a process outside of the group does not prove that time has passed for the group.
                     time_ms = 0 if known is None else known.last_commit_ms
-                command = GroupRecords(
-                    topic_id,
-                    group,
-                    self._writer_id,
-                    sequence,
-                    member.member_id,
-                    member.instance_id,
-                    member.generation,
-                    revision,
-                    time_ms,
-                    made,
-                )
+                command = self._command(topic_id, group, sequence, member, revision, time_ms, made)
                 if state.groups.is_applied(command):
                     return None
                 refused = state.groups.judge(command)
@@ -259,7 +249,7 @@ class GroupLedger:
                 outcome = ledger.append(propose, timeout_ms=self._timeout_ms)
             if outcome.result is None or outcome.result.outcome in (Outcome.APPLIED, Outcome.DUPLICATE):
                 return
-            # FENCED: another command of the same ENTRY came first. TOPIC_CLOSED: look it up anew.
+            # FENCED: another command of the same ENTRY came first. TOPIC_CLOSED: look it up again.
         raise _not_available("it changes faster than this process can follow")
 
 
@@ -279,7 +269,7 @@ def _not_available(why: str) -> RetriableError:
 
 @contextmanager
 def _translated() -> Iterator[None]:
-    """Say it as Kafka's coordinator does (source: ``CoordinatorOperationExceptionHelper``)."""
+    """Translate errors as Kafka's coordinator does (source: ``CoordinatorOperationExceptionHelper``)."""
     try:
         yield
     except RetriableError as error:

@@ -1,7 +1,7 @@
-"""Notes of members, and the relay that leaves them and writes what they ask for: one entry for all members.
+"""Notes of members, and the relay that stores them and writes what they ask for: one entry for all members.
 
-If each member wrote its own entry for each join and each sign of life, all would compete for the ledger, and each
-change of the writing process costs a claim. A note proves nothing: the fold judges what is written.
+If each member wrote an entry for each join and each heartbeat, all would compete for the ledger, and each change of
+the writing process costs a claim. A note proves nothing: the fold judges what is written.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _VERSION = 1
 
 
 class NoteKind(Enum):
-    """What a member asks for; the value is part of the note's name."""
+    """The request of a note; the value is part of the note's name."""
 
     BEAT = "beat"
-    """A sign of life, written with the next entry of the group."""
+    """A heartbeat, written with the next entry of the group."""
     COMMIT = "commit"
-    """A commit of offsets that nobody waits for, written by the leader when it next looks."""
+    """A commit of offsets without a waiting sender, written by the leader at its next look."""
     JOIN = "join"
     LEAVE = "leave"
 
@@ -50,7 +50,7 @@ class Note:
 
     Attributes:
         command: as the member itself would write it. JOIN: its only record holds the member alone, and its generation
-            is the group's when the member asked; LEAVE: only who leaves.
+            is the group's when the member asked; LEAVE: only the leaving member.
         commit: with JOIN or LEAVE: offsets to commit before; None without any.
     """
 
@@ -60,7 +60,7 @@ class Note:
 
     @property
     def member(self) -> GroupMember | None:
-        """Return who joins; None in a note of another kind."""
+        """Return the joining member; None in a note of another kind."""
         for record in self.command.records:
             if isinstance(record, GroupRecord) and record.value is not None and record.value.members:
                 return record.value.members[0]
@@ -139,7 +139,7 @@ def decode_note(data: bytes) -> Note:
 def merge_notes(metadata: GroupMetadata, notes: Iterable[Note], now_ms: int) -> GroupMetadata:
     """Return the group after the joins and leaves of the notes that are still due.
 
-    A note that was written before, and one whose join is refused, changes nothing: its sender finds out.
+    A note that was already written, or whose join is refused, changes nothing; its sender sees that in the fold.
     """
     for note in notes:
         if note.kind is NoteKind.LEAVE:
@@ -153,7 +153,7 @@ def merge_notes(metadata: GroupMetadata, notes: Iterable[Note], now_ms: int) -> 
 
 
 def commands_of(notes: Iterable[Note]) -> list[GroupRecords]:
-    """Return what the notes add to the log besides members: signs of life and commits, in the members' order."""
+    """Return the notes' heartbeats and commits, in the members' order."""
     found = []
     for note in notes:
         if note.commit is not None:
@@ -164,14 +164,14 @@ def commands_of(notes: Iterable[Note]) -> list[GroupRecords]:
 
 
 def awaited_members(metadata: GroupMetadata) -> set[str]:
-    """Return the digests of the members that have not joined the rebalance that runs."""
+    """Return the digests of the members that have not joined the running rebalance."""
     if metadata.phase is not GroupPhase.PREPARING_REBALANCE:
         return set()
     return {member_digest(each.member_id) for each in metadata.members if not each.is_joined}
 
 
 def gatherer(metadata: GroupMetadata) -> str:
-    """Return the member that writes for the others: the leader, or the first member where the leader is gone."""
+    """Return the member that writes for the others: the leader, or the first member if the leader left."""
     if metadata.member(metadata.leader) is not None or not metadata.members:
         return metadata.leader
     return metadata.members[0].member_id
@@ -216,37 +216,39 @@ class GroupRelay:
         self._written: set[NoteName] = set()
 
     def send(self, group: str, note: Note) -> NoteName | None:
-        """Leave a note and return its name; None: the roots take no notes, so the caller writes for itself."""
+        """Store a note and return its name; None: the roots refuse notes, so the caller writes for itself."""
         name = NoteName.of(group, note.command.member_id, next(self._numbers), note.kind)
         try:
             self._mailbox().put(str(name), encode_note(note))
         except RetriableError as error:
             if self._refused.is_first(group):
-                _LOG.warning("group %s: members write for themselves, as the roots take no notes: %s", group, error)
+                _LOG.warning("group %s: members write for themselves, because the roots refuse notes: %s", group, error)
             return None
         return name
 
     def waiting(self, group: str) -> list[NoteName]:
         """Return the names of the group's notes, lowest first, without those that this relay has written.
 
-        None where the roots do not list them: then each member writes for itself after a while.
+        Empty if the roots do not list them: then each member writes for itself after a while.
         """
         try:
             found = map(NoteName.parse, self._mailbox().names(notes_prefix(group)))
         except RetriableError as error:
             if self._refused.is_first(group):
-                _LOG.warning("group %s: members write for themselves, as the roots list no notes: %s", group, error)
+                _LOG.warning(
+                    "group %s: members write for themselves, because the roots do not list notes: %s", group, error
+                )
             return []
         return [name for name in found if name is not None and name not in self._written]
 
     def withdraw(self, names: Iterable[NoteName]) -> None:
-        """Delete notes that need no answer any more."""
+        """Delete notes that no longer need an answer."""
         self._mailbox().clear(map(str, names))
 
     def write(self, group: str, own: Iterable[Note] = (), names: Iterable[NoteName] | None = None) -> None:
-        """Write what the waiting notes ask for, and ``own`` ones that were not left: at most two entries.
+        """Write what the waiting notes and the ``own`` ones ask for: at most two entries.
 
-        Commits and signs of life come first, as a change of members may begin a new generation.
+        Commits and heartbeats come first, because a change of members may begin a new generation.
 
         Args:
             own: notes of the caller.
@@ -268,7 +270,7 @@ class GroupRelay:
         self._mailbox().clear(map(str, waiting))
         if len(self._written) > _WRITTEN_KEPT:
             self._written.clear()
-        self._written.update(waiting)  # where it may not delete, it must not write them again
+        self._written.update(waiting)  # if it may not delete them, it must not write them again
 
     def _mailbox(self) -> Mailbox:
         _, ledger = self._ledger.find_or_create()

@@ -1,7 +1,7 @@
-"""A group's membership from one state to the next, and what members tell each other in it. Pure.
+"""A group's membership from one state to the next, and the encoding of subscriptions and assignments. Pure.
 
-Source of the rules: Kafka's ``ClassicGroup`` and ``GroupMetadataManager.classicGroupJoin``. Who calls it has the newest
-fold, and its result is proposed for exactly that revision. Subscriptions and assignments are JSON, which the fold
+Source of the rules: Kafka's ``ClassicGroup`` and ``GroupMetadataManager.classicGroupJoin``. The caller has the newest
+fold, and proposes the result for exactly that revision. Subscriptions and assignments are JSON, which the fold
 never reads, as Kafka's brokers never read theirs.
 """
 
@@ -113,7 +113,7 @@ def complete_if_ready(metadata: GroupMetadata, now_ms: int) -> GroupMetadata:
 
 
 def drop_absent(metadata: GroupMetadata, now_ms: int) -> GroupMetadata:
-    """Return the group after the rebalance's time is over: dynamic members that did not join again are gone."""
+    """Return the group after the rebalance timed out, without the dynamic members that did not join again."""
     if metadata.phase is not GroupPhase.PREPARING_REBALANCE:
         return metadata
     return _complete(
@@ -123,7 +123,7 @@ def drop_absent(metadata: GroupMetadata, now_ms: int) -> GroupMetadata:
 
 
 def select_protocol(members: Collection[GroupMember]) -> str:
-    """Return the assignor that all know and most prefer. Source: ``ClassicGroup.selectProtocol``."""
+    """Return the assignor that all members have and most prefer. Source: ``ClassicGroup.selectProtocol``."""
     common = set.intersection(*({name for name, _ in each.protocols} for each in members))
     votes: dict[str, int] = {}
     for member in members:
@@ -133,7 +133,7 @@ def select_protocol(members: Collection[GroupMember]) -> str:
 
 
 def group_error(code: ErrorCode, detail: str = "") -> GroupError:
-    """Return the error of a code that a group answers."""
+    """Return the error of a code that a group returns."""
     text = {
         ErrorCode.ILLEGAL_GENERATION: "the group was rebalanced since this member joined. Poll to join again.",
         ErrorCode.UNKNOWN_MEMBER_ID: "the group does not know this member: its session ran out, or it never joined."
@@ -148,7 +148,7 @@ def group_error(code: ErrorCode, detail: str = "") -> GroupError:
 
 
 def _prepare(metadata: GroupMetadata, members: tuple[GroupMember, ...], joined: set[str], now_ms: int) -> GroupMetadata:
-    """Return the group at the start of a rebalance: only who just joined has joined."""
+    """Return the group at the start of a rebalance: only the members in ``joined`` have joined."""
     awaited = tuple(replace(each, is_joined=each.member_id in joined) for each in members)
     return replace(
         metadata,
@@ -202,17 +202,17 @@ def _check_protocols(member: GroupMember, others: Collection[GroupMember]) -> No
         theirs = sorted({name for each in others for name, _ in each.protocols})
         raise InvalidConfigError(
             ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
-            f"this member assigns by {', '.join(sorted(own)) or 'nothing'}, the others by {', '.join(theirs)}. Give"
-            " all members one partition.assignment.strategy in common.",
+            f"this member has the assignors {', '.join(sorted(own)) or 'nothing'}, the others have {', '.join(theirs)}."
+            " Give all members one partition.assignment.strategy in common.",
         )
 
 
 @dataclass(frozen=True, slots=True)
 class GroupSubscription:
-    """What a member wants, and what it had.
+    """The topics that a member subscribes to, and the partitions it owned.
 
     Attributes:
-        topics: it subscribes to, sorted.
+        topics: sorted.
         owned: partitions of its last assignment, for sticky assignors.
         generation: in which it owned them; -1 none.
     """

@@ -1,7 +1,7 @@
 """A streaming query's position, shown as the offsets of a consumer group. Best effort: the checkpoint is the truth.
 
 Runs in the query's own Python process. A thread publishes the newest position, so that a micro-batch never
-waits for it, and what a slow store makes it miss is overtaken by what comes next.
+waits for it. On a slow store it skips positions: the newest one replaces the others.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LOG = logging.getLogger(__name__)
 PUBLISH_INTERVAL_MS = 5_000
 """As often as ``auto.commit.interval.ms`` says by default."""
 RENEWAL_INTERVAL_MS = OFFSETS_RETENTION_MINUTES * 60_000 // RENEWALS_PER_RETENTION
-"""A position that stands is published again, lest an idle query's expire."""
+"""An unchanged position is published again, so that it does not expire while a query is idle."""
 NOTE = "position of a Spark query"
 
 
@@ -55,7 +55,7 @@ class ProgressPublisher:
         self._thread: threading.Thread | None = None
 
     def publish(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Remember where the query stands; returns at once and raises nothing."""
+        """Remember the query's position; returns without waiting and raises nothing."""
         with self._lock:
             self._wanted = dict(positions)
             if self._thread is None:
@@ -64,7 +64,7 @@ class ProgressPublisher:
         self._has_news.set()
 
     def flush(self) -> bool:
-        """Commit what is new; return whether nothing is left to say. A failure is logged."""
+        """Commit new positions; return whether none is left. A failure is logged."""
         now_ms = self._clock.monotonic_ms()
         with self._lock:
             moved = {

@@ -5,7 +5,7 @@ With two metadata roots nothing is decided or claimed without both, so the lost 
 accepted value that ever counted. Its records are copied as they are, then padded.
 
 Without fsync a crash leaves empty or truncated files at the end of journals, on all roots of a machine at once. They
-are removed: what no majority has whole is lost, as ``storage.fsync=false`` says.
+are removed: records that no majority has whole are lost, as documented for ``storage.fsync=false``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Reads every journal of every ledger whole: are its records whole, dense and in order, and do the roots agree?
 
-Reads only, and says nothing that a writer at work could make untrue: a journal that lacks entries is only behind (the
-next commit gives them to it), and a position is missing only where a record elsewhere, or behind it, proves that it
+Reads only, and reports nothing that a running writer could make untrue: a journal that lacks entries is only behind
+(the next commit writes them), and a position is missing only where a record elsewhere, or after it, proves that it
 was there. The journals are put together by the reader's own ``DecidedPrefix``.
 """
 
@@ -81,7 +81,7 @@ def scrub_journals(cluster: Cluster, *, on_ledger: Callable[[int, int], None] | 
         on_ledger: called with (ledgers done, ledgers in all), for a progress display.
 
     Raises:
-        RetriableError: REPLOG_NO_QUORUM: the cluster ledger cannot be read, so nobody knows the others.
+        RetriableError: REPLOG_NO_QUORUM: the cluster ledger, which lists the others, cannot be read.
     """
     cluster.refresh()
     with cluster.cluster_ledger.lock:
@@ -207,7 +207,7 @@ class _LedgerScrub:
     def _remedy(self, journal: _Journal) -> str:
         root_count = len(self._prefix.views)
         if root_count == 1:
-            return "Put this journal back as it was: nothing else knows it."
+            return "Restore this journal from a backup: no other root has its records."
         if root_count == 2:
             return "Put this journal back as it was, or empty the whole root and run replog store repair."
         return f"Move this journal's folder away and run replog store repair --rebuild {journal.broker_id}."

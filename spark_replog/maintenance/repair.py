@@ -1,4 +1,4 @@
-"""Makes roots whole again: a lost one anew, bad and missing copies from good ones.
+"""Repairs roots: rebuilds lost ones, and copies bad and missing objects from good replicas.
 
 A lost root is one without its ``replog.json``. It is rebuilt in an order that keeps everybody off it until
 it is whole: it leaves the in-sync replicas, its journals are written by backfill (``ledger.journal_rebuild``),
@@ -112,7 +112,7 @@ class _Needed:
 
 
 class StoreRepair:
-    """One repair of one store. Other processes may write and read meanwhile.
+    """One repair of one store. Other processes may write and read at the same time.
 
     Args:
         config: ``num.replica.fetchers``, ``follower.replication.throttled.rate``.
@@ -328,7 +328,7 @@ class StoreRepair:
         now_ms = self._cluster.clock.now_ms()
 
         def leave(state: TopicLedgerState) -> tuple[bytes, ...]:
-            # What only the lost root held is gone: the log goes back to what others hold.
+            # Rows that only the lost root held are lost: the log is cut to what others hold.
             commands = failover_commands(state, frozenset({broker_id}), now_ms, is_forced=True)
             return tuple(map(encode_command, (*commands, IsrChange(None, broker_id, False, now_ms))))
 
@@ -411,7 +411,7 @@ class StoreRepair:
     # ----------------------------------------------------------------------------------------- data
 
     def _restore_objects(self, usable: list[RootRepair], ledger_ids: list[LedgerId]) -> None:
-        """Copy to each root what the log says it holds, or should hold, and it does not."""
+        """Copy to each root the objects that the log names for it and that it lacks."""
         pending: dict[Future[None], tuple[RootRepair, _Needed]] = {}
         present: dict[tuple[BrokerId, LedgerId, int], Mapping[str, int]] = {}
         good: dict[str, set[BrokerId]] = {}
@@ -440,7 +440,7 @@ class StoreRepair:
             sources = tuple(sorted(good[needed.job.id.name]))
             if sources:
                 is_bad = needed.job.id.name in self._sizes_on(root, needed.job, present)
-                # Another repair, or whoever catches up, may have made the copy since the listing.
+                # Another repair, or a catch-up, may have made the copy since the listing.
                 job = replace(needed.job, sources=sources, may_exist=True, replaces=is_bad)
                 is_there = root.condition is RootCondition.OK
                 future = self._fetcher.submit(
@@ -463,7 +463,7 @@ class StoreRepair:
             self._on_progress(root.broker_id, "objects", root.object_count, totals[root.broker_id])
 
     def _cut_lost(self, ledger_ids: list[LedgerId]) -> None:
-        """Give up rows that nobody has read and nobody holds any more: all behind them would wait for ever.
+        """Give up rows that were never readable and that no root holds: all rows after them would wait for ever.
 
         Only where every root that should hold them was looked through. The election does this when a broker is
         given up; here the root is back without them (one of two), or a file is gone from a root that is there.
@@ -516,7 +516,7 @@ class StoreRepair:
     def _is_good(
         self, root: RootRepair, job: CopyJob, present: dict[tuple[BrokerId, LedgerId, int], Mapping[str, int]]
     ) -> bool:
-        """Return whether the root's own copy is good. A listing tells; deep, or on a root to rebuild, its bytes do."""
+        """Return whether the root's own copy is good. A listing shows it; deep, or on a root to rebuild, its bytes."""
         try:
             sizes = self._sizes_on(root, job, present)
             if sizes.get(job.id.name) != job.size_bytes:

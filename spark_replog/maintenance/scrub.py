@@ -24,7 +24,7 @@ from spark_replog.storage.object_store import Buffer
 Frame = tuple[tuple[int, int, int], ...]
 """The bytes of a copy outside its sections: (start byte, size, CRC32C) of each run."""
 AGAIN_MS = 60_000
-"""A hung root costs one time-out of 10 to 20 seconds in so long, however many copies it holds."""
+"""A hung root costs one time-out of 10 to 20 seconds per this time, however many copies it holds."""
 _AWAY = frozenset({ErrorCode.REPLOG_STORE_UNAVAILABLE, ErrorCode.KAFKA_STORAGE_ERROR})
 
 
@@ -58,7 +58,7 @@ class Fault(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ScrubFinding:
-    """One copy that is not what the ledger says."""
+    """One copy that differs from what the ledger names."""
 
     broker_id: BrokerId
     ledger_id: LedgerId

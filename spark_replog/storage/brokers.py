@@ -43,7 +43,7 @@ from spark_replog.storage.root_file import (
 _log = logging.getLogger(__name__)
 
 STORE_DEADLINE_MS = 2000
-"""Short: the other roots answer meanwhile, and callers with a longer deadline repeat the call."""
+"""Short: other roots answer first, and callers with a longer deadline repeat the call."""
 INIT_DEADLINE_MS = 30_000
 OWN_PUTS_MAX = 1024
 _SCAN_BROKERS_MAX = 16
@@ -132,7 +132,7 @@ class BrokerSet:
         Args:
             path: one or more roots, comma separated, or a parent directory that holds ``broker-*``.
                 One answering root is enough: it names the others. URLs given here win over those
-                recorded, for the broker whose root file lies there.
+                recorded, for the broker whose root file is there.
 
         Raises:
             NotFoundError: REPLOG_STORE_NOT_INITIALISED: no root file under the path.
@@ -199,7 +199,7 @@ class BrokerSet:
             raise _stale(why, broker_id, url)
 
     def mismatch(self, broker_id: BrokerId, root: RootFile) -> str | None:
-        """Return what tells that a root file is not the broker's ("belongs to ..."), None where it is."""
+        """Return why a root file is not the broker's ("belongs to ..."), None if it is."""
         if root.cluster_id != self.cluster_id:
             return f"belongs to cluster {root.cluster_id}, not {self.cluster_id}"
         if root.broker_id != broker_id:
@@ -322,7 +322,7 @@ def _assemble(given: Sequence[str], roots: Mapping[str, RootFile], storage_optio
 def _stale(what: str, broker_id: BrokerId, url: str) -> RetriableError:
     return RetriableError(
         ErrorCode.REPLOG_ROOT_STALE,
-        f"replog.json of broker {broker_id} {what}: the root is out. Bring the right directory back.",
+        f"replog.json of broker {broker_id} {what}: the root is out. Restore the right directory.",
         url=url,
     )
 
@@ -384,7 +384,7 @@ def write_root_files(
     brokers = tuple(Broker(number, url, rack_of[number]) for number, url in enumerate(roots))
     cluster_id = _cluster_id_to_use(roots, options, brokers, fsync=fsync)
     refs = _recorded_refs(brokers)
-    for broker in brokers:  # before any root file: one that cannot be made leaves no half-made store behind
+    for broker in brokers:  # before any root file: if one cannot be made, no half-made store remains
         _make_root(broker.url, options, fsync=fsync)
     for broker in brokers:
         _write_root_file(
@@ -453,7 +453,7 @@ def _holds_ledgers(url: str, options: Mapping[str, str]) -> bool:
 
 
 def _make_root(url: str, options: Mapping[str, str], *, fsync: bool) -> None:
-    """Make the folder; a bucket must be there, which a listing tells.
+    """Make the folder; a listing shows that a bucket exists.
 
     Raises:
         RetriableError: REPLOG_ROOT_STALE: there is no such bucket.
@@ -466,7 +466,7 @@ def _make_root(url: str, options: Mapping[str, str], *, fsync: bool) -> None:
 def _write_root_file(root: RootFile, url: str, options: Mapping[str, str]) -> None:
     store = RetryingStore(open_store(url, options, fsync=root.fsync), deadline_ms=INIT_DEADLINE_MS)
     if store.create(ROOT_FILE_KEY, encode_root_file(root)) is not CreateOutcome.CREATED:
-        raise _exists("another init took the root meanwhile", url, complete=False)
+        raise _exists("another init has just taken the root", url, complete=False)
 
 
 def _exists(what: str, url: str, *, complete: bool) -> ReplogError:

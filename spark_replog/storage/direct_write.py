@@ -53,7 +53,7 @@ def open_direct(name: str, folder_fd: int) -> int | None:
 
 
 def write_direct(fd: int, pieces: Sequence[Buffer]) -> bool:
-    """Write the pieces one after another from position 0, and end the file behind the last.
+    """Write the pieces one after another from position 0, and cut the file after the last.
 
     Args:
         fd: from `open_direct`.

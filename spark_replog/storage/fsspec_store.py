@@ -27,13 +27,13 @@ from spark_replog.storage.object_store import Buffer, CreateOutcome, ObjectInfo,
 _KEPT: dict[int, Any] = {}
 """Every file system made here, for ever, and so also in forked children. A child that let an
 inherited one go would run its clean-up: that closes connections in the event poll which the
-child SHARES with its parent, and the parent then waits for answers that it never hears of.
+child SHARES with its parent, and the parent would then wait for answers for ever.
 """
 _CAUSES_MAX = 8
 _REPEATED_STATUSES = frozenset({408, 409, 425, 429})
 """Client errors that say "not decided", not "never"."""
 _OPTION_TEXTS = ("'str' object has no attribute", "Invalid endpoint: ")
-"""A word where a mapping belongs; botocore's ValueError for an endpoint that is no URL."""
+"""A word instead of a mapping; botocore's ValueError for an endpoint that is not a URL."""
 _REFUSED_CLASSES = (PermissionError, FileNotFoundError, NotImplementedError)
 _REFUSED_NAMES = frozenset(
     {"NoCredentialsError", "PartialCredentialsError", "ClientAuthenticationError", "ParamValidationError"}
@@ -51,9 +51,9 @@ def causes_of(error: BaseException) -> Iterator[BaseException]:
 
 
 def status_of(error: BaseException) -> int | None:
-    """Return the HTTP status behind an exception, None where no answer came.
+    """Return the HTTP status behind an exception, None without an answer.
 
-    The class is no evidence: MinIO's 412 arrives as ``OSError(EINVAL)``, and so do a dozen 400 codes.
+    The class proves nothing: MinIO's 412 arrives as ``OSError(EINVAL)``, and so do a dozen 400 codes.
     """
     for cause in causes_of(error):
         response = getattr(cause, "response", None)
@@ -71,7 +71,7 @@ def status_of(error: BaseException) -> int | None:
 
 
 def error_code_of(error: BaseException) -> str:
-    """Return the service's own error code (``NoSuchBucket``, ``BlobAlreadyExists``), "" where none came."""
+    """Return the service's own error code (``NoSuchBucket``, ``BlobAlreadyExists``), "" without one."""
     for cause in causes_of(error):
         response = getattr(cause, "response", None)
         if isinstance(response, dict):
@@ -85,8 +85,8 @@ def error_code_of(error: BaseException) -> str:
 class Apart:
     """Unlinks what the caller was handling when it made a call from the failure of that call.
 
-    Python chains the two. A 404 that a program is handling while it reads would else be this read's
-    answer: absent, though nobody answered.
+    Python chains the two. A 404 that a program is handling while it reads would else count as this read's
+    answer: absent, although no answer came.
     """
 
     def __enter__(self) -> Self:
@@ -144,7 +144,7 @@ class FsspecStore:
             raise
         except Exception as error:
             status = status_of(error)
-            if status == 416:  # the range starts at or behind the end
+            if status == 416:  # the range starts at or after the end
                 return b""
             if self._is_absent(error, status):
                 return None

@@ -30,7 +30,7 @@ def options_of_root(
         aliases: other names of these.
 
     Raises:
-        InvalidConfigError: REPLOG_INVALID_OPTION: a scope that is no scheme of these, or no URL of one.
+        InvalidConfigError: REPLOG_INVALID_OPTION: a scope that is neither one of these schemes nor a URL of one.
     """
     ranked: list[tuple[int, str, str]] = []
     for key, value in storage_options.items():
@@ -40,7 +40,7 @@ def options_of_root(
         if scope and (not name or scheme not in schemes or (mark and not rest)):
             raise InvalidConfigError(
                 ErrorCode.REPLOG_INVALID_OPTION,
-                f"storage.{key}: '{scope}' is no kind of storage. Write storage.NAME for all roots, "
+                f"storage.{key}: Unknown kind of storage '{scope}'. Write storage.NAME for all roots, "
                 f"storage.SCHEME.NAME for those of one scheme ({', '.join(schemes)}), or "
                 "storage.SCHEME://PLACE.NAME for one root.",
             )
@@ -72,15 +72,15 @@ def normalise_url(url: str) -> str:
 
     Raises:
         InvalidConfigError: REPLOG_UNSUPPORTED_STORE: a scheme with one slash (``dbfs:/x``), a remote URL
-            without a place; REPLOG_INVALID_OPTION: a path that is no text, and can be recorded in no root file, or
+            without a place; REPLOG_INVALID_OPTION: a path that is not text and cannot be recorded in a root file, or
             a URL with a password, which is not shown.
     """
     text = url.strip()
     try:
         text.encode()
-    except UnicodeEncodeError:  # Python keeps what is no UTF-8 on a command line as surrogates
+    except UnicodeEncodeError:  # on a command line Python keeps bytes that are not UTF-8 as surrogates
         raise InvalidConfigError(
-            ErrorCode.REPLOG_INVALID_OPTION, f"the path {os.fsencode(text)!r} is no UTF-8 text. Rename the folder."
+            ErrorCode.REPLOG_INVALID_OPTION, f"the path {os.fsencode(text)!r} is not UTF-8 text. Rename the folder."
         ) from None
     if "://" not in text:
         text = text.removeprefix("file:")
@@ -101,7 +101,7 @@ def normalise_url(url: str) -> str:
     if not place and scheme in _REMOTE_STORES:
         raise InvalidConfigError(
             ErrorCode.REPLOG_UNSUPPORTED_STORE,
-            f"'{text}' names no place. Write {scheme}://PLACE/FOLDER: its bucket, container or host first.",
+            f"'{text}' names no bucket, container or host. Write {scheme}://PLACE/FOLDER with it as PLACE.",
         )
     return f"{scheme}://{rest.rstrip('/')}"
 
@@ -136,7 +136,7 @@ def open_store(url: str, storage_options: Mapping[str, str] = _NO_OPTIONS, *, fs
     remote = _REMOTE_STORES.get(scheme)
     if remote is not None:
         store = remote(url, options)
-        store.file_system_class()  # a missing package or a foreign class is told here, not in a task
+        store.file_system_class()  # a missing package or an unknown class fails here, not in a task
         return store
     raise _unsupported(scheme, url)
 

@@ -1,4 +1,4 @@
-"""Every name that lies on storage, in one place (docs/format.md says what is under each)."""
+"""Every name on storage, in one place (docs/format.md describes the contents)."""
 
 from __future__ import annotations
 

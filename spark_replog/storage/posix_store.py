@@ -54,7 +54,7 @@ TEMP_FILE_AGE_MS = 86_400_000
 _HIDDEN_PREFIXES = (TEMP_PREFIX, ".nfs")
 _FOLDER_FLAGS = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC
 _FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-"""O_NONBLOCK: opening a pipe that somebody put there must not wait for its other end."""
+"""O_NONBLOCK: opening a named pipe must not wait for its other end."""
 _NEW_FILE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 _FOLDER_BITS, _FILE_BITS = 0o3777, 0o644
 """What a new folder or file takes of the mode of the folder above. A file is never written again: read bits only."""
@@ -192,7 +192,7 @@ class PosixStore:
             raise self._read_failed(error, key_prefix) from error
 
     def list_keys(self, prefix: str) -> Iterator[ObjectInfo]:
-        """Yield the files whose key starts with the prefix, in key order; temp files never show."""
+        """Yield the files whose key starts with the prefix, in key order; without temp files."""
         folder, _, start_of_name = prefix.rpartition("/")
         if folder:
             check_key(folder, self.url)
@@ -234,7 +234,7 @@ class PosixStore:
         if known is not None and not make_all:
             try:
                 fd = os.open(f"{self._root}/{folder}", _FOLDER_FLAGS | os.O_NOFOLLOW)
-            except OSError:  # the way part by part tells why
+            except OSError:  # opening it part by part gives the reason
                 fd = -1
             if fd >= 0 and _identity(fd) == known:
                 return fd
@@ -489,7 +489,7 @@ class _NoHardLinksError(OSError):
 def _is_same_file(folder_fd: int, temp_name: str, name: str) -> bool:
     """Return whether a link(2) that was answered EEXIST is nevertheless ours.
 
-    The link count is no proof: a backup that makes hard links changes it.
+    The link count proves nothing: a backup that makes hard links changes it.
     """
     try:
         ours, found = (os.stat(each, dir_fd=folder_fd, follow_symlinks=False) for each in (temp_name, name))
@@ -499,7 +499,7 @@ def _is_same_file(folder_fd: int, temp_name: str, name: str) -> bool:
 
 
 def _identity(fd: int) -> tuple[int, int] | None:
-    """Return device and inode; None where the file system does not tell."""
+    """Return device and inode; None if the file system has none."""
     try:
         found = os.fstat(fd)
     except OSError:

@@ -27,7 +27,7 @@ _BODY_SIZE_BYTES = 3000
 
 @dataclass(frozen=True, slots=True)
 class ProbeReport:
-    """What a probe that found no lie has to tell."""
+    """The result of a probe that found no fault."""
 
     url: str
     file_system: str
@@ -101,7 +101,7 @@ def _probe_race(store: ObjectStore, key: str, pool: IoPool) -> int:
             if racer.result(_RACE_TIMEOUT_SECONDS) is CreateOutcome.CREATED:
                 winners.append(number)
         except OutcomeUnknownError:
-            # "Ask again" (409) is honest; whoever it was, the bytes below decide.
+            # 409 asks to try again; the bytes below show the winner.
             continue
     found = store.get(key)
     _expect(found is not None, store, "racing creates left nothing")
@@ -138,7 +138,7 @@ def _clean_up(store: ObjectStore, folder: str) -> None:
         for info in list(store.list_keys(f"{folder}/")):
             store.delete(info.key)
         store.delete(f"{folder}/")
-    except ReplogError:  # the finding above counts; a leftover folder harms nobody
+    except ReplogError:  # the finding above counts; a leftover folder is harmless
         return
 
 

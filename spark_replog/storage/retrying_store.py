@@ -1,4 +1,4 @@
-"""Retries with a deadline, and the answer to "was that our own write?"."""
+"""Retries with a deadline, and recognises this process's own writes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ T = TypeVar("T")
 BACKOFF_MS = 5.0
 BACKOFF_MS_MAX = 500.0
 _SETTLED = frozenset({ErrorCode.REPLOG_ROOT_STALE, ErrorCode.REPLOG_STORE_REFUSED})
-"""A read that failed with one of these fails again at once: waiting out the deadline helps nobody."""
+"""A read that failed with one of these would fail again: it is not repeated."""
 
 
 def _size_bytes(pieces: Sequence[Buffer]) -> int:
@@ -37,10 +37,10 @@ def _is_same(found: Buffer, pieces: Sequence[Buffer]) -> bool:
 
 
 class RetryingStore:
-    """An ObjectStore that repeats calls until a deadline and tells own writes from others'.
+    """An ObjectStore that repeats calls until a deadline and distinguishes its own writes from others'.
 
-    A client may send a PUT twice and then report its own object as existing; a lost answer says
-    nothing at all. On a write-once store both have one cure: look at the bytes. So EXISTS from
+    A client may send a PUT twice and then report its own object as existing; a lost answer proves
+    nothing. On a write-once store the bytes decide both cases. So EXISTS from
     here always means OTHER bytes, provided that each body holds something unique to its writer.
 
     Args:
@@ -74,7 +74,7 @@ class RetryingStore:
 
         Raises:
             ReplogError: REPLOG_STORE_REFUSED, only where no attempt can have written.
-            OutcomeUnknownError: no attempt until the deadline told what is under the name.
+            OutcomeUnknownError: no attempt before the deadline showed what is under the name.
         """
         deadline_ms = self._clock.monotonic_ms() + self._deadline_ms
         failed_count = 0
@@ -88,14 +88,14 @@ class RetryingStore:
                     return outcome
                 unknown = OutcomeUnknownError(
                     ErrorCode.REPLOG_STORE_OUTCOME_UNKNOWN,
-                    "the store says that the name is taken, but nothing is under it. Repeat the call.",
+                    "the store reports that the name is taken, but has no object there. Repeat the call.",
                     url=self.url,
                     key=key,
                 )
             except OutcomeUnknownError as error:
                 unknown = error
             except RetriableError as error:
-                # From the read behind EXISTS: the name is taken, by whom is not known yet.
+                # From the read after EXISTS: the name is taken; the writer is unknown.
                 unknown = error
             except ReplogError as error:
                 if unknown is None:
@@ -158,7 +158,7 @@ class RetryingStore:
     def _outcome_unknown(self, key: str, cause: ReplogError) -> OutcomeUnknownError:
         return OutcomeUnknownError(
             ErrorCode.REPLOG_STORE_OUTCOME_UNKNOWN,
-            f"no answer tells whether the object was written: {cause}. "
+            f"It is unknown whether the object was written: {cause}. "
             "Repeat the same call: its bytes are recognised if they landed.",
             url=self.url,
             key=key,

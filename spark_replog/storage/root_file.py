@@ -276,7 +276,7 @@ def split_path(path: str) -> list[str]:
 
 
 def read_root(store: ObjectStore) -> RootFile | None:
-    """Return what a root says it is; None where it says nothing.
+    """Return a root's root file; None without one.
 
     Raises:
         RetriableError, CorruptDataError, UnsupportedFormatError: see ``decode_root_file``.

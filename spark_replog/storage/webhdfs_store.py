@@ -1,4 +1,4 @@
-"""HDFS over WebHDFS: a temp file, then RENAME, whose boolean says who won.
+"""HDFS over WebHDFS: a temp file, then RENAME, whose boolean answer names the winner.
 
 fsspec gives the connection and authentication only: its own create is check-then-write, its
 rename drops the boolean, its writer shows an empty file first.
@@ -32,7 +32,7 @@ class WebHdfsStore(FsspecStore):
     size_bytes_max: ClassVar[int] = 1 << 30
 
     def get(self, key: str, *, start: int = 0, size_bytes: int | None = None) -> Buffer | None:
-        """As ``ObjectStore.get``; a range that starts behind the end is an error to HDFS."""
+        """As ``ObjectStore.get``; HDFS refuses a range that starts after the end."""
         path = self._path(key)
         try:
             with Apart():
@@ -95,7 +95,7 @@ class WebHdfsStore(FsspecStore):
                 raise self._read_failed(error, key) from error
 
     def _prepared(self, file_system: Any) -> Any:
-        # requests waits for ever unless told otherwise.
+        # Without a time-out requests waits for ever.
         session = file_system.session
         if not isinstance(session.request, functools.partial):
             session.request = functools.partial(session.request, timeout=_TIMEOUTS_SECONDS)

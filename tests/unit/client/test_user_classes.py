@@ -43,7 +43,7 @@ class Seen:
 @pytest.mark.parametrize("setting", ["key.serializer", "value.serializer", "partitioner.class", "interceptor.classes"])
 def test_a_class_that_cannot_be_made_is_refused_by_its_setting(shop, setting):
     given = [Unmakeable] if setting == "interceptor.classes" else Unmakeable
-    with pytest.raises(InvalidConfigError, match=rf"{setting} Unmakeable cannot be made") as refused:
+    with pytest.raises(InvalidConfigError, match="Unmakeable") as refused:
         shop.producer(**{setting: given})
     assert refused.value.code is ErrorCode.REPLOG_INVALID_OPTION
 

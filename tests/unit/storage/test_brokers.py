@@ -213,7 +213,7 @@ class TestCheckRoot:
             (tmp_path / "other" / "broker-0" / "replog.json").read_text(),
         ):
             file.unlink() if wrong is None else file.write_text(wrong)
-            with pytest.raises(RetriableError, match=r"REPLOG_ROOT_STALE.*Bring the right directory back"):
+            with pytest.raises(RetriableError, match="REPLOG_ROOT_STALE"):
                 brokers.check_root(0)
         file.write_text(text)
         brokers.check_root(0)

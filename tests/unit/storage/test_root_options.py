@@ -41,7 +41,7 @@ def test_the_narrowest_scope_wins_whatever_the_order(url, expected, order):
 @pytest.mark.parametrize("name", ["s4.key", "s3://.key", "s3.", "bucket.s3.key", "file.key", "s3:/b.key"])
 @pytest.mark.parametrize("root", ["s3://b", "/tmp/log", "memory://log"])
 def test_a_scope_that_can_never_match_is_refused_at_any_root(name, root):
-    with pytest.raises(InvalidConfigError, match="is no kind of storage") as raised:
+    with pytest.raises(InvalidConfigError) as raised:
         open_store(root, {name: "x"})
     assert raised.value.code is ErrorCode.REPLOG_INVALID_OPTION
 
