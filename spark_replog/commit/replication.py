@@ -89,7 +89,8 @@ class Partition:
         return self._isr - self._departed
 
     def append(self, row_count: int, copies: ObjectCopies) -> int:
-        """Add rows to the tail and return the new log end offset."""
+        """Add N >= 1 rows to the tail and return the new log end offset."""
+        assert row_count > 0, row_count
         self.log_end_offset += row_count
         self._tail.append((self.log_end_offset, copies))
         return self.log_end_offset
@@ -133,6 +134,7 @@ class Partition:
         if len(in_sync) >= self.min_insync:
             while self._tail and in_sync <= self._tail[0][1].holders:
                 self._high_watermark = self._tail.popleft()[0]
+        assert self._high_watermark <= self.log_end_offset
         return self._high_watermark
 
     def check_enough_replicas_reach_offset(self, required_offset: int) -> tuple[bool, ErrorCode | None]:

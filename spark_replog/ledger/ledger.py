@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import random
 import threading
@@ -30,7 +31,7 @@ from spark_replog.ledger.types import (
     LedgerSettings,
     LedgerState,
     LedgerStats,
-    Proposal,
+    Proposed,
     Request,
 )
 
@@ -212,7 +213,7 @@ class Ledger(Generic[S]):
 
     # -- appending --------------------------------------------------------------------------------
 
-    def append(self, propose: Callable[[S], Proposal], *, timeout_ms: int) -> AppendOutcome:
+    def append(self, propose: Callable[[S], Proposed], *, timeout_ms: int) -> AppendOutcome:
         """Decide one command; returns after it is decided AND folded.
 
         Args:
@@ -290,7 +291,7 @@ class Ledger(Generic[S]):
             if not self._step(request.deadline_ms):
                 self._expire(request, is_driver=True)
             elif self._clock.monotonic_ms() >= log_at_ms:
-                log_at_ms = request.deadline_ms
+                log_at_ms = math.inf
                 _LOG.warning("A write to ledger %s waits. %s", self.ledger_id, self._delay_reason(request))
         if core.phase is not Phase.DONE:
             self._wait_grace()

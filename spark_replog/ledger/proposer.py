@@ -71,8 +71,10 @@ class Proposer:
 
     def start_claim(self) -> None:
         """Take a higher epoch than any seen or used; only without one."""
+        assert self.epoch is None and not self.is_single
         self._round = max(self.prefix.promised().round, self._round) + self._round_step
         self.epoch = Epoch(self._round, self.incarnation)
+        assert self.epoch > self.prefix.promised()
 
     def depose(self) -> None:
         """Give up the epoch."""
@@ -99,6 +101,7 @@ class Proposer:
 
         Roots outside the claim do not testify: nothing stops them from taking older epochs' records.
         """
+        assert self.epoch is not None and self.has_claim_majority() and not self.is_leading
         claimed = self.claimed_roots()
         tail = self.prefix.recover(claimed)
         self.is_leading = True
@@ -113,6 +116,7 @@ class Proposer:
 
     def propose(self, payload: bytes) -> None:
         """Put a new value in flight at the next index; only while leading and with none in flight."""
+        assert self.is_leading and self.proposal is None
         self._propose(self.prefix.length, payload, is_recovered=False)
 
     def _propose(self, index: int, payload: bytes, *, is_recovered: bool) -> None:
@@ -142,6 +146,7 @@ class Proposer:
         proposal = self.proposal
         if proposal is None:
             return None
+        assert proposal.epoch == self.epoch
         prefix = self.prefix
         missing = prefix.views[root].matched + 1
         if missing < proposal.index:

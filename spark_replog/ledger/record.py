@@ -109,6 +109,7 @@ def entry_hash(previous: bytes, index: int, payload: bytes) -> bytes:
 
 
 def _put_varint(out: bytearray, value: int) -> None:
+    assert value >= 0, value
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)
         value >>= 7
@@ -133,6 +134,7 @@ def _get_varint(data: bytes, at: int) -> tuple[int, int]:
 
 def encode_record(record: JournalRecord) -> bytes:
     """Return the record's bytes; the last four are the CRC32C of all before them."""
+    assert len(record.nonce) == NONCE_SIZE_BYTES and len(record.entry_hash) == HASH_SIZE_BYTES, record
     out = bytearray(MAGIC)
     out += bytes((VERSION, record.kind, len(record.known)))
     out += record.epoch.incarnation

@@ -139,7 +139,7 @@ class LedgerStats:
     entries: int = 0
 
 
-Proposal = bytes | tuple[bytes, ...] | None
+Proposed = bytes | tuple[bytes, ...] | None
 """One encoded command, or several that go into one ENTRY in this order (the last one's result is
 the caller's), or nothing to do."""
 
@@ -158,7 +158,7 @@ class Request:
         "command_count", "command_no", "deadline_ms", "error", "outcome", "propose", "timeout_ms", "turns_lost",
     )  # fmt: skip
 
-    def __init__(self, propose: Callable[[Any], Proposal], now_ms: float, timeout_ms: int, turns_lost: int) -> None:
+    def __init__(self, propose: Callable[[Any], Proposed], now_ms: float, timeout_ms: int, turns_lost: int) -> None:
         self.propose = propose
         self.deadline_ms = now_ms + timeout_ms
         self.timeout_ms = timeout_ms

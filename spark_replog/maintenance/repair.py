@@ -28,7 +28,7 @@ from spark_replog.ids import BrokerId, LedgerId, ObjectId, new_id
 from spark_replog.ledger.journal_rebuild import JournalRebuild
 from spark_replog.ledger.ledger import Ledger
 from spark_replog.ledger.reader import REBUILD_ROUND_STEP
-from spark_replog.ledger.types import JournalRoot, LedgerSettings, Proposal
+from spark_replog.ledger.types import JournalRoot, LedgerSettings, Proposed
 from spark_replog.log.codec.commands import encode_command
 from spark_replog.log.fold.cluster_state import ClusterLedgerState, probe_with_root_id
 from spark_replog.log.fold.topic_state import TopicLedgerState
@@ -362,7 +362,7 @@ class StoreRepair:
         root: RootRepair,
         ledger_id: LedgerId,
         make_state: Callable[[], _State],
-        propose: Callable[[_State], Proposal],
+        propose: Callable[[_State], Proposed],
     ) -> None:
         """Own the ledger without the lost root, then write that root's journal from what was decided.
 
