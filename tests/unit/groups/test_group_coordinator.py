@@ -430,6 +430,7 @@ class LossyCreates:
         return getattr(self._store, name)
 
 
+@pytest.mark.skipif(not __debug__, reason="asserts an assertion")
 def test_rows_cannot_be_written_into_the_offsets_topic(store, groups):
     commit(groups, 5)
     with pytest.raises(AssertionError):

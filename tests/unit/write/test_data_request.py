@@ -23,6 +23,7 @@ def request_in(state: RequestState) -> DataRequest:
     return made
 
 
+@pytest.mark.skipif(not __debug__, reason="asserts an assertion")
 @pytest.mark.parametrize(("before", "after"), list(product(RequestState, RequestState)))
 def test_a_request_moves_along_the_table_only(before: RequestState, after: RequestState) -> None:
     request = request_in(before)

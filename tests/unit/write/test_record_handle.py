@@ -53,6 +53,7 @@ def test_not_yet_is_a_timeout_that_says_so() -> None:
     assert handle.result(timeout=0).offset == 0
 
 
+@pytest.mark.skipif(not __debug__, reason="asserts an assertion")
 def test_a_batch_is_decided_once() -> None:
     result, _ = result_of(1)
     result.succeed(0, None)
