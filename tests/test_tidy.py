@@ -42,10 +42,10 @@ EDGES: dict[str, set[str]] = {
     "write": {"config", "storage", "log", "log/codec"},
     "read": {"storage", "log", "log/codec", "log/fold"},
     "commit": {"config", "storage", "log", "log/codec", "log/fold", "ledger", "cluster"},
-    "health": {"log/fold"},
+    "health": {"config", "log/codec", "log/fold"},
     "admin": {"config", "log", "log/codec", "log/fold", "ledger", "health", "cluster", "commit"},
     "groups": {"log", "log/codec", "log/fold", "ledger", "health", "cluster", "admin"},
-    "monitor": {"log", "ledger", "health", "cluster", "admin", "groups"},
+    "monitor": {"storage", "log", "ledger", "health", "cluster", "admin", "groups"},
     "maintenance": {"config", "storage", "log", "log/codec", "log/fold", "ledger", "cluster", "read", "commit"},
     "client": {
         "config",

@@ -1,4 +1,4 @@
-"""``replog group``: list, describe, reset-offsets, delete, delete-offsets. Source: ``kafka-consumer-groups``."""
+"""``replog group``: list, describe, check, reset-offsets, delete, delete-offsets. Source: ``kafka-consumer-groups``."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from spark_replog.cli.completion import complete_groups, complete_topics
-from spark_replog.cli.output import act_on_each, confirm, emit, error_item, item_of, item_table, table
+from spark_replog.cli.output import act_on_each, confirm, emit, error_item, item_table, table
+from spark_replog.cli.readers import limit_flags, read_limits, reader_item, reader_text, show_verdicts
 from spark_replog.cli.settings import ReplogGroup, current_settings, parse_duration_ms, parse_time_ms, yes_flag
 
 if TYPE_CHECKING:
     from spark_replog.cluster.cluster import Cluster
-    from spark_replog.groups.group_admin import GroupDescription
     from spark_replog.groups.group_coordinator import GroupCoordinator
+    from spark_replog.health.readers import Judged, Reader
     from spark_replog.ids import TopicPartition
 
 
@@ -58,12 +59,37 @@ def describe(names: tuple[str, ...], all_groups: bool, members: bool) -> int:
         raise click.UsageError("give a group or --all-groups")
     cluster, coordinator = _open()
     from spark_replog.groups.group_admin import describe_group
+    from spark_replog.health.readers import judge
 
     wanted = [state.group for state in coordinator.groups()] if all_groups else list(names)
-    items = act_on_each("group", tuple(wanted), lambda name: _described(describe_group(cluster, coordinator, name)))
+
+    def act(name: str) -> dict[str, Any]:
+        reader = describe_group(cluster, coordinator, name)
+        return _described(reader, judge(reader, cluster.clock.now_ms()))
+
+    items = act_on_each("group", tuple(wanted), act)
     found = [item for item in items if item["ok"]]
-    shown = _member_table(found) if members else _lag_table(found)
+    shown = _member_table(found) if members else reader_text(found, "group")
     return emit("group describe", items, settings, text=shown if found or not items else "")
+
+
+@group.command("check", examples=["group check billing", "group check --all-groups --max-lag PT10M"])
+@click.argument("names", nargs=-1, shell_complete=complete_groups)
+@click.option("--all-groups", is_flag=True, help="All groups.")
+@limit_flags
+def check(names: tuple[str, ...], all_groups: bool, after: str, max_lag: str | None) -> int:
+    """Judge how groups read: OK, SLOW, STALLED, STOPPED or LOSING, with the reason.
+
+    Exit code 0 where all are OK, 3 where one is SLOW, 4 where one does not move or loses rows.
+    """
+    settings = current_settings()
+    if bool(names) == all_groups:
+        raise click.UsageError("give a group or --all-groups")
+    from spark_replog.monitor.store_monitor import StoreMonitor
+
+    cluster = settings.open_cluster()
+    readers = StoreMonitor(cluster).groups(None if all_groups else names)
+    return show_verdicts("group", readers, cluster.clock.now_ms(), read_limits(after, max_lag), settings)
 
 
 @group.command("delete", examples=["group delete billing"])
@@ -224,38 +250,13 @@ def _read_plan(path: str) -> Mapping[TopicPartition, int]:
         raise click.UsageError(f"'{path}' needs lines of topic,partition,offset") from None
 
 
-def _described(found: GroupDescription) -> dict[str, Any]:
-    return {
-        **item_of(found),
-        "members": [
-            {"member": each.member_id, "instance": each.instance_id, "client": each.client_id} for each in found.members
-        ],
-        "partitions": [
-            {
-                **item_of(each, member_id="member"),
-                "committed": None if each.committed is None else each.committed.offset,
-                "committedMs": None if each.committed is None else each.committed.commit_time_ms,
-                "metadata": "" if each.committed is None else each.committed.metadata,
-            }
-            for each in found.partitions
-        ],
-        "ok": True,
-    }
-
-
-def _lag_table(items: list[dict[str, Any]]) -> str:
-    columns = {
-        "GROUP": "group",
-        "TOPIC": "topic",
-        "PARTITION": "partition",
-        "COMMITTED": "committed",
-        "END": "highWatermark",
-        "LAG": "lag",
-        "LAG-MS": "lagMs",
-        "MEMBER": "member",
-        "NOTE": "metadata",
-    }
-    return item_table(columns, [{**each, "group": item["group"]} for item in items for each in item["partitions"]])
+def _described(found: Reader, judged: Judged) -> dict[str, Any]:
+    item = reader_item(found, judged, "group")
+    rest = {"protocol": found.protocol, "generation": found.generation}
+    members = [
+        {"member": each.member_id, "instance": each.instance_id, "client": each.client_id} for each in found.members
+    ]
+    return {**item, **rest, "members": members, "ok": True}
 
 
 def _member_table(items: list[dict[str, Any]]) -> str:

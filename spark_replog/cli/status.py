@@ -69,9 +69,8 @@ def _totals(health: StoreHealth, findings: Sequence[Finding]) -> dict[str, Any]:
         "worstLag": None
         if worst is None
         else {
-            "group": worst.group,
-            "topic": worst.topic,
-            "partition": worst.partition,
+            "group": worst.name,
+            "partition": None if worst.worst is None else worst.worst.name,
             "rows": worst.lag,
             "bytes": worst.lag_bytes,
             "ms": worst.lag_ms,
@@ -98,7 +97,7 @@ def _page(health: StoreHealth, item: dict[str, Any]) -> str:
             "none behind"
             if worst is None
             else f"worst {quoted(worst['group'])}: {worst['rows']:,} rows behind, "
-            f"{human_duration(worst['ms'])} on {quoted(worst['topic'])}-{worst['partition']}"
+            f"{human_duration(worst['ms'])} on {quoted(worst['partition'])}"
         ),
         "",
         broker_table(item["brokers"]),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import NamedTuple
 
 from spark_replog.cluster.cluster import Cluster, TopicHandle
@@ -12,54 +12,12 @@ from spark_replog.groups.group_coordinator import GroupCoordinator
 from spark_replog.groups.group_ledger import group_not_found
 from spark_replog.groups.group_rebalance import decode_assignment
 from spark_replog.health.lag import lag_of
+from spark_replog.health.readers import PartitionProgress, Reader
 from spark_replog.ids import TopicPartition
-from spark_replog.log.codec.group_records import GroupMember, OffsetAndMetadata
 from spark_replog.log.fold.group_state import GroupState
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionLag:
-    """One partition of a group.
-
-    Attributes:
-        committed: None: the group has no offset here, and its lag is undefined, not zero.
-        log_start_offset: None: the topic or the partition is gone.
-        high_watermark: as log_start_offset.
-        lag: high watermark - committed; counted from the committed number even below the log start.
-        lag_ms: for how long the first record that is not read has been in the log; 0 without a lag.
-        lag_bytes: of the records that are not read.
-        member_id: who reads it now; '' nobody that the group knows.
-    """
-
-    topic: str
-    partition: int
-    committed: OffsetAndMetadata | None
-    log_start_offset: int | None
-    high_watermark: int | None
-    lag: int | None
-    lag_ms: int | None
-    lag_bytes: int | None
-    member_id: str
-
-
-@dataclass(frozen=True, slots=True)
-class GroupDescription:
-    """One group.
-
-    Attributes:
-        state: EMPTY, PREPARING_REBALANCE, COMPLETING_REBALANCE, STABLE.
-        protocol: assignor; '' without members.
-    """
-
-    group: str
-    state: str
-    protocol: str
-    generation: int
-    members: tuple[GroupMember, ...]
-    partitions: tuple[PartitionLag, ...]
-
-
-def describe_group(cluster: Cluster, coordinator: GroupCoordinator, group: str) -> GroupDescription:
+def describe_group(cluster: Cluster, coordinator: GroupCoordinator, group: str) -> Reader:
     """Return the group with its lags on the newest folds, of topics that may be described; no row is read.
 
     Raises:
@@ -72,10 +30,11 @@ def describe_group(cluster: Cluster, coordinator: GroupCoordinator, group: str) 
     return describe_groups(cluster, coordinator, [state])[0]
 
 
-def describe_groups(
-    cluster: Cluster, coordinator: GroupCoordinator, states: Sequence[GroupState]
-) -> list[GroupDescription]:
-    """Return groups with their lags, as ``describe_group`` does; each ledger is folded once for all of them."""
+def describe_groups(cluster: Cluster, coordinator: GroupCoordinator, states: Sequence[GroupState]) -> list[Reader]:
+    """Return groups with their lags, as ``describe_group`` does; each ledger is folded once for all of them.
+
+    All partitions of a topic that a group reads are there, those without a position too.
+    """
     assigned = [_assigned(state) for state in states]
     names = {topic for state in states for topic, _ in state.offsets} | {key.topic for keys in assigned for key in keys}
     shown = coordinator.describable(names)
@@ -86,14 +45,29 @@ def describe_groups(
         except NotFoundError:
             continue
     cluster.refresh_topics(handles.values())
+    counts = {name: _partition_count(cluster, handle) for name, handle in handles.items()}
     found = []
-    for state, members in zip(states, assigned, strict=True):
-        keys = sorted({*(TopicPartition(*key) for key in state.offsets), *members})
-        lags = tuple(_lag(cluster, handles.get(key.topic), state, key, members) for key in keys if key.topic in shown)
+    for state, owners in zip(states, assigned, strict=True):
+        known = {*(TopicPartition(*key) for key in state.offsets), *owners}
+        topics = {key.topic for key in known}
+        known.update(TopicPartition(name, number) for name in topics for number in range(counts.get(name, 0)))
         metadata = state.metadata
         found.append(
-            GroupDescription(
-                state.group, metadata.phase.name, metadata.protocol, metadata.generation, metadata.members, lags
+            Reader(
+                state.group,
+                "group",
+                metadata.phase.name,
+                tuple(
+                    _progress(cluster, handles.get(key.topic), state, key, owners.get(key, ""))
+                    for key in sorted(known)
+                    if key.topic in shown
+                ),
+                metadata.since_ms,
+                state.last_commit_ms,
+                max((each.session_timeout_ms for each in metadata.members), default=None),
+                metadata.protocol,
+                metadata.generation,
+                metadata.members,
             )
         )
     return found
@@ -103,28 +77,35 @@ def _assigned(state: GroupState) -> dict[TopicPartition, str]:
     return {key: member.member_id for member in state.metadata.members for key in decode_assignment(member.assignment)}
 
 
-def _lag(
-    cluster: Cluster,
-    handle: TopicHandle | None,
-    state: GroupState,
-    key: TopicPartition,
-    members: Mapping[TopicPartition, str],
-) -> PartitionLag:
-    who = members.get(key, "")
-    committed = state.offsets.get((key.topic, key.partition))
-    gone = PartitionLag(key.topic, key.partition, committed, None, None, None, None, None, who)
-    if handle is None:
-        return gone
-    try:
-        ledger, _ = cluster.folded_topic(handle)
-    except NotFoundError:
-        return gone
-    if committed is not None and committed.topic_id and committed.topic_id != handle.topic_id:
-        committed = None  # of a topic that was deleted, and made again under its name
-    at = None if committed is None else committed.offset
+def _partition_count(cluster: Cluster, handle: TopicHandle) -> int:
+    ledger = cluster.topic_ledger(handle.ledger_id)
     with ledger.lock:
-        lag = lag_of(ledger.state, handle.topic_id, key.partition, at, cluster.clock.now_ms())
-    return gone if lag is None else PartitionLag(key.topic, key.partition, committed, *lag[:5], who)
+        topic = ledger.state.topics.get(handle.topic_id)
+        return 0 if topic is None or topic.closed else len(topic.partitions)
+
+
+def _progress(
+    cluster: Cluster, handle: TopicHandle | None, state: GroupState, key: TopicPartition, owner: str
+) -> PartitionProgress:
+    committed = state.offsets.get((key.topic, key.partition))
+    if handle is not None and committed is not None and committed.topic_id not in ("", handle.topic_id):
+        committed = None  # of a topic that was deleted, and made again under its name
+    if committed is None:
+        made = PartitionProgress(key.topic, key.partition, None, owner=owner)
+        history: tuple[tuple[int, int], ...] = ()
+    else:
+        at, move = committed.offset, state.moves.get((key.topic, key.partition))
+        since_ms = committed.commit_time_ms if move is None else move.since_ms
+        history = () if move is None or move.from_offset < 0 else ((move.from_ms, move.from_offset), (since_ms, at))
+        note = committed.metadata
+        made = PartitionProgress(key.topic, key.partition, at, committed.commit_time_ms, since_ms, None, owner, note)
+    if handle is None:
+        return made
+    ledger = cluster.topic_ledger(handle.ledger_id)
+    with ledger.lock:
+        now_ms = cluster.clock.now_ms()
+        lag = lag_of(ledger.state, handle.topic_id, key.partition, made.position, now_ms, history)
+    return replace(made, lag=lag)
 
 
 TimeLookup = Callable[..., Mapping[int, int | None]]

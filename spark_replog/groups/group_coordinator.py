@@ -519,4 +519,5 @@ def _subscribed_error(group: str, topic: str) -> ReplogError:
 
 
 def _copy(state: GroupState) -> GroupState:
-    return replace(state, offsets=dict(state.offsets), beats=dict(state.beats), writers=dict(state.writers))
+    parts = (dict(state.beats), dict(state.writers), dict(state.moves))
+    return replace(state, offsets=dict(state.offsets), beats=parts[0], writers=parts[1], moves=parts[2])

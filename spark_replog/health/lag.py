@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
+from spark_replog.config import stored_topic_config
 from spark_replog.ids import TopicId
+from spark_replog.log.fold.partition_state import PartitionState
 from spark_replog.log.fold.topic_state import TopicLedgerState
+from spark_replog.log.fold.topic_table import TopicState
 
 _ALL_BYTES = 2**63 - 1
 
@@ -14,31 +18,43 @@ class Lag(NamedTuple):
     """What a reader of one partition has not read.
 
     Attributes:
-        row_count: high watermark - position; counted from the position even below the log start. None without one.
-        age_ms: for how long the oldest row that is not read has been in the log, by the time of its entry; 0 without
-            a lag.
-        size_bytes: of the rows that are not read, in one copy; a section's bytes are spread evenly over its rows.
+        lag: high watermark - position; counted from the position even below the log start. None without a position.
+        lag_ms: for how long the oldest row that is not read has been in the log, by the time of its entry; 0 without
+            a lag. Compaction gives the rows of one section the newest of their times: it is less by the time that
+            the section spans, at most.
+        lag_bytes: of the rows that are not read, in one copy; a section's bytes are spread evenly over its rows.
+        retention_share: how much of its stay in the log the oldest row that is not read has used, by retention.ms or
+            retention.bytes; 1.0: it is deleted next. None where nothing deletes it.
+        speed: seconds of log that the reader reads in a second: above 1 it catches up. None where it is not known.
+        lag_before_ms: what `lag_ms` was when it moved last; None where that is not known.
     """
 
     log_start_offset: int
     high_watermark: int
-    row_count: int | None
-    age_ms: int | None
-    size_bytes: int | None
+    lag: int | None = None
+    lag_ms: int | None = None
+    lag_bytes: int | None = None
+    retention_share: float | None = None
+    speed: float | None = None
+    lag_before_ms: int | None = None
 
 
-def lag_of(state: TopicLedgerState, topic_id: TopicId, partition: int, position: int | None, now_ms: int) -> Lag | None:
+def lag_of(
+    state: TopicLedgerState,
+    topic_id: TopicId,
+    partition: int,
+    position: int | None,
+    now_ms: int,
+    history: Sequence[tuple[int, int]] = (),
+) -> Lag | None:
     """Return the lag of a reader; None where the partition does not exist (any more).
 
-    Exact: all rows of a section were appended by one entry, and its time is that of each. Call it under the ledger's
-    lock.
+    Call it under the ledger's lock.
 
     Args:
-        state: the fold of the topic's ledger.
-        topic_id: the topic.
-        partition: of the topic.
         position: next offset to read; None: the reader has none.
         now_ms: wall time; one behind the newest entry counts as its time, so no age is negative.
+        history: (time, position) at earlier moments, ascending; the last one is the present position's.
     """
     topic = state.topics.get(topic_id)
     if topic is None or topic.closed or not 0 <= partition < len(topic.partitions):
@@ -46,11 +62,49 @@ def lag_of(state: TopicLedgerState, topic_id: TopicId, partition: int, position:
     found = topic.partitions[partition]
     start, end = found.log_start_offset, found.high_watermark
     if position is None:
-        return Lag(start, end, None, None, None)
+        return Lag(start, end)
     first = max(position, start)
     if first >= end:
         return Lag(start, end, max(0, end - position), 0, 0)
+    now_ms = max(now_ms, state.append_time_ms)
     size_bytes = found.end_within_bytes(first, end, _ALL_BYTES)[1]
-    sections = state.sections(topic_id, partition, first, first + 1)
-    since_ms = sections[0].append_time_ms if sections else now_ms
-    return Lag(start, end, end - position, max(now_ms, state.append_time_ms) - since_ms, size_bytes)
+    lag_ms = now_ms - _time_at(state, topic_id, partition, first, now_ms)
+    share = _retention_share(topic, found, first, size_bytes, now_ms)
+    pace = _pace(state, topic_id, partition, history)
+    return Lag(start, end, end - position, lag_ms, size_bytes, share, *pace)
+
+
+def _time_at(state: TopicLedgerState, topic_id: TopicId, partition: int, offset: int, at_ms: int) -> int:
+    """Return when the row was appended; `at_ms` where it was not yet there then."""
+    sections = state.sections(topic_id, partition, offset, offset + 1)
+    return min(at_ms, sections[0].append_time_ms) if sections else at_ms
+
+
+def _pace(
+    state: TopicLedgerState, topic_id: TopicId, partition: int, history: Sequence[tuple[int, int]]
+) -> tuple[float | None, int | None]:
+    """Return the speed over the history, and the lag in time at its end."""
+    if not history:
+        return None, None
+    (first_ms, first), (last_ms, last) = history[0], history[-1]
+    last_row_ms = _time_at(state, topic_id, partition, last, last_ms)
+    start = state.topics[topic_id].partitions[partition].log_start_offset
+    if last_ms <= first_ms or first < start:
+        return None, last_ms - last_row_ms
+    read_ms = last_row_ms - _time_at(state, topic_id, partition, first, first_ms)
+    return read_ms / (last_ms - first_ms), last_ms - last_row_ms
+
+
+def _retention_share(
+    topic: TopicState, partition: PartitionState, offset: int, lag_bytes: int, now_ms: int
+) -> float | None:
+    config, _ = stored_topic_config(tuple(topic.config.items()))
+    row = next(partition.sections_between(offset, offset + 1), None)
+    if row is None or row.end_offset >= partition.log_end_offset or "delete" not in config.cleanup_policy:
+        return None
+    shares = []
+    if config.retention_ms >= 0:
+        shares.append((now_ms - row.max_timestamp_ms) / max(1, config.retention_ms))
+    if config.retention_bytes >= 0:
+        shares.append(lag_bytes / max(1, config.retention_bytes))
+    return max(shares, default=None)

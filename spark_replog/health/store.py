@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from spark_replog.health.findings import BrokerHealth, Finding, broker_findings, topic_findings
+from spark_replog.health.readers import Reader
 from spark_replog.health.topics import TopicDescription
 from spark_replog.ids import BrokerId, LedgerId
 from spark_replog.log.fold.partition_state import NO_LEADER
@@ -22,19 +23,6 @@ class LedgerHealth:
     ledger_id: LedgerId
     entry_count: int
     is_tail_unclear: bool
-
-
-@dataclass(frozen=True, slots=True)
-class GroupHealth:
-    """The partition that a consumer group is furthest behind on, by time; topic '' where it reads none."""
-
-    group: str
-    state: str
-    topic: str
-    partition: int
-    lag: int
-    lag_ms: int
-    lag_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +44,7 @@ class StoreHealth:
     brokers: tuple[BrokerHealth, ...]
     topics: tuple[TopicDescription, ...]
     ledgers: tuple[LedgerHealth, ...]
-    groups: tuple[GroupHealth, ...] = ()
+    groups: tuple[Reader, ...] = ()
 
     @property
     def findings(self) -> list[Finding]:
@@ -74,7 +62,7 @@ class StoreHealth:
         return max((topic.traffic.last_append_ms for topic in self.topics), default=0)
 
     @property
-    def worst_group(self) -> GroupHealth | None:
+    def worst_group(self) -> Reader | None:
         """Return the group that is furthest behind, None where none is behind."""
         behind = [each for each in self.groups if each.lag > 0]
         return max(behind, key=lambda each: (each.lag_ms, each.lag), default=None)

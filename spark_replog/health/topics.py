@@ -112,7 +112,7 @@ def describe(state: TopicLedgerState, topic_id: TopicId, name: str) -> TopicDesc
             each.removing,
             tuple(broker_id for broker_id in each.replicas if broker_id in fenced),
             each.min_insync,
-            each.size_bytes,
+            each.live_bytes,
         )
         for number, each in enumerate(topic.partitions)
     )

@@ -5,16 +5,17 @@ What takes a full read (each journal, each copy) is ``store verify``'s.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from spark_replog.admin.admin import Admin, topic_ledgers
 from spark_replog.cluster.cluster import TopicHandle
 from spark_replog.cluster.root_check import ROOT_TIMEOUT_MS, look_at_roots
-from spark_replog.groups.group_admin import GroupDescription, describe_groups
+from spark_replog.groups.group_admin import describe_group, describe_groups
 from spark_replog.groups.group_coordinator import GroupCoordinator
 from spark_replog.health.findings import BrokerHealth, Finding, fence_findings
-from spark_replog.health.store import GroupHealth, LedgerHealth, StoreHealth
+from spark_replog.health.readers import Reader
+from spark_replog.health.store import LedgerHealth, StoreHealth
 from spark_replog.health.topics import TopicDescription, describe_ledger
 from spark_replog.ids import BrokerId
 from spark_replog.ledger.ledger import Ledger
@@ -38,7 +39,7 @@ class StoreMonitor(Admin):
         self._require_cluster(AclOperation.DESCRIBE)
         cluster = self._cluster
         cluster.refresh()
-        groups = self._groups() if with_groups else ()
+        groups = tuple(self.groups()) if with_groups else ()
         ledgers = topic_ledgers(cluster)
         topics = self._topics()
         looks = {each.broker_id: each for each in look_at_roots(cluster, ledgers, timeout_ms)}
@@ -87,27 +88,19 @@ class StoreMonitor(Admin):
                 topics += describe_ledger(ledger.state)
         return topics
 
-    def _groups(self) -> tuple[GroupHealth, ...]:
+    def groups(self, names: Sequence[str] | None = None) -> list[Reader]:
+        """Return consumer groups with their lags, by name; all that may be described where none is named.
+
+        Raises:
+            AuthorizationError: GROUP_AUTHORIZATION_FAILED.
+            NotFoundError: GROUP_ID_NOT_FOUND.
+            RetriableError: REPLOG_NO_QUORUM.
+        """
         coordinator = GroupCoordinator(self._cluster, principal=self._authorizer.principal)
-        found = describe_groups(self._cluster, coordinator, coordinator.groups())
-        return tuple(_worst_of(each) for each in found)
+        if names is None:
+            return describe_groups(self._cluster, coordinator, coordinator.groups())
+        return [describe_group(self._cluster, coordinator, name) for name in names]
 
 
 def _ledger_of(ledger: Ledger[Any]) -> LedgerHealth:
     return LedgerHealth(ledger.ledger_id, ledger.state.applied_index + 1, ledger.is_tail_unclear)
-
-
-def _worst_of(found: GroupDescription) -> GroupHealth:
-    lags = [each for each in found.partitions if each.lag is not None]
-    if not lags:
-        return GroupHealth(found.group, found.state, "", -1, 0, 0, 0)
-    worst = max(lags, key=lambda each: (each.lag_ms or 0, each.lag or 0))
-    return GroupHealth(
-        found.group,
-        found.state,
-        worst.topic,
-        worst.partition,
-        sum(each.lag or 0 for each in lags),
-        worst.lag_ms or 0,
-        sum(each.lag_bytes or 0 for each in lags),
-    )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from spark_replog.errors import ErrorCode
 from spark_replog.log.codec.group_records import (
@@ -26,6 +27,19 @@ WRITERS_KEPT = 1024
 """Writers of a group whose last sequence is kept: those that wrote last."""
 
 
+class Move(NamedTuple):
+    """The last change of a committed offset to another one.
+
+    Attributes:
+        from_offset: the offset before, and `from_ms`, when it was committed last; -1 for the first commit.
+        since_ms: when the present offset was committed first.
+    """
+
+    from_offset: int
+    from_ms: int
+    since_ms: int
+
+
 @dataclass(slots=True)
 class GroupState:
     """One group. Mutable by the fold only; read it under the ledger's lock.
@@ -36,6 +50,7 @@ class GroupState:
             one revision only. Heartbeats do not change it.
         beats: per member the number of its folded commands: a heartbeat without a clock.
         last_commit_ms: proposer's time of the newest command.
+        moves: of `offsets`, by the same keys.
     """
 
     group: str
@@ -45,6 +60,7 @@ class GroupState:
     beats: dict[str, int] = field(default_factory=dict)
     last_commit_ms: int = 0
     writers: dict[str, int] = field(default_factory=dict)
+    moves: dict[tuple[str, int], Move] = field(default_factory=dict)
 
     @property
     def phase(self) -> GroupPhase:
@@ -120,10 +136,7 @@ class GroupTable:
             if record.group != command.group:
                 continue
             if isinstance(record, OffsetRecord):
-                if record.value is None:
-                    state.offsets.pop((record.topic, record.partition), None)
-                else:
-                    state.offsets[record.topic, record.partition] = record.value
+                _commit(state, (record.topic, record.partition), record.value)
             else:
                 self._apply_metadata(state, record.value)
         return OK
@@ -158,8 +171,22 @@ _GROUP = record_of(
     beats=map_of(TEXT, UINT),
     last_commit_ms=SINT,
     writers=map_of(TEXT, SINT),
+    moves=map_of(fields(TEXT, SINT), record_of(Move, from_offset=SINT, from_ms=SINT, since_ms=SINT)),
 )
 _TABLE = fields(map_of(TEXT, _GROUP), UINT)
+
+
+def _commit(state: GroupState, key: tuple[str, int], value: OffsetAndMetadata | None) -> None:
+    if value is None:
+        state.offsets.pop(key, None)
+        state.moves.pop(key, None)
+        return
+    before = state.offsets.get(key)
+    if before is None:
+        state.moves[key] = Move(-1, -1, value.commit_time_ms)
+    elif (before.offset, before.topic_id) != (value.offset, value.topic_id):
+        state.moves[key] = Move(before.offset, before.commit_time_ms, value.commit_time_ms)
+    state.offsets[key] = value
 
 
 def judge_member(

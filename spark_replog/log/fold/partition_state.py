@@ -365,12 +365,6 @@ class PartitionState:
             total += size_bytes
         return end_offset, total
 
-    @property
-    def size_bytes(self) -> int:
-        """Return the bytes of the sections that hold a row at or after the log start, in one copy."""
-        first = max(bisect_right(self._bases, self.log_start_offset) - 1, 0)
-        return sum(self._sizes[first:]) if self.log_end_offset > self.log_start_offset else 0
-
     def offset_for_time(self, timestamp_ms: int) -> int | None:
         """Return the base offset of the first section with a row at or after the time; O(log n)."""
         at = bisect_left(self._newest_ms, timestamp_ms)

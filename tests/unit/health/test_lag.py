@@ -55,12 +55,12 @@ def fold(state, *commands):
     ],
 )
 def test_rows_age_and_bytes_of_what_is_not_read(state, position, expected):
-    assert lag_of(state, TOPIC, 0, position, 1_000_000)[2:] == expected
+    assert lag_of(state, TOPIC, 0, position, 1_000_000)[2:5] == expected
 
 
 def test_rows_below_the_log_start_count_as_lag_but_not_as_age_or_bytes(state):
     fold(state, LogStartAdvance(TOPIC, LogStartReason.DELETE_RECORDS, ((0, 20),)))
-    assert lag_of(state, TOPIC, 0, 5, 1_000_000) == (20, 30, 25, 700_000, 100)
+    assert lag_of(state, TOPIC, 0, 5, 1_000_000)[:5] == (20, 30, 25, 700_000, 100)
     assert describe(state, TOPIC, "orders").size_bytes == 100
     fold(state, LogStartAdvance(TOPIC, LogStartReason.DELETE_RECORDS, ((0, 30),)))
     assert describe(state, TOPIC, "orders").size_bytes == 0

@@ -1,0 +1,239 @@
+"""Who reads a log, how far each one is, and whether that is well: OK, or SLOW, STALLED, STOPPED, LOSING. Pure.
+
+A verdict needs one look: a fold knows when each row was appended and when a group's offsets moved last; a query's
+checkpoint knows its last batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+from spark_replog.health.lag import Lag
+from spark_replog.log.codec.group_records import GroupMember
+
+LOSING_SHARE = 0.9
+"""A row that has used this much of its retention is nearly lost to a reader that has not read it."""
+
+
+class Verdict(Enum):
+    """How a reader does; from well to worst."""
+
+    OK = "OK"
+    SLOW = "SLOW"
+    STALLED = "STALLED"
+    STOPPED = "STOPPED"
+    LOSING = "LOSING"
+
+    @property
+    def exit_code(self) -> int:
+        """Return the exit code of a check: 0, 3 or 4."""
+        return {Verdict.OK: 0, Verdict.SLOW: 3}.get(self, 4)
+
+
+_RANKS = {verdict: rank for rank, verdict in enumerate(Verdict)}
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """When a reader is no longer well.
+
+    Attributes:
+        still_ms: rows may wait this long without any progress. Above a query's trigger interval and its longest batch.
+        slow_ms: a reader that does not catch up may be this far behind.
+        lag_ms_max: how far behind any reader may be, catching up or not; None: as far as it likes.
+    """
+
+    still_ms: int = 300_000
+    slow_ms: int = 60_000
+    lag_ms_max: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionProgress:
+    """One partition of a reader.
+
+    Attributes:
+        position: next offset to read. None: the group has none here; its lag is undefined, not zero.
+        position_ms: when it was committed, or its batch planned; None where that is not known.
+        since_ms: since when it stands there; None where that is not known.
+        lag: None: the topic or the partition is gone.
+        owner: member that reads it; '' nobody that is known.
+        note: what was committed with the position.
+    """
+
+    topic: str
+    partition: int
+    position: int | None
+    position_ms: int | None = None
+    since_ms: int | None = None
+    lag: Lag | None = None
+    owner: str = ""
+    note: str = ""
+
+    @property
+    def name(self) -> str:
+        """Return ``topic-partition``."""
+        return f"{self.topic}-{self.partition}"
+
+    @property
+    def catch_up_ms(self) -> int | None:
+        """Return how long it takes to reach the end at this pace; None: never, or not known."""
+        if self.lag is None or self.lag.lag_ms is None:
+            return None
+        if not self.lag.lag_ms:
+            return 0
+        return None if self.lag.speed is None or self.lag.speed <= 1 else round(self.lag.lag_ms / (self.lag.speed - 1))
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """A consumer group or a streaming query.
+
+    Attributes:
+        kind: ``group`` or ``query``.
+        state: of a group: EMPTY, PREPARING_REBALANCE, COMPLETING_REBALANCE, STABLE; of a query: IDLE, IN_BATCH.
+        state_since_ms: when it came into this state; 0 where that is not known.
+        last_sign_ms: newest sign of life; 0 without one.
+        sign_every_ms: a reader that lives shows one at least that often; None: only when it reads something.
+        protocol: assignor of a group; '' without members. generation: of the group.
+        batch_id: of a query: its newest batch; -1 without one.
+    """
+
+    name: str
+    kind: str
+    state: str
+    partitions: tuple[PartitionProgress, ...]
+    state_since_ms: int = 0
+    last_sign_ms: int = 0
+    sign_every_ms: int | None = None
+    protocol: str = ""
+    generation: int = -1
+    members: tuple[GroupMember, ...] = ()
+    batch_id: int = -1
+
+    @property
+    def lag(self) -> int:
+        """Return the rows that are not read."""
+        return sum(each.lag.lag or 0 for each in self.partitions if each.lag is not None)
+
+    @property
+    def lag_bytes(self) -> int:
+        """Return their bytes."""
+        return sum(each.lag.lag_bytes or 0 for each in self.partitions if each.lag is not None)
+
+    @property
+    def worst(self) -> PartitionProgress | None:
+        """Return the partition that is furthest behind by time; None without a lag."""
+        behind = [each for each in self.partitions if each.lag is not None and each.lag.lag]
+        return max(behind, key=_lag_ms, default=None)
+
+    @property
+    def lag_ms(self) -> int:
+        """Return the age of the oldest row that is not read; 0 without a lag."""
+        worst = self.worst
+        return 0 if worst is None or worst.lag is None else worst.lag.lag_ms or 0
+
+    @property
+    def catch_up_ms(self) -> int | None:
+        """Return how long it takes to reach all ends at this pace; None: never, or not known."""
+        times = [each.catch_up_ms for each in self.partitions if each.position is not None and each.lag is not None]
+        known = [each for each in times if each is not None]
+        return max(known, default=0) if len(known) == len(times) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A verdict and its reason in a sentence; ``partitions`` has those of each partition, in the reader's order."""
+
+    verdict: Verdict
+    reason: str
+    partitions: tuple[Judged, ...] = field(default=())
+
+
+def judge(reader: Reader, now_ms: int, limits: Limits = Limits()) -> Judged:
+    """Return the verdict on a reader: that of its worst partition."""
+    if not reader.partitions:
+        return Judged(Verdict.OK, "it has read nothing yet")
+    each = tuple(_judge_partition(reader, part, now_ms, limits) for part in reader.partitions)
+    worst = max(range(len(each)), key=lambda at: (_RANKS[each[at].verdict], _lag_ms(reader.partitions[at])))
+    verdict, part = each[worst].verdict, reader.partitions[worst]
+    alike = sum(judged.verdict is verdict for judged in each) - 1
+    if verdict is Verdict.OK:
+        return Judged(verdict, _ok_reason(reader), each)
+    more = f" ({alike} more partitions are {verdict.value} too)" if alike else ""
+    return Judged(verdict, f"{part.name} {each[worst].reason}{more}", each)
+
+
+def _lag_ms(part: PartitionProgress) -> int:
+    return 0 if part.lag is None else part.lag.lag_ms or 0
+
+
+def _ok_reason(reader: Reader) -> str:
+    if not reader.lag:
+        return "it has read all there is"
+    catch_up_ms = reader.catch_up_ms
+    pace = "" if catch_up_ms is None else f" and is at the end in {_seconds(catch_up_ms)} at this pace"
+    return f"it is {reader.lag:,} rows and {_seconds(reader.lag_ms)} behind{pace}"
+
+
+def _seconds(duration_ms: int) -> str:
+    return f"{max(0, duration_ms) / 1000:,.0f} s"
+
+
+def _judge_partition(reader: Reader, part: PartitionProgress, now_ms: int, limits: Limits) -> Judged:
+    lag = part.lag
+    if lag is None:
+        return Judged(Verdict.LOSING if reader.kind == "query" else Verdict.OK, "was deleted, or made again")
+    if part.position is None:
+        return Judged(Verdict.OK, "has no position")
+    if part.position < lag.log_start_offset:
+        lost = lag.log_start_offset - part.position
+        return Judged(
+            Verdict.LOSING,
+            f"lost {lost:,} rows to the reader: it stands at {part.position} and the log begins at "
+            f"{lag.log_start_offset}",
+        )
+    if not lag.lag or lag.lag_ms is None:
+        return Judged(Verdict.OK, "is read to its end")
+    waits = f"although {lag.lag:,} rows wait, the oldest for {_seconds(lag.lag_ms)}"
+    if lag.retention_share is not None and lag.retention_share >= LOSING_SHARE:
+        return Judged(
+            Verdict.LOSING,
+            f"is about to lose rows: the oldest of {lag.lag:,} that wait has used {lag.retention_share:.0%} of its "
+            "retention",
+        )
+    still_ms = lag.lag_ms if part.since_ms is None else min(lag.lag_ms, now_ms - part.since_ms)
+    if still_ms >= limits.still_ms:
+        return _judge_still(reader, waits, still_ms, now_ms, limits)
+    is_limit = limits.lag_ms_max is not None and lag.lag_ms > limits.lag_ms_max
+    was_behind = min(lag.lag_ms, lag.lag_before_ms or 0) > limits.slow_ms
+    if is_limit or (was_behind and lag.speed is not None and lag.speed <= 1):
+        speed = "" if lag.speed is None else f" and reads {lag.speed:.2f} s of log in a second"
+        return Judged(Verdict.SLOW, f"is {lag.lag:,} rows and {_seconds(lag.lag_ms)} behind{speed}")
+    return Judged(Verdict.OK, f"is {lag.lag:,} rows and {_seconds(lag.lag_ms)} behind")
+
+
+def _judge_still(reader: Reader, waits: str, still_ms: int, now_ms: int, limits: Limits) -> Judged:
+    silent_ms = now_ms - reader.last_sign_ms
+    if reader.state == "IN_BATCH":
+        batch_ms = now_ms - reader.state_since_ms
+        if batch_ms < limits.still_ms:
+            return Judged(Verdict.OK, f"is in batch {reader.batch_id} since {_seconds(batch_ms)}")
+        return Judged(
+            Verdict.STALLED,
+            f"does not move {waits}: batch {reader.batch_id} began {_seconds(batch_ms)} ago and is not done. It is "
+            "long, or fails each time, or the query has ended in it",
+        )
+    if reader.state.endswith("REBALANCE") and now_ms - reader.state_since_ms < limits.still_ms:
+        return Judged(Verdict.OK, "waits for a rebalance that runs")
+    patience_ms = max(limits.still_ms, reader.sign_every_ms or 0)
+    if silent_ms >= patience_ms:
+        return Judged(Verdict.STOPPED, f"is not read {waits}: no sign of life for {_seconds(silent_ms)}")
+    return Judged(Verdict.STALLED, f"does not move {waits}; the reader lives, and stands for {_seconds(still_ms)}")
+
+
+def worst_of(judged: Sequence[Judged]) -> Verdict:
+    """Return the worst verdict; OK for none."""
+    return max((each.verdict for each in judged), key=_RANKS.__getitem__, default=Verdict.OK)
