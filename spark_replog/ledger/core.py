@@ -51,7 +51,7 @@ REREAD_MS = 5.0
 RIVAL_MS = 2000.0
 """How long a process that claimed counts as one that takes part in the contention."""
 STREAK_MIN = 2
-"""After this many own entries in a row an owner appends without reading the journals first."""
+"""After this many own entries in a row, without rivals, an owner appends without reading the journals first."""
 DAMAGE = (CorruptDataError, UnsupportedFormatError)
 """A journal that cannot be read as it is. Its root counts as missing."""
 DAMAGED_READS = 3
@@ -166,13 +166,14 @@ class LedgerCore:
 
     def begin_write(self, now_ms: float) -> None:
         """Start towards an own ENTRY; comes to READY before each value is proposed, ends in DONE."""
+        is_recent = now_ms - self._goal_start_ms < 4 * self._operation_ms  # the journals were looked at moments ago
         self._begin(now_ms, is_write=True)
         proposal = self.proposer.proposal
         if proposal is not None:
             # Given up by its caller, not by us: its epoch may not propose another value for this index.
             proposal.is_recovered = True
             self._enter(Phase.LEAD)
-        elif self._streak >= STREAK_MIN:
+        elif self._streak >= STREAK_MIN and (is_recent or not self._has_rivals(now_ms)):
             self._enter(Phase.READY)
         else:
             self._enter_sync()
@@ -537,6 +538,10 @@ class LedgerCore:
             self._rival_until_ms = now_ms + 4 * self._turn_ms(now_ms)
         return now_ms < self._rival_until_ms
 
+    def _has_rivals(self, now_ms: float) -> bool:
+        """Return whether another process claimed lately: the next entry is as likely to be its, so look first."""
+        return any(now_ms - at_ms < RIVAL_MS for at_ms in self._rivals.values())
+
     def _turn_ms(self, now_ms: float) -> float:
         """Return how long to leave a ledger to the others: by their number, and by what an operation takes here."""
         self._rivals = {each: at_ms for each, at_ms in self._rivals.items() if now_ms - at_ms < RIVAL_MS}
@@ -550,7 +555,8 @@ class LedgerCore:
         self._enter(Phase.YIELD)
 
     def _advance_yield(self, now_ms: float) -> None:
-        if now_ms < self._claim_at_ms:
+        # With one rival, its entry ends the wait. Of several, all would claim at that moment.
+        if now_ms < self._claim_at_ms and (len(self._rivals) > 1 or self._is_rival_at_work(now_ms)):
             self._wake(self._claim_at_ms)
         else:
             self._enter_sync()

@@ -142,6 +142,7 @@ class _Writer:
         self._left = entry_count
         self._since_ms = 0.0
         self._wake_ms: float | None = None
+        self._is_won = False
 
     def request(self) -> None:
         self._since_ms = self._world.now_ms
@@ -156,9 +157,10 @@ class _Writer:
             if core.settled is not None:
                 _, is_won = core.settled
                 core.settled = None
-                if is_won:
-                    self._take()
-                    return
+                self._is_won = is_won
+            if self._is_won and core.phase is not Phase.GRACE:  # as the shell: the others' moment is the caller's
+                self._take()
+                return
             if core.phase is Phase.READY:
                 core.propose(world._rng.randbytes(TAG_SIZE_BYTES) + b"command")
                 continue
@@ -184,6 +186,7 @@ class _Writer:
 
     def _take(self) -> None:
         world, cost = self._world, self._world.cost
+        self._is_won = False
         self.core.finish()
         cost.entries += 1
         cost.latencies_ms.append(world.now_ms - self._since_ms)

@@ -44,14 +44,21 @@ def test_a_writer_now_and_then_is_not_held_up_by_many_others():
 def test_two_writers_take_turns_in_a_claim_round_and_an_entry_round(delay_ms):
     # Three operations at most where one alone needs one: look, claim, append.
     for cost in run(2, 50, pause_ms=10 * delay_ms[1], delay_ms=delay_ms):
-        assert cost.claims <= 0.6 * cost.entries
-        assert cost.creates <= 7 * cost.entries
-        assert cost.latency_ms(0.5) <= 5 * delay_ms[1]
-        assert cost.latency_ms(0.95) <= 12 * delay_ms[1]
+        assert cost.claims <= 0.7 * cost.entries
+        assert cost.creates <= 5.5 * cost.entries
+        assert cost.latency_ms(0.5) <= 3 * delay_ms[1]
+        assert cost.latency_ms(0.95) <= 6.5 * delay_ms[1]
+
+
+def test_two_streaming_queries_pay_for_a_look_and_a_claim_and_no_more():
+    # One entry alone takes 3 ms. A blind append, its refusal and a wait would make 17 of it in the 95th percentile.
+    for cost in run(2, 60, pause_ms=400.0):
+        assert cost.latency_ms(0.95) <= 13
+        assert cost.creates <= 5 * cost.entries
 
 
 def test_writers_without_a_pause_all_get_their_turn():
     for cost in run(8, 20):
-        assert cost.claims <= 0.6 * cost.entries
+        assert cost.claims <= 1.2 * cost.entries
         assert max(cost.latencies_ms) <= 0.95 * cost.end_ms
         assert cost.end_ms <= 8 * 20 * 6
