@@ -54,6 +54,7 @@ def state_with(
     def make(ledger_id: str) -> TopicLedgerState:
         state = TopicLedgerState(ledger_id)
         state._objects.__class__, state.producers.__class__ = objects, producers
+        state._objects._undo = state.producers.undo
         return state
 
     return make
@@ -89,9 +90,8 @@ class CutsOneMore(ObjectTable):
 class RemembersCutBatches(ProducerTable):
     __slots__ = ()
 
-    def record(self, append: Append, ranges: Any) -> Callable[[], None]:
-        super().record(append, ranges)
-        return lambda: None
+    def undo(self, change: Any) -> None:
+        pass
 
 
 class SameLeaderEpoch(ObjectTable):
@@ -133,7 +133,7 @@ class StableWithoutLeader(ObjectTable):
     def advance_stable(self) -> None:
         while self._unstable:
             head = self._unstable[0]
-            if any(p.leader not in item.holders for item in head.objects for p in item.partitions):
+            if any(p.leader not in item.holders for item in head.objects.values() for p in item.partitions):
                 return
             for partition, end in head.ends.items():
                 partition.high_watermark = end
