@@ -121,14 +121,10 @@ class PosixStore:
             CorruptDataError: CORRUPT_MESSAGE: the key could leave the root.
         """
         check_key(key, self.url)
-        folder, _, name = key.rpartition("/")
-        folder_fd = -1
         try:
-            folder_fd = self._open_folder(folder)
-            try:
-                fd = os.open(name, _FILE_FLAGS, dir_fd=folder_fd)
-            finally:
-                os.close(folder_fd)
+            fd = self._open_file(key)
+            if fd is None:
+                return None
             try:
                 rest_bytes = max(0, os.fstat(fd).st_size - start)
                 size_bytes = rest_bytes if size_bytes is None else min(size_bytes, rest_bytes)
@@ -138,8 +134,7 @@ class PosixStore:
             finally:
                 os.close(fd)
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
-            if folder_fd < 0 or not folder:
-                self._check_root()
+            self._check_root()
             return None
         except OSError as error:
             raise self._read_failed(error, key) from error
@@ -219,6 +214,28 @@ class PosixStore:
             self._check_root()
         except OSError as error:
             raise self._read_failed(error, key) from error
+
+    def _open_file(self, key: str) -> int | None:
+        """Return a descriptor of the file; None if its folder is known and has no such file.
+
+        The usual case takes one look at the file and one at the folder, which must be the one that was reached before.
+        """
+        folder, _, name = key.rpartition("/")
+        known = self._reached_folders.get(folder)
+        if known is not None:
+            try:
+                fd, is_plain = os.open(f"{self._root}/{key}", _FILE_FLAGS), True
+            except OSError as error:
+                fd, is_plain = None, error.errno == errno.ENOENT
+            if is_plain and _identity(f"{self._root}/{folder}") == known:
+                return fd
+            if fd is not None:
+                os.close(fd)
+        folder_fd = self._open_folder(folder)
+        try:
+            return os.open(name, _FILE_FLAGS, dir_fd=folder_fd)
+        finally:
+            os.close(folder_fd)
 
     def _open_folder(self, folder: str, *, make_last: bool = False, make_all: bool = False) -> int:
         """Return a descriptor of the folder, reached without a symbolic link on the way from the root.
@@ -498,10 +515,10 @@ def _is_same_file(folder_fd: int, temp_name: str, name: str) -> bool:
     return (ours.st_ino, ours.st_dev) == (found.st_ino, found.st_dev)
 
 
-def _identity(fd: int) -> tuple[int, int] | None:
-    """Return device and inode; None if the file system has none."""
+def _identity(place: int | str) -> tuple[int, int] | None:
+    """Return device and inode of a descriptor or a path; None if the file system has none."""
     try:
-        found = os.fstat(fd)
+        found = os.fstat(place) if isinstance(place, int) else os.lstat(place)
     except OSError:
         return None
     return found.st_dev, found.st_ino
