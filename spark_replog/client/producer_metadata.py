@@ -202,12 +202,12 @@ class ProducerMetadata:
         whole = self._builder.plan
         others = tuple(topic for topic in whole.topics if topic.name != plan.name)
         self._builder.plan = replace(whole, topics=(*others, plan))
-        queues = [self._accumulator.queue(TopicPartition(plan.name, each)) for each in range(plan.partition_count)]
+        queues = [self._accumulator.queue(TopicPartition(plan.name, each)) for each in range(len(plan.replica_sets))]
         for number, queue in enumerate(queues):
             self._accumulator.assign(queue, destination_of(plan, number, self._settings.producer))
         sticky = StickyPartitioner(
             queues,
-            [number for number in range(plan.partition_count) if number not in plan.offline],
+            [number for number in range(len(plan.replica_sets)) if number not in plan.offline],
             self._settings.producer.batch_size_bytes,
             self._random,
             is_adaptive=self._settings.client.adaptive_partitioning,

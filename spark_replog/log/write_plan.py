@@ -72,11 +72,6 @@ class TopicPlan:
         replicas, in_sync = self.replica_sets[partition], self.in_sync[partition]
         return spare_replicas(replicas, in_sync, self.fenced) if len(in_sync) < len(replicas) else ()
 
-    @property
-    def partition_count(self) -> int:
-        """Return the number of partitions."""
-        return len(self.replica_sets)
-
 
 class PlannedCopy(NamedTuple):
     """A data object that replicas miss, for a task to copy after its own rows."""

@@ -216,7 +216,8 @@ class Fetcher:
         if view is not None:
             self.stats.reads += 1
             self.stats.read_bytes += view.nbytes
-            self._throttle(view.nbytes)
+            if self.quota is not None:
+                self.stats.throttle_time_ms += throttle(self.quota, view.nbytes, self._clock)
         for piece in read.slices:
             if problem is not None:
                 yield piece, self._read_elsewhere(piece, read.broker_id, problem)
@@ -248,13 +249,10 @@ class Fetcher:
                 continue
             self.stats.reads += 1
             self.stats.read_bytes += piece.size_bytes
-            self._throttle(piece.size_bytes)
+            if self.quota is not None:
+                self.stats.throttle_time_ms += throttle(self.quota, piece.size_bytes, self._clock)
             return batches
         raise self._give_up(piece, problems)
-
-    def _throttle(self, size_bytes: int) -> None:
-        if self.quota is not None:
-            self.stats.throttle_time_ms += throttle(self.quota, size_bytes, self._clock)
 
     def _get(self, broker_id: BrokerId, key: str, start: int, size_bytes: int) -> Buffer | None:
         return self._brokers.store(broker_id).get(key, start=start, size_bytes=size_bytes)

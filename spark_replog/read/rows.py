@@ -92,7 +92,7 @@ def read_columns(
     ]
     if batch.num_columns > 3:
         columns.append(batch.column(3))
-    return pa.RecordBatch.from_arrays(columns, schema=read_schema(batch.num_columns > 3))
+    return pa.RecordBatch.from_arrays(columns, schema=_READ_HEADERS if batch.num_columns > 3 else _READ_PLAIN)
 
 
 def _null_empty(headers: pa.Array) -> pa.Array:

@@ -174,7 +174,7 @@ class RowRouter:
         if known is None:
             partitioner = TopicPartitioner(topic, self._config, self._random, self._custom)
             known = self._topics[topic.name] = partitioner, len(self._slot_topics)
-            self._slot_topics += [topic] * topic.partition_count
+            self._slot_topics += [topic] * len(topic.replica_sets)
         partitioner, first = known
         partitions = partitioner.partitions(keys, partition, sizes)
         return partitions + first if first else partitions

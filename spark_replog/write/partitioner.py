@@ -217,11 +217,11 @@ class TopicPartitioner:
     def __init__(
         self, topic: TopicPlan, config: ProducerConfig, random_source: random.Random, custom: Partitioner | None = None
     ) -> None:
-        available = [number for number in range(topic.partition_count) if number not in topic.offline]
         self._topic = topic.name
-        self._partition_count = topic.partition_count
+        self._partition_count = len(topic.replica_sets)
+        available = [number for number in range(self._partition_count) if number not in topic.offline]
         self._sticky = BuiltInPartitioner(
-            config.batch_size_bytes, available or range(topic.partition_count), random_source
+            config.batch_size_bytes, available or range(self._partition_count), random_source
         )
         self._ignore_keys = config.partitioner_ignore_keys
         self._custom = custom

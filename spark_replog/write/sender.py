@@ -333,7 +333,7 @@ class Sender:
             self._put_on_spares(request, now_ms)
         held_count = len(request.holders)
         if held_count >= request.required_count:
-            self._deliver_after_grace(request, now_ms)
+            self._deliver(request, now_ms, waits_for_others=True)
         elif held_count + sum(put.state is PutState.OPEN for put in request.puts.values()) < request.required_count:
             self._fail(request, too_few_copies(request, self._health.out))
 
@@ -349,7 +349,7 @@ class Sender:
             if self._config.acks == 0:
                 self._deliver(request, now_ms)
             else:
-                self._deliver_after_grace(request, now_ms)
+                self._deliver(request, now_ms, waits_for_others=True)
         elif is_lost and request.is_settled:
             if self._config.acks == 0:
                 self._drop(request)
@@ -378,19 +378,20 @@ class Sender:
     def _is_late(self, put: Put, now_ms: int) -> bool:
         return put.sent_ms is not None and now_ms - put.sent_ms >= self._late_after_ms
 
-    def _deliver_after_grace(self, request: DataRequest, now_ms: int) -> None:
-        self._note_copied(request, now_ms)
-        if request.is_settled or now_ms - request.copied_ms >= self._config.replica_grace_ms:
-            self._deliver(request, now_ms)
+    def _deliver(self, request: DataRequest, now_ms: int, *, waits_for_others: bool = False) -> None:
+        """Deliver the object, unless an earlier one with rows of a same partition is not delivered yet.
 
-    def _note_copied(self, request: DataRequest, now_ms: int) -> None:
+        Args:
+            request: has the copies that ``acks`` asks for.
+            now_ms: the time by which requests are judged.
+            waits_for_others: give the other copies ``replica.grace.ms``.
+        """
         if request.state is RequestState.PUTTING:
             request.copied_ms = now_ms
             request.move_to(RequestState.COPIED)
-
-    def _deliver(self, request: DataRequest, now_ms: int) -> None:
-        """Deliver the object, unless an earlier one with rows of a same partition is not delivered yet."""
-        self._note_copied(request, now_ms)
+        is_in_grace = waits_for_others and now_ms - request.copied_ms < self._config.replica_grace_ms
+        if is_in_grace and not request.is_settled:
+            return
         if self._delivery.fails_as_one or not self._waits_for_earlier(request):
             self._hand_over(request, RequestState.DELIVERED)
 

@@ -136,7 +136,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if not self._is_due(span.starts, ends, cluster):
                 return at.to_json()
             ends = self._limited(cluster, view, span.starts, ends)
-        return advance(at, span.starts, ends, _ids_of(span, ends)).to_json()
+        ids = span.topic_ids if ends is span.ends else _ids_of(span, ends)
+        return advance(at, span.starts, ends, ids).to_json()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return the tasks of one micro-batch; none for (x, x), which 4.0 and 4.1 use to pass their position.
