@@ -274,7 +274,7 @@ def trim(name: str, partition: int, offset: int, yes: bool) -> int:
 @topic.command("compact", examples=["topic compact orders", "topic compact orders --partitions 0,1"])
 @click.argument("name", shell_complete=complete_topics)
 @click.option("--partitions", metavar="P,P", help="Only these partitions.")
-@click.option("--all", "is_eager", is_flag=True, help="Join any two small sections, also where it hardly pays.")
+@click.option("--all", "is_eager", is_flag=True, help="Compact also where it hardly pays.")
 def compact(name: str, partitions: str | None, is_eager: bool) -> int:
     """Join small objects into large ones; with cleanup.policy=compact also remove rows that newer ones replace.
 
@@ -285,7 +285,6 @@ def compact(name: str, partitions: str | None, is_eager: bool) -> int:
     from spark_replog.cluster.authorizer import Authorizer
     from spark_replog.log.acl import AclOperation
     from spark_replog.maintenance.compaction import CompactionReport, Compactor
-    from spark_replog.maintenance.compaction_plan import SECTIONS_MIN
 
     cluster = settings.open_cluster()
     cluster.refresh()
@@ -298,7 +297,7 @@ def compact(name: str, partitions: str | None, is_eager: bool) -> int:
         found = Compactor(cluster).compact(
             cluster.lookup(topic_name),
             _numbers(partitions),
-            sections_min=2 if is_eager else SECTIONS_MIN,
+            is_eager=is_eager,
             on_progress=progress,
         )
         return {

@@ -33,7 +33,7 @@ from spark_replog.errors import ErrorCode, FencedError, InvalidConfigError, Repl
 from spark_replog.ids import TopicPartition, new_id
 from spark_replog.maintenance.upkeep import Upkeep
 from spark_replog.write.accumulator import RecordAccumulator
-from spark_replog.write.arrow_appender import too_large
+from spark_replog.write.arrow_appender import no_key, too_large
 from spark_replog.write.buffer_pool import BufferPool
 from spark_replog.write.columns import ROW_OVERHEAD_BYTES
 from spark_replog.write.interceptors import Interceptors, ProducerRecord
@@ -223,6 +223,8 @@ class Producer:
             if partition is None and self._partitioner is None and key_bytes is not None and not self._ignores_keys:
                 queue = entry.key_queues.get(key_bytes) or entry.queue_of_key(key_bytes)
             else:
+                if key_bytes is None and entry.plan.is_compacted:
+                    raise _Failed(no_key(topic))
                 queue, sticky = self._choose(entry, topic, partition, key, key_bytes, value, data)
             if headers is not None or data is None or timestamp_ms is not None:
                 headers = checked_headers(headers)

@@ -58,7 +58,8 @@ def retire(partition: PartitionState, number: int, config: TopicConfig, now_ms: 
 
 def retired_of(topic: TopicState, config: TopicConfig, now_ms: int) -> list[Retired]:
     """Return what is to go from a topic under these settings, by partition."""
-    if topic.closed or (config.retention_ms < 0 and config.retention_bytes < 0):
+    keeps_all = "delete" not in config.cleanup_policy or (config.retention_ms < 0 and config.retention_bytes < 0)
+    if topic.closed or keeps_all:
         return []
     found = (retire(each, number, config, now_ms) for number, each in enumerate(topic.partitions))
     return [each for each in found if each is not None]

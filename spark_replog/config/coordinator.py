@@ -99,6 +99,14 @@ class CoordinatorConfig:
         "of topics with cleanup.policy=compact. 'replog topic compact' always does.",
         kafka=SAME,
     )
+    log_cleaner_dedupe_buffer_size: int = setting(
+        128 * _MIB,
+        "Memory for the keys of one pass of compaction by key, about. A pass over more keys ends early, and the next "
+        "one goes on.",
+        unit="bytes",
+        kafka=SAME,
+        minimum=_MIB,
+    )
     log_cleaner_backoff_ms: int = setting(
         15_000, "How long 'replog coordinator run' waits after it found nothing more to compact.", kafka=SAME
     )

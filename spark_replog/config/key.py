@@ -29,7 +29,7 @@ class ConfigKey:
         group: who reads it.
         default: the value when it is not given, None where it is derived (the doc says from what).
         kafka_default: Kafka's own default as Kafka prints it, None where Kafka has no such key.
-        unit: ``ms``, ``bytes``, ``count``, ``choice``, ``bool``, ``text``, ``json``.
+        unit: ``ms``, ``bytes``, ``count``, ``ratio``, ``choice``, ``bool``, ``text``, ``json``.
         doc: what it does, one or two sentences.
         field: the attribute of the group's settings class, empty where Spark's side reads it.
         minimum: smallest allowed number.
@@ -75,6 +75,14 @@ class ConfigKey:
                 code = ErrorCode.UNSUPPORTED_COMPRESSION_TYPE if self.name == "compression.type" else code
                 raise InvalidConfigError(code, f"Invalid value '{text}' for '{self.name}'. Use one of: {allowed}.")
             return by_lower[text.lower()]
+        if self.unit == "ratio":
+            try:
+                ratio = float(text)
+            except ValueError:
+                ratio = -1.0
+            if not 0 <= ratio <= 1:
+                raise InvalidConfigError(code, f"Invalid value '{text}' for '{self.name}'. Use a number from 0 to 1.")
+            return ratio
         if self.unit not in {"ms", "bytes", "count"}:
             return text
         try:

@@ -63,12 +63,31 @@ class TopicConfig:
         minimum=_MIB,
         maximum=256 * _MIB,
     )
+    delete_retention_ms: int = setting(
+        86_400_000,
+        "How long compaction by key keeps a tombstone (a row with a key and a null value) after the pass that first "
+        "cleaned it.",
+        kafka=SAME,
+    )
+    min_compaction_lag_ms: int = setting(0, "Rows younger than this are not compacted by key.", kafka=SAME)
+    min_cleanable_dirty_ratio: float = setting(
+        0.5,
+        "Compaction by key begins once this part of a partition's bytes came since the last pass.",
+        kafka=SAME,
+        unit="ratio",
+    )
     cleanup_policy: str = setting(
         "delete",
-        "What retention does. compact is refused: this release does not compact.",
+        "delete: retention removes old rows. compact: of each key the latest row stays, and rows without a key are "
+        "refused. Both, separated by a comma: both.",
         kafka=SAME,
-        choices=words("delete"),
+        choices=words("delete", "compact", "compact,delete", "delete,compact"),
     )
+
+    @property
+    def is_compacted(self) -> bool:
+        """Return whether of each key the latest row stays."""
+        return "compact" in self.cleanup_policy
 
     def min_insync(self, replica_count: int) -> int:
         """Return the replicas that must hold a row before acks=all succeeds (a majority unless set)."""

@@ -223,6 +223,20 @@ class Replace:
     """Of the outputs' sections, in order; the first is `first_offset`."""
 
 
+@dataclass(frozen=True, slots=True)
+class LogClean:
+    """A pass of compaction by key is over: below an offset each key had its latest row of them only.
+
+    Decided after all replacements of the pass.
+    """
+
+    topic_id: str
+    partition: int
+    clean_offset: int
+    time_ms: int
+    """When tombstones below the offset began to wait for `delete.retention.ms`."""
+
+
 def inputs_digest(sections: Iterable[tuple[ObjectId, int, int]]) -> bytes:
     """Return 16 bytes that stand for sections, given as (object id, start byte, base offset) in offset order."""
     digest = hashlib.sha256()
@@ -404,6 +418,7 @@ TopicCommand = (
     | SequencedAppend
     | LogStartAdvance
     | Replace
+    | LogClean
     | PartitionChange
     | BrokerFence
     | Truncate

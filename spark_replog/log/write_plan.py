@@ -64,6 +64,8 @@ class TopicPlan:
     log_append_time: bool
     fenced: frozenset[BrokerId] = frozenset()
     """Brokers out of service: a copy on one never counts."""
+    is_compacted: bool = False
+    """Whether of each key the latest row stays: rows without one are refused."""
     offline: frozenset[int] = frozenset()
     """Partitions without a leader: the commit refuses their rows."""
 

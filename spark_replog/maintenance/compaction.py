@@ -19,7 +19,7 @@ from spark_replog.ids import LedgerId, TopicId
 from spark_replog.ledger.ledger import Ledger
 from spark_replog.log.codec.commands import encode_command
 from spark_replog.log.fold.topic_state import TopicLedgerState
-from spark_replog.log.model import CommandResult, Outcome, Replace
+from spark_replog.log.model import CommandResult, LogClean, Outcome, Replace
 from spark_replog.maintenance.compaction_plan import (
     RETENTION_PARTS,
     SECTIONS_MIN,
@@ -27,6 +27,7 @@ from spark_replog.maintenance.compaction_plan import (
     CompactionRun,
     plan_compaction,
 )
+from spark_replog.maintenance.log_cleaner import find_replaced, plan_cleaning
 from spark_replog.maintenance.segment_writer import SegmentWriter
 
 _log = logging.getLogger(__name__)
@@ -92,6 +93,7 @@ class Compactor:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
+        self._writer = SegmentWriter(cluster.brokers)
         self._resume: dict[tuple[TopicId, int], dict[int, int]] = {}
 
     def plan(
@@ -119,16 +121,16 @@ class Compactor:
         handle: TopicHandle,
         partitions: Sequence[int] | None = None,
         *,
-        sections_min: int = SECTIONS_MIN,
+        is_eager: bool = False,
         bytes_max: int | None = None,
         on_progress: Callable[[CompactionReport], None] = lambda _: None,
     ) -> CompactionReport:
-        """Compact what pays, oldest rows first.
+        """Compact what pays: by key where the topic's `cleanup.policy` says so, then small objects, oldest rows first.
 
         Args:
             handle: of the topic.
             partitions: None: all.
-            sections_min: runs with fewer sections are left, unless they fill an object.
+            is_eager: whether to compact also where it hardly pays.
             bytes_max: stop after so many bytes; None: go on to the end.
             on_progress: called after each run.
 
@@ -138,12 +140,14 @@ class Compactor:
             ReplogError: the ledger does not answer.
         """
         report = CompactionReport()
-        writer = SegmentWriter(self._cluster.brokers)
-        for run in self.plan(handle, partitions, sections_min=sections_min):
+        for partition in self._cleanable(handle, partitions):
+            self._clean(handle, partition, report, is_eager=is_eager)
+            on_progress(report)
+        for run in self.plan(handle, partitions, sections_min=2 if is_eager else SECTIONS_MIN):
             if bytes_max is not None and report.size_bytes >= bytes_max:
                 break
             try:
-                command = writer.rewrite(run)
+                command = self._writer.rewrite(run)
             except ReplogError as error:
                 report.failed_count += 1
                 _log.warning("offsets %d to %d of %s-%d are not compacted: %s",
@@ -153,6 +157,42 @@ class Compactor:
             report.count(run, command, self.decide(run.ledger_id, command))
             on_progress(report)
         return report
+
+    def _cleanable(self, handle: TopicHandle, partitions: Sequence[int] | None) -> Sequence[int]:
+        """Return the partitions to compact by key."""
+        ledger, topic = self._cluster.folded_topic(handle)
+        with ledger.lock:
+            is_compacted = stored_topic_config(tuple(topic.config.items()))[0].is_compacted
+            numbers = range(len(topic.partitions)) if is_compacted and not topic.closed else ()
+        return [number for number in numbers if partitions is None or number in partitions]
+
+    def _clean(self, handle: TopicHandle, partition: int, report: CompactionReport, *, is_eager: bool) -> None:
+        """Make one pass of compaction by key over a partition, if it is due, and count it."""
+        ledger = self._cluster.topic_ledger(handle.ledger_id)
+        ledger.refresh()
+        now_ms = self._cluster.retention_now_ms()
+        with ledger.lock:
+            config = stored_topic_config(tuple(ledger.state.topics[handle.topic_id].config.items()))[0]
+            plan = plan_cleaning(ledger.state, handle.topic_id, partition, config, now_ms, is_forced=is_eager)
+        if plan is None:
+            return
+        try:
+            end_offset, cleaned = find_replaced(
+                self._cluster.brokers, plan, self._cluster.config.log_cleaner_dedupe_buffer_size
+            )
+            for run, dropped in cleaned:
+                command = self._writer.rewrite(run, dropped)
+                assert command is not None  # a row stays
+                if not report.count(run, command, self.decide(run.ledger_id, command)):
+                    return  # the next pass begins anew
+        except ReplogError as error:
+            report.failed_count += 1
+            _log.warning("%s-%d is not compacted by key: %s", handle.name, partition, error)
+            return
+        self._resume.clear()
+        fault_point("compaction.before_clean")
+        command_of_end = encode_command(LogClean(handle.topic_id, partition, end_offset, now_ms))
+        ledger.append(lambda _: command_of_end, timeout_ms=self._cluster.config.delivery_timeout_ms)
 
     def commit(self, done: Iterable[tuple[CompactionRun, Replace]]) -> CompactionReport:
         """Put runs in place that were rewritten elsewhere, in Spark's tasks."""

@@ -59,11 +59,14 @@ class CompactionRun(NamedTuple):
         return sum(each.size_bytes for each in self.sections)
 
 
-def compactable(state: TopicLedgerState, topic_id: TopicId, partition: int, start_offset: int = 0) -> list[SectionRef]:
+def compactable(
+    state: TopicLedgerState, topic_id: TopicId, partition: int, start_offset: int = 0, *, is_whole: bool = True
+) -> list[SectionRef]:
     """Return the sections from an offset on that a replacement may name now, in offset order.
 
-    They begin at or after the log start, end at or below the high watermark, and lie on every assigned replica. The
-    newest section of the log stays as it is, like Kafka's active segment. Call it under the ledger's lock.
+    They begin at or after it and the log start, end at or below the high watermark, and lie on every assigned replica.
+    The newest section of the log stays as it is, like Kafka's active segment. Call it under the ledger's lock. With
+    `is_whole=False` the one that the offset lies in is among them.
     """
     found = state.topics[topic_id].partitions[partition]
     start = max(found.log_start_offset, start_offset)
@@ -71,7 +74,7 @@ def compactable(state: TopicLedgerState, topic_id: TopicId, partition: int, star
     return [
         each
         for each in refs
-        if each.base_offset >= start
+        if (each.base_offset >= start or not is_whole)
         and each.end_offset <= found.high_watermark
         and each.end_offset < found.log_end_offset
         and each.object.holders.issuperset(found.replicas)

@@ -147,7 +147,7 @@ class RowRouter:
         """Return the slot of each of N >= 1 rows.
 
         Raises:
-            InvalidConfigError: MESSAGE_TOO_LARGE, INVALID_PARTITIONS, UNKNOWN_TOPIC_OR_PARTITION.
+            InvalidConfigError: MESSAGE_TOO_LARGE, INVALID_PARTITIONS, UNKNOWN_TOPIC_OR_PARTITION, INVALID_RECORD.
             NotFoundError: UNKNOWN_TOPIC_OR_PARTITION.
         """
         if self._default is not None:
@@ -170,6 +170,8 @@ class RowRouter:
         limit = row_limit(topic, self._config, self._row_bytes_max)
         if int(sizes.max()) > limit[0]:
             raise too_large(topic.name, int(sizes.max()), limit, row=int(sizes.argmax()))
+        if topic.is_compacted and keys.null_count:
+            raise no_key(topic.name, keys.null_count)
         known = self._topics.get(topic.name)
         if known is None:
             partitioner = TopicPartitioner(topic, self._config, self._random, self._custom)
@@ -201,6 +203,16 @@ def row_limit(topic: TopicPlan, config: ProducerConfig, row_bytes_max: int) -> t
         (topic.max_message_bytes, "the topic's max.message.bytes"),
     )
     return min(limits)
+
+
+def no_key(topic: str, row_count: int = 1) -> InvalidConfigError:
+    """Return INVALID_RECORD for rows without a key of a compacted topic."""
+    return InvalidConfigError(
+        ErrorCode.INVALID_RECORD,
+        f"Topic '{topic}' is compacted and cannot accept rows without a key: {row_count} rows have none. Give each row"
+        " a key, or set the topic's cleanup.policy to delete.",
+        topic=topic,
+    )
 
 
 def too_large(topic: str, size_bytes: int, limit: tuple[int, str], **context: int) -> InvalidConfigError:

@@ -284,6 +284,7 @@ anything = st.one_of(
     st.builds(c.Truncate, positive),
     st.builds(c.HoldersAdd, small, small, small, brokers),
     st.builds(c.GenerationAdvance, positive, positive),
+    st.builds(c.LogClean, ids, small, positive, number),
     st.builds(c.Replace, ids, small, small, positive, st.just(bytes(16)), objects,
               st.lists(small, max_size=3).map(sorted).map(tuple)),
     st.builds(c.GroupRecords, ids, st.sampled_from("gh"), st.sampled_from("wv"), small, st.sampled_from(["", "m"]),

@@ -92,7 +92,7 @@ def test_many_small_objects_become_few_and_no_row_changes(tmp_path, compression)
         assert pa.ipc.open_file(pa.memory_map(str(found))).read_all().num_rows == first.row_count
     assert topic.compact().run_count == 0
     topic.write(30)
-    assert topic.compact(sections_min=2).run_count == 2
+    assert topic.compact(is_eager=True).run_count == 2
     assert len(topic.rows()) == topic.count
 
 
@@ -105,7 +105,7 @@ def test_append_times_are_kept_row_by_row(tmp_path):
     assert topic.sections()[0].timestamp_type == 2
     assert topic.rows() == before
     assert {row["timestampType"] for row in before} == {1}
-    assert topic.compact(sections_min=2).run_count == 0
+    assert topic.compact(is_eager=True).run_count == 0
 
 
 def test_a_reader_of_an_old_plan_gets_the_same_rows(topic, caplog):
@@ -177,7 +177,7 @@ def test_a_damaged_copy_is_never_copied(topic):
         data = bytearray(found.read_bytes())
         data[victim.start_byte + 60 : victim.start_byte + 64] = b"oops"
         found.write_bytes(data)
-    report = topic.compact(sections_min=2)
+    report = topic.compact(is_eager=True)
     assert report.failed_count == 1
     assert report.run_count == 1
 

@@ -116,7 +116,7 @@ def test_topic_takes_nothing_beside_its_own():
         read_topic_config({"acks": "all"})
     assert refused.value.code == ErrorCode.REPLOG_UNKNOWN_OPTION
     with pytest.raises(InvalidConfigError) as refused:
-        read_topic_config({"cleanup.policy": "compact"})
+        read_topic_config({"cleanup.policy": "archive"})
     assert refused.value.code == ErrorCode.INVALID_CONFIG
 
 
@@ -151,7 +151,7 @@ def test_the_file_of_defaults_shows_every_setting():
 @pytest.mark.parametrize("key", CONFIG_KEYS, ids=lambda key: f"{key.group}-{key.name}")
 def test_a_declaration_is_complete(key):
     assert key.doc.endswith((".", "}"))
-    assert key.unit in {"ms", "bytes", "count", "choice", "bool", "text", "json"}
+    assert key.unit in {"ms", "bytes", "count", "ratio", "choice", "bool", "text", "json"}
     assert (key.unit == "choice") == (key.choices is not None)
     assert key.kafka_default != SAME
     if isinstance(key.default, int) and key.unit in {"ms", "bytes", "count"}:
@@ -160,7 +160,7 @@ def test_a_declaration_is_complete(key):
 
 @pytest.mark.parametrize(
     "newer",
-    [{"remote.storage.enable": "true"}, {"cleanup.policy": "compact"}, {"min.insync.replicas": "many"}],
+    [{"remote.storage.enable": "true"}, {"cleanup.policy": "archive"}, {"min.insync.replicas": "many"}],
 )
 def test_a_stored_topic_setting_of_a_newer_release_is_reported_and_not_refused(newer):
     config, unknown = stored_topic_config((("retention.ms", "7"), *newer.items()))

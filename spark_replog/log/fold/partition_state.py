@@ -148,6 +148,9 @@ TIMESTAMP_STORED_APPEND_TIME = 2
 """LogAppendTime of rows that were compacted: each row stores it. Shown as 1."""
 
 
+CLEAN_POINTS_MAX = 16
+
+
 class ObjectRef(NamedTuple):
     """A data object as a reader needs it; one instance per object of an answer."""
 
@@ -204,6 +207,7 @@ class PartitionState:
         min_insync: effective `min.insync.replicas`: below it the high watermark does not move.
         retired: its topic is closed, so it holds no high watermark back.
         leader_epochs: where each leader epoch began.
+        clean_points: (offset, ms), ascending: below the offset each key had one row at that time (`LogClean`).
         log_start_offset: rows below it are not read any more; log_start_reason: why it moved last.
         live_bytes: of the sections with rows at or above the log start.
     """
@@ -225,6 +229,7 @@ class PartitionState:
         self.log_end_offset = 0
         self.high_watermark = 0
         self.live_bytes = 0
+        self.clean_points: tuple[tuple[int, int], ...] = ()
         self._bases = array("q")
         self._rows = array("i")
         self._objects = array("q")
@@ -306,6 +311,21 @@ class PartitionState:
                 self._types[at],
                 end,
             )
+
+    def clean(self, offset: int, time_ms: int) -> bool:
+        """Note that the log is clean below an offset since a time; return whether that is new.
+
+        Of more than `CLEAN_POINTS_MAX` points the one goes whose tombstones then wait least longer.
+        """
+        points = self.clean_points
+        if offset <= (points[-1][0] if points else 0):
+            return False
+        points = (*points, (offset, max(time_ms, points[-1][1] if points else time_ms)))
+        if len(points) > CLEAN_POINTS_MAX:
+            at = min(range(len(points) - 1), key=lambda number: points[number + 1][1] - points[number][1])
+            points = points[:at] + points[at + 1 :]
+        self.clean_points = points
+        return True
 
     def replace(self, rows: Sequence[SectionRow]) -> None:
         """Put rows in the place of those that span the same offsets, which are below the high watermark."""
@@ -457,6 +477,7 @@ class PartitionState:
         self.high_watermark = min(self.high_watermark, end_offset)
         self.log_start_offset = min(self.log_start_offset, end_offset)
         self.leader_epochs.truncate_from_end(end_offset)
+        self.clean_points = tuple(each for each in self.clean_points if each[0] <= end_offset)
         return cut_count
 
     def object_numbers(self, start_offset: int) -> list[int]:

@@ -58,8 +58,6 @@ def judge_replace(
         (item.id, row.start_byte, row.base_offset) for row, item in rows
     ):
         return f"the sections of offsets {first} to {end} are others by now"
-    if len({row.timestamp_type == TIMESTAMP_CREATE_TIME for row in inputs}) > 1:
-        return "sections of both kinds of timestamps cannot become one"
     needed = set(partition.isr).union(*(item.holders for item in objects)) & set(partition.replicas)
     for item in command.outputs:
         if not item.holders >= needed:
@@ -68,8 +66,11 @@ def judge_replace(
 
 
 def output_rows(command: Replace, inputs: Sequence[SectionRow], first_number: int) -> list[SectionRow]:
-    """Return the rows of a replacement that is allowed; its objects are counted from `first_number`."""
-    kind = TIMESTAMP_STORED_APPEND_TIME if inputs[0].timestamp_type else TIMESTAMP_CREATE_TIME
+    """Return the rows of a replacement that is allowed; its objects are counted from `first_number`.
+
+    Timestamps are of the kind of the last input: compaction joins others only where none of their rows stays.
+    """
+    kind = TIMESTAMP_STORED_APPEND_TIME if inputs[-1].timestamp_type else TIMESTAMP_CREATE_TIME
     sections = [
         (first_number + object_no, section)
         for object_no, item in enumerate(command.outputs)

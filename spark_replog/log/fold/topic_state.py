@@ -32,6 +32,7 @@ from spark_replog.log.model import (
     HoldersAdd,
     IsrChange,
     Judgement,
+    LogClean,
     LogStartAdvance,
     Outcome,
     PartitionChange,
@@ -136,6 +137,7 @@ class TopicLedgerState(EntryFold):
             HoldersAdd: lambda command, *_: self._objects.apply_holders_add(command),
             GenerationAdvance: self._apply_generation_advance,
             Replace: self._apply_replace,
+            LogClean: lambda command, *_: self._topics.apply_log_clean(command),
             GroupRecords: self._apply_group_records,
         }
 

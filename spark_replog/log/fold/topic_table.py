@@ -19,6 +19,7 @@ from spark_replog.log.model import (
     CommandResult,
     ConfigSet,
     IsrChange,
+    LogClean,
     LogStartAdvance,
     Outcome,
     PartitionChange,
@@ -141,6 +142,20 @@ class TopicTable:
         for number, offset in moved:
             self._objects.drop_rows(topic.partitions[number].advance_log_start(offset, command.reason))
         return OK if moved else CommandResult(Outcome.EXISTS, {}, "the log already starts there or later")
+
+    def apply_log_clean(self, command: LogClean) -> CommandResult:
+        """Fold how far a partition is clean."""
+        topic = self.topics.get(command.topic_id)
+        if topic is None:
+            return CommandResult(Outcome.UNKNOWN_TOPIC, {}, command.topic_id)
+        if topic.closed:
+            return CommandResult(Outcome.TOPIC_CLOSED, {}, f"topic '{topic.name}' was deleted")
+        partition = self.partitions.get((command.topic_id, command.partition))
+        if partition is None or command.clean_offset > partition.high_watermark:
+            detail = f"{topic.name}-{command.partition} has no rows up to offset {command.clean_offset}"
+            return CommandResult(Outcome.INVALID, {}, detail)
+        is_new = partition.clean(command.clean_offset, command.time_ms)
+        return OK if is_new else CommandResult(Outcome.EXISTS, {}, "the log is already clean up to there")
 
     def apply_config_set(self, command: ConfigSet) -> CommandResult:
         """Fold changed settings."""

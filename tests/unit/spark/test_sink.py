@@ -326,11 +326,11 @@ def test_overwrite_is_refused(writes):
 def test_a_topic_setting_of_a_newer_release_does_not_stop_writers(source, caplog):
     source.topic("t")
     handle = source.cluster.lookup("t")
-    newer = (("cleanup.policy", "compact"), ("remote.storage.enable", "true"))
+    newer = (("cleanup.policy", "archive"), ("remote.storage.enable", "true"))
     command = encode_command(ConfigSet(handle.topic_id, newer))
     source.cluster.topic_ledger(handle.ledger_id).append(lambda _: command, timeout_ms=5000)
     for _ in range(2):
         source.write("t", {0: 2})
     assert source.rows(source.batch(subscribe="t")) == {"t-0": [0, 1, 2, 3]}
-    (warning,) = [record.getMessage() for record in caplog.records if "cleanup.policy=compact" in record.getMessage()]
+    (warning,) = [record.getMessage() for record in caplog.records if "cleanup.policy=archive" in record.getMessage()]
     assert "'t'" in warning and "remote.storage.enable=true" in warning

@@ -1,0 +1,208 @@
+"""`cleanup.policy=compact` on a real store: of each key the latest row stays, under the offset that it had."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import spark_replog
+from spark_replog.client.store import init_store
+from spark_replog.cluster.cluster import Cluster
+from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError
+from spark_replog.maintenance import log_cleaner
+from spark_replog.maintenance.compaction import CompactionRounds, Compactor
+from spark_replog.maintenance.log_cleaner import KeyColumns, OffsetMap
+from spark_replog.maintenance.segment_writer import SegmentWriter
+
+
+class Table:
+    """A compacted topic of one partition, and what should be in it."""
+
+    def __init__(self, path, **config):
+        self.path = path
+        self.store = init_store(str(path), 3, fsync=False)
+        settings = {"cleanup.policy": "compact", "delete.retention.ms": "0"}
+        settings |= {key.replace("_", "."): str(value) for key, value in config.items()}
+        self.store.admin().create_topic("users", partitions=1, replicas=3, config=settings)
+        self.cluster = Cluster.open(str(path))
+        self.written = []
+
+    def write(self, *batches):
+        """Each batch is one object: {key: value or None}, or a list of pairs."""
+        with self.store.producer() as producer:
+            for batch in batches:
+                rows = list(batch.items()) if isinstance(batch, dict) else batch
+                self.written += rows
+                keys = pa.array([key.encode() for key, _ in rows], pa.binary())
+                values = pa.array([None if value is None else value.encode() for _, value in rows], pa.binary())
+                producer.send_arrow("users", pa.table({"key": keys, "value": values}))
+                producer.flush()
+
+    def compact(self, **how):
+        self.cluster.refresh()
+        return Compactor(self.cluster).compact(self.cluster.lookup("users"), is_eager=True, **how)
+
+    def rows(self, start="earliest"):
+        found = spark_replog.open(str(self.path)).topic("users").scan(start).to_arrow().to_pylist()
+        return [(row["offset"], row["key"].decode(), row["value"] and row["value"].decode()) for row in found]
+
+    def latest(self, end=None):
+        """{key: (offset, value)} of the rows below an offset."""
+        return {key: (at, value) for at, (key, value) in enumerate(self.written[:end])}
+
+
+@pytest.fixture
+def users(tmp_path):
+    return Table(tmp_path / "store")
+
+
+@pytest.mark.case("kafka-86")
+def test_the_latest_row_of_each_key_stays_where_it_was(users):
+    users.write({"a": "1"}, {"b": "1"}, {"a": "2"}, {"c": "1"}, {"end": "1"})
+    report = users.compact()
+    assert (report.removed_count, report.failed_count, report.lost_race_count) == (1, 0, 0)
+    assert users.rows() == [(1, "b", "1"), (2, "a", "2"), (3, "c", "1"), (4, "end", "1")]
+    assert users.rows(start=0)[0][0] == 1
+    assert users.rows(start=2)[0][0] == 2
+    users.write({"b": "2"}, {"end": "2"})
+    assert users.compact().removed_count == 1  # the newest section is not looked at
+    assert users.rows() == [(2, "a", "2"), (3, "c", "1"), (4, "end", "1"), (5, "b", "2"), (6, "end", "2")]
+
+
+@pytest.mark.case("kafka-86")
+def test_tombstones_wait_and_nothing_comes_back(users):
+    users.write({"a": "1", "b": "1"}, {"a": "2"}, {"a": None}, {"end": "1"})
+    users.compact()
+    assert users.rows() == [(1, "b", "1"), (3, "a", None), (4, "end", "1")]
+    users.write({"c": "1"}, {"end": "2"})
+    users.compact()
+    assert users.rows() == [(1, "b", "1"), (4, "end", "1"), (5, "c", "1"), (6, "end", "2")]
+    users.compact()
+    assert "a" not in {key for _, key, _ in users.rows()}
+
+
+def test_young_tombstones_stay(tmp_path):
+    users = Table(tmp_path / "store", delete_retention_ms=10**12)
+    users.write({"a": "1"}, {"a": None}, {"end": "1"})
+    users.compact()
+    users.write({"b": "1"}, {"end": "2"})
+    users.compact()
+    assert users.rows() == [(1, "a", None), (2, "end", "1"), (3, "b", "1"), (4, "end", "2")]
+
+
+def test_runs_of_which_nothing_stays(tmp_path):
+    """Their offsets belong to the next section, and where all of it was deleted, to its last tombstone."""
+    users = Table(tmp_path / "store", segment_bytes=2**20)
+    big = "x" * 600_000
+    users.write(*({"a": f"{number}{big}"} for number in range(5)), {"a": None}, {"end": "1"})
+    users.compact()
+    assert [(at, key) for at, key, _ in users.rows()] == [(5, "a"), (6, "end")]
+    users.write({"end": "2"})
+    users.compact()
+    users.write({"end": "3"})
+    users.compact()
+    assert [row for row in users.rows() if row[1] == "end"] == [(7, "end", "2"), (8, "end", "3")]
+    consumer = spark_replog.open(str(users.path)).consumer("users", auto_offset_reset="earliest")
+    with consumer:
+        seen = [(each.offset, each.key) for each in consumer.poll(timeout_ms=5000)]
+        assert seen[-1] == (8, b"end")
+        (key,) = consumer.assignment()
+        assert consumer.position(key) == 9
+
+
+def test_positions_pass_gaps(users):
+    """A consumer that waits in a gap goes on behind it, also where a fetch brings no row."""
+    users.write([("a", str(number)) for number in range(6)], {"b": "1"}, {"b": "2"}, {"end": "1"})
+    users.compact()
+    assert [at for at, *_ in users.rows()] == [5, 7, 8]
+    consumer = spark_replog.open(str(users.path)).consumer("users", auto_offset_reset="earliest")
+    with consumer:
+        consumer.poll(0)
+        (key,) = consumer.assignment()
+        for start, expected in ((0, 5), (3, 5), (5, 5), (6, 7), (8, 8)):
+            consumer.seek(key, start)
+            (record,) = consumer.poll(timeout_ms=5000, max_records=1)
+            assert record.offset == expected
+            assert consumer.position(key) == expected + 1
+        consumer.seek(key, 0)
+        assert consumer.to_arrow().column("offset").to_pylist() == [5, 7, 8]
+        assert consumer.position(key) == 9
+    table = spark_replog.open(str(users.path)).topic("users")
+    assert table.scan({0: 0}, {0: 5}).to_arrow().num_rows == 0
+    assert table.scan({0: 6}, {0: 7}).to_arrow().num_rows == 0
+
+
+@pytest.mark.case("kafka-67")
+def test_rows_without_a_key_are_refused(users):
+    with users.store.producer() as producer:
+        for send in (
+            lambda: producer.send("users", b"v").result(5),
+            lambda: producer.send_arrow("users", pa.table({"key": [b"k", None], "value": [b"v", b"w"]})),
+        ):
+            with pytest.raises(InvalidConfigError) as refused:
+                send()
+                producer.flush()
+            assert refused.value.code is ErrorCode.INVALID_RECORD
+        producer.send("users", b"v", key=b"k").result(5)
+    assert len(users.rows()) == 1
+
+
+def test_a_pass_that_runs_out_of_memory_goes_on_the_next_time(users, monkeypatch):
+    monkeypatch.setattr(OffsetMap, "is_full", property(lambda self: self._latest.num_rows >= 3))
+    for number in range(4):
+        users.write({f"k{number}-{each}": "1" for each in range(3)}, {f"k{number}-0": "2"})
+    users.write({"end": "1"})
+    monkeypatch.setattr(log_cleaner, "_groups", lambda sections, _: ([each] for each in sections))
+    removed = [users.compact().removed_count for _ in range(4)]
+    assert sum(removed) == 4
+    assert removed[0] < 4
+    assert {key: (at, value) for at, key, value in users.rows()} == users.latest()
+
+
+def test_a_pass_is_due_by_its_ratio(tmp_path):
+    users = Table(tmp_path / "store", min_cleanable_dirty_ratio="0.5")
+    users.write(*({f"k{number}": "1"} for number in range(8)), {"end": "1"})
+    rounds = CompactionRounds(users.cluster)
+    assert rounds.run_once().removed_count == 0
+    users.write({"k0": "2"}, {"end": "2"})
+    rounds = CompactionRounds(users.cluster)
+    assert rounds.run_once().removed_count == 0  # two new sections beside nine clean ones
+    users.write(*({f"k{number}": "3"} for number in range(8)), {"end": "3"})
+    rounds = CompactionRounds(users.cluster)
+    assert rounds.run_once().removed_count > 8
+    assert {key: (at, value) for at, key, value in users.rows()} == users.latest()
+
+
+def test_young_rows_are_left(tmp_path):
+    users = Table(tmp_path / "store", min_compaction_lag_ms=10**9)
+    users.write({"a": "1"}, {"a": "2"}, {"end": "1"})
+    assert users.compact().removed_count == 0
+
+
+def test_a_run_that_failed_leaves_the_rest_to_the_next_pass(users, monkeypatch):
+    users.write({"a": "1"}, {"a": "2"}, {"b": "1"}, {"b": "2"}, {"end": "1"})
+    monkeypatch.setattr(log_cleaner, "_groups", lambda sections, _: ([each] for each in sections))
+    calls, rewrite = [], SegmentWriter.rewrite
+
+    def fail_second(self, run, dropped=None):
+        calls.append(run)
+        if len(calls) == 2:
+            raise ReplogError(ErrorCode.KAFKA_STORAGE_ERROR, "no space left on device")
+        return rewrite(self, run, dropped)
+
+    monkeypatch.setattr(SegmentWriter, "rewrite", fail_second)
+    report = users.compact()
+    assert (report.failed_count, report.removed_count) == (1, 1)
+    assert users.compact().removed_count == 1
+    assert {key: (at, value) for at, key, value in users.rows()} == users.latest()
+
+
+def test_the_map_compares_keys_not_hashes():
+    keys = pa.chunked_array([pa.array([b"a", b"", None, b"a"], pa.binary())])
+    rows = KeyColumns(keys, np.array([3, 5, 6, 9]), np.array([False, True, False, True]))
+    latest = OffsetMap(2**20)
+    latest.add(rows)
+    assert latest.dropped(rows, 0).tolist() == [3]
+    assert latest.dropped(rows, 10).tolist() == [3, 5, 9]
+    assert not latest.is_full
