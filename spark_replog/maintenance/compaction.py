@@ -8,7 +8,9 @@ moment; what they leave behind is garbage and nothing else. Offsets, times, orde
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 
 from spark_replog.cluster.cluster import Cluster, TopicHandle
@@ -29,9 +31,12 @@ from spark_replog.maintenance.compaction_plan import (
 )
 from spark_replog.maintenance.log_cleaner import find_replaced, plan_cleaning
 from spark_replog.maintenance.segment_writer import SegmentWriter
+from spark_replog.storage.io_pool import io_pool
 
 _log = logging.getLogger(__name__)
 
+_LANE = "compaction"
+"""Its jobs wait for reads and writes on the lanes of the roots."""
 COMPACTION_ROUND_BYTES = 256 * 1024 * 1024
 """What one round of ``replog coordinator run`` rewrites at most, so that its other work is never far away."""
 
@@ -143,11 +148,10 @@ class Compactor:
         for partition in self._cleanable(handle, partitions):
             self._clean(handle, partition, report, is_eager=is_eager)
             on_progress(report)
-        for run in self.plan(handle, partitions, sections_min=2 if is_eager else SECTIONS_MIN):
-            if bytes_max is not None and report.size_bytes >= bytes_max:
-                break
+        runs = self.plan(handle, partitions, sections_min=2 if is_eager else SECTIONS_MIN)
+        for run, rewriting in self._rewrite(runs, bytes_max):
             try:
-                command = self._writer.rewrite(run)
+                command = rewriting.result()
             except ReplogError as error:
                 report.failed_count += 1
                 _log.warning("offsets %d to %d of %s-%d are not compacted: %s",
@@ -157,6 +161,21 @@ class Compactor:
             report.count(run, command, self.decide(run.ledger_id, command))
             on_progress(report)
         return report
+
+    def _rewrite(
+        self, runs: Iterable[CompactionRun], bytes_max: int | None
+    ) -> Iterator[tuple[CompactionRun, Future[Replace | None]]]:
+        """Yield runs in their order while they are rewritten, the next one too: one is read while one is written."""
+        ahead: deque[tuple[CompactionRun, Future[Replace | None]]] = deque()
+        size_bytes = 0
+        for run in runs:
+            if bytes_max is not None and size_bytes >= bytes_max:
+                break
+            size_bytes += run.size_bytes
+            ahead.append((run, io_pool().submit_to(_LANE, self._writer.rewrite, run)))
+            if len(ahead) > 1:
+                yield ahead.popleft()
+        yield from ahead
 
     def _cleanable(self, handle: TopicHandle, partitions: Sequence[int] | None) -> Sequence[int]:
         """Return the partitions to compact by key."""

@@ -15,7 +15,12 @@ import pyarrow as pa
 from spark_replog.errors import CorruptDataError, ErrorCode, ReplogError
 from spark_replog.fault_point import fault_point
 from spark_replog.ids import BrokerId, ObjectId, new_id
-from spark_replog.log.codec.data_object import EncodedObject, data_schema, encode_data_object
+from spark_replog.log.codec.data_object import (
+    BATCH_SIZE_BYTES_TARGET,
+    EncodedObject,
+    data_schema,
+    encode_data_object,
+)
 from spark_replog.log.model import DataObject, Replace, inputs_digest
 from spark_replog.maintenance.compaction_plan import CompactionRun
 from spark_replog.read.fetch_plan import FetchSlice
@@ -25,9 +30,12 @@ from spark_replog.storage.io_pool import io_pool
 from spark_replog.storage.object_store import CreateOutcome
 from spark_replog.storage.paths import data_key, object_name
 
+JOINED_BYTES = BATCH_SIZE_BYTES_TARGET * 3 // 4
+"""Rows are joined once, to batches that need no second join to be of the size that is stored."""
+
 
 class SegmentWriter:
-    """One per process that rewrites; not thread safe.
+    """Thread safe.
 
     Args:
         brokers: the roots, to read from and to write to.
@@ -54,7 +62,10 @@ class SegmentWriter:
         rows = _Rows(run, dropped)
         has_headers = any(each.object.has_headers for each in run.sections)
         has_offsets = dropped is not None or any(each.object.has_offsets for each in run.sections)
-        batches = rows.through(Fetcher(self._brokers).fetch(slices_of(run), include_headers=has_headers))
+        fetched = Fetcher(self._brokers).fetch(
+            slices_of(run), include_headers=has_headers, batch_bytes_min=JOINED_BYTES
+        )
+        batches = rows.through(fetched)
         schema = data_schema(has_headers, has_offsets)
         encoded = encode_data_object(
             [(run.topic, run.topic_id, run.partition, (each.select(schema.names) for each in batches), "compaction")],

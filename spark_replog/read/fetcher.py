@@ -125,11 +125,17 @@ class Fetcher:
         self._suspects: set[BrokerId] = set()
         self.stats = FetchStats()
 
-    def fetch(self, slices: Iterable[FetchSlice], *, include_headers: bool = False) -> Iterator[pa.RecordBatch]:
+    def fetch(
+        self,
+        slices: Iterable[FetchSlice],
+        *,
+        include_headers: bool = False,
+        batch_bytes_min: int = BATCH_SIZE_BYTES_MIN,
+    ) -> Iterator[pa.RecordBatch]:
         """Yield the rows of the slices, in order, in batches of exactly `rows.read_schema(include_headers)`.
 
-        A batch never spans two partitions. A copy that is absent, short or fails its checksum is logged and
-        counted, and the section is read from another holder.
+        A batch never spans two partitions; neighbours are joined up to `batch_bytes_min`. A copy that is absent,
+        short or fails its checksum is logged and counted, and the section is read from another holder.
 
         Raises:
             DataLossError: every holder answered, and none has a good copy. REPLOG_DATA_LOSS: no holder has the
@@ -158,7 +164,7 @@ class Fetcher:
                     offsets.append(wanted.column("offset").to_numpy())
                 part_bytes += wanted.nbytes
                 next_offset = first + wanted.num_rows
-                if part_bytes >= BATCH_SIZE_BYTES_MIN:
+                if part_bytes >= batch_bytes_min:
                     yield read_columns(parts, piece_run, first_offset, offsets)
                     parts, part_bytes, offsets = [], 0, []
         if parts and run is not None:

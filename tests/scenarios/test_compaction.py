@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import logging
+import os
 import random
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pyarrow as pa
@@ -214,3 +218,29 @@ def test_a_full_disk_changes_nothing(topic, monkeypatch):
     assert (report.run_count, report.failed_count) == (0, 2)
     assert topic.rows() == before
     assert topic.compact().run_count == 2
+
+
+STEPS = [
+    *("compaction.written:1", "compaction.written:2", "compaction.copied:1", "compaction.copied:3"),
+    *("compaction.before_entry:1", "compaction.before_entry:2", "compaction.after_entry:1", "compaction.after_entry:2"),
+]
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_compactor_that_is_killed_at_a_step_is_finished_by_the_next(topic, step):
+    topic.write()
+    before = topic.rows()
+    assert killed(topic.path, step) == -signal.SIGKILL
+    assert topic.rows() == before
+    topic.write(1)
+    topic.compact()
+    assert topic.rows()[: len(before) // 2] == before[: len(before) // 2]
+    assert {row["value"] for row in topic.rows()} >= {row["value"] for row in before}
+    assert [len(topic.sections(number)) <= 3 for number in (0, 1)] == [True, True]
+
+
+def killed(path: Path, step: str) -> int:
+    """Compact in a process that ends at a step; return its exit code."""
+    command = [sys.executable, "-m", "spark_replog", "-s", str(path), "topic", "compact", "orders"]
+    environment = {**os.environ, "REPLOG_FAULT_POINT": step}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False).returncode

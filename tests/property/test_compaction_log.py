@@ -1,0 +1,150 @@
+"""Random logs, compactions by size and by key, trims, two compactors: what a reader may rely on always holds."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+import spark_replog
+from spark_replog.client.store import init_store
+from spark_replog.cluster.cluster import Cluster
+from spark_replog.maintenance import compaction_plan, log_cleaner
+from spark_replog.maintenance.compaction import Compactor
+
+KEYS = ["a", "b", "c", "d"]
+batches = st.lists(st.tuples(st.sampled_from(KEYS), st.none() | st.integers(0, 99)), min_size=1, max_size=5)
+
+
+class CompactedLog(RuleBasedStateMachine):
+    """One partition in one root, and every row that was ever written to it."""
+
+    @initialize(
+        policy=st.sampled_from(["delete", "compact", "compact,delete"]),
+        retention_ms=st.sampled_from(["0", "1000000000"]),
+        group_bytes=st.sampled_from([1, 2_000, 10**9]),
+    )
+    def open(self, policy, retention_ms, group_bytes):
+        self.folder = tempfile.TemporaryDirectory()
+        self.path = Path(self.folder.name) / "store"
+        self.store = init_store(str(self.path), 1, fsync=False)
+        config = {"cleanup.policy": policy, "delete.retention.ms": retention_ms, "min.cleanable.dirty.ratio": "0"}
+        self.store.admin().create_topic("t", partitions=1, replicas=1, config=config)
+        self.cluster = Cluster.open(str(self.path))
+        self.is_compacted, self.retention_ms = "compact" in policy, retention_ms
+        self.group_bytes = group_bytes
+        self.rows: list[tuple[str, int | None]] = []
+        self.start = 0
+        self.gone: set[int] = set()
+        self.stale: list = []
+
+    @rule(rows=batches)
+    def write(self, rows):
+        self.rows += rows
+        keys = pa.array([key.encode() for key, _ in rows], pa.binary())
+        values = pa.array([None if value is None else b"%d" % value for _, value in rows], pa.binary())
+        with self.store.producer() as producer:
+            producer.send_arrow("t", pa.table({"key": keys, "value": values}))
+
+    @rule(is_eager=st.booleans())
+    def compact(self, is_eager):
+        groups = log_cleaner._groups
+        log_cleaner._groups = lambda sections, _: groups(sections, self.group_bytes)
+        try:
+            report = Compactor(self.cluster).compact(self.handle(), is_eager=is_eager)
+        finally:
+            log_cleaner._groups = groups
+        assert (report.failed_count, report.lost_race_count) == (0, 0)
+
+    @rule()
+    def plan(self):
+        """Another compactor plans, and acts on it much later."""
+        self.stale.append(Compactor(self.cluster).plan(self.handle(), sections_min=2))
+
+    @precondition(lambda self: self.stale)
+    @rule()
+    def act_on_a_stale_plan(self):
+        compactor = Compactor(self.cluster)
+        for run in self.stale.pop(0):
+            compactor.commit([(run, compactor._writer.rewrite(run))])
+
+    @precondition(lambda self: self.rows)
+    @rule(data=st.data())
+    def trim(self, data):
+        self.start = data.draw(st.integers(self.start, len(self.rows)))
+        self.store.admin().delete_records("t", {0: self.start})
+
+    @invariant()
+    def readers_see_what_they_may(self):
+        if not hasattr(self, "rows"):
+            return
+        found = spark_replog.open(str(self.path)).topic("t").scan().to_arrow()
+        offsets = found.column("offset").to_pylist()
+        keys = [key.decode() for key in found.column("key").to_pylist()]
+        values = [None if each is None else int(each) for each in found.column("value").to_pylist()]
+        seen = dict(zip(offsets, zip(keys, values, strict=True), strict=True))
+        assert offsets == sorted(set(offsets))
+        assert all(self.rows[offset] == row for offset, row in seen.items()), "another row under an offset"
+        assert not self.gone & seen.keys(), "a row came back"
+        readable = range(self.start, len(self.rows))
+        self.gone = set(readable) - seen.keys()
+        if not self.is_compacted:
+            assert offsets == list(readable)
+        latest = {self.rows[offset][0]: offset for offset in readable}
+        for offset in self.gone:
+            key, value = self.rows[offset]
+            is_replaced = latest[key] > offset
+            assert is_replaced or (value is None and self.retention_ms == "0"), "the latest row of a key is gone"
+        for key, offset in latest.items():
+            kept = [at for at, row in seen.items() if row[0] == key]
+            if offset in self.gone:
+                assert kept == [], "an older value of a deleted key is there"
+        if self.rows and self.start < len(self.rows):
+            assert len(self.rows) - 1 in seen, "the newest row is gone"
+
+    def handle(self):
+        self.cluster.refresh()
+        return self.cluster.lookup("t")
+
+    def teardown(self):
+        if hasattr(self, "folder"):
+            self.folder.cleanup()
+
+
+CompactedLog.TestCase.settings = settings(
+    max_examples=25, stateful_step_count=20, deadline=None, suppress_health_check=list(HealthCheck)
+)
+TestCompactedLog = CompactedLog.TestCase
+
+
+def test_a_plan_that_pays_is_bounded():
+    """Every row is rewritten a few times at most, however slowly a partition grows."""
+    from spark_replog.ids import ObjectId
+    from spark_replog.log.fold.partition_state import ObjectRef, SectionRef
+
+    def section(base, end, size_bytes):
+        item = ObjectRef("L", ObjectId(0, f"o{base}"), size_bytes, False, frozenset((0,)))
+        return SectionRef(base, end - base, item, 8, size_bytes, 0, 0, 0, 0, 0, end)
+
+    sections: list[SectionRef] = []
+    written = rewritten = 0
+    limits = compaction_plan.CompactionLimits(1 << 26, None)
+    for base in range(3000):
+        sections.append(section(base, base + 1, 1000))
+        written += 1000
+        for stretch in list(compaction_plan._stretches(sections, limits)):
+            kept = compaction_plan.worth_joining(stretch, limits.size_max_bytes, compaction_plan.SECTIONS_MIN)
+            if kept:
+                size_bytes = sum(each.size_bytes for each in kept)
+                rewritten += size_bytes
+                at = sections.index(kept[0])
+                joined = section(kept[0].base_offset, kept[-1].end_offset, size_bytes)
+                sections[at : at + len(kept)] = [joined]
+    assert len(sections) < 60
+    assert rewritten < 8 * written
+    assert pytest.approx(sum(each.size_bytes for each in sections)) == written
