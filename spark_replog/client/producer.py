@@ -223,8 +223,6 @@ class Producer:
             if partition is None and self._partitioner is None and key_bytes is not None and not self._ignores_keys:
                 queue = entry.key_queues.get(key_bytes) or entry.queue_of_key(key_bytes)
             else:
-                if key_bytes is None and entry.plan.is_compacted:
-                    raise _Failed(no_key(topic))
                 queue, sticky = self._choose(entry, topic, partition, key, key_bytes, value, data)
             if headers is not None or data is None or timestamp_ms is not None:
                 headers = checked_headers(headers)
@@ -466,6 +464,8 @@ class Producer:
         data: bytes | None,
     ) -> tuple[PartitionQueue, StickyPartitioner | None]:
         """Return the queue of the given partition, of the user's partitioner, or the sticky one."""
+        if key_bytes is None and entry.plan.is_compacted:
+            raise _Failed(no_key(topic))
         if partition is not None:
             return entry.queues[partition], None
         if self._partitioner is not None:
