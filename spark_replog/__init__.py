@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from spark_replog.client.store import Store
     from spark_replog.ids import TopicPartition
     from spark_replog.log.codec.group_records import OffsetAndMetadata
+    from spark_replog.maintenance.compaction import CompactionReport
 
     __version__: str
 
@@ -59,6 +60,30 @@ def init(
     return init_store(path, brokers, storage_options, racks=racks, fsync=fsync)
 
 
+def compact(
+    spark: SparkSession,
+    path: str,
+    topic: str,
+    storage_options: Mapping[str, str] | None = None,
+    *,
+    partitions: Sequence[int] | None = None,
+    is_eager: bool = False,
+) -> CompactionReport:
+    """Join small objects of a topic into large ones on Spark's executors: ``replog topic compact`` for large topics.
+
+    Args:
+        spark: an active session; each run of at most ``segment.bytes`` is one task.
+        path: the store.
+        topic: its name.
+        storage_options: options of the file system, without the ``storage.`` prefix.
+        partitions: None: all.
+        is_eager: whether to compact also where it hardly pays.
+    """
+    from spark_replog.spark.compaction import compact_on_spark
+
+    return compact_on_spark(spark, path, topic, storage_options, partitions=partitions, is_eager=is_eager)
+
+
 _EXPORTS = {
     "Consumer": "spark_replog.client.consumer",
     "Producer": "spark_replog.client.producer",
@@ -87,6 +112,7 @@ __all__ = [
     "Producer",
     "TopicPartition",
     "__version__",
+    "compact",
     "init",
     "open",
     "register",

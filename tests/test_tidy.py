@@ -62,7 +62,17 @@ EDGES: dict[str, set[str]] = {
         "groups",
         "maintenance",
     },
-    "spark": {"config", "storage", "log", "cluster", "read", "spark/source", "spark/sink"},
+    "spark": {
+        "config",
+        "storage",
+        "log",
+        "log/codec",
+        "cluster",
+        "read",
+        "maintenance",
+        "spark/source",
+        "spark/sink",
+    },
     "spark/source": {"storage", "log", "log/codec", "log/fold", "cluster", "read", "groups", "spark"},
     "spark/sink": {"config", "storage", "log", "cluster", "write", "commit", "maintenance", "spark"},
     "cli": {
