@@ -20,6 +20,7 @@ from spark_replog.errors import ReplogError
 from spark_replog.log.fold.topic_state import TopicLedgerState
 from spark_replog.log.model import Outcome
 from spark_replog.maintenance.compaction import CompactionRounds, Compactor
+from spark_replog.maintenance.scrub import scrub
 from spark_replog.maintenance.segment_writer import SegmentWriter
 
 BATCHES, ROWS = 24, 50
@@ -184,6 +185,12 @@ def test_a_damaged_copy_is_never_copied(topic):
     report = topic.compact(is_eager=True)
     assert report.failed_count == 1
     assert report.run_count == 1
+
+
+def test_a_deep_verification_understands_objects_that_are_replaced_in_part(topic):
+    topic.write()
+    assert topic.compact(partitions=[0]).run_count == 1
+    assert scrub(Cluster.open(str(topic.path)), deep=True).findings == []
 
 
 def test_a_round_is_bounded_and_looks_only_at_what_is_new(topic, monkeypatch):
