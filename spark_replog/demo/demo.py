@@ -38,21 +38,24 @@ _LOG_TAIL_LINES = 25
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
-    """Where the demo keeps what: all below one folder, so that deleting it leaves nothing behind."""
+class Place:
+    """The demo's files, all below one folder: deleting it removes everything."""
 
     folder: Path
 
     @property
     def store(self) -> Path:
+        """Return the store's folder."""
         return self.folder / "store"
 
     @property
     def input(self) -> Path:
+        """Return the folder of the input files."""
         return self.folder / "input"
 
     @property
     def log(self) -> Path:
+        """Return the log file of Spark."""
         return self.folder / "spark.log"
 
 
@@ -79,8 +82,8 @@ def demo(input_file: Path | None, key: str | None, folder: Path | None) -> int:
 
     progress = ProgressLine(quiet=settings.quiet)
     source = input_file or flights_file()
-    environ = _spark_environment(java_environment(os.environ))
-    place = _Place(_new_folder(folder))
+    environ = spark_environment(java_environment(os.environ))
+    place = Place(new_folder(folder))
     progress.say(f"demo: writing everything to {place.folder}")
     progress.say(f"demo: reading {source.name}")
     try:
@@ -103,9 +106,9 @@ def demo(input_file: Path | None, key: str | None, folder: Path | None) -> int:
         "work_folder": str(place.folder / "spark"),
     }
     progress.say("demo: starting Spark")
-    done = _run_job(job, environ, place, progress, pieces.row_count)
+    done = run_job(job, environ, place, progress, pieces.row_count)
     offsets = controller.offsets(topic, "end")
-    _check_counts(pieces.row_count, sum(offsets.values()), done, place)
+    check_counts(pieces.row_count, sum(offsets.values()), done, place)
     item = {
         "topic": topic,
         "key": key,
@@ -126,12 +129,13 @@ def demo(input_file: Path | None, key: str | None, folder: Path | None) -> int:
         "groups": done["groups"],
         "ok": True,
     }
-    code = emit("demo", [item], settings, text=_summary(item))
+    code = emit("demo", [item], settings, text=summary(item))
     _say_next(settings, place, topic)
     return code
 
 
-def _new_folder(wanted: Path | None) -> Path:
+def new_folder(wanted: Path | None) -> Path:
+    """Make the demo's folder: the wanted one, or the next free name in the current folder."""
     if wanted is not None:
         try:
             wanted.mkdir(parents=True)
@@ -153,7 +157,7 @@ def _new_folder(wanted: Path | None) -> Path:
             return folder
 
 
-def _spark_environment(environ: dict[str, str]) -> dict[str, str]:
+def spark_environment(environ: dict[str, str]) -> dict[str, str]:
     """Workers run this very Python; a foreign Spark's home and its settings stay out."""
     package_parent = str(Path(__file__).resolve().parents[2])
     paths = [package_parent, *filter(None, environ.get("PYTHONPATH", "").split(os.pathsep))]
@@ -165,7 +169,7 @@ def _spark_environment(environ: dict[str, str]) -> dict[str, str]:
     return environ
 
 
-def _make_topic(place: _Place, topic: str) -> Any:
+def _make_topic(place: Place, topic: str) -> Any:
     from spark_replog.admin.controller import Controller
     from spark_replog.cluster.init_store import init_cluster
 
@@ -174,8 +178,8 @@ def _make_topic(place: _Place, topic: str) -> Any:
     return controller
 
 
-def _run_job(
-    job: Mapping[str, object], environ: Mapping[str, str], place: _Place, progress: ProgressLine, rows: int
+def run_job(
+    job: Mapping[str, object], environ: Mapping[str, str], place: Place, progress: ProgressLine, rows: int
 ) -> dict[str, Any]:
     """Run the Spark side and return its last word.
 
@@ -240,13 +244,14 @@ def _show(event: Mapping[str, Any], progress: ProgressLine, rows: int) -> None:
         )
 
 
-def _show_log_tail(place: _Place) -> None:
+def _show_log_tail(place: Place) -> None:
     lines = place.log.read_text(errors="replace").splitlines()
     for line in lines[-_LOG_TAIL_LINES:]:
         note(f"  | {line}")
 
 
-def _check_counts(rows: int, end_offsets: int, done: Mapping[str, Any], place: _Place) -> None:
+def check_counts(rows: int, end_offsets: int, done: Mapping[str, Any], place: Place) -> None:
+    """Compare the rows written with the end offsets and with the rows read. Raises REPLOG_DATA_LOSS."""
     counted = sum(group["rows"] for group in done["groups"])
     if not rows == end_offsets == counted == done["read"]:
         raise ReplogError(
@@ -256,7 +261,8 @@ def _check_counts(rows: int, end_offsets: int, done: Mapping[str, Any], place: _
         )
 
 
-def _summary(item: Mapping[str, Any]) -> str:
+def summary(item: Mapping[str, Any]) -> str:
+    """Return the result as text."""
     steady = item["steadyRowsPerSecond"]
     rate = f", {steady:,} rows/s once the first micro-batch was through" if steady else ""
     facts = [
@@ -274,7 +280,7 @@ def _summary(item: Mapping[str, Any]) -> str:
     return "\n".join([*lines, "", table([item["key"].upper(), "ROWS", "BYTES"], top)])
 
 
-def _say_next(settings: Settings, place: _Place, topic: str) -> None:
+def _say_next(settings: Settings, place: Place, topic: str) -> None:
     if settings.quiet or settings.format != "text":
         return
     called = Path(sys.argv[0])

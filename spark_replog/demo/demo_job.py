@@ -90,7 +90,7 @@ def _session(settings: DemoSettings) -> SparkSession:
     )
 
 
-def _quoted(name: str) -> str:
+def quoted(name: str) -> str:
     """Return a column's name as Spark reads it whole, dots and backticks included."""
     return "`" + name.replace("`", "``") + "`"
 
@@ -104,10 +104,10 @@ def _start_writer(spark: SparkSession, settings: DemoSettings) -> StreamingQuery
         .option("maxFilesPerTrigger", settings.files_per_batch)
         .parquet(settings.input_folder)
     )
-    columns = [F.col(_quoted(name)) for name in schema.names]
+    columns = [F.col(quoted(name)) for name in schema.names]
     return (
         rows.select(
-            F.col(_quoted(settings.key)).cast("string").alias("key"), F.to_json(F.struct(*columns)).alias("value")
+            F.col(quoted(settings.key)).cast("string").alias("key"), F.to_json(F.struct(*columns)).alias("value")
         )
         .writeStream.format("replog")
         .option("path", settings.store)

@@ -48,7 +48,8 @@ class ProgressPublisher:
         self._coordinator = GroupCoordinator(cluster, principal=principal)
         self._group = group
         self._interval_ms = interval_ms
-        self._wanted: dict[TopicPartition, int] = {}
+        self.wanted: dict[TopicPartition, int] = {}
+        """The positions that ``flush`` commits."""
         self._done: dict[TopicPartition, tuple[int, int]] = {}
         self._lock = threading.Lock()
         self._has_news = threading.Event()
@@ -57,7 +58,7 @@ class ProgressPublisher:
     def publish(self, positions: Mapping[TopicPartition, int]) -> None:
         """Remember the query's position; returns without waiting and raises nothing."""
         with self._lock:
-            self._wanted = dict(positions)
+            self.wanted = dict(positions)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="replog-progress", daemon=True)
                 self._thread.start()
@@ -69,7 +70,7 @@ class ProgressPublisher:
         with self._lock:
             moved = {
                 key: at
-                for key, at in self._wanted.items()
+                for key, at in self.wanted.items()
                 if self._done.get(key, (None, 0))[0] != at or now_ms - self._done[key][1] >= RENEWAL_INTERVAL_MS
             }
         if not moved:

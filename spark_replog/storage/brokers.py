@@ -112,7 +112,8 @@ class BrokerSet:
         self._by_id = {broker.broker_id: broker for broker in brokers}
         self.local_ids = frozenset(broker.broker_id for broker in brokers if scheme_of(broker.url) == "file")
         """Whose roots are directories: reads are memory maps, writes need no network client."""
-        self._stores: dict[BrokerId, ObjectStore] = {}
+        self.stores: dict[BrokerId, ObjectStore] = {}
+        """Those opened so far; a test puts a faulty one here."""
         self.own_puts = OwnPuts()
         """Objects that this process has put or is putting, so that catching up does not write them again."""
 
@@ -165,11 +166,11 @@ class BrokerSet:
         Raises:
             InvalidConfigError: REPLOG_UNSUPPORTED_STORE.
         """
-        found = self._stores.get(broker_id)
+        found = self.stores.get(broker_id)
         if found is None:
             raw = open_store(self.url(broker_id), self.storage_options, fsync=self.fsync)
             # No lock: a forked child could inherit it held. Two threads may make one, and one is kept.
-            found = self._stores.setdefault(broker_id, RetryingStore(raw, deadline_ms=STORE_DEADLINE_MS))
+            found = self.stores.setdefault(broker_id, RetryingStore(raw, deadline_ms=STORE_DEADLINE_MS))
         return found
 
     def url(self, broker_id: BrokerId) -> str:

@@ -86,12 +86,17 @@ class FaultyStore:
             (Fault.STALL, rates.stall),
             (Fault.CORRUPT, rates.corrupt),
         )
-        self._stall_ms = stall_ms
+        self.stall_ms = stall_ms
 
     def fail_next(self, verb: str, fault: Fault, *, key_part: str = "", times: int = 1) -> None:
         """Plan a fault for the next calls of this verb whose key contains ``key_part``."""
         with self._lock:
             self._planned.extend([(verb, key_part, fault)] * times)
+
+    def clear(self) -> None:
+        """Drop the planned faults that have not happened."""
+        with self._lock:
+            self._planned.clear()
 
     def get(self, key: str, *, start: int = 0, size_bytes: int | None = None) -> Buffer | None:
         """As ``ObjectStore.get``, or the fault."""
@@ -120,7 +125,7 @@ class FaultyStore:
         if fault is Fault.FAIL_BEFORE:
             raise error(self.url, key)
         if fault is Fault.STALL:
-            self._clock.sleep_ms(self._stall_ms)
+            self._clock.sleep_ms(self.stall_ms)
         result = call()
         if fault is Fault.LOSE_ANSWER:
             raise error(self.url, key)

@@ -204,7 +204,7 @@ def faults() -> Any:
         kept, store.config = store.config, config or replace(store.config, delivery_timeout_ms=400)
         opened = BrokerSet.open(str(store.path))
         made = {broker_id: FaultyStore(opened.store(broker_id)) for broker_id in opened.broker_ids}
-        opened._stores.update(made)  # type: ignore[arg-type]
+        opened.stores.update(made)  # type: ignore[arg-type]
         store.cluster = Cluster(opened, path=str(store.path), storage_options={}, config=store.config)
         store.controller, store.manager = Controller(store.cluster), ReplicaManager(store.cluster)
         yield Faults(made)

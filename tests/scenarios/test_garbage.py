@@ -200,7 +200,7 @@ def test_a_full_disk_is_freed_by_what_is_decided_already(store):
     raise_floor(ledger_of(store), 5_000)
     store.controller.delete_records("orders", {0: 5})
     opened = BrokerSet.open(str(store.path))
-    opened._stores.update({broker_id: _FullRoots(opened.store(broker_id)) for broker_id in BROKERS})
+    opened.stores.update({broker_id: _FullRoots(opened.store(broker_id)) for broker_id in BROKERS})
     config = replace(store.config, delivery_timeout_ms=300)
     store.cluster = Cluster(opened, path=str(store.path), storage_options={}, config=config)
     report = collect(store, is_floor_raised=True)

@@ -39,7 +39,7 @@ class Faults:
         cluster = Cluster.open(self.path)
         for number in cluster.brokers.broker_ids:
             root = FaultyStore(cluster.brokers.store(number), seed=self.random.randrange(2**32))
-            cluster.brokers._stores[number] = root
+            cluster.brokers.stores[number] = root
             self.roots[number].append(root)
         return cluster
 

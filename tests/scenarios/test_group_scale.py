@@ -90,7 +90,7 @@ def _count_calls(cluster: Cluster) -> list[CountingStore]:
     found = []
     for broker_id in cluster.brokers.broker_ids:
         found.append(CountingStore(cluster.brokers.store(broker_id)))
-        cluster.brokers._stores[broker_id] = found[-1]
+        cluster.brokers.stores[broker_id] = found[-1]
     return found
 
 

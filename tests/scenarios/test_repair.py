@@ -153,7 +153,7 @@ def test_a_repair_that_dies_is_finished_by_the_next_one(store, stop_at: int) -> 
                 raise Died
             return target.create(key, data, make_parent=make_parent)
 
-    cluster.brokers._stores[1] = DyingStore()  # type: ignore[assignment]
+    cluster.brokers.stores[1] = DyingStore()  # type: ignore[assignment]
     try:
         StoreRepair(cluster).run()
     except Died:

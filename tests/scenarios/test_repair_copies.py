@@ -134,7 +134,7 @@ def test_unread_rows_on_a_root_that_does_not_answer_are_not_given_up(store) -> N
     only = store.put("orders", {0: 1}, {2})
     assert is_applied(store.append("orders", {}, batch=1, objects=(only,), acks=1))
     folder = next((store.path / "broker-2").rglob(only.id.name)).parent
-    store.cluster.brokers._stores[2] = Unlisted(store.cluster.brokers.store(2), folder.name)  # type: ignore[assignment]
+    store.cluster.brokers.stores[2] = Unlisted(store.cluster.brokers.store(2), folder.name)  # type: ignore[assignment]
     report = StoreRepair(store.cluster).run()
     assert "does not list" in report.roots[2].detail
     assert is_applied(store.append("orders", {0: 2, 1: 3}, batch=2))

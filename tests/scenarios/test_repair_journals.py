@@ -91,7 +91,7 @@ def test_a_claim_that_only_the_lost_root_had_taken_decides_nothing_old(store, en
     fill(store, 0, 3)
     slow = type(store)(store.path, store.config)
     gated = {broker: GatedStore(slow.cluster.brokers.store(broker)) for broker in (0, 2)}
-    slow.cluster.brokers._stores.update(gated)  # type: ignore[arg-type]
+    slow.cluster.brokers.stores.update(gated)  # type: ignore[arg-type]
     slow.cluster.lookup("orders")
     slow.cluster.topic_ledger(slow.cluster.lookup("orders").ledger_id).refresh()
     objects = (slow.put("orders", {0: 2, 1: 3}, {0, 2}),)
@@ -171,7 +171,7 @@ def test_a_repair_that_died_between_creates_leaves_no_gap_and_no_falling_epoch(s
                 raise Died
             return target.create(key, data, make_parent=make_parent)
 
-    cluster.brokers._stores[1] = DyingStore()  # type: ignore[assignment]
+    cluster.brokers.stores[1] = DyingStore()  # type: ignore[assignment]
     with pytest.raises(Died):
         StoreRepair(cluster).run()
     assert repair(store).roots[1].is_repaired

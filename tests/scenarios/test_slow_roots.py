@@ -65,7 +65,7 @@ def late(store):
         store.config = replace(store.config, **settings)
         store.reopen()
         root = LateStore(store.cluster.brokers.store(broker_id), reads=reads, creates=creates)
-        store.cluster.brokers._stores[broker_id] = root  # type: ignore[assignment]
+        store.cluster.brokers.stores[broker_id] = root  # type: ignore[assignment]
         made.append(root)
         return root
 

@@ -66,7 +66,7 @@ def test_a_whole_store_plans_no_copies_and_asks_no_root(store) -> None:
     store.create("orders")
     assert store.append("orders", {0: 1}, batch=0).error is None
     counting = CountingStore(store.cluster.brokers.store(2))
-    store.cluster.brokers._stores[2] = counting
+    store.cluster.brokers.stores[2] = counting
     plan = make_write_plan(store.cluster, ["orders"])
     assert plan.missing_copies == ()
     assert all("journal" in key for _, key in counting.calls)
@@ -118,7 +118,7 @@ def test_a_copy_that_nobody_reported_is_found_whole(behind) -> None:
     assert len(first) == 5  # and the task dies before its message arrives
     brokers = brokers_of(behind)
     counting = CountingStore(brokers.store(2))
-    brokers._stores[2] = counting
+    brokers.stores[2] = counting
     again = TaskCatchUp(brokers, SLOW_COMMITS).run(planned(behind), 5, 0)
     assert set(again) == set(first)
     assert counting.counts["create"] == 0

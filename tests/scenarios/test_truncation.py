@@ -92,7 +92,7 @@ def write_by_task(store, values, *, batch, acks, refusing=()):
     """One micro-batch as the sink makes it: plan, task, message, commit."""
     plan = make_write_plan(store.cluster, ["orders"])
     brokers = BrokerSet.open(str(store.path))
-    brokers._stores.update({each: Refusing(brokers.store(each)) for each in refusing})
+    brokers.stores.update({each: Refusing(brokers.store(each)) for each in refusing})
     config = ProducerConfig(
         acks=acks, replica_grace_ms=30, request_timeout_ms=500, delivery_timeout_ms=1000, retry_backoff_ms=1
     )

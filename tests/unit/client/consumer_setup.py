@@ -76,7 +76,7 @@ class Store:
         brokers = self.cluster.brokers
         for broker_id in brokers.broker_ids:
             self.counted[broker_id] = CountingStore(brokers.store(broker_id))
-            brokers._stores[broker_id] = self.counted[broker_id]
+            brokers.stores[broker_id] = self.counted[broker_id]
         again = Cluster(brokers, path=self.path, storage_options={}, config=self.cluster.config, clock=self.clock)
         self.cluster = again
         return self.counted

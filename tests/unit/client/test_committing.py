@@ -68,10 +68,10 @@ def test_an_idle_consumer_commits_nothing_again(filled):
 def test_an_auto_commit_that_fails_is_logged_and_tried_again(filled, caplog, monkeypatch):
     reader = assigned(filled, P0, group="g")
     reader.poll(max_records=2)
-    real = reader._coordinator.commit_offsets
+    real = GroupCoordinator.commit_offsets
     answers = [ReplogError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "not now.")]
     monkeypatch.setattr(
-        reader._coordinator,
+        GroupCoordinator,
         "commit_offsets",
         lambda *args: (_ for _ in ()).throw(answers.pop()) if answers else real(*args),
     )
@@ -93,7 +93,7 @@ def test_an_auto_commit_that_fails_is_logged_and_tried_again(filled, caplog, mon
 )
 def test_a_commit_is_repeated_until_the_time_of_a_call_is_over(filled, monkeypatch, error):
     reader = assigned(filled, P0, group="g", default_api_timeout_ms=1_000, retry_backoff_ms=200)
-    real, tried = reader._coordinator.commit_offsets, []
+    real, tried = GroupCoordinator.commit_offsets, []
 
     def refuse(*args):
         tried.append(args)
@@ -101,7 +101,7 @@ def test_a_commit_is_repeated_until_the_time_of_a_call_is_over(filled, monkeypat
             return real(*args)
         raise error
 
-    monkeypatch.setattr(reader._coordinator, "commit_offsets", refuse)
+    monkeypatch.setattr(GroupCoordinator, "commit_offsets", refuse)
     reader.commit({P0: 3})
     assert len(tried) == 3
     assert reader.committed([P0])[P0].offset == 3
@@ -118,7 +118,7 @@ def test_a_commit_during_a_rebalance_is_not_repeated_since_only_a_poll_ends_it(f
         tried.append(args)
         raise RetriableError(ErrorCode.REBALANCE_IN_PROGRESS, "poll.")
 
-    monkeypatch.setattr(reader._coordinator, "commit_offsets", refuse)
+    monkeypatch.setattr(GroupCoordinator, "commit_offsets", refuse)
     with pytest.raises(RetriableError):
         reader.commit({P0: 3})
     assert len(tried) == 1

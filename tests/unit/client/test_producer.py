@@ -264,7 +264,7 @@ def test_memory_that_stays_exhausted_fails_the_handle(shop):
 
     producer = shop.producer(buffer__memory=4_000, batch__size=1_500, max__block__ms=0, linger__ms=0)
     producer.partitions_for("orders")
-    shop.brokers.faulty[0]._stall_ms = 400
+    shop.brokers.faulty[0].stall_ms = 400
     shop.brokers.faulty[0].fail_next("create", Fault.STALL, times=20)
     handles = [producer.send("orders", b"x" * 1_400) for _ in range(4)]
     assert ErrorCode.REPLOG_BUFFER_EXHAUSTED in [code_of(handle) for handle in handles]
@@ -290,7 +290,7 @@ def test_a_close_without_time_fails_what_is_left(shop):
     shop.topic()
     producer = shop.producer()
     producer.partitions_for("orders")
-    shop.brokers.faulty[0]._stall_ms = 500
+    shop.brokers.faulty[0].stall_ms = 500
     shop.brokers.faulty[0].fail_next("create", Fault.STALL, key_part="/data/", times=5)
     handle = producer.send("orders", b"v")
     producer.close(0)
@@ -322,7 +322,7 @@ def test_a_forked_child_is_refused_and_the_parent_goes_on(shop):
     shop.topic()
     producer = shop.producer()
     producer.send("orders", b"parent").result(10)
-    shop.brokers.faulty[0]._stall_ms = 300
+    shop.brokers.faulty[0].stall_ms = 300
     shop.brokers.faulty[0].fail_next("create", Fault.STALL, key_part="/data/")
     waiting = producer.send("orders", b"waiting")
     reading, writing = os.pipe()
@@ -390,7 +390,7 @@ def test_a_commit_without_answer_for_too_long_is_told_as_unknown_and_the_next_re
     faulty.fail_next("create", Fault.FAIL_BEFORE, key_part="/journal/", times=10_000)
     error = producer.send("orders", b"lost").exception(10)
     assert isinstance(error, (OutcomeUnknownError, RetriableError))
-    faulty._planned.clear()
+    faulty.clear()
     assert producer.send("orders", b"after").result(20).offset >= 1
     values = shop.values()
     assert values[0] == b"0" and values[-1] == b"after" and values.count(b"lost") <= 1

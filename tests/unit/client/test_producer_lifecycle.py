@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from spark_replog.client import producer_metadata
+from spark_replog.client.committer import Appender
 from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError, RetriableError
 from spark_replog.testing.faulty_store import Fault
 
@@ -16,7 +17,7 @@ SECONDS = 10
 
 def stall(shop, milliseconds=600):
     """Let the puts of data hang for a while."""
-    shop.brokers.faulty[0]._stall_ms = milliseconds
+    shop.brokers.faulty[0].stall_ms = milliseconds
     shop.brokers.faulty[0].fail_next("create", Fault.STALL, key_part="/data/", times=5)
 
 
@@ -165,7 +166,7 @@ def test_a_commit_is_refused_for_a_record_whose_failure_its_flush_finds(shop):
         producer.commit_transaction()
     assert refused.value.code is ErrorCode.INVALID_TXN_STATE
     assert lost.exception(0).code is ErrorCode.NOT_ENOUGH_REPLICAS
-    shop.brokers.faulty[0]._planned.clear()
+    shop.brokers.faulty[0].clear()
     producer.abort_transaction()
     with producer.transaction():
         producer.send("orders", b"after")
@@ -200,7 +201,7 @@ def test_an_unexpected_error_of_an_append_is_told_and_the_next_record_goes_on(sh
         raise RuntimeError("a mistake of ours")
 
     with monkeypatch.context() as patch:
-        patch.setattr(producer._appender, "append", fail)
+        patch.setattr(Appender, "append", fail)
         error = producer.send("orders", b"lost").exception(SECONDS)
     assert error.code is ErrorCode.UNKNOWN_SERVER_ERROR
     assert "a mistake of ours" in str(error)

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from spark_replog.client import transactions
-from spark_replog.client.committer import Answer
+from spark_replog.client.committer import Answer, Appender
 from spark_replog.errors import (
     ErrorCode,
     FencedError,
@@ -44,7 +44,7 @@ def in_doubt(shop, monkeypatch):
     handle = producer.send("orders", b"doubt")
     unknown = OutcomeUnknownError(ErrorCode.REPLOG_COMMIT_OUTCOME_UNKNOWN, "no answer.")
     with monkeypatch.context() as patch:
-        patch.setattr(producer._appender, "append", lambda *_, **__: Answer({}, unknown))
+        patch.setattr(Appender, "append", lambda *_, **__: Answer({}, unknown))
         with pytest.raises(OutcomeUnknownError):
             producer.commit_transaction()
     return producer, handle
@@ -53,14 +53,14 @@ def in_doubt(shop, monkeypatch):
 def held_commit(producer, monkeypatch):
     """Return events: the commit reached its append; it may go on."""
     entered, go = threading.Event(), threading.Event()
-    real = producer._appender.append
+    real = Appender.append
 
     def append(*arguments, **keywords):
         entered.set()
         assert go.wait(20)
         return real(*arguments, **keywords)
 
-    monkeypatch.setattr(producer._appender, "append", append)
+    monkeypatch.setattr(Appender, "append", append)
     return entered, go
 
 
@@ -238,7 +238,7 @@ def test_a_close_ends_though_the_commit_of_another_thread_is_refused(shop, monke
         assert go.wait(20)
         return Answer({}, error)
 
-    monkeypatch.setattr(producer._appender, "append", append)
+    monkeypatch.setattr(Appender, "append", append)
     with ThreadPoolExecutor(2) as pool:
         commit = pool.submit(producer.commit_transaction)
         assert entered.wait(20)
@@ -257,7 +257,7 @@ def test_a_close_without_time_does_not_wait_for_the_puts_of_an_open_transaction(
     producer.begin_transaction()
     parked = producer.send("orders", b"parked")
     producer.flush()
-    shop.brokers.faulty[0]._stall_ms = 1_000
+    shop.brokers.faulty[0].stall_ms = 1_000
     shop.brokers.faulty[0].fail_next("create", Fault.STALL, key_part="/data/", times=5)
     put_count = shop.brokers.put_count()
     sent = producer.send("orders", b"on its way")
@@ -273,7 +273,7 @@ def test_a_close_drops_what_is_stored_behind_it(shop):
     shop.topic()
     producer = shop.producer(**TILL)
     producer.begin_transaction()
-    shop.brokers.faulty[0]._stall_ms = 200
+    shop.brokers.faulty[0].stall_ms = 200
     shop.brokers.faulty[0].fail_next("create", Fault.STALL, key_part="/data/")
     sent = producer.send("orders", b"on its way")
     while producer._sender.in_flight_count == 0:
@@ -373,7 +373,7 @@ def test_an_abort_of_what_is_in_the_log_on_too_few_replicas_says_that_it_was_com
     producer = shop.producer(**TILL)
     producer.begin_transaction()
     handle = producer.send("orders", b"decided")
-    real = producer._appender.append
+    real = Appender.append
     late = RetriableError(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, "the rows are in the log. Repeat the batch.")
 
     def decided_and_not_yet_replicated(*arguments, **keywords):
@@ -381,7 +381,7 @@ def test_an_abort_of_what_is_in_the_log_on_too_few_replicas_says_that_it_was_com
         return Answer({}, late)
 
     with monkeypatch.context() as patch:
-        patch.setattr(producer._appender, "append", decided_and_not_yet_replicated)
+        patch.setattr(Appender, "append", decided_and_not_yet_replicated)
         with pytest.raises(RetriableError, match="AFTER_APPEND"):
             producer.commit_transaction()
     with pytest.raises(InvalidConfigError, match="was committed"):

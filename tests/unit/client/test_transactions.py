@@ -7,7 +7,7 @@ import threading
 import pyarrow as pa
 import pytest
 
-from spark_replog.client.committer import Answer
+from spark_replog.client.committer import Answer, Appender
 from spark_replog.clock import SYSTEM_CLOCK
 from spark_replog.commit.proposals import claim_producer
 from spark_replog.errors import ErrorCode, FencedError, InvalidConfigError, OutcomeUnknownError, ReplogError
@@ -294,7 +294,7 @@ def in_doubt(shop):
     faulty.fail_next("create", Fault.FAIL_BEFORE, key_part="/journal/", times=100_000)
     with pytest.raises(ReplogError) as unknown:
         producer.commit_transaction()
-    faulty._planned.clear()
+    faulty.clear()
     return producer, handle, unknown.value
 
 
@@ -335,7 +335,7 @@ def test_what_an_abort_found_undecided_can_never_be_decided(shop, monkeypatch):
     handle = producer.send("orders", b"lost")
     unknown = OutcomeUnknownError(ErrorCode.REPLOG_COMMIT_OUTCOME_UNKNOWN, "no answer.")
     with monkeypatch.context() as patch:
-        patch.setattr(producer._appender, "append", lambda *_, **__: Answer({}, unknown))
+        patch.setattr(Appender, "append", lambda *_, **__: Answer({}, unknown))
         with pytest.raises(OutcomeUnknownError):
             producer.commit_transaction()
     late = producer._transactions._append

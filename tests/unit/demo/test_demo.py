@@ -28,7 +28,7 @@ DONE = {
 
 @pytest.fixture
 def place(tmp_path):
-    return demo._Place(tmp_path)
+    return demo.Place(tmp_path)
 
 
 def job_of(monkeypatch, tmp_path, body: str) -> None:
@@ -42,7 +42,7 @@ def job_of(monkeypatch, tmp_path, body: str) -> None:
 def run_job(place):
     stream = io.StringIO()
     progress = ProgressLine(quiet=False, stream=stream)
-    return demo._run_job({"topic": "t"}, {"PATH": "/usr/bin:/bin"}, place, progress, 3), stream
+    return demo.run_job({"topic": "t"}, {"PATH": "/usr/bin:/bin"}, place, progress, 3), stream
 
 
 def test_last_word_of_the_job_is_its_result(monkeypatch, tmp_path, place):
@@ -73,7 +73,7 @@ def test_a_failed_job_shows_the_end_of_its_log(monkeypatch, tmp_path, place, cap
 
 
 def test_counts_that_differ_fail(place):
-    demo._check_counts(3, 3, DONE, place)
+    demo.check_counts(3, 3, DONE, place)
     for rows, end_offsets, done in (
         (4, 3, DONE),
         (3, 4, DONE),
@@ -81,25 +81,25 @@ def test_counts_that_differ_fail(place):
         (3, 3, {**DONE, "read": 2}),
     ):
         with pytest.raises(ReplogError, match="REPLOG_DATA_LOSS"):
-            demo._check_counts(rows, end_offsets, done, place)
+            demo.check_counts(rows, end_offsets, done, place)
 
 
 def test_rows_without_a_key_are_counted_under_no_name():
     counts = dict.fromkeys(("rows", "rowsRead", "rowsReadWhileWriting", "partitions", "replicas"), 3)
     times = dict.fromkeys(("writeBatches", "readBatches", "writeMs", "totalMs", "steadyRowsPerSecond"), 1)
     item = {**counts, **times, "offsets": {}, "directory": "x", "key": "carrier", "groups": DONE["groups"]}
-    assert [line.split() for line in demo._summary(item).splitlines()[-2:]] == [["UA", "2", "9"], ["-", "1", "3"]]
+    assert [line.split() for line in demo.summary(item).splitlines()[-2:]] == [["UA", "2", "9"], ["-", "1", "3"]]
 
 
 def test_a_columns_name_may_hold_what_spark_takes_apart():
-    assert demo_job._quoted("a.b`c") == "`a.b``c`"
+    assert demo_job.quoted("a.b`c") == "`a.b``c`"
 
 
 def test_folders_are_new(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert demo._new_folder(None) == tmp_path / "replog-demo-1"
-    assert demo._new_folder(None) == tmp_path / "replog-demo-2"
-    assert demo._new_folder(Path("mine/own")) == tmp_path / "mine" / "own"
+    assert demo.new_folder(None) == tmp_path / "replog-demo-1"
+    assert demo.new_folder(None) == tmp_path / "replog-demo-2"
+    assert demo.new_folder(Path("mine/own")) == tmp_path / "mine" / "own"
 
 
 def test_an_existing_folder_is_refused(tmp_path, replog):
@@ -123,7 +123,7 @@ def test_bad_input_starts_no_spark(tmp_path, replog, monkeypatch, arguments, cod
 
 
 def test_spark_of_the_demo_is_this_environments_own():
-    environ = demo._spark_environment({"SPARK_HOME": "/opt/spark3", "PYTHONPATH": "/x"})
+    environ = demo.spark_environment({"SPARK_HOME": "/opt/spark3", "PYTHONPATH": "/x"})
     assert "SPARK_HOME" not in environ
     assert environ["PYSPARK_PYTHON"] == sys.executable
     assert environ["PYTHONPATH"].endswith(":/x")

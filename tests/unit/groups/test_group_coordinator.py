@@ -18,7 +18,7 @@ from spark_replog.errors import (
 )
 from spark_replog.groups.group_coordinator import GroupCoordinator
 from spark_replog.groups.group_expiry import SilenceWatch
-from spark_replog.groups.group_ledger import NO_MEMBER, OFFSETS_TOPIC, MemberIdentity
+from spark_replog.groups.group_ledger import NO_MEMBER, OFFSETS_TOPIC, GroupLedger, MemberIdentity
 from spark_replog.groups.group_rebalance import GroupSubscription, encode_subscription
 from spark_replog.ids import TopicPartition
 from spark_replog.log.codec.group_records import GroupMember, GroupPhase, OffsetAndMetadata
@@ -245,7 +245,7 @@ def test_a_lost_majority_is_said_and_nothing_is_committed(store3):
     commit(groups, 5)
     again = store3.another_process()
     for number in (1, 2):
-        again.cluster.brokers._stores[number] = Away()
+        again.cluster.brokers.stores[number] = Away()
     groups = GroupCoordinator(again.cluster, timeout_ms=200)
     with pytest.raises(RetriableError) as refused:
         groups.heartbeat("g", NO_MEMBER)
@@ -326,16 +326,16 @@ def test_what_is_committed_while_offsets_expire_is_kept_with_its_topic_that_is_n
     commit(groups, 5)
     commit(groups, 6, P1)
     pass_time(store, 10_080)
-    clicks, decide = TopicPartition("clicks", 0), groups._ledger.change
+    clicks, decide = TopicPartition("clicks", 0), GroupLedger.change
 
-    def overtaken(group, records):
+    def overtaken(ledger, group, records):
         other = store.another_process()
         other.create("clicks")
         commit(GroupCoordinator(other.cluster), 7, clicks)
         commit(GroupCoordinator(other.cluster), 8, P1)
-        decide(group, records)
+        decide(ledger, group, records)
 
-    monkeypatch.setattr(groups._ledger, "change", overtaken)
+    monkeypatch.setattr(GroupLedger, "change", overtaken)
     assert groups.expire_offsets() == 1
     assert committed(groups) == {P1: 8, clicks: 7}
 
@@ -400,7 +400,7 @@ def test_lost_answers_and_repeats_leave_the_offset_as_if_said_once(store):
     cluster = store.another_process().cluster
     raw = cluster.brokers.store(0)
     lossy = LossyCreates(raw)
-    cluster.brokers._stores[0] = lossy
+    cluster.brokers.stores[0] = lossy
     groups = GroupCoordinator(cluster)
     lossy.lose = 2
     try:

@@ -119,7 +119,7 @@ class Roots:
         cluster = self.store3.another_process().cluster
         brokers = cluster.brokers
         self.faulty = [FaultyStore(brokers.store(number)) for number in brokers.broker_ids]
-        brokers._stores.update(dict(enumerate(self.faulty)))
+        brokers.stores.update(dict(enumerate(self.faulty)))
         return GroupCoordinator(cluster, timeout_ms=1_000)
 
     def join_note(self, groups, member_id):
@@ -199,7 +199,7 @@ def test_without_a_majority_a_mailbox_takes_nothing_and_a_member_writes_for_itse
     assert groups.relay.waiting("g") == []
     cluster = store3.another_process().cluster
     for number in (0, 1):
-        cluster.brokers._stores[number] = roots.faulty[number]
+        cluster.brokers.stores[number] = roots.faulty[number]
     with pytest.raises(RetriableError) as refused:
         Mailbox(cluster, new_id()).put("name", b"data")
     assert refused.value.code is ErrorCode.REPLOG_NO_QUORUM

@@ -44,7 +44,7 @@ def test_a_position_is_shown_as_the_groups_offsets(filled):
 def test_what_did_not_move_is_not_written_again(filled):
     filled.count_calls()
     publisher = ProgressPublisher(filled.cluster, "g")
-    publisher._wanted = {P0: 5}
+    publisher.wanted = {P0: 5}
     assert publisher.flush()
     filled.forget_calls()
     assert publisher.flush()
@@ -53,15 +53,15 @@ def test_what_did_not_move_is_not_written_again(filled):
 
 def test_a_failure_is_logged_and_tried_again_and_nothing_is_raised(filled, monkeypatch, caplog):
     publisher = ProgressPublisher(filled.cluster, "g")
-    real, broken = publisher._coordinator.commit_offsets, [OSError("the store is on fire")]
+    real, broken = GroupCoordinator.commit_offsets, [OSError("the store is on fire")]
 
     def commit(*arguments):
         if broken:
             raise broken.pop()
         return real(*arguments)
 
-    monkeypatch.setattr(publisher._coordinator, "commit_offsets", commit)
-    publisher._wanted = {P0: 5, TopicPartition("nothing", 0): 1}
+    monkeypatch.setattr(GroupCoordinator, "commit_offsets", commit)
+    publisher.wanted = {P0: 5, TopicPartition("nothing", 0): 1}
     assert not publisher.flush()
     assert "the query goes on" in caplog.text
     assert publisher.flush()
@@ -71,7 +71,7 @@ def test_a_failure_is_logged_and_tried_again_and_nothing_is_raised(filled, monke
 
 def test_the_position_of_an_idle_query_does_not_expire(filled):
     publisher = ProgressPublisher(filled.cluster, "g")
-    publisher._wanted = {P0: 5}
+    publisher.wanted = {P0: 5}
     for _ in range(9):
         assert publisher.flush()
         filled.clock.advance(86_400_000)
