@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pytest
 
 from spark_replog.cli.main import run
+from spark_replog.cluster import cluster
+from spark_replog.ledger.types import LedgerSettings
 from spark_replog.storage import brokers
 
 
@@ -43,3 +46,9 @@ def replog(capsys, monkeypatch):
 def short_retries(monkeypatch):
     """Roots that fail are asked again for a tenth of a second instead of two: what follows is the same."""
     monkeypatch.setattr(brokers, "STORE_DEADLINE_MS", 100)
+
+
+@pytest.fixture
+def short_waits(monkeypatch, short_retries):
+    """A majority that is away is given up after half a second instead of three."""
+    monkeypatch.setattr(cluster, "LedgerSettings", partial(LedgerSettings, quorum_timeout_ms=500))

@@ -189,7 +189,7 @@ def test_what_cannot_be_undone_is_confirmed(store, replog, arguments, monkeypatc
     assert len(replog("-s", store, "topic", "offsets", "orders", "-f", "json").items) == 3
 
 
-@pytest.mark.usefixtures("short_retries")
+@pytest.mark.usefixtures("short_waits")
 def test_store_info_with_a_root_away_and_a_majority_away(store, replog):
     replog("-s", store, "topic", "create", "orders")
     (item,) = replog("-s", store, "store", "info", "-f", "json").items

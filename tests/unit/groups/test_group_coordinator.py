@@ -238,7 +238,7 @@ def test_offsets_of_a_topic_made_again_under_the_same_name_count_as_none(store, 
 
 
 @pytest.mark.case("consumer-failures-translated-coordinator")
-@pytest.mark.usefixtures("short_retries")
+@pytest.mark.usefixtures("short_waits")
 def test_a_lost_majority_is_said_and_nothing_is_committed(store3):
     store3.create("orders", 2)
     groups = GroupCoordinator(store3.cluster, timeout_ms=200)

@@ -111,6 +111,7 @@ def test_a_task_with_expired_credentials_or_a_timeout_fails(source, planned, mon
     fails(source, planned)
 
 
+@pytest.mark.usefixtures("short_waits")
 def test_a_task_that_cannot_ask_the_ledger_whether_rows_moved_fails(source, planned, monkeypatch):
     """Every copy is damaged, and no root answers to look for a repaired one."""
     for file in copies(source, 1):
