@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from spark_replog.errors import RetriableError
 
@@ -33,8 +33,8 @@ class DecidedSnapshot:
     entry_index: int = -1
 
 
-class FrozenState(NamedTuple):
-    """A state at one index, detached from later changes.
+class FrozenState(Protocol):
+    """A state at one index, detached from later changes. Head and pages may be worked out when they are asked for.
 
     Attributes:
         applied_index: that index.
@@ -42,6 +42,30 @@ class FrozenState(NamedTuple):
         head: all of it that is not in pages.
         pages: name -> bytes of the pages that no snapshot had before; to be stored before the head.
     """
+
+    @property
+    def applied_index(self) -> int:
+        """Return the index."""
+        ...
+
+    @property
+    def snapshot_no(self) -> int:
+        """Return the number of the snapshot before."""
+        ...
+
+    @property
+    def head(self) -> bytes:
+        """Return the head's bytes."""
+        ...
+
+    @property
+    def pages(self) -> Mapping[str, bytes]:
+        """Return the new pages."""
+        ...
+
+
+class FrozenHead(NamedTuple):
+    """A FrozenState that is known at once."""
 
     applied_index: int
     snapshot_no: int

@@ -11,7 +11,7 @@ from spark_replog.log.codec.commands import Undecodable, decode_commands, encode
 from spark_replog.log.codec.snapshot import SnapshotPart, damaged, seal, unseal
 from spark_replog.log.codec.wire import TEXT, UINT, Reader, Writer, fields
 from spark_replog.log.model import OK, Command, CommandResult, Outcome, SnapshotCommit
-from spark_replog.snapshot import DecidedSnapshot, FrozenState
+from spark_replog.snapshot import DecidedSnapshot, FrozenHead, FrozenState
 
 LOGGER = logging.getLogger(__name__)
 _HEADER = fields(TEXT, UINT)
@@ -66,9 +66,12 @@ class EntryFold:
     def freeze(self) -> FrozenState:
         """Return the state as it is now; see `ledger.types.SnapshotState`."""
         writer = Writer()
+        self._write_head(writer)
+        return FrozenHead(self.applied_index, self.snapshot.no, seal(self._part, bytes(writer.data)), {})
+
+    def _write_head(self, writer: Writer) -> None:
         _HEADER.write(writer, (self._name, self.applied_index + 1))
         self._write(writer)
-        return FrozenState(self.applied_index, self.snapshot.no, seal(self._part, bytes(writer.data)), {})
 
     def restore(self, head: bytes, load_page: Callable[[str], bytes]) -> None:
         """Become the state of a head, in place; wholly, or not at all.

@@ -6,20 +6,24 @@ Log ends and high watermarks follow from it; entries never carry them. Mutable b
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 
 from spark_replog.ids import BrokerId, LedgerId, ObjectId
-from spark_replog.log.codec.snapshot import read_table, read_texts, write_table, write_texts
+from spark_replog.log.codec.snapshot import damaged
+from spark_replog.log.codec.snapshot_page import PageKind, Rows
 from spark_replog.log.codec.wire import BROKER_ID, SINT, TEXT, UINT, Reader, Writer, list_of, map_of
-from spark_replog.log.fold.partition_state import ObjectRef, PartitionState
+from spark_replog.log.fold.paged_table import ObjectPages
+from spark_replog.log.fold.partition_state import ObjectRef, PartitionState, SectionRow
 from spark_replog.log.fold.producer_state import UNDO, ProducerUndo, SequencedUndo
 from spark_replog.log.model import OK, CommandResult, DataObject, HoldersAdd, Outcome, Section
 
 Undo = ProducerUndo | SequencedUndo
+Span = tuple[PartitionState, int, int]
+"""The offsets [base, end) of a section."""
 
 
 class MissingCopy(NamedTuple):
@@ -54,9 +58,11 @@ class LogObject:
     place: ObjectPlace
     has_offsets: bool = False
     live_count: int = 0
-    """Sections of it with rows that a reader may need."""
-    # Kept only while a replica lacks the object: who needs it, and how to check a copy.
-    partitions: tuple[PartitionState, ...] = ()
+    """Sections that name it, in memory and in pages; those in pages that are gone count until a merge drops them."""
+    changed_index: int = 0
+    """The entry that changed it last: what pages hold of it is older."""
+    # Kept only while a replica lacks the object: who needs it for which offsets, and how to check a copy.
+    partitions: dict[PartitionState, tuple[int, int]] = field(default_factory=dict)
     sections: tuple[Section, ...] = ()
 
 
@@ -70,22 +76,21 @@ class _Unstable:
     ends: dict[PartitionState, int] = field(default_factory=dict)
     undo: list[Undo] = field(default_factory=list)
 
-    def values(self, slots: Mapping[PartitionState, int]) -> tuple[object, ...]:
+    def values(self) -> tuple[object, ...]:
         """Return what a snapshot holds of it."""
-        ends = {slots[partition]: end for partition, end in self.ends.items()}
-        bases = {slots[partition]: base for partition, base in self.bases.items()}
+        ends = {partition.slot: end for partition, end in self.ends.items()}
+        bases = {partition.slot: base for partition, base in self.bases.items()}
         return self.index, list(self.objects), bases, ends, self.undo
 
 
 ORDINAL_BITS = 24
 """An object's number is its entry's index, and its own number in the entry in so many bits: more than fit in one."""
-_COLUMN_COUNT = 10
 _NUMBERS = list_of(UINT)
 _BY_SLOT = map_of(UINT, UINT)
-_HOLDERS = list_of(list_of(BROKER_ID))
-_LACKED = list_of(UINT, _NUMBERS, list_of(TEXT, UINT, UINT, UINT, UINT, UINT, SINT, SINT))
+_LACKED = list_of(UINT, list_of(UINT, UINT, UINT), list_of(TEXT, UINT, UINT, UINT, UINT, UINT, SINT, SINT))
 _MISSING = map_of(BROKER_ID, _NUMBERS)
 _UNSTABLE = list_of(UINT, _NUMBERS, _BY_SLOT, _BY_SLOT, list_of(UNDO))
+_HAS_HEADERS, _HAS_OFFSETS = 1, 2
 
 DROPPED_MAX = 100_000
 """About 15 MB; an object that falls out is found below the floor."""
@@ -95,32 +100,28 @@ SectionLookup = Callable[[set[int]], Mapping[int, tuple[Section, ...]]]
 class ObjectTable:
     """All data objects of one topic ledger, numbered in the order of the log.
 
+    In memory are those that changed since they were written to pages, or that a replica lacks: memory grows with what
+    replicas lack, not with age.
+
     Attributes:
+        pages: the others.
+        paged_below: objects of lower numbers may be in pages.
         now_ms: time of the last append.
         dropped: the newest objects that lost their last row, oldest first, and when. Not part of the state: a hint for
             garbage collection, which finds the others below the floor.
     """
 
-    __slots__ = (
-        "_ledger_id",
-        "_missing",
-        "_next_number",
-        "_numbers",
-        "_objects",
-        "_undo",
-        "_unstable",
-        "dropped",
-        "now_ms",
-    )
-
-    def __init__(self, ledger_id: LedgerId, undo: Callable[[Undo], None]) -> None:
+    def __init__(self, ledger_id: LedgerId, undo: Callable[[Undo], None], pages: ObjectPages) -> None:
         self._ledger_id = ledger_id
         self._undo = undo
+        self.pages = pages
+        self.paged_below = 0
         self._objects: dict[int, LogObject] = {}
         self._next_number = 0
         self._numbers: dict[tuple[int, int, int], int] = {}
         self._missing: dict[BrokerId, dict[int, None]] = {}
         self._unstable: deque[_Unstable] = deque()
+        self._removed: list[int] = []  # objects of sections that left memory and may come back with the frozen pages
         self.dropped: dict[ObjectId, int] = {}
         self.now_ms = 0
 
@@ -129,50 +130,107 @@ class ObjectTable:
         """Return the number of the next object that is added."""
         return self._next_number
 
-    def __getitem__(self, object_number: int) -> LogObject:
-        return self._objects[object_number]
+    @property
+    def settled_below(self) -> int:
+        """Return the number below which rows of objects may go to pages: no truncation can cut them any more."""
+        index = self._unstable[0].index if self._unstable else (self._next_number >> ORDINAL_BITS) + 1
+        return index << ORDINAL_BITS
 
-    def write(self, writer: Writer, slots: Mapping[PartitionState, int]) -> None:
-        """Write all objects as a snapshot holds them; `slots` numbers the partitions."""
-        items = list(self._objects.items())
-        holder_sets = list(dict.fromkeys(item.holders for _, item in items))
-        numbers = {holders: number for number, holders in enumerate(holder_sets)}
-        _HOLDERS.write(writer, [sorted(holders) for holders in holder_sets])
-        rows = [
+    @property
+    def open_numbers(self) -> frozenset[int]:
+        """Return the objects that stay in memory: a replica lacks them."""
+        lacked = {number for numbers in self._missing.values() for number in numbers}
+        return frozenset(lacked.union(number for number, item in self._objects.items() if item.partitions))
+
+    def many(self, numbers: Collection[int]) -> dict[int, LogObject]:
+        """Return objects by number, those in pages too; of several at once each page is looked at once."""
+        found = {number: self._objects[number] for number in numbers if number in self._objects}
+        elsewhere = sorted(number for number in numbers if number not in found)
+        for rows in self.pages.find(elsewhere) if elsewhere else ():
+            found.update(_objects_of(rows))
+        if len(found) < len(set(numbers)):
+            raise damaged(f"{len(set(numbers)) - len(found)} objects are in no page")
+        return found
+
+    def rows_in_memory(self) -> Rows:
+        """Return a copy of the objects in memory, without who lacks them."""
+        items = sorted(self._objects.items())
+        cells = [
             (
+                0,
                 number,
-                each.id[0],
+                number + 1,
+                each.id.generation,
                 each.size_bytes,
-                each.has_headers,
-                each.has_offsets,
-                numbers[each.holders],
-                *each.place,
+                each.has_headers * _HAS_HEADERS | each.has_offsets * _HAS_OFFSETS,
+                each.place.command_no,
+                each.place.object_no,
+                each.place.append_time_ms,
+                each.live_count,
             )
             for number, each in items
         ]
-        write_table(writer, list(np.array(rows, np.int64).reshape(-1, _COLUMN_COUNT).T))
-        write_texts(writer, [item.id.name for _, item in items])
-        lacked = [(n, [slots[p] for p in o.partitions], o.sections) for n, o in items if o.partitions or o.sections]
+        names, holders = [each.id.name for _, each in items], [each.holders for _, each in items]
+        return Rows(PageKind.OBJECTS, np.array(cells, np.int64).reshape(-1, 10).T, names, holders)
+
+    def take_rows(self, rows: Rows) -> None:
+        """Take objects into memory."""
+        for number, item in _objects_of(rows).items():
+            self._keep(number, item)
+
+    def _keep(self, number: int, item: LogObject) -> None:
+        item.changed_index = self._next_number >> ORDINAL_BITS
+        self._objects[number] = item
+        self._numbers[item.place[:3]] = number
+
+    def begin_freeze(self) -> None:
+        """Note that what is in memory now may be in pages soon."""
+        self._removed = []
+        self.paged_below = max(self.paged_below, self.settled_below)
+
+    def leave_to_pages(self, below: int, changed_before: int, lost: Mapping[int, int]) -> None:
+        """Forget the objects that a snapshot has put in pages.
+
+        Args:
+            below: their numbers are lower.
+            changed_before: what an entry of this index or a later one changed is newer than its row.
+            lost: object -> sections that name it no more, as a merge has dropped them.
+        """
+        for number in self._removed:
+            if number in self._objects:
+                self._objects[number].live_count += 1
+        self._removed = []
+        for number, count in lost.items():
+            item = self._objects.get(number)
+            if item is not None:
+                item.live_count -= count
+                self._note_dropped(item)
+        is_open = self.open_numbers
+        for number in [number for number in self._objects if number < below and number not in is_open]:
+            if self._objects[number].changed_index < changed_before:
+                del self._numbers[self._objects.pop(number).place[:3]]
+
+    def write_open(self, writer: Writer) -> None:
+        """Write who lacks what, and the appends that may still be cut, as a snapshot holds them."""
+        lacked = [
+            (number, [(each.slot, *span) for each, span in item.partitions.items()], item.sections)
+            for number, item in self._objects.items()
+            if item.partitions or item.sections
+        ]
         _LACKED.write(writer, lacked)
         _MISSING.write(writer, self._missing)
-        _UNSTABLE.write(writer, [each.values(slots) for each in self._unstable])
+        _UNSTABLE.write(writer, [each.values() for each in self._unstable])
 
-    def read(self, reader: Reader, partitions: Sequence[PartitionState]) -> None:
-        """Take the objects of a snapshot."""
-        holder_sets = [frozenset(each) for each in _HOLDERS.read(reader)]
-        rows = zip(*(column.tolist() for column in read_table(reader, _COLUMN_COUNT)), strict=True)
-        names = read_texts(reader)
-        for name, (number, generation, size, headers, offsets, holders, *place) in zip(names, rows, strict=True):
-            where, held_by = ObjectPlace(*place), holder_sets[holders]
-            item = LogObject(ObjectId(generation, name), size, bool(headers), held_by, where, bool(offsets))
-            self._objects[number] = item
-            self._numbers[where[:3]] = number
-        for number, slots, sections in _LACKED.read(reader):
-            self._objects[number].partitions = tuple(partitions[slot] for slot in slots)
-            self._objects[number].sections = tuple(Section(*section) for section in sections)
+    def read_open(self, reader: Reader, partitions: Mapping[int, PartitionState]) -> None:
+        """Take what `write_open` wrote, once the objects are there."""
+        for number, spans, sections in _LACKED.read(reader):
+            item = self._objects[number]
+            item.partitions = {partitions[slot]: (base, end) for slot, base, end in spans}
+            item.sections = tuple(Section(*section) for section in sections)
         self._missing = {broker_id: dict.fromkeys(numbers) for broker_id, numbers in _MISSING.read(reader).items()}
-        for values in _UNSTABLE.read(reader):
-            index, numbers, bases, ends, undo = values
+        if not self._objects.keys() >= {number for numbers in self._missing.values() for number in numbers}:
+            raise damaged("an object that a broker lacks is missing")
+        for index, numbers, bases, ends, undo in _UNSTABLE.read(reader):
             pending = _Unstable(index, {number: self._objects[number] for number in numbers})
             pending.bases = {partitions[slot]: base for slot, base in bases.items()}
             pending.ends = {partitions[slot]: end for slot, end in ends.items()}
@@ -229,42 +287,64 @@ class ObjectTable:
         if not self._unstable or self._unstable[-1].index != index:
             self._unstable.append(_Unstable(index))
 
-    def add(self, item: DataObject, place: ObjectPlace, partitions: tuple[PartitionState, ...]) -> None:
-        """Add an object of the append begun; `partitions` has the partition of each of its sections."""
-        assert len(partitions) == len(item.sections) and self._unstable, place
+    def add(self, item: DataObject, place: ObjectPlace, spans: Sequence[Span]) -> None:
+        """Add an object of the append begun; `spans` has the offsets of each of its sections."""
+        assert len(spans) == len(item.sections) and self._unstable, place
         number = self._next_number
-        self._unstable[-1].objects[number] = self._add(item, place, partitions)
+        self._unstable[-1].objects[number] = self._add(item, place, spans)
 
-    def _add(self, item: DataObject, place: ObjectPlace, partitions: tuple[PartitionState, ...]) -> LogObject:
+    def _add(self, item: DataObject, place: ObjectPlace, spans: Sequence[Span]) -> LogObject:
         number, self._next_number = self._next_number, self._next_number + 1
         fields = (item.id, item.size_bytes, item.has_headers, item.holders, place, item.has_offsets)
-        added = LogObject(*fields, len(partitions))
-        self._objects[number] = added
-        self._numbers[place[:3]] = number
-        lacking = {b for replicas in {p.replicas for p in partitions} for b in replicas} - item.holders
+        added = LogObject(*fields, len(spans))
+        self._keep(number, added)
+        lacking = {b for replicas in {partition.replicas for partition, *_ in spans} for b in replicas} - item.holders
         if lacking:
-            added.partitions, added.sections = partitions, item.sections
+            added.sections = item.sections
+            for partition, base, end in spans:
+                added.partitions[partition] = (added.partitions.get(partition, (base, end))[0], end)
             for broker_id in lacking:
                 self._missing.setdefault(broker_id, {})[number] = None
         return added
 
-    def replace(self, partition: PartitionState, outputs: tuple[DataObject, ...], place: ObjectPlace) -> None:
+    def replace(
+        self, partition: PartitionState, outputs: tuple[DataObject, ...], place: ObjectPlace, rows: Sequence[SectionRow]
+    ) -> None:
         """Add the objects of a replacement, whose rows are stable, and forget who lacked what it replaced.
 
-        Call it once the partition's rows are the new ones; `place` is that of the first object.
+        `place` is that of the first object; `rows` are the new ones, in order.
         """
+        first, end = rows[0].base_offset, rows[-1].end_offset
+        self._shorten(partition, first, end)
+        at = 0
         for object_no, item in enumerate(outputs):
-            self._add(item, place._replace(object_no=object_no), (partition,) * len(item.sections))
+            spans = [(partition, row.base_offset, row.end_offset) for row in rows[at : at + len(item.sections)]]
+            at += len(spans)
+            self._add(item, place._replace(object_no=object_no), spans)
+
+    def _shorten(self, partition: PartitionState, first: int, end: int) -> None:
+        """Note that objects have no rows in [first, end) of a partition any more.
+
+        The rows of an object follow each other in a partition, so what is left of them does so, or is on both sides.
+        """
         for number in {number for numbers in self._missing.values() for number in numbers}:
-            item_before = self._objects[number]
-            if partition in item_before.partitions and partition.base_of_object(number) is None:
+            item = self._objects[number]
+            if partition not in item.partitions:
+                continue
+            base, stop = item.partitions[partition]
+            if first <= base and stop <= end:
                 self._leave(number, partition)
+            elif first <= base < end:
+                item.partitions[partition] = (end, stop)
+            elif first < stop <= end:
+                item.partitions[partition] = (base, first)
 
     def _leave(self, number: int, partition: PartitionState) -> None:
         """Note that a partition has no rows in an object any more: nobody needs it for its sake."""
         item = self._objects[number]
-        item.partitions = tuple(each for each in item.partitions if each is not partition)
+        del item.partitions[partition]
         item.sections = ()  # those that are left are looked up when they are needed
+        item.changed_index = self._next_number >> ORDINAL_BITS
         for broker_id, numbers in self._missing.items():
             if not any(broker_id in each.replicas for each in item.partitions):
                 numbers.pop(number, None)
@@ -277,31 +357,53 @@ class ObjectTable:
             pending.ends[partition] = end
         pending.undo.append(undo)
 
-    def count_rows(self, partitions: Iterable[PartitionState]) -> None:
-        """Count the rows that objects have in partitions that a snapshot has just given."""
-        for partition in partitions:
-            for row in partition.live_sections():
-                self._objects[row.object_number].live_count += 1
+    def drop_rows(self, partition: PartitionState, end_offset: int, numbers: Iterable[int]) -> None:
+        """Note that a partition lost its rows below an offset for good: trimmed, or of a deleted topic.
 
-    def drop_rows(self, object_numbers: Iterable[int]) -> None:
-        """Note that sections of objects lost their rows for good: below the log start, of a deleted topic, or replaced.
+        An object without rows in a partition is needed on no replica for its sake.
 
-        An object without rows is needed on no replica.
+        Args:
+            partition: where.
+            end_offset: the first offset that stays.
+            numbers: objects of the sections that left memory, one for each section.
         """
-        for number in object_numbers:
+        self._shorten(partition, 0, end_offset)
+        self.count_off(numbers)
+
+    def count_off(self, numbers: Iterable[int], *, is_hint: bool = True) -> None:
+        """Note that sections left memory, by the numbers of their objects; `is_hint`: none is ever named again."""
+        for number in numbers:
             item = self._objects[number]
             item.live_count -= 1
-            if item.live_count == 0:
-                item.partitions, item.sections = (), ()
-                for lacking in self._missing.values():
-                    lacking.pop(number, None)
-                self.dropped[item.id] = self.now_ms
+            item.changed_index = self._next_number >> ORDINAL_BITS
+            if number < self.paged_below:
+                self._removed.append(number)
+            if is_hint:
+                self._note_dropped(item)
+            if item.live_count == 0 and number >= self.paged_below and not self._is_unstable(number):
+                self._forget(number)
         while len(self.dropped) > DROPPED_MAX:
             del self.dropped[next(iter(self.dropped))]
 
+    def _note_dropped(self, item: LogObject) -> None:
+        if item.live_count == 0:
+            self.dropped[item.id] = self.now_ms
+
+    def _is_unstable(self, number: int) -> bool:
+        return bool(self._unstable) and number >> ORDINAL_BITS >= self._unstable[0].index
+
+    def _forget(self, number: int) -> None:
+        del self._numbers[self._objects.pop(number).place[:3]]
+        for numbers in self._missing.values():
+            numbers.pop(number, None)
+
     def referenced(self, generation: int) -> set[str]:
         """Return the names of a generation's objects with rows that a reader may need."""
-        return {item.id.name for item in self._objects.values() if item.live_count and item.id.generation == generation}
+        found = self.pages.of_generation(generation)
+        for number, item in self._objects.items():
+            if item.id.generation == generation:
+                found[number] = (item.id.name, item.live_count)
+        return {name for name, live_count in found.values() if live_count}
 
     def truncate(self, after_index: int) -> int:
         """Cut all appends after an entry, newest first, and forget their objects; return the number of rows cut."""
@@ -313,9 +415,7 @@ class ObjectTable:
             for partition, base in gone.bases.items():
                 ends[partition] = min(base, ends.get(partition, base))
             for number in gone.objects:
-                del self._numbers[self._objects.pop(number).place[:3]]
-                for numbers in self._missing.values():
-                    numbers.pop(number, None)
+                self._forget(number)
         cut_count = 0
         for partition, end_offset in ends.items():
             cut_count += partition.truncate(end_offset)
@@ -342,25 +442,16 @@ class ObjectTable:
 
     def end_of(self, partition: PartitionState, broker_id: BrokerId) -> int:
         """Return where a replica's log ends: before the first object that it lacks."""
-        bases = (
-            partition.base_of_object(number)
-            for number in self._missing.get(broker_id, {})
-            if partition in self._objects[number].partitions
-        )
-        return min((base for base in bases if base is not None), default=partition.log_end_offset)
+        spans = (self._objects[number].partitions.get(partition) for number in self._missing.get(broker_id, {}))
+        return min((span[0] for span in spans if span is not None), default=partition.log_end_offset)
 
     def truncate_partition(self, partition: PartitionState, end_offset: int) -> int:
         """Cut one partition, stable rows too (an unclean election); return the number of rows cut."""
         if end_offset >= partition.log_end_offset:
             return 0
-        for number in partition.object_numbers(end_offset):
-            item = self._objects[number]
-            item.partitions = tuple(each for each in item.partitions if each is not partition)
-        if not partition.retired:
-            # Not dropped: an append of them that is cut later may be repeated.
-            start_offset = max(end_offset, partition.log_start_offset)
-            for row in partition.sections_between(start_offset, partition.log_end_offset):
-                self._objects[row.object_number].live_count -= 1
+        self._shorten(partition, end_offset, partition.log_end_offset)
+        # No hint: an append of them that is cut later may be repeated.
+        self.count_off(partition.objects_in_memory(end_offset), is_hint=False)
         for pending in self._unstable:
             if partition in pending.ends:
                 pending.bases[partition] = min(pending.bases[partition], end_offset)
@@ -368,18 +459,21 @@ class ObjectTable:
         return partition.truncate(end_offset)
 
     def expect(self, partition: PartitionState) -> None:
-        """Note which objects the new replicas of a partition lack."""
-        for number in partition.object_numbers(partition.log_start_offset):
-            item = self._objects[number]
+        """Note which objects the new replicas of a partition lack. Loads all of its pages: all of its rows move."""
+        spans = partition.object_spans()
+        for number, item in sorted(self.many(spans).items()):
             lacking = set(partition.replicas) - item.holders
-            if lacking and partition not in item.partitions:
-                item.partitions = (*item.partitions, partition)
+            if not lacking:
+                continue
+            if number not in self._objects:
+                self._keep(number, item)
+            item.partitions.setdefault(partition, spans[number])
             for broker_id in lacking:
                 self._missing.setdefault(broker_id, {})[number] = None
 
     def apply_holders_add(self, command: HoldersAdd) -> CommandResult:
         """Fold that more brokers hold an object."""
-        object_number = self._numbers.get((command.entry_index, command.command_no, command.object_no))
+        object_number = self._number_of(command)
         if object_number is None:
             detail = f"entry {command.entry_index} has no object {command.command_no}/{command.object_no}"
             return CommandResult(Outcome.INVALID, {}, detail)
@@ -388,11 +482,24 @@ class ObjectTable:
         if not added:
             return CommandResult(Outcome.EXISTS, {}, f"object '{item.id.name}' is known to be there")
         item.holders |= added
+        item.changed_index = self._next_number >> ORDINAL_BITS
         for broker_id in added:
             self._missing.get(broker_id, {}).pop(object_number, None)
         if item.partitions and all(item.holders.issuperset(p.replicas) for p in item.partitions):
-            item.partitions, item.sections = (), ()
+            item.partitions, item.sections = {}, ()
         return OK
+
+    def _number_of(self, command: HoldersAdd) -> int | None:
+        """Return the number of the object that a command names, once it is in memory."""
+        found = self._numbers.get((command.entry_index, command.command_no, command.object_no))
+        first = command.entry_index << ORDINAL_BITS
+        if found is None and first < self.paged_below:
+            for rows in self.pages.between(first, first + (1 << ORDINAL_BITS)):
+                for number, item in _objects_of(rows).items():
+                    if item.place[1:3] == (command.command_no, command.object_no) and number not in self._objects:
+                        self._keep(number, item)
+                        return number
+        return found
 
     def advance_stable(self) -> None:
         """Raise high watermarks over all entries that are on every in-sync replica now."""
@@ -410,3 +517,21 @@ class ObjectTable:
                 assert end <= partition.log_end_offset, (end, partition.log_end_offset)
                 partition.high_watermark = end
             self._unstable.popleft()
+
+
+def _objects_of(rows: Rows) -> dict[int, LogObject]:
+    """Return the objects of a page's rows by number."""
+    found = {}
+    for cells, name, holders in zip(rows.cells.T.tolist(), rows.names, rows.holders, strict=True):
+        _, number, _, generation, size_bytes, flags, command_no, object_no, time_ms, live_count = cells
+        place = ObjectPlace(number >> ORDINAL_BITS, command_no, object_no, time_ms)
+        found[number] = LogObject(
+            ObjectId(generation, name),
+            size_bytes,
+            bool(flags & _HAS_HEADERS),
+            holders,
+            place,
+            bool(flags & _HAS_OFFSETS),
+            live_count,
+        )
+    return found

@@ -15,8 +15,10 @@ from typing import NamedTuple
 import numpy as np
 
 from spark_replog.ids import BrokerId, LedgerId, ObjectId
-from spark_replog.log.codec.snapshot import Column, damaged, read_table, write_table
+from spark_replog.log.codec.snapshot import damaged
+from spark_replog.log.codec.snapshot_page import PageKind, Rows, SectionColumn
 from spark_replog.log.codec.wire import BROKER_ID, SINT, UINT, Kind, Reader, Writer, enum_of, list_of
+from spark_replog.log.fold.paged_table import Piece, SectionPages
 from spark_replog.log.model import LogStartReason, Section
 
 NO_LEADER: BrokerId = -1
@@ -199,20 +201,23 @@ class PartitionState:
     """Mutable by the fold only.
 
     Attributes:
+        slot: its number in the ledger, for ever.
         replicas: assigned brokers, preferred leader first.
         adding, removing: replicas that a running reassignment brings and takes away.
         isr: in-sync brokers, in the order of `replicas`; never empty.
         leader: -1 where every in-sync replica is fenced.
         partition_epoch: counts changes of leader, ISR or replicas.
         min_insync: effective `min.insync.replicas`: below it the high watermark does not move.
-        retired: its topic is closed, so it holds no high watermark back.
+        retired: its topic is closed, so it has no rows and holds no high watermark back.
         leader_epochs: where each leader epoch began.
         clean_points: (offset, ms), ascending: below the offset each key had one row at that time (`LogClean`).
         log_start_offset: rows below it are not read any more; log_start_reason: why it moved last.
-        live_bytes: of the sections with rows at or above the log start.
     """
 
-    def __init__(self, replicas: tuple[BrokerId, ...], min_insync: int) -> None:
+    def __init__(
+        self, replicas: tuple[BrokerId, ...], min_insync: int, slot: int = 0, pages: SectionPages | None = None
+    ) -> None:
+        self.slot = slot
         self.replicas = replicas
         self.isr = replicas
         self.leader = replicas[0]
@@ -228,24 +233,18 @@ class PartitionState:
         self.log_start_reason = LogStartReason.DELETE_RECORDS
         self.log_end_offset = 0
         self.high_watermark = 0
-        self.live_bytes = 0
         self.clean_points: tuple[tuple[int, int], ...] = ()
-        self._bases = array("q")
-        self._rows = array("i")
-        self._objects = array("q")
-        self._starts = array("q")
-        self._sizes = array("q")
-        self._crcs = array("I")
-        self._min_ms = array("q")
-        self._max_ms = array("q")
-        self._newest_ms = array("q")
-        self._types = array("b")
-        self._is_replaced = False
+        self._pages = pages
+        self._paged_bytes: tuple[object, int] = ((), 0)
+        self._bases, self._ends, self._rows, self._objects = array("q"), array("q"), array("q"), array("q")
+        self._starts, self._sizes, self._crcs = array("q"), array("q"), array("I")
+        self._min_ms, self._max_ms, self._types = array("q"), array("q"), array("b")
 
-    def columns(self) -> tuple[array[int], ...]:
-        """Return the columns of the table, without the one that follows from the others."""
+    def _columns(self) -> tuple[array[int], ...]:
+        """Return the rows in memory, in the order of a page's columns behind the slot."""
         return (
             self._bases,
+            self._ends,
             self._rows,
             self._objects,
             self._starts,
@@ -256,13 +255,41 @@ class PartitionState:
             self._types,
         )
 
-    def take_columns(self, columns: Sequence[Column]) -> None:
-        """Become a partition with these rows."""
-        for mine, values in zip(self.columns(), columns, strict=True):
+    @property
+    def bounds(self) -> tuple[int, int]:
+        """Return the offsets [log start, log end) that have rows."""
+        return (0, 0) if self.retired else (self.log_start_offset, self.log_end_offset)
+
+    @property
+    def live_bytes(self) -> int:
+        """Return the bytes of the sections with rows at or above the log start."""
+        return sum(self._sizes) + self._bytes_in_pages()
+
+    def rows_in_memory(self) -> Rows:
+        """Return a copy of the rows that are not in pages."""
+        columns = [np.array(column, np.int64) for column in self._columns()]
+        cells = np.stack([np.full(len(columns[0]), self.slot, np.int64), *columns])
+        return Rows(PageKind.SECTIONS, cells, [], [])
+
+    def take_rows(self, rows: Rows) -> None:
+        """Become a partition with these rows in memory."""
+        for mine, values in zip(self._columns(), rows.cells[1:], strict=True):
             mine.extend(values.tolist())
-        self._newest_ms.extend(np.maximum.accumulate(columns[7]).tolist() if len(columns[7]) else ())
-        self._is_replaced = True
-        self.live_bytes = self._live_bytes(self.log_start_offset, self.log_end_offset)
+
+    def leave_to_pages(self, object_below: int) -> None:
+        """Forget the rows of objects below a number: they are in pages."""
+        rows = self.rows_in_memory()
+        kept = rows.take(np.flatnonzero(rows.cells[SectionColumn.OBJECT] >= object_below))
+        if len(kept) < len(rows):
+            self._cut(0, len(rows))
+            self.take_rows(kept)
+
+    def _cut(self, first: int, last: int) -> list[int]:
+        """Remove rows from memory; return their objects' numbers."""
+        numbers = self._objects[first:last].tolist()
+        for column in self._columns():
+            del column[first:last]
+        return numbers
 
     def add(self, section: Section, object_number: int, log_append_ms: int | None) -> None:
         """Append a section's rows at the log end.
@@ -277,6 +304,8 @@ class PartitionState:
         if log_append_ms is not None:
             low_ms = high_ms = log_append_ms
         self._bases.append(self.log_end_offset)
+        self.log_end_offset += section.row_count
+        self._ends.append(self.log_end_offset)
         self._rows.append(section.row_count)
         self._objects.append(object_number)
         self._starts.append(section.start_byte)
@@ -284,23 +313,46 @@ class PartitionState:
         self._crcs.append(section.crc32c)
         self._min_ms.append(low_ms)
         self._max_ms.append(high_ms)
-        newest = self._newest_ms
-        newest.append(max(newest[-1], high_ms) if newest else high_ms)
         self._types.append(log_append_ms is not None)
-        self.log_end_offset += section.row_count
-        self.live_bytes += section.size_bytes
 
-    def sections_between(self, start_offset: int, end_offset: int) -> Iterator[SectionRow]:
-        """Yield the sections that hold any offset in [start_offset, end_offset); O(log n + result)."""
-        bases = self._bases
-        first = max(bisect_right(bases, start_offset) - 1, 0)
-        last = bisect_left(bases, end_offset)
-        for at in range(first, last):
-            end = bases[at + 1] if at + 1 < len(bases) else self.log_end_offset
-            if end <= start_offset:
-                continue
+    def _parts(self, start_offset: int, end_offset: int) -> list[Piece | tuple[int, int]]:
+        """Return where the sections of [start, end) are, in order: rows [first, last) in memory, or pages."""
+        low, high = self.bounds
+        low, high = max(low, start_offset), min(high, end_offset)
+        if low >= high:
+            return []
+        first, last = bisect_right(self._ends, low), bisect_left(self._bases, high)
+        if self._pages is None or not self._pages.runs:
+            return [(first, last)]
+        parts: list[tuple[int, Piece | tuple[int, int]]] = []
+        holes: list[tuple[int, int]] = []
+        at, begun = low, first
+        for number in range(first, last):
+            base = self._bases[number]
+            if base > at:
+                holes.append((at, base))
+                if number > begun:
+                    parts.append((self._bases[begun], (begun, number)))
+                begun = number
+            at = self._ends[number]
+        if last > begun:
+            parts.append((self._bases[begun], (begun, last)))
+        if at < high:
+            holes.append((at, high))
+        if holes:
+            parts += [(piece.base, piece) for piece in self._pages.pieces(self.slot, holes)]
+            parts.sort(key=lambda each: each[0])
+        return [part for _, part in parts]
+
+    def _rows_of(self, part: Piece | tuple[int, int]) -> Iterator[SectionRow]:
+        if isinstance(part, Piece):
+            assert self._pages is not None
+            for _, base, end, *rest in self._pages.rows(part).cells.T.tolist():
+                yield SectionRow._make((base, *rest, end))
+            return
+        for at in range(*part):
             yield SectionRow(
-                bases[at],
+                self._bases[at],
                 self._rows[at],
                 self._objects[at],
                 self._starts[at],
@@ -309,7 +361,7 @@ class PartitionState:
                 self._min_ms[at],
                 self._max_ms[at],
                 self._types[at],
-                end,
+                self._ends[at],
             )
 
     def clean(self, offset: int, time_ms: int) -> bool:
@@ -327,47 +379,71 @@ class PartitionState:
         self.clean_points = points
         return True
 
-    def replace(self, rows: Sequence[SectionRow]) -> None:
-        """Put rows in the place of those that span the same offsets, which are below the high watermark."""
-        bases = self._bases
-        first, last = bisect_left(bases, rows[0].base_offset), bisect_left(bases, rows[-1].end_offset)
-        assert bases[first] == rows[0].base_offset and rows[-1].end_offset <= self.high_watermark, rows
-        self.live_bytes -= self._live_bytes(rows[0].base_offset, rows[-1].end_offset)
-        columns = (bases, self._rows, self._objects, self._starts, self._sizes, self._crcs, self._min_ms, self._max_ms)
-        for column, values in zip((*columns, self._types), zip(*(row[:9] for row in rows), strict=True), strict=True):
-            column[first:last] = array(column.typecode, values)
-        self._is_replaced = True
-        self.live_bytes += self._live_bytes(rows[0].base_offset, rows[-1].end_offset)
-        newest = self._newest_ms
-        newest[first:last] = self._max_ms[first : first + len(rows)]
-        for at in range(first, len(newest)):
-            value = max(newest[at - 1], self._max_ms[at]) if at else self._max_ms[at]
-            if at >= first + len(rows) and newest[at] == value:
-                break
-            newest[at] = value
+    def sections_between(self, start_offset: int, end_offset: int) -> Iterator[SectionRow]:
+        """Yield the live sections that hold any offset in [start_offset, end_offset); O(log n + result)."""
+        for part in self._parts(start_offset, end_offset):
+            yield from self._rows_of(part)
 
-    def advance_log_start(self, offset: int, reason: LogStartReason) -> list[int]:
-        """Remove the rows below an offset, at most the high watermark.
+    def replace(self, rows: Sequence[SectionRow]) -> list[int]:
+        """Put rows in the place of those that span the same offsets, which are below the high watermark.
 
         Returns:
-            The numbers of the objects of the sections that have no row left, one for each section.
+            The numbers of the objects of the sections that left memory. Those in pages are hidden from now on.
         """
-        assert offset <= self.high_watermark, (offset, self.high_watermark)
-        gone = [row for row in self.live_sections(offset) if row.end_offset <= offset]
-        if offset > self.log_start_offset:
-            self.log_start_offset = offset
-            self.log_start_reason = reason
-            self.leader_epochs.truncate_from_start(offset)
-            self.live_bytes -= sum(row.size_bytes for row in gone)
-        return [row.object_number for row in gone]
+        first = bisect_left(self._bases, rows[0].base_offset)
+        last = bisect_left(self._bases, rows[-1].end_offset)
+        assert rows[-1].end_offset <= self.high_watermark, rows
+        gone = self._objects[first:last].tolist()
+        values = zip(*((row[0], row.end_offset, *row[1:9]) for row in rows), strict=True)
+        for column, each in zip(self._columns(), values, strict=True):
+            column[first:last] = array(column.typecode, each)
+        return gone
 
-    def live_sections(self, end_offset: int | None = None) -> Iterator[SectionRow]:
-        """Yield the sections with rows from the log start on, oldest first; the last ones hold rows below the end."""
-        return self.sections_between(self.log_start_offset, self.log_end_offset if end_offset is None else end_offset)
+    def advance_log_start(self, offset: int, reason: LogStartReason) -> list[int]:
+        """Remove the rows below an offset, at most the high watermark and above the log start.
 
-    def _live_bytes(self, first_offset: int, end_offset: int) -> int:
-        first_offset = max(first_offset, self.log_start_offset)
-        return sum(row.size_bytes for row in self.sections_between(first_offset, end_offset))
+        Returns:
+            The numbers of the objects of the sections that left memory, one for each section.
+        """
+        assert self.log_start_offset < offset <= self.high_watermark, (offset, self.high_watermark)
+        self.log_start_offset = offset
+        self.log_start_reason = reason
+        self.leader_epochs.truncate_from_start(offset)
+        return self.cut_dead()
+
+    def retire(self) -> list[int]:
+        """Remove all rows, as the topic is deleted; return the numbers of the objects of those in memory."""
+        self.retired = True
+        return self._cut(0, len(self._bases))
+
+    def cut_dead(self) -> list[int]:
+        """Remove the rows in memory that are below the log start; return the numbers of their objects."""
+        return self._cut(0, bisect_right(self._ends, self.log_start_offset))
+
+    def live_sections(self) -> Iterator[SectionRow]:
+        """Yield the sections with rows from the log start on, oldest first."""
+        return self.sections_between(*self.bounds)
+
+    def object_spans(self) -> dict[int, tuple[int, int]]:
+        """Return the numbers of all objects with live rows, and their offsets [first, end). Loads all of its pages."""
+        spans: dict[int, tuple[int, int]] = {}
+        for row in self.live_sections():
+            base, _ = spans.get(row.object_number, (row.base_offset, 0))
+            spans[row.object_number] = (base, row.end_offset)
+        return spans
+
+    def _bytes_in_pages(self) -> int:
+        """Return the bytes of the live sections in pages; counted again when runs or the log start have changed."""
+        if self._pages is None or not self._pages.runs:
+            return 0
+        key = (self._pages.runs, self.bounds, len(self._bases) and (self._bases[0], self._ends[-1], len(self._bases)))
+        if self._paged_bytes[0] != key:
+            total = 0
+            for part in self._parts(*self.bounds):
+                if isinstance(part, Piece):
+                    total += part.size_bytes if part.is_whole else sum(row.size_bytes for row in self._rows_of(part))
+            self._paged_bytes = (key, total)
+        return self._paged_bytes[1]
 
     def end_within_bytes(self, start_offset: int, end_offset: int, size_max_bytes: int) -> tuple[int, int]:
         """Return the (exclusive end, bytes) of the rows from ``start_offset`` that fit in ``size_max_bytes``.
@@ -375,20 +451,32 @@ class PartitionState:
         A section's bytes are spread evenly over its offsets. O(log n + sections within the bytes).
         """
         total = 0
-        for row in self.sections_between(start_offset, end_offset):
-            first = max(row.base_offset, start_offset)
-            last, span = min(row.end_offset, end_offset), row.end_offset - row.base_offset
-            size_bytes = row.size_bytes * (last - first) // span
-            if total + size_bytes > size_max_bytes:
-                rows = (size_max_bytes - total) * span // max(row.size_bytes, 1)
-                return min(first + rows, last), size_max_bytes
-            total += size_bytes
+        for part in self._parts(start_offset, end_offset):
+            if isinstance(part, Piece) and part.is_whole and total + part.size_bytes <= size_max_bytes:
+                total += part.size_bytes
+                continue
+            for row in self._rows_of(part):
+                first = max(row.base_offset, start_offset)
+                last, span = min(row.end_offset, end_offset), row.end_offset - row.base_offset
+                size_bytes = row.size_bytes * (last - first) // span
+                if total + size_bytes > size_max_bytes:
+                    rows = (size_max_bytes - total) * span // max(row.size_bytes, 1)
+                    return min(first + rows, last), size_max_bytes
+                total += size_bytes
         return end_offset, total
 
     def offset_for_time(self, timestamp_ms: int) -> int | None:
-        """Return the base offset of the first section with a row at or after the time; O(log n)."""
-        at = bisect_left(self._newest_ms, timestamp_ms)
-        return self._bases[at] if at < len(self._bases) else None
+        """Return the base offset of the first live section with a row at or after the time; O(pages + rows of one)."""
+        for part in self._parts(*self.bounds):
+            if not isinstance(part, Piece):
+                late = np.flatnonzero(np.array(self._max_ms[slice(*part)], np.int64) >= timestamp_ms)
+                if len(late):
+                    return self._bases[part[0] + int(late[0])]
+                continue
+            for row in self._rows_of(part) if part.top >= timestamp_ms else ():
+                if row.max_timestamp_ms >= timestamp_ms:
+                    return row.base_offset
+        return None
 
     def shrink(self, broker_id: BrokerId) -> bool:
         """Remove a broker from the ISR, and elect the first in-sync replica if it led; return whether it was removed.
@@ -467,12 +555,9 @@ class PartitionState:
         if cut_count <= 0:
             return 0
         at = bisect_left(self._bases, end_offset)
-        if at == len(self._bases) or self._bases[at] != end_offset:
+        if at and self._ends[at - 1] > end_offset:
             raise ValueError(f"offset {end_offset} is inside a section: an append is cut as a whole")
-        self.live_bytes -= self._live_bytes(end_offset, self.log_end_offset)
-        columns = (self._bases, self._rows, self._objects, self._starts, self._sizes, self._crcs, self._min_ms)
-        for column in (*columns, self._max_ms, self._newest_ms, self._types):
-            del column[at:]
+        self._cut(at, len(self._bases))
         self.log_end_offset = end_offset
         self.high_watermark = min(self.high_watermark, end_offset)
         self.log_start_offset = min(self.log_start_offset, end_offset)
@@ -480,22 +565,14 @@ class PartitionState:
         self.clean_points = tuple(each for each in self.clean_points if each[0] <= end_offset)
         return cut_count
 
-    def object_numbers(self, start_offset: int) -> list[int]:
-        """Return the numbers of the objects with rows at or after an offset, in order."""
-        first = max(bisect_right(self._bases, start_offset) - 1, 0)
-        return list(dict.fromkeys(self._objects[first:]))
-
-    def base_of_object(self, object_number: int) -> int | None:
-        """Return the partition's first offset in an object, None without one."""
-        at = bisect_left(self._objects, object_number)
-        is_there = at < len(self._objects) and self._objects[at] == object_number
-        if not is_there and self._is_replaced and object_number in self._objects:
-            at, is_there = self._objects.index(object_number), True
-        return self._bases[at] if is_there else None
+    def objects_in_memory(self, start_offset: int) -> list[int]:
+        """Return the number of the object of each section at or after an offset that is not in pages."""
+        return self._objects[bisect_left(self._bases, start_offset) :].tolist()
 
 
 _IDS = list_of(BROKER_ID)
 _FIELDS = {
+    "slot": UINT,
     "replicas": _IDS,
     "isr": _IDS,
     "adding": _IDS,
@@ -508,7 +585,6 @@ _FIELDS = {
     "log_end_offset": UINT,
     "high_watermark": UINT,
 }
-_COLUMN_COUNT = 9
 _EPOCHS = list_of(UINT, UINT)
 
 
@@ -527,27 +603,6 @@ def _read_partition(reader: Reader) -> PartitionState:
         setattr(partition, name, value)
     partition.leader_epochs.entries = tuple(EpochEntry(*entry) for entry in _EPOCHS.read(reader))
     return partition
-
-
-def write_rows(writer: Writer, partitions: Sequence[PartitionState]) -> None:
-    """Write the tables of partitions: their lengths, then all their rows by column."""
-    tables = [partition.columns() for partition in partitions]
-    write_table(writer, [np.array([len(columns[0]) for columns in tables], np.int64)])
-    for number in range(_COLUMN_COUNT):
-        parts = [np.asarray(columns[number], np.int64) for columns in tables]
-        write_table(writer, [np.concatenate([np.empty(0, np.int64), *parts])])
-
-
-def read_rows(reader: Reader, partitions: Sequence[PartitionState]) -> None:
-    """Give partitions the tables that `write_rows` wrote."""
-    (counts,) = read_table(reader, 1)
-    columns = [read_table(reader, 1)[0] for _ in range(_COLUMN_COUNT)]
-    if len(counts) != len(partitions) or counts.min(initial=0) < 0 or {int(counts.sum())} != {*map(len, columns)}:
-        raise damaged("its sections are not those of its partitions")
-    start = 0
-    for partition, count in zip(partitions, counts.tolist(), strict=True):
-        partition.take_columns([column[start : start + count] for column in columns])
-        start += count
 
 
 PARTITION = Kind(_write_partition, _read_partition)

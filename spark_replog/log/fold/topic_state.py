@@ -6,16 +6,22 @@ Its parts: `topic_table` (topics and their partitions), `object_table` (data obj
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain
 
-from spark_replog.errors import ErrorCode
+import numpy as np
+
+from spark_replog.errors import ErrorCode, ReplogError
 from spark_replog.ids import BrokerId, LedgerId, ObjectId, TopicId
 from spark_replog.log.codec.snapshot import SnapshotPart
+from spark_replog.log.codec.snapshot_page import SLOT, PageKind, SectionColumn, joined, no_rows
 from spark_replog.log.codec.wire import ID, SINT, UINT, Reader, Writer, fields, list_of, map_of, record
 from spark_replog.log.fold.entry_fold import EntryFold
+from spark_replog.log.fold.frozen_topics import FrozenTopics, Tables, read_index
 from spark_replog.log.fold.group_state import GroupTable
 from spark_replog.log.fold.object_table import MissingCopy, ObjectPlace, ObjectTable
-from spark_replog.log.fold.partition_state import ObjectRef, SectionRef, read_rows, write_rows
+from spark_replog.log.fold.paged_table import ObjectPages, PageCache, SectionPages
+from spark_replog.log.fold.partition_state import SectionRef
 from spark_replog.log.fold.producer_state import ProducerTable
 from spark_replog.log.fold.replacement import find_bad_outputs, judge_replace, output_rows
 from spark_replog.log.fold.topic_table import Leadership, TopicState, TopicTable
@@ -105,8 +111,10 @@ class TopicLedgerState(EntryFold):
         super().__init__(ledger_id)
         self.ledger_id = ledger_id
         self.producers = ProducerTable()
-        self._objects = ObjectTable(ledger_id, self.producers.undo)
-        self._topics = TopicTable(self._objects)
+        self.page_cache = PageCache(ledger_id)
+        self._pages = SectionPages(self.page_cache)
+        self._objects = ObjectTable(ledger_id, self.producers.undo, ObjectPages(self.page_cache))
+        self._topics = TopicTable(self._objects, self._pages)
         self.topics: dict[TopicId, TopicState] = self._topics.topics
         self.generation = 0
         self.gc_floor = 0
@@ -116,6 +124,8 @@ class TopicLedgerState(EntryFold):
         self.produce_rates = ProduceRates()
         self.traffic: dict[TopicId, Traffic] = {}
         self.groups = GroupTable()
+        self._frozen: FrozenTopics | None = None
+        self._trims: dict[int, int] = {}
         self._partitions = self._topics.partitions
         self._leadership = Leadership(self._topics, self._objects)
         self._bind()
@@ -151,9 +161,6 @@ class TopicLedgerState(EntryFold):
         _TRAFFIC.write(writer, self.traffic)
         self.producers.write(writer)
         self.groups.write(writer)
-        partitions = self._topics.every_partition()
-        self._objects.write(writer, {partition: slot for slot, partition in enumerate(partitions)})
-        write_rows(writer, partitions)
 
     def _read(self, reader: Reader) -> None:
         self._topics.read(reader)
@@ -166,10 +173,67 @@ class TopicLedgerState(EntryFold):
         self.traffic = _TRAFFIC.read(reader)
         self.producers.read(reader)
         self.groups.read(reader)
-        partitions = self._topics.every_partition()
-        self._objects.read(reader, partitions)
-        read_rows(reader, partitions)
-        self._objects.count_rows(each for each in partitions if not each.retired)
+        self._objects.begin_entry(max(self.applied_index, 0))
+        partitions = {each.slot: each for each in self._topics.every_partition()}
+        self._pages.runs, self._objects.pages.runs, sections, objects = read_index(reader)
+        self._objects.paged_below = UINT.read(reader)
+        self._objects.take_rows(objects)
+        self._objects.read_open(reader, partitions)
+        for slot in np.unique(sections.cells[SLOT]).tolist():
+            partitions[slot].take_rows(sections.take(np.flatnonzero(sections.cells[SLOT] == slot)))
+
+    def freeze(self) -> FrozenTopics:
+        """Return the state as it is now; what goes to pages is made later, outside of the ledger's lock."""
+        head, tail = Writer(), Writer()
+        self._write_head(head)
+        self._objects.begin_freeze()
+        UINT.write(tail, self._objects.paged_below)
+        self._objects.write_open(tail)
+        partitions = sorted(self._topics.every_partition(), key=lambda each: each.slot)
+        trims = {each.slot: each.log_start_offset for each in partitions if not each.retired}
+        self._frozen = FrozenTopics(
+            self.applied_index,
+            self.snapshot.no,
+            self.page_cache,
+            bytes(head.data),
+            bytes(tail.data),
+            Tables(
+                self._pages.runs,
+                self._objects.pages.runs,
+                joined([no_rows(PageKind.SECTIONS), *(each.rows_in_memory() for each in partitions)]),
+                self._objects.rows_in_memory(),
+                {each.slot: each.bounds for each in partitions},
+                self._objects.settled_below,
+                self._objects.open_numbers,
+                trims != self._trims,
+            ),
+        )
+        return self._frozen
+
+    def page_names(self) -> Iterator[str]:
+        """Yield the names of all pages that the state refers to. Loads the directories of all runs."""
+        for runs in (self._pages.runs, self._objects.pages.runs):
+            for run in runs:
+                yield from {run.name, *self.page_cache.directory(run).pages}
+
+    def adopted(self, frozen: object) -> None:
+        """Take the pages of the newest frozen state for what they hold, and forget it here."""
+        if not isinstance(frozen, FrozenTopics) or frozen is not self._frozen:
+            raise ReplogError(ErrorCode.UNKNOWN_SERVER_ERROR, "another state was frozen. This is a defect: report it.")
+        self._frozen = None
+        made, tables = frozen.made, frozen.tables
+        self._pages.runs, self._objects.pages.runs = made.section_runs, made.object_runs
+        if made.is_flushed:
+            self._trims = {slot: low for slot, (low, high) in tables.bounds.items() if high}
+            for partition in self._topics.every_partition():
+                partition.leave_to_pages(tables.settled_below)
+            self._objects.leave_to_pages(tables.settled_below, frozen.applied_index + 1, made.lost)
+
+    def restore(self, head: bytes, load_page: Callable[[str], bytes]) -> None:
+        """Become the state of a head, in place; see `EntryFold.restore`. Pages are loaded when they are needed."""
+        limit_bytes = self.page_cache.limit_bytes
+        super().restore(head, load_page)
+        self.page_cache.load, self.page_cache.limit_bytes = load_page, limit_bytes
 
     @property
     def last_shrink_ms(self) -> Mapping[BrokerId, int]:
@@ -194,15 +258,13 @@ class TopicLedgerState(EntryFold):
         found = self._partitions.get((topic_id, partition))
         if found is None:
             return []
-        refs: dict[int, ObjectRef] = {}
-        answer = []
-        for row in found.sections_between(start_offset, end_offset):
-            item = self._objects[row.object_number]
-            ref = refs.get(row.object_number)
-            if ref is None:
-                ref = refs[row.object_number] = self._objects.ref(item)
-            answer.append(SectionRef(*row[:2], ref, *row[3:8], item.place.append_time_ms, *row[8:]))
-        return answer
+        rows = list(found.sections_between(start_offset, end_offset))
+        items = self._objects.many({row.object_number for row in rows})
+        refs = {number: self._objects.ref(item) for number, item in items.items()}
+        return [
+            SectionRef(*row[:2], refs[row[2]], *row[3:8], items[row.object_number].place.append_time_ms, *row[8:])
+            for row in rows
+        ]
 
     def offset_for_time(self, topic_id: TopicId, partition: int, timestamp_ms: int) -> int | None:
         """Return the first offset of the first section with a row at or after a time, None without one.
@@ -335,12 +397,13 @@ class TopicLedgerState(EntryFold):
     def _add_object(self, item: DataObject, place: ObjectPlace, log_times: dict[TopicId, int | None]) -> None:
         object_number = self._objects.next_number
         self.generation_object_count += item.id.generation == self.generation
-        partitions = []
+        spans = []
         for section in item.sections:
             partition = self._partitions[section.topic_id, section.partition]
+            base = partition.log_end_offset
             partition.add(section, object_number, log_times[section.topic_id])
-            partitions.append(partition)
-        self._objects.add(item, place, tuple(partitions))
+            spans.append((partition, base, partition.log_end_offset))
+        self._objects.add(item, place, spans)
 
     def _apply_replace(self, command: Replace, index: int, number: int) -> CommandResult:
         topic = self.topics.get(command.topic_id)
@@ -356,16 +419,17 @@ class TopicLedgerState(EntryFold):
         invalid = find_bad_outputs(command)
         if partition is None or invalid:
             return CommandResult(Outcome.INVALID, {}, invalid or f"partition {command.partition} does not exist")
-        items = [self._objects[row.object_number] for row in inputs]
+        known = self._objects.many({row.object_number for row in inputs})
+        items = [known[row.object_number] for row in inputs]
         refused = judge_replace(command, partition, inputs, items)
         if refused:
             return CommandResult(Outcome.REFUSED, {}, refused, error_code=ErrorCode.INVALID_UPDATE_VERSION)
         rows = output_rows(command, inputs, self._objects.next_number)
-        partition.replace(rows)
+        gone = partition.replace(rows)
         time_ms = max(item.place.append_time_ms for item in items)
-        self._objects.replace(partition, command.outputs, ObjectPlace(index, number, 0, time_ms))
-        gone = [*inputs, *(row for row in rows if row.end_offset <= partition.log_start_offset)]
-        self._objects.drop_rows(row.object_number for row in gone)
+        self._objects.replace(partition, command.outputs, ObjectPlace(index, number, 0, time_ms), rows)
+        self._objects.count_off(gone)
+        self._objects.drop_rows(partition, partition.log_start_offset, partition.cut_dead())
         return OK
 
     def _apply_topic_init(self, command: TopicInit, index: int, number: int) -> CommandResult:
@@ -403,12 +467,18 @@ class TopicLedgerState(EntryFold):
         return self.groups.apply(command)
 
     def _sections_of(self, object_numbers: set[int]) -> dict[int, tuple[Section, ...]]:
-        """Return the sections of objects, in the order of their bytes; one pass over the tables."""
-        found: dict[int, list[Section]] = {number: [] for number in object_numbers}
-        for (topic_id, number), partition in self._partitions.items():
-            for row in partition.sections_between(0, partition.log_end_offset):
-                if row.object_number in found:
-                    found[row.object_number].append(Section(topic_id, number, row.row_count, *row[3:8]))
+        """Return the live sections of objects, in the order of their bytes; one pass over all tables and pages."""
+        found: dict[int, set[Section]] = {number: set() for number in object_numbers}
+        keys = {each.slot: (key, each) for key, each in self._partitions.items()}
+        wanted = np.array(sorted(object_numbers), np.int64)
+        in_memory = (each.rows_in_memory() for each in self._partitions.values())
+        for rows in chain(in_memory, self._pages.every_row()):
+            cells = rows.cells[:, np.isin(rows.cells[SectionColumn.OBJECT], wanted)]
+            for slot, base, _, _, number, start_byte, *_ in cells.T.tolist():
+                key, partition = keys[slot]
+                for row in partition.sections_between(base, base + 1):  # none where newer rows hide it
+                    if (row.object_number, row.start_byte) == (number, start_byte):
+                        found[number].add(Section(*key, row.row_count, *row[3:8]))
         return {number: tuple(sorted(rows, key=lambda row: row.start_byte)) for number, rows in found.items()}
 
     def _find_contradiction(self, append: Append) -> str:

@@ -12,6 +12,7 @@ from spark_replog.errors import ErrorCode
 from spark_replog.ids import BrokerId, TopicId
 from spark_replog.log.codec.wire import BOOL, BROKER_ID, SINT, TEXT, Reader, Writer, fields, list_of, map_of, set_of
 from spark_replog.log.fold.object_table import ObjectTable
+from spark_replog.log.fold.paged_table import SectionPages
 from spark_replog.log.fold.partition_state import NO_LEADER, PARTITION, PartitionState
 from spark_replog.log.model import (
     OK,
@@ -57,15 +58,16 @@ class TopicTable:
         partitions: by (topic id, partition).
     """
 
-    __slots__ = ("_objects", "partitions", "topics")
+    __slots__ = ("_objects", "_pages", "partitions", "topics")
 
-    def __init__(self, objects: ObjectTable) -> None:
+    def __init__(self, objects: ObjectTable, pages: SectionPages) -> None:
         self._objects = objects
+        self._pages = pages
         self.topics: dict[TopicId, TopicState] = {}
         self.partitions: dict[tuple[TopicId, int], PartitionState] = {}
 
     def every_partition(self) -> list[PartitionState]:
-        """Return all partitions; a snapshot numbers them in this order."""
+        """Return all partitions."""
         return [partition for topic in self.topics.values() for partition in topic.partitions]
 
     def write(self, writer: Writer) -> None:
@@ -77,7 +79,7 @@ class TopicTable:
         for topic_id, name, config, closed, partitions in _TOPICS.read(reader):
             self.topics[topic_id] = TopicState(topic_id, name, config, closed, list(partitions))
             for number, partition in enumerate(partitions):
-                partition.retired = closed
+                partition.retired, partition._pages = closed, self._pages
                 partition.min_insync = _min_insync(config, partition)
                 self.partitions[topic_id, number] = partition
 
@@ -104,8 +106,7 @@ class TopicTable:
             return CommandResult(Outcome.EXISTS, {}, f"topic '{topic.name}' was deleted before")
         topic.closed = True
         for partition in topic.partitions:
-            partition.retired = True
-            self._objects.drop_rows([row.object_number for row in partition.live_sections()])
+            self._objects.drop_rows(partition, partition.log_end_offset, partition.retire())
         return OK
 
     def apply_partitions_add(self, command: PartitionsAdd) -> CommandResult:
@@ -140,7 +141,9 @@ class TopicTable:
                 return CommandResult(Outcome.INVALID, {}, detail)
         moved = [each for each in command.offsets if each[1] > topic.partitions[each[0]].log_start_offset]
         for number, offset in moved:
-            self._objects.drop_rows(topic.partitions[number].advance_log_start(offset, command.reason))
+            partition = topic.partitions[number]
+            if offset > partition.log_start_offset:
+                self._objects.drop_rows(partition, offset, partition.advance_log_start(offset, command.reason))
         return OK if moved else CommandResult(Outcome.EXISTS, {}, "the log already starts there or later")
 
     def apply_log_clean(self, command: LogClean) -> CommandResult:
@@ -173,7 +176,8 @@ class TopicTable:
 
     def _add_partitions(self, topic: TopicState, assignments: _Assignments) -> None:
         for replicas in assignments:
-            partition = PartitionState(replicas, min_insync_replicas(topic.config, len(replicas)))
+            least = min_insync_replicas(topic.config, len(replicas))
+            partition = PartitionState(replicas, least, len(self.partitions), self._pages)
             self.partitions[topic.topic_id, len(topic.partitions)] = partition
             topic.partitions.append(partition)
 

@@ -6,7 +6,7 @@ import random
 
 import crc32c
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from spark_replog.errors import CorruptDataError, UnsupportedFormatError
@@ -22,6 +22,7 @@ from spark_replog.log.codec.group_records import (
     OffsetRecord,
 )
 from spark_replog.log.codec.snapshot import SnapshotPart, seal, unseal
+from spark_replog.log.fold import frozen_topics, paged_table
 from spark_replog.log.fold.cluster_state import ClusterLedgerState
 from spark_replog.log.fold.topic_state import TopicLedgerState
 from spark_replog.log.model import (
@@ -59,6 +60,13 @@ from spark_replog.log.quotas import QuotaAlter, QuotaEntity, QuotaScope
 LEDGER = "12" * 16
 TOPICS = ("a" * 32, "b" * 32)
 REPLICAS = ((0, 1, 2), (1, 2, 0), (2, 1))
+
+
+@pytest.fixture
+def small_pages(monkeypatch):
+    monkeypatch.setattr(paged_table, "PAGE_ROWS", 4)
+    monkeypatch.setattr(paged_table, "FLUSH_ROWS", 3)
+    monkeypatch.setattr(frozen_topics, "FLUSH_ROWS", 3)
 
 
 def no_page(name):
@@ -305,6 +313,67 @@ def test_a_restored_fold_answers_and_goes_on_as_the_one_it_was_made_of(seed, len
             assert answers(other) == answers(kept)
             assert restored(kept).freeze().head == kept.freeze().head
     assert answers(other) == answers(kept)
+
+
+class Disk:
+    """Where the pages of one ledger lie; those that the newest snapshot does not name are deleted at once."""
+
+    def __init__(self):
+        self.pages, self.loads = {}, 0
+
+    def load(self, name):
+        self.loads += 1
+        return self.pages[name]
+
+    def store(self, frozen):
+        assert not self.pages.keys() & frozen.pages.keys()
+        self.pages.update(frozen.pages)
+
+    def clean(self, state):
+        named = set(state.page_names())
+        assert named <= self.pages.keys()
+        self.pages = {name: self.pages[name] for name in named}
+
+
+def same_results(command, one, two):
+    """A copy of an object without rows may be named or not: pages forget such objects when they are merged."""
+    return one == two or isinstance(command, HoldersAdd)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.integers(0, 2**32), st.integers(5, 80))
+def test_a_fold_whose_rows_are_in_pages_answers_as_one_that_keeps_all(small_pages, seed, length):
+    """Pages of four rows, written every few entries, while entries go on; memory for some pages only."""
+    kept, paged, disk = TopicLedgerState(LEDGER), TopicLedgerState(LEDGER), Disk()
+    paged.page_cache.load, paged.page_cache.limit_bytes = disk.load, 3000
+    writers, frozen, entries = Writers(seed, kept), None, {}
+    begin = [TopicInit(topic, topic[0], REPLICAS, (("unclean.leader.election.enable", "true"),)) for topic in TOPICS]
+    for index in range(length):
+        commands = begin if index == 0 else writers.entry()
+        payload = encode_entry([encode_command(command) for command in commands])
+        for command, one, two in zip(commands, kept.apply(index, payload), paged.apply(index, payload), strict=True):
+            assert same_results(command, one, two), command
+        entries[index] = payload
+        dice = writers.random.random()
+        if frozen is None and dice < 0.5:
+            frozen = paged.freeze()
+        elif frozen is not None and dice < 0.1:
+            frozen = None  # it could not be stored
+        elif frozen is not None and dice < 0.8:
+            disk.store(frozen)
+            if dice < 0.2:  # a process that begins with the snapshot
+                paged = TopicLedgerState(LEDGER)
+                paged.restore(frozen.head, disk.load)
+                paged.page_cache.limit_bytes = 3000
+                for at in range(frozen.applied_index + 1, index + 1):
+                    paged.apply(at, entries[at])
+            else:
+                paged.adopted(frozen)
+            disk.clean(paged)
+            frozen = None
+        assert answers(paged) == answers(kept)
+        for generation in range(kept.generation + 1):
+            assert paged.referenced_objects(generation) >= kept.referenced_objects(generation)
 
 
 def a_cluster():

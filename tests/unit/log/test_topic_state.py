@@ -43,7 +43,7 @@ def test_offsets_are_prefix_sums_in_task_order(kit):
 
 @pytest.mark.parametrize(
     ("start", "end", "bases"),
-    [(0, 9, [0, 3, 6]), (0, 3, [0]), (2, 4, [0, 3]), (3, 4, [3]), (8, 9, [6]), (9, 20, []), (5, 5, [3])],
+    [(0, 9, [0, 3, 6]), (0, 3, [0]), (2, 4, [0, 3]), (3, 4, [3]), (8, 9, [6]), (9, 20, []), (5, 5, [])],
 )
 def test_sections_between_offsets(kit, start, end, bases):
     log = kit.Log()

@@ -1,0 +1,197 @@
+"""A topic ledger's state as one snapshot holds it: which rows go to pages, what is merged, and the head's bytes.
+
+Detached from the state: it is worked out on any thread, without the ledger's lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from spark_replog.log.codec.snapshot import SnapshotPart, read_table, read_texts, seal, write_table, write_texts
+from spark_replog.log.codec.snapshot_page import (
+    BASE,
+    ObjectColumn,
+    PageKind,
+    Rows,
+    SectionColumn,
+    joined,
+    no_rows,
+    read_holders,
+    write_holders,
+)
+from spark_replog.log.codec.wire import BOOL, TEXT, UINT, Reader, Writer, fields, list_of
+from spark_replog.log.fold.paged_table import (
+    FLUSH_ROWS,
+    Bounds,
+    PageCache,
+    PageWriter,
+    Run,
+    find_objects,
+    merge_count,
+    most_dead,
+)
+
+_RUNS = list_of(TEXT, BOOL, UINT)
+_INDEX = fields(_RUNS, _RUNS)
+
+
+class Tables(NamedTuple):
+    """The tables of a state when it was frozen.
+
+    Attributes:
+        sections, objects: rows in memory, sorted.
+        bounds: live offsets of every slot.
+        settled_below: rows of objects below this number may go to pages.
+        open_numbers: objects that stay in memory nevertheless.
+        is_trimmed: whether bounds are narrower than when runs were last looked through for rows that are gone.
+    """
+
+    section_runs: tuple[Run, ...]
+    object_runs: tuple[Run, ...]
+    sections: Rows
+    objects: Rows
+    bounds: Bounds
+    settled_below: int
+    open_numbers: frozenset[int]
+    is_trimmed: bool
+
+
+class MadePages(NamedTuple):
+    """What became of the tables.
+
+    Attributes:
+        sections, objects: rows that stay in the head.
+        pages: name -> bytes of the new ones.
+        is_flushed: whether the settled rows are in pages.
+        lost: object -> sections that name it no more, as merges dropped them.
+    """
+
+    section_runs: tuple[Run, ...]
+    object_runs: tuple[Run, ...]
+    sections: Rows
+    objects: Rows
+    pages: Mapping[str, bytes]
+    is_flushed: bool
+    lost: Mapping[int, int]
+
+
+class FrozenTopics:
+    """`snapshot.FrozenState` of a topic ledger; `head` and `pages` are worked out when they are first asked for.
+
+    Attributes:
+        applied_index, snapshot_no: see `FrozenState`.
+        tables: what was frozen.
+    """
+
+    def __init__(
+        self, applied_index: int, snapshot_no: int, cache: PageCache, before: bytes, after: bytes, tables: Tables
+    ) -> None:
+        self.applied_index = applied_index
+        self.snapshot_no = snapshot_no
+        self.tables = tables
+        self._cache = cache
+        self._before, self._after = before, after
+
+    @cached_property
+    def made(self) -> MadePages:
+        """Return the new pages, and what stays in the head.
+
+        Raises:
+            PageMissingError, and what storage raises: a page that a merge needs cannot be read.
+        """
+        return make_pages(self.tables, PageWriter(self._cache, self.snapshot_no))
+
+    @property
+    def pages(self) -> Mapping[str, bytes]:
+        """Return the new pages by name."""
+        return self.made.pages
+
+    @cached_property
+    def head(self) -> bytes:
+        """Return all of the state that is not in pages."""
+        writer, made = Writer(), self.made
+        writer.raw(self._before)
+        _INDEX.write(writer, (made.section_runs, made.object_runs))
+        write_table(writer, list(made.sections.cells))
+        write_table(writer, list(made.objects.cells))
+        write_texts(writer, made.objects.names)
+        write_holders(writer, made.objects.holders)
+        writer.raw(self._after)
+        return seal(SnapshotPart.TOPIC_HEAD, bytes(writer.data))
+
+
+def read_index(reader: Reader) -> tuple[tuple[Run, ...], tuple[Run, ...], Rows, Rows]:
+    """Take the runs and the rows of a head: those of sections, those of objects."""
+    section_runs, object_runs = (tuple(Run(*each) for each in runs) for runs in _INDEX.read(reader))
+    sections = Rows(PageKind.SECTIONS, np.stack(read_table(reader, len(no_rows(PageKind.SECTIONS).cells))), [], [])
+    cells = np.stack(read_table(reader, len(no_rows(PageKind.OBJECTS).cells)))
+    return section_runs, object_runs, sections, Rows(PageKind.OBJECTS, cells, read_texts(reader), read_holders(reader))
+
+
+def make_pages(tables: Tables, writer: PageWriter) -> MadePages:
+    """Write settled rows to pages once they are enough, and merge runs; see `paged_table`."""
+    numbers = tables.objects.cells[BASE]
+    is_settled = tables.sections.cells[SectionColumn.OBJECT] < tables.settled_below
+    is_open = np.isin(numbers, np.array(sorted(tables.open_numbers), np.int64))
+    leaves = (numbers < tables.settled_below) & ~is_open
+    if int(is_settled.sum()) + int(leaves.sum()) < FLUSH_ROWS:
+        return MadePages(tables.section_runs, tables.object_runs, tables.sections, tables.objects, {}, False, {})
+    section_runs, lost = _section_runs(tables, is_settled, writer)
+    objects = _without(tables.objects, lost)
+    flushed = joined([objects.take(np.flatnonzero(leaves)), _changed(tables, lost, writer)])
+    flushed = flushed.take(np.argsort(flushed.cells[BASE], kind="stable"))
+    object_runs = [*tables.object_runs, *writer.write_run(iter([flushed]))]
+    while count := merge_count(object_runs):
+        merged = writer.merge_objects(object_runs[-count:], is_oldest=count == len(object_runs))
+        object_runs[-count:] = merged
+    return MadePages(
+        tuple(section_runs),
+        tuple(object_runs),
+        tables.sections.take(np.flatnonzero(~is_settled)),
+        objects.take(np.flatnonzero(~leaves)),
+        writer.pages_of(section_runs, object_runs),
+        True,
+        lost,
+    )
+
+
+def _section_runs(
+    tables: Tables, is_settled: npt.NDArray[np.bool_], writer: PageWriter
+) -> tuple[list[Run], dict[int, int]]:
+    rows = tables.sections.take(np.flatnonzero(is_settled))
+    runs = [*tables.section_runs, *writer.write_run(iter([rows]))]
+    lost: dict[int, int] = {}
+
+    def merge(first: int, count: int) -> None:
+        merged, gone = writer.merge_sections(runs[first : first + count], tables.bounds)
+        runs[first : first + count] = merged
+        for number, each in gone.items():
+            lost[number] = lost.get(number, 0) + each
+
+    while count := merge_count(runs):
+        merge(len(runs) - count, count)
+    dead = most_dead([writer.directory(run) for run in runs], tables.bounds) if tables.is_trimmed else None
+    if dead is not None:
+        merge(dead, 1)
+    return runs, lost
+
+
+def _without(objects: Rows, lost: Mapping[int, int]) -> Rows:
+    """Return objects with the sections that name them no more counted off."""
+    cells = objects.cells.copy()
+    for row, number in enumerate(cells[BASE].tolist()):
+        cells[ObjectColumn.LIVE_COUNT, row] -= lost.get(number, 0)
+    return Rows(objects.kind, cells, objects.names, objects.holders)
+
+
+def _changed(tables: Tables, lost: Mapping[int, int], writer: PageWriter) -> Rows:
+    """Return the objects in pages of which sections were lost, as they are now."""
+    in_memory = set(tables.objects.cells[BASE].tolist())
+    wanted = np.array(sorted(number for number in lost if number not in in_memory), np.int64)
+    newest = [writer.directory(run) for run in reversed(tables.object_runs)]
+    return _without(joined([no_rows(PageKind.OBJECTS), *find_objects(newest, writer.page, wanted)]), lost)

@@ -1,0 +1,488 @@
+"""Tables of a topic ledger whose older rows lie in pages: runs, newest first, that are merged as they grow.
+
+A run is a sorted set of rows; its pages never change. A newer run's row hides all rows of older ones that cover any of
+its range, so that a replaced, cut or changed row needs no other change. Four runs of a size become one, and a full
+page of one partition is taken over as it is: a row is written some six times in a log of 10^8 rows, and a merge costs
+what is in pages that are not full. What is loaded is kept within a bound (`PageCache`).
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from spark_replog.ids import LedgerId, new_id
+from spark_replog.log.codec.snapshot import damaged
+from spark_replog.log.codec.snapshot_page import (
+    BASE,
+    END,
+    SLOT,
+    Cells,
+    Directory,
+    ObjectColumn,
+    PageKind,
+    PieceColumn,
+    Rows,
+    SectionColumn,
+    decode_page,
+    encode_directory,
+    encode_page,
+    joined,
+    no_rows,
+    pieces_of,
+)
+
+PAGE_ROWS = 4096
+"""Of a full page, about 100 KB; a page that is at least half full is taken over by a merge."""
+FLUSH_ROWS = 512
+"""Fewer settled rows stay in the head: they cost less there than a page of their own."""
+MERGE_WIDTH = 4
+CACHE_BYTES = 64 << 20
+_MERGED_PAGES_MAX = 1024
+"""Decoded pages that a merge keeps at a time, about 400 MB at most; a larger merge loads some twice."""
+
+Interval = tuple[int, int]
+Bounds = Mapping[int, Interval]
+"""Slot -> offsets [log start, log end); rows outside are gone."""
+
+
+class Run(NamedTuple):
+    """One run: the name of its directory, or of its only page."""
+
+    name: str
+    is_page: bool
+    row_count: int
+
+
+class Piece(NamedTuple):
+    """Rows of one slot in one page that cover [base, end); `is_whole`: all rows of the piece that was written."""
+
+    base: int
+    end: int
+    page: str
+    first_row: int
+    row_count: int
+    size_bytes: int
+    top: int
+    is_whole: bool
+
+
+def _no_loader(name: str) -> bytes:
+    raise damaged("nothing says where its pages are", name)
+
+
+class PageCache:
+    """Decoded pages of one ledger, those used last; called under the ledger's lock, but for `fetch`.
+
+    Attributes:
+        load: returns the bytes of a page; raises PageMissingError and what storage raises.
+        limit_bytes: decoded; the page in use may be larger.
+    """
+
+    __slots__ = ("_pages", "_size_bytes", "ledger_id", "limit_bytes", "load")
+
+    def __init__(self, ledger_id: LedgerId, limit_bytes: int = CACHE_BYTES) -> None:
+        self.ledger_id = ledger_id
+        self.limit_bytes = limit_bytes
+        self.load: Callable[[str], bytes] = _no_loader
+        self._pages: OrderedDict[str, Rows | Directory] = OrderedDict()
+        self._size_bytes = 0
+
+    @property
+    def size_bytes(self) -> int:
+        """Return about how much memory the pages take."""
+        return self._size_bytes
+
+    def fetch(self, name: str) -> Rows | Directory:
+        """Return a page without a change here: for a thread without the ledger's lock."""
+        return self._pages.get(name) or decode_page(self.ledger_id, name, self.load(name))
+
+    def rows(self, name: str) -> Rows:
+        """Return a page of rows."""
+        return _as_rows(self._get(name), name)
+
+    def directory(self, run: Run) -> Directory:
+        """Return the pieces of a run."""
+        if not run.is_page:
+            return _as_directory(self._get(run.name), run.name)
+        key = f"{run.name}/pieces"
+        found = self._pages.get(key)
+        if found is None:
+            found = self._keep(key, directory_of(run, self._get(run.name)))
+        return _as_directory(found, run.name)
+
+    def _get(self, name: str) -> Rows | Directory:
+        found = self._pages.get(name)
+        if found is None:
+            return self._keep(name, decode_page(self.ledger_id, name, self.load(name)))
+        self._pages.move_to_end(name)
+        return found
+
+    def _keep(self, key: str, page: Rows | Directory) -> Rows | Directory:
+        self._pages[key] = page
+        self._size_bytes += page.size_bytes
+        while self._size_bytes > self.limit_bytes and len(self._pages) > 1:
+            self._size_bytes -= self._pages.popitem(last=False)[1].size_bytes
+        return page
+
+
+def directory_of(run: Run, page: Rows | Directory) -> Directory:
+    """Return the pieces of a run whose directory, or only page, is given."""
+    if not run.is_page:
+        return _as_directory(page, run.name)
+    return Directory(pieces_of(_as_rows(page, run.name), 0), [run.name])
+
+
+def _as_rows(page: Rows | Directory, name: str) -> Rows:
+    if not isinstance(page, Rows) or not len(page):
+        raise damaged("it holds no rows", name)
+    return page
+
+
+def _as_directory(page: Rows | Directory, name: str) -> Directory:
+    if not isinstance(page, Directory):
+        raise damaged("it holds no directory", name)
+    return page
+
+
+def plan_pieces(directories: Iterable[Directory], slot: int, intervals: list[Interval]) -> tuple[list[Piece], bool]:
+    """Return what covers intervals of a slot, in order, and whether all of them are covered.
+
+    Args:
+        directories: of the runs, newest first.
+        slot: whose rows.
+        intervals: half-open, ascending, not empty.
+    """
+    found: list[Piece] = []
+    for directory in directories:
+        if not intervals:
+            break
+        left: list[Interval] = []
+        for low, high in intervals:
+            at = low
+            for number in directory.find(slot, low, high):
+                _, base, end, count, page_no, first_row, size_bytes, top = directory.pieces[:, number].tolist()
+                begin, stop = max(base, at), min(end, high)
+                if begin > at:
+                    left.append((at, begin))
+                is_whole = (begin, stop) == (base, end)
+                page = directory.pages[page_no]
+                found.append(Piece(begin, stop, page, first_row, count, size_bytes, top, is_whole))
+                at = stop
+            if at < high:
+                left.append((at, high))
+        intervals = left
+    return sorted(found), not intervals
+
+
+def rows_of(page: Rows, piece: Piece) -> Rows:
+    """Return the rows of a page that cover any of a piece's range."""
+    first, last = piece.first_row, piece.first_row + piece.row_count
+    low = first + int(np.searchsorted(page.cells[END, first:last], piece.base, "right"))
+    high = first + int(np.searchsorted(page.cells[BASE, first:last], piece.end, "left"))
+    return page.take(slice(low, high))
+
+
+class SectionPages:
+    """The sections of all partitions that lie in pages.
+
+    Attributes:
+        runs: oldest first.
+    """
+
+    __slots__ = ("_cache", "runs")
+
+    def __init__(self, cache: PageCache) -> None:
+        self._cache = cache
+        self.runs: tuple[Run, ...] = ()
+
+    def pieces(self, slot: int, intervals: list[Interval]) -> list[Piece]:
+        """Return what covers intervals of a slot, in order.
+
+        Raises:
+            CorruptDataError: CORRUPT_MESSAGE: offsets are in no page.
+        """
+        found, is_whole = plan_pieces(_newest(self._cache, self.runs), slot, intervals)
+        if not is_whole:
+            raise damaged(f"offsets {intervals} of partition slot {slot} are in no page")
+        return found
+
+    def rows(self, piece: Piece) -> Rows:
+        """Return the rows of a piece."""
+        return rows_of(self._cache.rows(piece.page), piece)
+
+    def every_row(self) -> Iterator[Rows]:
+        """Yield all rows page by page, with those that are gone."""
+        for run in self.runs:
+            for name in self._cache.directory(run).pages:
+                yield self._cache.rows(name)
+
+
+def _newest(cache: PageCache, runs: Sequence[Run]) -> Iterator[Directory]:
+    """Yield the directories of runs, newest first, loaded as they are looked at."""
+    return (cache.directory(run) for run in reversed(runs))
+
+
+class ObjectPages:
+    """The objects that lie in pages, by number.
+
+    Attributes:
+        runs: oldest first.
+    """
+
+    __slots__ = ("_cache", "runs")
+
+    def __init__(self, cache: PageCache) -> None:
+        self._cache = cache
+        self.runs: tuple[Run, ...] = ()
+
+    def find(self, numbers: Sequence[int]) -> list[Rows]:
+        """Return the rows of those objects of ascending numbers that are in pages and not gone."""
+        wanted = np.asarray(numbers, np.int64)
+        return find_objects(_newest(self._cache, self.runs), self._cache.rows, wanted)
+
+    def between(self, first: int, last: int) -> list[Rows]:
+        """Return the rows of the objects with numbers [first, last), ascending; of one entry they are few."""
+        numbers: set[int] = set()
+        for directory in _newest(self._cache, self.runs):
+            for piece in directory.find(0, first, last):
+                found = self._cache.rows(directory.pages[int(directory.pieces[PieceColumn.PAGE_NO, piece])]).cells[BASE]
+                numbers.update(found[np.searchsorted(found, first) : np.searchsorted(found, last)].tolist())
+        return self.find(sorted(numbers))
+
+    def of_generation(self, generation: int) -> dict[int, tuple[str, int]]:
+        """Return number -> (name, rows that name it) of a generation's objects, those that are gone with 0 rows."""
+        found: dict[int, tuple[str, int]] = {}
+        for directory in _newest(self._cache, self.runs):
+            for piece in np.flatnonzero(directory.pieces[PieceColumn.TOP] >= generation).tolist():
+                page = self._cache.rows(directory.pages[int(directory.pieces[PieceColumn.PAGE_NO, piece])])
+                for row in np.flatnonzero(page.cells[ObjectColumn.GENERATION] == generation).tolist():
+                    number, live_count = int(page.cells[BASE, row]), int(page.cells[ObjectColumn.LIVE_COUNT, row])
+                    found.setdefault(number, (page.names[row], live_count))
+        return found
+
+
+def find_objects(
+    directories: Iterable[Directory], load: Callable[[str], Rows], wanted: np.ndarray[tuple[int], np.dtype[np.int64]]
+) -> list[Rows]:
+    """Return the newest rows of objects of ascending numbers; those that are gone are left out."""
+    found = []
+    for directory in directories:
+        if not len(wanted):
+            break
+        for number in directory.find(0, int(wanted[0]), int(wanted[-1]) + 1):
+            _, base, end, _, page_no, *_ = directory.pieces[:, number].tolist()
+            low, high = np.searchsorted(wanted, (base, end)).tolist()
+            if low == high:
+                continue
+            page = load(directory.pages[page_no])
+            at = np.searchsorted(page.cells[BASE], wanted[low:high])
+            at = at[np.flatnonzero(page.cells[BASE, np.minimum(at, len(page) - 1)] == wanted[low:high])]
+            if len(at):
+                wanted = wanted[~np.isin(wanted, page.cells[BASE, at])]
+                found.append(page.take(at[page.cells[ObjectColumn.LIVE_COUNT, at] > 0]))
+            if not len(wanted):
+                break
+    return [rows for rows in found if len(rows)]
+
+
+class PageWriter:
+    """Makes the pages of one snapshot. Runs on a thread of its own, without the ledger's lock.
+
+    Args:
+        cache: where pages that exist come from.
+        base_no: number of the snapshot that this one derives from: part of the names.
+
+    Attributes:
+        made: name -> bytes of the pages made.
+    """
+
+    def __init__(self, cache: PageCache, base_no: int) -> None:
+        self._cache = cache
+        self._base_no = base_no
+        self._loaded: dict[str, Rows | Directory] = {}
+        self.made: dict[str, bytes] = {}
+
+    def page(self, name: str) -> Rows:
+        """Return a page, of this snapshot or of an older one."""
+        return _as_rows(self._fetch(name), name)
+
+    def directory(self, run: Run) -> Directory:
+        """Return the pieces of a run."""
+        return directory_of(run, self._fetch(run.name))
+
+    def _fetch(self, name: str) -> Rows | Directory:
+        found = self._loaded.get(name)
+        if found is None:
+            if len(self._loaded) >= _MERGED_PAGES_MAX:
+                self._loaded.clear()
+            made = self.made.get(name)
+            found = self._cache.fetch(name) if made is None else decode_page(self._cache.ledger_id, name, made)
+            self._loaded[name] = found
+        return found
+
+    def _name(self) -> str:
+        return f"{self._base_no:012d}-{new_id()}"
+
+    def pages_of(self, *tables: Sequence[Run]) -> dict[str, bytes]:
+        """Return those of the pages made that runs name; others were merged at once."""
+        new = [run for runs in tables for run in runs if run.name in self.made]
+        names = {run.name for run in new}.union(*(self.directory(run).pages for run in new))
+        return {name: data for name, data in self.made.items() if name in names}
+
+    def write_run(self, parts: Iterator[Rows | Piece]) -> tuple[Run, ...]:
+        """Return the run of sorted rows, and of pieces that are whole pages and stay as they are; () without rows."""
+        pieces: list[Cells] = []
+        pages: list[str] = []
+        waiting: list[Rows] = []
+
+        def flush(least: int) -> None:
+            rows = joined(waiting)
+            waiting.clear()
+            while len(rows) >= least:
+                page, rows = rows.take(slice(0, PAGE_ROWS)), rows.take(slice(PAGE_ROWS, None))
+                name = self._name()
+                self.made[name] = encode_page(self._cache.ledger_id, name, page)
+                pieces.append(pieces_of(page, len(pages)))
+                pages.append(name)
+            if len(rows):
+                waiting.append(rows)
+
+        for part in parts:
+            if isinstance(part, Rows):
+                waiting.extend([part] if len(part) else [])
+                if sum(map(len, waiting)) >= PAGE_ROWS:
+                    flush(PAGE_ROWS)
+                continue
+            if waiting:
+                flush(1)
+            pieces.append(pieces_of(self.page(part.page), len(pages)))
+            pages.append(part.page)
+        if waiting:
+            flush(1)
+        if not pages:
+            return ()
+        cells = np.concatenate(pieces, axis=1)
+        row_count = int(cells[PieceColumn.ROW_COUNT].sum())
+        if len(pages) == 1:
+            return (Run(pages[0], True, row_count),)
+        name = self._name()
+        self.made[name] = encode_directory(self._cache.ledger_id, name, Directory(cells, pages))
+        return (Run(name, False, row_count),)
+
+    def merge_sections(self, runs: Sequence[Run], bounds: Bounds) -> tuple[tuple[Run, ...], dict[int, int]]:
+        """Return the run of the rows of neighbouring runs that are not gone, and how many rows each object lost."""
+        newest = [self.directory(run) for run in reversed(runs)]
+        plan: list[tuple[int, Piece]] = []
+        for slot in np.unique(np.concatenate([each.pieces[SLOT] for each in newest])).tolist():
+            low, high = bounds.get(slot, (0, 0))
+            if low < high:
+                plan += [(slot, piece) for piece in plan_pieces(newest, slot, [(low, high)])[0]]
+        alone = {
+            directory.pages[number]
+            for directory in newest
+            for number, count in enumerate(np.bincount(directory.pieces[PieceColumn.PAGE_NO]).tolist())
+            if count == 1
+        }
+        kept = {
+            piece.page
+            for _, piece in plan
+            if piece.is_whole and piece.page in alone and piece.row_count >= PAGE_ROWS // 2
+        }
+        names = [name for directory in newest for name in directory.pages if name not in kept]
+        before = [self.page(name).cells[SectionColumn.OBJECT] for name in names]
+        after = []
+
+        def parts() -> Iterator[Rows | Piece]:
+            for _, piece in plan:
+                if piece.page in kept:
+                    yield piece
+                    continue
+                rows = rows_of(self.page(piece.page), piece)
+                after.append(rows.cells[SectionColumn.OBJECT])
+                yield rows
+
+        merged = self.write_run(parts())
+        return merged, _difference(before, after)
+
+    def merge_objects(self, runs: Sequence[Run], *, is_oldest: bool) -> tuple[Run, ...]:
+        """Return the run of the newest rows of neighbouring runs; those that are gone hide none in the oldest run."""
+        spans: list[tuple[int, int, int, str]] = []
+        for run in runs:
+            directory = self.directory(run)
+            for _, base, end, count, page_no, *_ in directory.pieces.T.tolist():
+                spans.append((base, end, count, directory.pages[page_no]))
+        order = sorted(spans)
+        kept: list[Piece] = []
+        reach = -1
+        for number, (base, end, count, page) in enumerate(order):
+            is_alone = reach <= base and (number + 1 == len(order) or end <= order[number + 1][0])
+            if is_alone and count >= PAGE_ROWS // 2:
+                kept.append(Piece(base, end, page, 0, count, 0, 0, True))
+            reach = max(reach, end)
+        names = {piece.page for piece in kept}
+        rows = joined([no_rows(PageKind.OBJECTS), *(self.page(span[3]) for span in spans if span[3] not in names)])
+        numbers = rows.cells[BASE]
+        by_number = np.argsort(numbers, kind="stable")
+        is_last = np.append(numbers[by_number][1:] != numbers[by_number][:-1], True)[: len(by_number)]
+        chosen = by_number[is_last]
+        if is_oldest:
+            chosen = chosen[rows.cells[ObjectColumn.LIVE_COUNT, chosen] > 0]
+        rows = rows.take(chosen)
+
+        def parts() -> Iterator[Rows | Piece]:
+            at = 0
+            for piece in kept:
+                stop = int(np.searchsorted(rows.cells[BASE], piece.base))
+                yield rows.take(slice(at, stop))
+                yield piece
+                at = stop
+            yield rows.take(slice(at, None))
+
+        return self.write_run(parts())
+
+
+def _difference(before: list[Cells], after: list[Cells]) -> dict[int, int]:
+    """Return value -> how many times more often it is in one list of arrays than in the other."""
+    nothing = np.empty(0, np.int64)
+    values, counts = np.unique(np.concatenate([nothing, *before]), return_counts=True)
+    kept, kept_counts = np.unique(np.concatenate([nothing, *after]), return_counts=True)
+    counts[np.searchsorted(values, kept)] -= kept_counts
+    lost = np.flatnonzero(counts)
+    return dict(zip(values[lost].tolist(), counts[lost].tolist(), strict=True))
+
+
+def level(run: Run) -> int:
+    """Return the size class of a run: each is `MERGE_WIDTH` times the one before."""
+    found, size = 0, run.row_count // FLUSH_ROWS
+    while size >= MERGE_WIDTH:
+        found, size = found + 1, size // MERGE_WIDTH
+    return found
+
+
+def merge_count(runs: Sequence[Run]) -> int:
+    """Return how many of the newest runs are to become one, 0 for none."""
+    count = 0
+    while count < len(runs) and level(runs[-1 - count]) <= level(runs[-1]):
+        count += 1
+    return count if count >= MERGE_WIDTH else 0
+
+
+def most_dead(directories: Sequence[Directory], bounds: Bounds) -> int | None:
+    """Return which run has the largest share of rows that are gone, if that is at least half."""
+    worst, found = 0.5, None
+    for number, directory in enumerate(directories):
+        pieces = directory.pieces
+        slots, inverse = np.unique(pieces[SLOT], return_inverse=True)
+        limits = np.array([bounds.get(slot, (0, 0)) for slot in slots.tolist()], np.int64)
+        low, high = limits[inverse].T
+        base, end = pieces[BASE], pieces[END]
+        share = 1.0 - np.clip(np.minimum(end, high) - np.maximum(base, low), 0, None) / (end - base)
+        counts = pieces[PieceColumn.ROW_COUNT]
+        dead = float((share * counts).sum() / counts.sum())
+        if dead >= worst:
+            worst, found = dead, number
+    return found
