@@ -367,7 +367,9 @@ class ObjectTable:
             end_offset: the first offset that stays.
             numbers: objects of the sections that left memory, one for each section.
         """
-        self._shorten(partition, 0, end_offset)
+        for number in {number for lacking in self._missing.values() for number in lacking}:
+            if self._objects[number].partitions.get(partition, (0, end_offset + 1))[1] <= end_offset:
+                self._leave(number, partition)
         self.count_off(numbers)
 
     def count_off(self, numbers: Iterable[int], *, is_hint: bool = True) -> None:
@@ -487,6 +489,8 @@ class ObjectTable:
             self._missing.get(broker_id, {}).pop(object_number, None)
         if item.partitions and all(item.holders.issuperset(p.replicas) for p in item.partitions):
             item.partitions, item.sections = {}, ()
+            for numbers in self._missing.values():  # brokers that are no replicas any more
+                numbers.pop(object_number, None)
         return OK
 
     def _number_of(self, command: HoldersAdd) -> int | None:

@@ -476,7 +476,8 @@ class TopicLedgerState(EntryFold):
             cells = rows.cells[:, np.isin(rows.cells[SectionColumn.OBJECT], wanted)]
             for slot, base, _, _, number, start_byte, *_ in cells.T.tolist():
                 key, partition = keys[slot]
-                for row in partition.sections_between(base, base + 1):  # none where newer rows hide it
+                at = max(base, partition.log_start_offset)
+                for row in partition.sections_between(at, at + 1):  # another one where newer rows hide it
                     if (row.object_number, row.start_byte) == (number, start_byte):
                         found[number].add(Section(*key, row.row_count, *row[3:8]))
         return {number: tuple(sorted(rows, key=lambda row: row.start_byte)) for number, rows in found.items()}
