@@ -228,7 +228,7 @@ def _unclean(partition: PartitionState, live: set[BrokerId], name: str, number: 
 def _not_needed(name: str, number: int, leader: BrokerId) -> ReplogError:
     return ReplogError(
         ErrorCode.ELECTION_NOT_NEEDED,
-        f"broker {leader} leads as the election would have it. Nothing is to be done.",
+        f"broker {leader} already leads, and the election would choose it again. Nothing to do.",
         topic=name,
         partition=number,
     )

@@ -234,7 +234,7 @@ class Cluster:
             if topic is None:
                 raise CorruptDataError(
                     ErrorCode.REPLOG_JOURNAL_HOLE,
-                    f"topic '{handle.name}' is published, and its ledger {handle.ledger_id} does not know it: the "
+                    f"topic '{handle.name}' is published, but its ledger {handle.ledger_id} does not contain it: the "
                     f"files of ledgers/{handle.ledger_id}/journal are missing on the metadata roots. Put them back; "
                     "do not create the topic again.",
                     topic=handle.name,

@@ -22,9 +22,9 @@ from spark_replog.storage.probe import probe_root
 
 BROKER_COUNT_MAX = 1000
 TWO_BROKERS_WARNING = (
-    "Two brokers lose nothing when one is gone, but nothing can be written until it is back, or rebuilt by "
-    "'replog store repair': both hold the journal and two is the majority of two. Use one broker for a throw-away "
-    "store, three or more to stay writable."
+    "With two brokers, losing one loses no rows, but nothing can be written until it is back or rebuilt by 'replog "
+    "store repair': a majority of two journals is both. Use one broker for a throw-away store, and three or more to "
+    "stay writable."
 )
 
 

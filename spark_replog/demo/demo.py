@@ -90,7 +90,7 @@ def demo(input_file: Path | None, key: str | None, folder: Path | None) -> int:
         pieces = write_pieces(source, place.input)
         key = key or (DEFAULT_KEY if DEFAULT_KEY in pieces.columns else pieces.columns[0])
         if key not in pieces.columns:
-            raise click.UsageError(f"--key '{key}' is no column of {source.name}: {', '.join(pieces.columns)}")
+            raise click.UsageError(f"--key '{key}' is not a column of {source.name}: {', '.join(pieces.columns)}")
     except (ReplogError, click.UsageError):
         shutil.rmtree(place.folder)  # made just now, and nothing in it is of use
         raise

@@ -136,7 +136,7 @@ def group_error(code: ErrorCode, detail: str = "") -> GroupError:
     """Return the error of a code that a group returns."""
     text = {
         ErrorCode.ILLEGAL_GENERATION: "the group was rebalanced since this member joined. Poll to join again.",
-        ErrorCode.UNKNOWN_MEMBER_ID: "the group does not know this member: its session ran out, or it never joined."
+        ErrorCode.UNKNOWN_MEMBER_ID: "this member is not in the group: its session expired, or it never joined."
         " Poll to join again; use another group for consumers that assign.",
         ErrorCode.FENCED_INSTANCE_ID: "a newer process uses this group.instance.id. Stop one of the two.",
         ErrorCode.REBALANCE_IN_PROGRESS: "the group is being rebalanced. Poll, then repeat the call.",
