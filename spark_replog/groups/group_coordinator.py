@@ -395,19 +395,6 @@ class GroupCoordinator:
             member.member_id,
         )
 
-    def heartbeat(self, group: str, member: MemberIdentity) -> None:
-        """Send a heartbeat: one ENTRY without records.
-
-        Raises:
-            FencedError: UNKNOWN_MEMBER_ID, ILLEGAL_GENERATION, FENCED_INSTANCE_ID.
-        """
-        self._ledger.append(group, lambda _: (), member)
-
-    def leave_group(self, group: str, member_ids: Iterable[str]) -> None:
-        """Take members out, whoever they are; unknown ones are no error: they are gone."""
-        gone, now_ms = set(member_ids), self._ledger.commit_time_ms()
-        self._ledger.update(group, lambda at: group_rebalance.leave(at, gone, now_ms))
-
     def remove_silent(self, group: str, member_id: str, beats: int) -> None:
         """Remove a member that sent no heartbeat since the caller counted ``beats`` of them."""
         now_ms = self._ledger.commit_time_ms()

@@ -19,6 +19,7 @@ from spark_replog.errors import (
 from spark_replog.groups.group_coordinator import GroupCoordinator
 from spark_replog.groups.group_expiry import SilenceWatch
 from spark_replog.groups.group_ledger import NO_MEMBER, OFFSETS_TOPIC, GroupLedger, MemberIdentity
+from spark_replog.groups.group_notes import Note, NoteKind
 from spark_replog.groups.group_rebalance import GroupSubscription, encode_subscription
 from spark_replog.ids import TopicPartition
 from spark_replog.log.codec.group_records import GroupMember, GroupPhase, OffsetAndMetadata
@@ -36,6 +37,10 @@ def groups(store):
 
 def commit(groups, offset, key=P0, group="g", member=NO_MEMBER, metadata=""):
     return groups.commit_offsets(group, {key: OffsetAndMetadata(offset, -1, metadata)}, member)
+
+
+def note(groups, kind, who):
+    groups.relay.write("g", [Note(kind, groups.command("g", who))])
 
 
 def committed(groups, group="g"):
@@ -187,7 +192,7 @@ def test_a_wrong_clock_neither_blocks_the_command_nor_takes_out_a_member_that_li
     admin.clock = ManualClock()
     admin.clock.added_ms, admin.clock.wrong_ms = store.clock.added_ms, wrong_days * 24 * HOUR_MS
     coordinator = GroupCoordinator(Store(store.path, admin.clock).cluster)
-    admin.clock.on_sleep = [lambda: groups.heartbeat("g", who)]
+    admin.clock.on_sleep = [lambda: note(groups, NoteKind.BEAT, who)]
     with pytest.raises(ReplogError) as refused:
         coordinator.delete_group("g")
     assert refused.value.code is ErrorCode.NON_EMPTY_GROUP
@@ -200,7 +205,7 @@ def test_what_runs_beside_takes_out_the_silent_and_keeps_those_that_live(store, 
     watch, beside = SilenceWatch(), GroupCoordinator(store.another_process().cluster)
     for expired in (0, 0, 0, 1, 0):
         assert beside.remove_expired(watch) == expired
-        groups.heartbeat("g", who)
+        note(groups, NoteKind.BEAT, who)
         store.clock.advance(15_000)
     assert {state.group: state.phase for state in beside.groups()} == {"g": GroupPhase.STABLE, "h": GroupPhase.EMPTY}
 
@@ -246,9 +251,9 @@ def test_a_lost_majority_is_said_and_nothing_is_committed(store3):
     again = store3.another_process()
     for number in (1, 2):
         again.cluster.brokers.stores[number] = Away()
-    groups = GroupCoordinator(again.cluster, timeout_ms=200)
+    ledger = GroupLedger(again.cluster, timeout_ms=200)
     with pytest.raises(RetriableError) as refused:
-        groups.heartbeat("g", NO_MEMBER)
+        ledger.append("g", lambda _: (), NO_MEMBER)
     assert refused.value.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert committed(GroupCoordinator(store3.another_process().cluster)) == {P0: 5}
 
@@ -302,7 +307,7 @@ def test_an_empty_groups_offsets_expire_by_the_time_it_became_empty(store, group
     who = join_alone(groups)
     commit(groups, 5, member=who)
     pass_time(store, 10_000)
-    groups.leave_group("g", ["m-1"])
+    note(groups, NoteKind.LEAVE, MemberIdentity("m-1"))
     assert groups.group("g").phase is GroupPhase.EMPTY
     pass_time(store, 10_000)
     assert groups.expire_offsets() == 0
@@ -362,7 +367,7 @@ def test_what_changes_nothing_writes_nothing(store3):
     groups = GroupCoordinator(store3.cluster)
     join_alone(groups)
     store3.forget_calls()
-    groups.leave_group("g", ["a stranger"])
+    note(groups, NoteKind.LEAVE, MemberIdentity("a stranger"))
     groups.drop_absent("g", groups.group("g").metadata.generation)
     groups.delete_offsets("g", [TopicPartition("clicks", 0)])
     assert "create" not in store3.calls()
