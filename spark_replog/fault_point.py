@@ -1,4 +1,7 @@
-"""Named steps at which a test ends this process: ``REPLOG_FAULT_POINT=step[:nth]``. Not set, a step does nothing."""
+"""Named steps at which a test ends or stops this process: ``REPLOG_FAULT_POINT=step[:nth[:stop]]``.
+
+Not set, a step does nothing.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,14 @@ import os
 import signal
 
 VARIABLE = "REPLOG_FAULT_POINT"
-_step, _, _nth = os.environ.get(VARIABLE, "").partition(":")
+_step, _nth, _action = f"{os.environ.get(VARIABLE, '')}::".split(":")[:3]
 _left = int(_nth or 1)
 
 
 def fault_point(step: str) -> None:
-    """End the process as SIGKILL does if the variable names this step, at its nth passing (counted from 1)."""
+    """Send this process SIGKILL, or SIGSTOP for ``stop``, at the nth passing (from 1) of the step that is named."""
     global _left
     if step == _step:
         _left -= 1
         if _left == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), signal.SIGSTOP if _action == "stop" else signal.SIGKILL)

@@ -266,18 +266,20 @@ class RecordFetcher:
     def _read(self, slices: Sequence[FetchSlice]) -> Iterator[FetchedRows]:
         """Yield the rows of slices, partition by partition; without rows where a partition's last offsets have none.
 
-        Objects that are gone were compacted meanwhile: what is left is planned again, once, from the newest fold.
+        Objects that are gone were compacted meanwhile: what is left is planned again from the newest fold.
         """
         before = self._fetcher.stats.read_bytes
         done: dict[TopicPartition, int] = {}
-        try:
-            yield from self._read_planned(slices, done)
-        except DataLossError as error:
-            again = self._plan_again(slices, done)
-            if {each.object.id for each in again} <= {each.object.id for each in slices}:
-                raise
-            _LOG.info("rows are read from other objects than planned: %s", error)
-            yield from self._read_planned(again, done)
+        while slices:
+            try:
+                yield from self._read_planned(slices, done)
+                break
+            except DataLossError as error:
+                again = self._plan_again(slices, done)
+                if {each.object.id for each in again} <= {each.object.id for each in slices}:
+                    raise
+                _LOG.info("rows are read from other objects than planned: %s", error)
+                slices = again
         self._metrics.bytes_consumed += self._fetcher.stats.read_bytes - before
 
     def _read_planned(self, slices: Sequence[FetchSlice], done: dict[TopicPartition, int]) -> Iterator[FetchedRows]:

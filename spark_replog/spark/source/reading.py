@@ -50,11 +50,17 @@ class _TaskRead:
         self._done: dict[tuple[str, int], int] = {}
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        try:
-            yield from self._fetch(self._partition.slices)
-        except ReplogError as error:
-            _LOG.warning("the rest of the task is planned again: %s", error)
-            slices = self._plan_again(error)
+        slices, is_new = self._partition.slices, True
+        while is_new:  # each time that compaction has moved rows that were planned
+            try:
+                yield from self._fetch(slices)
+                break
+            except ReplogError as error:
+                _LOG.warning("the rest of the task is planned again: %s", error)
+                before = {each.object.id for each in slices}
+                slices = self._plan_again(error)
+                is_new = not {each.object.id for each in slices} <= before
+        else:
             yield from self._fetch(slices) if self._options.fail_on_data_loss else self._fetch_existing(slices)
         waited_ms, quota = self._fetcher.stats.throttle_time_ms, self._partition.quota
         if waited_ms and quota is not None:  # a task has no metrics: only this line explains why it is slow

@@ -1,0 +1,146 @@
+"""Retention and garbage collection by those who only write and read: no command is typed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+import spark_replog
+from spark_replog.cli.main import run
+from spark_replog.client.record_fetcher import ConsumerMetrics, RecordFetcher
+from spark_replog.cluster.cluster import Cluster
+from spark_replog.config import ConsumerConfig
+from spark_replog.errors import DataLossError, ErrorCode, ReplogError
+from spark_replog.ids import TopicPartition
+from spark_replog.read.fetch_plan import plan_fetch
+
+DAY_MS = 86_400_000
+
+
+@pytest.fixture
+def store(tmp_path):
+    assert run(["-q", "-s", str(tmp_path / "store"), "init", "--brokers", "3", "--no-fsync"]) == 0
+    return spark_replog.open(tmp_path / "store")
+
+
+def write(store, batches, *, age_days=0, settings=None):
+    """Write batches of ten rows; each becomes an object, its rows so many days old."""
+    now_ms = int(time.time() * 1000) - age_days * DAY_MS
+    with store.producer(settings or {}) as producer:
+        for _ in range(batches):
+            for _ in range(10):
+                producer.send("orders", b"x" * 20, timestamp_ms=now_ms)
+            producer.flush()
+
+
+def files(tmp_path, broker_id=0):
+    return sorted(path.name for path in (tmp_path / "store" / f"broker-{broker_id}").rglob("*.arrow"))
+
+
+def test_a_store_whose_users_type_no_command_stays_clean(store, tmp_path, monkeypatch):
+    monkeypatch.setattr("spark_replog.client.producer.UPKEEP_WAIT_MS", 60_000)
+    store.admin().create_topic("orders", partitions=1, replicas=3, config={"retention.ms": str(DAY_MS)})
+    often = {"log.retention.check.interval.ms": 1, "file.delete.delay.ms": 0}
+    write(store, 3, age_days=2)  # the first commit of a process looks, and the newest section stays
+    write(store, 3, settings=often)
+    write(store, 2, settings=often)
+    assert store.admin().offsets("orders", "start") == {0: 30}
+    assert len(files(tmp_path, 0)) == len(files(tmp_path, 2)) == 5
+    rows = store.topic("orders").scan().to_arrow()
+    assert rows.column("offset").to_pylist() == list(range(30, 80))
+
+
+def test_readers_below_the_log_start_hear_that_rows_aged_out(store):
+    store.admin().create_topic("orders", partitions=1, replicas=3, config={"retention.ms": str(DAY_MS)})
+    write(store, 2, age_days=2)
+    reading = store.topic("orders").scan(start={0: 5}).to_batches()
+    planned = store.topic("orders").scan(start={0: 5}, end={0: 20}).to_batches()
+    key = TopicPartition("orders", 0)
+    write(store, 1)
+    assert run(["-q", "-s", store.path, "store", "gc"]) == 0
+    store.topic("orders").scan()  # this process folds
+    for late in (reading, planned):
+        with pytest.raises(DataLossError, match=r"offsets 5 to 20 \(exclusive\) of partition 0 .* aged out"):
+            list(late)
+    with store.consumer(auto_offset_reset="none") as consumer:
+        consumer.assign([key])
+        consumer.seek(key, 5)
+        with pytest.raises(ReplogError, match="orders-0 at 5, which has 20 to 30") as raised:
+            consumer.poll(timeout_ms=1_000)
+        assert raised.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+def test_a_plan_whose_objects_are_gone_is_made_again_by_the_newest_fold(store, tmp_path):
+    """A reader that has planned and is slow hears what happened, not that files are missing."""
+    store.admin().create_topic("orders", partitions=1, replicas=3, config={"retention.ms": str(DAY_MS)})
+    write(store, 4, age_days=2)
+    reading = store.topic("orders").scan().to_batches()
+    first = next(reading)
+    assert first.num_rows == 40  # small neighbours are joined
+    fetcher = RecordFetcher(Cluster.shared(store.path), ConsumerConfig(), ConsumerMetrics())
+    cluster = fetcher._cluster
+    handle = cluster.lookup("orders")
+    ledger = cluster.topic_ledger(handle.ledger_id)
+    slices = plan_fetch(ledger.state, "orders", handle.topic_id, 0, 12, 35)
+    assert run(["-q", "-s", store.path, "store", "gc"]) == 0
+    with pytest.raises(DataLossError, match=r"offsets 12 to 30 \(exclusive\) of partition 0 .* aged out"):
+        list(fetcher._read(slices))
+
+
+def test_one_clock_that_is_ahead_deletes_nothing(store, monkeypatch):
+    store.admin().create_topic("orders", partitions=1, replicas=3, config={"retention.ms": str(30 * DAY_MS)})
+    write(store, 3, age_days=1)
+    real = time.time
+    monkeypatch.setattr(time, "time", lambda: real() + 100 * 86_400)
+    assert run(["-q", "-s", store.path, "store", "gc"]) == 0
+    assert run(["-q", "-s", store.path, "coordinator", "run", "--once"]) == 0
+    monkeypatch.undo()
+    assert store.admin().offsets("orders", "start") == {0: 0}
+
+
+WRITER = """
+import sys, spark_replog
+from spark_replog.errors import ReplogError
+store = spark_replog.open(sys.argv[1])
+for turn in range(2):
+    producer = store.producer()
+    try:
+        metadata = producer.send("orders", b"mine").result(timeout=60)
+        print("wrote", metadata.offset, flush=True)
+        break
+    except ReplogError as error:
+        print("refused", error.code.name, flush=True)
+    finally:
+        producer.close()
+"""
+
+
+@pytest.mark.guarantee("G6")
+def test_a_writer_stopped_past_the_floor_is_refused_and_writes_again(store, tmp_path):
+    """SIGSTOP between the put and the entry, a whole collection, SIGCONT: the row is there once, no file is missing."""
+    store.admin().create_topic("orders", partitions=1, replicas=3)
+    write(store, 1)
+    environment = {**os.environ, "REPLOG_FAULT_POINT": "commit.begin:1:stop"}
+    writer = subprocess.Popen(
+        [sys.executable, "-c", WRITER, store.path], stdout=subprocess.PIPE, text=True, env=environment
+    )
+    try:
+        _, status = os.waitpid(writer.pid, os.WUNTRACED)
+        assert os.WIFSTOPPED(status)
+        assert len(files(tmp_path)) == 2
+        assert run(["-q", "-s", store.path, "store", "gc"]) == 0
+        assert len(files(tmp_path)) == 2  # it may come back
+        assert run(["-q", "-s", store.path, "store", "gc", "--now"]) == 0
+        assert len(files(tmp_path)) == 1
+    finally:
+        os.kill(writer.pid, signal.SIGCONT)
+    out, _ = writer.communicate(timeout=120)
+    assert out.split("\n")[:2] == ["refused REPLOG_JOB_TOO_LONG", "wrote 10"]
+    assert store.topic("orders").scan().to_arrow().column("value").to_pylist()[10:] == [b"mine"]
+    assert len(files(tmp_path)) == 2
+    assert run(["-q", "-s", store.path, "store", "verify"]) == 0
