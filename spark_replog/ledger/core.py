@@ -148,6 +148,7 @@ class LedgerCore:
         self._rival = ZERO_EPOCH
         self._rival_until_ms = 0.0
         self._rivals: dict[bytes, float] = {}
+        self._to_verify: set[int] = set()
         self._was_synced = False
         self._yields = 0
         self._operation_ms = 0.0
@@ -255,6 +256,10 @@ class LedgerCore:
         for root, state in enumerate(self.roots):
             if state.busy is not None:
                 continue
+            if root in self._to_verify:
+                self._to_verify.discard(root)
+                if state.standing not in WENT_BACK:
+                    state.enter(Standing.UNVERIFIED)
             operation = self._next_operation(root, state, now_ms)
             if operation is not None:
                 state.busy = operation
@@ -422,6 +427,10 @@ class LedgerCore:
             self._streak = 0
         if not is_own and self._was_synced and record.kind is RecordKind.CLAIM:
             self._rivals[record.epoch.incarnation] = now_ms
+            # Who claims without a journal that we know found its root away, or rebuilds it right now. Creates in the
+            # new journal at the old one's positions would succeed, and depose the rebuilder again and again.
+            views = self.prefix.views
+            self._to_verify |= {n for n, each in enumerate(record.known) if each.position < 0 <= views[n].last.position}
         if proposer.epoch is not None and record.epoch > proposer.epoch:
             proposer.depose()
             self.turns_lost += 1

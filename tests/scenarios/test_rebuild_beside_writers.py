@@ -10,9 +10,12 @@ import pytest
 
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.errors import ReplogError
+from spark_replog.log.codec.commands import IsrChange, encode_command
+from spark_replog.log.fold.topic_state import TopicLedgerState
 from spark_replog.maintenance.journal_scrub import JournalFault, scrub_journals
 from spark_replog.maintenance.repair import StoreRepair
-from tests.scenarios.repairing import read_all
+from spark_replog.storage.paths import journal_folder, ledger_folders
+from tests.scenarios.repairing import fill, read_all
 
 ROUNDS = int(os.environ.get("REPLOG_REBUILD_ROUNDS", "2"))
 
@@ -89,6 +92,24 @@ def test_a_rebuilt_journal_is_never_called_corrupt(store, repair_count):
     check_journals(store)
     store.reopen()
     assert read_all(store) >= 5 * sum(writers.written)
+
+
+@pytest.mark.parametrize("batches_before", [1, 4])
+def test_a_writer_that_knows_the_old_journal_leaves_the_new_one_alone(store, batches_before):
+    """Its creates would succeed at the old positions, each with a newer claim, and the rebuild would begin again."""
+    store.create("orders", 2)
+    fill(store, 0, batches_before)
+    ledger_id = store.cluster.lookup("orders").ledger_id
+    empty(store, 0, 0)
+    root = store.path / "broker-0"
+    for folder in ledger_folders(ledger_id):
+        (root / folder).mkdir(parents=True)
+    repair = StoreRepair(Cluster.open(str(store.path), config=store.config))
+    leave = encode_command(IsrChange(None, 0, False, 1))
+    repair._ledger_without(0, ledger_id, TopicLedgerState(ledger_id)).append(lambda _: leave, timeout_ms=10_000)
+    fill(store, batches_before, 5, holders=frozenset({1, 2}))
+    # One record may be on its way before the writer learns of the claim.
+    assert len(list((root / journal_folder(ledger_id)).iterdir())) <= 1
 
 
 def check_journals(store):
