@@ -73,8 +73,6 @@ def compact(
 
     Args:
         spark: an active session; each run of at most ``segment.bytes`` is one task.
-        path: the store.
-        topic: its name.
         storage_options: options of the file system, without the ``storage.`` prefix.
         partitions: None: all.
         is_eager: whether to compact also where it hardly pays.

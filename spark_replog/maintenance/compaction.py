@@ -90,11 +90,7 @@ def limits_of(config: dict[str, str]) -> CompactionLimits:
 
 
 class Compactor:
-    """Compacts the topics of one store. One thread.
-
-    Args:
-        cluster: the opened store.
-    """
+    """Compacts the topics of one store. One thread."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -133,7 +129,6 @@ class Compactor:
         """Compact what pays: by key where the topic's `cleanup.policy` says so, then small objects, oldest rows first.
 
         Args:
-            handle: of the topic.
             partitions: None: all.
             is_eager: whether to compact also where it hardly pays.
             bytes_max: stop after so many bytes; None: go on to the end.

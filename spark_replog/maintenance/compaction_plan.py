@@ -93,7 +93,6 @@ def plan_compaction(
     """Return the runs of a topic that pay, each partition's oldest first. Call it under the ledger's lock.
 
     Args:
-        state: the newest fold.
         topic_id: an open topic.
         limits: of the runs.
         partitions: None: all.

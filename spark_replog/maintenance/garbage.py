@@ -91,7 +91,6 @@ class GarbageCollector:
     """One run at a time; any number of collectors may run beside each other.
 
     Args:
-        cluster: the opened store.
         on_file: called with each file before it is deleted.
         on_progress: called with the report after each root of each ledger, and now and then between.
         is_dry_run: find files, change nothing.

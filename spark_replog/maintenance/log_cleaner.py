@@ -49,7 +49,6 @@ def plan_cleaning(
     """Return the pass that is due, None where none is. Call it under the ledger's lock.
 
     Args:
-        state: the newest fold.
         topic_id: an open topic.
         partition: one of its partitions.
         config: the topic's settings.

@@ -28,7 +28,6 @@ class Upkeep:
     """Thread safe; one per cluster and process is enough.
 
     Args:
-        cluster: the opened store.
         config: intervals; None: the cluster's.
     """
 

@@ -12,7 +12,7 @@ from contextlib import suppress
 
 from spark_replog.errors import ErrorCode, OutcomeUnknownError, ReplogError, RetriableError
 from spark_replog.storage.direct_write import DIRECT_SIZE_BYTES_MIN, open_direct, write_direct
-from spark_replog.storage.object_store import Buffer, CreateOutcome, ObjectInfo, check_key
+from spark_replog.storage.object_store import Buffer, CreateOutcome, ObjectInfo, check_key, pieces_of
 
 _MOUNT_TABLE = "/proc/self/mountinfo"
 _REMOTE_TYPES = ("nfs", "cifs", "smb", "fuse", "9p", "ceph", "glusterfs", "lustre", "afs", "vboxsf", "beegfs")
@@ -153,8 +153,7 @@ class PosixStore:
         folder_fd = -1
         try:
             folder_fd = self._open_folder(folder, make_last=make_parent)
-            pieces = (data,) if isinstance(data, (bytes, bytearray, memoryview)) else data
-            self._write_temp(folder_fd, temp_name, pieces)
+            self._write_temp(folder_fd, temp_name, pieces_of(data))
             return self._publish(folder_fd, temp_name, name)
         except OSError as error:
             if error.errno in _REFUSED_ERRNOS:
