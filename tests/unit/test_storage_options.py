@@ -58,7 +58,7 @@ def test_a_store_may_be_opened_with_nested_options(path):
 
 @pytest.mark.parametrize("client", ["producer", "consumer"])
 def test_options_for_a_store_that_is_open_are_refused(path, client):
-    with pytest.raises(InvalidConfigError, match=r"\(secret\) come too late") as raised:
+    with pytest.raises(InvalidConfigError, match="secret") as raised:
         getattr(spark_replog.open(path), client)(config={"storage.secret": SECRET})
     assert raised.value.code is ErrorCode.REPLOG_CONFLICTING_OPTIONS and SECRET not in str(raised.value)
 
@@ -83,7 +83,7 @@ def test_the_command_line_does_not_show_them_when_they_are_mistyped(path, mistak
 
 
 def test_a_password_in_a_url_is_refused_before_any_root_records_it():
-    with pytest.raises(InvalidConfigError, match="holds a password") as raised:
+    with pytest.raises(InvalidConfigError, match="REPLOG_INVALID_OPTION") as raised:
         normalise_url(f"webhdfs://me:{SECRET}@namenode:9870/log")
     assert raised.value.code is ErrorCode.REPLOG_INVALID_OPTION and SECRET not in str(raised.value)
     for url in ("webhdfs://me@namenode:9870/log", "abfs://container@account.dfs.core.windows.net/a:b@c"):

@@ -89,6 +89,6 @@ def test_records_that_cannot_be_deleted_are_refused(asked, code):
 @pytest.mark.parametrize("name", ["", "..", "a/b", "a" * 250])
 def test_a_ledger_has_a_name_that_a_topic_could_have(name):
     topic_rules.check_ledger_name("shop.2")
-    with pytest.raises(InvalidConfigError, match="cannot name a ledger") as refused:
+    with pytest.raises(InvalidConfigError) as refused:
         topic_rules.check_ledger_name(name)
     assert refused.value.code is ErrorCode.REPLOG_INVALID_OPTION

@@ -34,7 +34,7 @@ def test_rows_come_only_to_whom_the_topic_is_open(store):
 
     grant("User:other")
     with reader(store) as consumer:
-        with pytest.raises(AuthorizationError, match="User:reader may not read topic 'orders'"):
+        with pytest.raises(AuthorizationError, match=r"User:reader.* read .*'orders'"):
             consumer.poll()
         with pytest.raises(AuthorizationError):
             consumer.to_arrow()
@@ -63,11 +63,11 @@ def test_bounds_times_and_positions_are_told_to_whom_the_topic_may_be_described(
             lambda: consumer.position(P0),
         )
         for ask in asked:
-            with pytest.raises(AuthorizationError, match="User:reader may not describe topic 'orders'"):
+            with pytest.raises(AuthorizationError, match=r"User:reader.* describe .*'orders'"):
                 ask()
         grant("User:reader", AclOperation.DESCRIBE)
         assert [ask() for ask in asked] == [5, 0, 0, 0]
-        with pytest.raises(AuthorizationError, match="User:reader may not read topic 'orders'"):
+        with pytest.raises(AuthorizationError, match=r"User:reader.* read .*'orders'"):
             consumer.poll()
 
 

@@ -78,7 +78,7 @@ def test_as_arrow_a_position_out_of_range_is_never_silent(lonely, caplog):
         assert "orders-0 has offsets 0 to 5, not 99" in caplog.text
     with reader(lonely, "none") as consumer:
         consumer.seek(P0, 99)
-        with pytest.raises(ReplogError, match="orders-0 at 99, which has 0 to 5"):
+        with pytest.raises(ReplogError, match=r"OFFSET_OUT_OF_RANGE.*orders-0\D+99\D+0\D+5"):
             as_arrow(consumer)
 
 
@@ -103,7 +103,7 @@ def test_without_a_policy_it_is_an_error_that_names_the_cut(lonely):
         consumer.poll(100)
         elect_another(lonely)
         lonely.write("orders", rows(6, 100), partition=0)
-        with pytest.raises(ReplogError, match="cut back to 2 by an unclean election") as raised:
+        with pytest.raises(ReplogError, match=r"\b2\b.*unclean") as raised:
             consumer.poll(100)
         assert raised.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
 

@@ -48,7 +48,7 @@ def test_a_committed_offset_can_be_sought(filled):
     reader.commit({P0: 4})
     reader.seek(P0, reader.committed([P0])[P0])
     assert values(reader.poll(max_records=1)) == rows(1, 4)
-    with pytest.raises(ReplogError, match="cannot seek to -1"):
+    with pytest.raises(ReplogError, match="-1"):
         reader.seek(P0, OffsetAndMetadata(-1))
 
 
@@ -66,7 +66,7 @@ def test_the_current_lag_is_what_is_left_before_the_end_as_last_seen(filled):
     assert reader.current_lag(P0) == 0
     reader.seek(P0, 99)
     assert reader.current_lag(P0) == 0
-    with pytest.raises(ReplogError, match="not assigned"):
+    with pytest.raises(ReplogError, match="INVALID_REQUEST"):
         reader.current_lag(P1)
 
 
@@ -87,7 +87,7 @@ def test_where_to_begin_without_an_offset(filled):
         assert refused.value.code is ErrorCode.REPLOG_NO_OFFSET_FOR_PARTITION
     reader.seek(P0, 4)
     assert values(reader.poll(max_records=1)) == rows(1, 4)
-    with pytest.raises(ReplogError, match="a consumer without a group has no offset for "):
+    with pytest.raises(ReplogError, match="REPLOG_NO_OFFSET_FOR_PARTITION"):
         assigned(filled, P0, auto_offset_reset="none").poll()
 
 

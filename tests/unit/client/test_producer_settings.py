@@ -44,7 +44,7 @@ def test_every_setting_of_kafka_is_taken_or_refused_with_its_reason(name):
     taken = {key.name for key in keys_of("producer", "client", "coordinator")}
     assert (name in taken) != (unused_reason(name, "producer") is not None)
     if name not in taken:
-        with pytest.raises(InvalidConfigError, match="has no meaning here") as refused:
+        with pytest.raises(InvalidConfigError, match="REPLOG_UNKNOWN_OPTION") as refused:
             ProducerSettings.read({name: "x"})
         assert refused.value.code is ErrorCode.REPLOG_UNKNOWN_OPTION
         assert str(unused_reason(name, "producer")) in str(refused.value)
@@ -65,7 +65,7 @@ def test_keywords_and_dotted_names_mean_the_same():
 
 
 def test_a_setting_given_twice_is_refused():
-    with pytest.raises(InvalidConfigError, match=r"'linger.ms' is given twice") as refused:
+    with pytest.raises(InvalidConfigError, match=r"linger\.ms") as refused:
         ProducerSettings.read({"linger.ms": 7}, linger_ms=8)
     assert refused.value.code is ErrorCode.REPLOG_CONFLICTING_OPTIONS
 
@@ -117,7 +117,7 @@ def test_idempotence_by_default_gives_way(given):
 
 
 def test_a_delivery_timeout_that_was_given_must_leave_room():
-    with pytest.raises(InvalidConfigError, match=r"at least linger.ms \+ request.timeout.ms"):
+    with pytest.raises(InvalidConfigError, match=r"linger\.ms .*request\.timeout\.ms"):
         ProducerSettings.read({"delivery.timeout.ms": 100, "linger.ms": 60, "request.timeout.ms": 50})
 
 

@@ -118,7 +118,7 @@ def test_without_a_policy_a_topic_made_again_is_an_error_until_its_position_is_s
     store.create("orders")
     store.write("orders", rows(4, 100))
     for _ in range(2):
-        with pytest.raises(ReplogError, match="orders-0 at 2, which has 0 to 4 and was deleted and made again"):
+        with pytest.raises(ReplogError, match=r"OFFSET_OUT_OF_RANGE.*orders-0\D+2\D+0\D+4"):
             reader.poll()
     reader.seek(P0, 2)
     assert values(reader.poll()) == rows(2, 102)

@@ -81,7 +81,7 @@ def test_nothing_is_sent_begun_or_ended_while_another_thread_commits(shop, monke
             producer.commit_transaction,
             producer.abort_transaction,
         ):
-            with pytest.raises(InvalidConfigError, match="Another thread commits or aborts it") as refused:
+            with pytest.raises(InvalidConfigError) as refused:
                 call()
             assert refused.value.code is ErrorCode.INVALID_TXN_STATE
         go.set()
@@ -319,7 +319,7 @@ def test_a_close_in_a_callback_drops_the_open_transaction(shop):
         producer.begin_transaction()
         producer.send("orders", b"dropped")
         for call in (producer.commit_transaction, producer.abort_transaction):
-            with pytest.raises(InvalidConfigError, match="in a callback would wait for itself"):
+            with pytest.raises(InvalidConfigError, match="callback"):
                 call()
             refused.append(call)
         producer.close()

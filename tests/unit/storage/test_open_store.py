@@ -92,7 +92,7 @@ class Patched(S3FileSystem):
 def test_another_class_under_a_known_scheme_is_refused(monkeypatch, cls):
     # A subclass is refused as well: nobody has proven what it does with mode="create".
     monkeypatch.setattr(fsspec, "get_filesystem_class", lambda protocol: cls)
-    with pytest.raises(InvalidConfigError, match=f"{cls.__name__}.*not proven") as raised:
+    with pytest.raises(InvalidConfigError, match=cls.__name__) as raised:
         open_store("s3://bucket/a")
     assert raised.value.code is ErrorCode.REPLOG_UNSUPPORTED_STORE
 
