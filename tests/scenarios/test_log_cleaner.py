@@ -10,6 +10,7 @@ import spark_replog
 from spark_replog.client.store import init_store
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError
+from spark_replog.log.model import CommandResult, Outcome
 from spark_replog.maintenance import log_cleaner
 from spark_replog.maintenance.compaction import CompactionRounds, Compactor
 from spark_replog.maintenance.log_cleaner import KeyColumns, OffsetMap
@@ -111,6 +112,37 @@ def test_runs_of_which_nothing_stays(tmp_path):
         assert consumer.position(key) == 9
 
 
+def test_where_all_was_deleted_the_last_tombstone_stays(users):
+    users.write({"a": "1"}, {"b": "1"}, {"a": None}, {"b": None}, {"end": "1"})
+    users.compact()
+    assert users.rows() == [(2, "a", None), (3, "b", None), (4, "end", "1")]
+    report = users.compact()
+    assert (report.removed_count, report.failed_count) == (1, 0)
+    assert users.rows() == [(3, "b", None), (4, "end", "1")]
+
+
+def test_a_small_fetch_passes_a_gap_at_the_end_of_a_section(users):
+    users.write([("a", "1"), ("b", "1"), ("b", "2"), ("a", "2")], {"a": "3"}, {"end": "1"})
+    users.compact()
+    assert [at for at, *_ in users.rows()] == [2, 4, 5]
+    users.write({"end": "2"})
+    users.compact()
+    consumer = users.store.consumer("users", auto_offset_reset="earliest", max_partition_fetch_bytes=1)
+    with consumer:
+        seen = [record.offset for _ in range(8) for record in consumer.poll(timeout_ms=200)]
+    assert seen == [2, 4, 5, 6]
+
+
+def test_a_time_leads_to_a_row_that_is_there(users):
+    users.write({"a": "1"}, {"a": "2"}, {"b": "1"}, {"end": "1"})
+    users.compact()
+    consumer = users.store.consumer("users", auto_offset_reset="earliest")
+    with consumer:
+        consumer.poll(0)
+        (key,) = consumer.assignment()
+        assert consumer.offsets_for_times({key: 0}) == {key: 1}
+
+
 def test_positions_pass_gaps(users):
     """A consumer that waits in a gap goes on behind it, also where a fetch brings no row."""
     users.write([("a", str(number)) for number in range(6)], {"b": "1"}, {"b": "2"}, {"end": "1"})
@@ -196,6 +228,19 @@ def test_a_run_that_failed_leaves_the_rest_to_the_next_pass(users, monkeypatch):
     assert (report.failed_count, report.removed_count) == (1, 1)
     assert users.compact().removed_count == 1
     assert {key: (at, value) for at, key, value in users.rows()} == users.latest()
+
+
+def test_a_pass_that_lost_a_race_does_not_call_the_log_clean(users, monkeypatch):
+    users.write({"a": "1"}, {"a": "2"}, {"b": "1"}, {"b": "2"}, {"end": "1"})
+    monkeypatch.setattr(log_cleaner, "_groups", lambda sections, _: ([each] for each in sections))
+    lost = CommandResult(Outcome.REFUSED)
+    with monkeypatch.context() as patched:
+        patched.setattr(Compactor, "decide", lambda *_: lost)
+        assert users.compact(partitions=[0]).lost_race_count >= 1
+    _, topic = users.cluster.folded_topic(users.cluster.lookup("users"))
+    assert topic.partitions[0].clean_points == ()
+    assert users.compact().removed_count == 2
+    assert topic.partitions[0].clean_points[-1][0] == 4
 
 
 def test_the_map_compares_keys_not_hashes():

@@ -17,7 +17,7 @@ import numpy as np
 from spark_replog.ids import BrokerId, LedgerId, ObjectId
 from spark_replog.log.codec.snapshot import damaged
 from spark_replog.log.codec.snapshot_page import PageKind, Rows, SectionColumn
-from spark_replog.log.codec.wire import BROKER_ID, SINT, UINT, Kind, Reader, Writer, enum_of, list_of
+from spark_replog.log.codec.wire import BROKER_ID, SINT, TIME_MS, UINT, Kind, Reader, Writer, enum_of, list_of
 from spark_replog.log.fold.paged_table import Piece, SectionPages
 from spark_replog.log.model import LogStartReason, Section
 
@@ -584,6 +584,7 @@ _FIELDS = {
     "log_start_reason": enum_of(LogStartReason),
     "log_end_offset": UINT,
     "high_watermark": UINT,
+    "clean_points": list_of(UINT, TIME_MS),
 }
 _EPOCHS = list_of(UINT, UINT)
 

@@ -205,3 +205,12 @@ def test_live_bytes_and_references_are_those_of_the_rows(data):
     assert life.state.referenced_objects(0) == named
     everything = {f"{number}.arrow" for number in range(1, life.count + 1)}
     assert {each.name for each in life.state.dropped_objects()} == everything - named
+
+
+def test_what_is_only_compacted_never_ages_out():
+    life = Life()
+    for at_ms in (0, 1000, 2000):
+        life.append(at_ms)
+    assert life.retired(10_000, retention_ms=1, cleanup_policy="compact") == []
+    assert life.retired(10_000, retention_ms=1, retention_bytes=0, cleanup_policy="compact") == []
+    assert life.retired(10_000, retention_ms=1, cleanup_policy="compact,delete") == life.retired(10_000, retention_ms=1)

@@ -251,3 +251,12 @@ def test_how_far_a_log_is_clean(kit, log):
     assert found.clean_points[-1] == (29, 400_000)
     found.truncate(10)
     assert found.clean_points == (((first, times[0]),) if first <= 10 else ())
+
+
+def test_a_snapshot_keeps_how_far_a_log_is_clean(kit, log):
+    log.one(LogClean(kit.TOPIC, 0, 5, 100))
+    log.one(LogClean(kit.TOPIC, 0, 9, 200))
+    frozen = log.state.freeze()
+    other = kit.Log()
+    other.state.restore(frozen.head, frozen.pages.__getitem__)
+    assert other.state.topics[kit.TOPIC].partitions[0].clean_points == ((5, 100), (9, 200))

@@ -39,6 +39,7 @@ from spark_replog.log.model import (
     IdentityKind,
     IsrChange,
     LedgerRegister,
+    LogClean,
     LogStartAdvance,
     LogStartReason,
     PartitionChange,
@@ -172,6 +173,8 @@ class Writers:
     def trim(self):
         topic, number = self.topic(), self.random.randrange(3)
         mark = self.state.topics[topic].partitions[number].high_watermark
+        if self.random.random() < 0.3:
+            return LogClean(topic, number, self.random.randint(0, mark), self.random.randint(0, 99_999))
         return LogStartAdvance(
             topic, self.random.choice(tuple(LogStartReason)), ((number, self.random.randint(0, mark)),)
         )
@@ -304,6 +307,7 @@ def answers(state):
             fields = (
                 "replicas", "isr", "leader", "leader_epoch", "partition_epoch", "adding", "removing", "min_insync",
                 "retired", "log_start_offset", "log_start_reason", "log_end_offset", "high_watermark",
+                "clean_points",
             )  # fmt: skip
             found[key] = [getattr(each, name) for name in fields], each.leader_epochs.entries
             end = each.log_end_offset
