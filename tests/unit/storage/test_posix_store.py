@@ -481,6 +481,38 @@ class TestSymbolicLinks:
             store.create("j/000001/b", b"x", make_parent=True)
         assert not (outside / "b").exists()
 
+    @pytest.mark.parametrize("linked", ["j", "j/000001", "j/000001/secret"])
+    def test_nothing_is_read_through_a_link_in_the_way_to_a_known_folder(self, store, root, outside, linked):
+        store.create("j/000001/secret", b"x", make_parent=True)
+        assert store.get("j/000001/secret") == b"x"
+        if linked == "j":
+            (outside / "000001").mkdir()
+        os.rename(root / linked, root / f"{linked}.away")
+        (root / linked).symlink_to(outside if linked != "j/000001/secret" else outside / "secret")
+        for key in ("j/000001/secret", "j/000001/absent")[: 1 if linked == "j/000001/secret" else 2]:
+            with pytest.raises(ReplogError, match="symbolic link"):
+                store.get(key)
+
+    def test_another_folder_in_the_place_of_a_known_one_is_read(self, store, root):
+        store.create("j/000001/a", b"x", make_parent=True)
+        assert store.get("j/000001/a") == b"x"
+        os.rename(root / "j" / "000001", root / "j" / "000001.away")
+        (root / "j" / "000001").mkdir()
+        (root / "j" / "000001" / "a").write_bytes(b"y")
+        assert store.get("j/000001/a") == b"y" and store.get("j/000001/b") is None
+
+    def test_an_absent_file_of_a_known_folder_costs_two_looks(self, store, monkeypatch):
+        store.create("j/a", b"x")
+        assert store.get("j/b") is None
+        looks = []
+        for name in ("open", "stat", "lstat", "fstat", "close"):
+            real = getattr(os, name)
+            monkeypatch.setattr(
+                os, name, lambda *a, _real=real, _name=name, **k: (looks.append(_name), _real(*a, **k))[1]
+            )
+        assert store.get("j/b") is None
+        assert looks == ["open", "lstat"]
+
     def test_the_root_itself_may_be_a_link(self, root, tmp_path):
         (tmp_path / "name").symlink_to(root)
         linked = PosixStore(str(tmp_path / "name"))
