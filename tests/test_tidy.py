@@ -93,6 +93,7 @@ EDGES: dict[str, set[str]] = {
 ONLY_IN = {
     "pyspark": ("spark_replog/spark/", "spark_replog/demo/demo_job.py", "pyspark_replog/"),
     "fsspec": ("spark_replog/storage/",),
+    "prometheus_client": ("spark_replog/monitor/exporter.py", "spark_replog/cli/metrics.py"),
 }
 
 

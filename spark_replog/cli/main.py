@@ -33,6 +33,7 @@ _COMMANDS = {
     "consume": ("spark_replog.cli.consume", "consume", "Print the records of topics."),
     "group": ("spark_replog.cli.group", "group", "Show consumer groups and their lag; reset or delete offsets."),
     "query": ("spark_replog.cli.query", "query", "Show streaming queries and their lag, by their checkpoints."),
+    "metrics": ("spark_replog.cli.metrics", "metrics", "Serve the metrics of a store to Prometheus."),
     "store": ("spark_replog.cli.store", "store", "Show, verify and repair the store and its roots."),
     "broker": ("spark_replog.cli.broker", "broker", "List, fence and unfence brokers."),
     "coordinator": (

@@ -30,10 +30,15 @@ def describe_group(cluster: Cluster, coordinator: GroupCoordinator, group: str) 
     return describe_groups(cluster, coordinator, [state])[0]
 
 
-def describe_groups(cluster: Cluster, coordinator: GroupCoordinator, states: Sequence[GroupState]) -> list[Reader]:
+def describe_groups(
+    cluster: Cluster, coordinator: GroupCoordinator, states: Sequence[GroupState], *, is_folded: bool = False
+) -> list[Reader]:
     """Return groups with their lags, as ``describe_group`` does; each ledger is folded once for all of them.
 
     All partitions of a topic that a group reads are there, those without a position too.
+
+    Args:
+        is_folded: the newest folds are there: nothing is read.
     """
     assigned = [_assigned(state) for state in states]
     names = {topic for state in states for topic, _ in state.offsets} | {key.topic for keys in assigned for key in keys}
@@ -44,7 +49,8 @@ def describe_groups(cluster: Cluster, coordinator: GroupCoordinator, states: Seq
             handles[name] = cluster.lookup(name)
         except NotFoundError:
             continue
-    cluster.refresh_topics(handles.values())
+    if not is_folded:
+        cluster.refresh_topics(handles.values())
     counts = {name: _partition_count(cluster, handle) for name, handle in handles.items()}
     found = []
     for state, owners in zip(states, assigned, strict=True):

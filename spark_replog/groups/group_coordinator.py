@@ -345,12 +345,12 @@ class GroupCoordinator:
             state = ledger.state.groups.get(group)
             return None if state is None else state.revision
 
-    def groups(self) -> list[GroupState]:
-        """Return all groups that may be described, by name, as copies."""
-        located = self._ledger.find()
-        if located is None:
+    def groups(self, *, is_folded: bool = False) -> list[GroupState]:
+        """Return all groups that may be described, by name, as copies; `is_folded`: the newest fold is there."""
+        located = None if is_folded else self._ledger.find()
+        ledger = self._ledger.folded() if is_folded else located and located[1]
+        if ledger is None:
             return []
-        _, ledger = located
         with ledger.lock:
             found = [_copy(ledger.state.groups.groups[name]) for name in sorted(ledger.state.groups.groups)]
         return [

@@ -9,15 +9,15 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from spark_replog.admin.admin import Admin, topic_ledgers
-from spark_replog.cluster.cluster import TopicHandle
-from spark_replog.cluster.root_check import ROOT_TIMEOUT_MS, look_at_roots
+from spark_replog.cluster.cluster import Cluster, TopicHandle
+from spark_replog.cluster.root_check import ROOT_TIMEOUT_MS, RootLook, look_at_roots
 from spark_replog.groups.group_admin import describe_group, describe_groups
 from spark_replog.groups.group_coordinator import GroupCoordinator
 from spark_replog.health.findings import BrokerHealth, Finding, fence_findings
 from spark_replog.health.readers import Reader
 from spark_replog.health.store import LedgerHealth, StoreHealth
 from spark_replog.health.topics import TopicDescription, describe_ledger
-from spark_replog.ids import BrokerId
+from spark_replog.ids import BrokerId, LedgerId
 from spark_replog.ledger.ledger import Ledger
 from spark_replog.log.acl import AclOperation
 
@@ -25,24 +25,39 @@ from spark_replog.log.acl import AclOperation
 class StoreMonitor(Admin):
     """Thread safe. Runs driver-side and in commands. Arguments: see ``Admin``."""
 
-    def look(self, timeout_ms: int = ROOT_TIMEOUT_MS, *, with_groups: bool = False) -> StoreHealth:
-        """Return the store as it is now.
+    def __init__(self, cluster: Cluster, principal: str | None = None) -> None:
+        super().__init__(cluster, principal)
+        self._described: dict[LedgerId, tuple[int, list[TopicDescription]]] = {}
+        """Topics by ledger, with the entry after which they were described."""
+
+    def look(
+        self,
+        timeout_ms: int = ROOT_TIMEOUT_MS,
+        *,
+        with_groups: bool = False,
+        looks: Sequence[RootLook] | None = None,
+    ) -> StoreHealth:
+        """Return the store as it is now. One get per metadata root and ledger, and the look at the roots.
 
         Args:
             timeout_ms: a root that has not answered by then counts as away.
-            with_groups: whether to fold the groups and their lags too.
+            with_groups: whether to describe the groups too.
+            looks: what an earlier look at the roots found; None: look now.
 
         Raises:
             AuthorizationError: CLUSTER_AUTHORIZATION_FAILED: without DESCRIBE on the cluster.
             RetriableError: REPLOG_NO_QUORUM.
         """
-        self._require_cluster(AclOperation.DESCRIBE)
         cluster = self._cluster
         cluster.refresh()
-        groups = tuple(self.groups()) if with_groups else ()
-        ledgers = topic_ledgers(cluster)
+        self._authorizer.require_cluster(AclOperation.DESCRIBE)
         topics = self._topics()
-        looks = {each.broker_id: each for each in look_at_roots(cluster, ledgers, timeout_ms)}
+        groups: list[Reader] = []
+        if with_groups:
+            coordinator = GroupCoordinator(cluster, principal=self._authorizer.principal)
+            groups = describe_groups(cluster, coordinator, coordinator.groups(is_folded=True), is_folded=True)
+        ledgers = topic_ledgers(cluster)
+        found = {each.broker_id: each for each in (self.look_at_roots(timeout_ms) if looks is None else looks)}
         fenced, brokers = self._fenced(), cluster.brokers
         return StoreHealth(
             brokers.cluster_id,
@@ -56,15 +71,19 @@ class StoreMonitor(Admin):
                     brokers.rack(each),
                     each in brokers.metadata_broker_ids,
                     each in fenced,
-                    looks[each].error,
-                    looks[each].free_bytes,
+                    found[each].error,
+                    found[each].free_bytes,
                 )
                 for each in brokers.broker_ids
             ),
             tuple(sorted(topics, key=lambda each: each.name)),
             (_ledger_of(cluster.cluster_ledger), *map(_ledger_of, ledgers)),
-            groups,
+            tuple(groups),
         )
+
+    def look_at_roots(self, timeout_ms: int = ROOT_TIMEOUT_MS) -> list[RootLook]:
+        """Look at every root, as this process has folded the ledgers so far."""
+        return look_at_roots(self._cluster, topic_ledgers(self._cluster), timeout_ms)
 
     def fence_warnings(self, broker_ids: Iterable[BrokerId]) -> list[Finding]:
         """Return which partitions fencing these brokers would stop.
@@ -85,7 +104,11 @@ class StoreMonitor(Admin):
         topics = []
         for ledger in topic_ledgers(self._cluster):
             with ledger.lock:
-                topics += describe_ledger(ledger.state)
+                index, known = self._described.get(ledger.ledger_id, (-1, []))
+                if index != ledger.state.applied_index:
+                    index, known = ledger.state.applied_index, describe_ledger(ledger.state)
+                    self._described[ledger.ledger_id] = (index, known)
+            topics += known
         return topics
 
     def groups(self, names: Sequence[str] | None = None) -> list[Reader]:

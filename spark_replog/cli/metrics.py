@@ -1,0 +1,82 @@
+"""``replog metrics``: a store's metrics for Prometheus."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+
+from spark_replog.cli.output import EXIT_OK, note, show
+from spark_replog.cli.readers import limit_flags, read_limits
+from spark_replog.cli.settings import ReplogGroup, current_settings
+from spark_replog.errors import ErrorCode, ReplogError
+
+
+@click.group("metrics", cls=ReplogGroup)
+def metrics() -> None:
+    """Serve a store's metrics to Prometheus."""
+
+
+@metrics.command(
+    "serve",
+    examples=[
+        "-s ./store metrics serve --checkpoint ./checkpoints",
+        "-s ./store metrics serve --once --output /var/lib/node_exporter/replog.prom",
+    ],
+)
+@click.option("--listen", default="127.0.0.1:9410", show_default=True, metavar="HOST:PORT", help="Where to listen.")
+@click.option("--checkpoint", "checkpoints", multiple=True, metavar="FOLDER", help="Queries to judge too. Repeatable.")
+@click.option("--once", is_flag=True, help="Print the metrics once, or write them to --output, and end.")
+@click.option("--output", type=click.Path(dir_okay=False), help="With --once: a file, replaced as a whole.")
+@limit_flags
+def serve(
+    listen: str, checkpoints: tuple[str, ...], once: bool, output: str | None, after: str, max_lag: str | None
+) -> int:
+    """Serve all metrics of a store as Prometheus text and OpenMetrics. Reads only.
+
+    With --once for cron: node-exporter's textfile collector picks the file up.
+    """
+    settings = current_settings()
+    if output and not once:
+        raise click.UsageError("--output needs --once")
+    host, separator, port = listen.rpartition(":")
+    if not separator or not port.isdecimal() or int(port) > 65_535:
+        raise click.UsageError(f"--listen needs HOST:PORT, not '{listen}'")
+    limits, cluster = read_limits(after, max_lag), settings.open_cluster()
+    try:
+        from prometheus_client import generate_latest, start_http_server
+
+        from spark_replog.monitor.exporter import StoreCollector, registry_of
+    except ModuleNotFoundError:
+        raise ReplogError(
+            ErrorCode.REPLOG_ENVIRONMENT, "metrics need prometheus_client. Run: pip install 'spark-replog[metrics]'"
+        ) from None
+    registry = registry_of(StoreCollector(cluster, checkpoints, settings.storage_options, limits))
+    if once:
+        data = generate_latest(registry)
+        _replace(Path(output), data) if output else show(data, newline=False)
+        return EXIT_OK
+    try:
+        _, thread = start_http_server(int(port), host, registry)
+    except OSError as error:
+        raise ReplogError(
+            ErrorCode.REPLOG_ENVIRONMENT,
+            f"cannot listen on {listen}: {error.strerror}. Give another --listen.",
+        ) from error
+    note(f"serving metrics on http://{listen}/metrics; end it with Ctrl-C")
+    thread.join()
+    return EXIT_OK
+
+
+def _replace(path: Path, data: bytes) -> None:
+    """Write a file so that a reader sees the old one or the new one."""
+    part = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    try:
+        part.write_bytes(data)
+        part.replace(path)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise ReplogError(
+            ErrorCode.REPLOG_ENVIRONMENT, f"cannot write {path}: {error.strerror}. Give another --output."
+        ) from error

@@ -1,0 +1,142 @@
+"""A store's health as metrics: names, labels and values by Prometheus' conventions. Pure.
+
+Each name is declared once in `METRICS`; the alert rules, the dashboard and the page of metrics use these names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+from spark_replog.health.findings import Fault, Level
+from spark_replog.health.readers import Judged, Reader, Verdict
+from spark_replog.health.store import StoreHealth
+
+WINDOWS_MINUTES = (1, 5, 15)
+_TOPIC, _PARTITION, _BROKER = ("topic",), ("topic", "partition"), ("broker",)
+_READER, _READ = ("kind", "reader"), ("kind", "reader", "topic", "partition")
+
+
+class Metric(NamedTuple):
+    """One metric: its name without the unit's ``_total``, meaning, labels; counters only grow."""
+
+    name: str
+    help: str
+    labels: tuple[str, ...] = ()
+    is_counter: bool = False
+
+
+class Sample(NamedTuple):
+    """One value of a metric; labels in the metric's order."""
+
+    labels: tuple[str, ...]
+    value: float
+
+
+METRICS = {
+    each.name: each
+    for each in (
+        Metric("replog_up", "1 where the store answered, 0 where it did not: then nothing else is there."),
+        Metric("replog_findings", "Findings of replog status.", ("level", "fault")),
+        Metric("replog_broker_up", "1 where the root serves and is what it was.", _BROKER),
+        Metric("replog_broker_fenced", "1 where the broker is out of service.", _BROKER),
+        Metric("replog_broker_free_bytes", "Free bytes of the root's file system; not of object stores.", _BROKER),
+        Metric("replog_broker_copy_bytes", "Bytes of the partitions assigned to the broker.", _BROKER),
+        Metric("replog_broker_leader_partitions", "Partitions that the broker leads.", _BROKER),
+        Metric("replog_ledger_entries", "Decided entries of a ledger.", ("ledger",), True),
+        Metric("replog_ledger_tail_unclear", "1 where an entry at its end may or may not be decided.", ("ledger",)),
+        Metric("replog_topic_rows", "Readable rows.", _TOPIC),
+        Metric("replog_topic_bytes", "Bytes in one copy.", _TOPIC),
+        Metric("replog_topic_last_append_timestamp_seconds", "Time of the newest append.", _TOPIC),
+        Metric("replog_topic_append_rows_per_second", "Rows appended, by window.", ("topic", "window")),
+        Metric("replog_topic_append_bytes_per_second", "Bytes appended, by window.", ("topic", "window")),
+        Metric("replog_partition_log_start_offset", "First offset that can be read.", _PARTITION),
+        Metric("replog_partition_high_watermark", "End of what can be read.", _PARTITION),
+        Metric("replog_partition_log_end_offset", "End of what was appended.", _PARTITION),
+        Metric("replog_partition_bytes", "Bytes in one copy.", _PARTITION),
+        Metric("replog_partition_leader", "Broker that leads; -1: none.", _PARTITION),
+        Metric("replog_partition_replicas", "Replicas assigned.", _PARTITION),
+        Metric("replog_partition_in_sync_replicas", "Replicas in sync and in service.", _PARTITION),
+        Metric("replog_partition_min_in_sync_replicas", "Replicas that acks=all needs.", _PARTITION),
+        Metric("replog_partition_leader_preferred", "1 where the first assigned broker leads.", _PARTITION),
+        Metric("replog_reader_lag_rows", "Rows that are not read.", _READ),
+        Metric("replog_reader_lag_bytes", "Bytes that are not read.", _READ),
+        Metric("replog_reader_lag_seconds", "Age of the oldest row that is not read.", _READ),
+        Metric("replog_reader_position", "Next offset to read.", _READ),
+        Metric("replog_reader_catch_up_seconds", "Time to the end at this pace, where it is known.", _READER),
+        Metric("replog_reader_last_sign_timestamp_seconds", "Newest sign of life.", _READER),
+        Metric("replog_reader_verdict", "1 for the verdict that holds.", (*_READER, "verdict")),
+    )
+}
+
+Values = Iterator[tuple[str, Sample]]
+
+
+def collect(health: StoreHealth, readers: Iterable[tuple[Reader, Judged]]) -> Mapping[str, list[Sample]]:
+    """Return the samples of each metric, in the order of `METRICS`; metrics without a sample too."""
+    found: dict[str, list[Sample]] = {name: [] for name in METRICS}
+    found["replog_up"].append(Sample((), 1))
+    for name, sample in (*_of_brokers(health), *_of_topics(health), *_of_readers(readers)):
+        found[name].append(sample)
+    return found
+
+
+def _of_brokers(health: StoreHealth) -> Values:
+    for level, fault in ((level, fault) for level in Level for fault in Fault):
+        number = sum((each.level, each.fault) == (level, fault) for each in health.findings)
+        if number:
+            yield "replog_findings", Sample((level.name.lower(), fault.value), number)
+    for broker in health.brokers:
+        labels = (str(broker.broker_id),)
+        yield "replog_broker_up", Sample(labels, broker.error is None)
+        yield "replog_broker_fenced", Sample(labels, broker.is_fenced)
+        if broker.free_bytes is not None:
+            yield "replog_broker_free_bytes", Sample(labels, broker.free_bytes)
+        yield "replog_broker_copy_bytes", Sample(labels, health.copy_bytes(broker.broker_id))
+        yield "replog_broker_leader_partitions", Sample(labels, health.leader_count(broker.broker_id))
+    for ledger in health.ledgers:
+        yield "replog_ledger_entries", Sample((ledger.ledger_id,), ledger.entry_count)
+        yield "replog_ledger_tail_unclear", Sample((ledger.ledger_id,), ledger.is_tail_unclear)
+
+
+def _of_topics(health: StoreHealth) -> Values:
+    for topic in health.topics:
+        name = (topic.name,)
+        yield "replog_topic_rows", Sample(name, topic.row_count)
+        yield "replog_topic_bytes", Sample(name, topic.size_bytes)
+        if topic.traffic.last_append_ms:
+            yield "replog_topic_last_append_timestamp_seconds", Sample(name, topic.traffic.last_append_ms / 1000)
+        for minutes in WINDOWS_MINUTES:
+            rows, size_bytes = topic.traffic.rates(minutes, health.now_ms)
+            yield "replog_topic_append_rows_per_second", Sample((topic.name, f"{minutes}m"), rows)
+            yield "replog_topic_append_bytes_per_second", Sample((topic.name, f"{minutes}m"), size_bytes)
+        for part in topic.partitions:
+            labels = (topic.name, str(part.partition))
+            yield "replog_partition_log_start_offset", Sample(labels, part.log_start_offset)
+            yield "replog_partition_high_watermark", Sample(labels, part.high_watermark)
+            yield "replog_partition_log_end_offset", Sample(labels, part.log_end_offset)
+            yield "replog_partition_bytes", Sample(labels, part.size_bytes)
+            yield "replog_partition_leader", Sample(labels, part.leader)
+            yield "replog_partition_replicas", Sample(labels, len(part.replicas))
+            yield "replog_partition_in_sync_replicas", Sample(labels, len(part.in_sync))
+            yield "replog_partition_min_in_sync_replicas", Sample(labels, part.min_insync)
+            yield "replog_partition_leader_preferred", Sample(labels, part.leader == part.replicas[0])
+
+
+def _of_readers(readers: Iterable[tuple[Reader, Judged]]) -> Values:
+    for reader, judged in readers:
+        who = (reader.kind, reader.name)
+        for part in reader.partitions:
+            labels, lag = (*who, part.topic, str(part.partition)), part.lag
+            if part.position is not None:
+                yield "replog_reader_position", Sample(labels, part.position)
+            if lag is not None and lag.lag is not None:
+                yield "replog_reader_lag_rows", Sample(labels, lag.lag)
+                yield "replog_reader_lag_bytes", Sample(labels, lag.lag_bytes or 0)
+                yield "replog_reader_lag_seconds", Sample(labels, (lag.lag_ms or 0) / 1000)
+        if reader.catch_up_ms is not None:
+            yield "replog_reader_catch_up_seconds", Sample(who, reader.catch_up_ms / 1000)
+        if reader.last_sign_ms:
+            yield "replog_reader_last_sign_timestamp_seconds", Sample(who, reader.last_sign_ms / 1000)
+        for verdict in Verdict:
+            yield "replog_reader_verdict", Sample((*who, verdict.value), verdict is judged.verdict)

@@ -1,0 +1,107 @@
+"""Metrics of a store for Prometheus, over HTTP or once as text. Needs the extra ``metrics``; only reads the store.
+
+Every scrape folds what is new, one at a time, so a hundred scrapers cost what one does. Roots are looked at less often:
+that takes more calls.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from spark_replog.cluster.cluster import Cluster
+from spark_replog.cluster.root_check import RootLook
+from spark_replog.errors import ReplogError
+from spark_replog.health.metrics import METRICS, Sample, collect
+from spark_replog.health.readers import Limits, Reader, judge
+from spark_replog.monitor.checkpoint import list_checkpoints, read_checkpoint
+from spark_replog.monitor.query_monitor import QueryMonitor
+from spark_replog.monitor.store_monitor import StoreMonitor
+
+_LOG = logging.getLogger(__name__)
+ROOT_LOOK_INTERVAL_MS = 30_000
+SCRAPE_AGE_MS = 1_000
+"""Scrapes that come within this time are answered by one fold."""
+
+
+class StoreCollector(Collector):
+    """All metrics of one store. Thread safe. A store that does not answer has `replog_up 0` and nothing else.
+
+    Args:
+        checkpoints: folders of queries, or of several of them each.
+        storage_options: of the checkpoints' storage.
+        limits: of the verdicts.
+        root_look_ms: pause between two looks at the roots.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        checkpoints: Sequence[str] = (),
+        storage_options: Mapping[str, str] | None = None,
+        limits: Limits | None = None,
+        *,
+        root_look_ms: int = ROOT_LOOK_INTERVAL_MS,
+    ) -> None:
+        self._cluster = cluster
+        self._store, self._queries = StoreMonitor(cluster), QueryMonitor(cluster)
+        self._checkpoints, self._options = tuple(checkpoints), dict(storage_options or {})
+        self._limits, self._root_look_ms = limits or Limits(), root_look_ms
+        self._lock = threading.Lock()
+        self._looks: tuple[int, list[RootLook]] | None = None
+        self._answer: tuple[int, Mapping[str, list[Sample]]] | None = None
+
+    def describe(self) -> list[GaugeMetricFamily]:
+        """Return nothing: registering must not read the store."""
+        return []
+
+    def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
+        """Yield all metrics as they are now."""
+        for name, samples in self._samples().items():
+            metric = METRICS[name]
+            kind = CounterMetricFamily if metric.is_counter else GaugeMetricFamily
+            family = kind(name, metric.help, labels=metric.labels)
+            for sample in samples:
+                family.add_metric(list(sample.labels), float(sample.value))
+            if samples:
+                yield family
+
+    def _samples(self) -> Mapping[str, list[Sample]]:
+        with self._lock:
+            now_ms = self._cluster.clock.monotonic_ms()
+            if self._answer is None or now_ms - self._answer[0] >= SCRAPE_AGE_MS:
+                try:
+                    found = self._look(now_ms)
+                except ReplogError as error:
+                    _LOG.warning("the store does not answer: %s", error)
+                    found = {"replog_up": [Sample((), 0)]}
+                self._answer = (now_ms, found)
+            return self._answer[1]
+
+    def _look(self, now_ms: int) -> Mapping[str, list[Sample]]:
+        if self._looks is None or now_ms - self._looks[0] >= self._root_look_ms:
+            self._cluster.refresh()
+            self._looks = (now_ms, self._store.look_at_roots())
+        health = self._store.look(with_groups=True, looks=self._looks[1])
+        readers = [*health.groups, *self._read_checkpoints()]
+        return collect(health, [(each, judge(each, health.now_ms, self._limits)) for each in readers])
+
+    def _read_checkpoints(self) -> Iterator[Reader]:
+        for folder in self._checkpoints:
+            try:
+                for url in list_checkpoints(folder, self._options):
+                    yield self._queries.describe(read_checkpoint(url, self._options))
+            except ReplogError as error:
+                _LOG.warning("the checkpoint %s cannot be read: %s", folder, error)
+
+
+def registry_of(collector: StoreCollector) -> CollectorRegistry:
+    """Return a registry of its own for a collector: only these metrics, none of this process."""
+    registry = CollectorRegistry()
+    registry.register(collector)
+    return registry

@@ -1,0 +1,201 @@
+"""Metrics of a real store: what a scrape says, what it costs, and that rules and dashboard use names that exist."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import socket
+import subprocess
+import threading
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+from prometheus_client import generate_latest, start_http_server
+from prometheus_client.openmetrics.exposition import generate_latest as open_metrics
+from prometheus_client.parser import text_string_to_metric_families
+
+from spark_replog import Consumer
+from spark_replog.admin.broker_admin import BrokerAdmin
+from spark_replog.cli import metrics as command
+from spark_replog.health.metrics import METRICS
+from spark_replog.monitor.exporter import SCRAPE_AGE_MS, StoreCollector, registry_of
+from tests.unit.client.consumer_setup import P0, Store, rows
+
+CONF = Path(__file__).parents[3] / "conf"
+without_prometheus = pytest.mark.skipif(
+    shutil.which("promtool") is None or shutil.which("prometheus") is None,
+    reason="promtool and prometheus are not installed (Debian: apt install prometheus)",
+)
+
+
+@pytest.fixture
+def store(tmp_path):
+    made = Store.init(str(tmp_path / "store"), 3)
+    made.create("orders", 2)
+    made.write("orders", rows(10))
+    with Consumer(made.cluster, group="billing", enable_auto_commit=False) as reader:
+        reader.assign([P0])
+        reader.commit({P0: 4})
+    return made
+
+
+def scrape(registry):
+    """Values by name and labels."""
+    families = text_string_to_metric_families(generate_latest(registry).decode())
+    return {(each.name, *sorted(each.labels.items())): each.value for family in families for each in family.samples}
+
+
+def test_a_scrape_says_what_the_store_holds_and_how_its_readers_do(store):
+    found = scrape(registry_of(StoreCollector(store.cluster)))
+    assert found["replog_up",] == 1
+    where = (("partition", "0"), ("topic", "orders"))
+    assert found["replog_partition_high_watermark", *where] == 10
+    assert found["replog_partition_in_sync_replicas", *where] == 3
+    who = (("kind", "group"), *where[:1], ("reader", "billing"), where[1])
+    assert (found["replog_reader_lag_rows", *who], found["replog_reader_position", *who]) == (6, 4)
+    verdicts = {key[-1]: value for key, value in found.items() if key[0] == "replog_reader_verdict"}
+    assert verdicts[("verdict", "OK")] == 1 and sum(verdicts.values()) == 1
+    assert [found["replog_broker_up", ("broker", str(each))] for each in range(3)] == [1, 1, 1]
+
+
+def test_open_metrics_are_valid_too(store):
+    text = open_metrics(registry_of(StoreCollector(store.cluster))).decode()
+    assert text.endswith("# EOF\n") and "replog_ledger_entries_total{" in text
+
+
+def test_a_store_in_trouble_says_so(store):
+    for broker in (0, 1):
+        BrokerAdmin(store.cluster).fence(broker)
+    found = scrape(registry_of(StoreCollector(store.another_process().cluster)))
+    assert found["replog_findings", ("fault", "under-min-isr"), ("level", "critical")] >= 2
+    assert found["replog_broker_fenced", ("broker", "0")] == 1
+
+
+def test_a_store_that_does_not_answer_is_down_and_nothing_else(store, tmp_path):
+    registry = registry_of(StoreCollector(store.cluster))
+    scrape(registry)
+    store.clock.advance(SCRAPE_AGE_MS)
+    for broker in (0, 1):
+        shutil.move(tmp_path / "store" / f"broker-{broker}", tmp_path / f"away-{broker}")
+    assert scrape(registry) == {("replog_up",): 0}
+
+
+def test_a_warm_scrape_costs_one_get_per_metadata_root_and_ledger_whoever_asks(store):
+    store.count_calls()
+    collector = StoreCollector(store.cluster, root_look_ms=10**9)
+    registry = registry_of(collector)
+    scrape(registry)
+    ledger_count = len(store.cluster._topic_ledgers) + 1
+    store.clock.advance(SCRAPE_AGE_MS)
+    store.forget_calls()
+    threads = [threading.Thread(target=scrape, args=(registry,)) for _ in range(8)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert store.calls() == {"get": 3 * ledger_count}
+
+
+def test_it_is_served_over_http(store):
+    server, thread = start_http_server(0, "127.0.0.1", registry_of(StoreCollector(store.cluster)))
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{server.server_port}/metrics", timeout=20) as answer:
+            assert b"replog_up 1.0" in answer.read()
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def test_once_prints_or_replaces_a_file(store, replog, tmp_path):
+    words = ("-s", store.path, "metrics", "serve", "--once")
+    printed = replog(*words)
+    assert printed.exit_code == 0 and "replog_up 1.0\n" in printed.out
+    file = tmp_path / "replog.prom"
+    file.write_text("old")
+    assert replog(*words, "--output", file).exit_code == 0
+    assert "replog_up 1.0\n" in file.read_text()
+    assert [each.name for each in tmp_path.iterdir() if each.suffix == ".tmp"] == []
+    assert replog(*words, "--output", tmp_path / "none" / "x").exit_code == 1
+    assert replog("-s", store.path, "metrics", "serve", "--listen", "9410").exit_code == 2
+
+
+def test_serving_says_where_and_an_address_in_use_is_an_error(store, replog, monkeypatch):
+    class Ended:
+        def join(self):
+            """As a server that ended."""
+
+    import prometheus_client
+
+    monkeypatch.setattr(prometheus_client, "start_http_server", lambda *_: (None, Ended()))
+    answer = replog("-s", store.path, "metrics", "serve", "--listen", "127.0.0.1:0")
+    assert answer.exit_code == 0 and "http://127.0.0.1:0/metrics" in answer.err
+
+    def refuse(*_):
+        raise OSError(98, "Address already in use")
+
+    monkeypatch.setattr(prometheus_client, "start_http_server", refuse)
+    answer = replog("-s", store.path, "metrics", "serve")
+    assert answer.exit_code == 1 and "Address already in use" in answer.err
+    assert command.EXIT_OK == 0
+
+
+def names_in(text):
+    return {re.sub("_total$", "", each) for each in re.findall(r"\breplog_[a-z_]+", text)}
+
+
+@pytest.mark.parametrize("file", ["replog-alerts.yml", "replog-dashboard.json"])
+def test_rules_and_dashboard_use_metrics_that_exist(file):
+    text = (CONF / file).read_text(encoding="utf-8")
+    used = names_in(text)
+    assert used and used <= set(METRICS)
+    if file.endswith(".json"):
+        assert len({panel["id"] for panel in json.loads(text)["panels"]}) == 10
+
+
+@without_prometheus
+def test_promtool_accepts_rules_and_metrics(store):
+    subprocess.run(["promtool", "check", "rules", CONF / "replog-alerts.yml"], check=True, capture_output=True)
+    text = generate_latest(registry_of(StoreCollector(store.cluster)))
+    done = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+@without_prometheus
+def test_a_real_prometheus_scrapes_a_store_in_trouble_and_raises_the_alert(store, tmp_path):
+    for broker in (0, 1):
+        BrokerAdmin(store.cluster).fence(broker)
+    server, thread = start_http_server(0, "127.0.0.1", registry_of(StoreCollector(store.cluster)))
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    config = tmp_path / "prometheus.yml"
+    config.write_text(
+        "global: {scrape_interval: 1s, evaluation_interval: 1s}\n"
+        f"rule_files: ['{CONF / 'replog-alerts.yml'}']\n"
+        f"scrape_configs: [{{job_name: r, static_configs: [{{targets: ['127.0.0.1:{server.server_port}']}}]}}]\n"
+    )
+    words = [f"--config.file={config}", f"--storage.tsdb.path={tmp_path / 'tsdb'}"]
+    words.append(f"--web.listen-address=127.0.0.1:{port}")
+    with (tmp_path / "log").open("wb") as log:
+        process = subprocess.Popen(["prometheus", *words], stdout=log, stderr=log)
+    try:
+        deadline, names = time.monotonic() + 60, set()
+        while "ReplogPartitionUnderMinIsr" not in names and time.monotonic() < deadline and process.poll() is None:
+            time.sleep(0.2)
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}/api/v1/alerts", timeout=5) as answer:
+                    names = {each["labels"]["alertname"] for each in json.load(answer)["data"]["alerts"]}
+            except OSError:
+                continue
+        assert "ReplogPartitionUnderMinIsr" in names, (tmp_path / "log").read_text()[-2000:]
+        assert "ReplogStoreUnreachable" not in names
+    finally:
+        process.terminate()
+        process.wait(20)
+        server.shutdown()
+        server.server_close()
+        thread.join()
