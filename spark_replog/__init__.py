@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from spark_replog.ids import TopicPartition
     from spark_replog.log.codec.group_records import OffsetAndMetadata
     from spark_replog.maintenance.compaction import CompactionReport
+    from spark_replog.spark.listener import ReplogListener
 
     __version__: str
 
@@ -86,6 +87,7 @@ _EXPORTS = {
     "Consumer": "spark_replog.client.consumer",
     "Producer": "spark_replog.client.producer",
     "OffsetAndMetadata": "spark_replog.log.codec.group_records",
+    "ReplogListener": "spark_replog.spark.listener",
     "TopicPartition": "spark_replog.ids",
 }
 
@@ -108,6 +110,7 @@ __all__ = [
     "Consumer",
     "OffsetAndMetadata",
     "Producer",
+    "ReplogListener",
     "TopicPartition",
     "__version__",
     "compact",

@@ -66,6 +66,9 @@ METRICS = {
         Metric("replog_reader_catch_up_seconds", "Time to the end at this pace, where it is known.", _READER),
         Metric("replog_reader_last_sign_timestamp_seconds", "Newest sign of life.", _READER),
         Metric("replog_reader_verdict", "1 for the verdict that holds.", (*_READER, "verdict")),
+        Metric("replog_query_input_rows_per_second", "Rows that arrive, by the last batch.", ("reader",)),
+        Metric("replog_query_processed_rows_per_second", "Rows that are read, by the last batch.", ("reader",)),
+        Metric("replog_query_batch_duration_seconds", "Duration of the last batch.", ("reader",)),
     )
 }
 
@@ -78,6 +81,14 @@ def collect(health: StoreHealth, readers: Iterable[tuple[Reader, Judged]]) -> Ma
     found["replog_up"].append(Sample((), 1))
     for name, sample in (*_of_brokers(health), *_of_topics(health), *_of_readers(readers)):
         found[name].append(sample)
+    return found
+
+
+def reader_samples(readers: Iterable[tuple[Reader, Judged]]) -> dict[str, list[Sample]]:
+    """Return the samples of readers alone, by metric."""
+    found: dict[str, list[Sample]] = {}
+    for name, sample in _of_readers(readers):
+        found.setdefault(name, []).append(sample)
     return found
 
 

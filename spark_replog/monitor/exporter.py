@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -29,7 +29,34 @@ SCRAPE_AGE_MS = 1_000
 """Scrapes that come within this time are answered by one fold."""
 
 
-class StoreCollector(Collector):
+class SampleCollector(Collector):
+    """Metrics of `METRICS` from a function that is asked at each scrape; a coded error of it leaves them out."""
+
+    def __init__(self, samples: Callable[[], Mapping[str, list[Sample]]]) -> None:
+        self._samples = samples
+
+    def describe(self) -> list[GaugeMetricFamily]:
+        """Return nothing: registering must not read the store."""
+        return []
+
+    def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
+        """Yield all metrics as they are now."""
+        try:
+            found = self._samples()
+        except ReplogError as error:
+            _LOG.warning("the store does not answer: %s", error)
+            return
+        for name, samples in found.items():
+            metric = METRICS[name]
+            kind = CounterMetricFamily if metric.is_counter else GaugeMetricFamily
+            family = kind(name, metric.help, labels=metric.labels)
+            for sample in samples:
+                family.add_metric(list(sample.labels), float(sample.value))
+            if samples:
+                yield family
+
+
+class StoreCollector(SampleCollector):
     """All metrics of one store. Thread safe. A store that does not answer has `replog_up 0` and nothing else.
 
     Args:
@@ -48,6 +75,7 @@ class StoreCollector(Collector):
         *,
         root_look_ms: int = ROOT_LOOK_INTERVAL_MS,
     ) -> None:
+        super().__init__(self.samples)
         self._cluster = cluster
         self._store, self._queries = StoreMonitor(cluster), QueryMonitor(cluster)
         self._checkpoints, self._options = tuple(checkpoints), dict(storage_options or {})
@@ -56,22 +84,8 @@ class StoreCollector(Collector):
         self._looks: tuple[int, list[RootLook]] | None = None
         self._answer: tuple[int, Mapping[str, list[Sample]]] | None = None
 
-    def describe(self) -> list[GaugeMetricFamily]:
-        """Return nothing: registering must not read the store."""
-        return []
-
-    def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
-        """Yield all metrics as they are now."""
-        for name, samples in self._samples().items():
-            metric = METRICS[name]
-            kind = CounterMetricFamily if metric.is_counter else GaugeMetricFamily
-            family = kind(name, metric.help, labels=metric.labels)
-            for sample in samples:
-                family.add_metric(list(sample.labels), float(sample.value))
-            if samples:
-                yield family
-
-    def _samples(self) -> Mapping[str, list[Sample]]:
+    def samples(self) -> Mapping[str, list[Sample]]:
+        """Return all metrics as they are now, or were a moment ago."""
         with self._lock:
             now_ms = self._cluster.clock.monotonic_ms()
             if self._answer is None or now_ms - self._answer[0] >= SCRAPE_AGE_MS:

@@ -1,0 +1,175 @@
+"""A listener for any Spark session that knows how far its queries are behind in replog's topics.
+
+Runs in the driver's Python process. Spark's own progress of a Python source has no lag.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.streaming.listener import StreamingQueryListener
+
+from spark_replog.cluster.cluster import Cluster, StorePath
+from spark_replog.health.metrics import Sample, reader_samples
+from spark_replog.health.readers import Judged, Limits, Reader, Verdict, judge
+from spark_replog.log.log_offset import META_KEY, LogOffset
+from spark_replog.monitor.checkpoint import Batch, Checkpoint
+from spark_replog.monitor.query_monitor import QueryMonitor
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
+_LOG = logging.getLogger(__name__)
+BATCHES_KEPT = 16
+
+
+class _Query:
+    """What the events of one query told."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.batches: deque[Batch] = deque(maxlen=BATCHES_KEPT)
+        self.last_sign_ms = 0
+        self.verdict: Verdict | None = None
+        self.rates: dict[str, float] = {}
+
+
+class ReplogListener(StreamingQueryListener):
+    """Says how far each query is behind, in rows, bytes and time, with a verdict: in log lines, and metrics on demand.
+
+    A change of the verdict is logged once, as JSON after ``replog query ``; nothing is logged per batch. An error here
+    never reaches a query. Thread safe.
+
+    ```python
+    listener = spark_replog.ReplogListener("/data/store")
+    spark.streams.addListener(listener)
+    listener.register(prometheus_client.REGISTRY)      # optional
+    ```
+
+    Args:
+        store: path of the store, as for the source.
+        storage_options: as for ``spark_replog.open``.
+        limits: of the verdicts.
+        principal: who asks; None: see ``default_principal``.
+    """
+
+    def __init__(
+        self,
+        store: StorePath | Cluster,
+        storage_options: Mapping[str, str] | None = None,
+        *,
+        limits: Limits | None = None,
+        principal: str | None = None,
+    ) -> None:
+        self._cluster = Cluster.of(store, storage_options or {})
+        self._monitor = QueryMonitor(self._cluster, principal)
+        self._limits = limits or Limits()
+        self._lock = threading.Lock()
+        self._queries: dict[str, _Query] = {}
+
+    def register(self, registry: CollectorRegistry) -> None:
+        """Serve the queries' metrics from a registry of ``prometheus_client``; each scrape folds what is new."""
+        from spark_replog.monitor.exporter import SampleCollector
+
+        registry.register(SampleCollector(self.samples))
+
+    def readers(self) -> list[tuple[Reader, Judged]]:
+        """Return each query as it is now, with its verdict.
+
+        Raises:
+            ReplogError: as ``QueryMonitor.describe``.
+        """
+        with self._lock:
+            queries = list(self._queries.values())
+        return [self._look(each) for each in queries if each.batches]
+
+    def samples(self) -> Mapping[str, list[Sample]]:
+        """Return the metrics of all queries."""
+        found = reader_samples(self.readers())
+        with self._lock:
+            for query in self._queries.values():
+                for name, value in query.rates.items():
+                    found.setdefault(name, []).append(Sample((query.name,), value))
+        return found
+
+    def onQueryStarted(self, event: Any) -> None:
+        """Begin to follow a query."""
+        with self._lock:
+            self._queries[str(event.id)] = _Query(event.name or str(event.id))
+
+    def onQueryProgress(self, event: Any) -> None:
+        """Take a batch that is done; log the verdict where it changed."""
+        try:
+            self._progress(event.progress)
+        except Exception as error:  # whatever it is, it must not reach the query's listeners
+            _LOG.warning("the lag of query %s is not known: %s", event.progress.id, error)
+
+    def onQueryIdle(self, event: Any) -> None:
+        """Note a sign of life."""
+        with self._lock:
+            query = self._queries.get(str(event.id))
+            if query is not None:
+                query.last_sign_ms = _time_ms(event.timestamp)
+
+    def onQueryTerminated(self, event: Any) -> None:
+        """Forget a query."""
+        with self._lock:
+            self._queries.pop(str(event.id), None)
+
+    def _progress(self, progress: Any) -> None:
+        sources = [
+            LogOffset.from_json(value)
+            for source in progress.sources
+            if source.endOffset and META_KEY in source.endOffset
+            for value in [json.loads(source.endOffset)]
+            if isinstance(value, dict) and META_KEY in value
+        ]
+        if not sources:
+            return
+        time_ms = _time_ms(progress.timestamp)
+        with self._lock:
+            query = self._queries.setdefault(str(progress.id), _Query(progress.name or str(progress.id)))
+            if not query.batches or query.batches[-1].batch_id != progress.batchId:
+                query.batches.append(Batch(progress.batchId, time_ms, tuple(sources)))
+            query.last_sign_ms = time_ms
+            query.rates = {
+                "replog_query_input_rows_per_second": float(progress.inputRowsPerSecond or 0),
+                "replog_query_processed_rows_per_second": float(progress.processedRowsPerSecond or 0),
+                "replog_query_batch_duration_seconds": float(progress.batchDuration or 0) / 1000,
+            }
+        reader, judged = self._look(query)
+        if judged.verdict is query.verdict:
+            return
+        was, query.verdict = query.verdict, judged.verdict
+        if was is None and judged.verdict is Verdict.OK:
+            return
+        event = {
+            "event": "verdict",
+            "query": query.name,
+            "queryId": str(progress.id),
+            "batch": progress.batchId,
+            "verdict": judged.verdict.value,
+            "was": None if was is None else was.value,
+            "lag": reader.lag,
+            "lagMs": reader.lag_ms,
+            "reason": judged.reason,
+        }
+        level = logging.INFO if judged.verdict is Verdict.OK else logging.WARNING
+        _LOG.log(level, "replog query %s", json.dumps(event))
+
+    def _look(self, query: _Query) -> tuple[Reader, Judged]:
+        with self._lock:
+            done, sign_ms = tuple(query.batches), query.last_sign_ms
+        reader = replace(self._monitor.describe(Checkpoint(query.name, "", done, None)), last_sign_ms=sign_ms)
+        return reader, judge(reader, self._cluster.clock.now_ms(), self._limits)
+
+
+def _time_ms(text: str) -> int:
+    return int(datetime.fromisoformat(text).timestamp() * 1000)
