@@ -166,7 +166,7 @@ class AppendJudge:
         """
         if not errors:
             return {}
-        own = row_counts(self._request.append).keys()
+        own = row_counts(self._request.append).keys() - self.failed.keys()
         refusals = {
             key: self._refusal(state, this, key, code, len(errors), is_own=key in own, is_decided=is_decided)
             for key, code in errors.items()

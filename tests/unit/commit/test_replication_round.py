@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -231,6 +232,23 @@ def test_who_fails_after_the_judgement_does_not_leave_with_its_entry(state, monk
     assert verdict.next is Phase.SETTLING and dict(verdict.leaving) == {2: "away"}
     state.apply(state.applied_index + 1, encode_entry(verdict.commands))
     assert set(state.topics[TOPIC].partitions[0].isr) == {0, 1}
+
+
+def test_a_partition_that_fails_and_holds_back_the_ledger_fails_the_append_and_is_not_judged_for_ever() -> None:
+    state = TopicLedgerState("L")
+    fold(state, TopicInit(TOPIC, "orders", ((0, 1), (0, 2)), ()))
+    fold(state, append("old", frozenset({0})))
+    fold(state, IsrChange(None, 1, False, 0))
+    (first,) = append("new", ALL).objects
+    other = replace(first, id=ObjectId(0, "other"), sections=(Section(TOPIC, 1, 1, 0, 8, 0, 0, 0),))
+    request = AppendRequest(replace(append("new", ALL), objects=(first, other)), 1_000, is_atomic=False)
+    authorizer: Any = EverybodyMay()
+    judge = AppendJudge("L", request, authorizer, SYSTEM_CLOCK)
+    for _ in range(3):
+        verdict = judge.judge(state)
+        judge.failed.update(verdict.failed)
+    assert verdict.next is Phase.DONE and verdict.error is not None
+    assert verdict.error.code is ErrorCode.NOT_ENOUGH_REPLICAS and verdict.error.context["partition"] == 0
 
 
 def test_a_round_without_sources_ends_at_once_blames_no_target_and_leaves_no_timer(state) -> None:
