@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from spark_replog.admin import topic_rules
 from spark_replog.admin.admin import Admin
+from spark_replog.admin.broker_admin import settle_fences
 from spark_replog.admin.topic_rules import Assignment, check_explicit, place_replicas
 from spark_replog.cluster.cluster import Cluster, TopicHandle
 from spark_replog.cluster.root_check import make_ledger_folders
@@ -194,6 +195,7 @@ class Controller(Admin):
         def leave(state: TopicLedgerState) -> tuple[bytes, ...]:
             return tuple(map(encode_command, leave_empty(state, handle.topic_id, range(count, total), away)))
 
+        self._settle_fences(ledger, fenced)
         self._decide(ledger, propose)
         if away:
             self._decide(ledger, leave)
@@ -407,8 +409,15 @@ class Controller(Admin):
             commands = create_topic(state, made, fenced=fenced, away=away, now_ms=now_ms)
             return tuple(map(encode_command, commands))
 
-        self._decide(self._cluster.topic_ledger(ledger_id), propose)
+        ledger = self._cluster.topic_ledger(ledger_id)
+        self._settle_fences(ledger, fenced)
+        self._decide(ledger, propose)
         return made.topic_id
+
+    def _settle_fences(self, ledger: Ledger[TopicLedgerState], fenced: frozenset[BrokerId]) -> None:
+        """Finish a fence that has not come to this ledger, as the fence itself: rows that are lost with it are cut."""
+        if fenced and ledger.refresh().topics and fenced - ledger.state.fenced:
+            settle_fences(self._cluster, ledger, self._timeout_ms)
 
     def _publish(self, handle: TopicHandle) -> TopicId:
         """Give the topic its name; return the id that has it: another one's where a race was lost."""
