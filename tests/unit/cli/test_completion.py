@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from spark_replog.cli.main import run
+from spark_replog.cli.completion import answer_shell
+from spark_replog.cli.main import cli, run
 from spark_replog.errors import ErrorCode
 
 ROOT = Path(__file__).parents[3]
@@ -40,25 +41,30 @@ def program(tmp_path_factory):
     return script
 
 
-def answers(program, *words, shell="bash", store=None):
+@pytest.fixture
+def answers(monkeypatch, capsys):
     """What the script of a shell gets for a line whose last word is being typed."""
-    environ = {**os.environ, "_REPLOG_COMPLETE": f"{shell}_complete"}
-    if store is not None:
-        environ["REPLOG_STORE"] = store
-    if shell == "fish":
-        environ |= {"COMP_WORDS": " ".join(["replog", *words[:-1]]), "COMP_CWORD": words[-1]}
-    else:
-        environ |= {"COMP_WORDS": " ".join(["replog", *words]), "COMP_CWORD": str(len(words))}
-    done = subprocess.run([program], env=environ, capture_output=True, text=True, check=False, timeout=60)
-    assert (done.returncode, done.stderr) == (0, "")
-    lines = [line for line in done.stdout.splitlines() if line]
-    return lines[1::3] if shell == "zsh" else [line.partition(",")[2].partition("\t")[0] for line in lines]
+
+    def ask(*words, shell="bash", store=None):
+        fish = {"COMP_WORDS": " ".join(["replog", *words[:-1]]), "COMP_CWORD": words[-1]}
+        others = {"COMP_WORDS": " ".join(["replog", *words]), "COMP_CWORD": str(len(words))}
+        environ = {"_REPLOG_COMPLETE": f"{shell}_complete", **(fish if shell == "fish" else others)}
+        monkeypatch.delenv("REPLOG_STORE", raising=False)
+        for name, value in (environ if store is None else {**environ, "REPLOG_STORE": store}).items():
+            monkeypatch.setenv(name, value)
+        assert answer_shell(cli) == 0
+        captured = capsys.readouterr()
+        assert captured.err == ""
+        lines = [line for line in captured.out.splitlines() if line]
+        return lines[1::3] if shell == "zsh" else [line.partition(",")[2].partition("\t")[0] for line in lines]
+
+    return ask
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-def test_topic_names_are_offered_to_each_shell(program, store, shell):
-    assert answers(program, "topic", "describe", "ord", shell=shell, store=store) == ["order-items", "orders"]
-    assert answers(program, "topic", "desc", shell=shell) == ["describe"]
+def test_topic_names_are_offered_to_each_shell(answers, store, shell):
+    assert answers("topic", "describe", "ord", shell=shell, store=store) == ["order-items", "orders"]
+    assert answers("topic", "desc", shell=shell) == ["describe"]
 
 
 @pytest.mark.parametrize(
@@ -79,17 +85,17 @@ def test_topic_names_are_offered_to_each_shell(program, store, shell):
         (("completion", ""), list(SHELLS)),
     ],
 )
-def test_names_and_settings_are_offered(program, store, words, offered):
-    assert sorted(answers(program, *words, store=store)) == sorted(offered)
+def test_names_and_settings_are_offered(answers, store, words, offered):
+    assert sorted(answers(*words, store=store)) == sorted(offered)
 
 
-def test_the_store_of_the_line_wins(program, store, tmp_path):
-    assert answers(program, "-s", str(tmp_path), "topic", "describe", "", store=store) == []
-    assert answers(program, "topic", "describe", "o", store=str(tmp_path / "nothing")) == []
+def test_the_store_of_the_line_wins(answers, store, tmp_path):
+    assert answers("-s", str(tmp_path), "topic", "describe", "", store=store) == []
+    assert answers("topic", "describe", "o", store=str(tmp_path / "nothing")) == []
 
 
-def test_a_store_is_a_folder(program):
-    assert answers(program, "topic", "list", "-s", "da") == ["da"]
+def test_a_store_is_a_folder(answers):
+    assert answers("topic", "list", "-s", "da") == ["da"]
 
 
 @pytest.mark.parametrize("shell", SHELLS)
