@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -251,3 +256,18 @@ def test_the_map_compares_keys_not_hashes():
     assert latest.dropped(rows, 0).tolist() == [3]
     assert latest.dropped(rows, 10).tolist() == [3, 5, 9]
     assert not latest.is_full
+
+
+STEPS = ["compaction.written:1", "compaction.copied:2", "compaction.before_entry:1", "compaction.after_entry:1"]
+
+
+@pytest.mark.parametrize("step", [*STEPS, "compaction.before_clean:1"])
+def test_a_pass_that_is_killed_at_a_step_is_made_again(users, step):
+    users.write({"a": "1", "b": "1"}, {"a": "2"}, {"b": None}, {"a": "3"}, {"end": "1"})
+    command = [sys.executable, "-m", "spark_replog", "-s", str(users.path), "topic", "compact", "users", "--all"]
+    died = subprocess.run(command, env={**os.environ, "REPLOG_FAULT_POINT": step}, capture_output=True, check=False)
+    assert died.returncode == -signal.SIGKILL, died.stderr
+    assert users.rows()[-3:] == [(3, "b", None), (4, "a", "3"), (5, "end", "1")]
+    users.compact()
+    users.compact()
+    assert users.rows() == [(4, "a", "3"), (5, "end", "1")]
