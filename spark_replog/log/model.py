@@ -311,7 +311,7 @@ class HoldersAdd:
 class GenerationAdvance:
     """New objects go to `generation`; objects below `floor` are refused from now on.
 
-    Objects below the floor that no entry names are garbage; a later release may collect them.
+    Objects below the floor that no live row names are garbage.
     """
 
     generation: int
