@@ -10,13 +10,14 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
 from spark_replog.clock import SYSTEM_CLOCK, Clock
 from spark_replog.config import CoordinatorConfig, storage_texts
-from spark_replog.errors import CorruptDataError, ErrorCode, InvalidConfigError
+from spark_replog.errors import CorruptDataError, ErrorCode, InvalidConfigError, ReplogError
 from spark_replog.ids import LedgerId, TopicId
 from spark_replog.ledger.ledger import Ledger
 from spark_replog.ledger.types import JournalRoot, LedgerSettings
@@ -26,6 +27,7 @@ from spark_replog.log.fold.topic_table import TopicState
 from spark_replog.log.write_plan import unknown_topic
 from spark_replog.storage.brokers import BrokerSet
 from spark_replog.storage.io_pool import io_pool
+from spark_replog.storage.paths import LEDGERS_PREFIX, journal_folder
 
 ACCESS_AGE_MS = 1_000
 """How old a process's view of ACLs and quotas may be when it plans, appends or reads. A constant, since who
@@ -180,8 +182,14 @@ class Cluster:
             return sorted(self.cluster_ledger.state.topics)
 
     def refresh(self) -> None:
-        """Fold the cluster ledger's newest entries; check roots again that it says were replaced."""
+        """Fold the cluster ledger's newest entries; check roots again that it says were replaced.
+
+        Raises:
+            CorruptDataError: REPLOG_JOURNAL_HOLE: the ledger's files are gone. RetriableError: REPLOG_NO_QUORUM.
+        """
         state = self.cluster_ledger.refresh()
+        if not state.brokers:
+            self._check_not_lost()
         self._refreshed_ms = self.clock.monotonic_ms()
         with self.cluster_ledger.lock:
             root_ids = {each.broker_id: found for each in state.brokers.values() if (found := each.root_id) is not None}
@@ -192,6 +200,20 @@ class Cluster:
                 self.cluster_ledger.check_again(broker_id)
                 for ledger in self._topic_ledgers.values():
                     ledger.check_again(broker_id)
+
+    def _check_not_lost(self) -> None:
+        """Refuse a store whose roots hold topics that no entry knows: an init would make them unreachable for good."""
+        own, is_lost = self.brokers.cluster_id, False
+        for broker_id in self.brokers.metadata_broker_ids:
+            with suppress(ReplogError):  # an alarm: a root that cannot be listed says nothing
+                keys = (info.key for info in self.brokers.store(broker_id).list_keys(LEDGERS_PREFIX))
+                is_lost |= any(key.split("/")[1] != own for key in keys)
+        if is_lost:
+            raise CorruptDataError(
+                ErrorCode.REPLOG_JOURNAL_HOLE,
+                f"the roots hold topics, and the files of {journal_folder(own)} that name them are missing on the "
+                "metadata roots. Put them back; do not run init again.",
+            )
 
     def refresh_if_stale(self) -> None:
         """Fold the cluster ledger's newest entries if the ACLs and quotas known are older than ``ACCESS_AGE_MS``."""

@@ -6,6 +6,9 @@ import shutil
 
 import pytest
 
+from spark_replog.admin.controller import Controller
+from spark_replog.cluster.cluster import Cluster
+from spark_replog.cluster.init_store import init_cluster
 from spark_replog.errors import CorruptDataError, ErrorCode
 from spark_replog.storage.paths import journal_folder
 
@@ -48,3 +51,25 @@ def test_oldest_files_missing_on_all_roots_do_not_make_an_empty_ledger(store, ki
     assert caught.value.code is ErrorCode.REPLOG_JOURNAL_HOLE
     for number in range(3):
         assert f"broker {number} (" in str(caught.value)
+
+
+def test_a_cluster_ledger_that_lost_all_files_is_neither_empty_nor_to_be_made_again(store, tmp_path):
+    store.create("orders")
+    own = store.cluster.brokers.cluster_id
+    for number, journal in enumerate(journals(store, own)):
+        shutil.move(journal, tmp_path / f"kept-{number}")
+        journal.mkdir()
+    steps = [
+        lambda: Controller(Cluster.open(str(store.path))).describe_topic("orders"),
+        lambda: Controller(Cluster.open(str(store.path))).create_topic("other"),
+        lambda: Cluster.open(str(store.path)).topic_names(),
+        lambda: init_cluster(str(store.path), 3, fsync=False),
+    ]
+    for step in steps:
+        with pytest.raises(CorruptDataError, match="Put them back; do not run init again") as caught:
+            step()
+        assert caught.value.code is ErrorCode.REPLOG_JOURNAL_HOLE
+    for number, journal in enumerate(journals(store, own)):
+        journal.rmdir()
+        shutil.move(tmp_path / f"kept-{number}", journal)
+    assert Cluster.open(str(store.path)).topic_names() == ["orders"]
