@@ -1,12 +1,14 @@
-"""What Spark's tasks of a compaction do, without a JVM."""
+"""What Spark's tasks of a compaction do, and what its readers see of one, without a JVM."""
 
 from __future__ import annotations
 
 import pyarrow as pa
+import pytest
 from pyspark import cloudpickle
 
 import spark_replog
 from spark_replog.client.store import init_store
+from spark_replog.maintenance.compaction import Compactor
 
 
 class FakeFrame:
@@ -61,3 +63,54 @@ def test_tasks_rewrite_and_the_driver_commits(tmp_path):
     assert store.topic("t").scan().to_arrow().to_pylist() == before
     assert spark_replog.compact(spark, str(tmp_path / "store"), "t", partitions=[0, 2]).run_count == 0
     assert len(spark.asked) == 1
+
+
+@pytest.fixture
+def cleaned(source):
+    """A compacted topic of two partitions, each with every fourth offset below its newest section."""
+    source.topic("users", 2, **{"cleanup.policy": "compact"})
+    store = spark_replog.open(str(source.path))
+    with store.producer() as producer:
+        for number in range(12):
+            for partition in range(2):
+                for _ in range(3):
+                    producer.send("users", b"old", key=b"same", partition=partition)
+                producer.send("users", b"v", key=b"k%d" % number, partition=partition)
+            producer.flush()
+    report = Compactor(source.cluster).compact(source.cluster.lookup("users"), is_eager=True)
+    assert report.removed_count == 2 * (11 * 3 - 1)
+    return sorted([*range(3, 44, 4), 42, 44, 45, 46, 47])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"maxOffsetsPerTrigger": "7"},
+        {"maxOffsetsPerTrigger": "1"},
+        {"minPartitions": "9"},
+        {"maxRecordsPerPartition": "5"},
+    ],
+)
+def test_a_stream_passes_the_gaps(source, start_query, cleaned, options):
+    query = start_query(subscribe="users", startingOffsets="earliest", **options)
+    found = {"users-0": [], "users-1": []}
+    while (rows := query.next()) is not None:
+        for key, offsets in rows.items():
+            found[key] += offsets
+    assert {key: sorted(offsets) for key, offsets in found.items()} == dict.fromkeys(found, cleaned)
+    assert query.position("users") == {"0": 48, "1": 48}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"minPartitions": "9"},
+        {"startingOffsets": '{"users":{"0":5,"1":5}}', "endingOffsets": '{"users":{"0":9,"1":9}}'},
+    ],
+)
+def test_a_batch_passes_the_gaps(source, cleaned, options):
+    rows = source.rows(source.batch(subscribe="users", **options))
+    expected = [offset for offset in cleaned if 5 <= offset < 9] if "startingOffsets" in options else cleaned
+    assert {key: sorted(offsets) for key, offsets in rows.items()} == {"users-0": expected, "users-1": expected}
