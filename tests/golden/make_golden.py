@@ -22,6 +22,7 @@ from spark_replog.log.codec import commands as c
 from spark_replog.log.codec import group_records as g
 from spark_replog.log.codec.commands import encode_entry
 from spark_replog.log.codec.data_object import HEADERS_TYPE, data_schema, decode_section, encode_data_object
+from spark_replog.log.model import inputs_digest
 from spark_replog.log.quotas import DEFAULT_NAME, QuotaEntity
 
 TOPIC, LEDGER = "0123456789abcdef" * 2, "fedcba9876543210" * 2
@@ -74,10 +75,31 @@ def entries() -> dict[str, list[c.Command]]:
             c.Truncate(70_000),
         ],
         "entry_snapshot": [c.SnapshotCommit(3, 70_000, f"{70_000:020d}-{LEDGER}")],
+        "entry_compaction": compaction_commands(),
         "entry_groups": group_commands(),
         "entry_producers": producer_commands(),
         "entry_access": access_commands(),
     }
+
+
+def compaction_commands() -> list[c.Command]:
+    """Return what compaction writes: a segment without gaps, two with gaps, and how far a log is clean."""
+    sections = tuple(
+        c.Section(TOPIC, 3, 100 - n, 304 + 9000 * n, 8000, 0x01020304 * n, 1_700_000_000_000 + n, 1_700_000_009_999)
+        for n in range(3)
+    )
+    names = [f"compact-{offset}-3-{LEDGER}.arrow" for offset in (1000, 5000, 5100)]
+    dense = c.DataObject(ObjectId(4, names[0]), 40_000, False, frozenset((0, 1, 2)), sections[:1])
+    gaps = tuple(
+        c.DataObject(ObjectId(4, name), 40_000, True, frozenset((0, 2)), (section,), has_offsets=True)
+        for name, section in zip(names[1:], sections[1:], strict=True)
+    )
+    inputs = inputs_digest([(ObjectId(2, f"12345678-0-0-{LEDGER}.arrow"), 304, 5000)])
+    return [
+        c.Replace(TOPIC, 3, 1000, 1100, inputs_digest([]), (dense,), (1000,)),
+        c.Replace(TOPIC, 3, 5000, 2**40, inputs, gaps, (5000, 7000)),
+        c.LogClean(TOPIC, 3, 2**40, 1_700_000_000_000),
+    ]
 
 
 def producer_commands() -> list[c.Command]:
@@ -175,19 +197,21 @@ def plain(value: Any) -> Any:
     return [plain(item) for item in value] if isinstance(value, tuple | list) else value
 
 
-def plain_rows(body: bytes, sections: list[c.Section], has_headers: bool) -> list[dict[str, Any]]:
+def plain_rows(
+    body: bytes, sections: list[c.Section], has_headers: bool, has_offsets: bool = False
+) -> list[dict[str, Any]]:
     """Return what the sections hold."""
     found = []
     for section in sections:
         part = body[section.start_byte : section.start_byte + section.size_bytes]
-        batches = decode_section(part, section.crc32c, section.row_count, has_headers)
-        for row in pa.Table.from_batches(batches).cast(_readable(has_headers)).to_pylist():
+        batches = decode_section(part, section.crc32c, section.row_count, has_headers, has_offsets)
+        for row in pa.Table.from_batches(batches).cast(_readable(has_headers, has_offsets)).to_pylist():
             found.append(json.loads(json.dumps(row, default=lambda raw: raw.hex())))
     return found
 
 
-def _readable(has_headers: bool) -> pa.Schema:
-    schema = data_schema(has_headers)
+def _readable(has_headers: bool, has_offsets: bool) -> pa.Schema:
+    schema = data_schema(has_headers, has_offsets)
     return schema.set(2, pa.field("timestamp", pa.int64()))
 
 
@@ -213,6 +237,19 @@ def main(folder: Path) -> None:
                 "sections": [section._asdict() for section in sections],
                 "rows": plain_rows(body, sections, has_headers),
             }
+    gaps = {"compression": "lz4", "has_headers": True, "has_offsets": True}
+    made_rows = rows(5, True)
+    offsets = pa.array([1000 + 7 * number for number in range(made_rows.num_rows)], pa.int64())
+    inputs = [("orders", TOPIC, 5, made_rows.append_column("offset", offsets), "compaction")]
+    made = encode_data_object(inputs, **gaps)
+    body, sections = b"".join(made.buffers), list(made.sections)
+    (folder / "data_gaps.arrow").write_bytes(body)
+    expected["objects"]["data_gaps"] = {
+        "has_headers": True,
+        "has_offsets": True,
+        "sections": [section._asdict() for section in sections],
+        "rows": plain_rows(body, sections, True, True),
+    }
     (folder / "expected.json").write_text(json.dumps(expected, indent=1) + "\n")
 
 
