@@ -18,6 +18,7 @@ from spark_replog.log.codec.group_records import GroupRecord, OffsetAndMetadata,
 from spark_replog.log.codec.wire import Writer
 from spark_replog.log.fold.cluster_state import ClusterLedgerState
 from spark_replog.log.fold.topic_state import TopicLedgerState
+from spark_replog.log.model import Outcome
 from spark_replog.storage.paths import data_key
 
 TOPIC, LEDGER = "ab" * 16, "cd" * 16
@@ -192,7 +193,7 @@ def test_every_cut_of_a_golden_entry_has_no_effect(path):
             (result,) = TopicLedgerState(LEDGER).apply(0, payload[:end])
         except UnsupportedFormatError:
             continue
-        assert result.outcome is c.Outcome.INVALID and result.detail
+        assert result.outcome is Outcome.INVALID and result.detail
 
 
 def test_a_command_that_cannot_be_decoded_stops_no_reader(caplog):
@@ -200,11 +201,11 @@ def test_a_command_that_cannot_be_decoded_stops_no_reader(caplog):
     bad = c.encode_command(c.TopicClose("../.."))
     state = TopicLedgerState(LEDGER)
     results = state.apply(0, c.encode_entry([bad, good, bad]))
-    assert [each.outcome for each in results] == [c.Outcome.INVALID, c.Outcome.APPLIED, c.Outcome.INVALID]
+    assert [each.outcome for each in results] == [Outcome.INVALID, Outcome.APPLIED, Outcome.INVALID]
     assert "../.." in results[0].detail
     assert [record.levelname for record in caplog.records] == ["WARNING"] * 2
     assert LEDGER in caplog.text and "entry 0" in caplog.text
-    assert state.apply(1, b"\x01\xff\xff")[0].outcome is c.Outcome.INVALID
+    assert state.apply(1, b"\x01\xff\xff")[0].outcome is Outcome.INVALID
     assert state.applied_index == 1
 
 
@@ -215,16 +216,16 @@ def group_records(*records, sequence=0, revision=0):
 @pytest.mark.parametrize(
     ("command", "outcome"),
     [
-        (c.ConfigSet(TOPIC, (("min.insync.replicas", "9" * 5000),)), c.Outcome.APPLIED),
-        (group_records(GroupRecord("g", None), GroupRecord("g", None)), c.Outcome.APPLIED),
-        (group_records(OffsetRecord("g", "t", 0, OffsetAndMetadata(-7))), c.Outcome.INVALID),
-        (c.PartitionsAdd(TOPIC, 2**63, ((0,),)), c.Outcome.INVALID),
-        (c.Truncate(2**63), c.Outcome.EXISTS),
-        (c.HoldersAdd(2**63, 0, 0, (0,)), c.Outcome.INVALID),
-        (c.LogStartAdvance(TOPIC, c.LogStartReason.RETENTION, ((0, 2**63),)), c.Outcome.INVALID),
-        (c.LogStartAdvance(TOPIC, c.LogStartReason.RETENTION, ((2**63, 0),)), c.Outcome.INVALID),
-        (c.PartitionChange(TOPIC, 0, 0, 0, 0, (0, 0), (0, 0, 1)), c.Outcome.REFUSED),
-        (c.PartitionChange(TOPIC, 0, 2**40, 0, 0, (0,), (0,)), c.Outcome.REFUSED),
+        (c.ConfigSet(TOPIC, (("min.insync.replicas", "9" * 5000),)), Outcome.APPLIED),
+        (group_records(GroupRecord("g", None), GroupRecord("g", None)), Outcome.APPLIED),
+        (group_records(OffsetRecord("g", "t", 0, OffsetAndMetadata(-7))), Outcome.INVALID),
+        (c.PartitionsAdd(TOPIC, 2**63, ((0,),)), Outcome.INVALID),
+        (c.Truncate(2**63), Outcome.EXISTS),
+        (c.HoldersAdd(2**63, 0, 0, (0,)), Outcome.INVALID),
+        (c.LogStartAdvance(TOPIC, c.LogStartReason.RETENTION, ((0, 2**63),)), Outcome.INVALID),
+        (c.LogStartAdvance(TOPIC, c.LogStartReason.RETENTION, ((2**63, 0),)), Outcome.INVALID),
+        (c.PartitionChange(TOPIC, 0, 0, 0, 0, (0, 0), (0, 0, 1)), Outcome.REFUSED),
+        (c.PartitionChange(TOPIC, 0, 2**40, 0, 0, (0,), (0,)), Outcome.REFUSED),
     ],
 )
 def test_an_absurd_command_is_answered_and_the_next_one_is_folded(command, outcome):
@@ -233,7 +234,7 @@ def test_an_absurd_command_is_answered_and_the_next_one_is_folded(command, outco
     (result,) = state.apply(1, c.encode_entry([c.encode_command(command)]))
     assert result.outcome is outcome
     (result,) = state.apply(2, c.encode_entry([c.encode_command(append(data_object(section())))]))
-    assert result.outcome is c.Outcome.APPLIED
+    assert result.outcome is Outcome.APPLIED
     assert_sound(state)
 
 
