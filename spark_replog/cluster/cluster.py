@@ -139,7 +139,8 @@ class Cluster:
         found = self._topic_ledgers.get(ledger_id)
         if found is None:
             # No lock: a forked child could inherit it held. Two threads may make one, and one is kept.
-            made = self._make_ledger(ledger_id, TopicLedgerState(ledger_id))
+            state = TopicLedgerState(ledger_id, self.config.metadata_page_cache_bytes)
+            made = self._make_ledger(ledger_id, state)
             found = self._topic_ledgers.setdefault(ledger_id, made)
         return found
 

@@ -25,6 +25,12 @@ class CoordinatorConfig:
     metadata_max_age_ms: int = setting(
         300_000, "Maximum age of the known roots and topics before they are read again.", kafka=SAME
     )
+    metadata_page_cache_bytes: int = setting(
+        64 * _MIB,
+        "Memory of one process for the index pages of one ledger: where older rows are. More makes reads all over a "
+        "long log load fewer of them again.",
+        minimum=_MIB,
+    )
     replica_catchup_budget_ms: int = setting(
         5_000, "With acks=0 and acks=1, how long followers may take their copies in the background, after the answer."
     )

@@ -19,6 +19,11 @@ Apply = Callable[[Any, int, int], CommandResult]
 """Folds one command; also given the index of its entry and its number there."""
 
 
+def no_loader(name: str) -> bytes:
+    """Stand for the loader of a state that no ledger holds."""
+    raise damaged("nothing says where its pages are", name)
+
+
 class EntryFold:
     """A deterministic, total fold; `ledger.types.LedgerState`.
 
@@ -28,6 +33,7 @@ class EntryFold:
     Attributes:
         applied_index: last folded entry, -1 before the first.
         snapshot: the last decided snapshot.
+        load_page: returns the bytes of a page; set by the ledger.
     """
 
     _part: SnapshotPart
@@ -35,6 +41,7 @@ class EntryFold:
     def __init__(self, name: str) -> None:
         self.applied_index = -1
         self.snapshot = DecidedSnapshot()
+        self.load_page: Callable[[str], bytes] = no_loader
         self._name = name
         self._applies: Mapping[type, Apply] = {}
 
@@ -91,7 +98,7 @@ class EntryFold:
             reader.finish()
         except (ValueError, LookupError, TypeError, OverflowError) as error:
             raise damaged(repr(error)) from error
-        fresh.snapshot = self.snapshot
+        fresh.snapshot, fresh.load_page = self.snapshot, load_page
         self.__dict__.update(fresh.__dict__)
         self._bind()
 

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from spark_replog.ids import ObjectId
 from spark_replog.log.codec.snapshot import SnapshotPart, read_table, read_texts, seal, write_table, write_texts
 from spark_replog.log.codec.snapshot_page import (
     BASE,
@@ -32,11 +33,11 @@ from spark_replog.log.fold.paged_table import (
     PageWriter,
     Run,
     find_objects,
+    half_dead,
     merge_count,
-    most_dead,
 )
 
-_RUNS = list_of(TEXT, BOOL, UINT)
+_RUNS = list_of(TEXT, BOOL, UINT, list_of(UINT, UINT, UINT))
 _INDEX = fields(_RUNS, _RUNS)
 
 
@@ -69,6 +70,7 @@ class MadePages(NamedTuple):
         pages: name -> bytes of the new ones.
         is_flushed: whether the settled rows are in pages.
         lost: object -> sections that name it no more, as merges dropped them.
+        dead: the objects in pages that no section names any more.
     """
 
     section_runs: tuple[Run, ...]
@@ -78,6 +80,7 @@ class MadePages(NamedTuple):
     pages: Mapping[str, bytes]
     is_flushed: bool
     lost: Mapping[int, int]
+    dead: tuple[ObjectId, ...]
 
 
 class FrozenTopics:
@@ -140,24 +143,23 @@ def make_pages(tables: Tables, writer: PageWriter) -> MadePages:
     is_open = np.isin(numbers, np.array(sorted(tables.open_numbers), np.int64))
     leaves = (numbers < tables.settled_below) & ~is_open
     if int(is_settled.sum()) + int(leaves.sum()) < FLUSH_ROWS:
-        return MadePages(tables.section_runs, tables.object_runs, tables.sections, tables.objects, {}, False, {})
+        return MadePages(tables.section_runs, tables.object_runs, tables.sections, tables.objects, {}, False, {}, ())
     section_runs, lost = _section_runs(tables, is_settled, writer)
     objects = _without(tables.objects, lost)
-    flushed = joined([objects.take(np.flatnonzero(leaves)), _changed(tables, lost, writer)])
+    changed = _changed(tables, lost, writer)
+    flushed = joined([objects.take(np.flatnonzero(leaves)), changed])
     flushed = flushed.take(np.argsort(flushed.cells[BASE], kind="stable"))
     object_runs = [*tables.object_runs, *writer.write_run(iter([flushed]))]
-    while count := merge_count(object_runs):
-        merged = writer.merge_objects(object_runs[-count:], is_oldest=count == len(object_runs))
-        object_runs[-count:] = merged
-    return MadePages(
-        tuple(section_runs),
-        tuple(object_runs),
-        tables.sections.take(np.flatnonzero(~is_settled)),
-        objects.take(np.flatnonzero(~leaves)),
-        writer.pages_of(section_runs, object_runs),
-        True,
-        lost,
-    )
+    gone = np.flatnonzero(changed.cells[ObjectColumn.LIVE_COUNT] == 0).tolist()
+    is_mostly_gone = 2 * len(gone) >= sum(run.row_count for run in tables.object_runs) > 0
+    while count := len(object_runs) if is_mostly_gone else merge_count(object_runs):
+        object_runs[-count:] = writer.merge_objects(object_runs[-count:], is_oldest=count == len(object_runs))
+        is_mostly_gone = False
+    dead = tuple(ObjectId(int(changed.cells[ObjectColumn.GENERATION, row]), changed.names[row]) for row in gone)
+    stay = objects.take(np.flatnonzero(~leaves))
+    pages = writer.pages_of(section_runs, object_runs)
+    sections = tables.sections.take(np.flatnonzero(~is_settled))
+    return MadePages(tuple(section_runs), tuple(object_runs), sections, stay, pages, True, lost, dead)
 
 
 def _section_runs(
@@ -175,9 +177,9 @@ def _section_runs(
 
     while count := merge_count(runs):
         merge(len(runs) - count, count)
-    dead = most_dead([writer.directory(run) for run in runs], tables.bounds) if tables.is_trimmed else None
-    if dead is not None:
-        merge(dead, 1)
+    if tables.is_trimmed:
+        for number in reversed(half_dead([writer.directory(run) for run in runs], tables.bounds)):
+            merge(number, 1)
     return runs, lost
 
 

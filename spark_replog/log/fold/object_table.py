@@ -188,14 +188,18 @@ class ObjectTable:
         self._removed = []
         self.paged_below = max(self.paged_below, self.settled_below)
 
-    def leave_to_pages(self, below: int, changed_before: int, lost: Mapping[int, int]) -> None:
+    def leave_to_pages(
+        self, below: int, changed_before: int, lost: Mapping[int, int], dead: Iterable[ObjectId]
+    ) -> None:
         """Forget the objects that a snapshot has put in pages.
 
         Args:
             below: their numbers are lower.
             changed_before: what an entry of this index or a later one changed is newer than its row.
             lost: object -> sections that name it no more, as a merge has dropped them.
+            dead: objects in pages that lost their last section by that.
         """
+        self.dropped.update(dict.fromkeys(dead, self.now_ms))
         for number in self._removed:
             if number in self._objects:
                 self._objects[number].live_count += 1

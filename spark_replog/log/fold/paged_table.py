@@ -40,7 +40,10 @@ PAGE_ROWS = 4096
 FLUSH_ROWS = 512
 """Fewer settled rows stay in the head: they cost less there than a page of their own."""
 MERGE_WIDTH = 4
+SPANS_MAX = 64
+"""Slots of a run that the head names; with more of them partitions, a lookup looks into the directories."""
 CACHE_BYTES = 64 << 20
+"""What a process keeps of the pages of one ledger, unless a setting says so (`metadata.page.cache.bytes`)."""
 _MERGED_PAGES_MAX = 1024
 """Decoded pages that a merge keeps at a time, about 400 MB at most; a larger merge loads some twice."""
 
@@ -50,11 +53,20 @@ Bounds = Mapping[int, Interval]
 
 
 class Run(NamedTuple):
-    """One run: the name of its directory, or of its only page."""
+    """One run: the name of its directory, or of its only page.
+
+    Attributes:
+        spans: (slot, base, end) of each slot, so that a run is not loaded in vain; () of more than `SPANS_MAX` slots.
+    """
 
     name: str
     is_page: bool
     row_count: int
+    spans: tuple[tuple[int, int, int], ...]
+
+    def may_hold(self, slot: int, low: int, high: int) -> bool:
+        """Return whether the run may have rows of a slot in [low, high)."""
+        return not self.spans or any(each == slot and base < high and end > low for each, base, end in self.spans)
 
 
 class Piece(NamedTuple):
@@ -70,10 +82,6 @@ class Piece(NamedTuple):
     is_whole: bool
 
 
-def _no_loader(name: str) -> bytes:
-    raise damaged("nothing says where its pages are", name)
-
-
 class PageCache:
     """Decoded pages of one ledger, those used last; called under the ledger's lock, but for `fetch`.
 
@@ -84,10 +92,10 @@ class PageCache:
 
     __slots__ = ("_pages", "_size_bytes", "ledger_id", "limit_bytes", "load")
 
-    def __init__(self, ledger_id: LedgerId, limit_bytes: int = CACHE_BYTES) -> None:
+    def __init__(self, ledger_id: LedgerId, load: Callable[[str], bytes], limit_bytes: int) -> None:
         self.ledger_id = ledger_id
         self.limit_bytes = limit_bytes
-        self.load: Callable[[str], bytes] = _no_loader
+        self.load = load
         self._pages: OrderedDict[str, Rows | Directory] = OrderedDict()
         self._size_bytes = 0
 
@@ -205,7 +213,8 @@ class SectionPages:
         Raises:
             CorruptDataError: CORRUPT_MESSAGE: offsets are in no page.
         """
-        found, is_whole = plan_pieces(_newest(self._cache, self.runs), slot, intervals)
+        newest = _newest(self._cache, self.runs, slot, intervals[0][0], intervals[-1][1])
+        found, is_whole = plan_pieces(newest, slot, intervals)
         if not is_whole:
             raise damaged(f"offsets {intervals} of partition slot {slot} are in no page")
         return found
@@ -221,9 +230,9 @@ class SectionPages:
                 yield self._cache.rows(name)
 
 
-def _newest(cache: PageCache, runs: Sequence[Run]) -> Iterator[Directory]:
-    """Yield the directories of runs, newest first, loaded as they are looked at."""
-    return (cache.directory(run) for run in reversed(runs))
+def _newest(cache: PageCache, runs: Sequence[Run], slot: int, low: int, high: int) -> Iterator[Directory]:
+    """Yield the directories of the runs that may hold [low, high) of a slot, newest first, as they are looked at."""
+    return (cache.directory(run) for run in reversed(runs) if run.may_hold(slot, low, high))
 
 
 class ObjectPages:
@@ -240,23 +249,24 @@ class ObjectPages:
         self.runs: tuple[Run, ...] = ()
 
     def find(self, numbers: Sequence[int]) -> list[Rows]:
-        """Return the rows of those objects of ascending numbers that are in pages and not gone."""
+        """Return the rows of those objects of ascending numbers that are in pages and not gone; at least one number."""
         wanted = np.asarray(numbers, np.int64)
-        return find_objects(_newest(self._cache, self.runs), self._cache.rows, wanted)
+        newest = _newest(self._cache, self.runs, 0, int(wanted[0]), int(wanted[-1]) + 1)
+        return find_objects(newest, self._cache.rows, wanted)
 
     def between(self, first: int, last: int) -> list[Rows]:
         """Return the rows of the objects with numbers [first, last), ascending; of one entry they are few."""
         numbers: set[int] = set()
-        for directory in _newest(self._cache, self.runs):
+        for directory in _newest(self._cache, self.runs, 0, first, last):
             for piece in directory.find(0, first, last):
                 found = self._cache.rows(directory.pages[int(directory.pieces[PieceColumn.PAGE_NO, piece])]).cells[BASE]
                 numbers.update(found[np.searchsorted(found, first) : np.searchsorted(found, last)].tolist())
-        return self.find(sorted(numbers))
+        return self.find(sorted(numbers)) if numbers else []
 
     def of_generation(self, generation: int) -> dict[int, tuple[str, int]]:
         """Return number -> (name, rows that name it) of a generation's objects, those that are gone with 0 rows."""
         found: dict[int, tuple[str, int]] = {}
-        for directory in _newest(self._cache, self.runs):
+        for directory in map(self._cache.directory, reversed(self.runs)):
             for piece in np.flatnonzero(directory.pieces[PieceColumn.TOP] >= generation).tolist():
                 page = self._cache.rows(directory.pages[int(directory.pieces[PieceColumn.PAGE_NO, piece])])
                 for row in np.flatnonzero(page.cells[ObjectColumn.GENERATION] == generation).tolist():
@@ -367,11 +377,12 @@ class PageWriter:
             return ()
         cells = np.concatenate(pieces, axis=1)
         row_count = int(cells[PieceColumn.ROW_COUNT].sum())
+        spans = _spans(cells)
         if len(pages) == 1:
-            return (Run(pages[0], True, row_count),)
+            return (Run(pages[0], True, row_count, spans),)
         name = self._name()
         self.made[name] = encode_directory(self._cache.ledger_id, name, Directory(cells, pages))
-        return (Run(name, False, row_count),)
+        return (Run(name, False, row_count, spans),)
 
     def merge_sections(self, runs: Sequence[Run], bounds: Bounds) -> tuple[tuple[Run, ...], dict[int, int]]:
         """Return the run of the rows of neighbouring runs that are not gone, and how many rows each object lost."""
@@ -455,6 +466,14 @@ def _difference(before: list[Cells], after: list[Cells]) -> dict[int, int]:
     return dict(zip(values[lost].tolist(), counts[lost].tolist(), strict=True))
 
 
+def _spans(pieces: Cells) -> tuple[tuple[int, int, int], ...]:
+    slots, starts = np.unique(pieces[SLOT], return_index=True)
+    if len(slots) > SPANS_MAX:
+        return ()
+    ends = np.append(starts[1:], len(pieces[SLOT])) - 1
+    return tuple(zip(slots.tolist(), pieces[BASE, starts].tolist(), pieces[END, ends].tolist(), strict=True))
+
+
 def level(run: Run) -> int:
     """Return the size class of a run: each is `MERGE_WIDTH` times the one before."""
     found, size = 0, run.row_count // FLUSH_ROWS
@@ -471,18 +490,17 @@ def merge_count(runs: Sequence[Run]) -> int:
     return count if count >= MERGE_WIDTH else 0
 
 
-def most_dead(directories: Sequence[Directory], bounds: Bounds) -> int | None:
-    """Return which run has the largest share of rows that are gone, if that is at least half."""
-    worst, found = 0.5, None
+def half_dead(directories: Sequence[Directory], bounds: Bounds) -> list[int]:
+    """Return which runs have at least half of their rows outside of the bounds, by the ranges of their pieces."""
+    found = []
     for number, directory in enumerate(directories):
         pieces = directory.pieces
         slots, inverse = np.unique(pieces[SLOT], return_inverse=True)
         limits = np.array([bounds.get(slot, (0, 0)) for slot in slots.tolist()], np.int64)
         low, high = limits[inverse].T
         base, end = pieces[BASE], pieces[END]
-        share = 1.0 - np.clip(np.minimum(end, high) - np.maximum(base, low), 0, None) / (end - base)
+        live = np.clip(np.minimum(end, high) - np.maximum(base, low), 0, None) / (end - base)
         counts = pieces[PieceColumn.ROW_COUNT]
-        dead = float((share * counts).sum() / counts.sum())
-        if dead >= worst:
-            worst, found = dead, number
+        if 2 * float((live * counts).sum()) <= counts.sum():
+            found.append(number)
     return found

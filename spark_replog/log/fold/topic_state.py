@@ -20,7 +20,7 @@ from spark_replog.log.fold.entry_fold import EntryFold
 from spark_replog.log.fold.frozen_topics import FrozenTopics, Tables, read_index
 from spark_replog.log.fold.group_state import GroupTable
 from spark_replog.log.fold.object_table import MissingCopy, ObjectPlace, ObjectTable
-from spark_replog.log.fold.paged_table import ObjectPages, PageCache, SectionPages
+from spark_replog.log.fold.paged_table import CACHE_BYTES, ObjectPages, PageCache, SectionPages
 from spark_replog.log.fold.partition_state import SectionRef
 from spark_replog.log.fold.producer_state import ProducerTable
 from spark_replog.log.fold.replacement import find_bad_outputs, judge_replace, output_rows
@@ -107,11 +107,11 @@ class TopicLedgerState(EntryFold):
 
     _part = SnapshotPart.TOPIC_HEAD
 
-    def __init__(self, ledger_id: LedgerId) -> None:
+    def __init__(self, ledger_id: LedgerId, cache_bytes: int = CACHE_BYTES) -> None:
         super().__init__(ledger_id)
         self.ledger_id = ledger_id
         self.producers = ProducerTable()
-        self.page_cache = PageCache(ledger_id)
+        self.page_cache = PageCache(ledger_id, lambda name: self.load_page(name), cache_bytes)
         self._pages = SectionPages(self.page_cache)
         self._objects = ObjectTable(ledger_id, self.producers.undo, ObjectPages(self.page_cache))
         self._topics = TopicTable(self._objects, self._pages)
@@ -227,7 +227,7 @@ class TopicLedgerState(EntryFold):
             self._trims = {slot: low for slot, (low, high) in tables.bounds.items() if high}
             for partition in self._topics.every_partition():
                 partition.leave_to_pages(tables.settled_below)
-            self._objects.leave_to_pages(tables.settled_below, frozen.applied_index + 1, made.lost)
+            self._objects.leave_to_pages(tables.settled_below, frozen.applied_index + 1, made.lost, made.dead)
 
     def restore(self, head: bytes, load_page: Callable[[str], bytes]) -> None:
         """Become the state of a head, in place; see `EntryFold.restore`. Pages are loaded when they are needed."""

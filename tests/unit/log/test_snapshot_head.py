@@ -368,7 +368,7 @@ def same_results(command, one, two):
 def test_a_fold_whose_rows_are_in_pages_answers_as_one_that_keeps_all(small_pages, seed, length):
     """Pages of four rows, written every few entries, while entries go on; memory for some pages only."""
     kept, paged, disk = TopicLedgerState(LEDGER), TopicLedgerState(LEDGER), Disk()
-    paged.page_cache.load, paged.page_cache.limit_bytes = disk.load, 3000
+    paged.load_page, paged.page_cache.limit_bytes = disk.load, 3000
     writers, frozen, entries = Writers(seed, kept), None, {}
     begin = [TopicInit(topic, topic[0], REPLICAS, (("unclean.leader.election.enable", "true"),)) for topic in TOPICS]
     for index in range(length):

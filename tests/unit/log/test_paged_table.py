@@ -1,0 +1,242 @@
+"""Rows in pages: what a lookup loads, what a merge writes again, and bytes that are not what they should be."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+from spark_replog.errors import CorruptDataError, UnsupportedFormatError
+from spark_replog.ids import ObjectId
+from spark_replog.log.codec.commands import encode_command, encode_entry
+from spark_replog.log.codec.snapshot import SnapshotPart, seal, unseal
+from spark_replog.log.codec.snapshot_page import Directory, PageKind, Rows, decode_page, encode_directory, encode_page
+from spark_replog.log.fold import frozen_topics, paged_table
+from spark_replog.log.fold.topic_state import TopicLedgerState
+from spark_replog.log.model import (
+    Append,
+    DataObject,
+    HoldersAdd,
+    IdentityKind,
+    LogStartAdvance,
+    LogStartReason,
+    Outcome,
+    ProducerIdentity,
+    Section,
+    TopicClose,
+    TopicInit,
+)
+from spark_replog.snapshot import PageMissingError
+
+LEDGER, TOPIC = "12" * 16, "ab" * 16
+
+
+class Life:
+    """A ledger of one topic whose state is frozen now and then, and the pages that its snapshots name."""
+
+    def __init__(self, partition_count=1, holders=(0,)):
+        self.state, self.pages, self.loads, self.holders = TopicLedgerState(LEDGER), {}, [], frozenset(holders)
+        self.state.load_page = self.load
+        self.written, self.names = [], set()
+        self.partition_count = partition_count
+        self.entry(TopicInit(TOPIC, "t", ((0,),) * partition_count, ()))
+
+    def load(self, name):
+        self.loads.append(name)
+        return self.pages[name]
+
+    def entry(self, *commands):
+        payload = encode_entry([encode_command(command) for command in commands])
+        return self.state.apply(self.state.applied_index + 1, payload)
+
+    def append(self, count=1):
+        for _ in range(count):
+            index = self.state.applied_index + 1
+            sections = tuple(
+                Section(TOPIC, number, 10, 100 * number, 100, index, index, index)
+                for number in range(self.partition_count)
+            )
+            item = DataObject(ObjectId(0, f"o-{index}"), 100 * len(sections), False, self.holders, sections)
+            self.names.add(item.id.name)
+            identity = ProducerIdentity("q", "q", index, "r", IdentityKind.STREAM)
+            self.entry(Append(identity, "", "", index, (item,)))
+
+    def snapshot(self):
+        frozen = self.state.freeze()
+        self.written.append(sorted(frozen.pages))
+        self.pages.update(frozen.pages)
+        self.state.adopted(frozen)
+        self.pages = {name: self.pages[name] for name in set(self.state.page_names())}
+        self.loads.clear()
+        return frozen
+
+    def partition(self, number=0):
+        return self.state.topics[TOPIC].partitions[number]
+
+
+@pytest.fixture
+def small(monkeypatch):
+    monkeypatch.setattr(paged_table, "PAGE_ROWS", 8)
+    monkeypatch.setattr(paged_table, "FLUSH_ROWS", 8)
+    monkeypatch.setattr(frozen_topics, "FLUSH_ROWS", 8)
+
+
+def aged(rounds=64, **life):
+    made = Life(**life)
+    for _ in range(rounds):
+        made.append(8)
+        made.snapshot()
+    return made
+
+
+def test_a_head_does_not_grow_with_the_log_and_a_snapshot_costs_what_is_new(small):
+    life = aged(16)
+    young = len(life.state.freeze().head)
+    life = aged(128)
+    assert len(life.state.freeze().head) < 1.5 * young
+    written = sum(map(len, life.written))
+    assert written < 128 * 8, "pages written: a row is written a few times, not once for each snapshot"
+    assert not any(len(column) for column in life.partition()._columns())
+    assert len(life.state._objects._objects) == 0
+
+
+def test_full_pages_of_one_partition_are_taken_over_by_merges(small):
+    life, born = Life(), {}
+    for number in range(64):
+        life.append(8)
+        life.snapshot()
+        for name in life.pages:
+            born.setdefault(name, number)
+    assert sum(1 for name in life.pages if born[name] < 48) > len(life.pages) // 2
+
+
+@pytest.mark.guarantee("G9")
+@pytest.mark.parametrize("where", [0, 0.5, 1], ids=["earliest", "middle", "latest"])
+def test_what_a_plan_loads_does_not_grow_with_the_log(small, where):
+    loads = []
+    for rounds in (16, 128):
+        life = aged(rounds)
+        end = life.partition().log_end_offset
+        life.state.restore(life.snapshot().head, life.load)
+        life.loads.clear()
+        start = min(int(end * where), end - 20)
+        assert life.state.sections(TOPIC, 0, start, start + 20)[0].base_offset == start
+        loads.append(len(life.loads))
+    assert max(loads) <= 8, loads
+
+
+def test_memory_for_pages_is_bounded_and_what_was_left_out_is_loaded_again(small):
+    life = aged(64)
+    life.state.page_cache.limit_bytes = 20_000
+    end = life.partition().log_end_offset
+    everything = life.state.sections(TOPIC, 0, 0, end)
+    assert len(everything) == end // 10
+    first = len(life.loads)
+    assert life.state.page_cache.size_bytes <= 20_000
+    assert life.state.sections(TOPIC, 0, 0, end) == everything
+    assert len(life.loads) > first
+
+
+def test_rows_below_the_log_start_leave_the_pages_and_their_objects_are_dropped(small):
+    life = aged(32)
+    before = len(life.pages)
+    end = life.partition().high_watermark
+    life.entry(LogStartAdvance(TOPIC, LogStartReason.RETENTION, ((0, end - 80),)))
+    for _ in range(4):
+        life.append(8)
+        life.snapshot()
+    named = life.state.referenced_objects(0)
+    live = {row.object.id.name for row in life.state.sections(TOPIC, 0, 0, 10**9)}
+    assert live <= named and len(named) <= 2 * len(live) + 8
+    assert {each.name for each in life.state.dropped_objects()} | named == life.names
+    assert len(life.pages) < before // 2
+
+
+def test_the_rows_of_a_deleted_topic_leave_the_pages(small):
+    life = aged(16)
+    life.entry(TopicInit("cd" * 16, "u", ((0,),), ()))
+    life.entry(TopicClose(TOPIC))
+    assert life.state.sections(TOPIC, 0, 0, 10**9) == []
+    for number in range(16):
+        index = life.state.applied_index + 1
+        item = DataObject(
+            ObjectId(0, f"n-{index}"), 8, False, frozenset({0}), (Section("cd" * 16, 0, 1, 0, 8, 1, 0, 0),)
+        )
+        life.entry(Append(ProducerIdentity("p", "p", number, "r", IdentityKind.STREAM), "", "", 0, (item,)))
+    life.snapshot()
+    assert {name[0] for name in life.state.referenced_objects(0)} == {"n"}
+
+
+def test_a_copy_of_an_old_object_is_noted(small):
+    life = aged(16)
+    assert life.entry(HoldersAdd(5, 0, 0, (3,)))[0].outcome is Outcome.APPLIED
+    assert life.entry(HoldersAdd(5, 0, 0, (3,)))[0].outcome is Outcome.EXISTS
+    assert life.entry(HoldersAdd(5, 0, 1, (3,)))[0].outcome is Outcome.INVALID
+    assert life.state.sections(TOPIC, 0, 40, 41)[0].object.holders == {0, 3}
+    life.append(8)
+    life.snapshot()
+    assert not life.state._objects._objects
+    assert life.state.sections(TOPIC, 0, 40, 41)[0].object.holders == {0, 3}
+
+
+def test_a_page_that_is_gone_is_told_and_nothing_is_answered(small):
+    life = aged(16)
+    life.state.restore(life.snapshot().head, life.load)
+
+    def gone(name):
+        raise PageMissingError(0, name)
+
+    life.state.load_page = life.state.page_cache.load = gone
+    for question in (
+        lambda: life.state.sections(TOPIC, 0, 0, 10),
+        lambda: life.state.offset_for_time(TOPIC, 0, 5),
+        lambda: life.state.referenced_objects(0),
+        lambda: life.partition().live_bytes,
+        lambda: life.entry(HoldersAdd(5, 0, 0, (3,))),
+    ):
+        with pytest.raises(PageMissingError):
+            question()
+
+
+def some_pages():
+    numbers = np.arange(40)
+    sections = np.stack([numbers // 20, numbers % 20 * 10, numbers % 20 * 10 + 10, *[numbers * 7 + 1] * 8])
+    objects = np.stack([numbers * 0, numbers * 2**24, numbers * 2**24 + 1, *[numbers] * 7])
+    pieces = np.stack([numbers // 20, numbers % 20, numbers % 20 + 1, *[numbers % 2] * 5])
+    names, holders = [f"o-{number}" for number in range(40)], [frozenset({number % 3}) for number in range(40)]
+    return [
+        encode_page(LEDGER, "p", Rows(PageKind.SECTIONS, sections, [], [])),
+        encode_page(LEDGER, "p", Rows(PageKind.OBJECTS, objects, names, holders)),
+        encode_directory(LEDGER, "p", Directory(pieces, ["a", "b"])),
+    ]
+
+
+@pytest.mark.parametrize("data", some_pages(), ids=["sections", "objects", "directory"])
+def test_no_damage_of_a_page_is_taken_for_rows(data):
+    decode_page(LEDGER, "p", data)
+    flips = [data[:at] + bytes([data[at] ^ 1 << at % 8]) + data[at + 1 :] for at in range(len(data))]
+    for broken in [*flips, *(data[:at] for at in range(len(data)))]:
+        with pytest.raises(CorruptDataError):
+            decode_page(LEDGER, "p", broken)
+
+
+@pytest.mark.parametrize("data", some_pages(), ids=["sections", "objects", "directory"])
+def test_bytes_of_a_page_that_no_release_wrote_are_refused_although_their_checksum_fits(data):
+    body = unseal(SnapshotPart.PAGE, data).rest()
+    dice = random.Random(5)
+    for _ in range(300):
+        broken = bytearray(body)
+        for _ in range(dice.randint(1, 4)):
+            broken[dice.randrange(len(broken))] = dice.choice((0, 0x7F, 0xFF, dice.randrange(256)))
+        try:
+            decode_page(LEDGER, "p", seal(SnapshotPart.PAGE, bytes(broken)))
+        except (CorruptDataError, UnsupportedFormatError):
+            continue
+
+
+def test_a_page_under_another_name_or_of_another_ledger_is_refused():
+    data = some_pages()[0]
+    for ledger, name in ((LEDGER, "q"), ("34" * 16, "p")):
+        with pytest.raises(CorruptDataError, match="another"):
+            decode_page(ledger, name, data)
