@@ -14,7 +14,7 @@ from spark_replog.ids import TopicPartition
 from spark_replog.log.acl import AclBinding, AclOperation, PatternType, Permission, ResourceType
 from spark_replog.log.codec.group_records import OffsetAndMetadata
 from spark_replog.log.quotas import FetchQuota, QuotaEntity, QuotaScope
-from spark_replog.read.fetcher import Fetcher, forget_rates
+from spark_replog.read.fetcher import forget_rates, throttle
 from spark_replog.testing.manual_clock import ManualClock
 
 pytestmark = pytest.mark.case("server-8-2-fetch-group-commit-fetch")
@@ -127,20 +127,15 @@ def test_a_groups_offsets_are_told_and_deleted_for_the_topics_that_its_reader_ma
     assert list(coordinator.group("g").offsets) == [("b", 0)]
 
 
-def test_reads_of_one_client_wait_together_and_no_row_is_dropped(store):
+def test_reads_of_one_client_wait_together_and_no_row_is_dropped():
     forget_rates()
     clock = ManualClock()
     quota = FetchQuota(100, (QuotaScope.USER, READER, ""))
-    fetchers = [Fetcher(store.cluster.brokers, quota=quota, clock=clock) for _ in range(2)]
-    other = Fetcher(store.cluster.brokers, quota=FetchQuota(100, (QuotaScope.USER, "User:b", "")), clock=clock)
-    fetchers[0]._throttle(1000)  # exactly ten seconds' worth
-    assert clock.slept_ms == []
-    fetchers[1]._throttle(200)  # 1,200 bytes over 10 s: (120 - 100) / 100 * 10 s
+    assert throttle(quota, 1000, clock) == 0  # exactly ten seconds' worth
+    assert throttle(quota, 200, clock) == 2000  # 1,200 bytes over 10 s: (120 - 100) / 100 * 10 s
+    assert throttle(FetchQuota(100, (QuotaScope.USER, "User:b", "")), 1000, clock) == 0
     assert clock.slept_ms == [2000]
-    other._throttle(1000)
-    assert clock.slept_ms == [2000]
-    assert [each.stats.throttle_time_ms for each in fetchers] == [0, 2000]
-    fetchers[0]._throttle(1_000_000)
+    assert throttle(quota, 1_000_000, clock) == 15_000
     assert clock.slept_ms == [2000, 15_000]
     forget_rates()
 
