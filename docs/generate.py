@@ -6,15 +6,20 @@ The catalogue of errors, the tables of settings and the file of defaults. What i
 
 from __future__ import annotations
 
+import inspect
 import re
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
+import click
+
 from spark_replog.cli.explain import entries
+from spark_replog.cli.main import cli
 from spark_replog.config import UNUSED_KAFKA_PREFIXES, UNUSED_KAFKA_SETTINGS, ConfigKey, keys_of
 
 ROOT = Path(__file__).resolve().parents[1]
+_GLOBAL = {"store", "format", "settings_override", "quiet", "verbose"}
 MARK = "<!-- Generated from here on from {source}: python docs/generate.py -->\n"
 
 
@@ -100,9 +105,38 @@ def _conf_entry(key: ConfigKey) -> str:
     return f"\n{comment}\n#{key.name}={key.default_text}\n"
 
 
+def commands_page(old: str) -> str:
+    """Return ``commands.md``: every command with its flags, below the introduction of the old page."""
+    return _below(old, "the commands' help", _commands(cli, "replog"))
+
+
+def _commands(command: click.Command, path: str) -> Iterator[str]:
+    context = click.Context(command, info_name=path)
+    if isinstance(command, click.Group):
+        if path != "replog":
+            yield f"\n## {path}\n\n{inspect.cleandoc(command.help or '')}"
+        for name in command.list_commands(context):
+            child = command.get_command(context, name)
+            assert child is not None
+            yield from _commands(child, f"{path} {name}")
+        return
+    usage = " ".join([path, *command.collect_usage_pieces(context)])
+    level = "##" if path.count(" ") == 1 else "###"
+    yield f"\n{level} {path}\n\n```text\n{usage}\n```\n\n{inspect.cleandoc(command.help or '')}\n"
+    for parameter in command.params:
+        if isinstance(parameter, click.Option) and parameter.name not in _GLOBAL and not parameter.hidden:
+            head, text = parameter.get_help_record(context) or ("", "")
+            text = re.sub(r"  \[(default: \(dynamic\)|\d*<?=?x[^\]]*)\]", "", text)
+            yield f"- `{head}`{': ' if text else ''}{text}"
+    examples = getattr(command, "examples", ())
+    if examples:
+        yield "\n```sh\n" + "\n".join(f"replog {each}" for each in examples) + "\n```"
+
+
 PAGES: Mapping[str, Callable[[str], str]] = {
     "docs/errors.md": errors_page,
     "docs/configuration.md": configuration_page,
+    "docs/commands.md": commands_page,
     "conf/replog-defaults.conf": defaults_file,
 }
 

@@ -45,7 +45,7 @@ _CSV_COLUMNS = ("topic", "partition", "offset", "timestamp", "key", "value", "he
     "-o",
     "--offset",
     metavar="WHERE",
-    help="Start at beginning, end, N, -N (N before the end) or @TIME. [beginning; end with --follow]",
+    help="Start at beginning, end, N, -N (N before the end), @TIME or @-1h. [beginning; end with --follow]",
 )
 @click.option("-p", "--partition", "partitions", type=int, multiple=True, help="Read only this partition. Repeatable.")
 @click.option("-n", "--max-messages", type=click.IntRange(min=1), help="Maximum number of records to print.")

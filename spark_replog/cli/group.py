@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from spark_replog.cli.completion import complete_groups, complete_topics
-from spark_replog.cli.output import act_on_each, confirm, emit, error_item, item_table, table
+from spark_replog.cli.output import EXIT_CRITICAL, act_on_each, confirm, emit, error_item, item_table, table
 from spark_replog.cli.readers import limit_flags, read_limits, reader_item, reader_text, show_verdicts
 from spark_replog.cli.settings import ReplogGroup, current_settings, parse_duration_ms, parse_time_ms, yes_flag
 
@@ -52,8 +52,9 @@ def list_groups() -> int:
 @click.argument("names", nargs=-1, shell_complete=complete_groups)
 @click.option("--all-groups", is_flag=True, help="All groups.")
 @click.option("--members", is_flag=True, help="Show members instead of lag.")
-def describe(names: tuple[str, ...], all_groups: bool, members: bool) -> int:
-    """Show the lag of groups, in offsets and in time."""
+@click.option("--fail-above", type=click.IntRange(min=0), metavar="ROWS", help="Exit code 4 if a group lags more.")
+def describe(names: tuple[str, ...], all_groups: bool, members: bool, fail_above: int | None) -> int:
+    """Show the lag of groups, in rows, bytes and time; partitions without a committed offset too."""
     settings = current_settings()
     if bool(names) == all_groups:
         raise click.UsageError("give a group or --all-groups")
@@ -70,7 +71,9 @@ def describe(names: tuple[str, ...], all_groups: bool, members: bool) -> int:
     items = act_on_each("group", tuple(wanted), act)
     found = [item for item in items if item["ok"]]
     shown = _member_table(found) if members else reader_text(found, "group")
-    return emit("group describe", items, settings, text=shown if found or not items else "")
+    is_above = fail_above is not None and any(item["lag"] > fail_above for item in found)
+    exit_code = EXIT_CRITICAL if is_above and len(found) == len(items) else None
+    return emit("group describe", items, settings, text=shown if found or not items else "", exit_code=exit_code)
 
 
 @group.command("check", examples=["group check billing", "group check --all-groups --max-lag PT10M"])
@@ -155,7 +158,9 @@ def delete_offsets(name: str, topics: tuple[str, ...], yes: bool) -> int:
 @click.option("--to-offset", type=int, metavar="N", help="This offset.")
 @click.option("--shift-by", type=int, metavar="N", help="The committed offset plus N; N may be negative.")
 @click.option(
-    "--to-datetime", metavar="TIME", help="The first record at or after this time, such as 2026-11-21T08:30:00 (UTC)."
+    "--to-datetime",
+    metavar="TIME",
+    help="The first record at or after this time, such as 2026-11-21T08:30:00 (UTC) or -1h.",
 )
 @click.option("--by-duration", metavar="DURATION", help="The first record of the last PT1H30M, P1D ...")
 @click.option("--from-file", type=click.Path(exists=True, dir_okay=False), help="CSV file of topic,partition,offset.")

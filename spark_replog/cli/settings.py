@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem
 
+from spark_replog.clock import SYSTEM_CLOCK, Clock
 from spark_replog.config import STORAGE_PREFIX, duration_ms, storage_options, unknown_option_error
 from spark_replog.errors import ErrorCode, InvalidConfigError
 
@@ -178,18 +180,27 @@ class ReplogGroup(click.Group):
 yes_flag = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 
 
-def parse_time_ms(text: str) -> int:
-    """Return epoch milliseconds of an ISO 8601 time (UTC without a zone), or of milliseconds.
+_AGO = re.compile(r"-(?=.)(?:(\d{1,6})d)?(?:(\d{1,6})h)?(?:(\d{1,9})m)?(?:(\d{1,9})s)?")
+
+
+def parse_time_ms(text: str, clock: Clock = SYSTEM_CLOCK) -> int:
+    """Return epoch milliseconds of an ISO 8601 time (UTC without a zone), of milliseconds, or of ``-1h30m`` ago.
 
     Raises:
         click.UsageError: with an example.
     """
     if text.isdecimal():
         return int(text)
+    ago = _AGO.fullmatch(text)
+    if ago is not None:
+        days, hours, minutes, seconds = (int(each or 0) for each in ago.groups())
+        return clock.now_ms() - 1000 * (((days * 24 + hours) * 60 + minutes) * 60 + seconds)
     try:
         found = datetime.fromisoformat(text)
     except ValueError:
-        raise click.UsageError(f"Invalid time '{text}'. Give 2026-11-21T08:30:00, or epoch milliseconds.") from None
+        raise click.UsageError(
+            f"Invalid time '{text}'. Give 2026-11-21T08:30:00, -1h30m, or epoch milliseconds."
+        ) from None
     if found.tzinfo is None:
         found = found.replace(tzinfo=UTC)
     return int(found.timestamp() * 1000)

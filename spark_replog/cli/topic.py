@@ -21,7 +21,7 @@ from spark_replog.cli.output import (
     item_table,
     note,
 )
-from spark_replog.cli.settings import ReplogGroup, Settings, current_settings, key_values, yes_flag
+from spark_replog.cli.settings import ReplogGroup, Settings, current_settings, key_values, parse_time_ms, yes_flag
 from spark_replog.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -208,15 +208,36 @@ def _description(found: TopicDescription) -> str:
     return f"{found.name}  id {found.topic_id}  {settings}\n{size}, {written}\n{partitions}"
 
 
-@topic.command("offsets", examples=["topic offsets orders --at start"])
+def _offsets_at(name: str, at: str, settings: Settings) -> dict[int, int]:
+    if not at.startswith("@"):
+        if at not in ("start", "end"):
+            raise click.UsageError(f"--at is '{at}'. Give start, end, @TIME or @-1h.")
+        return _controller(settings).offsets(name, at)
+    time_ms = parse_time_ms(at[1:])
+    from spark_replog.admin.controller import Controller
+    from spark_replog.read.offsets_for_times import offsets_for_times
+
+    cluster = settings.open_cluster()
+    ends = Controller(cluster).offsets(name, "end")
+    handle = cluster.lookup(name)
+    ledger, _ = cluster.topic_state(handle)
+    times = dict.fromkeys(ends, time_ms)
+    found = offsets_for_times(ledger, cluster.brokers, name, handle.topic_id, times)
+    return {number: end if found[number] is None else found[number] or 0 for number, end in ends.items()}
+
+
+@topic.command("offsets", examples=["topic offsets orders --at start", "topic offsets orders --at @-1h"])
 @click.argument("name", shell_complete=complete_topics)
-@click.option("--at", type=click.Choice(["start", "end"]), default="end", show_default=True, help="Which offset.")
+@click.option("--at", default="end", show_default=True, metavar="WHERE", help="start, end, @TIME or @-1h.")
 @click.option("-p", "--partitions", metavar="P,...", help="Only these partitions.")
 def offsets(name: str, at: str, partitions: str | None) -> int:
-    """Show the first offset of each partition, or with --at end the high watermark."""
+    """Show the first offset of each partition, the high watermark, or the first offset at or after a time.
+
+    Where no row is that late, it is the high watermark.
+    """
     settings = current_settings()
     wanted = _numbers(partitions)
-    found = _controller(settings).offsets(name, at)
+    found = _offsets_at(name, at, settings)
     missing = set(wanted or ()) - set(found)
     if missing:
         raise click.UsageError(f"topic '{name}' has partitions 0 to {len(found) - 1}, not {min(missing)}")

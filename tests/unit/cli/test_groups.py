@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 
+import click
 import pytest
 
 from spark_replog import Consumer, TopicPartition
 from spark_replog.cli.settings import parse_duration_ms, parse_time_ms
-from tests.unit.client.consumer_setup import Store
+from spark_replog.groups.group_coordinator import GroupCoordinator
+from spark_replog.log.codec.group_records import OffsetAndMetadata
+from tests.unit.client.consumer_setup import ManualClock, Store
 
 P0, P1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
 
@@ -247,3 +250,50 @@ def test_durations(text, expected):
 def test_times():
     assert parse_time_ms("1970-01-01T01:00:00+01:00") == 0
     assert parse_time_ms("77") == 77
+
+
+def test_describe_fails_above_a_lag(call, billing):
+    assert call("group", "describe", "billing", "--fail-above", 2).exit_code == 0
+    assert call("group", "describe", "billing", "--fail-above", 1).exit_code == 4
+
+
+@pytest.mark.parametrize(("after", "code", "verdict"), [("PT5M", 0, "OK"), ("PT0S", 4, "STOPPED")])
+def test_check_judges_groups_and_its_exit_code_is_the_worst(call, billing, after, code, verdict):
+    answer = call("group", "check", "--all-groups", "--after", after, "-f", "json")
+    assert (answer.exit_code, [item["verdict"] for item in answer.items]) == (code, [verdict])
+    text = call("group", "check", "billing", "--after", after)
+    assert text.exit_code == code and verdict in text.out
+    assert call("group", "check").exit_code == 2
+
+
+def test_the_last_move_of_an_offset_is_kept_and_a_repeated_commit_is_none(store, billing):
+    coordinator = GroupCoordinator(store.cluster)
+    for offset in (1, 2, 2):
+        store.clock.advance(10_000)
+        coordinator.commit_offsets("billing", {P0: OffsetAndMetadata(offset)})
+    state = coordinator.group("billing")
+    move, at = state.moves["orders", 0], state.offsets["orders", 0]
+    assert (move.from_offset, at.offset) == (1, 2)
+    assert 9_000 < move.since_ms - move.from_ms < 20_000 and at.commit_time_ms - move.since_ms > 9_000
+
+
+def test_offsets_at_a_time(call, store):
+    def at(where):
+        return [item["offset"] for item in call("topic", "offsets", "orders", "--at", where, "-f", "json").items]
+
+    assert (at("start"), at("end")) == ([0, 0], [3, 2])
+    assert at("@2000") == [1, 0]
+    assert at("@-1h") == [3, 2]  # nothing is that late
+    assert call("topic", "offsets", "orders", "--at", "noon").exit_code == 2
+
+
+@pytest.mark.parametrize(("text", "ago_ms"), [("-1h", 3_600_000), ("-1d2h3m4s", 93_784_000), ("-90m", 5_400_000)])
+def test_a_time_may_be_given_as_how_long_ago(text, ago_ms):
+    clock = ManualClock()
+    assert clock.now_ms() - 1_000 <= parse_time_ms(text, clock) + ago_ms <= clock.now_ms()
+
+
+@pytest.mark.parametrize("text", ["-", "-1", "-1x", "1h", "--1h"])
+def test_what_is_no_time_is_refused(text):
+    with pytest.raises(click.UsageError):
+        parse_time_ms(text)
