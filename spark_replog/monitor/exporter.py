@@ -9,6 +9,8 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -112,6 +114,42 @@ class StoreCollector(SampleCollector):
                     yield self._queries.describe(read_checkpoint(url, self._options))
             except ReplogError as error:
                 _LOG.warning("the checkpoint %s cannot be read: %s", folder, error)
+
+
+_TIMES = ("latency", "queue_time", "throttle_time")
+
+
+class ClientCollector(Collector):
+    """The metrics of a ``Producer`` or ``Consumer`` of this process, under Kafka's names in Prometheus' form.
+
+    Times become seconds. ``record-send-total`` of a Producer is ``replog_producer_record_send_total``, and
+    ``request-latency-avg`` is ``replog_producer_request_latency_avg_seconds``.
+
+    Args:
+        read: its ``metrics`` method.
+        kind: ``producer`` or ``consumer``.
+        client_id: tells clients of one process apart.
+    """
+
+    def __init__(self, read: Callable[[], Any], kind: str, client_id: str) -> None:
+        self._read, self._kind, self._client_id = read, kind, client_id
+
+    def describe(self) -> list[GaugeMetricFamily]:
+        """Return nothing: names are known when they are read."""
+        return []
+
+    def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
+        """Yield all metrics as they are now."""
+        found = self._read()
+        values = found if isinstance(found, Mapping) else {f"{each}-total": n for each, n in asdict(found).items()}
+        for kafka_name, value in values.items():
+            words = kafka_name.replace("-", "_")
+            is_time = any(each in words for each in _TIMES)
+            name = f"replog_{self._kind}_{words}{'_seconds' if is_time else ''}"
+            kind = CounterMetricFamily if words.endswith("_total") else GaugeMetricFamily
+            family = kind(name, f"Kafka's {kafka_name}.", labels=("client_id",))
+            family.add_metric([self._client_id], value / 1000 if is_time else value)
+            yield family
 
 
 def registry_of(collector: StoreCollector) -> CollectorRegistry:

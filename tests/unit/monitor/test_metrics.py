@@ -13,15 +13,15 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from prometheus_client import generate_latest, start_http_server
+from prometheus_client import CollectorRegistry, generate_latest, start_http_server
 from prometheus_client.openmetrics.exposition import generate_latest as open_metrics
 from prometheus_client.parser import text_string_to_metric_families
 
-from spark_replog import Consumer
+from spark_replog import Consumer, Producer
 from spark_replog.admin.broker_admin import BrokerAdmin
 from spark_replog.cli import metrics as command
 from spark_replog.health.metrics import METRICS
-from spark_replog.monitor.exporter import SCRAPE_AGE_MS, StoreCollector, registry_of
+from spark_replog.monitor.exporter import SCRAPE_AGE_MS, ClientCollector, StoreCollector, registry_of
 from tests.unit.client.consumer_setup import P0, Store, rows
 
 CONF = Path(__file__).parents[3] / "conf"
@@ -108,6 +108,24 @@ def test_it_is_served_over_http(store):
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+def test_producers_and_consumers_serve_their_own(store):
+    registry = CollectorRegistry()
+    with (
+        Producer(store.cluster, client_id="p") as producer,
+        Consumer(store.cluster, "orders", auto_offset_reset="earliest") as reader,
+    ):
+        producer.send("orders", b"v").result(30)
+        read = len(reader.poll(timeout_ms=5_000))
+        registry.register(ClientCollector(producer.metrics, "producer", "p"))
+        registry.register(ClientCollector(reader.metrics, "consumer", "c"))
+        found = scrape(registry)
+        kafka = producer.metrics()
+    assert found["replog_producer_record_send_total", ("client_id", "p")] == 1
+    latency = found["replog_producer_request_latency_max_seconds", ("client_id", "p")]
+    assert latency == pytest.approx(kafka["request-latency-max"] / 1000) and latency > 0
+    assert found["replog_consumer_records_consumed_total", ("client_id", "c")] == read > 0
 
 
 def test_once_prints_or_replaces_a_file(store, replog, tmp_path):
