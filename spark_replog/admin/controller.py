@@ -26,8 +26,8 @@ from spark_replog.commit.state_changes import (
     leave_empty,
     live_topic,
 )
-from spark_replog.config import keys_of, read_topic_config, unknown_option_error
-from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError, command_line
+from spark_replog.config import keys_of, read_topic_config, stored_topic_config, unknown_option_error
+from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError, ReplogError, command_line
 from spark_replog.health.topics import TopicDescription, describe, would_be
 from spark_replog.ids import INTERNAL_TOPICS, BrokerId, LedgerId, TopicId, new_id
 from spark_replog.ledger.ledger import Ledger
@@ -258,7 +258,8 @@ class Controller(Admin):
                 start changes nothing.
 
         Raises:
-            ReplogError: OFFSET_OUT_OF_RANGE: above the high watermark, or negative. Nothing was deleted.
+            ReplogError: OFFSET_OUT_OF_RANGE: above the high watermark, or negative. POLICY_VIOLATION: rows of the
+                topic go by key only. Nothing was deleted.
             NotFoundError: UNKNOWN_TOPIC_OR_PARTITION.
             RetriableError: REPLOG_NO_QUORUM.
         """
@@ -267,6 +268,13 @@ class Controller(Admin):
 
         def propose(state: TopicLedgerState) -> tuple[bytes, ...]:
             topic = live_topic(state, handle.topic_id)
+            if "delete" not in stored_topic_config(tuple(topic.config.items()))[0].cleanup_policy:
+                raise ReplogError(
+                    ErrorCode.POLICY_VIOLATION,
+                    f"topic '{name}' has cleanup.policy=compact: its rows go by key only. Add delete to its"
+                    " cleanup.policy, trim, and set it back.",
+                    topic=name,
+                )
             bounds = [(each.log_start_offset, each.high_watermark) for each in topic.partitions]
             moved = topic_rules.log_starts(name, bounds, offsets)
             if not moved:

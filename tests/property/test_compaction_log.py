@@ -36,6 +36,7 @@ class CompactedLog(RuleBasedStateMachine):
         config = {"cleanup.policy": policy, "delete.retention.ms": retention_ms, "min.cleanable.dirty.ratio": "0"}
         self.store.admin().create_topic("t", partitions=1, replicas=1, config=config)
         self.cluster = Cluster.open(str(self.path))
+        self.policy = policy
         self.is_compacted, self.retention_ms = "compact" in policy, retention_ms
         self.group_bytes = group_bytes
         self.rows: list[tuple[str, int | None]] = []
@@ -73,7 +74,7 @@ class CompactedLog(RuleBasedStateMachine):
         for run in self.stale.pop(0):
             compactor.commit([(run, compactor._writer.rewrite(run))])
 
-    @precondition(lambda self: self.rows)
+    @precondition(lambda self: self.rows and self.policy != "compact")
     @rule(data=st.data())
     def trim(self, data):
         self.start = data.draw(st.integers(self.start, len(self.rows)))

@@ -185,6 +185,14 @@ def test_rows_without_a_key_are_refused(users):
     assert len(users.rows()) == 1
 
 
+def test_rows_that_go_by_key_are_not_trimmed(users):
+    users.write({"a": "1"}, {"end": "1"})
+    with pytest.raises(ReplogError) as refused:
+        users.store.admin().delete_records("users", {0: 1})
+    assert refused.value.code is ErrorCode.POLICY_VIOLATION
+    assert len(users.rows()) == 2
+
+
 def test_a_pass_that_runs_out_of_memory_goes_on_the_next_time(users, monkeypatch):
     monkeypatch.setattr(OffsetMap, "is_full", property(lambda self: self._latest.num_rows >= 3))
     for number in range(4):

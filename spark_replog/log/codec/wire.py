@@ -88,7 +88,7 @@ class Writer:
 
     def columns(self, *columns: Sequence[int]) -> None:
         """Append several columns of equal length."""
-        assert len({len(values) for values in columns}) == 1, [len(values) for values in columns]
+        assert len({len(values) for values in columns}) <= 1, [len(values) for values in columns]
         for values in columns:
             self.column(values)
 
