@@ -35,7 +35,7 @@ from spark_replog.log.fold.topic_state import TopicLedgerState
 from spark_replog.log.model import BrokerRegister, IsrChange, Truncate
 from spark_replog.maintenance.journal_repair import drop_torn_tails, find_lost_of_pair, rebuild_one_of_pair, torn_tails
 from spark_replog.maintenance.journal_scrub import scrub_journals
-from spark_replog.maintenance.scrub import Frame, read_frame, right_frame
+from spark_replog.maintenance.scrub import Frame, read_frame, right_frame, unreferenced
 from spark_replog.storage.paths import ROOT_FILE_KEY, data_folder, ledger_folders, out_key
 from spark_replog.storage.posix_store import TEMP_FILE_AGE_MS, file_system_type, sweep_temp_files
 from spark_replog.storage.root_file import encode_root_file, read_root
@@ -447,7 +447,9 @@ class StoreRepair:
                     job, root.broker_id, lambda *_: None, is_throttled=True, check_root=is_there
                 )
                 pending[future] = (root, needed)
-        self._report.lost_objects = [name for name, brokers in good.items() if not brokers]
+        lost = {(each.job.ledger_id, each.job.id) for _, each in wanted if not good[each.job.id.name]}
+        gone = {item_id.name for _, item_id in unreferenced(self._cluster, lost)}
+        self._report.lost_objects = [name for name, brokers in good.items() if not brokers and name not in gone]
         totals: dict[BrokerId, int] = {}
         for root, _ in pending.values():
             totals[root.broker_id] = totals.get(root.broker_id, 0) + 1

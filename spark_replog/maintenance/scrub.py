@@ -6,7 +6,7 @@ Reads only. A finding is not a loss while another copy is good; repairing is ano
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -98,6 +98,7 @@ def scrub(cluster: Cluster, *, deep: bool = False, on_object: Callable[[int, int
         RetriableError: REPLOG_NO_QUORUM: the ledgers cannot be read. Nothing was changed.
     """
     report, away = ScrubReport(), AwayRoots(cluster.clock)
+    absent: dict[tuple[LedgerId, ObjectId], bool] = {}
     objects = list(_live_objects(cluster))
     for number, (item, sections) in enumerate(objects):
         job, good = copy_job(item.ledger_id, item, sections, item.holders), 0
@@ -109,13 +110,41 @@ def scrub(cluster: Cluster, *, deep: bool = False, on_object: Callable[[int, int
                 good += 1
             else:
                 report.findings.append(finding)
+                if finding.fault is Fault.ABSENT:
+                    absent[job.ledger_id, job.id] = False
         for broker_id, detail in _bad_frames(frames).items():
             report.findings.append(ScrubFinding(broker_id, job.ledger_id, job.id.name, Fault.CORRUPT, detail))
         report.object_count += 1
         report.lost_count += good == 0
+        if (job.ledger_id, job.id) in absent:
+            absent[job.ledger_id, job.id] = good == 0
         if on_object is not None:
             on_object(number + 1, len(objects))
+    for ledger_id, item_id in unreferenced(cluster, absent):
+        report.lost_count -= absent[ledger_id, item_id]
+        report.findings = [
+            each for each in report.findings if (each.ledger_id, each.object_name) != (ledger_id, item_id.name)
+        ]
     return report
+
+
+def unreferenced(cluster: Cluster, names: Iterable[tuple[LedgerId, ObjectId]]) -> set[tuple[LedgerId, ObjectId]]:
+    """Return the objects whose rows are all gone by now: garbage collection may have deleted them meanwhile.
+
+    Raises:
+        RetriableError: REPLOG_NO_QUORUM.
+    """
+    by_folder: dict[tuple[LedgerId, int], set[ObjectId]] = {}
+    for ledger_id, item_id in names:
+        by_folder.setdefault((ledger_id, item_id.generation), set()).add(item_id)
+    found = set()
+    for (ledger_id, generation), ids in by_folder.items():
+        ledger = cluster.topic_ledger(ledger_id)
+        ledger.refresh()
+        with ledger.lock:
+            needed = ledger.state.referenced_objects(generation)
+        found |= {(ledger_id, each) for each in ids if each.name not in needed}
+    return found
 
 
 def _live_objects(cluster: Cluster) -> Iterator[tuple[ObjectRef, list[SectionRef]]]:
