@@ -23,6 +23,7 @@ from spark_replog.maintenance.repair import StoreRepair
 from spark_replog.maintenance.upkeep import Upkeep
 from spark_replog.storage.brokers import BrokerSet
 from spark_replog.storage.paths import data_key
+from tests.scenarios.sink_query import Query
 
 BROKERS = {0, 1, 2}
 
@@ -250,6 +251,16 @@ def test_commits_empty_the_ledgers_of_deleted_topics(store):
     Upkeep(store.cluster).run(ledger_of(store))
     assert not list((store.path / "broker-0" / "ledgers" / ledger_id / "data").iterdir())
     assert len(names(store, 0)) == 1
+
+
+def test_the_commits_of_a_query_apply_retention(store, monkeypatch):
+    monkeypatch.setattr(Upkeep, "start", Upkeep.run_if_due)  # now, not in the background
+    store.create("orders", config={"retention.bytes": "0"})
+    query = Query(store, monkeypatch, **{"kafka.acks": "all"})
+    for number in range(4):
+        query.batch(b"%d" % number)
+    assert store.controller.offsets("orders", "start") == {0: 3}
+    assert store.controller.offsets("orders", "end") == {0: 4}
 
 
 @pytest.mark.parametrize("look", ["verify", "repair"])
