@@ -68,6 +68,7 @@ def test_rows_below_the_log_start_count_as_lag_but_not_as_age_or_bytes(state):
 
 def test_a_clock_behind_the_log_makes_no_negative_age(state):
     assert lag_of(state, TOPIC, 0, 29, 5)[3] == 0
+    assert lag_of(state, TOPIC, 0, 10, 5)[3] == 100_000  # by the newest entry
 
 
 def test_what_does_not_exist_has_no_lag(state):

@@ -131,6 +131,11 @@ def test_8b_retention_by_bytes_and_a_topic_that_keeps_all():
     assert verdict(kept.reader(30, history), 30).verdict is Verdict.SLOW
 
 
+def test_8c_the_newest_section_is_never_deleted_so_nobody_loses_it():
+    log = Log(retention_ms=str(60 * MINUTE)).append(0)
+    assert verdict(log.reader(120, [(0, 0)], last_sign=0), 120).verdict is Verdict.STOPPED
+
+
 def test_9_a_reader_that_falls_behind_is_slow_and_has_no_time_of_arrival():
     log = Log().append(*range(60))
     reader = log.reader(60, [(40, 200), (60, 300)])  # ten minutes of log in twenty
