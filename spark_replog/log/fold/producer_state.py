@@ -28,7 +28,6 @@ from spark_replog.log.codec.wire import (
     map_of,
     optional,
     record,
-    set_of,
 )
 from spark_replog.log.model import (
     Append,
@@ -253,6 +252,10 @@ def _judge_partition(known: SequencedProducer | None, batches: Sequence[BatchSeq
 
 
 RowCounts = Mapping[tuple[TopicId, int], int]
+RUNS_KEPT = 100
+"""Past runs, and other incarnations, of a producer that a snapshot leaves known: the newest ones.
+
+A run that was replaced so often and wakes up finds its batches by their sequences: those behind are duplicates."""
 TXN_VERSIONS_KEPT = 1000
 """Digests kept per txnAppId. An older version that comes again is refused, never dropped in silence."""
 
@@ -263,7 +266,7 @@ class ProducerState:
 
     Attributes:
         epoch: how many runs were current before this one.
-        past_runs: runs that were current before; they are fenced.
+        past_runs: runs that were current before, oldest first; they are fenced.
         last_sequences: incarnation -> its last applied sequence.
         last_ranges: where the last append went.
         last_generation: newest data generation it wrote to.
@@ -273,7 +276,7 @@ class ProducerState:
     incarnation: str
     run_id: str
     epoch: int = 0
-    past_runs: set[str] = field(default_factory=set)
+    past_runs: dict[str, None] = field(default_factory=dict)
     last_sequences: dict[str, int] = field(default_factory=dict)
     last_ranges: OffsetRanges = field(default_factory=dict)
     last_generation: int = 0
@@ -410,7 +413,7 @@ class ProducerTable:
             _remember(known, append, ranges)
             return ProducerUndo(*key)
         is_txn = identity.kind is IdentityKind.TXN_BATCH
-        before = replace(known, past_runs=set(), txn_digests={})
+        before = replace(known, past_runs={}, txn_digests={})
         before.last_sequences = known.last_sequences if is_txn else _sequence_of(known, identity.incarnation)
         dropped = _remember(known, append, ranges)
         is_new_run = known.run_id != before.run_id
@@ -426,7 +429,7 @@ class ProducerTable:
             self._producers.pop(key, None)
             return None
         if change.is_new_run:
-            known.past_runs.discard(before.run_id)
+            known.past_runs.pop(before.run_id, None)
         sequences, digests = known.last_sequences, known.txn_digests
         if change.kind is IdentityKind.TXN_BATCH:
             sequences = dict(before.last_sequences)
@@ -438,6 +441,15 @@ class ProducerTable:
             sequences.pop(change.incarnation, None)
         self._producers[key] = replace(before, past_runs=known.past_runs, last_sequences=sequences, txn_digests=digests)
         return None
+
+    def forget_runs(self) -> None:
+        """Forget the oldest runs and incarnations of each producer; at the same entry in every process."""
+        for known in self._producers.values():
+            for run_id in list(known.past_runs)[:-RUNS_KEPT]:
+                del known.past_runs[run_id]
+            others = [each for each in known.last_sequences if each != known.incarnation]
+            for incarnation in others[:-RUNS_KEPT]:
+                del known.last_sequences[incarnation]
 
     def forget_one_shots(self, floor: int) -> None:
         """Drop one-shot producers whose objects lie below the GC floor: the floor refuses their retries."""
@@ -462,7 +474,7 @@ def _remember(known: ProducerState, append: Append, ranges: OffsetRanges) -> dic
     dropped: dict[int, bytes] = {}
     keeps_runs = identity.kind in (IdentityKind.STREAM, IdentityKind.TRANSACTIONAL)
     if keeps_runs and identity.run_id != known.run_id:
-        known.past_runs.add(known.run_id)
+        known.past_runs[known.run_id] = None
         known.run_id = identity.run_id
         known.epoch += 1
     known.incarnation = identity.incarnation
@@ -507,12 +519,14 @@ _SEQUENCED = record(
     last_generation=UINT,
     is_forgettable=BOOL,
 )
+_NAMES = list_of(TEXT)
+_RUNS = Kind(_NAMES.write, lambda reader: dict.fromkeys(_NAMES.read(reader)))
 _PRODUCER = record(
     ProducerState,
     incarnation=TEXT,
     run_id=TEXT,
     epoch=UINT,
-    past_runs=set_of(TEXT),
+    past_runs=_RUNS,
     last_sequences=map_of(TEXT, SINT),
     last_ranges=_RANGES,
     last_generation=UINT,

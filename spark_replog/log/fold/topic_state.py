@@ -47,6 +47,7 @@ from spark_replog.log.model import (
     Replace,
     Section,
     SequencedAppend,
+    SnapshotCommit,
     TopicClose,
     TopicInit,
     Truncate,
@@ -352,6 +353,12 @@ class TopicLedgerState(EntryFold):
         results = super().apply(index, payload)
         self._objects.advance_stable()
         return results
+
+    def _apply_snapshot_commit(self, command: SnapshotCommit, index: int) -> CommandResult:
+        result = super()._apply_snapshot_commit(command, index)
+        if result.outcome is Outcome.APPLIED:
+            self.producers.forget_runs()
+        return result
 
     def _apply_append(self, append: Append, index: int, number: int) -> CommandResult:
         judgement = self.judge(append)

@@ -14,6 +14,7 @@ from spark_replog.log.model import (
     Outcome,
     ProducerIdentity,
     ResetPolicy,
+    SnapshotCommit,
     TopicClose,
 )
 
@@ -243,3 +244,18 @@ def test_an_append_that_is_cut_leaves_its_producer_as_it_was(kind):
     who = append(0, "", "").identity
     assert cut.get(who) == kept.get(who)
     assert list(cut.get(who).txn_digests) == list(kept.get(who).txn_digests), "the oldest is pushed out first"
+
+
+def test_a_decided_snapshot_leaves_the_newest_runs_and_incarnations_of_a_producer(kit):
+    log = kit.Log()
+    for number in range(150):
+        who = {"kind": IdentityKind.TRANSACTIONAL, "incarnation": f"i-{number}", "run": f"r-{number}"}
+        assert log.one(kit.append({0: 1}, number, **who)).outcome is Outcome.APPLIED
+    log.one(SnapshotCommit(0, 10, "0" * 20 + "-" + "a" * 32))
+    known = log.state.producers.get(kit.identity(kind=IdentityKind.TRANSACTIONAL))
+    assert list(known.past_runs) == [f"r-{number}" for number in range(49, 149)]
+    assert list(known.last_sequences) == [f"i-{number}" for number in range(49, 150)]
+    late = {"kind": IdentityKind.TRANSACTIONAL, "run": "r-100", "incarnation": "i-149"}
+    assert log.state.judge(kit.append({0: 1}, 150, **late)).outcome is Outcome.FENCED
+    forgotten = {**late, "run": "r-3"}
+    assert log.state.judge(kit.append({0: 1}, 149, **forgotten)).outcome is Outcome.DUPLICATE
