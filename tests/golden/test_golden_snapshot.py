@@ -1,0 +1,109 @@
+"""Snapshots of every released format stay readable and mean the same.
+
+A NEW format version gets files of its own: ``python tests/golden/test_golden_snapshot.py tests/golden/v<N>``.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from spark_replog.ids import ObjectId
+from spark_replog.log.codec.commands import encode_command, encode_entry
+from spark_replog.log.fold import frozen_topics, paged_table
+from spark_replog.log.fold.cluster_state import ClusterLedgerState
+from spark_replog.log.fold.topic_state import TopicLedgerState
+from spark_replog.log.model import (
+    Append,
+    BrokerRegister,
+    ClusterConfigSet,
+    DataObject,
+    IdentityKind,
+    LedgerRegister,
+    LogStartAdvance,
+    LogStartReason,
+    ProducerIdentity,
+    Section,
+    TopicInit,
+    TopicPublish,
+)
+
+HERE = Path(__file__).parent
+FOLDERS = sorted(path.parent for path in HERE.glob("v*/snapshot.json"))
+LEDGER, TOPIC = "fedcba9876543210" * 2, "0123456789abcdef" * 2
+
+
+def meaning(topics, cluster):
+    """What the states say, as JSON can hold it."""
+    partitions = topics.topics[TOPIC].partitions
+    return {
+        "cluster": [cluster.topics, cluster.ledgers, cluster.config, [each.url for each in cluster.brokers.values()]],
+        "index": topics.applied_index,
+        "bounds": [each.bounds for each in partitions],
+        "marks": [each.high_watermark for each in partitions],
+        "sections": [
+            [
+                [*row[:2], row.object.id, sorted(row.object.holders), *row[3:]]
+                for row in topics.sections(TOPIC, p, 0, 999)
+            ]
+            for p in range(len(partitions))
+        ],
+        "missing": [[*each[:3], each.missing] for each in topics.under_replicated(include_out_of_sync=True)],
+        "objects": sorted(topics.referenced_objects(0)),
+        "last": topics.producers.get(ProducerIdentity("q", "q", 0, "", IdentityKind.STREAM)).last_sequences,
+    }
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_snapshots_mean_what_they_meant(folder):
+    topics, cluster = TopicLedgerState(LEDGER), ClusterLedgerState()
+    topics.restore((folder / "snapshot_topic.bin").read_bytes(), lambda name: (folder / "pages" / name).read_bytes())
+    cluster.restore((folder / "snapshot_cluster.bin").read_bytes(), lambda name: b"")
+    assert json.loads(json.dumps(meaning(topics, cluster))) == json.loads((folder / "snapshot.json").read_text())
+    assert {path.name for path in (folder / "pages").iterdir()} == set(topics.page_names())
+
+
+def write(folder):
+    """Write the files: ten pages of four rows, merged, and a head."""
+    paged_table.PAGE_ROWS, paged_table.FLUSH_ROWS, frozen_topics.FLUSH_ROWS = 4, 8, 8
+    topics, cluster, pages = TopicLedgerState(LEDGER), ClusterLedgerState(), {}
+    topics.load_page = pages.__getitem__
+
+    def entry(state, *commands):
+        state.apply(state.applied_index + 1, encode_entry([encode_command(command) for command in commands]))
+
+    entry(
+        cluster,
+        BrokerRegister(0, "file:///r0", None, "{}"),
+        LedgerRegister("main", LEDGER),
+        TopicPublish("orders", TOPIC, LEDGER),
+        ClusterConfigSet((("x", "1"),)),
+    )
+    entry(topics, TopicInit(TOPIC, "orders", ((0, 1), (1, 0)), (("retention.ms", "1000"),)))
+    for number in range(40):
+        sections = tuple(Section(TOPIC, p, 2 + p, 100 * p, 90, 2**31 + number, number, number + 5) for p in range(2))
+        holders = frozenset({0, 1} if number != 31 else {0})
+        item = DataObject(ObjectId(0, f"o-{number}"), 200, number % 2 == 1, holders, sections[: 1 + number % 2])
+        entry(topics, Append(ProducerIdentity("q", "q", number, "r", IdentityKind.STREAM), "u", "c", number, (item,)))
+        if number % 6 == 5:
+            frozen = topics.freeze()
+            pages.update(frozen.pages)
+            topics.adopted(frozen)
+        if number == 20:
+            entry(topics, LogStartAdvance(TOPIC, LogStartReason.RETENTION, ((0, 7),)))
+    frozen = topics.freeze()
+    (folder / "pages").mkdir()
+    pages.update(frozen.pages)
+    topics.adopted(frozen)
+    for name in topics.page_names():
+        (folder / "pages" / name).write_bytes(pages[name])
+    (folder / "snapshot_topic.bin").write_bytes(frozen.head)
+    (folder / "snapshot_cluster.bin").write_bytes(cluster.freeze().head)
+    (folder / "snapshot.json").write_text(json.dumps(meaning(topics, cluster), indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    write(Path(sys.argv[1]))
