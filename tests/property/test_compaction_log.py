@@ -14,6 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 import spark_replog
 from spark_replog.client.store import init_store
 from spark_replog.cluster.cluster import Cluster
+from spark_replog.log.fold import frozen_topics, paged_table
 from spark_replog.maintenance import compaction_plan, log_cleaner
 from spark_replog.maintenance.compaction import Compactor
 
@@ -43,6 +44,9 @@ class CompactedLog(RuleBasedStateMachine):
         self.start = 0
         self.gone: set[int] = set()
         self.stale: list = []
+        self.pages: dict[str, bytes] = {}
+        self.rows_before = paged_table.PAGE_ROWS, paged_table.FLUSH_ROWS, frozen_topics.FLUSH_ROWS
+        paged_table.PAGE_ROWS, paged_table.FLUSH_ROWS, frozen_topics.FLUSH_ROWS = 4, 3, 3
 
     @rule(rows=batches)
     def write(self, rows):
@@ -73,6 +77,17 @@ class CompactedLog(RuleBasedStateMachine):
         compactor = Compactor(self.cluster)
         for run in self.stale.pop(0):
             compactor.commit([(run, compactor._writer.rewrite(run))])
+
+    @rule()
+    def page_out(self):
+        """What settled leaves the compactor's memory, as behind a snapshot."""
+        ledger = self.cluster.topic_ledger(self.handle().ledger_id)
+        ledger.refresh()
+        with ledger.lock:
+            frozen = ledger.state.freeze()
+            self.pages.update(frozen.pages)
+            ledger.state.page_cache.load = self.pages.__getitem__
+            ledger.state.adopted(frozen)
 
     @precondition(lambda self: self.rows and self.policy != "compact")
     @rule(data=st.data())
@@ -115,6 +130,7 @@ class CompactedLog(RuleBasedStateMachine):
     def teardown(self):
         if hasattr(self, "folder"):
             self.folder.cleanup()
+            paged_table.PAGE_ROWS, paged_table.FLUSH_ROWS, frozen_topics.FLUSH_ROWS = self.rows_before
 
 
 CompactedLog.TestCase.settings = settings(

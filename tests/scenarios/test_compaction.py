@@ -18,6 +18,7 @@ from spark_replog.client.store import init_store
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.errors import ReplogError
 from spark_replog.log.codec.commands import encode_command
+from spark_replog.log.fold import frozen_topics, paged_table
 from spark_replog.log.fold.topic_state import TopicLedgerState
 from spark_replog.log.model import GenerationAdvance, Outcome
 from spark_replog.maintenance.compaction import CompactionRounds, Compactor
@@ -249,6 +250,28 @@ def test_a_compactor_that_stood_still_past_the_floor_changes_nothing(topic):
     assert topic.rows() == before
     assert topic.compact().run_count == 2
     assert topic.sections()[0].object.id.generation == 2
+    assert topic.rows() == before
+
+
+def test_sections_in_pages_are_replaced_too(topic, monkeypatch):
+    """Sections that left memory behind a snapshot."""
+    monkeypatch.setattr(paged_table, "PAGE_ROWS", 4)
+    monkeypatch.setattr(paged_table, "FLUSH_ROWS", 3)
+    monkeypatch.setattr(frozen_topics, "FLUSH_ROWS", 3)
+    topic.write()
+    before = topic.rows()
+    ledger = topic.cluster.topic_ledger(topic.handle().ledger_id)
+    ledger.refresh()
+    with ledger.lock:
+        frozen = ledger.state.freeze()
+        pages = dict(frozen.pages)
+        ledger.state.page_cache.load = pages.__getitem__
+        ledger.state.adopted(frozen)
+    assert pages
+    assert topic.compact().run_count == 2
+    paged = [topic.sections(number) for number in (0, 1)]
+    topic.cluster = Cluster.open(str(topic.path))
+    assert paged == [topic.sections(number) for number in (0, 1)]
     assert topic.rows() == before
 
 
