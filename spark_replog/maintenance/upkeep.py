@@ -10,6 +10,7 @@ from itertools import islice
 
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.commit.catch_up import BackgroundRuns
+from spark_replog.commit.proposals import GENERATION_OBJECTS_MAX
 from spark_replog.commit.retention import decide_upkeep
 from spark_replog.config import CoordinatorConfig
 from spark_replog.errors import ReplogError
@@ -41,7 +42,7 @@ class Upkeep:
 
     def start(self, ledger: Ledger[TopicLedgerState]) -> None:
         """Begin a run in the background, if one is due: every ``log.retention.check.interval.ms``."""
-        if self._take_turn(ledger.ledger_id):
+        if self._take_turn(ledger):
             self._runs.start(ledger)
 
     def wait(self, timeout_ms: int) -> bool:
@@ -50,7 +51,7 @@ class Upkeep:
 
     def run_if_due(self, ledger: Ledger[TopicLedgerState]) -> None:
         """Make a run now, if one is due."""
-        if self._take_turn(ledger.ledger_id):
+        if self._take_turn(ledger):
             self.run(ledger)
 
     def run(self, ledger: Ledger[TopicLedgerState]) -> None:
@@ -71,11 +72,14 @@ class Upkeep:
         except ReplogError as error:
             _log.warning("retention of ledger %s is left to a later commit: %s", ledger.ledger_id, error)
 
-    def _take_turn(self, ledger_id: LedgerId) -> bool:
+    def _take_turn(self, ledger: Ledger[TopicLedgerState]) -> bool:
+        """Return whether a run is due. A full generation does not wait: its folder must not grow on."""
         now_ms = self._cluster.clock.monotonic_ms()
-        if now_ms < self._next_ms.get(ledger_id, 0):
+        with ledger.lock:
+            is_full = ledger.state.generation_object_count >= GENERATION_OBJECTS_MAX
+        if not is_full and now_ms < self._next_ms.get(ledger.ledger_id, 0):
             return False
-        self._next_ms[ledger_id] = now_ms + self._config.log_retention_check_interval_ms
+        self._next_ms[ledger.ledger_id] = now_ms + self._config.log_retention_check_interval_ms
         return True
 
     def _collect_deleted(self) -> None:

@@ -253,6 +253,18 @@ def test_commits_empty_the_ledgers_of_deleted_topics(store):
     assert len(names(store, 0)) == 1
 
 
+def test_a_full_generation_does_not_wait_for_the_next_run(store, monkeypatch):
+    for name in ("spark_replog.commit.proposals", "spark_replog.maintenance.upkeep"):
+        monkeypatch.setattr(f"{name}.GENERATION_OBJECTS_MAX", 2)
+    store.create("orders")
+    upkeep, generations = Upkeep(store.cluster), []
+    for batch in range(5):
+        store.append("orders", {0: 5}, batch=batch)
+        upkeep.run_if_due(ledger_of(store))
+        generations.append(ledger_of(store).refresh().generation)
+    assert generations == [0, 1, 1, 1, 1]  # these objects are of generation 0: only newer ones count
+
+
 def test_the_commits_of_a_query_apply_retention(store, monkeypatch):
     monkeypatch.setattr(Upkeep, "start", Upkeep.run_if_due)  # now, not in the background
     store.create("orders", config={"retention.bytes": "0"})
