@@ -11,7 +11,7 @@ from itertools import chain
 
 import numpy as np
 
-from spark_replog.errors import ErrorCode, ReplogError
+from spark_replog.errors import ErrorCode
 from spark_replog.ids import BrokerId, LedgerId, ObjectId, TopicId
 from spark_replog.log.codec.snapshot import SnapshotPart
 from spark_replog.log.codec.snapshot_page import SLOT, PageKind, SectionColumn, joined, no_rows
@@ -54,6 +54,7 @@ from spark_replog.log.model import (
     row_counts,
 )
 from spark_replog.log.quotas import ProduceRates
+from spark_replog.snapshot import PageMissingError
 
 CLOCK_SKEW_MAX_MS = 60_000
 """Clocks of proposers that differ by less never move the time of appends back."""
@@ -218,9 +219,16 @@ class TopicLedgerState(EntryFold):
                 yield from {run.name, *self.page_cache.directory(run).pages}
 
     def adopted(self, frozen: object) -> None:
-        """Take the pages of the newest frozen state for what they hold, and forget it here."""
+        """Take the pages of the newest frozen state for what they hold, and forget it here.
+
+        Raises:
+            PageMissingError: REPLOG_SNAPSHOT_MISSING: it is not the newest, or was frozen before a `restore`: what is
+                in memory does not fit to its pages. Restore it.
+        """
         if not isinstance(frozen, FrozenTopics) or frozen is not self._frozen:
-            raise ReplogError(ErrorCode.UNKNOWN_SERVER_ERROR, "another state was frozen. This is a defect: report it.")
+            raise PageMissingError(
+                ErrorCode.REPLOG_SNAPSHOT_MISSING, "the decided snapshot was made from another state than this one."
+            )
         self._frozen = None
         made, tables = frozen.made, frozen.tables
         self._pages.runs, self._objects.pages.runs = made.section_runs, made.object_runs

@@ -199,6 +199,18 @@ def test_a_page_that_is_gone_is_told_and_nothing_is_answered(small):
             question()
 
 
+def test_a_frozen_state_that_is_not_the_newest_is_not_taken_for_this_one(small):
+    life = aged(2)
+    old = life.state.freeze()
+    life.append(8)
+    new = life.state.freeze()
+    with pytest.raises(PageMissingError):
+        life.state.adopted(old)
+    life.state.restore(new.head, life.load)
+    with pytest.raises(PageMissingError):
+        life.state.adopted(new)
+
+
 def some_pages():
     numbers = np.arange(40)
     sections = np.stack([numbers // 20, numbers % 20 * 10, numbers % 20 * 10 + 10, *[numbers * 7 + 1] * 8])
