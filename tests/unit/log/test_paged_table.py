@@ -180,6 +180,35 @@ def test_a_copy_of_an_old_object_is_noted(small):
     assert life.state.sections(TOPIC, 0, 40, 41)[0].object.holders == {0, 3}
 
 
+def test_what_changes_while_a_snapshot_is_stored_is_kept(small):
+    life = aged(2)
+    life.append(8)
+    frozen = life.state.freeze()
+    life.entry(HoldersAdd(18, 0, 0, (3,)))
+    life.pages.update(frozen.pages)
+    life.state.adopted(frozen)
+    assert life.state.sections(TOPIC, 0, 170, 171)[0].object.holders == {0, 3}
+
+
+def test_a_row_that_goes_while_its_page_is_stored_is_counted_off_once(small):
+    """Objects have a row in each of two partitions; one of them is trimmed between the freeze and its adoption."""
+    life = Life(partition_count=2)
+    life.append(16)
+    frozen = life.state.freeze()
+    life.entry(LogStartAdvance(TOPIC, LogStartReason.RETENTION, ((0, 160),)))
+    life.pages.update(frozen.pages)
+    life.state.adopted(frozen)
+    for _ in range(8):
+        life.append(8)
+        life.snapshot()
+    live = {row.object.id.name for row in life.state.sections(TOPIC, 1, 0, 10**9)}
+    assert life.state.referenced_objects(0) >= live == life.names
+    life.entry(LogStartAdvance(TOPIC, LogStartReason.RETENTION, ((0, 800), (1, 800))))
+    life.append(8)
+    life.snapshot()
+    assert life.state.referenced_objects(0) == {f"o-{index}" for index in range(83, 91)}
+
+
 def test_a_page_that_is_gone_is_told_and_nothing_is_answered(small):
     life = aged(16)
     life.state.restore(life.snapshot().head, life.load)
