@@ -30,10 +30,10 @@ SLOW_COMMITS = CoordinatorConfig(replica_rejoin_wait_ms=3_600_000, replica_lag_t
 
 @pytest.fixture
 def behind(store):
-    """Broker 2 missed five objects of ten bytes and is back."""
+    """Broker 2 missed five objects of ten bytes and is back; their rows, of 1970, are kept."""
     store.config = SLOW_COMMITS
     store.reopen()
-    store.create("orders")
+    store.create("orders", config={"retention.ms": "-1"})
     store.away(2)
     for batch in range(5):
         assert store.append("orders", {0: 1}, batch=batch, holders={0, 1}).error is None
