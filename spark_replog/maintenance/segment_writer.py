@@ -16,7 +16,6 @@ from spark_replog.errors import CorruptDataError, ErrorCode, ReplogError
 from spark_replog.fault_point import fault_point
 from spark_replog.ids import BrokerId, ObjectId, new_id
 from spark_replog.log.codec.data_object import (
-    BATCH_SIZE_BYTES_TARGET,
     EncodedObject,
     data_schema,
     encode_data_object,
@@ -30,8 +29,8 @@ from spark_replog.storage.io_pool import io_pool
 from spark_replog.storage.object_store import CreateOutcome
 from spark_replog.storage.paths import data_key, object_name
 
-JOINED_BYTES = BATCH_SIZE_BYTES_TARGET * 3 // 4
-"""Rows are joined once, to batches that need no second join to be of the size that is stored."""
+JOINED_BYTES = 128 * 1024
+"""Smaller neighbours are joined. Larger batches pass through as they are: no copy, and readers join them anyway."""
 
 
 class SegmentWriter:
@@ -72,6 +71,7 @@ class SegmentWriter:
             compression=run.compression,
             has_headers=has_headers,
             has_offsets=has_offsets,
+            is_sized=dropped is None,  # where many rows go, what is left of batches is joined
         )
         bases = rows.bases(encoded)
         if not bases:

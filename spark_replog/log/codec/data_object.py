@@ -140,7 +140,12 @@ class _Gather:
 
 
 def encode_data_object(
-    sections: Iterable[SectionInput], *, compression: str, has_headers: bool, has_offsets: bool = False
+    sections: Iterable[SectionInput],
+    *,
+    compression: str,
+    has_headers: bool,
+    has_offsets: bool = False,
+    is_sized: bool = False,
 ) -> EncodedObject:
     """Return one Arrow IPC file with the rows of each input, in order, as zero or more sections each.
 
@@ -149,6 +154,7 @@ def encode_data_object(
         compression: none, lz4 or zstd.
         has_headers: whether the object has a headers column.
         has_offsets: whether it has an offset column: compaction left gaps.
+        is_sized: whether batches are written as they come, which copies nothing; else they are cut and joined first.
 
     Raises:
         InvalidConfigError: UNSUPPORTED_COMPRESSION_TYPE; INVALID_TIMESTAMP.
@@ -167,7 +173,8 @@ def encode_data_object(
     ) as writer:
         for topic, topic_id, partition, rows, producer in sections:
             batches = [rows] if isinstance(rows, pa.RecordBatch) else rows
-            for group in _group_sections(resize_batches(_conform(batch, schema) for batch in batches)):
+            conformed = (_conform(batch, schema) for batch in batches)
+            for group in _group_sections(conformed if is_sized else resize_batches(conformed)):
                 section = _SectionBuilder()
                 for batch in group:
                     at, piece, times = sink.size_bytes, sink.cut(), _time_range_us(batch)
