@@ -11,7 +11,7 @@ from spark_replog.log.codec.commands import Undecodable, decode_commands, encode
 from spark_replog.log.codec.snapshot import SnapshotPart, damaged, seal, unseal
 from spark_replog.log.codec.wire import TEXT, UINT, Reader, Writer, fields
 from spark_replog.log.model import OK, Command, CommandResult, Outcome, SnapshotCommit
-from spark_replog.snapshot import DecidedSnapshot, FrozenHead, FrozenState
+from spark_replog.snapshot import DecidedSnapshot, FrozenHead, FrozenState, PageMissingError
 
 LOGGER = logging.getLogger(__name__)
 _HEADER = fields(TEXT, UINT)
@@ -20,8 +20,8 @@ Apply = Callable[[Any, int, int], CommandResult]
 
 
 def no_loader(name: str) -> bytes:
-    """Stand for the loader of a state that no ledger holds."""
-    raise damaged("nothing says where its pages are", name)
+    """Stand for the loader of a state that no ledger has given one: restoring it does."""
+    raise PageMissingError(ErrorCode.REPLOG_SNAPSHOT_MISSING, f"nothing says where page {name} is.")
 
 
 class EntryFold:
