@@ -19,7 +19,7 @@ from spark_replog.admin.controller import Controller
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.cluster.init_store import init_cluster
 from spark_replog.commit.append_request import AppendRequest
-from spark_replog.commit.proposals import GENERATION_OBJECTS_MAX
+from spark_replog.commit.proposals import GENERATION_OBJECTS_MAX, raise_floor
 from spark_replog.commit.replica_manager import ReplicaManager
 from spark_replog.ids import ObjectId, new_id
 from spark_replog.log.model import Append, DataObject, IdentityKind, ProducerIdentity, Section
@@ -47,6 +47,7 @@ def fill(path: Path, count: int) -> None:
     for first in range(0, count, GENERATION_OBJECTS_MAX):
         folder = root / data_folder(handle.ledger_id, first // GENERATION_OBJECTS_MAX)
         write(folder, min(GENERATION_OBJECTS_MAX, count - first))
+        raise_floor(cluster.topic_ledger(handle.ledger_id), 30_000)
 
 
 def write(folder: Path, count: int) -> None:
@@ -68,7 +69,7 @@ def main() -> None:
         write(path / "plain", given.count)
         os.sync()
         started, cpu = time.monotonic(), time.process_time()
-        report = GarbageCollector(Cluster.open(str(path / "store")), is_floor_raised=True).run()
+        report = GarbageCollector(Cluster.open(str(path / "store"))).run()
         seconds, cpu = time.monotonic() - started, time.process_time() - cpu
         assert report.files.total() == given.count and not report.failures, report
         started = time.monotonic()
