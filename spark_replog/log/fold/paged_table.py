@@ -343,8 +343,8 @@ class PageWriter:
         names = {run.name for run in new}.union(*(self.directory(run).pages for run in new))
         return {name: data for name, data in self.made.items() if name in names}
 
-    def write_run(self, parts: Iterator[Rows | Piece]) -> tuple[Run, ...]:
-        """Return the run of sorted rows, and of pieces that are whole pages and stay as they are; () without rows."""
+    def write_run(self, parts: Iterator[Rows | tuple[int, Piece]]) -> tuple[Run, ...]:
+        """Return the run of sorted rows, and of (slot, piece) that are whole pages and stay as they are; () without."""
         pieces: list[Cells] = []
         pages: list[str] = []
         waiting: list[Rows] = []
@@ -369,8 +369,10 @@ class PageWriter:
                 continue
             if waiting:
                 flush(1)
-            pieces.append(pieces_of(self.page(part.page), len(pages)))
-            pages.append(part.page)
+            slot, piece = part
+            whole = (slot, *piece[:2], piece.row_count, len(pages), piece.first_row, piece.size_bytes, piece.top)
+            pieces.append(np.array([whole], np.int64).T)
+            pages.append(piece.page)
         if waiting:
             flush(1)
         if not pages:
@@ -407,10 +409,10 @@ class PageWriter:
         before = [self.page(name).cells[SectionColumn.OBJECT] for name in names]
         after = []
 
-        def parts() -> Iterator[Rows | Piece]:
-            for _, piece in plan:
+        def parts() -> Iterator[Rows | tuple[int, Piece]]:
+            for slot, piece in plan:
                 if piece.page in kept:
-                    yield piece
+                    yield slot, piece
                     continue
                 rows = rows_of(self.page(piece.page), piece)
                 after.append(rows.cells[SectionColumn.OBJECT])
@@ -421,18 +423,18 @@ class PageWriter:
 
     def merge_objects(self, runs: Sequence[Run], *, is_oldest: bool) -> tuple[Run, ...]:
         """Return the run of the newest rows of neighbouring runs; those that are gone hide none in the oldest run."""
-        spans: list[tuple[int, int, int, str]] = []
+        spans: list[tuple[int, int, int, str, int]] = []
         for run in runs:
             directory = self.directory(run)
-            for _, base, end, count, page_no, *_ in directory.pieces.T.tolist():
-                spans.append((base, end, count, directory.pages[page_no]))
+            for _, base, end, count, page_no, _, _, top in directory.pieces.T.tolist():
+                spans.append((base, end, count, directory.pages[page_no], top))
         order = sorted(spans)
         kept: list[Piece] = []
         reach = -1
-        for number, (base, end, count, page) in enumerate(order):
+        for number, (base, end, count, page, top) in enumerate(order):
             is_alone = reach <= base and (number + 1 == len(order) or end <= order[number + 1][0])
             if is_alone and count >= PAGE_ROWS // 2:
-                kept.append(Piece(base, end, page, 0, count, 0, 0, True))
+                kept.append(Piece(base, end, page, 0, count, 0, top, True))
             reach = max(reach, end)
         names = {piece.page for piece in kept}
         rows = joined([no_rows(PageKind.OBJECTS), *(self.page(span[3]) for span in spans if span[3] not in names)])
@@ -444,12 +446,12 @@ class PageWriter:
             chosen = chosen[rows.cells[ObjectColumn.LIVE_COUNT, chosen] > 0]
         rows = rows.take(chosen)
 
-        def parts() -> Iterator[Rows | Piece]:
+        def parts() -> Iterator[Rows | tuple[int, Piece]]:
             at = 0
             for piece in kept:
                 stop = int(np.searchsorted(rows.cells[BASE], piece.base))
                 yield rows.take(slice(at, stop))
-                yield piece
+                yield 0, piece
                 at = stop
             yield rows.take(slice(at, None))
 
