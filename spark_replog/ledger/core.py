@@ -19,8 +19,9 @@ from spark_replog.errors import (
     UnsupportedFormatError,
 )
 from spark_replog.ledger.proposer import Proposal, Proposer
-from spark_replog.ledger.reader import DecidedPrefix, JournalView
+from spark_replog.ledger.reader import DecidedPrefix
 from spark_replog.ledger.record import (
+    NO_INDEX,
     NONCE_SIZE_BYTES,
     ZERO_EPOCH,
     JournalRecord,
@@ -38,12 +39,14 @@ from spark_replog.ledger.root import (
     Create,
     Operation,
     PendingCreate,
+    PutMarker,
     PutOut,
     Read,
     RootState,
     Standing,
     Status,
 )
+from spark_replog.ledger.snapshot_files import Base, JournalPoint, Marker, SnapshotHead
 from spark_replog.ledger.types import LedgerSettings
 
 READ_LIMIT = 64
@@ -113,6 +116,8 @@ class LedgerCore:
         phase: changed by `_enter` and `finish` only.
         is_tail_unclear: the last read goal ended with a tail that may be decided or not.
         fatal: an error that ends this ledger in this process.
+        snapshot: the last decided snapshot whose head is on a majority: its base and its name; None for none.
+        base_name: of the snapshot that the prefix began with, "" for entry 0.
         settled: of the last own value: (index, whether it was decided there); read and set to None.
         wake_at_ms: when `poll` must be called again even if nothing completes; None: not before something does.
         claims: claims begun; entries: own values decided; rounds: rounds of creates; turns_lost: own claims
@@ -133,6 +138,8 @@ class LedgerCore:
         self.phase = Phase.IDLE
         self.is_tail_unclear = False
         self.fatal: ReplogError | None = None
+        self.snapshot: tuple[Base, str] | None = None
+        self.base_name = ""
         self.settled: tuple[int, bool] | None = None
         self.claims = self.entries = self.rounds = self.turns_lost = 0
         self._root_names = root_names
@@ -157,6 +164,39 @@ class LedgerCore:
         self._reread_at_ms: float | None = None
         self._reread_ms = REREAD_MS
         self.wake_at_ms: float | None = None
+
+    def start_at(self, base: Base, points: Sequence[JournalPoint]) -> None:
+        """Begin with a snapshot instead of entry 0; before anything else is done."""
+        assert self.prefix.length == 0 and not self._goal
+        self.prefix.jump(base)
+        for root, point in enumerate(points):
+            self.prefix.set_view(root, point)
+            self.roots[root].floor = point.floor
+
+    def points_at(self, index: int) -> list[JournalPoint]:
+        """Return per root where to read on for a snapshot of the state after this entry.
+
+        A root whose records of later entries cannot be told apart any more is read from its marker on.
+        """
+        base, found = self.prefix.base_at(index), []
+        for view, state in zip(self.prefix.views, self.roots, strict=True):
+            found.append(view.point_at(base, state.floor) or view.origin._replace(floor=state.floor))
+        return found
+
+    def truncation(self, root: int, snapshot: SnapshotHead, name: str, kept_count: int) -> Marker | None:
+        """Return the marker under which what a decided snapshot stands for may go from a root, None where nothing may.
+
+        Args:
+            root: whose journal.
+            snapshot: its head is on a majority, and its SnapshotCommit is folded here.
+            name: of the head.
+            kept_count: records before those that it needs which stay, one at least: the last one carries the promise.
+        """
+        floor = self.roots[root].floor
+        position = snapshot.points[root].position - max(1, kept_count)
+        if not self._was_synced or position <= floor.position or snapshot.base.index < floor.base_index:
+            return None
+        return Marker(position, snapshot.base, name, floor.renewal)
 
     # -- goals ------------------------------------------------------------------------------------
 
@@ -282,29 +322,48 @@ class LedgerCore:
             return PutOut(root, self.prefix.named[root])
         position = self.prefix.views[root].next_position
         if self.phase is Phase.SYNC:
-            if standing in READ_BY_THIS_GOAL:
-                return None
-            return Read(root, position, READ_LIMIT, standing is Standing.UNREAD)
+            return None if standing in READ_BY_THIS_GOAL else self._read(root, state, now_ms)
         if self.proposer.epoch is None:
             return None
         if standing in _TO_READ or position <= self.prefix.named[root]:
             # Other roots name a record there: a create would be lost, or leave a gap.
-            return Read(root, position, READ_LIMIT, standing is Standing.UNREAD)
+            return self._read(root, state, now_ms)
         nonce = self._rng.randbytes(NONCE_SIZE_BYTES)
         if self.phase is Phase.CLAIM:
             record = self.proposer.claim_record(root, nonce)
         else:
             record = self.proposer.entry_record(root, nonce)
         if record is None:
-            return None
+            return self._put_marker(root, state)
         return self._create(root, state, position, record)
+
+    def _read(self, root: int, state: RootState, now_ms: float) -> Read:
+        position = self.prefix.views[root].next_position
+        is_due = state.marker_at_ms is None or now_ms - state.marker_at_ms >= self._settings.marker_check_ms
+        is_first = state.standing is Standing.UNREAD
+        # A named position that is empty may have been truncated; so may the next one, after a long sleep.
+        checks_marker = is_first or is_due or position <= self.prefix.named[root]
+        return Read(root, position, READ_LIMIT, state.floor.marker_no, checks_marker, is_first)
+
+    def _put_marker(self, root: int, state: RootState) -> PutMarker | None:
+        """Give a root that lacks entries which nobody can give it the newest snapshot instead."""
+        snapshot, proposal, view = self.snapshot, self.proposer.proposal, self.prefix.views[root]
+        missing = view.matched + 1
+        if snapshot is None or proposal is None or missing >= proposal.index or missing in self.prefix.payloads:
+            return None
+        if snapshot[0].index < max(missing, state.floor.base_index):
+            return None
+        # Its last record stays, and nothing below it may be of an entry above the snapshot.
+        is_below = view.top_index() <= snapshot[0].index
+        position = max(0, view.next_position - 1) if is_below else state.floor.position
+        return PutMarker(root, state.floor.marker_no, Marker(position, *snapshot, state.floor.renewal))
 
     def _create(self, root: int, state: RootState, position: int, record: JournalRecord) -> Create:
         if state.pending is None or not state.is_pending(position, record):
             state.pending = PendingCreate(position, record, encode_record(record), self.prefix.named[root])
         if self._user is not None and record.entry_hash == self._user.entry_hash:
             self._is_user_sent = True
-        return Create(root, position, state.pending.data)
+        return Create(root, position, state.pending.data, state.floor.marker_no)
 
     def _wake(self, at_ms: float) -> None:
         if self.wake_at_ms is None or at_ms < self.wake_at_ms:
@@ -322,10 +381,20 @@ class LedgerCore:
         self._operation_ms += (now_ms - state.busy_since_ms - self._operation_ms) / 8
         if completion.status in (Status.FAILED, Status.UNKNOWN):
             self._fail(state, completion.error, now_ms)
-        elif isinstance(operation, Check):
+            return
+        if (isinstance(operation, Create) and completion.status is Status.DONE) or (
+            isinstance(operation, Read) and operation.checks_marker
+        ):
+            state.marker_at_ms = now_ms
+        if completion.marker is not None and self._moved(operation.root, *completion.marker, now_ms):
+            return
+        if isinstance(operation, Check):
             state.enter(_AFTER_CHECK.get(state.standing, state.standing))
         elif isinstance(operation, PutOut):
             state.enter(Standing.RETIRED)
+        elif isinstance(operation, PutMarker):
+            state.marker_at_ms = None  # this one, or another process's
+            state.enter(Standing.OUTDATED)
         elif isinstance(operation, Read):
             self._learn_all(operation, completion, state, now_ms)
         elif completion.status is Status.EXISTS:
@@ -335,6 +404,42 @@ class LedgerCore:
         else:
             self._learn(operation.root, state, operation.data, now_ms)
             state.error, state.failures = None, 0
+
+    def _moved(self, root: int, marker: Marker, marker_no: int, now_ms: float) -> bool:
+        """Take in that a root's journal begins later than it did.
+
+        Everything that was read of it is dropped, the own create behind this look included: below the marker its name
+        may be given twice. What is above is read again, and an own record that is found there counts then.
+
+        Returns:
+            False where the journal is read from behind the marker already, so that it says nothing new.
+        """
+        state = self.roots[root]
+        point, origin = marker.point(marker_no), self.prefix.views[root].origin
+        is_renewed, state.floor, state.misses = point.floor.renewal != state.floor.renewal, point.floor, 0
+        if not is_renewed and marker.position <= origin.position and marker.base.index <= origin.matched:
+            return False
+        self.prefix.set_view(root, point)
+        if state.pending is not None and (is_renewed or state.pending.position < marker.position):
+            state.pending = None
+        state.enter(Standing.UNREAD if state.standing is Standing.UNREAD else Standing.OUTDATED)
+        if marker.base.index == NO_INDEX or not self.prefix.jump(marker.base):
+            return True
+        self.base_name = marker.name
+        # Others went on meanwhile: what is in flight here is theirs to have decided, or nobody's.
+        proposer = self.proposer
+        self._settle()
+        if proposer.is_single:
+            proposer.proposal = None
+        elif proposer.epoch is not None:
+            proposer.depose()
+        self._streak = 0
+        if self.phase in (Phase.CLAIM, Phase.LEAD):
+            if proposer.is_single:
+                self._enter(Phase.READY)
+            else:
+                self._yield(now_ms)
+        return True
 
     def _fail(self, state: RootState, error: Exception | None, now_ms: float) -> None:
         settings = self._settings
@@ -388,7 +493,8 @@ class LedgerCore:
         order = self.prefix.views[root].order
         if completion.ended and order.fault is not None:
             self._fail(state, damaged_record(self._root_names[root], order.fault_position, order.fault), now_ms)
-            self.prefix.views[root] = JournalView()  # a rebuilt journal is read from its beginning
+            # A rebuilt journal is read from its beginning.
+            self.prefix.set_view(root, self.prefix.views[root].origin)
             if state.failures > 1:
                 state.failures = DAMAGED_READS
                 state.retry_at_ms = now_ms + DAMAGED_RETRY_MS
@@ -425,7 +531,7 @@ class LedgerCore:
                 user.is_confirmed = True
         elif proposer.is_single:
             self._streak = 0
-        if not is_own and self._was_synced and record.kind is RecordKind.CLAIM:
+        if self._was_synced and record.kind is RecordKind.CLAIM and record.epoch.incarnation != proposer.incarnation:
             self._rivals[record.epoch.incarnation] = now_ms
             # Who claims without a journal that we know found its root away, or rebuilds it right now. Creates in the
             # new journal at the old one's positions would succeed, and depose the rebuilder again and again.
@@ -446,7 +552,7 @@ class LedgerCore:
         if self.proposer.is_single:
             won = user.is_confirmed
         else:
-            won = self.prefix.hashes[user.index] == user.entry_hash
+            won = self.prefix.hashes.get(user.index) == user.entry_hash  # below the base nobody here can tell
         self._user = None
         self.settled = (user.index, won)
         if won:

@@ -10,7 +10,7 @@ Only decided values are written, under that epoch, vouched for once they were re
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 
@@ -27,14 +27,25 @@ from spark_replog.ledger.record import (
     RecordKind,
     decode_record,
     encode_record,
+    genesis_hash,
 )
+from spark_replog.ledger.snapshot_files import Marker, encode_marker
 from spark_replog.storage.io_pool import io_pool
 from spark_replog.storage.object_store import Buffer, CreateOutcome, ObjectStore
-from spark_replog.storage.paths import journal_folder, journal_key
+from spark_replog.storage.paths import (
+    journal_folder,
+    journal_key,
+    marker_folder,
+    marker_key,
+    page_folder,
+    snapshot_folder,
+)
 
 POSITION_MARGIN = 16
 """The new journal is longer than any that records elsewhere name, and than what was written since: a
 process that knew the old one goes on behind its end and reads the new records there."""
+MARKER_MARGIN = 4
+"""Each marker belongs to another snapshot, so few can have come since the newest one was read."""
 _WINDOW = 8
 
 
@@ -44,17 +55,40 @@ class OwnedLog:
 
     Attributes:
         epoch: claimed on a majority, without the lost root.
-        hashes: entry hash per decided index; not changed any more.
-        payloads: value per decided index.
+        length: decided entries.
+        hashes: entry hash per decided index, from the marker's base on.
+        payloads: value per decided index above it.
         known: last known record per root, the lost one's as nothing.
         named_position: the highest position that any record names for the lost root, -1 for none.
+        marker: what the new journal begins with: the snapshot that stands for entries that are gone, if any are, at the
+            position where the lost journal began, and with a renewal of its own.
+        marker_no: how many markers the lost root had, or more.
     """
 
     epoch: Epoch
-    hashes: list[bytes]
+    length: int
+    hashes: Mapping[int, bytes]
     payloads: Mapping[int, bytes]
     known: tuple[LastKnown, ...]
     named_position: int
+    marker: Marker
+    marker_no: int = 0
+
+
+def copy_snapshots(ledger_id: str, sources: Iterable[ObjectStore], target: ObjectStore) -> int:
+    """Copy the heads and pages that a root lacks from the others; return how many. A name stands for its bytes."""
+    target.make_folder(page_folder(ledger_id))
+    copied = 0
+    for folder in (page_folder(ledger_id), snapshot_folder(ledger_id)):
+        present = {info.key for info in target.list_keys(folder)}
+        for source in sources:
+            for key in sorted({info.key for info in source.list_keys(folder)} - present):
+                data = source.get(key)
+                if data is not None:  # else a newer snapshot replaced it meanwhile
+                    target.create(key, bytes(data), make_parent=True)
+                    present.add(key)
+                    copied += 1
+    return copied
 
 
 class JournalRebuild:
@@ -70,10 +104,12 @@ class JournalRebuild:
         self._root_name = root_name
         self._store = store
         self._owned = owned
-        self._position = 0
-        self._order = JournalOrder()
-        self._copied = NO_INDEX  # up to here the last ENTRY of each index, read back, is the decided one
-        self._vouched = NO_INDEX
+        origin = owned.marker.point(owned.marker_no)
+        self._position = origin.position
+        self._order = JournalOrder(origin)
+        self._first = origin.matched  # up to here a snapshot stands for the entries
+        self._copied = self._first  # up to here the last ENTRY of each index, read back, is the decided one
+        self._vouched = self._first
         self._has_claim = False
         self._last_listed = NO_INDEX
         self.written_count = 0
@@ -91,13 +127,14 @@ class JournalRebuild:
         Raises:
             CorruptDataError: CORRUPT_MESSAGE: the root holds a damaged record; move its journal away.
         """
+        self._put_markers()
         self._last_listed = self._list_last()
         while self._read_on():
             position = self._position
             if position < self._last_listed:
                 self.written_count += self._fill_gap(position)
                 continue
-            on_record(self._copied + 1, len(self._owned.hashes))
+            on_record(self._copied + 1, self._owned.length)
             missing = self._missing_records()
             if not missing:
                 return True
@@ -105,6 +142,19 @@ class JournalRebuild:
             self._last_listed = max(self._last_listed, position + len(missing) - 1)
             self.written_count += self._write(missing)
         return False
+
+    def _put_markers(self) -> None:
+        """Put the marker under every number that a process which knew the old journal may look for, and some more."""
+        marker, root = self._owned.marker, self._store
+        names = [info.key.rpartition("/")[2] for info in root.list_keys(marker_folder(self._ledger_id))]
+        there = {int(name) for name in names if name.isdecimal()}
+        data = encode_marker(genesis_hash(self._ledger_id), marker)
+        last = max(there, default=NO_INDEX)
+        if last >= 0 and bytes(root.get(marker_key(self._ledger_id, last)) or b"") != data:
+            last += 1
+        for number in range(max(last, self._owned.marker_no + MARKER_MARGIN) + 1):
+            if number not in there:
+                root.create(marker_key(self._ledger_id, number), data, make_parent=True)
 
     def _list_last(self) -> int:
         """Return the last position that anything has; a listing decides only where gaps are looked for."""
@@ -123,8 +173,8 @@ class JournalRebuild:
                 return False
             self._has_claim |= record.kind is RecordKind.CLAIM and record.epoch == self._owned.epoch
             if self._order.take(record, position):
-                self._copied = NO_INDEX
-            if record.kind is RecordKind.ENTRY and record.index < len(self._owned.hashes):
+                self._copied = self._first
+            if record.kind is RecordKind.ENTRY and self._first < record.index < self._owned.length:
                 if record.entry_hash != self._owned.hashes[record.index]:
                     self._copied = min(self._copied, record.index - 1)
                 elif record.index == self._copied + 1:
@@ -155,7 +205,7 @@ class JournalRebuild:
         index = self._copied + 1
         records = []
         for _ in range(min(position - first, _WINDOW)):
-            is_entry = behind.kind is RecordKind.ENTRY and index < min(behind.index, len(self._owned.hashes))
+            is_entry = behind.kind is RecordKind.ENTRY and index < min(behind.index, self._owned.length)
             record = self._record(RecordKind.ENTRY, index) if is_entry else self._record(RecordKind.CLAIM, NO_INDEX)
             records.append(replace(record, epoch=epoch))
             index += is_entry
@@ -164,8 +214,8 @@ class JournalRebuild:
     def _missing_records(self) -> list[JournalRecord]:
         """Return the next records: the promise, the decided entries, padding, and at last what vouches for all."""
         records = [] if self._has_claim else [self._record(RecordKind.CLAIM, NO_INDEX)]
-        first = 0 if self._order.fault is not None else self._copied + 1
-        for index in range(first, min(first + _WINDOW, len(self._owned.hashes))):
+        first = (self._first if self._order.fault is not None else self._copied) + 1
+        for index in range(first, min(first + _WINDOW, self._owned.length)):
             records.append(self._record(RecordKind.ENTRY, index))
         end = self._owned.named_position + 1 + POSITION_MARGIN
         while len(records) < _WINDOW and self._position + len(records) < end:

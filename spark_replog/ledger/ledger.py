@@ -9,6 +9,8 @@ import random
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from itertools import zip_longest
 from typing import Any, Generic, TypeVar
 
@@ -22,9 +24,11 @@ from spark_replog.errors import (
 )
 from spark_replog.ledger.core import DAMAGE, LedgerCore, Phase
 from spark_replog.ledger.journal_rebuild import OwnedLog, without
-from spark_replog.ledger.record import INCARNATION_SIZE_BYTES, TAG_SIZE_BYTES, genesis_hash
+from spark_replog.ledger.record import HASH_SIZE_BYTES, INCARNATION_SIZE_BYTES, TAG_SIZE_BYTES, genesis_hash
 from spark_replog.ledger.root import WENT_BACK, Standing
 from spark_replog.ledger.shell_io import RootIo
+from spark_replog.ledger.snapshot_files import Marker
+from spark_replog.ledger.snapshot_keeper import Draft, SnapshotKeeper, SnapshotStats
 from spark_replog.ledger.types import (
     AppendOutcome,
     JournalRoot,
@@ -33,14 +37,20 @@ from spark_replog.ledger.types import (
     LedgerStats,
     Proposed,
     Request,
+    SnapshotState,
 )
+from spark_replog.snapshot import PageMissingError
+from spark_replog.storage.io_pool import io_pool
 
 S = TypeVar("S", bound=LedgerState)
+T = TypeVar("T")
 DEFAULT_SETTINGS = LedgerSettings()
 
 _LOG = logging.getLogger(__name__)
 _POLL_MS_MAX = 1000.0
 """A driver checks its deadline at least this often, even while a root hangs."""
+LONG_READ_MS = 2_000
+"""A read of journals that takes longer than this says so while it goes on."""
 SILENT_WAIT_MS = 3_000
 """A write that is not decided after this time is logged once with the reason."""
 
@@ -105,6 +115,12 @@ class Ledger(Generic[S]):
             self._settings,
             random.SystemRandom(),
         )
+        self._snapshots = None
+        if isinstance(self.state, SnapshotState):
+            self._snapshots = SnapshotKeeper(
+                self.ledger_id, self._roots, self._settings, self._clock, self.state, self.lock
+            )
+        self._has_started = False
         if self._is_folding:
             self._core.fatal = self._torn("the parent of this process forked it while another thread folded")
 
@@ -178,11 +194,19 @@ class Ledger(Generic[S]):
         finally:
             self._end_turn(ticket if is_complete else None)
 
+    def _start(self) -> None:
+        """Once in a process: begin with the newest snapshot, so that only the entries after it are read."""
+        if not self._has_started and self._snapshots is not None:
+            self._snapshots.start(self._core)
+        self._has_started = True
+
     def _drive_read(self) -> None:
         """Drive the core until the tail is known; what counts as no answer is silence, not a long journal."""
         core = self._core
         self._check_whole()
+        self._start()
         self._heard_ms = self._clock.monotonic_ms()
+        log_at_ms = self._heard_ms + LONG_READ_MS
         if self._to_check:
             self._unverify()
         core.begin_read(self._heard_ms)
@@ -191,8 +215,16 @@ class Ledger(Generic[S]):
             is_in_time = self._step(self._heard_ms + self._settings.quorum_timeout_ms)
             if core.phase is Phase.DONE:
                 break
-            if core.prefix.learned_count() > learned:
+            if core.prefix.learned_count() != learned:
                 learned, self._heard_ms = core.prefix.learned_count(), self._clock.monotonic_ms()
+                if self._heard_ms >= log_at_ms:
+                    log_at_ms = self._heard_ms + 5 * LONG_READ_MS
+                    _LOG.warning(
+                        "Ledger %s is being read: %d journal records so far. A snapshot makes the next start short: "
+                        "'replog store snapshot'.",
+                        self.ledger_id,
+                        learned,
+                    )
             elif not is_in_time:
                 if self._io.learned_ms <= self._heard_ms:
                     raise self._not_decided()
@@ -234,6 +266,9 @@ class Ledger(Generic[S]):
             ReplogError: RECORD_LIST_TOO_LARGE: the command is above `command_size_bytes_max`; nothing was decided.
             ReplogError: what `refresh` raises.
         """
+        if not self._has_started:
+            with suppress(RetriableError):  # said by what follows
+                self.refresh()  # a long read of a cold process is not the time of its caller
         request = Request(propose, self._clock.monotonic_ms(), timeout_ms, self._core.turns_lost)
         with self._turn:
             self._waiting.append(request)
@@ -261,6 +296,8 @@ class Ledger(Generic[S]):
                 raise
         finally:
             self._end_turn(None)
+        if self._snapshots is not None and self._snapshots.is_due() and not self._settings.read_only:
+            io_pool().submit_to(f"snapshots of {self.ledger_id}", self._write_snapshot)
 
     def _give_up(self, request: Request, error: BaseException) -> None:
         with self._turn:
@@ -322,6 +359,10 @@ class Ledger(Generic[S]):
                 each.command_count = len(proposed)
                 command_nos.append(len(commands) - 1)
                 batch.append(each)
+        if batch and self._snapshots is not None:
+            with self.lock:
+                rider = self._snapshots.rider()
+            commands += [] if rider is None or rider in commands else [rider]
         if batch:
             self._core.propose(os.urandom(TAG_SIZE_BYTES) + self.state.encode(commands))
         with self._turn:
@@ -394,8 +435,16 @@ class Ledger(Generic[S]):
             self._check_journals()
         # What was just learned may complete a claim, which decides entries: before the fold, not after.
         core.advance(core_now_ms)
+        if self._snapshots is not None:
+            self._snapshots.restore_base(core)
         try:
-            self._fold()
+            try:
+                self._fold()
+            except PageMissingError:
+                if self._snapshots is None:
+                    raise
+                self._snapshots.recover(core)
+                self._fold()
         except BaseException as error:
             core.fatal = error if isinstance(error, ReplogError) else self._torn(f"{error!r} ended a fold")
             raise
@@ -407,17 +456,21 @@ class Ledger(Generic[S]):
         results: dict[int, tuple[Any, ...]] = {}
         with self.lock:
             self._is_folding = True
-            for index in range(self.state.applied_index + 1, len(prefix.hashes)):
+            for index in range(self.state.applied_index + 1, prefix.length):
                 results[index] = self.state.apply(index, prefix.payloads[index][TAG_SIZE_BYTES:])
+            snapshot_index = None
+            if self._snapshots is not None:
+                self._snapshots.folded(self._core)
+                snapshot_index = self._snapshots.index
             if len(prefix.payloads) > 1:  # the last one always stays
-                prefix.release(self.state.applied_index + 1)
+                prefix.release(self.state.applied_index + 1, snapshot_index)
             self._is_folding = False
         settled = self._core.settled
         if settled is None:
             return
         self._core.settled = None
         index, is_won = settled
-        if not is_won:
+        if not is_won or index not in results:  # in a snapshot only: its answer is not known here
             return  # the batch is proposed again on the new fold
         with self._turn:
             for request in self._sent:
@@ -426,6 +479,80 @@ class Ledger(Generic[S]):
                     request.outcome = AppendOutcome(index, mine[-1], mine)
             self._sent = []
             self._turn.notify_all()
+
+    # -- snapshots --------------------------------------------------------------------------------
+
+    def ask(self, question: Callable[[S], T]) -> T:
+        """Answer a question about the state, under `lock`; the answer must be values that no later entry changes.
+
+        Where a page of the state is gone, a newer snapshot is there: the state is restored from it, and asked again.
+
+        Raises:
+            PageMissingError: REPLOG_SNAPSHOT_MISSING.
+        """
+        try:
+            with self.lock:
+                return question(self.state)
+        except PageMissingError:
+            self._reload()
+        with self.lock:
+            return question(self.state)
+
+    def _reload(self) -> None:
+        self.refresh()  # folds which snapshot counts now
+        keeper = self._snapshots
+        if keeper is None:
+            raise PageMissingError(ErrorCode.REPLOG_SNAPSHOT_MISSING, "this ledger's state has no snapshots.")
+        self._with_turn(lambda: keeper.reload(self._core))
+
+    def _with_turn(self, work: Callable[[], T]) -> T:
+        """Do something that needs the core at rest, between two goals."""
+        with self._turn:
+            while self._is_driven:
+                self._turn.wait(_POLL_MS_MAX / 1000.0)
+            self._is_driven = True
+        try:
+            self._check_whole()
+            return work()
+        finally:
+            self._end_turn(None)
+
+    def _write_snapshot(self) -> None:
+        """Write a snapshot and clean up behind the last one; on a thread of its own, errors are logged."""
+        keeper = self._snapshots
+        assert keeper is not None
+
+        def look() -> tuple[Draft | None, list[tuple[int, int, Marker]], int]:
+            return keeper.freeze(self._core), keeper.truncations(self._core), keeper.garbage_below(self._core)
+
+        try:
+            keeper.work(*self._with_turn(look))
+        except ReplogError as error:
+            _LOG.warning("ledger %s: no snapshot now: %s", self.ledger_id, error)
+
+    def snapshot(self, *, timeout_ms: int) -> SnapshotStats:
+        """Write a snapshot now, have it decided, and delete the journal records and heads that it makes needless.
+
+        Returns:
+            What was written, decided and deleted by this call.
+
+        Raises:
+            RetriableError: REPLOG_NO_QUORUM: too few roots took it. What `append` raises.
+        """
+        keeper = self._snapshots
+        if keeper is None or self._settings.read_only:
+            raise InvalidConfigError(ErrorCode.INVALID_REQUEST, "This process opened the ledger read-only.")
+        self.refresh()
+        before = replace(keeper.stats)
+        draft = None
+        if keeper.is_behind():
+            draft = self._with_turn(lambda: keeper.freeze(self._core))
+        if draft is not None:
+            keeper.write(draft)
+            self.append(lambda _: keeper.rider(), timeout_ms=timeout_ms)
+        todo = self._with_turn(lambda: (keeper.truncations(self._core), keeper.garbage_below(self._core)))
+        keeper.tidy(*todo)
+        return keeper.stats.since(before)
 
     def _end_turn(self, refresh_ticket: int | None) -> None:
         core = self._core
@@ -452,7 +579,20 @@ class Ledger(Generic[S]):
         if not proposer.is_leading or proposer.epoch is None:
             return None
         known = without(tuple(view.last for view in prefix.views), root)
-        return OwnedLog(proposer.epoch, list(prefix.hashes), dict(prefix.payloads), known, prefix.longest_named(root))
+        floor, base_name = self._core.roots[root].floor, self._core.base_name
+        if int(base_name[:20] or -1) != prefix.base.index:
+            return None  # memory was full: own it again, with the newest snapshot
+        marker = Marker(floor.position, prefix.base, base_name, os.urandom(HASH_SIZE_BYTES))
+        return OwnedLog(
+            proposer.epoch,
+            prefix.length,
+            dict(prefix.hashes),
+            dict(prefix.payloads),
+            known,
+            prefix.longest_named(root),
+            marker,
+            floor.marker_no,
+        )
 
     # -- errors -----------------------------------------------------------------------------------
 

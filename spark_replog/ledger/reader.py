@@ -3,7 +3,9 @@
 Index i is decided when for some ONE epoch a majority of journals hold ENTRY(epoch, i). A commit index c in a record on
 root r vouches for r's own last ENTRY(i) up to that record, i <= c, and for no other root's value.
 A record counts only if it continues its own root's journal: another ledger's journal, or a damaged one, is found
-without the other roots and cannot stop them. Source: docs/format-journal.md.
+without the other roots and cannot stop them.
+A prefix may begin at a base instead of entry 0: a decided index whose state a snapshot holds. A journal may begin at a
+marker's position: its records of entries up to the marker's index count for nothing. Source: docs/format-journal.md.
 """
 
 from __future__ import annotations
@@ -13,7 +15,6 @@ from collections.abc import Callable, Sequence
 from spark_replog.errors import CorruptDataError, ErrorCode
 from spark_replog.ledger.record import (
     NO_INDEX,
-    NOTHING_KNOWN,
     ZERO_EPOCH,
     Epoch,
     JournalRecord,
@@ -21,6 +22,7 @@ from spark_replog.ledger.record import (
     RecordKind,
     entry_hash,
 )
+from spark_replog.ledger.snapshot_files import Base, Floor, JournalPoint
 
 REBUILD_ROUND_STEP = 1 << 32
 """How far above every seen round a rebuild claims: more claims than one root could ever take alone."""
@@ -30,6 +32,12 @@ ROUND_STEP_MAX = 1 << 40
 
 NAMED_APART_MAX = 4096
 """Roots that name positions of one journal further apart than this do not both tell the truth."""
+
+
+ORIGIN = JournalPoint()
+PAYLOADS_KEPT_MAX = 4096
+PAYLOADS_KEPT_BYTES_MAX = 8 * 1024 * 1024
+"""Values above the last snapshot that are kept to fold them again after it, and for roots that lack them."""
 
 
 class JournalOrder:
@@ -47,11 +55,11 @@ class JournalOrder:
         fault_position: of the record that showed it.
     """
 
-    __slots__ = ("epoch", "fault", "fault_position", "last_index")
+    __slots__ = ("_first_index", "epoch", "fault", "fault_position", "last_index")
 
-    def __init__(self) -> None:
-        self.epoch: Epoch = ZERO_EPOCH
-        self.last_index = NO_INDEX
+    def __init__(self, origin: JournalPoint = ORIGIN) -> None:
+        self.epoch: Epoch = origin.promised
+        self.last_index = self._first_index = origin.last_index
         self.fault: str | None = None
         self.fault_position = 0
 
@@ -59,11 +67,11 @@ class JournalOrder:
         """Take in the next record; return whether it ended a fault, so that entries start again."""
         is_claim = record.kind is RecordKind.CLAIM
         step = record.epoch.round - self.epoch.round
-        if step > ROUND_STEP_MAX:
+        if step > ROUND_STEP_MAX and not (position and self.epoch == ZERO_EPOCH):
             self.note(f"its round {record.epoch.round} is far above the one before it, {self.epoch.round}", position)
             return False
         if self.fault is not None and is_claim and step >= REBUILD_ROUND_STEP // 2:
-            self.fault, self.last_index, self.epoch = None, NO_INDEX, record.epoch
+            self.fault, self.last_index, self.epoch = None, self._first_index, record.epoch
             return True
         if record.epoch < self.epoch:
             self.note("its epoch is below that of the record before it", position)
@@ -86,26 +94,34 @@ class JournalView:
     A record at position p may be created only by a process that has learned 0 .. p-1, so one successful create is one
     atomic acceptor step on exactly this state.
 
+    Args:
+        origin: where it is read from.
+
     Attributes:
+        origin: what the constructor was given.
         next_position: first position not learned; the only one where a create makes sense.
         order: whether the records follow each other. While it has a fault, records count for nothing.
         promised: highest epoch in the journal.
         last: position and CRC32C of the last learned record.
         commit_index: highest commit index on this root.
         entries: index -> (epoch, entry hash) of this root's LAST ENTRY there, above `matched` only.
-        matched: up to here the root's last ENTRY of every index is the decided one and will remain it.
+        matched: up to here the root's last ENTRY of every index is the decided one and will remain it, or its marker
+            covers the index.
     """
 
-    __slots__ = ("commit_index", "entries", "last", "matched", "next_position", "order", "promised")
+    __slots__ = (
+        "_tail", "commit_index", "entries", "last", "matched", "next_position", "order", "origin", "promised",
+    )  # fmt: skip
 
-    def __init__(self) -> None:
-        self.next_position = 0
-        self.order = JournalOrder()
-        self.promised: Epoch = ZERO_EPOCH
-        self.last: LastKnown = NOTHING_KNOWN
-        self.commit_index = NO_INDEX
+    def __init__(self, origin: JournalPoint = ORIGIN) -> None:
+        self.origin = origin
+        self.next_position = origin.position
+        self.order = JournalOrder(origin)
+        self.promised: Epoch = origin.promised
+        self.last = LastKnown(origin.position - 1, origin.last_crc)
+        self.commit_index = self.matched = origin.matched
         self.entries: dict[int, tuple[Epoch, bytes]] = {}
-        self.matched = NO_INDEX
+        self._tail = (NO_INDEX, origin)  # the highest index, and the point before its first record
 
     @property
     def has_entry(self) -> bool:
@@ -114,6 +130,10 @@ class JournalView:
 
     def learn(self, record: JournalRecord, crc: int) -> None:
         """Take in the record at `next_position`, which `order` has taken; it counts unless there is a fault."""
+        if record.kind is RecordKind.ENTRY and record.index > self._tail[0]:
+            last_index = min(self.order.last_index, record.index - 1)
+            before = JournalPoint(self.next_position, self.promised, self.last.crc, self.matched, last_index)
+            self._tail = record.index, before
         self.last = LastKnown(self.next_position, crc)
         self.next_position += 1
         self.promised = self.order.epoch
@@ -126,24 +146,47 @@ class JournalView:
     def restart(self) -> None:
         """Forget the entries: a rebuild writes all of them again."""
         self.entries.clear()
-        self.matched = self.commit_index = NO_INDEX
+        self.matched = self.commit_index = self.origin.matched
 
-    def match(self, hashes: Sequence[bytes], epochs: Sequence[Epoch] | None = None) -> None:
+    def top_index(self) -> int:
+        """Return the highest index of any record that this journal ever had, as far as it is known."""
+        return max(self.origin.last_index, self._tail[0])
+
+    def point_at(self, base: Base, floor: Floor) -> JournalPoint | None:
+        """Return where to read on for a snapshot with this base: behind all of its records, before those of the next.
+
+        None where that is not known any more.
+        """
+        index, (highest, before) = base.index, self._tail
+        if highest > index + 1 or self.order.fault is not None:
+            return None
+        if highest <= index:
+            before = JournalPoint(self.next_position, self.promised, self.last.crc, 0, self.order.last_index)
+        is_held = self.entries.get(index, (ZERO_EPOCH, b""))[1] == base.entry_hash and before.last_index == index
+        return before._replace(matched=min(self.matched, index), is_held=is_held, floor=floor)
+
+    def match(self, prefix: DecidedPrefix, *, is_final: bool = False) -> None:
         """Advance `matched` over indexes whose last ENTRY here is the decided one.
 
+        Until the journal has promised an epoch from which on no ENTRY has another value, an older owner's may still
+        follow.
+
         Args:
-            hashes: per decided index.
-            epochs: per decided index, one from which on no ENTRY has another value. Until the journal has promised it,
-                an older owner's ENTRY may still follow. None for a journal that was read to its end.
+            prefix: what is decided.
+            is_final: the journal was read to its end and nobody writes it.
         """
-        index = self.matched + 1
-        while index < len(hashes):
-            found = self.entries.get(index)
-            if found is None or found[1] != hashes[index] or (epochs is not None and self.promised < epochs[index]):
-                break
-            del self.entries[index]
-            index += 1
-        self.matched = index - 1
+        while self.matched < prefix.length - 1:
+            index = self.matched + 1
+            found, decided = self.entries.get(index), prefix.hashes.get(index)
+            if decided is None:
+                # The prefix begins later. That one entry is the decided one says so of those it is chained to.
+                index = prefix.base.index
+                found, decided = self.entries.get(index), prefix.base.entry_hash
+            if found is None or found[1] != decided or not (is_final or self.promised >= prefix.epoch_of(index)):
+                return
+            for each in [index] if index == self.matched + 1 else [each for each in self.entries if each <= index]:
+                del self.entries[each]
+            self.matched = index
 
     def highest_index(self) -> int:
         """Return the highest index that this root holds an ENTRY for, -1 for none."""
@@ -171,9 +214,11 @@ class DecidedPrefix:
         genesis: the hash before index 0 (``record.genesis_hash``).
 
     Attributes:
-        hashes: entry hash per decided index.
+        base: what it begins with; everything up to its index is decided, and no value below it is known here.
+        length: number of decided entries known; it never shrinks (the floor of this process).
+        hashes: entry hash per decided index, from the base's on.
         payloads: value per decided index, until it is folded and every root holds it (a root that was away is
-            backfilled from here); the last one always.
+            backfilled from here); the last one always, but for the base's. `release` says what else is kept.
         named: per root the highest position that the other roots' records say it holds. With two other roots or more
             two of them must say so: one damaged journal cannot put the others out.
         conflicts: (root, position, index) of records that give an index a second value in one epoch: that root's
@@ -183,31 +228,75 @@ class DecidedPrefix:
     def __init__(self, root_count: int, genesis: bytes, root_name: Callable[[int], str]) -> None:
         self.majority = root_count // 2 + 1
         self.views = [JournalView() for _ in range(root_count)]
-        self.hashes: list[bytes] = []
+        self.base = Base()
+        self.length = 0
+        self.hashes: dict[int, bytes] = {}
         self.payloads: dict[int, bytes] = {}
+        self.payload_bytes = 0
         self.named = [NO_INDEX] * root_count
         self.tail_index = NO_INDEX
         self.conflicts: list[tuple[int, int, int]] = []
-        self._epochs: list[Epoch] = []
+        self._epochs: dict[int, Epoch] = {}
         self._votes: dict[int, dict[tuple[Epoch, bytes], Vote]] = {}
-        self._vouched: dict[int, tuple[Vote, Epoch]] = {}
+        self._vouched: dict[int, tuple[Vote, Epoch, int]] = {}
         self._named_by = [[NO_INDEX] * root_count for _ in range(root_count)]
-        self._released = 0
         self._genesis = genesis
         self._root_name = root_name
 
     @property
-    def length(self) -> int:
-        """Number of decided entries known; it never shrinks (the floor of this process)."""
-        return len(self.hashes)
-
-    @property
     def last_epoch(self) -> Epoch:
         """Return an epoch under which the last decided entry is known to be decided, ZERO_EPOCH before the first."""
-        return self._epochs[-1] if self._epochs else ZERO_EPOCH
+        return self._epochs.get(self.length - 1, ZERO_EPOCH)
+
+    def epoch_of(self, index: int) -> Epoch:
+        """Return an epoch from which on no ENTRY for a decided index has another value; from the base's index on."""
+        return self._epochs[index]
+
+    def base_at(self, index: int) -> Base:
+        """Return a decided index as the base of a snapshot."""
+        return Base(index, self.hashes[index], self._epochs[index])
+
+    def jump(self, base: Base) -> bool:
+        """Begin with a base that is further than all that is known, False where it is not.
+
+        What lies between is not known here: the state has to be restored from a snapshot.
+        """
+        if base.index < self.length:
+            return False
+        self.base, self.length, self.tail_index = base, base.index + 1, max(self.tail_index, base.index)
+        self.hashes, self._epochs = {base.index: base.entry_hash}, {base.index: base.epoch}
+        self.payloads.clear()
+        self.payload_bytes = 0
+        for found in (self._votes, self._vouched):
+            for index in [each for each in found if each <= base.index]:
+                del found[index]
+        self._settle_views()
+        self._extend()
+        return True
+
+    def set_view(self, root: int, origin: JournalPoint) -> None:
+        """Read a root's journal from here on; nothing that was read of it before counts any more."""
+        view = self.views[root] = JournalView(origin)
+        if origin.is_held and origin.last_index in self.hashes:
+            view.entries[origin.last_index] = origin.promised, self.hashes[origin.last_index]
+            view.match(self)
+        for votes in self._votes.values():
+            for vote in votes.values():
+                vote.roots &= ~(1 << root)
+        self._votes = {
+            index: kept
+            for index, votes in self._votes.items()
+            if (kept := {key: vote for key, vote in votes.items() if vote.roots})
+        }
+        self._vouched = {index: each for index, each in self._vouched.items() if each[2] != root}
+        self.tail_index = max([self.length - 1, *self._votes])
+
+    def _settle_views(self) -> None:
+        for view in self.views:
+            view.match(self)
 
     def learned_count(self) -> int:
-        """Return how many records were learned, over all roots."""
+        """Return a number that changes with every record that is learned."""
         return sum(view.next_position for view in self.views)
 
     def promised(self) -> Epoch:
@@ -237,15 +326,14 @@ class DecidedPrefix:
         if record.kind is RecordKind.ENTRY:
             self.tail_index = max(self.tail_index, record.index)
             # The last decided index stays: a claim asks which of ITS roots show the tail decided.
-            if record.index >= len(self.hashes) - 1:
+            if record.index > max(self.length - 2, self.base.index, view.origin.matched):
                 self._vote(root, position, record, previous)
-        view.match(self.hashes, self._epochs)
+        view.match(self)
         # After its own ENTRY: the commit index j of a backfill record for j vouches for that record.
-        if record.commit_index >= len(self.hashes):
-            self._vouch(view, record)
+        if record.commit_index >= self.length:
+            self._vouch(root, record)
         self._extend()
-        assert view.matched < len(self.hashes)
-        assert len(self._epochs) == len(self.hashes)
+        assert view.matched < self.length
 
     def _check(self, view: JournalView, record: JournalRecord) -> bytes:
         """Return the hash that the record continues on its own root; note the fault where it continues none."""
@@ -258,12 +346,19 @@ class DecidedPrefix:
             order.note(f"it names {len(record.known)} roots, and the ledger has {len(self.views)}", position)
         if order.fault is not None or record.kind is not RecordKind.ENTRY:
             return b""
-        previous = self.previous_hash(index) if index - 1 <= view.matched else view.entries[index - 1][1]
-        if index <= view.matched and record.entry_hash != self.hashes[index]:
+        if index <= view.origin.matched:
+            return b""  # the snapshot holds it, whatever this root once accepted
+        if index - 1 <= view.matched:
+            previous = self.hashes.get(index - 1) if index else self._genesis
+        else:
+            previous = view.entries.get(index - 1, (ZERO_EPOCH, self.hashes.get(index - 1)))[1]
+        if index <= view.matched and record.entry_hash != self.hashes.get(index, record.entry_hash):
             order.note(f"it replaces the decided entry {index} by another", position)
-        elif not self._continues(record, previous):
+        elif previous is None and index > self.base.index:
+            order.note(f"it holds entry {index}, and nothing it could continue", position)
+        elif previous is not None and not self._continues(record, previous):
             order.note(f"the hash chain breaks at entry {index}", position)
-        return previous
+        return previous or b""
 
     def _continues(self, record: JournalRecord, previous: bytes) -> bool:
         vote = self._votes.get(record.index, {}).get((record.epoch, record.entry_hash))
@@ -296,28 +391,28 @@ class DecidedPrefix:
                 self.conflicts.append((root, position, index))
         vote.roots |= 1 << root
 
-    def _vouch(self, view: JournalView, record: JournalRecord) -> None:
-        for index in range(len(self.hashes), min(record.commit_index, self.tail_index) + 1):
-            last = view.entries.get(index)
+    def _vouch(self, root: int, record: JournalRecord) -> None:
+        for index in range(self.length, min(record.commit_index, self.tail_index) + 1):
+            last = self.views[root].entries.get(index)
             if last is not None and index not in self._vouched:
-                self._vouched[index] = (self._votes[index][last], record.epoch)
+                self._vouched[index] = (self._votes[index][last], record.epoch, root)
 
     def _winner(self, index: int) -> tuple[Vote, Epoch] | None:
         """Return the decided value, and an epoch from which on no ENTRY for the index has another value."""
         vouched = self._vouched.get(index)
         if vouched is not None:
-            return vouched
+            return vouched[:2]
         for vote in self._votes.get(index, {}).values():
             if vote.roots.bit_count() >= self.majority:
                 return vote, vote.epoch
         return None
 
     def _extend(self) -> None:
-        while len(self.hashes) in self._votes:
-            winner = self._winner(len(self.hashes))
+        while self.length in self._votes:
+            winner = self._winner(self.length)
             if winner is None:
                 return
-            self.decide(len(self.hashes), *winner)
+            self.decide(self.length, *winner)
 
     def decide(self, index: int, vote: Vote, epoch: Epoch | None = None) -> None:
         """Append the value of the next index; checks the hash chain.
@@ -328,7 +423,7 @@ class DecidedPrefix:
         Raises:
             CorruptDataError: CORRUPT_MESSAGE.
         """
-        assert index == len(self.hashes)
+        assert index == self.length
         if vote.previous != self.previous_hash(index):
             raise CorruptDataError(
                 ErrorCode.CORRUPT_MESSAGE,
@@ -336,23 +431,38 @@ class DecidedPrefix:
                 "continue the decided one before it. Run `replog store verify`.",
                 index=index,
             )
-        self.hashes.append(vote.entry_hash)
-        self._epochs.append(max(vote.epoch, epoch or vote.epoch))
+        self.hashes[index] = vote.entry_hash
+        self._epochs[index] = max(vote.epoch, epoch or vote.epoch)
         self.payloads[index] = vote.payload
+        self.payload_bytes += len(vote.payload)
+        self.length += 1
         self._votes.pop(index - 1, None)
         self._vouched.pop(index, None)
-        for view in self.views:
-            view.match(self.hashes, self._epochs)
+        self._settle_views()
 
     def _names_of(self, roots: int) -> str:
         return ", ".join(self._root_name(root) for root in range(len(self.views)) if roots >> root & 1)
 
-    def release(self, folded_length: int) -> None:
-        """Forget values that are folded and that every root is known to hold."""
-        limit = min(folded_length, len(self.hashes) - 1, min(view.matched for view in self.views) + 1)
-        while self._released < limit:
-            del self.payloads[self._released]
-            self._released += 1
+    def release(self, folded_length: int, snapshot_index: int | None = None) -> None:
+        """Forget values that are folded and that every root is known to hold.
+
+        Args:
+            folded_length: entries that are folded.
+            snapshot_index: what the last decided snapshot holds, -1 before the first; None where there are none. Values
+                above it are kept too, as far as there is room; values up to it go when there is none, and roots that
+                lack them get a marker.
+        """
+        limit = held = min(folded_length, self.length - 1, min(view.matched for view in self.views) + 1)
+        if snapshot_index is not None:
+            is_full = len(self.payloads) > PAYLOADS_KEPT_MAX or self.payload_bytes > PAYLOADS_KEPT_BYTES_MAX
+            after = min(snapshot_index + 1, folded_length, self.length - 1)
+            limit = max(held, after) if is_full else min(held, after)
+        while self.base.index < limit - 1:
+            index = self.base.index + 1
+            self.payload_bytes -= len(self.payloads.pop(index))
+            self.base = self.base_at(index)
+            self.hashes.pop(index - 1, None)
+            self._epochs.pop(index - 1, None)
 
     def vote_roots(self, index: int, epoch: Epoch, hash_: bytes) -> int:
         """Return the bit mask of roots seen to hold this value for the index under this epoch."""
@@ -361,7 +471,7 @@ class DecidedPrefix:
 
     def is_ambiguous(self, missing_roots: int) -> bool:
         """Return whether the next index may be decided, given roots that did not answer (bit mask)."""
-        index = len(self.hashes)
+        index = self.length
         if self.tail_index > index:
             return True
         votes = self._votes.get(index, {}).values()
@@ -369,11 +479,11 @@ class DecidedPrefix:
 
     def has_undecided_tail(self) -> bool:
         """Return whether some root holds an ENTRY above the decided prefix."""
-        return self.tail_index >= len(self.hashes)
+        return self.tail_index >= self.length
 
     def tail_of(self, claimed: Sequence[int]) -> int:
         """Return the last index that may be decided, as the roots of a claim show it; NO_INDEX for none."""
-        return max(max(self.views[root].highest_index() for root in claimed), len(self.hashes) - 1)
+        return max(max(self.views[root].highest_index() for root in claimed), self.length - 1)
 
     def recover(self, claimed: Sequence[int]) -> int:
         """Decide all below the tail by what the roots of a claim hold; return the tail's index.
@@ -385,9 +495,8 @@ class DecidedPrefix:
             CorruptDataError: CORRUPT_MESSAGE: the claimed roots hold two values of one epoch.
         """
         tail = self.tail_of(claimed)
-        while len(self.hashes) < tail:
-            index = len(self.hashes)
-            self.decide(index, self.best(index, claimed))
+        while self.length < tail:
+            self.decide(self.length, self.best(self.length, claimed))
         return tail
 
     def best(self, index: int, claimed: Sequence[int]) -> Vote:
@@ -406,8 +515,8 @@ class DecidedPrefix:
         return self._votes[index][top]
 
     def testify(self, index: int, claimed: Sequence[int]) -> bool:
-        """Return whether the claimed roots ALONE show the index decided, by the reader rule."""
-        if any(self.views[root].commit_index >= index for root in claimed):
+        """Return whether the claimed roots ALONE show the index decided, by the reader rule, or a snapshot holds it."""
+        if index <= self.base.index or any(self.views[root].commit_index >= index for root in claimed):
             return True
         mask = sum(1 << root for root in claimed)
         return any((vote.roots & mask).bit_count() >= self.majority for vote in self._votes.get(index, {}).values())

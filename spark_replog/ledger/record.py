@@ -108,7 +108,8 @@ def entry_hash(previous: bytes, index: int, payload: bytes) -> bytes:
     return digest.digest()
 
 
-def _put_varint(out: bytearray, value: int) -> None:
+def put_varint(out: bytearray, value: int) -> None:
+    """Append a number, 7 bits a byte, lowest first; the last byte is below 128."""
     assert value >= 0, value
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)
@@ -116,7 +117,8 @@ def _put_varint(out: bytearray, value: int) -> None:
     out.append(value)
 
 
-def _get_varint(data: bytes, at: int) -> tuple[int, int]:
+def get_varint(data: bytes, at: int) -> tuple[int, int]:
+    """Return the number at a byte, and where it ends; IndexError or ValueError where there is none."""
     value = shift = 0
     while True:
         byte = data[at]
@@ -140,13 +142,13 @@ def encode_record(record: JournalRecord) -> bytes:
     out += record.epoch.incarnation
     out += record.nonce
     out += record.entry_hash
-    _put_varint(out, record.epoch.round)
-    _put_varint(out, record.index + 1)
-    _put_varint(out, record.commit_index + 1)
+    put_varint(out, record.epoch.round)
+    put_varint(out, record.index + 1)
+    put_varint(out, record.commit_index + 1)
     for position, crc in record.known:
-        _put_varint(out, position + 1)
+        put_varint(out, position + 1)
         out += crc.to_bytes(4, "little")
-    _put_varint(out, len(record.payload))
+    put_varint(out, len(record.payload))
     out += record.payload
     out += crc32c(bytes(out)).to_bytes(_CRC_SIZE_BYTES, "little")
     return bytes(out)
@@ -210,15 +212,15 @@ def _decode_body(body: bytes) -> JournalRecord:
     at += NONCE_SIZE_BYTES
     digest = body[at : at + HASH_SIZE_BYTES]
     at += HASH_SIZE_BYTES
-    round_, at = _get_varint(body, at)
-    index, at = _get_varint(body, at)
-    commit_index, at = _get_varint(body, at)
+    round_, at = get_varint(body, at)
+    index, at = get_varint(body, at)
+    commit_index, at = get_varint(body, at)
     known = []
     for _ in range(known_count):
-        position, at = _get_varint(body, at)
+        position, at = get_varint(body, at)
         known.append(LastKnown(position - 1, int.from_bytes(body[at : at + 4], "little")))
         at += 4
-    size_bytes, at = _get_varint(body, at)
+    size_bytes, at = get_varint(body, at)
     if at + size_bytes + _CRC_SIZE_BYTES != len(body):
         raise ValueError(f"payload of {size_bytes} bytes in {len(body)}")
     if (kind is RecordKind.ENTRY) != (index > 0):

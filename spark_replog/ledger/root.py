@@ -6,28 +6,42 @@ from dataclasses import dataclass
 from enum import Enum
 
 from spark_replog.ledger.record import NO_INDEX, JournalRecord
+from spark_replog.ledger.snapshot_files import Floor, Marker
 
 
 @dataclass(frozen=True, slots=True)
 class Read:
     """Get the records at position, position + 1, ... until one is missing, at most `limit`.
 
+    Then look for the marker: where a record was found, or `checks_marker`.
     `finds_gaps`: also look for records after the first empty position.
     """
 
     root: int
     position: int
     limit: int
+    marker_no: int
+    checks_marker: bool = False
     finds_gaps: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """Create the record at a position if the position is free."""
+    """Create the record at a position if the position is free; then look for the marker."""
 
     root: int
     position: int
     data: bytes
+    marker_no: int
+
+
+@dataclass(frozen=True, slots=True)
+class PutMarker:
+    """Create a marker: the root lacks entries that nobody can give it, and a snapshot holds them."""
+
+    root: int
+    marker_no: int
+    marker: Marker
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +60,7 @@ class PutOut:
     position: int
 
 
-Operation = Read | Create | Check | PutOut
+Operation = Read | Create | PutMarker | Check | PutOut
 
 
 class Status(Enum):
@@ -69,6 +83,8 @@ class Completion:
         operation: the object that the core returned from `poll`.
         records: of a Read: the bytes found, in order.
         ended: of a Read: the position after them was empty.
+        marker: the root's newest marker and the number after it, where that is `marker_no` of the operation or above:
+            what was read or created has to be judged again from there.
         after_gap: of a Read that ended: the first position after the empty one that has a record, None for none.
         error: why it failed.
     """
@@ -77,6 +93,7 @@ class Completion:
     status: Status
     records: tuple[bytes, ...] = ()
     ended: bool = False
+    marker: tuple[Marker, int] | None = None
     after_gap: int | None = None
     error: Exception | None = None
 
@@ -149,12 +166,14 @@ class RootState:
         failures: errors in a row.
         misses: reads in a row that ended before a named position. After the second one the root went back.
         pending: the create that may have been written.
+        floor: the root's newest marker, as far as this process knows.
+        marker_at_ms: when it was last looked for, None for never.
         retry_at_ms: no operation before this time.
     """
 
     __slots__ = (
-        "busy", "busy_goal", "busy_named", "busy_since_ms", "error", "failures", "misses", "pending", "retry_at_ms",
-        "standing",
+        "busy", "busy_goal", "busy_named", "busy_since_ms", "error", "failures", "floor",
+        "marker_at_ms", "misses", "pending", "retry_at_ms", "standing",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -167,6 +186,8 @@ class RootState:
         self.failures = 0
         self.misses = 0
         self.pending: PendingCreate | None = None
+        self.floor = Floor()
+        self.marker_at_ms: float | None = None
         self.retry_at_ms = 0.0
 
     def enter(self, standing: Standing) -> None:

@@ -10,12 +10,13 @@ from collections.abc import Sequence
 
 from spark_replog.clock import Clock
 from spark_replog.errors import ErrorCode, OutcomeUnknownError, ReplogError, RetriableError
-from spark_replog.ledger.record import RECORD_GET_BYTES
-from spark_replog.ledger.root import Check, Completion, Create, Operation, PutOut, Read, Status
+from spark_replog.ledger.record import RECORD_GET_BYTES, genesis_hash
+from spark_replog.ledger.root import Check, Completion, Create, Operation, PutMarker, PutOut, Read, Status
+from spark_replog.ledger.snapshot_files import MARKER_SIZE_BYTES_MAX, Marker, decode_marker, encode_marker
 from spark_replog.ledger.types import JournalRoot, LedgerStats
 from spark_replog.storage.io_pool import io_pool
 from spark_replog.storage.object_store import Buffer, CreateOutcome
-from spark_replog.storage.paths import journal_folder, journal_key, out_key
+from spark_replog.storage.paths import journal_folder, journal_key, marker_folder, marker_key, out_key
 
 _log = logging.getLogger(__name__)
 SLOW_GET_MS = 3
@@ -40,6 +41,7 @@ class RootIo:
         self.learned_ms = 0.0
         self._ends: dict[str, int] = {}  # root's URL -> position after the last record found there
         self._ledger_id = ledger_id
+        self._genesis = genesis_hash(ledger_id)
         self._roots = roots
         self._stats = stats
         self._ready = threading.Condition(threading.Lock())
@@ -95,13 +97,44 @@ class RootIo:
                 operation.position,
             )
             return Completion(operation, Status.DONE)
+        if isinstance(operation, PutMarker):
+            data = encode_marker(self._genesis, operation.marker)
+            root.store.create(marker_key(self._ledger_id, operation.marker_no), data, make_parent=True)
+            return Completion(operation, Status.DONE)
+        return self._create(root, operation)
+
+    def _create(self, root: JournalRoot, operation: Create) -> Completion:
         self._stats.creates += 1
         try:
             outcome = root.store.create(journal_key(self._ledger_id, operation.position), operation.data)
+            if outcome is CreateOutcome.EXISTS:
+                return Completion(operation, Status.EXISTS)
+            return Completion(operation, Status.DONE, marker=self._newest_marker(root, operation.marker_no))
         except OutcomeUnknownError as error:
             return Completion(operation, Status.UNKNOWN, error=error)
-        status = Status.DONE if outcome is CreateOutcome.CREATED else Status.EXISTS
-        return Completion(operation, status)
+
+    def _newest_marker(self, root: JournalRoot, number: int) -> tuple[Marker, int] | None:
+        """Return the root's newest marker from this number on and the number after it, None where there is none."""
+        data = self._get_marker(root, number)
+        if data is None:
+            return None
+        newest = number
+        # A listing shows most of them at once; what it misses, one get each finds.
+        for info in root.store.list_keys(marker_folder(self._ledger_id)):
+            name = info.key.rpartition("/")[2]
+            if name.isdecimal() and int(name) > newest:
+                newest = int(name)
+        if newest > number:
+            data = self._get_marker(root, newest) or data
+        while (later := self._get_marker(root, newest + 1)) is not None:
+            newest, data = newest + 1, later
+        where = f"The marker {newest} of ledger {self._ledger_id} on {root.store.url}"
+        return decode_marker(data, genesis=self._genesis, where=where), newest + 1
+
+    def _get_marker(self, root: JournalRoot, number: int) -> Buffer | None:
+        self._stats.marker_gets += 1
+        key = marker_key(self._ledger_id, number)
+        return root.store.get(key, size_bytes=MARKER_SIZE_BYTES_MAX + 1)
 
     def _check(self, root: JournalRoot) -> None:
         """Read the root's ``replog.json`` and, at the same time, look for `out`.
@@ -130,14 +163,24 @@ class RootIo:
             start_ms = self._clock.monotonic_ms()
             for found in self._get(root, operation.position + len(records), window):
                 if found is None:
-                    end = operation.position + len(records)
-                    after_gap = self._record_after_gap(root, end) if operation.finds_gaps else None
-                    return Completion(operation, Status.DONE, tuple(records), ended=True, after_gap=after_gap)
+                    return self._read_to_end(root, operation, tuple(records))
                 records.append(bytes(found))
                 size_bytes += len(records[-1])
             is_slow = self._clock.monotonic_ms() - start_ms >= SLOW_GET_MS
             window = min(2 * window, WINDOW_MAX, operation.limit - len(records)) if is_slow else 1
-        return Completion(operation, Status.DONE, tuple(records))
+        marker = self._newest_marker(root, operation.marker_no)
+        return Completion(operation, Status.DONE, tuple(records), marker=marker)
+
+    def _read_to_end(self, root: JournalRoot, operation: Read, records: tuple[bytes, ...]) -> Completion:
+        """Answer a read behind whose records nothing was found: by truncation, or because it is the end."""
+        marker = after_gap = None
+        if records or operation.checks_marker:
+            marker = self._newest_marker(root, operation.marker_no)
+        if marker is None and operation.finds_gaps:
+            after_gap = self._record_after_gap(root, operation.position + len(records))
+            if after_gap is not None:  # truncated between the two looks
+                marker = self._newest_marker(root, operation.marker_no)
+        return Completion(operation, Status.DONE, records, ended=True, marker=marker, after_gap=after_gap)
 
     def _record_after_gap(self, root: JournalRoot, end: int) -> int | None:
         """Return the first position above an empty one that has a file, None where no listing shows one.

@@ -86,6 +86,12 @@ class LedgerSettings:
         root_retry_max_ms: its largest.
         entry_size_bytes_max: group commit stops adding commands here.
         command_size_bytes_max: what one caller proposes may be larger than that, up to here (ADR 11).
+        marker_check_ms: an idle look at a root also looks for its next marker when the last one is this old.
+        snapshot_entry_count_min: entries behind the newest snapshot from which on commits write another; a cold process
+            reads about as many.
+        snapshot_rest_factor: a process rests this much longer than its last snapshot took: 3 % of its time at most.
+        truncate_record_count_min: journal records of a root that a snapshot must make needless before they are deleted.
+        kept_record_count: records below those that a snapshot needs which stay, for processes that read on from there.
         read_only: never claims, never appends.
         claim_round_step: how far above every seen round a claim goes; more than 1 only to rebuild a journal.
     """
@@ -99,6 +105,11 @@ class LedgerSettings:
     root_retry_max_ms: int = 250
     entry_size_bytes_max: int = 256 * 1024
     command_size_bytes_max: int = 32 * 1024 * 1024
+    marker_check_ms: int = 5_000
+    snapshot_entry_count_min: int = 4
+    snapshot_rest_factor: int = 33
+    truncate_record_count_min: int = 1024
+    kept_record_count: int = 512
     read_only: bool = False
     claim_round_step: int = 1
 
@@ -124,6 +135,7 @@ class LedgerStats:
 
     Attributes:
         gets: objects asked for in journals.
+        marker_gets: truncation markers asked for.
         creates: journal creates sent.
         create_rounds: rounds of them: one per claim and one per proposed ENTRY.
         claims: claims begun.
@@ -132,6 +144,7 @@ class LedgerStats:
     """
 
     gets: int = 0
+    marker_gets: int = 0
     creates: int = 0
     create_rounds: int = 0
     claims: int = 0

@@ -18,7 +18,7 @@ from dataclasses import replace
 
 from spark_replog.errors import CorruptDataError, ErrorCode, RetriableError
 from spark_replog.ids import BrokerId, LedgerId, new_id
-from spark_replog.ledger.journal_rebuild import POSITION_MARGIN
+from spark_replog.ledger.journal_rebuild import MARKER_MARGIN, POSITION_MARGIN, copy_snapshots
 from spark_replog.ledger.record import (
     NO_HASH,
     NO_INDEX,
@@ -29,10 +29,21 @@ from spark_replog.ledger.record import (
     RecordKind,
     decode_record,
     encode_record,
+    genesis_hash,
 )
+from spark_replog.ledger.snapshot_files import Base, Marker, decode_marker, decode_snapshot, encode_marker
 from spark_replog.storage.brokers import BrokerSet
 from spark_replog.storage.object_store import CreateOutcome, ObjectStore
-from spark_replog.storage.paths import LEDGERS_PREFIX, ROOT_FILE_KEY, journal_folder, journal_key, ledger_folders
+from spark_replog.storage.paths import (
+    LEDGERS_PREFIX,
+    ROOT_FILE_KEY,
+    journal_folder,
+    journal_key,
+    ledger_folders,
+    marker_folder,
+    marker_key,
+    snapshot_folder,
+)
 from spark_replog.storage.root_file import encode_root_file, read_root
 
 _log = logging.getLogger(__name__)
@@ -117,19 +128,39 @@ def rebuild_one_of_pair(
 
 
 def _ledgers_on(store: ObjectStore) -> Iterator[LedgerId]:
-    """Yield every ledger that has a first journal record there, found by a listing of names."""
+    """Yield every ledger that has a journal record there, found by a listing of names."""
     seen: set[str] = set()
     for info in store.list_keys(LEDGERS_PREFIX):
-        ledger_id = info.key.split("/")[1]
-        if ledger_id not in seen:
+        _, ledger_id, folder, name = (*info.key.split("/", 3), "", "")[:4]
+        if folder == "journal" and name.isdecimal() and ledger_id not in seen:
             seen.add(ledger_id)
-            if store.get(journal_key(ledger_id, 0), size_bytes=1) is not None:
-                yield ledger_id
+            yield ledger_id
+
+
+def _copy_markers(ledger_id: LedgerId, source: ObjectStore, target: ObjectStore, number: int, root_count: int) -> int:
+    """Put the source's newest marker, as one of a rebuild, under every number that a process may look for.
+
+    Return the first position that counts.
+    """
+    genesis = genesis_hash(ledger_id)
+    marker, next_no = Marker(0, Base(), ""), 0
+    while (data := source.get(marker_key(ledger_id, next_no))) is not None:
+        marker = decode_marker(data, genesis=genesis, where=f"marker {next_no} of ledger {ledger_id} on {source.url}")
+        next_no += 1
+    for info in source.list_keys(snapshot_folder(ledger_id)):
+        head = decode_snapshot(source.get(info.key) or b"", genesis=genesis, root_count=root_count, where=info.key)
+        next_no = max(next_no, head.points[number].floor.marker_no)
+    there = [info.key.rpartition("/")[2] for info in target.list_keys(marker_folder(ledger_id))]
+    next_no = max([next_no, *(int(name) + 1 for name in there if name.isdecimal())])
+    data = encode_marker(genesis, marker._replace(renewal=os.urandom(NONCE_SIZE_BYTES)))
+    for each in range(next_no + MARKER_MARGIN):
+        target.create(marker_key(ledger_id, each), data, make_parent=True)
+    return marker.position
 
 
 def _copy_journal(ledger_id: LedgerId, source: ObjectStore, target: ObjectStore, number: int) -> int:
-    position = written = 0
-    named = NO_INDEX
+    written = copy_snapshots(ledger_id, [source], target)
+    named, position = NO_INDEX, _copy_markers(ledger_id, source, target, number, 2)
     promised = ZERO_EPOCH
     while (data := source.get(journal_key(ledger_id, position), size_bytes=RECORD_GET_BYTES)) is not None:
         record = decode_record(data, root=source.url, position=position)

@@ -22,10 +22,11 @@ from spark_replog.ledger.record import (
     genesis_hash,
     record_crc,
 )
+from spark_replog.ledger.snapshot_files import decode_marker, decode_snapshot
 from spark_replog.maintenance.scrub import AwayRoots
 from spark_replog.storage.brokers import BrokerSet
 from spark_replog.storage.object_store import ObjectStore
-from spark_replog.storage.paths import journal_folder, journal_key, out_key
+from spark_replog.storage.paths import journal_folder, journal_key, marker_folder, marker_key, out_key, snapshot_folder
 
 
 class JournalFault(Enum):
@@ -102,7 +103,7 @@ class _Journal:
     def __init__(self, broker_id: BrokerId, store: ObjectStore) -> None:
         self.broker_id = broker_id
         self.store = store
-        self.position = 0
+        self.position = self.start = 0
         self.is_read = False
         self.finding: JournalFinding | None = None
 
@@ -115,7 +116,7 @@ class _LedgerScrub:
         self._brokers = brokers
         self._ledger_id = ledger_id
         self._report = report
-        genesis = genesis_hash(ledger_id)
+        genesis = self._genesis = genesis_hash(ledger_id)
         roots = brokers.metadata_broker_ids
         self._journals = [_Journal(each, brokers.store(each)) for each in roots]
         self._prefix = DecidedPrefix(len(roots), genesis, lambda root: f"broker {roots[root]}")
@@ -133,7 +134,7 @@ class _LedgerScrub:
                 self._guard(journal, partial(self._compare, number))
         report = self._report
         report.journal_count += len(self._journals)
-        report.record_count += sum(each.position for each in self._journals)
+        report.record_count += sum(each.position - each.start for each in self._journals)
         found = [each.finding for each in self._journals if each.finding is not None]
         report.findings += found
         if len(self._journals) - len(found) < self._prefix.majority:
@@ -154,8 +155,25 @@ class _LedgerScrub:
     def _look_at_root(self, journal: _Journal) -> None:
         self._away.check(journal.broker_id)
         self._brokers.check_root(journal.broker_id)
+        self._begin_at_marker(journal)
         if journal.store.get(out_key(self._ledger_id), size_bytes=1) is not None:
             self._note(journal, JournalFault.OUT, None, "the root went back in time. Run replog store repair.")
+
+    def _begin_at_marker(self, journal: _Journal) -> None:
+        """Begin where the newest marker says; check the heads of the snapshots that stand for what is gone."""
+        store, ledger_id = journal.store, self._ledger_id
+        names = [info.key.rpartition("/")[2] for info in store.list_keys(marker_folder(ledger_id))]
+        newest = max((int(name) for name in names if name.isdecimal()), default=None)
+        if newest is not None:
+            data, where = store.get(marker_key(ledger_id, newest)), f"marker {newest} on broker {journal.broker_id}"
+            marker = decode_marker(data or b"", genesis=self._genesis, where=where)
+            self._prefix.set_view(self._journals.index(journal), marker.point(newest + 1))
+            self._prefix.jump(marker.base)
+            journal.position = journal.start = marker.position
+        for info in store.list_keys(snapshot_folder(ledger_id)):
+            data, where = store.get(info.key), f"{info.key} on broker {journal.broker_id}"
+            if data is not None:  # else a newer one replaced it meanwhile
+                decode_snapshot(data, genesis=self._genesis, root_count=len(self._journals), where=where)
 
     def _read_next(self, root: int, journal: _Journal) -> None:
         data = journal.store.get(journal_key(self._ledger_id, journal.position), size_bytes=RECORD_GET_BYTES)
@@ -195,13 +213,13 @@ class _LedgerScrub:
                 why = f"it ends before position {named}, which another journal names. {self._remedy(journal)}"
                 self._note(journal, JournalFault.SET_BACK, end, why)
                 return
-        view, decided = self._prefix.views[root], self._prefix.hashes
-        view.match(decided)
-        vouched = min(view.commit_index, len(decided) - 1)
+        view, decided_count = self._prefix.views[root], self._prefix.length
+        view.match(self._prefix, is_final=True)
+        vouched = min(view.commit_index, decided_count - 1)
         if view.matched < vouched:
             why = f"it vouches for another value of entry {view.matched + 1} than was decided. {self._remedy(journal)}"
             self._note(journal, JournalFault.DIVERGED, None, why)
-        elif view.matched < len(decided) - 1:
+        elif view.matched < decided_count - 1:
             self._report.behind_count += 1
 
     def _remedy(self, journal: _Journal) -> str:

@@ -25,7 +25,7 @@ from spark_replog.commit.replica_fetcher import CopyJob, ReplicaFetcher, damage
 from spark_replog.config import CoordinatorConfig
 from spark_replog.errors import CorruptDataError, ErrorCode, ReplogError, RetriableError, UnsupportedFormatError
 from spark_replog.ids import BrokerId, LedgerId, ObjectId, new_id
-from spark_replog.ledger.journal_rebuild import JournalRebuild
+from spark_replog.ledger.journal_rebuild import JournalRebuild, copy_snapshots
 from spark_replog.ledger.ledger import Ledger
 from spark_replog.ledger.reader import REBUILD_ROUND_STEP
 from spark_replog.ledger.types import JournalRoot, LedgerSettings, Proposed
@@ -379,6 +379,8 @@ class StoreRepair:
             ledger.append(propose, timeout_ms=self._config.delivery_timeout_ms)
             owned = ledger.owned_log(broker_id)
             if owned is not None:
+                others = [self._brokers.store(each) for each in self._brokers.metadata_broker_ids if each != broker_id]
+                copy_snapshots(ledger_id, others, store)
                 rebuild = JournalRebuild(ledger_id, f"broker {broker_id}", store, owned)
                 is_done = rebuild.run(lambda done, total: self._on_progress(broker_id, "journal", done, total))
                 root.journal_records += rebuild.written_count

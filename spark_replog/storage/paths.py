@@ -19,6 +19,36 @@ def journal_key(ledger_id: LedgerId, position: int) -> str:
     return f"ledgers/{ledger_id}/journal/{position:020d}"
 
 
+def marker_folder(ledger_id: LedgerId) -> str:
+    """Return the folder of a ledger's truncation markers, with its trailing slash."""
+    return f"ledgers/{ledger_id}/markers/"
+
+
+def marker_key(ledger_id: LedgerId, number: int) -> str:
+    """Return the key of a truncation marker, counted from 0."""
+    return f"ledgers/{ledger_id}/markers/{number:012d}"
+
+
+def snapshot_folder(ledger_id: LedgerId) -> str:
+    """Return the folder of the heads of a ledger's snapshots, with its trailing slash."""
+    return f"ledgers/{ledger_id}/snapshots/"
+
+
+def snapshot_key(ledger_id: LedgerId, name: str) -> str:
+    """Return the key of a snapshot's head."""
+    return f"ledgers/{ledger_id}/snapshots/{name}"
+
+
+def page_folder(ledger_id: LedgerId) -> str:
+    """Return the folder that holds the folders of a ledger's pages, with its trailing slash."""
+    return f"ledgers/{ledger_id}/pages/"
+
+
+def page_key(ledger_id: LedgerId, name: str) -> str:
+    """Return the key of a page: 256 folders, by the first digits of its nonce."""
+    return f"ledgers/{ledger_id}/pages/{name[13:15]}/{name}"
+
+
 def out_key(ledger_id: LedgerId) -> str:
     """Return the key of what says that this root's journal of the ledger forgot records."""
     return f"{LEDGERS_PREFIX}{ledger_id}/out"

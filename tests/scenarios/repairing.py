@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 
 import pyarrow as pa
 from crc32c import crc32c
@@ -25,8 +26,10 @@ def repair(store, **more) -> RepairReport:
 
 
 def lose(store, broker_id: int) -> None:
-    """The disk is replaced by nothing."""
-    shutil.rmtree(store.path / f"broker-{broker_id}")
+    """The disk is replaced by nothing, all at once: a process may be writing a snapshot there."""
+    gone = store.path.with_name(f"gone-{time.monotonic_ns()}")
+    (store.path / f"broker-{broker_id}").rename(gone)
+    shutil.rmtree(gone, ignore_errors=True)
 
 
 def fill(store, first_batch: int, count: int, holders=frozenset({0, 1, 2})) -> None:

@@ -56,6 +56,7 @@ class Truth:
         self._journals: list[dict[int, Epoch]] = [{} for _ in range(root_count)]
         self._last: list[dict[int, bytes]] = [{} for _ in range(root_count)]
         self._vouched = [-1] * root_count
+        self._covered = [-1] * root_count  # by the newest marker: what the root holds of these counts for nothing
 
     def commands_of(self, payload: bytes) -> list[bytes]:
         """Return what of a payload may be decided once only."""
@@ -79,7 +80,8 @@ class Truth:
         roots = self._votes.get(key, 0) | 1 << root
         self._votes[key] = roots
         self._last[root][index] = record.entry_hash
-        if self._checks_vouching and index <= self._vouched[root] and record.entry_hash != self.decided[index]:
+        is_vouched = self._covered[root] < index <= self._vouched[root]
+        if self._checks_vouching and is_vouched and record.entry_hash != self.decided[index]:
             raise Violation(f"I5 root {root} replaces the decided value of {index} by another")
         if roots.bit_count() < self.majority:
             return
@@ -114,20 +116,21 @@ class Truth:
         epoch = core.proposer.epoch
         if epoch is None:
             return
-        log = list(core.prefix.hashes)
+        log = dict(core.prefix.hashes)
         proposal = core.proposer.proposal
-        if proposal is not None and proposal.index == len(log):
-            log.append(proposal.entry_hash)
-        for index, hash_ in enumerate(self.decided):
+        if proposal is not None and proposal.index == core.prefix.length:
+            log[proposal.index] = proposal.entry_hash
+        for index in range(max(0, core.prefix.base.index), len(self.decided)):
             if self._epochs[index] >= epoch:
                 break
-            if index >= len(log) or log[index] != hash_:
+            if log.get(index) != self.decided[index]:
                 raise Violation(f"I2 a claim in round {epoch.round} does not recover index {index}")
 
     def reported(self, core: LedgerCore, start: int) -> None:
         """Check what a process takes for decided, from index `start` on (nothing below can change)."""
-        hashes = core.prefix.hashes
-        if hashes[start:] != self.decided[start : len(hashes)]:
+        prefix = core.prefix
+        first = max(start, prefix.base.index, 0)
+        if [prefix.hashes[index] for index in range(first, prefix.length)] != self.decided[first : prefix.length]:
             raise Violation(f"I5 a process takes a value for decided that is not, from {start} on")
 
     def answered(self, index: int, commands: Sequence[bytes]) -> None:

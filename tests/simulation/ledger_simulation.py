@@ -30,10 +30,14 @@ _SETTINGS = LedgerSettings(
     claim_backoff_max_ms=100,
     root_retry_ms=5,
     root_retry_max_ms=50,
+    marker_check_ms=0,
 )
 _IMPATIENT = replace(_SETTINGS, claim_backoff_max_ms=2)
 """Of a process that claims over the others' heads: legal at any time, and what makes schedules nasty."""
-_READ_ONLY = LedgerSettings(grace_ms=8, tail_retry_ms=60, root_retry_ms=5, root_retry_max_ms=50, read_only=True)
+_READ_ONLY = LedgerSettings(
+    grace_ms=8, tail_retry_ms=60, root_retry_ms=5, root_retry_max_ms=50, read_only=True,
+    marker_check_ms=0,
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,7 +271,7 @@ class Simulation:
             for index in range(process.folded, length):
                 process.applied.update(commands_of(core.prefix.payloads[index]))
             process.folded = length
-            core.prefix.release(length)
+            self._release(process)
         if core.settled is not None:
             index, is_won = core.settled
             core.settled = None
@@ -280,6 +284,9 @@ class Simulation:
             self._truth.recovered(core)
             self.report.claims += 1
         process.was_leading = is_leading
+
+    def _release(self, process: Process) -> None:
+        process.core.prefix.release(process.folded)
 
     def _propose(self, process: Process) -> bool:
         applied = process.applied if self._parts.has_identities else ()

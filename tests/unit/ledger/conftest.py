@@ -101,7 +101,7 @@ class Store:
         shutil.rmtree(self.root_path(root))
         self.root_path(root).mkdir()
 
-    def process(self, settings: LedgerSettings = FAST) -> Process:
+    def process(self, settings: LedgerSettings = FAST, state: Any = None) -> Process:
         faulty, counting, roots = [], [], []
         for root in range(self.root_count):
             posix = PosixStore(f"file://{self.root_path(root)}", fsync=False)
@@ -109,7 +109,7 @@ class Store:
             counting.append(CountingStore(faulty[-1]))
             store = RetryingStore(counting[-1], deadline_ms=30)
             roots.append(JournalRoot(root, store, self._check(root, store)))
-        return Process(Ledger(self.ledger_id, roots, ListState(), settings=settings), faulty, counting)
+        return Process(Ledger(self.ledger_id, roots, state or ListState(), settings=settings), faulty, counting)
 
     def _check(self, root: int, store: RetryingStore) -> Callable[[], None]:
         def check() -> None:

@@ -59,7 +59,7 @@ def test_an_answer_to_an_operation_that_is_not_out_changes_nothing(one_root):
     one_root.reach_ready()
     core.propose(b"x")
     (create,) = core.poll(0.0)
-    twin = Create(create.root, create.position, create.data)
+    twin = Create(create.root, create.position, create.data, create.marker_no)
     core.complete(Completion(twin, Status.DONE), 0.0)
     assert core.prefix.length == 0
     assert core.poll(0.0) == []  # still out

@@ -22,12 +22,14 @@ from spark_replog.ledger.record import (
     genesis_hash,
     record_crc,
 )
+from spark_replog.ledger.snapshot_files import Base, Marker
 from spark_replog.storage.memory_store import MemoryStore
 from spark_replog.storage.paths import journal_key
 
 CLAIM, ENTRY = RecordKind.CLAIM, RecordKind.ENTRY
 LEDGER = "ab" * 16
 NOTHING = (NOTHING_KNOWN,) * 3
+MARKER = Marker(0, Base(), "", b"r" * 16)
 PAYLOADS = [f"entry {number}".encode() for number in range(30)]
 HASHES = []
 for number, payload in enumerate(PAYLOADS):
@@ -58,7 +60,13 @@ class Root:
 
     def rebuild(self, steps=1, named=5, count=30):
         owned = OwnedLog(
-            epoch(steps * REBUILD_ROUND_STEP, b"r"), HASHES[:count], dict(enumerate(PAYLOADS)), NOTHING, named
+            epoch(steps * REBUILD_ROUND_STEP, b"r"),
+            count,
+            dict(enumerate(HASHES)),
+            dict(enumerate(PAYLOADS)),
+            NOTHING,
+            named,
+            MARKER,
         )
         return JournalRebuild(LEDGER, "broker 1", self.store, owned).run(lambda *_: None)
 
@@ -81,7 +89,7 @@ class Root:
         for position, (data, each) in enumerate(self.records()):
             prefix.learn(0, each, record_crc(data))
             order.take(each, position)
-        assert prefix.hashes == HASHES
+        assert [prefix.hashes[index] for index in range(prefix.length)] == HASHES
         assert order.fault is None and order.last_index == len(HASHES) - 1
 
 

@@ -1,0 +1,253 @@
+"""Stores, finds and deletes a ledger's snapshots on its metadata roots; puts markers and truncates journals."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from functools import partial
+from typing import TypeVar
+
+from spark_replog.clock import Clock
+from spark_replog.errors import CorruptDataError, ErrorCode, ReplogError, RetriableError, UnsupportedFormatError
+from spark_replog.fault_point import fault_point
+from spark_replog.ledger.record import genesis_hash
+from spark_replog.ledger.snapshot_files import (
+    SNAPSHOT_SIZE_BYTES_MAX,
+    Marker,
+    SnapshotHead,
+    decode_snapshot,
+    encode_marker,
+    snapshot_name,
+)
+from spark_replog.ledger.types import JournalRoot
+from spark_replog.snapshot import SNAPSHOT_NAME, PageMissingError
+from spark_replog.storage.io_pool import io_pool
+from spark_replog.storage.object_store import Buffer, CreateOutcome
+from spark_replog.storage.paths import (
+    journal_folder,
+    journal_key,
+    marker_key,
+    page_folder,
+    page_key,
+    snapshot_folder,
+    snapshot_key,
+)
+
+T = TypeVar("T")
+PAGE_SIZE_BYTES_MAX = 64 * 1024 * 1024
+_LOG = logging.getLogger(__name__)
+_DELETES_AT_ONCE = 8
+
+
+class SnapshotIo:
+    """Calls on all metadata roots at once; one that hangs or is away costs nothing while enough others answer.
+
+    Args:
+        timeout_ms: how long to wait for enough roots.
+    """
+
+    def __init__(self, ledger_id: str, roots: Sequence[JournalRoot], timeout_ms: int, clock: Clock) -> None:
+        self._ledger_id = ledger_id
+        self._roots = roots
+        self._timeout_ms = timeout_ms
+        self._clock = clock
+        self._genesis = genesis_hash(ledger_id)
+        self._made: set[int] = set()
+        self._nearest = 0
+
+    # -- reading ----------------------------------------------------------------------------------
+
+    def load_page(self, name: str) -> bytes:
+        """Return a page from the first root that has it.
+
+        Raises:
+            PageMissingError: REPLOG_SNAPSHOT_MISSING.
+        """
+        key = page_key(self._ledger_id, name)
+        return self._first(f"page {name}", key, PAGE_SIZE_BYTES_MAX, bytes)
+
+    def load_head(self, name: str) -> SnapshotHead:
+        """Return a snapshot's head from the first root that has it whole.
+
+        Raises:
+            PageMissingError: REPLOG_SNAPSHOT_MISSING: it is on no root that answers.
+            CorruptDataError: CORRUPT_MESSAGE: every copy is damaged.
+            UnsupportedFormatError: UNSUPPORTED_VERSION.
+        """
+
+        def decode(data: Buffer) -> SnapshotHead:
+            where = f"The snapshot {name} of ledger {self._ledger_id}"
+            head = decode_snapshot(data, genesis=self._genesis, root_count=len(self._roots), where=where)
+            if snapshot_name(head.base.index, bytes(data)) != name:
+                raise CorruptDataError(ErrorCode.CORRUPT_MESSAGE, f"{where} is damaged: its bytes have another name.")
+            return head
+
+        key = snapshot_key(self._ledger_id, name)
+        return self._first(f"snapshot {name}", key, SNAPSHOT_SIZE_BYTES_MAX + 1, decode)
+
+    def newest_head(self) -> tuple[str, SnapshotHead] | None:
+        """Return the newest snapshot that the listings show and that is whole; None for none. A head start only."""
+        names: set[str] = set()
+        for _, found in self._each(self._list_heads, needed_count=len(self._roots) // 2 + 1):
+            names.update(found)
+        for name in sorted(names, reverse=True)[:3]:
+            try:
+                return name, self.load_head(name)
+            except (PageMissingError, CorruptDataError) as error:
+                _LOG.warning("ledger %s: a snapshot is passed over: %s", self._ledger_id, error)
+        return None
+
+    def _list_heads(self, root: JournalRoot) -> list[str]:
+        names = [info.key.rpartition("/")[2] for info in root.store.list_keys(snapshot_folder(self._ledger_id))]
+        return [name for name in names if SNAPSHOT_NAME.fullmatch(name)]
+
+    def _first(self, what: str, key: str, size_bytes: int, decode: Callable[[Buffer], T]) -> T:
+        errors: list[ReplogError] = []
+        count = len(self._roots)
+        for number in [(self._nearest + step) % count for step in range(count)]:  # one is enough as a rule
+
+            def get(root: JournalRoot) -> T | None:
+                found = root.store.get(key, size_bytes=size_bytes)
+                return None if found is None else decode(found)
+
+            try:
+                for _, answer in self._each(get, needed_count=1, among=(number,), errors=errors):
+                    if answer is not None:
+                        self._nearest = number
+                        return answer
+            except RetriableError as error:
+                errors.append(error)
+        for each in errors:
+            if isinstance(each, CorruptDataError | UnsupportedFormatError):
+                raise each
+        reason = "; ".join(str(each) for each in errors) or "all metadata roots answer"
+        raise PageMissingError(
+            ErrorCode.REPLOG_SNAPSHOT_MISSING,
+            f"The {what} of ledger {self._ledger_id} is on no metadata root that answers ({reason}). Bring the roots "
+            "back that do not answer; if all do, files below snapshots/ or pages/ were deleted: put them back.",
+        )
+
+    def _each(
+        self,
+        call: Callable[[JournalRoot], T],
+        *,
+        needed_count: int,
+        among: Iterable[int] | None = None,
+        errors: list[ReplogError] | None = None,
+    ) -> list[tuple[int, T]]:
+        """Call it on several roots at once; return the answers once so many are there, or all have answered.
+
+        Raises:
+            RetriableError: REPLOG_NO_QUORUM: fewer answered in time.
+        """
+        numbers = range(len(self._roots)) if among is None else among
+        futures: dict[Future[T], int] = {
+            io_pool().submit_to(f"{self._roots[each].store.url}#snapshot", call, self._roots[each]): each
+            for each in numbers
+        }
+        answers: list[tuple[int, T]] = []
+        failed: list[ReplogError] = [] if errors is None else errors
+        open_: set[Future[T]] = set(futures)
+        end_ms = self._clock.monotonic_ms() + self._timeout_ms
+        while open_ and len(answers) < needed_count:
+            rest_ms = end_ms - self._clock.monotonic_ms()
+            done, open_ = wait(open_, max(0.0, rest_ms) / 1000.0, FIRST_COMPLETED)
+            for future in done:
+                try:
+                    answers.append((futures[future], future.result()))
+                except ReplogError as error:
+                    failed.append(error)
+            if not done and rest_ms <= 0:
+                break
+        if len(answers) < needed_count:
+            raise RetriableError(
+                ErrorCode.REPLOG_NO_QUORUM,
+                f"{len(answers)} of {len(self._roots)} metadata roots answered, {needed_count} are needed: "
+                f"{'; '.join(map(str, failed)) or 'the others hang'}. Bring a root back and repeat the call.",
+                ledger_id=self._ledger_id,
+            )
+        return answers
+
+    # -- writing ----------------------------------------------------------------------------------
+
+    def store(self, pages: Mapping[str, bytes], name: str, head: bytes) -> list[int]:
+        """Store pages, then the head, on a majority at least; return the numbers of the roots that have all of it.
+
+        Raises:
+            RetriableError: REPLOG_NO_QUORUM: too few roots took it; what was stored is garbage.
+        """
+
+        def store_pages(root: JournalRoot) -> None:
+            self._prepare(root)
+            for page, data in pages.items():
+                self._create(root, page_key(self._ledger_id, page), data)
+                fault_point("snapshot.page")
+
+        def store_head(root: JournalRoot) -> None:
+            self._create(root, snapshot_key(self._ledger_id, name), head)
+
+        majority = len(self._roots) // 2 + 1
+        among = [number for number, _ in self._each(store_pages, needed_count=majority)]
+        fault_point("snapshot.pages")
+        found = [number for number, _ in self._each(store_head, needed_count=majority, among=among)]
+        fault_point("snapshot.head")
+        return found
+
+    def _prepare(self, root: JournalRoot) -> None:
+        """Make the folder of pages on a root that is proven to be itself: a vanished one must not come back empty."""
+        root.check()
+        if root.broker_id not in self._made:
+            root.store.make_folder(page_folder(self._ledger_id))
+            self._made.add(root.broker_id)
+
+    def _create(self, root: JournalRoot, key: str, data: bytes) -> None:
+        """Create an object whose name stands for its bytes, so that one that exists is the same."""
+        root.store.create(key, data, make_parent=True)
+
+    # -- truncation -------------------------------------------------------------------------------
+
+    def truncate(self, number: int, marker_no: int, marker: Marker) -> int:
+        """Put a marker on a root, then delete what lies below it in its journal, from the newest down.
+
+        Returns:
+            Files deleted; 0 also where another process put this marker.
+        """
+        root = self._roots[number]
+        root.check()
+        fault_point("truncate.before_marker")
+        data = encode_marker(self._genesis, marker)
+        outcome = root.store.create(marker_key(self._ledger_id, marker_no), data, make_parent=True)
+        if outcome is CreateOutcome.EXISTS:
+            found = root.store.get(marker_key(self._ledger_id, marker_no))
+            if found is None or bytes(found) != data:
+                return 0
+        fault_point("truncate.marker")
+        return self.delete_below(number, marker.position)
+
+    def delete_below(self, number: int, position: int) -> int:
+        """Delete the records below a marker's position, those included that an earlier truncation left; descending."""
+        root = self._roots[number]
+        names = [info.key.rpartition("/")[2] for info in root.store.list_keys(journal_folder(self._ledger_id))]
+        below = sorted((int(name) for name in names if name.isdecimal() and int(name) < position), reverse=True)
+        for each in below:
+            root.store.delete(journal_key(self._ledger_id, each))
+            fault_point("truncate.delete")
+        return len(below)
+
+    def delete_heads(self, is_garbage: Callable[[str], bool]) -> int:
+        """Delete the heads that the rule names, on every root that answers; return how many files."""
+
+        def delete(root: JournalRoot) -> int:
+            garbage = [name for name in self._list_heads(root) if is_garbage(name)]
+            for name in garbage:
+                root.store.delete(snapshot_key(self._ledger_id, name))
+                fault_point("snapshot.delete_head")
+            return len(garbage)
+
+        return sum(count for _, count in self._each(delete, needed_count=len(self._roots) // 2 + 1))
+
+    def on_root(self, number: int, call: Callable[[], T]) -> T:
+        """Run a call on a root's own lane and wait for it, up to the time-out."""
+        lane = f"{self._roots[number].store.url}#snapshot"
+        return io_pool().submit_to(lane, partial(call)).result(self._timeout_ms / 1000.0)

@@ -1,0 +1,333 @@
+"""When a ledger's state is restored from a snapshot, when one is written, and when journals are truncated.
+
+One snapshot follows another: it is made from a state that derives from the decided one, is stored on a majority, and
+counts once its SnapshotCommit is decided. That command rides in the next entry of this process; until then the stored
+head is a head start for whoever finds it. Nothing here is on the path of an answer to a caller.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from functools import partial
+
+from spark_replog.clock import Clock
+from spark_replog.errors import CorruptDataError, ErrorCode, ReplogError, UnsupportedFormatError
+from spark_replog.fault_point import fault_point
+from spark_replog.ledger.core import LedgerCore
+from spark_replog.ledger.record import NO_INDEX, TAG_SIZE_BYTES, genesis_hash
+from spark_replog.ledger.snapshot_files import Base, Marker, SnapshotHead, encode_snapshot, snapshot_name
+from spark_replog.ledger.snapshot_io import SnapshotIo
+from spark_replog.ledger.types import JournalRoot, LedgerSettings, SnapshotState
+from spark_replog.snapshot import DecidedSnapshot, FrozenState, PageMissingError
+
+REST_MAX_MS = 600_000
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A frozen state and its envelope, which lacks the state's own bytes: they are made outside of the lock."""
+
+    frozen: FrozenState
+    head: SnapshotHead
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A draft that is on a majority."""
+
+    frozen: FrozenState
+    head: SnapshotHead
+    name: str
+
+
+@dataclass(slots=True)
+class SnapshotStats:
+    """What snapshots cost this process: heads and pages stored, times restored, journal files deleted, milliseconds."""
+
+    written: int = 0
+    decided: int = 0
+    restored: int = 0
+    deleted: int = 0
+    spent_ms: float = 0.0
+
+    def since(self, before: SnapshotStats) -> SnapshotStats:
+        """Return what was added since."""
+        return SnapshotStats(
+            self.written - before.written,
+            self.decided - before.decided,
+            self.restored - before.restored,
+            self.deleted - before.deleted,
+            self.spent_ms - before.spent_ms,
+        )
+
+
+class SnapshotKeeper:
+    """The snapshots of one ledger in one process; all but `write`, `tidy` and `work` runs where the core is driven.
+
+    Args:
+        lock: held while the state changes.
+    """
+
+    def __init__(
+        self,
+        ledger_id: str,
+        roots: Sequence[JournalRoot],
+        settings: LedgerSettings,
+        clock: Clock,
+        state: SnapshotState,
+        lock: AbstractContextManager[object],
+    ) -> None:
+        self.stats = SnapshotStats()
+        self._ledger_id = ledger_id
+        self._settings = settings
+        self._io = SnapshotIo(ledger_id, roots, settings.quorum_timeout_ms, clock)
+        self._genesis = genesis_hash(ledger_id)
+        self._clock = clock
+        self._state = state
+        self._lock = lock
+        # What the state in memory was made from; not known in a forked child.
+        self._derived = (0, "") if state.snapshot.no == 0 else (-1, "")
+        self._seen = state.snapshot
+        self._stored: Stored | None = None
+        self._heads: dict[str, SnapshotHead] = {}
+        self._next_ms = 0.0
+        self._busy = threading.Lock()
+
+    @property
+    def index(self) -> int:
+        """Return what the decided snapshot holds, -1 before the first."""
+        return self._state.snapshot.index
+
+    def is_behind(self) -> bool:
+        """Return whether entries other than the snapshot's own were folded since the decided snapshot."""
+        snapshot = self._state.snapshot
+        return self._state.applied_index > max(snapshot.index, 0 if snapshot.no == 0 else snapshot.entry_index)
+
+    # -- restoring --------------------------------------------------------------------------------
+
+    def start(self, core: LedgerCore) -> None:
+        """Begin with the newest snapshot that a listing shows, where one does: a head start, never needed.
+
+        Raises:
+            UnsupportedFormatError: UNSUPPORTED_VERSION.
+        """
+        try:
+            found = self._io.newest_head()
+            if found is None or found[1].base.index < 0:
+                return
+            if found[1].base.index > self._state.applied_index:
+                self._restore(*found)
+        except UnsupportedFormatError:
+            raise
+        except ReplogError as error:
+            _LOG.debug("ledger %s starts without its newest snapshot: %s", self._ledger_id, error)
+            return
+        core.start_at(found[1].base, found[1].points)
+        core.base_name = found[0]
+
+    def restore_base(self, core: LedgerCore) -> None:
+        """Restore the state where the entries that follow it are gone from the journals.
+
+        Raises:
+            PageMissingError: REPLOG_SNAPSHOT_MISSING.
+            CorruptDataError, UnsupportedFormatError: the snapshot cannot be read.
+        """
+        prefix = core.prefix
+        if self._state.applied_index >= prefix.base.index or self._state.applied_index + 1 in prefix.payloads:
+            return
+        try:
+            if not core.base_name:
+                raise PageMissingError(ErrorCode.REPLOG_SNAPSHOT_MISSING, "no marker names a snapshot.")
+            name, head = core.base_name, self._io.load_head(core.base_name)
+            self._restore(name, head)
+        except (PageMissingError, CorruptDataError):
+            found = self._io.newest_head()  # a newer one may have replaced what the marker names
+            if found is None or found[1].base.index < prefix.base.index:
+                raise
+            name, head = found
+            self._restore(name, head)
+        if prefix.jump(head.base):
+            core.base_name = name
+
+    def reload(self, core: LedgerCore) -> None:
+        """Make the state derive from the decided snapshot: restore that one, and fold what came after it again.
+
+        Callers never see the state between.
+
+        Raises:
+            PageMissingError: REPLOG_SNAPSHOT_MISSING: also where the entries after the snapshot are forgotten here.
+        """
+        state, prefix = self._state, core.prefix
+        name = state.snapshot.name
+        head = self._io.load_head(name)
+        last = state.applied_index
+        missing = [index for index in range(head.base.index + 1, last + 1) if index not in prefix.payloads]
+        if missing:
+            raise PageMissingError(
+                ErrorCode.REPLOG_SNAPSHOT_MISSING,
+                f"Entry {missing[0]} of ledger {self._ledger_id} is not known here any more. Open the store again.",
+            )
+        with self._lock:
+            self._restore(name, head)
+            for index in range(head.base.index + 1, last + 1):
+                state.apply(index, prefix.payloads[index][TAG_SIZE_BYTES:])
+            self.folded(core)
+
+    def recover(self, core: LedgerCore) -> None:
+        """Restore the state from the newest snapshot after a fold met a page that is gone; the rest is folded again.
+
+        Raises:
+            PageMissingError: REPLOG_SNAPSHOT_MISSING: no newer snapshot, or one that the entries here do not follow.
+        """
+        found, prefix = self._io.newest_head(), core.prefix
+        if found is not None:
+            name, head = found
+            is_further = prefix.jump(head.base)
+            if is_further or all(each in prefix.payloads for each in range(head.base.index + 1, prefix.length)):
+                self._restore(name, head)
+                return
+        raise PageMissingError(
+            ErrorCode.REPLOG_SNAPSHOT_MISSING,
+            f"A page of ledger {self._ledger_id} is gone, and no snapshot that is there can replace it. Bring all "
+            "metadata roots back and open the store again.",
+        )
+
+    def _restore(self, name: str, head: SnapshotHead) -> None:
+        with self._lock:
+            self._state.restore(head.body, self._io.load_page)
+            self._state.snapshot = self._seen = head.decided
+            self._derived = (head.decided.no, name)
+            self._heads = {name: head}
+            self._stored = None
+            self.stats.restored += 1
+
+    # -- what a fold brings -----------------------------------------------------------------------
+
+    def folded(self, core: LedgerCore) -> None:
+        """Take in which snapshot counts now; under the lock, after entries were folded."""
+        snapshot = self._state.snapshot
+        if snapshot is self._seen or snapshot == self._seen:
+            return
+        self._seen = snapshot
+        stored, self._stored = self._stored, None
+        if stored is not None and stored.name == snapshot.name:
+            self._state.adopted(stored.frozen)
+            self._derived = (snapshot.no, snapshot.name)
+            self._heads = {stored.name: stored.head}
+            self.stats.decided += 1
+        elif self._derived[1] == snapshot.name:
+            self._derived = (snapshot.no, snapshot.name)
+        known = self._heads.get(snapshot.name)
+        base = known.base if known is not None else self._base_of(core, snapshot)
+        core.snapshot = None if base is None else (base, snapshot.name)
+
+    def _base_of(self, core: LedgerCore, snapshot: DecidedSnapshot) -> Base | None:
+        return core.prefix.base_at(snapshot.index) if snapshot.index in core.prefix.hashes else None
+
+    # -- writing ----------------------------------------------------------------------------------
+
+    def is_due(self) -> bool:
+        """Return whether enough was folded, and enough time has passed, for a snapshot."""
+        state = self._state
+        return (
+            self._stored is None  # its commit waits for the next entry
+            and state.applied_index - state.snapshot.index >= self._settings.snapshot_entry_count_min
+            and not self._busy.locked()
+            and self._clock.monotonic_ms() >= self._next_ms
+        )
+
+    def rider(self) -> bytes | None:
+        """Return the command that shall go into the next entry of this process."""
+        stored = self._stored
+        if stored is None:
+            return None
+        if stored.frozen.snapshot_no != self._state.snapshot.no:
+            self._stored = None  # another process's snapshot counts
+            return None
+        return self._state.encode_snapshot_commit(stored.frozen.snapshot_no, stored.head.base.index, stored.name)
+
+    def freeze(self, core: LedgerCore) -> Draft | None:
+        """Freeze the state with what is known of the journals; None where nothing was folded.
+
+        Raises:
+            PageMissingError: REPLOG_SNAPSHOT_MISSING: the state derives from an older snapshot and cannot be restored.
+        """
+        state = self._state
+        if state.applied_index == NO_INDEX or state.applied_index != core.prefix.length - 1:
+            return None
+        if self._derived[0] != state.snapshot.no:
+            self.reload(core)
+        with self._lock:
+            frozen = state.freeze()
+            base = core.prefix.base_at(frozen.applied_index)
+            points = tuple(core.points_at(frozen.applied_index))
+            return Draft(frozen, SnapshotHead(base, state.snapshot, points, b""))
+
+    def write(self, draft: Draft) -> None:
+        """Store a draft; from then on its commit rides in the next entry.
+
+        Raises:
+            RetriableError: REPLOG_NO_QUORUM.
+        """
+        data = encode_snapshot(self._genesis, replace(draft.head, body=draft.frozen.head))
+        name = snapshot_name(draft.head.base.index, data)
+        self._io.store(draft.frozen.pages, name, data)
+        self._stored = Stored(draft.frozen, draft.head, name)
+        self.stats.written += 1
+        fault_point("snapshot.stored")
+
+    def work(self, draft: Draft | None, truncations: Sequence[tuple[int, int, Marker]], garbage_below: int) -> None:
+        """Store a draft and clean up behind decided snapshots; what fails is tried again at the next turn."""
+        if not self._busy.acquire(blocking=False):
+            return
+        start_ms = self._clock.monotonic_ms()
+        try:
+            if draft is not None:
+                self.write(draft)
+            self.tidy(truncations, garbage_below)
+        except ReplogError as error:
+            _LOG.warning("ledger %s: no snapshot now: %s", self._ledger_id, error)
+        finally:
+            end_ms = self._clock.monotonic_ms()
+            self.stats.spent_ms += end_ms - start_ms
+            self._next_ms = end_ms + min(REST_MAX_MS, self._settings.snapshot_rest_factor * (end_ms - start_ms))
+            self._busy.release()
+
+    # -- truncation -------------------------------------------------------------------------------
+
+    def truncations(self, core: LedgerCore) -> list[tuple[int, int, Marker]]:
+        """Return per root the marker that shall be put there now: (root, marker number, marker)."""
+        name = self._state.snapshot.name
+        head, settings = self._heads.get(name), self._settings
+        found: list[tuple[int, int, Marker]] = []
+        for number, state in enumerate(core.roots):
+            if head is None or state.error is not None:
+                continue
+            marker = core.truncation(number, head, name, settings.kept_record_count)
+            if marker is not None and marker.position - state.floor.position >= settings.truncate_record_count_min:
+                found.append((number, state.floor.marker_no, marker))
+        return found
+
+    def garbage_below(self, core: LedgerCore) -> int:
+        """Return below which index heads may go that neither the decided snapshot nor a marker needs; 0: none."""
+        if any(state.marker_at_ms is None for state in core.roots):
+            return 0  # what a marker there names is not known
+        return min([self._state.snapshot.entry_index, *(s.floor.base_index for s in core.roots if s.floor.marker_no)])
+
+    def tidy(self, truncations: Sequence[tuple[int, int, Marker]], garbage_below: int) -> None:
+        """Put markers, delete below them, and delete heads that nothing needs any more."""
+        for number, marker_no, marker in truncations:
+            try:
+                deleted = self._io.on_root(number, partial(self._io.truncate, number, marker_no, marker))
+            except (ReplogError, TimeoutError) as error:
+                _LOG.warning("ledger %s: a journal is not truncated now: %s", self._ledger_id, error)
+            else:
+                self.stats.deleted += deleted
+        kept = self._state.snapshot.name
+        if garbage_below > 0:
+            self._io.delete_heads(lambda name: int(name[:20]) < garbage_below and name != kept)

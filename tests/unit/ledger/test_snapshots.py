@@ -1,0 +1,284 @@
+"""Snapshots, markers and truncation on real roots: nothing is lost, and what is read stays small."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from spark_replog.errors import CorruptDataError, RetriableError, UnsupportedFormatError
+from spark_replog.log.codec.commands import SnapshotCommit, decode_command, decode_entry, encode_command, encode_entry
+from spark_replog.snapshot import DecidedSnapshot, FrozenHead, FrozenState, PageMissingError
+from tests.unit.ledger.conftest import FAST, LEDGER_ID, Process, Store
+
+NEVER = 10**9
+BY_HAND = replace(
+    FAST, snapshot_entry_count_min=NEVER, truncate_record_count_min=1, kept_record_count=1, marker_check_ms=0
+)
+ALWAYS = replace(BY_HAND, snapshot_entry_count_min=1, snapshot_rest_factor=0, truncate_record_count_min=4)
+
+
+class PagedState:
+    """A list of commands; those of each snapshot are a page, read when it is asked for."""
+
+    def __init__(self) -> None:
+        self.applied_index = -1
+        self.snapshot = DecidedSnapshot()
+        self._pages: list[str] = []
+        self._loaded: list[list[bytes]] = []
+        self._tail: list[bytes] = []
+        self._load: Callable[[str], bytes] | None = None
+
+    @property
+    def commands(self) -> list[bytes]:
+        while len(self._loaded) < len(self._pages):
+            assert self._load is not None
+            found = json.loads(self._load(self._pages[len(self._loaded)]))
+            self._loaded.append([bytes.fromhex(each) for each in found])
+        return [command for page in self._loaded for command in page] + self._tail
+
+    def encode(self, commands: Sequence[bytes]) -> bytes:
+        return encode_entry(commands)
+
+    def encode_snapshot_commit(self, base_no: int, index: int, name: str) -> bytes:
+        return encode_command(SnapshotCommit(base_no, index, name))
+
+    def apply(self, index: int, payload: bytes) -> tuple[str, ...]:
+        assert index == self.applied_index + 1
+        self.applied_index = index
+        return tuple(self._apply(command, index) for command in decode_entry(payload))
+
+    def _apply(self, command: bytes, index: int) -> str:
+        if command[:1] == b"\x5a":
+            commit = decode_command(command)
+            assert isinstance(commit, SnapshotCommit)
+            if commit.base_no != self.snapshot.no:
+                return "refused"
+            self.snapshot = DecidedSnapshot(commit.base_no + 1, commit.index, commit.name, index)
+            return "snapshot"
+        if command in self.commands:
+            return "duplicate"
+        self._tail.append(command)
+        return "applied"
+
+    def freeze(self) -> FrozenState:
+        name = f"{self.snapshot.no:012d}-{os.urandom(16).hex()}"
+        head = json.dumps([[*self._pages, name], self.applied_index]).encode()
+        page = json.dumps([each.hex() for each in self._tail]).encode()
+        return FrozenHead(self.applied_index, self.snapshot.no, head, {name: page})
+
+    def restore(self, head: bytes, load_page: Callable[[str], bytes]) -> None:
+        self._pages, self.applied_index = json.loads(head)
+        self._loaded, self._tail, self._load = [], [], load_page
+
+    def adopted(self, frozen: FrozenState) -> None:
+        (name,) = frozen.pages
+        count = len(json.loads(frozen.pages[name]))
+        self._loaded = [self.commands[: len(self.commands) - len(self._tail)], self._tail[:count]]
+        self._pages, self._tail = ["", name], self._tail[count:]
+        pages, _ = json.loads(frozen.head)
+        self._pages, self._loaded = (
+            pages,
+            [[] for _ in pages[:-2]] + self._loaded if len(pages) > 1 else self._loaded[1:],
+        )
+
+
+def paged(store: Store, settings: Any = BY_HAND) -> Process:
+    return store.process(settings, PagedState())
+
+
+def command(number: int) -> bytes:
+    return b"c%06d" % number
+
+
+def fill(process: Process, first: int, end: int) -> list[bytes]:
+    for number in range(first, end):
+        process.append(command(number))
+    return [command(number) for number in range(end)]
+
+
+def shoot(process: Process) -> Any:
+    return process.ledger.snapshot(timeout_ms=60_000)
+
+
+@pytest.mark.parametrize("root_count", [1, 3])
+def test_a_cold_process_reads_the_snapshot_and_the_tail(make_store, root_count):
+    store = make_store(root_count)
+    writer = paged(store)
+    for round_ in range(4):
+        wanted = fill(writer, 30 * round_, 30 * round_ + 30)
+        report = shoot(writer)
+        assert (report.written, report.decided) == (1, 1)
+    assert report.deleted >= 25 * root_count, "the records before the snapshot are gone"
+    wanted = fill(writer, 120, 123)
+    assert all(len(store.journal(root)) < 40 for root in range(root_count))
+    assert all(
+        len(list(store.root_path(root).glob(f"ledgers/{LEDGER_ID}/snapshots/*"))) <= 2 for root in range(root_count)
+    )
+    cold = paged(store)
+    assert cold.commands() == wanted
+    assert cold.journal_gets() <= 6 * root_count
+    cold.append(command(123))
+    assert fill(cold, 124, 125) == writer.commands()
+    assert shoot(cold).written == 1
+    assert shoot(cold).written == 0, "nothing new but the snapshot's own entry"
+
+
+@pytest.mark.parametrize("root_count", [1, 3])
+def test_a_process_that_slept_over_a_truncation_goes_on(make_store, root_count):
+    store = make_store(root_count)
+    sleeper, writer = paged(store), paged(store)
+    fill(sleeper, 0, 5)
+    for first in (5, 40, 80):
+        wanted = fill(writer, first, {5: 40, 40: 80, 80: 110}[first])
+        shoot(writer)
+    assert sleeper.commands() == wanted
+    other = paged(store)
+    other.commands()
+    fill(writer, 110, 150)
+    shoot(writer)
+    assert other.append(command(110)).index == -1, "its create fell below the marker; the newer state knows the command"
+    assert other.append(command(150)).result == "applied"
+    assert paged(store).commands() == [command(number) for number in range(151)]
+
+
+@pytest.mark.parametrize("root_count", [1, 3])
+def test_a_stale_owner_that_creates_below_the_marker_is_not_answered_from_it(make_store, root_count):
+    store = make_store(root_count)
+    stale, writer = paged(store), paged(store)
+    fill(stale, 0, 10)  # owns the ledger and appends without a look
+    fill(writer, 10, 60)
+    shoot(writer)
+    fill(writer, 60, 90)
+    shoot(writer)
+    outcome = stale.append(command(500))
+    assert outcome.result == "applied"
+    assert paged(store).commands() == [*(command(number) for number in range(90)), command(500)]
+    assert stale.commands() == writer.commands()
+
+
+def test_two_writers_that_snapshot_and_truncate_all_the_time_lose_nothing(make_store):
+    store = make_store(3)
+    writers = [paged(store, ALWAYS), paged(store, ALWAYS)]
+    for number in range(120):
+        assert writers[number // 5 % 2].append(command(number)).result == "applied"
+    wanted = [command(number) for number in range(120)]
+    assert writers[0].commands() == writers[1].commands() == paged(store, ALWAYS).commands() == wanted
+    for writer in writers:
+        with writer.ledger._snapshots._busy:
+            pass
+    assert sum(writer.ledger._snapshots.stats.decided for writer in writers) >= 10
+
+
+def test_a_root_that_was_away_over_a_snapshot_gets_a_marker_instead_of_the_entries(make_store, monkeypatch):
+    monkeypatch.setattr("spark_replog.ledger.reader.PAYLOADS_KEPT_MAX", 4)
+    store = make_store(3)
+    writer = paged(store)
+    fill(writer, 0, 10)
+    store.take_away(2)
+    fill(writer, 10, 60)
+    shoot(writer)
+    store.bring_back(2)
+    end = 60
+    while end < 400 and len(store.journal(2)) < 14:
+        wanted = fill(writer, end, end + 1)
+        end += 1
+    assert len(list(store.root_path(2).glob(f"ledgers/{LEDGER_ID}/markers/*"))) == 1
+    for away in (0, 1):
+        store.take_away(away)
+        assert paged(store).commands() == wanted, f"without root {away}"
+        assert paged(store).append(command(900 + away)).result == "applied"
+        wanted.append(command(900 + away))
+        store.bring_back(away)
+
+
+def test_a_damaged_or_missing_head_is_read_from_another_root(make_store):
+    store = make_store(3)
+    writer = paged(store)
+    wanted = fill(writer, 0, 40)
+    shoot(writer)
+    wanted = fill(writer, 40, 80)
+    shoot(writer)
+    heads = [sorted(store.root_path(root).glob(f"ledgers/{LEDGER_ID}/snapshots/*"))[-1] for root in range(3)]
+    whole = heads[0].read_bytes()
+    heads[0].write_bytes(whole[:50] + b"x" + whole[51:])
+    heads[1].unlink()
+    assert paged(store).commands() == wanted
+    heads[2].write_bytes(whole[:-1])
+    heads[1].write_bytes(whole[: len(whole) // 2])
+    with pytest.raises((CorruptDataError, RetriableError), match="snapshot"):
+        paged(store).commands()
+    heads[1].write_bytes(whole)
+    assert paged(store).commands() == wanted
+
+
+def test_a_damaged_marker_counts_as_a_damaged_journal(make_store):
+    store = make_store(3)
+    writer = paged(store)
+    wanted = fill(writer, 0, 40)
+    shoot(writer)
+    shoot(writer)
+    (marker,) = store.root_path(1).glob(f"ledgers/{LEDGER_ID}/markers/*")
+    marker.write_bytes(marker.read_bytes()[:-1])
+    # A head names the next marker, so the damaged one is met by those that begin without a head.
+    for root in range(3):
+        for head in store.root_path(root).glob(f"ledgers/{LEDGER_ID}/snapshots/*"):
+            head.rename(head.with_name("x" + head.name))
+    with pytest.raises(RetriableError, match="REPLOG_SNAPSHOT_MISSING"):
+        paged(store).commands()
+    for root in range(3):
+        for head in store.root_path(root).glob(f"ledgers/{LEDGER_ID}/snapshots/x*"):
+            head.rename(head.with_name(head.name[1:]))
+    assert paged(store).commands() == wanted
+
+
+def test_a_page_that_a_newer_snapshot_replaced_is_asked_for_again_there(make_store):
+    store = make_store(3)
+    writer, reader = paged(store), paged(store)
+    fill(writer, 0, 20)
+    shoot(writer)
+    lazy = paged(store)
+    lazy.ledger.refresh()
+    del reader
+    for root in range(3):
+        for page in store.root_path(root).glob(f"ledgers/{LEDGER_ID}/pages/*/*"):
+            page.unlink()
+    with pytest.raises(PageMissingError):
+        lazy.ledger.ask(lambda state: list(state.commands))
+    fresh = PagedState()
+    fresh._tail = [command(number) for number in range(20)]
+    fresh.applied_index, fresh.snapshot = writer.ledger.state.applied_index, writer.ledger.state.snapshot
+    writer.ledger.state.__dict__.update(fresh.__dict__)  # as if it had rewritten its pages
+    wanted = fill(writer, 20, 25)
+    shoot(writer)
+    assert lazy.ledger.ask(lambda state: list(state.commands)) == wanted
+
+
+def test_a_snapshot_of_a_newer_release_is_refused(make_store):
+    store = make_store(1)
+    writer = paged(store)
+    fill(writer, 0, 10)
+    shoot(writer)
+    (head,) = store.root_path(0).glob(f"ledgers/{LEDGER_ID}/snapshots/*")
+    from crc32c import crc32c
+
+    data = bytearray(head.read_bytes()[:-4])
+    data[4] = 9
+    head.write_bytes(bytes(data) + crc32c(bytes(data)).to_bytes(4, "little"))
+    with pytest.raises(UnsupportedFormatError, match="version 9"):
+        paged(store).commands()
+
+
+def test_commits_write_snapshots_within_their_time(make_store):
+    store = make_store(3)
+    writer = paged(store, replace(ALWAYS, snapshot_rest_factor=33))
+    fill(writer, 0, 200)
+    stats = writer.ledger._snapshots.stats
+    with writer.ledger._snapshots._busy:
+        pass
+    assert 1 <= stats.written <= 40, "a tight loop pays little"
+    assert paged(store).commands() == [command(number) for number in range(200)]
