@@ -111,24 +111,34 @@ class SnapshotKeeper:
     # -- restoring --------------------------------------------------------------------------------
 
     def start(self, core: LedgerCore) -> None:
-        """Begin with the newest snapshot that a listing shows, where one does: a head start, never needed.
+        """Begin with the newest decided snapshot that a listing leads to, where one does: a head start, never needed.
+
+        Not with the newest head of all: while that is not decided, nothing may stand for the entries before it on a
+        root that lacks them, and this process could not give them to it either.
 
         Raises:
             UnsupportedFormatError: UNSUPPORTED_VERSION.
         """
         try:
-            found = self._io.newest_head()
-            if found is None or found[1].base.index < 0:
+            newest = self._io.newest_head()
+            if newest is None or newest[1].decided.no == 0:
                 return
-            if found[1].base.index > self._state.applied_index:
-                self._restore(*found)
+            name = newest[1].decided.name
+            try:
+                head = self._io.load_head(name)
+            except PageMissingError:  # deleted, so a newer one is decided
+                name, head = newest
+            if head.base.index > self._state.applied_index:
+                self._restore(name, head)
         except UnsupportedFormatError:
             raise
         except ReplogError as error:
             _LOG.debug("ledger %s starts without its newest snapshot: %s", self._ledger_id, error)
             return
-        core.start_at(found[1].base, found[1].points)
-        core.base_name = found[0]
+        core.start_at(head.base, head.points)
+        core.base_name = name
+        if name == newest[1].decided.name:
+            core.snapshot = head.base, name
 
     def restore_base(self, core: LedgerCore) -> None:
         """Restore the state where the entries that follow it are gone from the journals.
