@@ -185,12 +185,14 @@ class SnapshotIo:
                 fault_point("snapshot.page")
 
         def store_head(root: JournalRoot) -> None:
+            if root.broker_id not in paged:
+                store_pages(root)  # a slow root; what exists stays
             self._create(root, snapshot_key(self._ledger_id, name), head)
 
         majority = len(self._roots) // 2 + 1
-        among = [number for number, _ in self._each(store_pages, needed_count=majority)]
+        paged = {self._roots[number].broker_id for number, _ in self._each(store_pages, needed_count=majority)}
         fault_point("snapshot.pages")
-        found = [number for number, _ in self._each(store_head, needed_count=majority, among=among)]
+        found = [number for number, _ in self._each(store_head, needed_count=majority)]
         fault_point("snapshot.head")
         return found
 
