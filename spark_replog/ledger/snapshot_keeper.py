@@ -89,6 +89,7 @@ class SnapshotKeeper:
         self._genesis = genesis_hash(ledger_id)
         self._clock = clock
         self._state = state
+        state.load_page = self._io.load_page
         self._lock = lock
         # What the state in memory was made from; not known in a forked child.
         self._derived = (0, "") if state.snapshot.no == 0 else (-1, "")

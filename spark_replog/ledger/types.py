@@ -31,6 +31,8 @@ class SnapshotState(LedgerState, Protocol):
 
     snapshot: DecidedSnapshot
     """The last decided snapshot; set by `apply`, and by the ledger after `restore`."""
+    load_page: Callable[[str], bytes]
+    """Returns the bytes of a page, on any thread; set by the ledger."""
 
     def encode_snapshot_commit(self, base_no: int, index: int, name: str) -> bytes:
         """Return the command that makes a snapshot the one that counts."""

@@ -33,6 +33,7 @@ class PagedState:
         self._loaded: list[list[bytes]] = []
         self._tail: list[bytes] = []
         self._load: Callable[[str], bytes] | None = None
+        self.load_page: Callable[[str], bytes] | None = None
 
     @property
     def commands(self) -> list[bytes]:
