@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from operator import methodcaller
 
 import crc32c
 
@@ -141,8 +142,7 @@ def unreferenced(cluster: Cluster, names: Iterable[tuple[LedgerId, ObjectId]]) -
     for (ledger_id, generation), ids in by_folder.items():
         ledger = cluster.topic_ledger(ledger_id)
         ledger.refresh()
-        with ledger.lock:
-            needed = ledger.state.referenced_objects(generation)
+        needed = ledger.ask(methodcaller("referenced_objects", generation))
         found |= {(ledger_id, each) for each in ids if each.name not in needed}
     return found
 

@@ -6,10 +6,10 @@ for: usually one section per partition.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from functools import partial
+from typing import Protocol, TypeVar
 
 import numpy as np
 
@@ -20,18 +20,14 @@ from spark_replog.read.fetcher import Fetcher
 from spark_replog.storage.brokers import BrokerSet
 from spark_replog.storage.io_pool import io_pool
 
+T = TypeVar("T")
+
 
 class FoldedLedger(Protocol):
-    """A topic ledger as this process has folded it so far; `lock` is held while `state` is read."""
+    """A topic ledger as this process has folded it so far."""
 
-    @property
-    def lock(self) -> AbstractContextManager[Any]:
-        """Return what keeps the fold from moving on."""
-        ...
-
-    @property
-    def state(self) -> TopicLedgerState:
-        """Return the fold."""
+    def ask(self, question: Callable[[TopicLedgerState], T]) -> T:
+        """Answer a question about the fold, which does not move on meanwhile."""
         ...
 
 
@@ -84,11 +80,10 @@ def _find(
     partition: int,
     time_ms: int,
 ) -> int | None:
-    with ledger.lock:
-        offset = ledger.state.offset_for_time(topic_id, partition, time_ms)
+    offset = ledger.ask(lambda state: state.offset_for_time(topic_id, partition, time_ms))
     while offset is not None:
-        with ledger.lock:
-            start, slices = _next_candidate(ledger.state, topic_name, topic_id, partition, offset, time_ms)
+        question = partial(_next_candidate, topic_name, topic_id, partition, offset, time_ms)
+        start, slices = ledger.ask(question)
         if not slices:
             return start
         for batch in Fetcher(brokers).fetch(slices):
@@ -100,7 +95,7 @@ def _find(
 
 
 def _next_candidate(
-    state: TopicLedgerState, topic_name: str, topic_id: TopicId, partition: int, offset: int, time_ms: int
+    topic_name: str, topic_id: TopicId, partition: int, offset: int, time_ms: int, state: TopicLedgerState
 ) -> tuple[int | None, tuple[FetchSlice, ...]]:
     """Return the offset itself, or the slices of the one section in which it may be; (None, ()) for nowhere."""
     found = state.topics[topic_id].partitions[partition]

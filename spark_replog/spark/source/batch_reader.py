@@ -119,8 +119,7 @@ class FilteringBatchReader(BatchReader):
             return [item]
         handle = view.handles[key.topic]
         ledger = cluster.topic_ledger(handle.ledger_id)
-        with ledger.lock:
-            sections = ledger.state.sections(handle.topic_id, key.partition, start, end)
+        sections = ledger.ask(lambda state: state.sections(handle.topic_id, key.partition, start, end))
         runs: list[tuple[int, int]] = []
         for section in sections:
             if self._section_may_match(section):

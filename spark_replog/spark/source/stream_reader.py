@@ -257,9 +257,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             def end_within(key: TopicPartition, start: int, end: int, size_bytes: int) -> tuple[int, int]:
                 handle = view.handles[key.topic]
                 ledger = cluster.topic_ledger(handle.ledger_id)
-                with ledger.lock:
-                    partition = ledger.state.topics[handle.topic_id].partitions[key.partition]
-                    return partition.end_within_bytes(start, end, size_bytes)
+                return ledger.ask(
+                    lambda state: (
+                        state.topics[handle.topic_id].partitions[key.partition].end_within_bytes(start, end, size_bytes)
+                    )
+                )
 
             by_size = limit_bytes(starts, ends, limits.size_max_bytes, end_within)
             limited = {key: min(end, by_size[key]) for key, end in limited.items()}

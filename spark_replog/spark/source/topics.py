@@ -203,15 +203,8 @@ def plan_partitions(
 
 def _plan(cluster: Cluster, handle: TopicHandle, item: OffsetRange) -> tuple[FetchSlice, ...]:
     ledger = cluster.topic_ledger(handle.ledger_id)
-    with ledger.lock:
-        return plan_fetch(
-            ledger.state,
-            handle.name,
-            handle.topic_id,
-            item.topic_partition.partition,
-            item.start,
-            item.end,
-        )
+    number = item.topic_partition.partition
+    return ledger.ask(lambda state: plan_fetch(state, handle.name, handle.topic_id, number, item.start, item.end))
 
 
 def _trimmed(
