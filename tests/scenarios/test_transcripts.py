@@ -24,6 +24,7 @@ from spark_replog.commit.replica_manager import ReplicaManager
 from spark_replog.commit.write_plan import make_write_plan
 from spark_replog.config import CoordinatorConfig
 from spark_replog.errors import ReplogError
+from spark_replog.maintenance.upkeep import Upkeep
 
 HERE = Path(__file__).parent
 TRANSCRIPTS = sorted((HERE / "transcripts").glob("*.txt"))
@@ -222,7 +223,10 @@ def test_commits_move_the_data_generation_on_once_a_day(tmp_path: Path) -> None:
     assert make_write_plan(one.cluster, ["orders"]).topics[0].generation == 0
     for day in (1, 2):
         stage.run("wait 86401 seconds")
+        upkeep = Upkeep(one.cluster)
+        one.manager = ReplicaManager(one.cluster, after_append=upkeep.start)
         stage.run("write orders 0=1 acks=all on=0")
+        assert upkeep.wait(10_000)
         one.reopen()
         assert make_write_plan(one.cluster, ["orders"]).topics[0].generation == day
     stage.run("write orders 0=1 acks=all on=0")
