@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from spark_replog.storage import io_pool, probe
+
+if os.environ.get("REPLOG_TEST_SNAPSHOTS") == "1":
+    from tests import snapshot_stress
+
+    snapshot_stress.install()
 
 # Thousands of stores are opened in one process here: their threads must not wait a minute for more work.
 io_pool.THREAD_IDLE_SECONDS_MAX = 0.5

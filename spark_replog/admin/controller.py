@@ -242,11 +242,14 @@ class Controller(Admin):
         self._require_topic(AclOperation.DESCRIBE_CONFIGS, name)
         handle, ledger = self._open(name)
         now_ms = self._cluster.retention_now_ms()
-        with ledger.lock:
-            topic = live_topic(ledger.state, handle.topic_id)
+
+        def ask(state: TopicLedgerState) -> list[Retired]:
+            topic = live_topic(state, handle.topic_id)
             wanted = {**topic.config, **(changes or {})}
             config = read_topic_config({key: value for key, value in wanted.items() if value is not None})
             return retired_of(topic, config, now_ms)
+
+        return ledger.ask(ask)
 
     def delete_records(self, name: str, offsets: Mapping[int, int]) -> TopicDescription:
         """Delete the rows below an offset, per partition; they can never be read again.

@@ -9,6 +9,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -163,10 +164,8 @@ class RecordFetcher:
             if found.end_offset == item.fetch_offset:
                 continue
             rest_bytes = max(0, rest_bytes - found.available_bytes)
-            with item.ledger.lock:
-                slices += plan_fetch(
-                    item.ledger.state, key.topic, item.topic_id, key.partition, item.fetch_offset, found.end_offset
-                )
+            where = key.topic, item.topic_id, key.partition, item.fetch_offset, found.end_offset
+            slices += item.ledger.ask(lambda state: plan_fetch(state, *where))  # noqa: B023
         return slices, errors
 
     def _note(self, key: TopicPartition, found: FetchState, errors: dict[TopicPartition, ErrorCode]) -> None:
@@ -209,10 +208,8 @@ class RecordFetcher:
         self._require_read({key.topic for key in spans})
         for key, (start, end) in spans.items():
             handle = self._cluster.lookup(key.topic)
-            ledger, topic = self._cluster.folded_topic(handle)
-            with ledger.lock:
-                slices = plan_fetch(ledger.state, key.topic, handle.topic_id, key.partition, start, end)
-                epoch = topic.partitions[key.partition].leader_epoch
+            ledger, _ = self._cluster.folded_topic(handle)
+            slices, epoch = ledger.ask(partial(_plan_span, key, handle.topic_id, start, end))
             for found in self._read(slices):
                 self._metrics.records_consumed += found[1].num_rows
                 yield found
@@ -304,9 +301,18 @@ class RecordFetcher:
             ledger = self._cluster.topic_ledger(first.object.ledger_id)
             ledger.refresh()
             start = max(first.start_offset, done.get(key, 0))
-            with ledger.lock:
-                again += plan_fetch(ledger.state, key.topic, first.topic_id, key.partition, start, end)
+            topic_id = first.topic_id
+            again += ledger.ask(
+                lambda state: plan_fetch(state, key.topic, topic_id, key.partition, start, end)  # noqa: B023
+            )
         return again
+
+
+def _plan_span(
+    key: TopicPartition, topic_id: TopicId, start: int, end: int, state: TopicLedgerState
+) -> tuple[tuple[FetchSlice, ...], int]:
+    slices = plan_fetch(state, key.topic, topic_id, key.partition, start, end)
+    return slices, state.topics[topic_id].partitions[key.partition].leader_epoch
 
 
 def _rest(
@@ -366,24 +372,27 @@ def look(item: FetchPartition, max_bytes: int | None = None, *, one_section_min:
         one_section_min: False: not even the first section where it is too large.
     """
     budget = item.max_bytes if max_bytes is None else min(item.max_bytes, max_bytes)
-    with item.ledger.lock:
-        topic = item.ledger.state.topics.get(item.topic_id)
-        if topic is None or topic.closed or item.partition >= len(topic.partitions):
-            return FetchState(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, item.fetch_offset, 0)
-        found = topic.partitions[item.partition]
-        diverging_offset = _diverging_offset(item, found)
-        if diverging_offset is not None:
-            return FetchState(ErrorCode.OFFSET_OUT_OF_RANGE, item.fetch_offset, 0, found.leader_epoch, diverging_offset)
-        if not found.log_start_offset <= item.fetch_offset <= found.log_end_offset:
-            return FetchState(ErrorCode.OFFSET_OUT_OF_RANGE, item.fetch_offset, 0)
-        end, size_bytes = item.fetch_offset, 0
-        if item.fetch_offset < found.high_watermark:
-            for row in found.sections_between(item.fetch_offset, found.high_watermark):
-                if size_bytes + row.size_bytes > budget and (size_bytes or not one_section_min):
-                    break
-                size_bytes += row.size_bytes
-                end = min(row.end_offset, found.high_watermark)
-        return FetchState(None, end, size_bytes, found.leader_epoch)
+    return item.ledger.ask(lambda state: _look(state, item, budget, one_section_min))
+
+
+def _look(state: TopicLedgerState, item: FetchPartition, budget: int, one_section_min: bool) -> FetchState:
+    topic = state.topics.get(item.topic_id)
+    if topic is None or topic.closed or item.partition >= len(topic.partitions):
+        return FetchState(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, item.fetch_offset, 0)
+    found = topic.partitions[item.partition]
+    diverging_offset = _diverging_offset(item, found)
+    if diverging_offset is not None:
+        return FetchState(ErrorCode.OFFSET_OUT_OF_RANGE, item.fetch_offset, 0, found.leader_epoch, diverging_offset)
+    if not found.log_start_offset <= item.fetch_offset <= found.log_end_offset:
+        return FetchState(ErrorCode.OFFSET_OUT_OF_RANGE, item.fetch_offset, 0)
+    end, size_bytes = item.fetch_offset, 0
+    if item.fetch_offset < found.high_watermark:
+        for row in found.sections_between(item.fetch_offset, found.high_watermark):
+            if size_bytes + row.size_bytes > budget and (size_bytes or not one_section_min):
+                break
+            size_bytes += row.size_bytes
+            end = min(row.end_offset, found.high_watermark)
+    return FetchState(None, end, size_bytes, found.leader_epoch)
 
 
 def _diverging_offset(item: FetchPartition, found: PartitionState) -> int | None:

@@ -137,9 +137,9 @@ def _check_newest_copies(cluster: Cluster, broker_id: BrokerId, ledger: Ledger[T
 
 def newest_copies(ledger: Ledger[TopicLedgerState], broker_id: BrokerId) -> list[ObjectRef]:
     """Return the newest data objects that the log says the broker holds: at most ``NEWEST_COPIES``, newest first."""
-    found: dict[ObjectRef, int] = {}
-    with ledger.lock:
-        state = ledger.state
+
+    def ask(state: TopicLedgerState) -> dict[ObjectRef, int]:
+        found: dict[ObjectRef, int] = {}
         for topic in state.topics.values():
             for number, partition in enumerate(topic.partitions):
                 end = partition.log_end_offset
@@ -148,6 +148,9 @@ def newest_copies(ledger: Ledger[TopicLedgerState], broker_id: BrokerId) -> list
                 for section in state.sections(topic.topic_id, number, end - 1, end):
                     if broker_id in section.object.holders:
                         found[section.object] = max(found.get(section.object, 0), section.append_time_ms)
+        return found
+
+    found = ledger.ask(ask)
     return sorted(found, key=lambda each: -found[each])[:NEWEST_COPIES]
 
 

@@ -117,10 +117,11 @@ class CatchUp:
         """
         fetcher, lag_ms = self._fetcher, self._config.replica_lag_time_max_ms
         budget_ms = self._config.replica_catchup_budget_ms
-        with ledger.lock:
-            if not budget_ms or ledger.state.stable_index == ledger.state.applied_index:
-                return
-            missing = ledger.state.under_replicated()
+        if not budget_ms:
+            return
+        missing = ledger.ask(lambda state: state.under_replicated() if state.stable_index < state.applied_index else [])
+        if not missing:
+            return
         wanted = [(each, to) for each in missing for to in each.missing if not fetcher.is_backing_off(to)]
         failed: set[BrokerId] = set()
         late: list[tuple[MissingCopy, BrokerId]] = []
@@ -183,10 +184,7 @@ class CatchUp:
         return sum(self._readmit_one(ledger, each) for each in returned) > 0  # all of them, not the first
 
     def _readmit_one(self, ledger: Ledger[TopicLedgerState], broker_id: BrokerId) -> bool:
-        with ledger.lock:
-            missing = [
-                each for each in ledger.state.under_replicated(include_out_of_sync=True) if broker_id in each.missing
-            ]
+        missing = ledger.ask(lambda state: _missing_on(state, broker_id))
         chosen = within(missing, self._config.replica_catchup_bytes)
         copied = self._copy(
             [(each, broker_id) for each in chosen], is_throttled=True, budget_ms=self._config.replica_catchup_budget_ms
@@ -215,14 +213,9 @@ class CatchUp:
         object_count = copied_bytes = 0
         for _ in range(ADMIT_ROUNDS_MAX):  # appends of others may overtake
             ledger.refresh()
-            with ledger.lock:
-                missing = [
-                    each
-                    for each in ledger.state.under_replicated(include_out_of_sync=True)
-                    if broker_id in each.missing
-                ]
-                if not missing and broker_id not in out_of_sync(ledger.state):
-                    return Admission(True, object_count, copied_bytes)
+            missing, is_out = ledger.ask(lambda state: (_missing_on(state, broker_id), broker_id in out_of_sync(state)))
+            if not missing and not is_out:
+                return Admission(True, object_count, copied_bytes)
             known = {id(each) for each in missing if each.object.id in verified}
             wanted = [(each, broker_id) for each in missing if id(each) not in known]
             copied = self._copy(wanted, is_throttled=True, budget_ms=None)
@@ -243,8 +236,8 @@ class CatchUp:
             RetriableError: REPLOG_NO_QUORUM.
         """
         ledger.refresh()
-        with ledger.lock:
-            missing = [each for each in ledger.state.under_replicated() if each.object.holders <= set(broker_ids)]
+        needed = ledger.ask(lambda state: state.under_replicated())
+        missing = [each for each in needed if each.object.holders <= set(broker_ids)]
         wanted = [(each, to) for each in missing for to in each.missing if to not in broker_ids]
         copied = self._copy(wanted, is_throttled=False, budget_ms=self._config.delivery_timeout_ms)
         self._record(ledger, copied, None)
@@ -364,13 +357,7 @@ def plan_copies(cluster: Cluster, ledger_ids: Iterable[LedgerId], config: Coordi
     planned: list[PlannedCopy] = []
     for ledger_id in dict.fromkeys(ledger_ids):
         ledger = cluster.topic_ledger(ledger_id)
-        with ledger.lock:
-            if not ledger.state.has_missing_copies:
-                continue
-            missing = ledger.state.under_replicated(include_out_of_sync=True)
-            in_sync = {
-                broker_id for topic in ledger.state.topics.values() for p in topic.partitions for broker_id in p.isr
-            }
+        missing, in_sync = ledger.ask(_missing_and_in_sync)
         for each in missing:
             targets = tuple(to for to in each.missing if to in in_sync or _is_back(cluster, to, config))
             if targets:
@@ -378,6 +365,17 @@ def plan_copies(cluster: Cluster, ledger_ids: Iterable[LedgerId], config: Coordi
             if len(planned) == PLANNED_COPIES_MAX:
                 return tuple(planned)
     return tuple(planned)
+
+
+def _missing_and_in_sync(state: TopicLedgerState) -> tuple[list[MissingCopy], set[BrokerId]]:
+    if not state.has_missing_copies:
+        return [], set()
+    in_sync = {broker_id for topic in state.topics.values() for p in topic.partitions for broker_id in p.isr}
+    return state.under_replicated(include_out_of_sync=True), in_sync
+
+
+def _missing_on(state: TopicLedgerState, broker_id: BrokerId) -> list[MissingCopy]:
+    return [each for each in state.under_replicated(include_out_of_sync=True) if broker_id in each.missing]
 
 
 def _planned(missing: MissingCopy, targets: tuple[BrokerId, ...]) -> PlannedCopy:

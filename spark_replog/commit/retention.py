@@ -103,9 +103,8 @@ def decide_upkeep(
     Raises:
         ReplogError: REPLOG_NO_QUORUM; REPLOG_STORE_REFUSED: no entry can be written (a full disk).
     """
-    with ledger.lock:
-        if not upkeep_commands(ledger.state, now_ms, clock_ms, lag_ms):
-            return {}
+    if not ledger.ask(lambda state: upkeep_commands(state, now_ms, clock_ms, lag_ms)):
+        return {}
     before: dict[tuple[TopicId, int], int] = {}
 
     def propose(state: TopicLedgerState) -> tuple[bytes, ...] | None:

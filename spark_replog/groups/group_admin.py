@@ -108,9 +108,8 @@ def _progress(
     if handle is None:
         return made
     ledger = cluster.topic_ledger(handle.ledger_id)
-    with ledger.lock:
-        now_ms = cluster.clock.now_ms()
-        lag = lag_of(ledger.state, handle.topic_id, key.partition, made.position, now_ms, history)
+    where, now_ms = (handle.topic_id, key.partition), cluster.clock.now_ms()
+    lag = ledger.ask(lambda state: lag_of(state, *where, made.position, now_ms, history))
     return replace(made, lag=lag)
 
 

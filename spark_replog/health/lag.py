@@ -74,6 +74,14 @@ def lag_of(
     return Lag(start, end, end - position, lag_ms, size_bytes, share, *pace)
 
 
+def first_append_times(state: TopicLedgerState, topic_id: TopicId) -> list[int | None]:
+    """Return when offset 0 of each partition was appended; None where it is not there, nothing of a deleted topic."""
+    topic = state.topics.get(topic_id)
+    count = 0 if topic is None or topic.closed else len(topic.partitions)
+    rows = [state.sections(topic_id, number, 0, 1) for number in range(count)]
+    return [row[0].append_time_ms if row else None for row in rows]
+
+
 def _time_at(state: TopicLedgerState, topic_id: TopicId, partition: int, offset: int, at_ms: int) -> int:
     """Return when the row was appended; `at_ms` where it was not yet there then."""
     sections = state.sections(topic_id, partition, offset, offset + 1)

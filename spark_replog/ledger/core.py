@@ -192,8 +192,10 @@ class LedgerCore:
             name: of the head.
             kept_count: records before those that it needs which stay, one at least: the last one carries the promise.
         """
-        floor = self.roots[root].floor
-        position = snapshot.points[root].position - max(1, kept_count)
+        floor, point = self.roots[root].floor, snapshot.points[root]
+        position = point.position - max(1, kept_count)
+        if point.floor.renewal != floor.renewal:
+            return None  # a position of the journal before it was rebuilt: others are there now
         if not self._was_synced or position <= floor.position or snapshot.base.index < floor.base_index:
             return None
         return Marker(position, snapshot.base, name, floor.renewal)

@@ -16,6 +16,7 @@ from typing import Any, Generic, TypeVar
 
 from spark_replog.clock import SYSTEM_CLOCK, Clock
 from spark_replog.errors import (
+    CorruptDataError,
     ErrorCode,
     InvalidConfigError,
     OutcomeUnknownError,
@@ -51,6 +52,8 @@ _POLL_MS_MAX = 1000.0
 """A driver checks its deadline at least this often, even while a root hangs."""
 LONG_READ_MS = 2_000
 """A read of journals that takes longer than this says so while it goes on."""
+ASK_RESTORES_MAX = 3
+"""A question finds its pages gone again only where a newer snapshot was decided, and cleaned up behind, meanwhile."""
 SILENT_WAIT_MS = 3_000
 """A write that is not decided after this time is logged once with the reason."""
 
@@ -89,6 +92,7 @@ class Ledger(Generic[S]):
         self._clock = clock
         self._names = [f"broker {root.broker_id} ({root.store.url})" for root in self._roots]
         self._is_folding = False
+        self._is_torn = False
         self._start_process()
         _ledgers.add(self)
 
@@ -380,7 +384,11 @@ class Ledger(Generic[S]):
     def _ask(self, request: Request) -> tuple[bytes, ...]:
         with self.lock:
             try:
-                proposed = request.propose(self.state)
+                try:
+                    proposed = request.propose(self.state)
+                except PageMissingError:
+                    self._restore()
+                    proposed = request.propose(self.state)
             except Exception as error:  # the caller's own, raised in its thread
                 request.error = error
                 return ()
@@ -437,18 +445,39 @@ class Ledger(Generic[S]):
         core.advance(core_now_ms)
         if self._snapshots is not None:
             self._snapshots.restore_base(core)
-        try:
-            try:
-                self._fold()
-            except PageMissingError:
-                if self._snapshots is None:
-                    raise
-                self._snapshots.recover(core)
-                self._fold()
-        except BaseException as error:
-            core.fatal = error if isinstance(error, ReplogError) else self._torn(f"{error!r} ended a fold")
-            raise
+        self._fold_whole()
         return core.phase in (Phase.READY, Phase.DONE) or core_now_ms < deadline_ms
+
+    def _fold_whole(self, *, is_stale: bool = False) -> None:
+        """Fold; where a page that an entry needs is gone, begin again from a snapshot: nobody sees half an entry.
+
+        Args:
+            is_stale: begin from a snapshot at once, as pages of the state are gone.
+
+        Raises:
+            PageMissingError, CorruptDataError: no snapshot that answers helps now; the next call tries it again.
+        """
+        keeper = self._snapshots
+        with self.lock:
+            for attempt in range(3):
+                try:
+                    if keeper is not None and (self._is_torn or is_stale):
+                        keeper.recover(self._core, is_newest=attempt == 2)
+                        is_stale = self._is_torn = False
+                    self._fold()
+                    return
+                except (PageMissingError, CorruptDataError) as error:
+                    self._is_torn |= self._is_folding
+                    if keeper is None:
+                        self._core.fatal = error
+                    if keeper is None or attempt == 2:
+                        raise
+                except BaseException as error:
+                    if not self._is_torn:  # else a snapshot could not be read now
+                        self._core.fatal = (
+                            error if isinstance(error, ReplogError) else self._torn(f"{error!r} ended a fold")
+                        )
+                    raise
 
     def _fold(self) -> None:
         """Fold what was decided, then answer the callers whose ENTRY it was."""
@@ -490,20 +519,22 @@ class Ledger(Generic[S]):
         Raises:
             PageMissingError: REPLOG_SNAPSHOT_MISSING.
         """
-        try:
-            with self.lock:
-                return question(self.state)
-        except PageMissingError:
-            self._reload()
+        for _ in range(ASK_RESTORES_MAX):
+            try:
+                with self.lock:
+                    if not self._is_torn:
+                        return question(self.state)
+            except PageMissingError as error:
+                _LOG.debug("ledger %s: %s", self.ledger_id, error)
+            self.refresh()  # folds which snapshot counts now
+            self._with_turn(self._restore)
         with self.lock:
             return question(self.state)
 
-    def _reload(self) -> None:
-        self.refresh()  # folds which snapshot counts now
-        keeper = self._snapshots
-        if keeper is None:
+    def _restore(self) -> None:
+        if self._snapshots is None:
             raise PageMissingError(ErrorCode.REPLOG_SNAPSHOT_MISSING, "this ledger's state has no snapshots.")
-        self._with_turn(lambda: keeper.reload(self._core))
+        self._fold_whole(is_stale=True)
 
     def _with_turn(self, work: Callable[[], T]) -> T:
         """Do something that needs the core at rest, between two goals."""
@@ -523,12 +554,19 @@ class Ledger(Generic[S]):
         assert keeper is not None
 
         def look() -> tuple[Draft | None, list[tuple[int, int, Marker]], int]:
-            return keeper.freeze(self._core), keeper.truncations(self._core), keeper.garbage_below(self._core)
+            return self._freeze(), keeper.truncations(self._core), keeper.garbage_below(self._core)
 
         try:
             keeper.work(*self._with_turn(look))
         except ReplogError as error:
             _LOG.warning("ledger %s: no snapshot now: %s", self.ledger_id, error)
+
+    def _freeze(self) -> Draft | None:
+        """Freeze a state that derives from the decided snapshot; None where nothing was folded."""
+        assert self._snapshots is not None
+        if not self._snapshots.is_derived:
+            self._restore()
+        return self._snapshots.freeze(self._core)
 
     def snapshot(self, *, timeout_ms: int) -> SnapshotStats:
         """Write a snapshot now, have it decided, and delete the journal records and heads that it makes needless.
@@ -546,7 +584,7 @@ class Ledger(Generic[S]):
         before = replace(keeper.stats)
         draft = None
         if keeper.is_behind():
-            draft = self._with_turn(lambda: keeper.freeze(self._core))
+            draft = self._with_turn(self._freeze)
         if draft is not None:
             keeper.write(draft)
             self.append(lambda _: keeper.rider(), timeout_ms=timeout_ms)

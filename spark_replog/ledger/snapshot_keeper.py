@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -18,7 +18,7 @@ from spark_replog.clock import Clock
 from spark_replog.errors import CorruptDataError, ErrorCode, ReplogError, UnsupportedFormatError
 from spark_replog.fault_point import fault_point
 from spark_replog.ledger.core import LedgerCore
-from spark_replog.ledger.record import NO_INDEX, TAG_SIZE_BYTES, genesis_hash
+from spark_replog.ledger.record import NO_INDEX, genesis_hash
 from spark_replog.ledger.snapshot_files import Base, Marker, SnapshotHead, encode_snapshot, snapshot_name
 from spark_replog.ledger.snapshot_io import SnapshotIo
 from spark_replog.ledger.types import JournalRoot, LedgerSettings, SnapshotState
@@ -93,7 +93,7 @@ class SnapshotKeeper:
         self._lock = lock
         # What the state in memory was made from; not known in a forked child.
         self._derived = (0, "") if state.snapshot.no == 0 else (-1, "")
-        self._seen = state.snapshot
+        self._seen = self._newest = state.snapshot
         self._stored: Stored | None = None
         self._heads: dict[str, SnapshotHead] = {}
         self._next_ms = 0.0
@@ -165,40 +165,31 @@ class SnapshotKeeper:
         if prefix.jump(head.base):
             core.base_name = name
 
-    def reload(self, core: LedgerCore) -> None:
-        """Make the state derive from the decided snapshot: restore that one, and fold what came after it again.
+    @property
+    def is_derived(self) -> bool:
+        """Return whether the state was made from the decided snapshot, so that the next one may refer to its pages."""
+        return self._derived[0] == self._state.snapshot.no
 
-        Callers never see the state between.
+    def recover(self, core: LedgerCore, *, is_newest: bool) -> None:
+        """Restore the state from the decided snapshot, or the newest that is there; the caller folds the rest again.
 
-        Raises:
-            PageMissingError: REPLOG_SNAPSHOT_MISSING: also where the entries after the snapshot are forgotten here.
-        """
-        state, prefix = self._state, core.prefix
-        name = state.snapshot.name
-        head = self._io.load_head(name)
-        last = state.applied_index
-        missing = [index for index in range(head.base.index + 1, last + 1) if index not in prefix.payloads]
-        if missing:
-            raise PageMissingError(
-                ErrorCode.REPLOG_SNAPSHOT_MISSING,
-                f"Entry {missing[0]} of ledger {self._ledger_id} is not known here any more. Open the store again.",
-            )
-        with self._lock:
-            self._restore(name, head)
-            for index in range(head.base.index + 1, last + 1):
-                state.apply(index, prefix.payloads[index][TAG_SIZE_BYTES:])
-            self.folded(core)
-
-    def recover(self, core: LedgerCore) -> None:
-        """Restore the state from the newest snapshot after a fold met a page that is gone; the rest is folded again.
+        Under the lock until then, so that nobody sees the state go back.
 
         Raises:
-            PageMissingError: REPLOG_SNAPSHOT_MISSING: no newer snapshot, or one that the entries here do not follow.
+            PageMissingError: REPLOG_SNAPSHOT_MISSING: none is there, or none that the entries here follow.
+            RetriableError: REPLOG_NO_QUORUM.
         """
-        found, prefix = self._io.newest_head(), core.prefix
+        found, prefix = None, core.prefix
+        self._newest = max(self._newest, self._state.snapshot, key=lambda each: each.no)
+        if self._newest.no and not is_newest:
+            with suppress(PageMissingError, CorruptDataError):
+                found = self._newest.name, self._io.load_head(self._newest.name)
+        found = found or self._io.newest_head()
         if found is not None:
             name, head = found
             is_further = prefix.jump(head.base)
+            if is_further:
+                core.base_name = name
             if is_further or all(each in prefix.payloads for each in range(head.base.index + 1, prefix.length)):
                 self._restore(name, head)
                 return
@@ -263,16 +254,10 @@ class SnapshotKeeper:
         return self._state.encode_snapshot_commit(stored.frozen.snapshot_no, stored.head.base.index, stored.name)
 
     def freeze(self, core: LedgerCore) -> Draft | None:
-        """Freeze the state with what is known of the journals; None where nothing was folded.
-
-        Raises:
-            PageMissingError: REPLOG_SNAPSHOT_MISSING: the state derives from an older snapshot and cannot be restored.
-        """
+        """Freeze the state with what is known of the journals; None where nothing was folded."""
         state = self._state
         if state.applied_index == NO_INDEX or state.applied_index != core.prefix.length - 1:
             return None
-        if self._derived[0] != state.snapshot.no:
-            self.reload(core)
         with self._lock:
             frozen = state.freeze()
             base = core.prefix.base_at(frozen.applied_index)

@@ -29,7 +29,7 @@ from spark_replog.maintenance.compaction_plan import (
     CompactionRun,
     plan_compaction,
 )
-from spark_replog.maintenance.log_cleaner import find_replaced, plan_cleaning
+from spark_replog.maintenance.log_cleaner import CleaningPlan, find_replaced, plan_cleaning
 from spark_replog.maintenance.segment_writer import SegmentWriter
 from spark_replog.storage.io_pool import io_pool
 
@@ -103,19 +103,16 @@ class Compactor:
         """Return the runs of a topic that pay, from the newest fold; none of a topic that was deleted."""
         ledger = self._cluster.topic_ledger(handle.ledger_id)
         ledger.refresh()
-        with ledger.lock:
-            topic = ledger.state.topics.get(handle.topic_id)
+        resume = self._resume.setdefault((handle.topic_id, sections_min), {})
+
+        def plan(state: TopicLedgerState) -> list[CompactionRun]:
+            topic = state.topics.get(handle.topic_id)
             if topic is None or topic.closed:
                 return []
-            resume = self._resume.setdefault((handle.topic_id, sections_min), {})
-            return plan_compaction(
-                ledger.state,
-                handle.topic_id,
-                limits_of(topic.config),
-                partitions,
-                sections_min=sections_min,
-                resume=resume,
-            )
+            limits = limits_of(topic.config)
+            return plan_compaction(state, handle.topic_id, limits, partitions, sections_min=sections_min, resume=resume)
+
+        return ledger.ask(plan)
 
     def compact(
         self,
@@ -185,9 +182,12 @@ class Compactor:
         ledger = self._cluster.topic_ledger(handle.ledger_id)
         ledger.refresh()
         now_ms = self._cluster.retention_now_ms()
-        with ledger.lock:
-            config = stored_topic_config(tuple(ledger.state.topics[handle.topic_id].config.items()))[0]
-            plan = plan_cleaning(ledger.state, handle.topic_id, partition, config, now_ms, is_forced=is_eager)
+
+        def plan_on(state: TopicLedgerState) -> CleaningPlan | None:
+            config = stored_topic_config(tuple(state.topics[handle.topic_id].config.items()))[0]
+            return plan_cleaning(state, handle.topic_id, partition, config, now_ms, is_forced=is_eager)
+
+        plan = ledger.ask(plan_on)
         if plan is None:
             return
         try:

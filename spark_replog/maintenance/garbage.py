@@ -12,9 +12,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
 from itertools import groupby, islice
 from typing import NamedTuple
 
@@ -172,11 +174,7 @@ class GarbageCollector:
             if not number.isdecimal() or data_folder(ledger_id, int(number)) != f"{folder}/":
                 continue
             # One fold says both: a state that is restored from a snapshot may be older than the one before.
-            with ledger.lock:
-                floor = ledger.state.generation + 1 if self._is_dry_floor else ledger.state.gc_floor
-                is_below = int(number) < floor
-                needed = ledger.state.referenced_objects(int(number)) if is_below else frozenset[str]()
-                since_ms = ledger.state.generation_began_ms.get(floor)
+            is_below, needed, since_ms = ledger.ask(partial(self._needed, int(number)))
             for info in infos:
                 item = _object_id(int(number), info)
                 if item is None:
@@ -189,6 +187,13 @@ class GarbageCollector:
                 else:
                     continue
                 yield GarbageFile(broker_id, ledger_id, item, info.size_bytes, *why)
+
+    def _needed(self, generation: int, state: TopicLedgerState) -> tuple[bool, AbstractSet[str], int | None]:
+        """Return whether a generation is below the floor, what is needed of it then, and when the floor's began."""
+        floor = state.generation + 1 if self._is_dry_floor else state.gc_floor
+        is_below = generation < floor
+        needed = state.referenced_objects(generation) if is_below else frozenset[str]()
+        return is_below, needed, state.generation_began_ms.get(floor)
 
     @property
     def _is_dry_floor(self) -> bool:

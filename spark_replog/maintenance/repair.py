@@ -22,6 +22,7 @@ from spark_replog.cluster.cluster import Cluster
 from spark_replog.commit.catch_up import CatchUp
 from spark_replog.commit.failover import failover_commands
 from spark_replog.commit.replica_fetcher import CopyJob, ReplicaFetcher, damage
+from spark_replog.commit.state_changes import live_partitions
 from spark_replog.config import CoordinatorConfig
 from spark_replog.errors import CorruptDataError, ErrorCode, ReplogError, RetriableError, UnsupportedFormatError
 from spark_replog.ids import BrokerId, LedgerId, ObjectId, new_id
@@ -31,6 +32,7 @@ from spark_replog.ledger.reader import REBUILD_ROUND_STEP
 from spark_replog.ledger.types import JournalRoot, LedgerSettings, Proposed
 from spark_replog.log.codec.commands import encode_command
 from spark_replog.log.fold.cluster_state import ClusterLedgerState, probe_with_root_id
+from spark_replog.log.fold.partition_state import SectionRef
 from spark_replog.log.fold.topic_state import TopicLedgerState
 from spark_replog.log.model import BrokerRegister, IsrChange, Truncate
 from spark_replog.maintenance.journal_repair import drop_torn_tails, find_lost_of_pair, rebuild_one_of_pair, torn_tails
@@ -501,18 +503,12 @@ class StoreRepair:
             checksums: dict[ObjectId, dict[int, tuple[int, int, int]]] = {}
             brokers: dict[ObjectId, set[BrokerId]] = {}
             sizes: dict[ObjectId, int] = {}
-            with ledger.lock:
-                for topic in ledger.state.topics.values():
-                    if topic.closed:
-                        continue
-                    for number, partition in enumerate(topic.partitions):
-                        start, end = partition.log_start_offset, partition.log_end_offset
-                        for section in ledger.state.sections(topic.topic_id, number, start, end):
-                            key = section.object.id
-                            sizes[key] = section.object.size_bytes
-                            brokers.setdefault(key, set()).update(partition.replicas)
-                            found = (section.start_byte, section.size_bytes, section.crc32c)
-                            checksums.setdefault(key, {})[section.start_byte] = found
+            for replicas, section in ledger.ask(_live_sections):
+                key = section.object.id
+                sizes[key] = section.object.size_bytes
+                brokers.setdefault(key, set()).update(replicas)
+                checksum = (section.start_byte, section.size_bytes, section.crc32c)
+                checksums.setdefault(key, {})[section.start_byte] = checksum
             for key, size_bytes in sizes.items():
                 sections = tuple(checksums[key].values())
                 yield _Needed(CopyJob(ledger_id, key, size_bytes, sections, ()), frozenset(brokers[key]))
@@ -596,3 +592,11 @@ class StoreRepair:
 
 
 _USABLE = frozenset({RootCondition.OK, RootCondition.LOST})
+
+
+def _live_sections(state: TopicLedgerState) -> list[tuple[tuple[BrokerId, ...], SectionRef]]:
+    return [
+        (partition.replicas, section)
+        for topic, number, partition in live_partitions(state)
+        for section in state.sections(topic.topic_id, number, partition.log_start_offset, partition.log_end_offset)
+    ]

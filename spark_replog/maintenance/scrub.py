@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
 from operator import methodcaller
 
 import crc32c
@@ -17,9 +18,10 @@ from spark_replog.clock import Clock
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.commit.replica_fetcher import CopyJob, copy_job, damage
 from spark_replog.errors import ErrorCode, ReplogError
-from spark_replog.ids import BrokerId, LedgerId, ObjectId
+from spark_replog.ids import BrokerId, LedgerId, ObjectId, TopicId
 from spark_replog.log.codec.data_object import frame_damage
 from spark_replog.log.fold.partition_state import ObjectRef, SectionRef
+from spark_replog.log.fold.topic_state import TopicLedgerState
 from spark_replog.storage.object_store import Buffer
 
 Frame = tuple[tuple[int, int, int], ...]
@@ -147,17 +149,21 @@ def unreferenced(cluster: Cluster, names: Iterable[tuple[LedgerId, ObjectId]]) -
     return found
 
 
+def _sections(topic_id: TopicId, state: TopicLedgerState) -> list[SectionRef]:
+    found: list[SectionRef] = []
+    for number, each in enumerate(state.topics[topic_id].partitions):
+        found += state.sections(topic_id, number, each.log_start_offset, each.log_end_offset)
+    return found
+
+
 def _live_objects(cluster: Cluster) -> Iterator[tuple[ObjectRef, list[SectionRef]]]:
     found: dict[tuple[LedgerId, ObjectId], tuple[ObjectRef, list[SectionRef]]] = {}
     for name in cluster.topic_names():
-        ledger, topic = cluster.topic_state(cluster.lookup(name))
-        with ledger.lock:
-            for number, partition in enumerate(topic.partitions):
-                start, end = partition.log_start_offset, partition.log_end_offset
-                for section in ledger.state.sections(topic.topic_id, number, start, end):
-                    item = section.object
-                    key = (item.ledger_id, item.id)
-                    found.setdefault(key, (item, []))[1].append(section)
+        handle = cluster.lookup(name)
+        ledger, _ = cluster.topic_state(handle)
+        for section in ledger.ask(partial(_sections, handle.topic_id)):
+            key = (section.object.ledger_id, section.object.id)
+            found.setdefault(key, (section.object, []))[1].append(section)
     yield from found.values()
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from spark_replog.admin.admin import Admin
 from spark_replog.cluster.cluster import TopicHandle
 from spark_replog.errors import NotFoundError
-from spark_replog.health.lag import Lag, lag_of
+from spark_replog.health.lag import Lag, first_append_times, lag_of
 from spark_replog.health.readers import PartitionProgress, Reader
 from spark_replog.ids import TopicPartition
 from spark_replog.log.acl import AclOperation
@@ -65,13 +65,10 @@ class QueryMonitor(Admin):
         """
         ledger = self._cluster.topic_ledger(handle.ledger_id)
         known, found = set(positions), []
-        with ledger.lock:
-            topic = ledger.state.topics.get(handle.topic_id)
-            for number in range(0 if topic is None or topic.closed else len(topic.partitions)):
-                first = ledger.state.sections(handle.topic_id, number, 0, 1)
-                key = TopicPartition(handle.name, number)
-                if key not in known and first and first[0].append_time_ms > planned_ms:
-                    found.append(key)
+        for number, time_ms in enumerate(ledger.ask(lambda state: first_append_times(state, handle.topic_id))):
+            key = TopicPartition(handle.name, number)
+            if key not in known and time_ms is not None and time_ms > planned_ms:
+                found.append(key)
         return found
 
     def _progress(
@@ -83,7 +80,6 @@ class QueryMonitor(Admin):
         if handle is not None:
             ledger = self._cluster.topic_ledger(handle.ledger_id)
             now_ms = self._cluster.clock.now_ms()
-            with ledger.lock:
-                lag = lag_of(ledger.state, handle.topic_id, key.partition, position, now_ms, history)
+            lag = ledger.ask(lambda state: lag_of(state, handle.topic_id, key.partition, position, now_ms, history))
         position_ms = history[-1][0] if history else None
         return PartitionProgress(key.topic, key.partition, position, position_ms, since_ms, lag)

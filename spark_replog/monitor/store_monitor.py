@@ -103,11 +103,10 @@ class StoreMonitor(Admin):
         self._cluster.refresh_topics(handles)
         topics = []
         for ledger in topic_ledgers(self._cluster):
-            with ledger.lock:
-                index, known = self._described.get(ledger.ledger_id, (-1, []))
-                if index != ledger.state.applied_index:
-                    index, known = ledger.state.applied_index, describe_ledger(ledger.state)
-                    self._described[ledger.ledger_id] = (index, known)
+            index, known = self._described.get(ledger.ledger_id, (-1, []))
+            if index != ledger.state.applied_index:
+                index, known = ledger.ask(lambda state: (state.applied_index, describe_ledger(state)))
+                self._described[ledger.ledger_id] = (index, known)
             topics += known
         return topics
 

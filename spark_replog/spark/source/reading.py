@@ -101,8 +101,8 @@ class _TaskRead:
             start = max(item.start, self._done.get((item.topic, item.partition), 0))
             ledger = cluster.topic_ledger(item.ledger_id)
             try:
-                with ledger.lock:
-                    plan = plan_fetch(ledger.state, item.topic, item.topic_id, item.partition, start, item.end)
+                where = item.topic, item.topic_id, item.partition, start, item.end
+                plan = ledger.ask(lambda state: plan_fetch(state, *where))  # noqa: B023
             except ReplogError as error:
                 if ledger.is_tail_unclear:
                     raise undecided_tail(item.topic) from error

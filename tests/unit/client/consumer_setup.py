@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 import pyarrow as pa
@@ -82,12 +83,15 @@ class Store:
         return self.counted
 
     def calls(self) -> dict[str, int]:
-        """Storage calls over all roots since ``count_calls`` or the last ``forget_calls``."""
-        total: dict[str, int] = {}
+        """Storage calls over all roots since ``count_calls`` or the last ``forget_calls``.
+
+        Without those of snapshots, which are written in the background.
+        """
+        total: Counter[str] = Counter()
         for counted in self.counted.values():
-            for verb, count in counted.counts.items():
-                total[verb] = total.get(verb, 0) + count
-        return total
+            calls = list(counted.calls)
+            total.update(verb for verb, key in calls if not {"snapshots", "pages"} & set(key.split("/")))
+        return dict(total)
 
     def forget_calls(self) -> None:
         for counted in self.counted.values():

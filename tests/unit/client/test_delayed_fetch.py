@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from types import SimpleNamespace
 
 import pytest
@@ -85,8 +84,10 @@ class OnePartition:
 
     def __init__(self, partition):
         topic = SimpleNamespace(closed=False, partitions=[partition])
-        self.lock = threading.Lock()
         self.state = SimpleNamespace(topics={"t": topic})
+
+    def ask(self, question):
+        return question(self.state)
 
     def look(self, offset, epoch=-1):
         found = look(FetchPartition(self, "t", 0, offset, MAX, epoch))

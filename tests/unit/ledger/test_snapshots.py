@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,9 @@ from typing import Any
 import pytest
 
 from spark_replog.errors import CorruptDataError, RetriableError, UnsupportedFormatError
+from spark_replog.ledger.core import LedgerCore
+from spark_replog.ledger.record import NO_HASH
+from spark_replog.ledger.snapshot_files import Base, Floor, JournalPoint, SnapshotHead
 from spark_replog.log.codec.commands import SnapshotCommit, decode_command, decode_entry, encode_command, encode_entry
 from spark_replog.snapshot import DecidedSnapshot, FrozenHead, FrozenState, PageMissingError
 from tests.unit.ledger.conftest import FAST, LEDGER_ID, Process, Store
@@ -293,3 +297,15 @@ def test_commits_write_snapshots_within_their_time(make_store):
         pass
     assert 1 <= stats.written <= 40, "a tight loop pays little"
     assert paged(store).commands() == [command(number) for number in range(200)]
+
+
+def test_positions_of_a_journal_before_its_rebuild_truncate_nothing():
+    """The head of a snapshot names positions of the journal that was there then: others lie at them in the new one."""
+    core = LedgerCore(["a", "b", "c"], b"g" * 16, b"i" * 16, FAST, random.Random(1))
+    core._was_synced = True
+    points = tuple(JournalPoint(position=50, floor=Floor(1, 5, 3)) for _ in range(3))
+    head = SnapshotHead(Base(8), DecidedSnapshot(1, 8, "", 9), points, b"")
+    for root, renewal in enumerate((NO_HASH, b"r" * 16, NO_HASH)):
+        core.roots[root].floor = Floor(2, 10, 5, renewal)
+    found = [core.truncation(root, head, "", 1) for root in range(3)]
+    assert [each and each.position for each in found] == [49, None, 49]
