@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 
 from spark_replog.cluster.cluster import Cluster, TopicHandle
 from spark_replog.config.registry import stored_topic_config
@@ -29,7 +30,7 @@ from spark_replog.maintenance.compaction_plan import (
     CompactionRun,
     plan_compaction,
 )
-from spark_replog.maintenance.log_cleaner import CleaningPlan, find_replaced, plan_cleaning
+from spark_replog.maintenance.log_cleaner import CleaningPlan, find_replaced, plan_cleaning, read_keys
 from spark_replog.maintenance.segment_writer import SegmentWriter
 from spark_replog.storage.io_pool import io_pool
 
@@ -192,7 +193,7 @@ class Compactor:
             return
         try:
             end_offset, cleaned = find_replaced(
-                self._cluster.brokers, plan, self._cluster.config.log_cleaner_dedupe_buffer_size
+                partial(read_keys, self._cluster.brokers), plan, self._cluster.config.log_cleaner_dedupe_buffer_size
             )
             for run, dropped in cleaned:
                 command = self._writer.rewrite(run, dropped)

@@ -11,7 +11,7 @@ and a reader that needs less time for the whole log has seen them. Rows without 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -142,6 +142,9 @@ class KeyColumns(NamedTuple):
     """Whether the row has a key and no value."""
 
 
+ReadKeys = Callable[[CompactionRun], KeyColumns]
+
+
 def read_keys(brokers: BrokerSet, run: CompactionRun) -> KeyColumns:
     """Return the keys of a run's rows; values are not kept."""
     keys, offsets, tombstones = [], [], []
@@ -160,14 +163,14 @@ class CleanedRun(NamedTuple):
     dropped: np.ndarray
 
 
-def find_replaced(brokers: BrokerSet, plan: CleaningPlan, size_max_bytes: int) -> tuple[int, Iterator[CleanedRun]]:
+def find_replaced(read: ReadKeys, plan: CleaningPlan, size_max_bytes: int) -> tuple[int, Iterator[CleanedRun]]:
     """Return how far the pass gets, and the runs that lose rows, oldest first, each looked at when it is asked for.
 
     Runs without a row that stays are joined with the next one, so that its section spans their offsets. Where no row
     stays up to the end, the last one does: it is a tombstone, since nothing newer replaced it.
 
     Args:
-        brokers: to read from.
+        read: returns the keys of a run: `read_keys` of some brokers.
         plan: the pass.
         size_max_bytes: of the keys that are kept in memory.
     """
@@ -178,20 +181,20 @@ def find_replaced(brokers: BrokerSet, plan: CleaningPlan, size_max_bytes: int) -
             continue
         if latest.is_full:
             break
-        rows = read_keys(brokers, run)
+        rows = read(run)
         latest.add(rows)
         end_offset = run.end_offset
     runs = [run for run in plan.runs if run.end_offset <= max(end_offset, plan.dirty_offset)]
-    return end_offset, _runs_with_replaced(brokers, runs, latest, plan.tombstones_below)
+    return end_offset, _runs_with_replaced(read, runs, latest, plan.tombstones_below)
 
 
 def _runs_with_replaced(
-    brokers: BrokerSet, runs: Sequence[CompactionRun], latest: OffsetMap, tombstones_below: int
+    read: ReadKeys, runs: Sequence[CompactionRun], latest: OffsetMap, tombstones_below: int
 ) -> Iterator[CleanedRun]:
     emptied: list[CompactionRun] = []
     all_dropped: list[np.ndarray] = []
     for run in runs:
-        rows = read_keys(brokers, run)
+        rows = read(run)
         dropped = latest.dropped(rows, tombstones_below)
         is_emptied = len(dropped) == len(rows.offsets)
         if not len(dropped) and not emptied:

@@ -79,7 +79,6 @@ class SegmentWriter:
         fault_point("compaction.written")
         name = object_name("compact", run.first_offset, run.partition, new_id())
         self._put(run, name, encoded)
-        inputs = ((each.object.id, each.start_byte, each.base_offset) for each in run.sections)
         item = DataObject(
             ObjectId(run.generation, name),
             encoded.size_bytes,
@@ -88,8 +87,7 @@ class SegmentWriter:
             encoded.sections,
             has_offsets,
         )
-        place = (run.topic_id, run.partition, run.first_offset, run.end_offset)
-        return Replace(*place, inputs_digest(inputs), (item,), bases)
+        return replacement(run, item, bases)
 
     def _put(self, run: CompactionRun, name: str, encoded: EncodedObject) -> None:
         """Put the object on every replica, durably; an error of one of them ends it."""
@@ -114,6 +112,12 @@ class SegmentWriter:
             each.exception()  # every put has ended before the bytes are let go
         for each in puts:
             each.result()
+
+
+def replacement(run: CompactionRun, item: DataObject, bases: tuple[int, ...]) -> Replace:
+    """Return the command that puts an object in the place of a run; `bases` are those of its sections."""
+    inputs = inputs_digest((each.object.id, each.start_byte, each.base_offset) for each in run.sections)
+    return Replace(run.topic_id, run.partition, run.first_offset, run.end_offset, inputs, (item,), bases)
 
 
 def slices_of(run: CompactionRun) -> Iterator[FetchSlice]:
