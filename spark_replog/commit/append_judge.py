@@ -23,14 +23,25 @@ from spark_replog.commit.replication import (
     plan_round,
 )
 from spark_replog.commit.state_changes import leave_isr
-from spark_replog.errors import ErrorCode, ReplogError, RetriableError
+from spark_replog.errors import ErrorCode, OutcomeUnknownError, ReplogError, RetriableError
 from spark_replog.ids import BrokerId, LedgerId, PartitionKey
 from spark_replog.log.codec.commands import encode_command
 from spark_replog.log.fold.topic_state import TopicLedgerState
-from spark_replog.log.model import Append, CommandResult, HoldersAdd, IsrChange, Outcome, row_counts
+from spark_replog.log.model import (
+    Append,
+    CommandResult,
+    HoldersAdd,
+    IdentityKind,
+    IsrChange,
+    Outcome,
+    SequencedAppend,
+    row_counts,
+)
 
 _log = logging.getLogger(__name__)
 
+_CUT_OUTCOMES = frozenset({Outcome.APPLIED, Outcome.BELOW_FLOOR, Outcome.FENCED})
+"""Of an append that was decided: answers that one cannot get that is in the log, unless its producer is forgotten."""
 SUCCESSES = frozenset({Outcome.APPLIED, Outcome.DUPLICATE, Outcome.SKIPPED})
 
 
@@ -88,6 +99,26 @@ class Verdict:
     leaving: Mapping[BrokerId, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class Settling:
+    """A decided append that waits for its followers.
+
+    Attributes:
+        append: what is in the log.
+        stable_index: up to here the log must be stable.
+        leader_epochs: of its partitions, at a fold that had its rows: while they last, nothing was cut. None: unknown.
+    """
+
+    append: Append
+    stable_index: int
+    leader_epochs: tuple[int, ...] | None
+
+
+def leader_epochs(state: TopicLedgerState, append: Append) -> tuple[int, ...]:
+    """Return the leader epochs of an append's partitions."""
+    return tuple(state.topics[topic].partitions[number].leader_epoch for topic, number in row_counts(append))
+
+
 class AppendJudge:
     """Judges one append, as often as the fold changes.
 
@@ -118,14 +149,15 @@ class AppendJudge:
         except ReplogError as error:
             return Verdict(Phase.DONE, self._request.append, refused=refused, error=error)
 
-    def judge_settling(self, state: TopicLedgerState, appended: Append) -> Verdict:
+    def judge_settling(self, state: TopicLedgerState, settling: Settling) -> Verdict:
         """Judge what an append that is in the log still waits for: copies of the entries up to it.
 
         Args:
-            appended: what was decided.
+            settling: what was decided.
         """
+        appended = settling.append
         try:
-            self.check_not_cut(state, appended)
+            self.look_again(state, settling)
             nothing = replace(appended, objects=())
             this = plan_round(state, self._ledger_id, nothing, self.known, self._clock.monotonic_ms())
             if this.missing:
@@ -136,19 +168,36 @@ class AppendJudge:
         commands, leaving = self._side_commands(state, this.departed)
         return Verdict(Phase.SETTLING, appended, commands, leaving=leaving)
 
-    def check_not_cut(self, state: TopicLedgerState, appended: Append) -> None:
-        """Check that the fold still knows a decided append, which a newer leader may have cut off.
+    def look_again(self, state: TopicLedgerState, settling: Settling) -> Settling:
+        """Return what a decided append waits for on a newer fold: a newer leader may have cut it off.
+
+        Where one was elected, the rows that are known now may be those of a repeated append, decided later.
 
         Raises:
             RetriableError: NOT_LEADER_OR_FOLLOWER.
+            OutcomeUnknownError: REPLOG_COMMIT_OUTCOME_UNKNOWN: its producer is forgotten, as the floor has passed it.
         """
-        if appended.objects and state.judge(appended).outcome is Outcome.APPLIED:
-            raise RetriableError(
-                ErrorCode.NOT_LEADER_OR_FOLLOWER,
-                "the append was decided, and a newer leader cut it off before its followers had it. Nothing of it "
-                "is in the log, and no reader has seen it: repeat the batch.",
+        appended, epochs = settling.append, leader_epochs(state, settling.append)
+        if epochs == settling.leader_epochs or not appended.objects:
+            return settling
+        outcome = state.judge(appended).outcome
+        if outcome not in _CUT_OUTCOMES:
+            return Settling(appended, state.applied_index, epochs)
+        if outcome is not Outcome.APPLIED and (
+            isinstance(appended, SequencedAppend) or appended.identity.kind is IdentityKind.ONE_SHOT
+        ):
+            raise OutcomeUnknownError(
+                ErrorCode.REPLOG_COMMIT_OUTCOME_UNKNOWN,
+                "the append was decided, and nothing says any more whether a newer leader cut it off: garbage "
+                "collection moved on while it waited for its followers. Look whether its rows are in the log.",
                 ledger=self._ledger_id,
             )
+        raise RetriableError(
+            ErrorCode.NOT_LEADER_OR_FOLLOWER,
+            "the append was decided, and a newer leader cut it off before its followers had it. Nothing of it "
+            "is in the log, and no reader has seen it: repeat the batch.",
+            ledger=self._ledger_id,
+        )
 
     def failures(
         self,

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from spark_replog.clock import Clock
 from spark_replog.cluster.authorizer import Authorizer
 from spark_replog.cluster.cluster import Cluster
-from spark_replog.commit.append_judge import SUCCESSES, TRANSITIONS, AppendJudge, Phase, Verdict
+from spark_replog.commit.append_judge import (
+    SUCCESSES,
+    TRANSITIONS,
+    AppendJudge,
+    Phase,
+    Settling,
+    Verdict,
+    leader_epochs,
+)
 from spark_replog.commit.append_request import AppendRequest
 from spark_replog.commit.catch_up import CatchUp
 from spark_replog.commit.failover import LeaderFailover
@@ -22,7 +30,7 @@ from spark_replog.errors import ErrorCode, ReplogError, RetriableError
 from spark_replog.ids import BrokerId, PartitionKey
 from spark_replog.ledger.ledger import Ledger
 from spark_replog.log.fold.topic_state import TopicLedgerState
-from spark_replog.log.model import Append, CommandResult
+from spark_replog.log.model import CommandResult
 
 _log = logging.getLogger(__name__)
 
@@ -49,17 +57,13 @@ class _Decided:
     """The answer, and what must be stable before it is given.
 
     Attributes:
-        append: the part that is in the log.
-        refused: the partitions that are not, with their errors.
-        index: of its ENTRY; -1 where the fold answered without one.
-        stable_index: up to here the log must be stable.
+        refused: the partitions that are not in the log, with their errors.
+        settling: what it waits for.
     """
 
     result: CommandResult
-    append: Append
     refused: Mapping[PartitionKey, ReplogError]
-    index: int
-    stable_index: int
+    settling: Settling
 
 
 class LedgerAppend:
@@ -145,8 +149,9 @@ class LedgerAppend:
         with self._ledger.lock:
             state = self._ledger.state
             is_stable = state.stable_index == state.applied_index == outcome.index
-            decided = _Decided(result, verdict.append, verdict.refused, outcome.index, state.applied_index)
-        self._decided = decided
+            is_newest = state.applied_index == outcome.index
+            epochs = leader_epochs(state, verdict.append) if is_newest and result.outcome in SUCCESSES else None
+            self._decided = _Decided(result, verdict.refused, Settling(verdict.append, state.applied_index, epochs))
         is_settling = self._request.required_acks == -1 and result.outcome in SUCCESSES and not is_stable
         return Phase.SETTLING if is_settling else Phase.DONE
 
@@ -162,9 +167,9 @@ class LedgerAppend:
         assert decided is not None
         with self._ledger.lock:
             state = self._ledger.state
-            if state.applied_index != decided.index:  # what others decided since may have cut it off
-                self._judge.check_not_cut(state, decided.append)
-            if state.stable_index >= decided.stable_index:
+            settling = self._judge.look_again(state, decided.settling)
+            self._decided = replace(decided, settling=settling)
+            if state.stable_index >= settling.stable_index:
                 return Phase.DONE
         outcome = self._ledger.append(self._propose_settling, timeout_ms=self._services.config.delivery_timeout_ms)
         verdict = self._verdict
@@ -177,7 +182,7 @@ class LedgerAppend:
 
     def _propose_settling(self, state: TopicLedgerState) -> tuple[bytes, ...] | None:
         assert self._decided is not None
-        self._verdict = self._judge.judge_settling(state, self._decided.append)
+        self._verdict = self._judge.judge_settling(state, self._decided.settling)
         return self._verdict.commands or None
 
     def _replicate(self) -> Phase:

@@ -1,0 +1,66 @@
+"""When a decided append is known to be cut off, and when nobody can tell."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from spark_replog.commit.append_judge import AppendJudge, Settling, leader_epochs
+from spark_replog.commit.append_request import AppendRequest
+from spark_replog.errors import OutcomeUnknownError, RetriableError
+from spark_replog.ids import ObjectId
+from spark_replog.log.codec.commands import encode_command, encode_entry
+from spark_replog.log.fold.topic_state import TopicLedgerState
+from spark_replog.log.model import (
+    Append,
+    DataObject,
+    GenerationAdvance,
+    IdentityKind,
+    ProducerIdentity,
+    Section,
+    TopicInit,
+    Truncate,
+)
+
+TOPIC = "a" * 32
+ANYTHING: Any = None
+AGAIN = "the same append"
+
+
+def look_again(kind: IdentityKind, *later: Any) -> int:
+    """Decide an append and what comes after it; return up to where the log must be stable by then."""
+    section = Section(TOPIC, 0, 1, 0, 8, 0, 0, 0)
+    item = DataObject(ObjectId(0, "one.arrow"), 8, False, frozenset({0}), (section,))
+    append = Append(ProducerIdentity("p", "p", 0, "", kind), "User:s", "", 0, (item,))
+    state = TopicLedgerState("L")
+    settling = Settling(append, 1, None)
+    for index, command in enumerate((TopicInit(TOPIC, "t", ((0, 1),), ()), append, *later)):
+        again = (append,) if command == AGAIN else (command,)
+        state.apply(index, encode_entry([encode_command(each) for each in again]))
+        if index == 1:
+            settling = Settling(append, 1, leader_epochs(state, append))
+    judge = AppendJudge("L", AppendRequest(append, 0, -1), ANYTHING, ANYTHING)
+    return judge.look_again(state, settling).stable_index
+
+
+@pytest.mark.guarantee("G2")
+@pytest.mark.parametrize("later", [(), (GenerationAdvance(1, 1),)], ids=["alone", "then the floor passes it"])
+def test_what_was_cut_off_is_not_done(later: tuple[GenerationAdvance, ...]) -> None:
+    with pytest.raises(RetriableError, match="cut it off"):
+        look_again(IdentityKind.STREAM, Truncate(0), *later)
+
+
+@pytest.mark.parametrize("kind", [IdentityKind.STREAM, IdentityKind.ONE_SHOT])
+def test_what_is_there_is_done_whatever_the_floor_says(kind: IdentityKind) -> None:
+    assert look_again(kind, GenerationAdvance(1, 1)) == 1
+
+
+@pytest.mark.guarantee("G2")
+def test_a_repeated_append_must_be_stable_itself() -> None:
+    assert look_again(IdentityKind.STREAM, Truncate(0), AGAIN) == 3
+
+
+def test_nobody_can_tell_once_the_producer_is_forgotten() -> None:
+    with pytest.raises(OutcomeUnknownError, match="Look whether its rows are in the log"):
+        look_again(IdentityKind.ONE_SHOT, Truncate(0), GenerationAdvance(1, 1))
