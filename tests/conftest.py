@@ -26,3 +26,4 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=10_000,
         help="schedules of the ledger simulation (about 2 ms each; a failure prints its seed)",
     )
+    parser.addoption("--seed", type=int, help="the one schedule of the whole-system simulation to run again")

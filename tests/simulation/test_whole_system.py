@@ -1,0 +1,266 @@
+"""The whole system in seeded schedules: nothing told is lost, nothing is twice, nothing that is needed is deleted.
+
+``--seeds`` sets how many schedules run (a fifth of it here), ``--seed N`` replays one. Every rule that is taken away is
+caught.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from spark_replog.commit import retention
+from spark_replog.commit.append_judge import AppendJudge, Settling
+from spark_replog.log.fold import frozen_topics, paged_table, topic_state
+from spark_replog.log.fold.entry_fold import EntryFold
+from spark_replog.log.fold.object_table import ObjectTable
+from spark_replog.log.fold.partition_state import PartitionState
+from spark_replog.log.fold.producer_state import ProducerTable
+from spark_replog.log.fold.topic_state import TopicLedgerState
+from spark_replog.log.fold.topic_table import TopicTable
+from spark_replog.log.model import OK, CommandResult, SnapshotCommit
+from spark_replog.maintenance import compaction
+from spark_replog.snapshot import DecidedSnapshot
+from tests.simulation import whole_jobs
+from tests.simulation.whole_run import FOUND, run, schedule_of, shrunk, violation_of
+from tests.simulation.whole_system import Rules
+
+CHUNK_COUNT = 10
+SEEDS_PER_SCHEDULE = 5
+"""One schedule takes as long as some of the ledger's."""
+VARIANT_SEEDS = 2000
+
+
+@pytest.fixture(autouse=True)
+def _small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(paged_table, "PAGE_ROWS", 4)
+    monkeypatch.setattr(paged_table, "FLUSH_ROWS", 3)
+    monkeypatch.setattr(frozen_topics, "FLUSH_ROWS", 3)
+
+
+def fail(seed: int, rules: Rules | None = None) -> None:
+    """Fail with the shortest schedule that still shows what a seed found."""
+    steps = shrunk(schedule_of(seed), rules)
+    error = violation_of(steps, rules)
+    pytest.fail(f"seed {seed}: {error!r}\n" + "\n".join(map(str, steps)))
+
+
+@pytest.mark.guarantee("G2", "G4")
+@pytest.mark.parametrize("chunk", range(CHUNK_COUNT))
+def test_nothing_is_lost_or_twice_whatever_is_deleted_meanwhile(request: pytest.FixtureRequest, chunk: int) -> None:
+    only: int | None = request.config.getoption("--seed")
+    count = request.config.getoption("--seeds") // SEEDS_PER_SCHEDULE
+    seeds = range(chunk, count, CHUNK_COUNT) if only is None else [only] if chunk == 0 else []
+    done: Counter[str] = Counter()
+    for seed in seeds:
+        try:
+            done.update(run(schedule_of(seed)).checker.counts)
+        except FOUND:
+            fail(seed)
+    # Not vacuous: the schedules do what they are there for.
+    if only is None:
+        least = {
+            "rows acknowledged": 5,
+            "rows read": 3,
+            "snapshots": 1,
+            "pages": 1,
+            "deleted objects": 2,
+            "replaced": 0.1,
+        }
+        assert all(done[what] >= number * len(seeds) for what, number in least.items()), done
+
+
+def test_same_seed_gives_same_log() -> None:
+    for seed in range(5):
+        assert run(schedule_of(seed)).checker.results == run(schedule_of(seed)).checker.results
+
+
+# -- rules taken away -------------------------------------------------------------------------------
+
+Patch = Callable[[pytest.MonkeyPatch], None]
+
+
+def nothing(_: pytest.MonkeyPatch) -> None:
+    """Leave the product as it is."""
+
+
+def without_floor(method: str) -> Patch:
+    """A method of the fold does not look at the floor."""
+    real = getattr(TopicLedgerState, method)
+
+    def call(state: TopicLedgerState, *arguments: Any) -> Any:
+        floor, state.gc_floor = state.gc_floor, 0
+        try:
+            return real(state, *arguments)
+        finally:
+            state.gc_floor = floor
+
+    return lambda patch: patch.setattr(TopicLedgerState, method, call)
+
+
+def no_floor_for_replace(patch: pytest.MonkeyPatch) -> None:
+    without_floor("_apply_replace")(patch)
+    patch.setattr(compaction, "is_live", lambda *_: True)
+
+
+def old_needed(patch: pytest.MonkeyPatch) -> None:
+    """What is needed is asked once, what is below the floor each time."""
+    real = TopicLedgerState.referenced_objects
+    known: dict[tuple[int, int], set[str]] = {}
+
+    def referenced(state: TopicLedgerState, generation: int) -> set[str]:
+        return known.setdefault((id(state), generation), real(state, generation))
+
+    patch.setattr(TopicLedgerState, "referenced_objects", referenced)
+    real_refresh = whole_jobs.Process.refresh
+
+    def refresh(process: Any) -> None:
+        for generation in range(process.state.gc_floor, process.state.generation + 1):
+            known[id(process.state), generation] = real(process.state, generation)
+        real_refresh(process)
+
+    patch.setattr(whole_jobs.Process, "refresh", refresh)
+
+
+def stale_replace(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(topic_state, "judge_replace", lambda *_: "")
+
+
+def any_snapshot_commit(patch: pytest.MonkeyPatch) -> None:
+    def apply(state: EntryFold, command: SnapshotCommit, index: int) -> CommandResult:
+        state.snapshot = DecidedSnapshot(state.snapshot.no + 1, command.index, command.name, index)
+        return OK
+
+    patch.setattr(EntryFold, "_apply_snapshot_commit", apply)
+
+
+class _Open:
+    """A partition of which everything may be retired."""
+
+    def __init__(self, partition: PartitionState) -> None:
+        self._partition = partition
+
+    def __getattr__(self, name: str) -> Any:
+        return self._partition.log_end_offset if name == "high_watermark" else getattr(self._partition, name)
+
+
+def retention_above_high_watermark(patch: pytest.MonkeyPatch) -> None:
+    real = retention.retire
+    patch.setattr(retention, "retire", lambda partition, *more: real(_Open(partition), *more))  # type: ignore[arg-type]
+
+    def apply(table: TopicTable, command: Any) -> CommandResult:
+        for number, offset in command.offsets:
+            partition = table.topics[command.topic_id].partitions[number]
+            if offset > partition.log_start_offset:
+                table._objects.drop_rows(partition, offset, partition.advance_log_start(offset, command.reason))
+        return OK
+
+    patch.setattr(TopicTable, "apply_log_start_advance", apply)
+
+
+def loses_producer(patch: pytest.MonkeyPatch) -> None:
+    real = ProducerTable.read
+
+    def read(table: ProducerTable, reader: Any) -> None:
+        real(table, reader)
+        if table._producers:
+            del table._producers[next(iter(table._producers))]
+
+    patch.setattr(ProducerTable, "read", read)
+
+
+def loses_cut(patch: pytest.MonkeyPatch) -> None:
+    """A decided append is taken for one that is there whatever leaders were elected."""
+    patch.setattr(AppendJudge, "look_again", lambda _, state, settling: settling)
+
+
+def takes_any_repeated_append(patch: pytest.MonkeyPatch) -> None:
+    """Another run's repeated append is taken for what was decided first."""
+    real = AppendJudge.look_again
+
+    def look_again(judge: AppendJudge, state: TopicLedgerState, settling: Settling) -> Settling:
+        real(judge, state, settling)
+        return settling
+
+    patch.setattr(AppendJudge, "look_again", look_again)
+
+
+def drops_what_was_cut(patch: pytest.MonkeyPatch) -> None:
+    """Objects of appends that were cut are taken for garbage; a repeated append names them again."""
+    real = ObjectTable.truncate
+
+    def truncate(table: ObjectTable, after_index: int) -> int:
+        gone = [item.id for each in table._unstable if each.index > after_index for item in each.objects.values()]
+        count = real(table, after_index)
+        table.dropped.update(dict.fromkeys(gone, 0))
+        return count
+
+    patch.setattr(ObjectTable, "truncate", truncate)
+
+
+def drops_all_of_an_object(patch: pytest.MonkeyPatch) -> None:
+    """One section of an object went: all of it is taken for garbage."""
+    real = ObjectTable._note_dropped
+
+    def note(table: ObjectTable, item: Any) -> None:
+        table.dropped[item.id] = 0
+        real(table, item)
+
+    patch.setattr(ObjectTable, "_note_dropped", note)
+
+
+def forgets_programs(patch: pytest.MonkeyPatch) -> None:
+    """One-shot producers are forgotten before the floor refuses their repeated append."""
+    real = ProducerTable.forget_one_shots
+    patch.setattr(ProducerTable, "forget_one_shots", lambda table, floor: real(table, floor + 5))
+
+
+def takes_back_trims(patch: pytest.MonkeyPatch) -> None:
+    """A snapshot forgets how far the log was trimmed, so rows are back whose objects are gone."""
+    real = TopicLedgerState.restore
+
+    def restore(state: TopicLedgerState, head: bytes, load_page: Any) -> None:
+        real(state, head, load_page)
+        for topic in state.topics.values():
+            for partition in topic.partitions:
+                partition.log_start_offset = 0
+
+    patch.setattr(TopicLedgerState, "restore", restore)
+
+
+VARIANTS: dict[str, tuple[Rules, Patch]] = {
+    "appends below the floor are taken": (Rules(), without_floor("judge")),
+    "replacements below the floor are taken": (Rules(), no_floor_for_replace),
+    "garbage is listed before the floor is decided": (Rules(lists_first=True), nothing),
+    "what is needed is asked of an older fold than the floor": (Rules(), old_needed),
+    "a replacement of other sections is taken": (Rules(), stale_replace),
+    "a compacted object is on one replica": (Rules(copies_to=1), nothing),
+    "a snapshot of an older one than the decided one counts": (Rules(), any_snapshot_commit),
+    "pages of the newest number are collected": (Rules(is_old_page=lambda base, decided: base <= decided), nothing),
+    "a process whose snapshot lost adopts it": (Rules(adopts_loser=True), nothing),
+    "a reader does not plan again": (Rules(plans_again=False), nothing),
+    "retention goes above the high watermark": (Rules(), retention_above_high_watermark),
+    "a snapshot loses a producer": (Rules(), loses_producer),
+    "a snapshot loses the log start": (Rules(), takes_back_trims),
+    "compaction gives new offsets": (Rules(renumbers=True), nothing),
+    "what was cut off is acknowledged": (Rules(), loses_cut),
+    "a repeated append is acknowledged as early as the first": (Rules(), takes_any_repeated_append),
+    "objects of what was cut off are garbage": (Rules(), drops_what_was_cut),
+    "an object is garbage when a part of it is": (Rules(), drops_all_of_an_object),
+    "programs are forgotten before the floor passes them": (Rules(), forgets_programs),
+}
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_rule_taken_away_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    rules, patch = VARIANTS[name]
+    patch(monkeypatch)
+    for seed in range(VARIANT_SEEDS):
+        error = violation_of(schedule_of(seed), rules)
+        if error is not None:
+            print(f"{name}: seed {seed}: {error}")
+            return
+    pytest.fail(f"{name}: not caught in {VARIANT_SEEDS} schedules")

@@ -1,0 +1,185 @@
+"""What must hold in ``whole_system``: by what writers were told, what readers saw, and a fold of every entry."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
+
+from spark_replog.ids import ObjectId
+from spark_replog.log.codec.commands import decode_commands
+from spark_replog.log.fold.partition_state import PartitionState, SectionRef
+from spark_replog.log.fold.topic_state import TopicLedgerState
+from spark_replog.log.model import CommandResult, LogStartAdvance, Outcome
+from spark_replog.snapshot import DecidedSnapshot
+from tests.simulation.ledger_invariants import Violation
+
+Place = tuple[str, int]
+
+
+class Row(NamedTuple):
+    """A row that its writer can tell from all others."""
+
+    uid: str
+    key: bytes
+    is_tombstone: bool
+
+
+def _answers(results: tuple[CommandResult, ...]) -> list[object]:
+    """Return what must be the same everywhere. Copies of objects without rows may be remembered here, and not there."""
+    return [
+        (Outcome.INVALID if each.detail.startswith(("object '", "entry ")) else each.outcome, each.base_offsets)
+        for each in results
+    ]
+
+
+class Checker:
+    """The reference. Its fold begins with the first entry and never meets a snapshot.
+
+    Args:
+        holds: whether a broker has an object.
+        pages, heads: what is stored of snapshots.
+    """
+
+    def __init__(
+        self,
+        holds: Callable[[int, ObjectId], bool],
+        pages: Mapping[str, bytes],
+        heads: Mapping[str, tuple[bytes, DecidedSnapshot]],
+    ) -> None:
+        self.state = TopicLedgerState("L")
+        self.results: list[tuple[CommandResult, ...]] = []
+        self.live_pages: set[str] = set()
+        self.seen: dict[Place, dict[int, Row]] = {}
+        self.acknowledged: dict[str, tuple[Place, int]] = {}
+        self.counts: dict[str, int] = {}
+        self._holds, self._pages, self._heads = holds, pages, heads
+        self._live: set[ObjectId] = set()
+        self._ends: dict[Place, tuple[int, int]] = {}
+
+    def count(self, what: str, number: int = 1) -> None:
+        """Count what happened: a schedule in which nothing does proves nothing."""
+        self.counts[what] = self.counts.get(what, 0) + number
+
+    def partitions(self) -> Iterator[tuple[Place, PartitionState]]:
+        """Yield all partitions."""
+        for topic_id, topic in self.state.topics.items():
+            for number, each in enumerate(topic.partitions):
+                yield (topic_id, number), each
+
+    def sections(self, place: Place) -> list[SectionRef]:
+        """Return the live sections of a partition."""
+        found = self.state.topics[place[0]].partitions[place[1]]
+        return self.state.sections(*place, found.log_start_offset, found.log_end_offset)
+
+    # -- after each entry ---------------------------------------------------------------------------
+
+    def decided(self, index: int, payload: bytes) -> None:
+        """Fold an entry and look at everything."""
+        floor, snapshot = self.state.gc_floor, self.state.snapshot
+        self.results.append(self.state.apply(index, payload))
+        moved = {
+            (command.topic_id, number)
+            for command in decode_commands(payload)
+            if isinstance(command, LogStartAdvance)
+            for number, _ in command.offsets
+        }
+        live: set[ObjectId] = set()
+        for place, partition in self.partitions():
+            self._check_ends(place, partition, is_moved=place in moved)
+            for section in self.sections(place):
+                live.add(section.object.id)
+                for broker_id in section.object.holders:
+                    if not self._holds(broker_id, section.object.id):
+                        raise Violation(f"I10 broker {broker_id} lacks {section.object.id}, which entry {index} names")
+        for item in live - self._live:
+            if item.generation < floor:
+                raise Violation(f"I12 entry {index} names {item}, which is below the floor {floor}")
+        self._live = live
+        if self.state.snapshot != snapshot:
+            self._check_snapshot()
+
+    def _check_ends(self, place: Place, partition: PartitionState, *, is_moved: bool) -> None:
+        start, high = partition.log_start_offset, partition.high_watermark
+        start_before, high_before = self._ends.get(place, (0, 0))
+        if not start <= high <= partition.log_end_offset or high < high_before or start < start_before:
+            raise Violation(f"I9 {place} is at {start}, {high}, {partition.log_end_offset} after {self._ends[place]}")
+        if start > start_before and not is_moved:
+            raise Violation(f"I9 no entry moved the log start of {place} to {start}")
+        self._ends[place] = (start, high)
+
+    def _check_snapshot(self) -> None:
+        """Look whether the snapshot that counts now is there, with all of its pages."""
+        self.count("snapshots")
+        name = self.state.snapshot.name
+        if name not in self._heads:
+            raise Violation(f"I11 the decided snapshot {name} is gone")
+        restored = TopicLedgerState("L")
+        restored.restore(self._heads[name][0], self._page)
+        self.live_pages = set(restored.page_names())
+        for page in self.live_pages:
+            self._page(page)
+        self.count("pages", len(self.live_pages))
+
+    def _page(self, name: str) -> bytes:
+        if name not in self._pages:
+            raise Violation(f"I11 page {name} of the decided snapshot {self.state.snapshot.no} is gone")
+        return self._pages[name]
+
+    # -- what processes do --------------------------------------------------------------------------
+
+    def folded(self, process: str, index: int, results: tuple[CommandResult, ...]) -> None:
+        """Take what a process made of an entry: the same as every other."""
+        if _answers(results) != _answers(self.results[index]):
+            raise Violation(f"{process} folds entry {index} to {results}, not {self.results[index]}")
+
+    def deletes(self, item: ObjectId) -> None:
+        """Take that a copy of an object goes."""
+        self.count("deleted objects")
+        if item in self._live:
+            raise Violation(f"I11 {item} is deleted, and rows are in it")
+
+    def deletes_page(self, name: str) -> None:
+        """Take that a page goes."""
+        self.count("deleted pages")
+        if name in self.live_pages:
+            raise Violation(f"I11 page {name} is deleted, and snapshot {self.state.snapshot.no} names it")
+
+    def saw(self, place: Place, offset: int, row: Row) -> None:
+        """Take what a reader saw: it is so for ever."""
+        self.count("rows read")
+        before = self.seen.setdefault(place, {}).setdefault(offset, row)
+        if before != row:
+            raise Violation(f"offset {offset} of {place} was {before}, and is {row}")
+
+    def told(self, place: Place, base: int, rows: list[Row]) -> None:
+        """Take that a writer was told that its rows are in the log from an offset on."""
+        self.count("rows acknowledged", len(rows))
+        for offset, row in enumerate(rows, base):
+            before = self.acknowledged.setdefault(row.uid, (place, offset))
+            if before != (place, offset):
+                raise Violation(f"row {row.uid} was acknowledged at {before} and at {(place, offset)}")
+            if self.seen.setdefault(place, {}).setdefault(offset, row) != row:
+                raise Violation(f"offset {offset} of {place} was given to {row} and to {self.seen[place][offset]}")
+
+    def read_all(self, place: Place, rows: dict[int, Row], *, is_compacted: bool) -> None:
+        """Take all rows of a partition: what was told is there, once; gaps are only where keys made them."""
+        found = self.state.topics[place[0]].partitions[place[1]]
+        start, high = found.log_start_offset, found.high_watermark
+        if len({row.uid for row in rows.values()}) != len(rows):
+            raise Violation(f"a row is in {place} twice")
+        latest = {
+            row.key: offset for offset, row in sorted({**self.seen.get(place, {}), **rows}.items()) if offset >= start
+        }
+        for offset in range(start, high):
+            row = rows.get(offset) or self.seen.get(place, {}).get(offset)
+            is_superseded = row is None or latest[row.key] > offset or row.is_tombstone
+            if offset not in rows and not (is_compacted and is_superseded):
+                raise Violation(f"offset {offset} of {place} holds no row; it was {row}")
+        for uid, (where, offset) in self.acknowledged.items():
+            if (
+                where == place
+                and offset >= start
+                and not is_compacted
+                and (offset not in rows or rows[offset].uid != uid)
+            ):
+                raise Violation(f"row {uid} was acknowledged at offset {offset} of {place}")

@@ -1,0 +1,455 @@
+"""The jobs of ``whole_system``: what processes do, each stopping where a real one may stall or die."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from random import Random
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from spark_replog.commit.append_judge import SUCCESSES, AppendJudge, Settling, leader_epochs
+from spark_replog.commit.append_request import AppendRequest
+from spark_replog.commit.failover import failover_commands
+from spark_replog.commit.proposals import raise_floor
+from spark_replog.commit.retention import decide_upkeep
+from spark_replog.config import stored_topic_config
+from spark_replog.errors import DataLossError, ReplogError, RetriableError
+from spark_replog.ids import ObjectId
+from spark_replog.log.codec.commands import encode_command
+from spark_replog.log.fold.topic_state import TopicLedgerState
+from spark_replog.log.model import (
+    Append,
+    DataObject,
+    HoldersAdd,
+    IdentityKind,
+    IsrChange,
+    LogClean,
+    LogStartAdvance,
+    LogStartReason,
+    Outcome,
+    ProducerIdentity,
+    Replace,
+    Section,
+)
+from spark_replog.maintenance.compaction import Compactor, limits_of
+from spark_replog.maintenance.compaction_plan import CompactionRun, plan_compaction
+from spark_replog.maintenance.garbage import GarbageCollector, GarbageFile
+from spark_replog.maintenance.log_cleaner import KeyColumns, find_replaced, plan_cleaning
+from spark_replog.maintenance.segment_writer import replacement, slices_of
+from spark_replog.read.fetch_plan import FetchSlice, plan_fetch
+from tests.simulation.whole_checks import Place, Row, Violation
+from tests.simulation.whole_system import (
+    BROKERS,
+    COMPACTED,
+    DAY_MS,
+    DELETED,
+    LEDGER,
+    PARTITIONS,
+    ROW_BYTES,
+    Job,
+    Lost,
+    Process,
+    World,
+)
+
+_ATTEMPTS = 6
+_ANYBODY: Any = None
+_NO_CLOCK: Any = None
+"""What an AppendJudge needs for other questions than these."""
+
+
+# -- writers ----------------------------------------------------------------------------------------
+
+
+def rows_of(identity: ProducerIdentity) -> dict[Place, list[Row]]:
+    """Return the rows of a batch: the same in every attempt, as a replay makes them."""
+    batch = f"{identity.producer_id}/{identity.sequence}"
+    rng = Random(batch)
+    places = rng.sample(PARTITIONS, rng.choice((1, 1, 2)))
+    return {
+        place: [
+            Row(f"{batch}/{place[0][0]}{place[1]}/{at}", b"k%d" % rng.randrange(4), rng.random() < 0.2)
+            for at in range(rng.randint(1, 4))
+        ]
+        for place in sorted(places)
+    }
+
+
+def write(world: World, me: Process) -> Job:
+    """A query writes its next batch, or a program one batch: until it is told that all of it is in the log."""
+    if world.rng.random() < 0.3:
+        name = f"once{world.next_unique()}"
+        identity = ProducerIdentity(name, name, 0, "", IdentityKind.ONE_SHOT)
+    else:
+        name = world.rng.choice(("q0", "q1"))
+        identity = ProducerIdentity(name, name, world.checkpoints.get(name, -1) + 1, me.name, IdentityKind.STREAM)
+    for _ in range(_ATTEMPTS):
+        if world.rng.random() < 0.7:
+            me.refresh()
+        generation, replicas = me.state.generation, set(BROKERS)
+        if world.rng.random() < 0.3:
+            yield
+        items = []
+        for place, rows in rows_of(identity).items():
+            took = {each for each in replicas - world.away if world.rng.random() < 0.8}
+            item = new_object(world, generation, place, [list(enumerate(rows, 0))], took, "write", has_offsets=False)
+            for broker_id in sorted(took):
+                world.put(broker_id, item.id)
+            items.append(item)
+            if world.rng.random() < 0.3:
+                yield
+        append = Append(identity, "User:s", "", me.clock_ms, tuple(items))
+        outcome = yield from _commit(world, me, append)
+        if outcome is not Outcome.BELOW_FLOOR or identity.kind is IdentityKind.ONE_SHOT:
+            return  # a program is told that its write was too long; a query begins the batch again
+        world.checker.count("below floor")
+
+
+def _commit(world: World, me: Process, append: Append) -> Job:  # type: ignore[misc]
+    """Propose until the answer is there and every in-sync replica has the rows; return what the fold refused with."""
+    is_judged = world.rng.random() < 0.5
+
+    def propose(state: TopicLedgerState) -> bytes | None:
+        is_led = all(
+            state.topics[s.topic_id].partitions[s.partition].leader in item.holders
+            for item in append.objects
+            for s in item.sections
+        )
+        is_refused = is_judged and state.judge(append).outcome is not Outcome.APPLIED
+        return None if is_refused or not is_led else encode_command(append)
+
+    judge = AppendJudge(LEDGER, AppendRequest(append, 0, -1), _ANYBODY, _NO_CLOCK)
+    for _ in range(_ATTEMPTS):
+        try:
+            outcome = me.append(propose)
+        except Lost:
+            yield
+            continue
+        result = outcome.result or me.state.judge(append)
+        if result.outcome not in SUCCESSES or (outcome.result is None and result.outcome is Outcome.APPLIED):
+            return result.outcome
+        ranges = result.base_offsets if outcome.result else result.ranges
+        is_newest = me.state.applied_index == outcome.index
+        epochs = leader_epochs(me.state, append) if is_newest else None
+        settling = Settling(append, me.state.applied_index, epochs)
+        world.checker.count("appends", outcome.index >= 0)
+        for _ in range(_ATTEMPTS):
+            try:
+                settling = judge.look_again(me.state, settling)
+            except RetriableError:
+                world.checker.count("cut off")
+                break  # repeated
+            if me.state.stable_index >= settling.stable_index:
+                _acknowledge(world, append, ranges)
+                return Outcome.DUPLICATE
+            yield
+            me.refresh()
+    return None
+
+
+def _acknowledge(world: World, append: Append, ranges: Mapping[Place, tuple[int, int]]) -> None:
+    identity = append.identity
+    for place, rows in rows_of(identity).items():
+        if place in ranges:
+            base, end = ranges[place]
+            if end - base != len(rows):
+                raise Violation(f"{identity.producer_id} was told {base} to {end} for {len(rows)} rows of {place}")
+            world.checker.told(place, base, rows)
+    if identity.kind is IdentityKind.STREAM:
+        name = identity.producer_id
+        world.checkpoints[name] = max(world.checkpoints.get(name, -1), identity.sequence)
+
+
+def new_object(
+    world: World,
+    generation: int,
+    place: Place,
+    sections: Iterable[list[tuple[int, Row]]],
+    holders: set[int],
+    kind: str,
+    *,
+    has_offsets: bool,
+) -> DataObject:
+    """Return an object that is to be put, with a section for each list of rows and their offsets."""
+    item, at_byte, made, content = ObjectId(generation, f"{kind}{world.next_unique()}.arrow"), 0, [], {}
+    for rows in sections:
+        size = ROW_BYTES * len(rows)
+        content[at_byte] = tuple((offset if has_offsets else None, row) for offset, row in rows)
+        made.append(Section(*place, len(rows), at_byte, size, 0, world.now_ms, world.now_ms))
+        at_byte += size
+    world.content[item] = content
+    return DataObject(item, at_byte, False, frozenset(holders), tuple(made), has_offsets)
+
+
+# -- readers ----------------------------------------------------------------------------------------
+
+
+def read(world: World, me: Process) -> Job:
+    """A reader plans, reads later, and plans what is left again where objects are gone, as RecordFetcher does."""
+    topic_id, number = world.rng.choice(PARTITIONS)
+    found = me.state.topics[topic_id].partitions[number] if topic_id in me.state.topics else None
+    if found is None or found.log_start_offset == found.high_watermark:
+        return
+    start, end = world.rng.randrange(found.log_start_offset, found.high_watermark), found.high_watermark
+    slices = me.ask(lambda state: plan_fetch(state, "t", topic_id, number, start, end))
+    while slices:
+        yield
+        rows = world.fetch(slices[0])
+        if rows is None:
+            slices = _plan_again(world, me, slices)
+            world.checker.count("planned again")
+            continue
+        for offset, row in rows:
+            world.checker.saw((topic_id, number), offset, row)
+        slices = slices[1:]
+
+
+def _plan_again(world: World, me: Process, slices: tuple[FetchSlice, ...]) -> tuple[FetchSlice, ...]:
+    _, topic_id, number, start = slices[0][:4]
+    if world.rules.plans_again:
+        me.refresh()
+    try:
+        again = me.ask(lambda state: plan_fetch(state, "t", topic_id, number, start, slices[-1].end_offset))
+    except DataLossError:
+        if world.checker.state.topics[topic_id].partitions[number].log_start_offset <= start:
+            raise Violation(f"offset {start} of {topic_id[0]}{number} is said to be gone") from None
+        return ()
+    if {each.object.id for each in again} <= {each.object.id for each in slices}:
+        raise Violation(f"{slices[0].object.id} is gone, and the newest plan of {me.name} names it")
+    return again
+
+
+# -- compaction -------------------------------------------------------------------------------------
+
+
+def compact(world: World, me: Process) -> Job:
+    """Small objects become large ones."""
+    topic_id = world.rng.choice((DELETED, DELETED, COMPACTED))
+    me.refresh()
+    limits = limits_of(me.state.topics[topic_id].config)._replace(span_max_ms=None)
+    runs = me.ask(lambda state: plan_compaction(state, topic_id, limits, sections_min=2))
+    for run in runs[:2]:
+        yield
+        command = yield from _rewrite(world, run, np.empty(0, np.int64), has_offsets=False)
+        result = Compactor(world.cluster_of(me)).decide(LEDGER, command)
+        if result is not None:
+            world.checker.count("replaced" if result.outcome is Outcome.APPLIED else "replace refused")
+
+
+def clean(world: World, me: Process) -> Job:
+    """One pass of compaction by key."""
+    me.refresh()
+    config = stored_topic_config(tuple(me.state.topics[COMPACTED].config.items()))[0]
+    now_ms = me.retention_now_ms
+    plan = me.ask(lambda state: plan_cleaning(state, COMPACTED, 0, config, now_ms, is_forced=True))
+    if plan is None:
+        return
+    yield
+    end_offset, cleaned = find_replaced(lambda run: _keys_of(world, run), plan, 1 << 20)
+    for run, dropped in cleaned:
+        yield
+        command = yield from _rewrite(world, run, dropped, has_offsets=True)
+        result = Compactor(world.cluster_of(me)).decide(LEDGER, command)
+        if result is None or result.outcome is not Outcome.APPLIED:
+            return
+        world.checker.count("cleaned")
+        yield
+    me.append(lambda _: encode_command(LogClean(COMPACTED, 0, end_offset, now_ms)))
+
+
+class Unreadable(ReplogError):
+    """A run cannot be read any more: it is left to the next pass."""
+
+    def __init__(self) -> None:
+        Exception.__init__(self)
+
+
+def _rows_of_run(world: World, run: CompactionRun) -> list[tuple[int, Row]]:
+    found: list[tuple[int, Row]] = []
+    for part in slices_of(run):
+        rows = world.fetch(part)
+        if rows is None:
+            raise Unreadable
+        found += rows
+    return found
+
+
+def _keys_of(world: World, run: CompactionRun) -> KeyColumns:
+    rows = _rows_of_run(world, run)
+    keys = pa.chunked_array([pa.array([row.key for _, row in rows], pa.binary())])
+    offsets = np.array([offset for offset, _ in rows], np.int64)
+    return KeyColumns(keys, offsets, np.array([row.is_tombstone for _, row in rows], bool))
+
+
+def _rewrite(world: World, run: CompactionRun, dropped: np.ndarray, *, has_offsets: bool) -> Job:  # type: ignore[misc]
+    """Do what SegmentWriter.rewrite does; return its command."""
+    rows = [each for each in _rows_of_run(world, run) if each[0] not in dropped]
+    has_offsets = has_offsets or any(each.object.has_offsets for each in run.sections)
+    if world.rules.renumbers:
+        rows = [(run.first_offset + at, row) for at, (_, row) in enumerate(rows)]
+    half = world.rng.randint(1, len(rows))
+    parts = [part for part in (rows[:half], rows[half:]) if part]
+    holders = set(run.replicas[: world.rules.copies_to])
+    place = (run.topic_id, run.partition)
+    item = new_object(world, run.generation, place, parts, set(run.replicas), "compact", has_offsets=has_offsets)
+    for broker_id in sorted(holders):
+        world.put(broker_id, item.id)
+        yield
+    command: Replace = replacement(run, item, (run.first_offset, *(part[0][0] for part in parts[1:])))
+    return command
+
+
+# -- retention and garbage --------------------------------------------------------------------------
+
+
+def retain(world: World, me: Process) -> Job:
+    """Retention, generations and their floor: the product's own entry."""
+    decide_upkeep(me, me.retention_now_ms, me.clock_ms, DAY_MS, 0)  # type: ignore[arg-type]
+    yield
+
+
+def trim(world: World, me: Process) -> Job:
+    """Someone deletes rows up to an offset that was looked up some time ago."""
+    topic_id, number = world.rng.choice(PARTITIONS)
+    found = me.state.topics[topic_id].partitions[number]
+    offset = min(found.log_start_offset + world.rng.randint(0, 6), found.high_watermark)
+    yield
+    moved = LogStartAdvance(topic_id, LogStartReason.DELETE_RECORDS, ((number, offset),))
+    me.append(lambda _: encode_command(moved))
+
+
+def floor(world: World, me: Process) -> Job:
+    """``replog store gc`` on a full disk, or an old store: what is written now is refused."""
+    raise_floor(me, 0)  # type: ignore[arg-type]
+    yield
+
+
+def collect(world: World, me: Process) -> Job:
+    """Garbage is listed by the newest fold, and deleted later, file by file."""
+    me.refresh()
+    collector = GarbageCollector(
+        world.cluster_of(me), is_dry_run=world.rules.lists_first, is_floor_raised=world.rules.lists_first
+    )
+    dropped = me.state.dropped_objects()
+    for broker_id in BROKERS:
+        if broker_id in world.away:
+            continue
+        found: list[GarbageFile] = []
+        for each in collector.find(me, broker_id, dropped):  # type: ignore[arg-type]
+            found.append(each)
+            if world.rng.random() < 0.3:
+                yield
+        if world.rules.lists_first:
+            yield
+            raise_floor(me, 0)  # type: ignore[arg-type]
+        for each in found:
+            world.delete(broker_id, each.id)
+            if world.rng.random() < 0.3:
+                yield
+    me.state.forget_dropped(dropped)
+
+
+# -- snapshots --------------------------------------------------------------------------------------
+
+
+def snapshot(world: World, me: Process) -> Job:
+    """A snapshot is frozen, stored page by page, then its head; its commit rides in the next entry, or has its own."""
+    if me.stored is not None:
+        me.append(lambda _: ())
+        return
+    me.refresh()
+    if not me.is_derived():
+        me.restore_newest()
+        me.refresh()
+    frozen, decided = me.state.freeze(), me.state.snapshot
+    yield
+    for name, data in frozen.pages.items():
+        world.pages[name] = data
+        if world.rng.random() < 0.3:
+            yield
+    name = world.store_head(frozen, decided)
+    yield
+    me.stored = (frozen, name)
+    if world.rng.random() < 0.5:
+        me.append(lambda _: ())
+
+
+def collect_pages(world: World, me: Process) -> Job:
+    """Pages and heads that no snapshot can name any more go."""
+    me.refresh()
+    decided = me.state.snapshot
+    if not decided.no:
+        return
+    newest = TopicLedgerState(LEDGER)
+    newest.restore(world.heads[decided.name][0], world.load_page)
+    named = set(newest.page_names())
+    listed = list(world.pages)
+    yield
+    for name in listed:
+        if name in world.pages and name not in named and world.rules.is_old_page(int(name[:12]), decided.no):
+            world.checker.deletes_page(name)
+            del world.pages[name]
+            if world.rng.random() < 0.3:
+                yield
+    for name in list(world.heads):
+        if int(name[:20]) < decided.entry_index and name != decided.name and name != world.checker.state.snapshot.name:
+            del world.heads[name]
+
+
+# -- replicas ---------------------------------------------------------------------------------------
+
+
+def catch_up(world: World, me: Process) -> Job:
+    """Replicas get what they lack."""
+    me.refresh()
+    commands = []
+    for each in me.ask(lambda state: state.under_replicated(include_out_of_sync=True)):
+        sources = [broker for broker in BROKERS if broker not in world.away and world.holds(broker, each.object.id)]
+        to = tuple(broker for broker in each.missing if broker not in world.away)
+        if sources and to:
+            for broker_id in to:
+                world.put(broker_id, each.object.id)
+            commands.append(encode_command(HoldersAdd(each.entry_index, each.command_no, each.object_no, to)))
+    if world.rng.random() < 0.3:
+        yield
+    if commands:
+        me.append(lambda _: tuple(commands))
+    yield
+
+
+def fail_over(world: World, me: Process) -> Job:
+    """Brokers that are away leave the ISR, with what only they hold; others come back."""
+    me.refresh()
+    gone, is_forced = frozenset(world.away), world.rng.random() < 0.5
+
+    def propose(state: TopicLedgerState) -> tuple[bytes, ...] | None:
+        commands = failover_commands(state, gone, me.clock_ms, is_forced=is_forced) if gone else []
+        partitions = [each for topic in state.topics.values() for each in topic.partitions]
+        back = [each for each in BROKERS if each not in gone and any(each not in p.isr for p in partitions)]
+        joins = [] if gone else [IsrChange(None, each, True, me.clock_ms) for each in back]
+        return tuple(encode_command(each) for each in [*commands, *joins]) or None
+
+    me.append(propose)
+    yield
+
+
+JOBS: dict[str, Callable[[World, Process], Job]] = {
+    "write": write,
+    "read": read,
+    "compact": compact,
+    "clean": clean,
+    "retain": retain,
+    "trim": trim,
+    "floor": floor,
+    "collect": collect,
+    "snapshot": snapshot,
+    "pages": collect_pages,
+    "catch_up": catch_up,
+    "fail_over": fail_over,
+}
+WEIGHTS = {
+    "write": 22, "read": 10, "compact": 8, "clean": 6, "retain": 1, "trim": 0.5, "floor": 1, "collect": 5,
+    "snapshot": 5, "pages": 3, "catch_up": 9, "fail_over": 2.5, "outage": 2, "clock": 0.7, "restart": 1,
+}  # fmt: skip

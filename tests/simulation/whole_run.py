@@ -1,0 +1,80 @@
+"""Schedules of ``whole_system``: drawn from a seed, run, and shrunk where they fail."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+
+from tests.simulation.whole_checks import Row, Violation
+from tests.simulation.whole_jobs import JOBS, WEIGHTS
+from tests.simulation.whole_system import BROKERS, COMPACTED, PARTITIONS, Rules, Step, World
+
+STEPS = 120
+FOUND = (Violation, AssertionError, LookupError, ValueError)
+"""What a schedule may end in; an assertion of the fold is a finding too."""
+
+
+def schedule_of(seed: int) -> list[Step]:
+    """Return the steps of a seed. Each schedule likes some jobs more than others, and some of them stall for long."""
+    rng = Random(seed)
+    weights = {job: weight * rng.choice((0.3, 1, 1, 3)) for job, weight in WEIGHTS.items()}
+    jobs = rng.choices(list(weights), list(weights.values()), k=STEPS)
+    processes = rng.choices(range(3), (3, 2, 1), k=STEPS)
+    stalls = {(rng.randrange(3), rng.choice(list(JOBS))): sorted(rng.sample(range(STEPS), 2)) for _ in range(6)}
+    steps = []
+    for at, (process, job) in enumerate(zip(processes, jobs, strict=True)):
+        begin, end = stalls.get((process, job), (STEPS, STEPS))
+        if not begin <= at < end:
+            steps.append(Step(process, job, rng.getrandbits(48)))
+    return steps
+
+
+def run(steps: Sequence[Step], rules: Rules | None = None) -> World:
+    """Run a schedule.
+
+    Raises:
+        Violation: something does not hold.
+    """
+    world = World(rules or Rules())
+    for step in steps:
+        world.step(step, JOBS)
+    world.away = set()
+    for process in world.processes:
+        process.refresh()
+    for place in PARTITIONS:
+        rows: dict[int, Row] = {}
+        found = world.checker.state.topics[place[0]].partitions[place[1]]
+        start, high = found.log_start_offset, found.high_watermark
+        for section in world.checker.sections(place):
+            if not any(world.holds(each, section.object.id) for each in BROKERS):
+                raise Violation(f"{section.object.id} is gone, and rows are in it")
+            content = world.content[section.object.id][section.start_byte]
+            offsets = ((section.base_offset + at if offset is None else offset, row)
+                       for at, (offset, row) in enumerate(content))  # fmt: skip
+            rows.update({offset: row for offset, row in offsets if start <= offset < high})
+        world.checker.read_all(place, rows, is_compacted=place[0] == COMPACTED)
+    return world
+
+
+def violation_of(steps: Sequence[Step], rules: Rules | None = None) -> Exception | None:
+    """Return what a schedule ends in, None where all holds."""
+    try:
+        run(steps, rules)
+    except FOUND as error:
+        return error
+    return None
+
+
+def shrunk(steps: Sequence[Step], rules: Rules | None = None) -> list[Step]:
+    """Return a short schedule that still fails: steps are left out while it does."""
+    kept, size = list(steps), max(1, len(steps) // 2)
+    while size:
+        at = 0
+        while at < len(kept):
+            shorter = kept[:at] + kept[at + size :]
+            if violation_of(shorter, rules) is not None:
+                kept = shorter
+            else:
+                at += size
+        size //= 2
+    return kept
