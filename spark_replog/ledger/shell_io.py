@@ -119,11 +119,13 @@ class RootIo:
         if data is None:
             return None
         newest = number
-        # A listing shows most of them at once; what it misses, one get each finds.
-        for info in root.store.list_keys(marker_folder(self._ledger_id)):
-            name = info.key.rpartition("/")[2]
-            if name.isdecimal() and int(name) > newest:
-                newest = int(name)
+        # A listing shows most of them at once; what it misses, or a reader may not list, one get each finds.
+        try:
+            names = [info.key.rpartition("/")[2] for info in root.store.list_keys(marker_folder(self._ledger_id))]
+        except ReplogError as error:
+            _log.debug("no listing of the markers on %s: %s", root.store.url, error)
+        else:
+            newest = max([newest, *(int(name) for name in names if name.isdecimal())])
         if newest > number:
             data = self._get_marker(root, newest) or data
         while (later := self._get_marker(root, newest + 1)) is not None:

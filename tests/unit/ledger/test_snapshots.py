@@ -18,6 +18,7 @@ from spark_replog.ledger.record import NO_HASH
 from spark_replog.ledger.snapshot_files import Base, Floor, JournalPoint, SnapshotHead
 from spark_replog.log.codec.commands import SnapshotCommit, decode_command, decode_entry, encode_command, encode_entry
 from spark_replog.snapshot import DecidedSnapshot, FrozenHead, FrozenState, PageMissingError
+from spark_replog.testing.faulty_store import Fault
 from tests.unit.ledger.conftest import FAST, LEDGER_ID, Process, Store
 
 NEVER = 10**9
@@ -159,6 +160,33 @@ def test_a_process_that_slept_over_a_truncation_goes_on(make_store, root_count):
     assert other.append(command(110)).index == -1, "its create fell below the marker; the newer state knows the command"
     assert other.append(command(150)).result == "applied"
     assert paged(store).commands() == [command(number) for number in range(151)]
+
+
+@pytest.mark.parametrize("root_count", [1, 3])
+def test_a_reader_that_may_not_list_begins_with_the_newest_marker(make_store, root_count):
+    store = make_store(root_count)
+    writer = paged(store)
+    for first in (0, 30, 60):
+        wanted = fill(writer, first, first + 30)
+        shoot(writer)
+    assert all(
+        len(list(store.root_path(root).glob(f"ledgers/{LEDGER_ID}/markers/*"))) > 1 for root in range(root_count)
+    )
+    reader = paged(store, replace(BY_HAND, read_only=True))
+    for root in reader.faulty:
+        root.fail_next("list_keys", Fault.REFUSE, times=1000)
+    assert reader.commands() == wanted
+
+
+def test_a_writer_that_may_not_list_or_delete_commits_all_the_same(make_store):
+    store = make_store(3)
+    writer = paged(store, ALWAYS)
+    for root in writer.faulty:
+        root.fail_next("list_keys", Fault.REFUSE, times=1000)
+        root.fail_next("delete", Fault.REFUSE, times=1000)
+    wanted = fill(writer, 0, 60)
+    assert paged(store).commands() == writer.commands() == wanted
+    assert store.journal(0)[0].name.endswith("0000"), "nothing was deleted"
 
 
 @pytest.mark.parametrize("root_count", [1, 3])
