@@ -29,7 +29,7 @@ from spark_replog.ledger.record import HASH_SIZE_BYTES, INCARNATION_SIZE_BYTES, 
 from spark_replog.ledger.root import WENT_BACK, Standing
 from spark_replog.ledger.shell_io import RootIo
 from spark_replog.ledger.snapshot_files import Marker
-from spark_replog.ledger.snapshot_keeper import Draft, SnapshotKeeper, SnapshotStats
+from spark_replog.ledger.snapshot_keeper import Draft, Garbage, SnapshotKeeper, SnapshotStats
 from spark_replog.ledger.types import (
     AppendOutcome,
     JournalRoot,
@@ -591,6 +591,37 @@ class Ledger(Generic[S]):
         todo = self._with_turn(lambda: (keeper.truncations(self._core), keeper.garbage_below(self._core)))
         keeper.tidy(*todo)
         return keeper.stats.since(before)
+
+    def collect(self, *, is_dry_run: bool = False) -> int:
+        """Delete heads, pages and journal records that decided snapshots have made needless; some at a time.
+
+        Repeatable, and safe beside anything: what is garbage stays garbage for ever.
+
+        Returns:
+            How many files went, or would go; records are not looked for in a dry run.
+
+        Raises:
+            RetriableError: REPLOG_NO_QUORUM.
+        """
+        keeper = self._snapshots
+        if keeper is None or self._settings.read_only:
+            return 0
+
+        def look() -> Garbage:
+            if not keeper.is_derived:
+                self._restore()
+            with self.lock:
+                try:
+                    is_page = keeper.page_garbage()
+                except PageMissingError:
+                    self._restore()
+                    is_page = keeper.page_garbage()
+                is_head = keeper.head_garbage(keeper.garbage_below(self._core))
+            floors = [(number, root.floor.position, root.error) for number, root in enumerate(self._core.roots)]
+            return Garbage(is_head, is_page, [(number, at) for number, at, error in floors if at and error is None])
+
+        self.refresh()
+        return keeper.collect(self._with_turn(look), is_dry_run=is_dry_run)
 
     def _end_turn(self, refresh_ticket: int | None) -> None:
         core = self._core

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from functools import partial
+from itertools import islice
 from typing import TypeVar
 
 from spark_replog.clock import Clock
@@ -21,7 +22,7 @@ from spark_replog.ledger.snapshot_files import (
     snapshot_name,
 )
 from spark_replog.ledger.types import JournalRoot
-from spark_replog.snapshot import SNAPSHOT_NAME, PageMissingError
+from spark_replog.snapshot import PAGE_NAME, SNAPSHOT_NAME, PageMissingError
 from spark_replog.storage.io_pool import io_pool
 from spark_replog.storage.object_store import Buffer, CreateOutcome
 from spark_replog.storage.paths import (
@@ -36,6 +37,8 @@ from spark_replog.storage.paths import (
 
 T = TypeVar("T")
 PAGE_SIZE_BYTES_MAX = 64 * 1024 * 1024
+PAGE_DELETES_MAX = 2_000
+"""Of one run, on one root; the next run goes on."""
 _LOG = logging.getLogger(__name__)
 _DELETES_AT_ONCE = 8
 
@@ -237,14 +240,29 @@ class SnapshotIo:
             fault_point("truncate.delete")
         return len(below)
 
-    def delete_heads(self, is_garbage: Callable[[str], bool]) -> int:
+    def delete_heads(self, is_garbage: Callable[[str], bool], *, is_dry_run: bool = False) -> int:
         """Delete the heads that the rule names, on every root that answers; return how many files."""
 
         def delete(root: JournalRoot) -> int:
             garbage = [name for name in self._list_heads(root) if is_garbage(name)]
-            for name in garbage:
+            for name in garbage if not is_dry_run else ():
                 root.store.delete(snapshot_key(self._ledger_id, name))
                 fault_point("snapshot.delete_head")
+            return len(garbage)
+
+        return sum(count for _, count in self._each(delete, needed_count=len(self._roots) // 2 + 1))
+
+    def delete_pages(self, is_garbage: Callable[[str], bool], *, is_dry_run: bool = False) -> int:
+        """Delete pages that the rule names, at most `PAGE_DELETES_MAX` on a root; return how many files."""
+
+        def delete(root: JournalRoot) -> int:
+            keys = (info.key for info in root.store.list_keys(page_folder(self._ledger_id)))
+            names = ((key, key.rpartition("/")[2]) for key in keys)
+            found = (key for key, name in names if PAGE_NAME.fullmatch(name) and is_garbage(name))
+            garbage = list(islice(found, PAGE_DELETES_MAX))
+            for key in garbage if not is_dry_run else ():
+                root.store.delete(key)
+                fault_point("snapshot.delete_page")
             return len(garbage)
 
         return sum(count for _, count in self._each(delete, needed_count=len(self._roots) // 2 + 1))

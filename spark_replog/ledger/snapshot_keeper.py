@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import NamedTuple
 
 from spark_replog.clock import Clock
 from spark_replog.errors import CorruptDataError, ErrorCode, ReplogError, UnsupportedFormatError
@@ -43,6 +44,14 @@ class Stored:
     frozen: FrozenState
     head: SnapshotHead
     name: str
+
+
+class Garbage(NamedTuple):
+    """Which names are garbage, and per root below which position its journal is: its newest marker is there."""
+
+    is_head: Callable[[str], bool]
+    is_page: Callable[[str], bool]
+    positions: Sequence[tuple[int, int]]
 
 
 @dataclass(slots=True)
@@ -315,6 +324,32 @@ class SnapshotKeeper:
             return 0  # what a marker there names is not known
         return min([self._state.snapshot.entry_index, *(s.floor.base_index for s in core.roots if s.floor.marker_no)])
 
+    def page_garbage(self) -> Callable[[str], bool]:
+        """Return which pages no snapshot can refer to again; under the lock, on a state of the decided snapshot.
+
+        A snapshot refers to pages of the one before it and to own ones, whose names carry the number of that one. So a
+        page with a lower number than the decided snapshot's, which that one does not refer to, is garbage for ever,
+        however late its writer or a reader of an older state is.
+
+        Raises:
+            PageMissingError: REPLOG_SNAPSHOT_MISSING: restore the state.
+        """
+        no, needed = self._state.snapshot.no, frozenset(self._state.page_names())
+        return lambda name: int(name[:12]) < no and name not in needed
+
+    def head_garbage(self, garbage_below: int) -> Callable[[str], bool]:
+        """Return which heads neither the decided snapshot nor a marker needs; see `garbage_below`."""
+        kept = self._state.snapshot.name
+        return lambda name: int(name[:20]) < garbage_below and name != kept
+
+    def collect(self, garbage: Garbage, *, is_dry_run: bool) -> int:
+        """Delete what decided snapshots have made needless; return how many files it was."""
+        count = self._io.delete_heads(garbage.is_head, is_dry_run=is_dry_run)
+        count += self._io.delete_pages(garbage.is_page, is_dry_run=is_dry_run)
+        for number, position in garbage.positions if not is_dry_run else ():
+            count += self._io.on_root(number, partial(self._io.delete_below, number, position))
+        return count
+
     def tidy(self, truncations: Sequence[tuple[int, int, Marker]], garbage_below: int) -> None:
         """Put markers, delete below them, and delete heads that nothing needs any more."""
         for number, marker_no, marker in truncations:
@@ -324,6 +359,5 @@ class SnapshotKeeper:
                 _LOG.warning("ledger %s: a journal is not truncated now: %s", self._ledger_id, error)
             else:
                 self.stats.deleted += deleted
-        kept = self._state.snapshot.name
         if garbage_below > 0:
-            self._io.delete_heads(lambda name: int(name[:20]) < garbage_below and name != kept)
+            self._io.delete_heads(self.head_garbage(garbage_below))

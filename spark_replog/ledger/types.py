@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -50,6 +50,10 @@ class SnapshotState(LedgerState, Protocol):
             load_page: returns a page's bytes, now or whenever they are needed, under ``Ledger.lock``. Raises
                 PageMissingError, and what storage raises.
         """
+        ...
+
+    def page_names(self) -> Iterable[str]:
+        """Yield the pages that the state refers to, which are those of the snapshot that it derives from."""
         ...
 
     def adopted(self, frozen: FrozenState) -> None:

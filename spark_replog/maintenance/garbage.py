@@ -70,12 +70,14 @@ class GarbageReport:
         files: number of files by broker and reason.
         size_bytes: of them, by broker and reason.
         temp_files: left by interrupted writers, by broker.
+        snapshot_files: of ledgers' older snapshots, on all roots.
         failures: what was left to a later run, by broker; -1: by ledger, no broker's fault.
     """
 
     files: Counter[tuple[BrokerId, Why]] = field(default_factory=Counter)
     size_bytes: Counter[tuple[BrokerId, Why]] = field(default_factory=Counter)
     temp_files: Counter[BrokerId] = field(default_factory=Counter)
+    snapshot_files: int = 0
     failures: list[tuple[BrokerId, ReplogError]] = field(default_factory=list)
 
     def count(self, found: Iterable[GarbageFile]) -> None:
@@ -128,6 +130,10 @@ class GarbageCollector:
             ledger_ids = sorted(self._cluster.cluster_ledger.state.ledger_ids())
         for ledger_id in ledger_ids:
             self.run_ledger(ledger_id)
+        try:
+            self.report.snapshot_files += self._cluster.cluster_ledger.collect(is_dry_run=self._is_dry_run)
+        except ReplogError as error:
+            self.report.failures.append((-1, error))
         for broker_id in self._cluster.brokers.broker_ids:
             self._guarded(broker_id, self._sweep_temp_files, broker_id)
         return self.report
@@ -140,6 +146,7 @@ class GarbageCollector:
             self.collect(ledger)
             if not self._is_dry_run and self._decide(ledger):
                 self.collect(ledger)
+            self.report.snapshot_files += ledger.collect(is_dry_run=self._is_dry_run)
         except ReplogError as error:
             self.report.failures.append((-1, error))
 

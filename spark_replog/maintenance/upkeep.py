@@ -50,9 +50,13 @@ class Upkeep:
         return self._runs.wait(timeout_ms)
 
     def run_if_due(self, ledger: Ledger[TopicLedgerState]) -> None:
-        """Make a run now, if one is due."""
+        """Make a run now, if one is due, and write the snapshot that commits have left out."""
         if self._take_turn(ledger):
             self.run(ledger)
+            try:
+                ledger.snapshot(timeout_ms=self._config.delivery_timeout_ms)
+            except ReplogError as error:
+                _log.warning("ledger %s has no newer snapshot: %s", ledger.ledger_id, error)
 
     def run(self, ledger: Ledger[TopicLedgerState]) -> None:
         """Delete some of the garbage, then decide what retention takes. Raises nothing: a later run repeats it.
@@ -69,6 +73,7 @@ class Upkeep:
             now_ms = self._cluster.retention_now_ms()
             decide_upkeep(ledger, now_ms, clock_ms, config.gc_floor_lag_ms, config.delivery_timeout_ms)
             self._collect_deleted()
+            ledger.collect()
         except ReplogError as error:
             _log.warning("retention of ledger %s is left to a later commit: %s", ledger.ledger_id, error)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from spark_replog.errors import ErrorCode, ReplogError
@@ -101,6 +101,10 @@ class EntryFold:
         fresh.snapshot, fresh.load_page = self.snapshot, load_page
         self.__dict__.update(fresh.__dict__)
         self._bind()
+
+    def page_names(self) -> Iterable[str]:
+        """Yield the names of all pages that the state refers to."""
+        return ()
 
     def adopted(self, frozen: FrozenState) -> None:
         """Note that a frozen state is the decided snapshot now."""

@@ -37,14 +37,12 @@ class PagedState:
         self._pages: list[str] = []
         self._loaded: list[list[bytes]] = []
         self._tail: list[bytes] = []
-        self._load: Callable[[str], bytes] | None = None
         self.load_page: Callable[[str], bytes] | None = None
 
     @property
     def commands(self) -> list[bytes]:
         while len(self._loaded) < len(self._pages):
-            assert self._load is not None
-            found = json.loads(self._load(self._pages[len(self._loaded)]))
+            found = json.loads(self.load_page(self._pages[len(self._loaded)]))
             self._loaded.append([bytes.fromhex(each) for each in found])
         return [command for page in self._loaded for command in page] + self._tail
 
@@ -80,7 +78,10 @@ class PagedState:
 
     def restore(self, head: bytes, load_page: Callable[[str], bytes]) -> None:
         self._pages, self.applied_index = json.loads(head)
-        self._loaded, self._tail, self._load = [], [], load_page
+        self._loaded, self._tail, self.load_page = [], [], load_page
+
+    def page_names(self) -> list[str]:
+        return [each for each in self._pages if each]
 
     def adopted(self, frozen: FrozenState) -> None:
         (name,) = frozen.pages
@@ -337,3 +338,67 @@ def test_positions_of_a_journal_before_its_rebuild_truncate_nothing():
         core.roots[root].floor = Floor(2, 10, 5, renewal)
     found = [core.truncation(root, head, "", 1) for root in range(3)]
     assert [each and each.position for each in found] == [49, None, 49]
+
+
+def pages(store: Store, root: int = 0) -> set[str]:
+    return {each.name for each in store.root_path(root).glob(f"ledgers/{LEDGER_ID}/pages/*/*")}
+
+
+class MergingState(PagedState):
+    """Each snapshot writes all of it as one new page, so that the pages before are garbage."""
+
+    def freeze(self) -> FrozenState:
+        name = f"{self.snapshot.no:012d}-{os.urandom(16).hex()}"
+        head = json.dumps([[name], self.applied_index]).encode()
+        self._tail, self._pages, self._loaded = self.commands, [], []
+        page = json.dumps([each.hex() for each in self._tail]).encode()
+        return FrozenHead(self.applied_index, self.snapshot.no, head, {name: page})
+
+    def adopted(self, frozen: FrozenState) -> None:
+        (name,) = frozen.pages
+        self._tail = self.commands[len(json.loads(frozen.pages[name])) :]
+        self._pages, self._loaded = [name], []
+
+
+def test_pages_that_the_decided_snapshot_does_not_name_go_and_a_process_that_slept_goes_on(make_store):
+    store = make_store(3)
+    writer, sleeper = store.process(BY_HAND, MergingState()), store.process(BY_HAND, MergingState())
+    wanted = fill(writer, 0, 20)
+    shoot(writer)
+    sleeper.ledger.refresh()
+    stalled = sleeper.ledger._with_turn(sleeper.ledger._freeze)  # a writer of snapshots that stops here
+    assert writer.ledger.collect(is_dry_run=True) == 0
+    before = pages(store)
+    wanted = fill(writer, 20, 40)
+    shoot(writer)
+    wanted = fill(writer, 40, 60)
+    shoot(writer)
+    assert writer.ledger.collect(is_dry_run=True) >= len(before)
+    writer.ledger.collect()
+    assert pages(store).isdisjoint(before)
+    assert pages(store) == set(writer.ledger.state.page_names())
+    assert writer.ledger.collect() == 0
+    # The sleeper's state names a page that is gone; its snapshot comes too late, and its page is garbage at once.
+    assert sleeper.ledger.ask(lambda state: state.commands[:20]) == wanted[:20]
+    sleeper.ledger._snapshots.write(stalled)
+    assert sleeper.append(command(60)).result == "applied"
+    assert writer.append(command(61)).result == "applied"
+    assert writer.ledger.collect() > 0
+    assert pages(store) == set(writer.ledger.state.page_names())
+    for process in (writer, sleeper, store.process(BY_HAND, MergingState())):
+        process.ledger.refresh()
+        assert process.ledger.ask(lambda state: state.commands) == [*wanted, command(60), command(61)]
+
+
+def test_what_a_truncation_left_below_its_marker_goes_with_the_next_collection(make_store):
+    store = make_store(1)
+    writer = paged(store)
+    wanted = fill(writer, 0, 40)
+    leftover = store.journal(0)[3].read_bytes()
+    shoot(writer)
+    first = store.journal(0)[0]
+    left = first.parent / f"{int(first.name) - 2:020d}"
+    left.write_bytes(leftover)
+    assert writer.ledger.collect() == 1
+    assert not left.exists()
+    assert paged(store).commands() == wanted
