@@ -1,0 +1,58 @@
+"""A process that commits micro-batches, snapshots and truncates all the time, and says what it was answered.
+
+``python -m tests.scenarios.committing STORE QUERY FIRST_BATCH COUNT``; test_snapshot_kills.py judges what it leaves.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import spark_replog.cluster.cluster as cluster_module
+from spark_replog.ledger.types import LedgerSettings
+from spark_replog.log.fold import frozen_topics, paged_table
+from tests.scenarios.conftest import FAST, LocalStore
+from tests.scenarios.repairing import put_arrow
+
+ALWAYS = partial(
+    LedgerSettings,
+    snapshot_entry_count_min=1,
+    snapshot_rest_factor=0,
+    truncate_record_count_min=2,
+    kept_record_count=1,
+    marker_check_ms=0,
+)
+ROWS = 3
+
+
+SMALL = [
+    (cluster_module, "LedgerSettings", ALWAYS),
+    (paged_table, "PAGE_ROWS", 8),
+    (paged_table, "FLUSH_ROWS", 3),
+    (frozen_topics, "FLUSH_ROWS", 3),
+]
+"""What a process changes so that each commit snapshots and truncates, and rows are in pages."""
+
+
+def commit(store: LocalStore, query: str, batch: int, away: int = -1, timeout_ms: int = 60_000) -> dict[str, Any]:
+    """Write and commit one batch; an attempt that died before leaves garbage, and this one is a replay."""
+    made = put_arrow(store, "orders", [ROWS], frozenset(store.cluster.brokers.broker_ids) - {away})
+    said: dict[str, Any] = {"query": query, "batch": batch, "object": made.id.name}
+    print(json.dumps(said), flush=True)
+    response = store.append("orders", {}, batch=batch, query=query, objects=(made,), timeout_ms=timeout_ms)
+    if response.error is not None:
+        return {**said, "error": response.error.code.name}
+    ((_, bounds),) = response.result.base_offsets.items()
+    return {**said, "bounds": list(bounds), "outcome": response.result.outcome.name}
+
+
+if __name__ == "__main__":
+    path, query, first, count = sys.argv[1:]
+    for module, name, value in SMALL:
+        setattr(module, name, value)
+    opened = LocalStore(Path(path), FAST)
+    for number in range(int(first), int(first) + int(count)):
+        print(json.dumps(commit(opened, query, number)), flush=True)

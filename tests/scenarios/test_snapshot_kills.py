@@ -1,0 +1,258 @@
+"""Processes that are killed or stopped while they snapshot and truncate: what was acknowledged is there, once."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from spark_replog.cli.main import run
+from spark_replog.cluster.cluster import Cluster
+from spark_replog.cluster.init_store import init_cluster
+from spark_replog.commit.replica_manager import ReplicaManager
+from spark_replog.errors import ErrorCode, ReplogError
+from spark_replog.ledger.record import genesis_hash
+from spark_replog.ledger.snapshot_files import decode_marker
+from spark_replog.storage.brokers import BrokerSet
+from spark_replog.storage.paths import journal_folder, marker_folder
+from tests.scenarios.committing import ROWS, SMALL, commit
+from tests.scenarios.conftest import FAST, LocalStore
+
+COUNT = 60
+
+
+@pytest.fixture(params=[1, 3])
+def store(request, tmp_path, monkeypatch):
+    """Made here, of one and of three roots; not one that conftest.py makes."""
+    for module, name, value in SMALL:
+        monkeypatch.setattr(module, name, value)
+    init_cluster(str(tmp_path / "store"), request.param, fsync=False)
+    made = LocalStore(tmp_path / "store", FAST)
+    made.create("orders", replicas=request.param, config={"retention.ms": "-1"})
+    return made
+
+
+def start(store, query, fault="", count=COUNT):
+    command = [sys.executable, "-m", "tests.scenarios.committing", str(store.path), query, "0", str(count)]
+    return subprocess.Popen(
+        command,
+        env={**os.environ, "REPLOG_FAULT_POINT": fault},
+        cwd=Path(__file__).parents[2],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+class Told:
+    """What writers were told: per batch the objects that its attempts wrote, and the offsets where one was answered."""
+
+    def __init__(self) -> None:
+        self.objects: dict[tuple[str, int], set[str]] = {}
+        self.bounds: dict[tuple[str, int], tuple[int, int]] = {}
+
+    def take(self, said) -> None:
+        key = said["query"], said["batch"]
+        self.objects.setdefault(key, set()).add(said["object"])
+        if "bounds" in said:
+            assert self.bounds.setdefault(key, tuple(said["bounds"])) == tuple(said["bounds"])
+
+    def hear(self, process) -> str:
+        """Take what a process printed until its end; return its errors."""
+        output, errors = process.communicate(timeout=120)
+        for line in output.splitlines():
+            self.take(json.loads(line))
+        return errors
+
+    def settle(self, store) -> None:
+        """Replay what has no answer, as a restarted query does."""
+        for query, batch in sorted(self.objects.keys() - self.bounds.keys()):
+            said = commit(store, query, batch)
+            assert "bounds" in said, said
+            self.take(said)
+
+    def check(self, store) -> None:
+        """Every batch is there once, where its writers were told, and nothing else."""
+        handle = store.cluster.lookup("orders")
+        ledger, _ = store.cluster.topic_state(handle)
+
+        def look(state):
+            end = state.topics[handle.topic_id].partitions[0].high_watermark
+            found = state.sections(handle.topic_id, 0, 0, end)
+            return end, [(each.base_offset, each.end_offset, each.object.id.name) for each in found]
+
+        end, found = ledger.ask(look)
+        assert end == ROWS * len(self.bounds)
+        assert [each[:2] for each in found] == [(at, at + ROWS) for at in range(0, end, ROWS)]
+        assert sorted(self.bounds.values()) == [each[:2] for each in found]
+        names = {each[:2]: each[2] for each in found}
+        for key, bounds in self.bounds.items():
+            assert names[bounds] in self.objects[key]
+
+
+def check_journals(store) -> list[int]:
+    """No journal has a gap above its newest marker; return the markers' positions."""
+    ledger_id = store.cluster.lookup("orders").ledger_id
+    found = []
+    for broker_id in sorted(store.cluster.brokers.broker_ids):
+        root = store.path / f"broker-{broker_id}"
+        markers = sorted((root / marker_folder(ledger_id)).glob("*"))
+        position = 0
+        if markers:
+            marker = decode_marker(markers[-1].read_bytes(), genesis=genesis_hash(ledger_id), where=str(markers[-1]))
+            position = marker.position
+        there = sorted(int(path.name) for path in (root / journal_folder(ledger_id)).iterdir() if path.name.isdecimal())
+        above = [each for each in there if each >= position]
+        assert above == list(range(position, position + len(above)))
+        found.append(position)
+    return found
+
+
+def check_all(store, told, batch_count=12) -> None:
+    """Fresh processes write and read on: with all roots, and with each one away."""
+    store.reopen()
+    told.settle(store)
+    for batch in range(batch_count):
+        told.take(commit(store, "after", batch))
+    ledger = store.cluster.topic_ledger(store.cluster.lookup("orders").ledger_id)
+    ledger.snapshot(timeout_ms=60_000)
+    told.check(store)
+    assert all(check_journals(store))
+    assert run(["-s", str(store.path), "store", "verify", "--deep"]) == 0
+    for broker_id in sorted(store.cluster.brokers.broker_ids) if len(store.cluster.brokers.broker_ids) > 1 else []:
+        store.away(broker_id)
+        store.reopen()
+        told.check(store)
+        store.back(broker_id)
+
+
+STEPS = [
+    "snapshot.page:2",
+    "snapshot.pages:3",
+    "snapshot.head:3",
+    "snapshot.stored:3",
+    "snapshot.delete_head:2",
+    "truncate.before_marker:2",
+    "truncate.marker:2",
+    "truncate.delete:3",
+    "journal.created:20",
+]
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_writer_that_is_killed_at_a_step_loses_nothing(store, step) -> None:
+    told = Told()
+    died = start(store, "dies", step)
+    errors = told.hear(died)
+    assert died.returncode == -signal.SIGKILL, errors
+    check_all(store, told)
+
+
+def wait_until_stopped(process) -> None:
+    _, status = os.waitpid(process.pid, os.WUNTRACED)
+    assert os.WIFSTOPPED(status), process.communicate()[1]
+
+
+def move_markers_past(store, told, position) -> None:
+    """Commit until every root has a marker above a position, so that all below is deleted."""
+    ledger = store.cluster.topic_ledger(store.cluster.lookup("orders").ledger_id)
+    for batch in range(200):
+        told.take(commit(store, "mover", batch))
+        if batch % 5 == 4:
+            ledger.snapshot(timeout_ms=60_000)
+            if min(check_journals(store)) > position:
+                return
+    raise AssertionError("the journals are not truncated")
+
+
+STOPS = ["journal.create:13", "journal.create:14", "journal.create:15", "snapshot.page:2"]
+STOPS += ["snapshot.head:3", "truncate.before_marker:2", "truncate.delete:3"]
+
+
+@pytest.mark.parametrize("step", STOPS)
+def test_a_writer_that_sleeps_over_truncations_writes_once_or_is_refused(store, step) -> None:
+    told = Told()
+    sleeper = start(store, "sleeps", f"{step}:stop", 25)
+    try:
+        wait_until_stopped(sleeper)
+        ledger_id = store.cluster.lookup("orders").ledger_id
+        journals = [path / journal_folder(ledger_id) for path in store.path.glob("broker-*")]
+        top = max(int(path.name) for each in journals for path in each.iterdir() if path.name.isdecimal())
+        move_markers_past(store, told, top + 3)
+    finally:
+        sleeper.send_signal(signal.SIGCONT)
+        errors = told.hear(sleeper)
+    assert sleeper.returncode == 0, errors
+    check_all(store, told)
+
+
+@pytest.mark.parametrize("step", ["", "truncate.marker:2", "snapshot.head:2"])
+def test_writers_that_snapshot_and_truncate_at_once_lose_nothing(store, step) -> None:
+    told = Told()
+    writers = [start(store, "first", step), start(store, "second", "", 30), start(store, "third", "", 30)]
+    errors = [told.hear(each) for each in writers]
+    assert [each.returncode for each in writers] == [-signal.SIGKILL if step else 0, 0, 0], errors
+    check_all(store, told)
+
+
+@pytest.mark.parametrize("away", [0, 1, 2])
+def test_a_root_that_is_away_over_snapshots_and_truncations_comes_back(store, away) -> None:
+    if len(store.cluster.brokers.broker_ids) == 1:
+        pytest.skip("the only root")
+    told = Told()
+    ledger = store.cluster.topic_ledger(store.cluster.lookup("orders").ledger_id)
+    for round_ in range(3):
+        for batch in range(10):
+            told.take(commit(store, f"whole-{round_}", batch))
+        store.away(away)
+        for batch in range(15):
+            told.take(commit(store, f"away-{round_}", batch, away))
+        ledger.snapshot(timeout_ms=60_000)
+        store.back(away)
+    check_all(store, told)
+
+
+class FullStore:
+    """A root without a byte left for some keys."""
+
+    def __init__(self, store, parts) -> None:
+        self.store, self.url, self.parts = store, store.url, parts
+        self.refused_count = 0
+
+    def __getattr__(self, name):
+        return getattr(self.store, name)
+
+    def create(self, key, data, *, make_parent=False):
+        if any(part in key for part in self.parts):
+            self.refused_count += 1
+            raise ReplogError(ErrorCode.REPLOG_STORE_REFUSED, "no space left on device", key=key)
+        return self.store.create(key, data, make_parent=make_parent)
+
+
+@pytest.mark.parametrize("parts", [("/pages/",), ("/snapshots/",), ("/markers/",)])
+def test_a_full_disk_stops_snapshots_and_loses_nothing(store, parts) -> None:
+    told = Told()
+    for batch in range(10):
+        told.take(commit(store, "before", batch))
+    brokers = BrokerSet.open(str(store.path))
+    full = {each: FullStore(brokers.store(each), parts) for each in brokers.broker_ids}
+    brokers.stores.update(full)
+    store.cluster = Cluster(brokers, path=str(store.path), storage_options={}, config=store.config)
+    store.manager = ReplicaManager(store.cluster)
+    for batch in range(10):
+        said = commit(store, "full", batch)
+        assert "bounds" in said, said
+        told.take(said)
+    ledger = store.cluster.topic_ledger(store.cluster.lookup("orders").ledger_id)
+    if parts != ("/markers/",):
+        with pytest.raises(ReplogError):
+            ledger.snapshot(timeout_ms=500)
+    assert all(each.refused_count for each in full.values())
+    for each in full.values():
+        each.parts = ()
+    check_all(store, told)
