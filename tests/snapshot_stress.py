@@ -15,6 +15,7 @@ from spark_replog.log.fold import frozen_topics, paged_table, topic_state
 _SMALL = {
     "marker_check_ms": 0,
     "snapshot_entry_count_min": 2,
+    "snapshot_first_entry_count_min": 2,
     "snapshot_rest_factor": 0,
     "truncate_record_count_min": 3,
     "kept_record_count": 0,

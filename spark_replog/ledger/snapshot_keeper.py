@@ -244,10 +244,12 @@ class SnapshotKeeper:
 
     def is_due(self) -> bool:
         """Return whether enough was folded, and enough time has passed, for a snapshot."""
-        state = self._state
+        state, settings = self._state, self._settings
+        is_first = state.snapshot.no == 0
+        count_min = settings.snapshot_first_entry_count_min if is_first else settings.snapshot_entry_count_min
         return (
             self._stored is None  # its commit waits for the next entry
-            and state.applied_index - state.snapshot.index >= self._settings.snapshot_entry_count_min
+            and state.applied_index - state.snapshot.index >= count_min
             and not self._busy.locked()
             and self._clock.monotonic_ms() >= self._next_ms
         )

@@ -95,6 +95,8 @@ class LedgerSettings:
         marker_check_ms: an idle look at a root also looks for its next marker when the last one is this old.
         snapshot_entry_count_min: entries behind the newest snapshot from which on commits write another; a cold process
             reads about as many.
+        snapshot_first_entry_count_min: entries that a ledger has when commits write its first one: to read so few costs
+            less than to write it.
         snapshot_rest_factor: a process rests this much longer than its last snapshot took: 3 % of its time at most.
         truncate_record_count_min: journal records of a root that a snapshot must make needless before they are deleted.
         kept_record_count: records below those that a snapshot needs which stay, for processes that read on from there.
@@ -113,6 +115,7 @@ class LedgerSettings:
     command_size_bytes_max: int = 32 * 1024 * 1024
     marker_check_ms: int = 5_000
     snapshot_entry_count_min: int = 2
+    snapshot_first_entry_count_min: int = 128
     snapshot_rest_factor: int = 33
     truncate_record_count_min: int = 1024
     kept_record_count: int = 512

@@ -23,9 +23,20 @@ from tests.unit.ledger.conftest import FAST, LEDGER_ID, Process, Store
 
 NEVER = 10**9
 BY_HAND = replace(
-    FAST, snapshot_entry_count_min=NEVER, truncate_record_count_min=1, kept_record_count=1, marker_check_ms=0
+    FAST,
+    snapshot_entry_count_min=NEVER,
+    snapshot_first_entry_count_min=NEVER,
+    truncate_record_count_min=1,
+    kept_record_count=1,
+    marker_check_ms=0,
 )
-ALWAYS = replace(BY_HAND, snapshot_entry_count_min=1, snapshot_rest_factor=0, truncate_record_count_min=4)
+ALWAYS = replace(
+    BY_HAND,
+    snapshot_entry_count_min=1,
+    snapshot_first_entry_count_min=1,
+    snapshot_rest_factor=0,
+    truncate_record_count_min=4,
+)
 
 
 class PagedState:
