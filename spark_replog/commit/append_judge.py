@@ -107,11 +107,13 @@ class Settling:
         append: what is in the log.
         stable_index: up to here the log must be stable.
         leader_epochs: of its partitions, at a fold that had its rows: while they last, nothing was cut. None: unknown.
+        result: the answer, where the rows may be those of a repeated append; None: as it was decided.
     """
 
     append: Append
     stable_index: int
     leader_epochs: tuple[int, ...] | None
+    result: CommandResult | None = None
 
 
 def leader_epochs(state: TopicLedgerState, append: Append) -> tuple[int, ...]:
@@ -180,9 +182,11 @@ class AppendJudge:
         appended, epochs = settling.append, leader_epochs(state, settling.append)
         if epochs == settling.leader_epochs or not appended.objects:
             return settling
-        outcome = state.judge(appended).outcome
+        judged = state.judge(appended)
+        outcome = judged.outcome
         if outcome not in _CUT_OUTCOMES:
-            return Settling(appended, state.applied_index, epochs)
+            result = CommandResult(outcome, judged.ranges) if outcome is Outcome.DUPLICATE else settling.result
+            return Settling(appended, state.applied_index, epochs, result)
         if outcome is not Outcome.APPLIED and (
             isinstance(appended, SequencedAppend) or appended.identity.kind is IdentityKind.ONE_SHOT
         ):

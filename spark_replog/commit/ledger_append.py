@@ -168,7 +168,7 @@ class LedgerAppend:
         with self._ledger.lock:
             state = self._ledger.state
             settling = self._judge.look_again(state, decided.settling)
-            self._decided = replace(decided, settling=settling)
+            self._decided = replace(decided, settling=settling, result=settling.result or decided.result)
             if state.stable_index >= settling.stable_index:
                 return Phase.DONE
         outcome = self._ledger.append(self._propose_settling, timeout_ms=self._services.config.delivery_timeout_ms)

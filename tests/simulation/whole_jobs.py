@@ -141,6 +141,8 @@ def _commit(world: World, me: Process, append: Append) -> Job:  # type: ignore[m
             except RetriableError:
                 world.checker.count("cut off")
                 break  # repeated
+            if settling.result is not None:
+                ranges = settling.result.base_offsets
             if me.state.stable_index >= settling.stable_index:
                 _acknowledge(world, append, ranges)
                 return Outcome.DUPLICATE

@@ -18,6 +18,8 @@ def schedule_of(seed: int) -> list[Step]:
     """Return the steps of a seed. Each schedule likes some jobs more than others, and some of them stall for long."""
     rng = Random(seed)
     weights = {job: weight * rng.choice((0.3, 1, 1, 3)) for job, weight in WEIGHTS.items()}
+    if rng.random() < 0.25:  # leaders fall, and followers are late
+        weights |= {"outage": 6, "fail_over": 8, "catch_up": 4, "write": 30}
     jobs = rng.choices(list(weights), list(weights.values()), k=STEPS)
     processes = rng.choices(range(3), (3, 2, 1), k=STEPS)
     stalls = {(rng.randrange(3), rng.choice(list(JOBS))): sorted(rng.sample(range(STEPS), 2)) for _ in range(6)}
