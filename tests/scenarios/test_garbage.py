@@ -16,6 +16,7 @@ from spark_replog.cluster.cluster import Cluster
 from spark_replog.commit.proposals import raise_floor
 from spark_replog.errors import ErrorCode, ReplogError
 from spark_replog.ids import ObjectId, new_id
+from spark_replog.log.fold import frozen_topics
 from spark_replog.maintenance import scrub as scrub_module
 from spark_replog.maintenance import upkeep as upkeep_module
 from spark_replog.maintenance.garbage import GarbageCollector, Why
@@ -121,6 +122,20 @@ def test_trimmed_rows_free_their_objects_and_deleted_topics_all(store):
     collect(store)
     assert store.cluster.topic_ledger(ledger_id).refresh().applied_index == before  # one entry was enough
     assert len(names(store, 0)) == 1
+
+
+def test_a_deleted_topic_whose_rows_lie_in_pages_leaves_nothing(store, monkeypatch):
+    monkeypatch.setattr(frozen_topics, "FLUSH_ROWS", 1)
+    store.create("other")
+    for batch in range(6):
+        store.append("other", {0: 5}, batch=batch)
+    ledger = ledger_of(store, "other")
+    ledger.snapshot(timeout_ms=60_000)
+    assert set(ledger.state.page_names())
+    store.controller.delete_topic("other")
+    store.reopen()
+    collect(store)
+    assert not list((store.path / "broker-0" / "ledgers" / ledger.ledger_id / "data").iterdir())
 
 
 def test_a_root_that_was_away_is_collected_when_it_is_back(store):
