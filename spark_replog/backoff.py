@@ -6,6 +6,8 @@ import random
 from collections.abc import Callable
 
 _DOUBLINGS_MAX = 30
+SYSTEM_RANDOM = random.SystemRandom()
+"""Not the module's own generator, which belongs to the user's program (and to its seed)."""
 
 
 class ExponentialBackoff:
@@ -22,7 +24,7 @@ class ExponentialBackoff:
         self,
         initial_ms: float,
         max_ms: float,
-        draw: Callable[[], float] = random.random,
+        draw: Callable[[], float] = SYSTEM_RANDOM.random,
         *,
         spread: tuple[float, float] = (0.8, 1.2),
     ) -> None:

@@ -7,12 +7,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from crc32c import crc32c
+
 from spark_replog.errors import RetriableError
 
 SNAPSHOT_NAME = re.compile(r"[0-9]{20}-[0-9a-f]{32}")
 """Name of a snapshot's head: ledger index, 20 digits, and the hash of its bytes."""
 PAGE_NAME = re.compile(r"[0-9]{12}-[0-9a-f]{32}")
 """Name of a page: number of the snapshot that its writer's state derived from, and a nonce."""
+_CRC_BYTES = 4
+
+
+def is_whole_page(data: bytes) -> bool:
+    """Return whether a page ends with the CRC32C of what comes before: all that a ledger knows of its bytes."""
+    return crc32c(data[:-_CRC_BYTES]) == int.from_bytes(data[-_CRC_BYTES:], "little")
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,9 @@ Source: ``Topic.validate``, ``Topic.hasCollision``, ``ReplicationControlManager`
 
 from __future__ import annotations
 
-import random
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
+from spark_replog.backoff import SYSTEM_RANDOM
 from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError, ReplogError, RetriableError, command_line
 from spark_replog.ids import TOPIC_NAME_LENGTH_MAX, BrokerId, is_valid_topic_name
 
@@ -57,7 +57,7 @@ def assign_replicas(
             "some brokers have a rack and others have none. Give every broker a rack, or none.",
             without_rack=sorted(set(brokers) - set(racks)),
         )
-    start = random.randrange(len(brokers)) if start_index is None else start_index
+    start = SYSTEM_RANDOM.randrange(len(brokers)) if start_index is None else start_index
     # Without racks all are in one: Kafka's rack-unaware algorithm is the same loop with nothing to avoid.
     return _assign(racks or dict.fromkeys(brokers, ""), partition_count, replication_factor, start, first_partition)
 

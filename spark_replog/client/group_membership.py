@@ -12,13 +12,12 @@ note waits too long writes all notes itself, in the order of the names, so no si
 from __future__ import annotations
 
 import logging
-import random
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
-from spark_replog.backoff import ExponentialBackoff
+from spark_replog.backoff import SYSTEM_RANDOM, ExponentialBackoff
 from spark_replog.client.assignors import make_assignors
 from spark_replog.client.subscription_state import SubscriptionState, TopicDiscovery
 from spark_replog.cluster.cluster import Cluster
@@ -540,7 +539,7 @@ class GroupMembership:
 
     def _beat(self) -> None:
         interval_ms = min(self._config.heartbeat_interval_ms, self._config.session_timeout_ms // 6)
-        while not self._closed.wait(interval_ms * random.uniform(0.8, 1.0) / 1000.0):
+        while not self._closed.wait(interval_ms * SYSTEM_RANDOM.uniform(0.8, 1.0) / 1000.0):
             try:
                 self.beat_if_due()
             except ReplogError as error:

@@ -22,7 +22,7 @@ from spark_replog.ledger.snapshot_files import (
     snapshot_name,
 )
 from spark_replog.ledger.types import JournalRoot
-from spark_replog.snapshot import PAGE_NAME, SNAPSHOT_NAME, PageMissingError
+from spark_replog.snapshot import PAGE_NAME, SNAPSHOT_NAME, PageMissingError, is_whole_page
 from spark_replog.storage.io_pool import io_pool
 from spark_replog.storage.object_store import Buffer, CreateOutcome
 from spark_replog.storage.paths import (
@@ -62,13 +62,21 @@ class SnapshotIo:
     # -- reading ----------------------------------------------------------------------------------
 
     def load_page(self, name: str) -> bytes:
-        """Return a page from the first root that has it.
+        """Return a page from the first root that has it whole.
 
         Raises:
             PageMissingError: REPLOG_SNAPSHOT_MISSING.
+            CorruptDataError: CORRUPT_MESSAGE: every copy is damaged.
         """
-        key = page_key(self._ledger_id, name)
-        return self._first(f"page {name}", key, PAGE_SIZE_BYTES_MAX, bytes)
+
+        def check(data: Buffer) -> bytes:
+            page = bytes(data)
+            if not is_whole_page(page):
+                where = f"The page {name} of ledger {self._ledger_id}"
+                raise CorruptDataError(ErrorCode.CORRUPT_MESSAGE, f"{where} is damaged: its checksum does not fit.")
+            return page
+
+        return self._first(f"page {name}", page_key(self._ledger_id, name), PAGE_SIZE_BYTES_MAX, check)
 
     def load_head(self, name: str) -> SnapshotHead:
         """Return a snapshot's head from the first root that has it whole.

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 import os
-import random
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, as_completed
 from dataclasses import dataclass, field, replace
@@ -18,6 +17,7 @@ from enum import Enum
 from functools import partial
 from typing import TypeVar
 
+from spark_replog.backoff import SYSTEM_RANDOM
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.commit.catch_up import CatchUp
 from spark_replog.commit.failover import failover_commands
@@ -374,7 +374,7 @@ class StoreRepair:
         broker_id, store = root.broker_id, self._brokers.store(root.broker_id)
         for attempt in range(OWN_ATTEMPTS_MAX):
             if attempt:
-                self._cluster.clock.sleep_ms(random.uniform(0.5, 1) * min(50 * 2**attempt, OWN_WAIT_MS_MAX))
+                self._cluster.clock.sleep_ms(SYSTEM_RANDOM.uniform(0.5, 1) * min(50 * 2**attempt, OWN_WAIT_MS_MAX))
                 if read_root(store) is not None:
                     return  # another repair finished the root
             ledger = self._ledger_without(broker_id, ledger_id, make_state())

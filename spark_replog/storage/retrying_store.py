@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
-from spark_replog.backoff import ExponentialBackoff
+from spark_replog.backoff import SYSTEM_RANDOM, ExponentialBackoff
 from spark_replog.clock import SYSTEM_CLOCK, Clock
 from spark_replog.errors import ErrorCode, OutcomeUnknownError, ReplogError, RetriableError
 from spark_replog.storage.object_store import Buffer, CreateOutcome, ObjectInfo, ObjectStore, pieces_of
@@ -54,7 +53,7 @@ class RetryingStore:
         *,
         deadline_ms: int,
         clock: Clock = SYSTEM_CLOCK,
-        jitter: Callable[[], float] = random.random,
+        jitter: Callable[[], float] = SYSTEM_RANDOM.random,
     ) -> None:
         self.store = store
         self.url = store.url

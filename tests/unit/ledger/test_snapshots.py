@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from crc32c import crc32c
 
 from spark_replog.errors import CorruptDataError, RetriableError, UnsupportedFormatError
 from spark_replog.ledger.core import LedgerCore
@@ -39,6 +40,15 @@ ALWAYS = replace(
 )
 
 
+def sealed(commands: list[str]) -> bytes:
+    body = json.dumps(commands).encode()
+    return body + crc32c(body).to_bytes(4, "little")
+
+
+def opened(page: bytes) -> list[str]:
+    return json.loads(page[:-4])
+
+
 class PagedState:
     """A list of commands; those of each snapshot are a page, read when it is asked for."""
 
@@ -53,7 +63,7 @@ class PagedState:
     @property
     def commands(self) -> list[bytes]:
         while len(self._loaded) < len(self._pages):
-            found = json.loads(self.load_page(self._pages[len(self._loaded)]))
+            found = opened(self.load_page(self._pages[len(self._loaded)]))
             self._loaded.append([bytes.fromhex(each) for each in found])
         return [command for page in self._loaded for command in page] + self._tail
 
@@ -84,7 +94,7 @@ class PagedState:
     def freeze(self) -> FrozenState:
         name = f"{self.snapshot.no:012d}-{os.urandom(16).hex()}"
         head = json.dumps([[*self._pages, name], self.applied_index]).encode()
-        page = json.dumps([each.hex() for each in self._tail]).encode()
+        page = sealed([each.hex() for each in self._tail])
         return FrozenHead(self.applied_index, self.snapshot.no, head, {name: page})
 
     def restore(self, head: bytes, load_page: Callable[[str], bytes]) -> None:
@@ -96,7 +106,7 @@ class PagedState:
 
     def adopted(self, frozen: FrozenState) -> None:
         (name,) = frozen.pages
-        count = len(json.loads(frozen.pages[name]))
+        count = len(opened(frozen.pages[name]))
         self._loaded = [self.commands[: len(self.commands) - len(self._tail)], self._tail[:count]]
         self._pages, self._tail = ["", name], self._tail[count:]
         pages, _ = json.loads(frozen.head)
@@ -271,6 +281,23 @@ def test_a_damaged_or_missing_head_is_read_from_another_root(make_store):
     assert paged(store).commands() == wanted
 
 
+def test_a_damaged_page_is_read_from_another_root(make_store):
+    store = make_store(3)
+    writer = paged(store)
+    wanted = fill(writer, 0, 40)
+    shoot(writer)
+    copies = [next(store.root_path(root).glob(f"ledgers/{LEDGER_ID}/pages/*/*")) for root in range(3)]
+    whole = copies[0].read_bytes()
+    copies[0].write_bytes(whole[:20] + b"x" + whole[21:])
+    copies[1].write_bytes(whole[:-1])
+    assert paged(store).commands() == wanted
+    copies[2].write_bytes(whole[:2])
+    with pytest.raises(CorruptDataError, match="checksum"):
+        paged(store).commands()
+    copies[1].write_bytes(whole)
+    assert paged(store).commands() == wanted
+
+
 def test_a_damaged_marker_counts_as_a_damaged_journal(make_store):
     store = make_store(3)
     writer = paged(store)
@@ -362,12 +389,12 @@ class MergingState(PagedState):
         name = f"{self.snapshot.no:012d}-{os.urandom(16).hex()}"
         head = json.dumps([[name], self.applied_index]).encode()
         self._tail, self._pages, self._loaded = self.commands, [], []
-        page = json.dumps([each.hex() for each in self._tail]).encode()
+        page = sealed([each.hex() for each in self._tail])
         return FrozenHead(self.applied_index, self.snapshot.no, head, {name: page})
 
     def adopted(self, frozen: FrozenState) -> None:
         (name,) = frozen.pages
-        self._tail = self.commands[len(json.loads(frozen.pages[name])) :]
+        self._tail = self.commands[len(opened(frozen.pages[name])) :]
         self._pages, self._loaded = [name], []
 
 
