@@ -9,7 +9,8 @@ Source: Kafka's ``UnifiedLog.deleteOldSegments``.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import NamedTuple
 
 from spark_replog.commit.proposals import next_generation
@@ -38,8 +39,18 @@ class Retired(NamedTuple):
     """Of whole sections: what garbage collection can free at last."""
 
 
-def retire(partition: PartitionState, number: int, config: TopicConfig, now_ms: int) -> Retired | None:
-    """Return what is to go from a partition, None for nothing. O(sections that go)."""
+AppendedMs = Callable[[int, int], int]
+"""(partition, offset) -> time of the append that brought it."""
+
+
+def retire(
+    partition: PartitionState, number: int, config: TopicConfig, now_ms: int, appended_ms: AppendedMs | None = None
+) -> Retired | None:
+    """Return what is to go from a partition, None for nothing. O(sections that go).
+
+    Args:
+        appended_ms: where rows age from their append on if that is later than their own times.
+    """
     start_offset, row_count, size_bytes = partition.log_start_offset, 0, 0
     excess_bytes = partition.live_bytes - config.retention_bytes if config.retention_bytes >= 0 else 0
     for row in partition.live_sections():
@@ -47,6 +58,8 @@ def retire(partition: PartitionState, number: int, config: TopicConfig, now_ms: 
             break
         is_over = size_bytes + row.size_bytes <= excess_bytes
         is_old = config.retention_ms >= 0 and now_ms - row.max_timestamp_ms > config.retention_ms
+        if is_old and not is_over and appended_ms is not None:
+            is_old = now_ms - appended_ms(number, row.end_offset - 1) > config.retention_ms
         if not is_over and not is_old:
             break
         row_count += min(row.row_count, row.end_offset - start_offset)
@@ -56,17 +69,22 @@ def retire(partition: PartitionState, number: int, config: TopicConfig, now_ms: 
     return Retired(number, start_offset, row_count, size_bytes)
 
 
-def retired_of(topic: TopicState, config: TopicConfig, now_ms: int) -> list[Retired]:
+def retired_of(
+    topic: TopicState, config: TopicConfig, now_ms: int, appended_ms: AppendedMs | None = None
+) -> list[Retired]:
     """Return what is to go from a topic under these settings, by partition."""
     keeps_all = "delete" not in config.cleanup_policy or (config.retention_ms < 0 and config.retention_bytes < 0)
     if topic.closed or keeps_all:
         return []
-    found = (retire(each, number, config, now_ms) for number, each in enumerate(topic.partitions))
+    found = (retire(each, number, config, now_ms, appended_ms) for number, each in enumerate(topic.partitions))
     return [each for each in found if each is not None]
 
 
 def due_retention(state: TopicLedgerState, now_ms: int) -> Iterator[tuple[TopicState, list[Retired]]]:
     """Yield the topics from which rows are to go by their own settings.
+
+    Where nobody set ``retention.ms``, the default counts from the append: whoever loads old events must not lose them
+    at once to a setting that they never made (ADR 24; Kafka's default takes them).
 
     Args:
         state: the newest fold, under its lock.
@@ -75,9 +93,15 @@ def due_retention(state: TopicLedgerState, now_ms: int) -> Iterator[tuple[TopicS
     for topic in state.topics.values():
         config, unknown = stored_topic_config(tuple(topic.config.items()))
         if not _KEYS.intersection(unknown):  # a newer release's setting: its own processes delete
-            retired = retired_of(topic, config, now_ms)
+            appended_ms = None if "retention.ms" in topic.config else partial(_appended_ms, state, topic.topic_id)
+            retired = retired_of(topic, config, now_ms, appended_ms)
             if retired:
                 yield topic, retired
+
+
+def _appended_ms(state: TopicLedgerState, topic_id: TopicId, partition: int, offset: int) -> int:
+    found = state.sections(topic_id, partition, offset, offset + 1)
+    return found[0].append_time_ms if found else 0
 
 
 def upkeep_commands(

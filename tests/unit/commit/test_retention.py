@@ -12,6 +12,7 @@ from spark_replog.config import TopicConfig
 from spark_replog.ids import ObjectId
 from spark_replog.log.codec.commands import (
     Append,
+    ConfigSet,
     DataObject,
     GenerationAdvance,
     HoldersAdd,
@@ -74,6 +75,28 @@ def test_rows_go_when_the_newest_of_their_section_is_too_old():
     assert life.retired(131, retention_ms=100) == [(15, 15, 300)]
     assert life.retired(10**12, retention_ms=100) == [(15, 15, 300)]  # the newest section stays
     assert life.retired(10**12, retention_ms=-1) == []
+
+
+DAY_MS = 86_400_000
+
+
+def test_the_default_counts_from_the_append_and_a_setting_from_the_rows_own_time():
+    life = Life()
+    now_ms = 1000 * DAY_MS
+    for _ in range(3):
+        life.append(10, rows=5, clock_ms=now_ms)
+
+    def moves(at_ms):
+        commands = upkeep_commands(life.state, at_ms, at_ms, LAG_MS)
+        return [each for each in commands if isinstance(each, LogStartAdvance)]
+
+    assert moves(now_ms) == []
+    assert moves(now_ms + 7 * DAY_MS) == []
+    (moved,) = moves(now_ms + 7 * DAY_MS + 1)
+    assert moved.offsets == ((0, 10),)
+    life.entry(ConfigSet(TOPIC, (("retention.ms", "604800000"),)))
+    (moved,) = moves(now_ms)
+    assert moved.offsets == ((0, 10),)
 
 
 @pytest.mark.case("kafka-80")
