@@ -20,6 +20,7 @@ from tests.scenarios.repairing import put_arrow
 ALWAYS = partial(
     LedgerSettings,
     snapshot_entry_count_min=1,
+    snapshot_first_entry_count_min=1,
     snapshot_rest_factor=0,
     truncate_record_count_min=2,
     kept_record_count=1,
