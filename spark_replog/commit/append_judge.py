@@ -185,7 +185,8 @@ class AppendJudge:
         judged = state.judge(appended)
         outcome = judged.outcome
         if outcome not in _CUT_OUTCOMES:
-            result = CommandResult(outcome, judged.ranges) if outcome is Outcome.DUPLICATE else settling.result
+            is_repeated = outcome is Outcome.DUPLICATE
+            result = CommandResult(outcome, judged.ranges, judged.detail) if is_repeated else settling.result
             return Settling(appended, state.applied_index, epochs, result)
         if outcome is not Outcome.APPLIED and (
             isinstance(appended, SequencedAppend) or appended.identity.kind is IdentityKind.ONE_SHOT
