@@ -30,7 +30,7 @@ PIECE_BYTES = 64 * 1024 * 1024
 
 
 def fill(path: Path, size_bytes: int, section_bytes: int, replicas: int, compression: str) -> None:
-    """Make a store with one topic whose one partition has so many bytes, in small objects."""
+    """Make a store with one topic of one partition, filled with `size_bytes` in small objects."""
     store = init_store(str(path), replicas)
     store.admin().create_topic("t", partitions=1, replicas=replicas, config={"compression.type": compression})
     rows = max(1, section_bytes // (VALUE_BYTES + 24))

@@ -30,7 +30,7 @@ LIVE_COUNT = 1_000
 
 
 def fill(path: Path, count: int) -> None:
-    """Make a store of one root with so many orphans of 1 KiB, and some objects with rows."""
+    """Make a store of one root with `count` orphans of 1 KiB, and some objects with rows."""
     cluster = init_cluster(str(path), 1)
     Controller(cluster).create_topic("t", 1, 1, {"retention.ms": "-1"})
     handle = cluster.lookup("t")

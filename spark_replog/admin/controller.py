@@ -16,7 +16,7 @@ from spark_replog.admin.broker_admin import settle_fences
 from spark_replog.admin.topic_rules import Assignment, check_explicit, place_replicas
 from spark_replog.cluster.cluster import Cluster, TopicHandle
 from spark_replog.cluster.root_check import make_ledger_folders
-from spark_replog.commit.retention import Retired, retired_of
+from spark_replog.commit.retention import Retired, appended_rule, retired_of
 from spark_replog.commit.state_changes import (
     check_deleted,
     close_topic,
@@ -245,9 +245,10 @@ class Controller(Admin):
 
         def ask(state: TopicLedgerState) -> list[Retired]:
             topic = live_topic(state, handle.topic_id)
-            wanted = {**topic.config, **(changes or {})}
-            config = read_topic_config({key: value for key, value in wanted.items() if value is not None})
-            return retired_of(topic, config, now_ms)
+            changed = {**topic.config, **(changes or {})}
+            wanted = {key: value for key, value in changed.items() if value is not None}
+            rule = appended_rule(state, topic.topic_id, wanted)
+            return retired_of(topic, read_topic_config(wanted), now_ms, rule)
 
         return ledger.ask(ask)
 

@@ -23,7 +23,7 @@ def limit_flags(command: _Command) -> _Command:
         default="PT5M",
         show_default=True,
         metavar="DURATION",
-        help="Rows may wait so long without progress. Take more than a query's trigger interval and longest batch.",
+        help="How long rows may wait without progress. Use more than a query's trigger interval and its longest batch.",
     )
     most = click.option("--max-lag", metavar="DURATION", help="SLOW in any case above this age of unread rows.")
     return after(most(command))

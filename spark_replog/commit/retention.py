@@ -9,7 +9,7 @@ Source: Kafka's ``UnifiedLog.deleteOldSegments``.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import NamedTuple
 
@@ -80,11 +80,17 @@ def retired_of(
     return [each for each in found if each is not None]
 
 
-def due_retention(state: TopicLedgerState, now_ms: int) -> Iterator[tuple[TopicState, list[Retired]]]:
-    """Yield the topics from which rows are to go by their own settings.
+def appended_rule(state: TopicLedgerState, topic_id: TopicId, settings: Mapping[str, str]) -> AppendedMs | None:
+    """Return from when on rows age under a topic's own settings; None: from their own times.
 
     Where nobody set ``retention.ms``, the default counts from the append: whoever loads old events must not lose them
     at once to a setting that they never made (ADR 24; Kafka's default takes them).
+    """
+    return None if "retention.ms" in settings else partial(_appended_ms, state, topic_id)
+
+
+def due_retention(state: TopicLedgerState, now_ms: int) -> Iterator[tuple[TopicState, list[Retired]]]:
+    """Yield the topics from which rows are to go by their own settings.
 
     Args:
         state: the newest fold, under its lock.
@@ -93,8 +99,7 @@ def due_retention(state: TopicLedgerState, now_ms: int) -> Iterator[tuple[TopicS
     for topic in state.topics.values():
         config, unknown = stored_topic_config(tuple(topic.config.items()))
         if not _KEYS.intersection(unknown):  # a newer release's setting: its own processes delete
-            appended_ms = None if "retention.ms" in topic.config else partial(_appended_ms, state, topic.topic_id)
-            retired = retired_of(topic, config, now_ms, appended_ms)
+            retired = retired_of(topic, config, now_ms, appended_rule(state, topic.topic_id, topic.config))
             if retired:
                 yield topic, retired
 

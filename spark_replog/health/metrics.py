@@ -64,7 +64,7 @@ METRICS = {
         Metric("replog_reader_lag_seconds", "Age of the oldest row that is not read.", _READ),
         Metric("replog_reader_position", "Next offset to read.", _READ),
         Metric("replog_reader_catch_up_seconds", "Time to the end at this pace, where it is known.", _READER),
-        Metric("replog_reader_last_sign_timestamp_seconds", "Newest sign of life.", _READER),
+        Metric("replog_reader_last_sign_timestamp_seconds", "Newest activity.", _READER),
         Metric("replog_reader_verdict", "1 for the verdict that holds.", (*_READER, "verdict")),
         Metric("replog_query_input_rows_per_second", "Rows that arrive, by the last batch.", ("reader",)),
         Metric("replog_query_processed_rows_per_second", "Rows that are read, by the last batch.", ("reader",)),

@@ -95,7 +95,7 @@ class Reader:
         kind: ``group`` or ``query``.
         state: of a group: EMPTY, PREPARING_REBALANCE, COMPLETING_REBALANCE, STABLE; of a query: IDLE, IN_BATCH.
         state_since_ms: when it came into this state; 0 where that is not known.
-        last_sign_ms: newest sign of life; 0 without one.
+        last_sign_ms: newest activity; 0 without any.
         sign_every_ms: a reader that lives shows one at least that often; None: only when it reads something.
         protocol: assignor of a group; '' without members. generation: of the group.
         batch_id: of a query: its newest batch; -1 without one.
@@ -230,7 +230,7 @@ def _judge_still(reader: Reader, waits: str, still_ms: int, now_ms: int, limits:
         return Judged(Verdict.OK, "waits for a rebalance that runs")
     patience_ms = max(limits.still_ms, reader.sign_every_ms or 0)
     if silent_ms >= patience_ms:
-        return Judged(Verdict.STOPPED, f"is not read {waits}: no sign of life for {_seconds(silent_ms)}")
+        return Judged(Verdict.STOPPED, f"is not read {waits}: no activity for {_seconds(silent_ms)}")
     return Judged(Verdict.STALLED, f"does not move {waits}; the reader lives, and stands for {_seconds(still_ms)}")
 
 

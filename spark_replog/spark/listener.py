@@ -112,7 +112,7 @@ class ReplogListener(StreamingQueryListener):
             _LOG.warning("the lag of query %s is not known: %s", event.progress.id, error)
 
     def onQueryIdle(self, event: Any) -> None:
-        """Note a sign of life."""
+        """Note that the query is alive."""
         with self._lock:
             query = self._queries.get(str(event.id))
             if query is not None:

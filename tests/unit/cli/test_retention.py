@@ -44,7 +44,10 @@ def test_a_retention_that_deletes_rows_is_set_after_a_question_only(path, replog
 def test_a_question_names_rows_bytes_and_partitions(path, replog, monkeypatch):
     asked = []
     monkeypatch.setattr("spark_replog.cli.topic.confirm", lambda yes, question: asked.append((yes, question)))
+    # The default counts from the append: nothing goes.
     assert replog("-s", path, "topic", "config", "orders", "unset", "retention.ms").exit_code == 0
+    assert asked == []
+    assert replog("-s", path, "topic", "config", "orders", "set", "retention.ms=604800000").exit_code == 0
     ((yes, question),) = asked
     assert not yes and question.startswith("4 rows of orders (") and "in 2 partitions" in question
 

@@ -90,7 +90,7 @@ def test_3_a_paused_consumer_that_sends_heartbeats_is_stalled():
 def test_4_a_consumer_that_is_gone_is_stopped():
     log = Log().append(*range(30))
     found = verdict(log.reader(30, [(5, 50), (6, 60)], last_sign=6), 30)
-    assert found.verdict is Verdict.STOPPED and "no sign of life for 1,440 s" in found.reason
+    assert found.verdict is Verdict.STOPPED and "no activity for 1,440 s" in found.reason
 
 
 def test_5_one_dead_member_stalls_its_partitions_only():
