@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 from spark_replog.storage import io_pool, probe
 
@@ -27,3 +28,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="schedules of the ledger simulation (about 2 ms each; a failure prints its seed)",
     )
     parser.addoption("--seed", type=int, help="the one schedule of the whole-system simulation to run again")
+
+
+class _FilesThenSpark(LoadScopeScheduling):
+    """With ``-n 2``: files of ``tests/`` one by one to whichever process is free, then ``integration/`` to one alone.
+
+    Spark uses every processor itself, and its session, environment and wheel are made once.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        return "integration" if nodeid.startswith("integration/") else nodeid.partition("::")[0]
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> _FilesThenSpark:
+    config.option.loadscopereorder = False  # the files in their order, integration last
+    return _FilesThenSpark(config, log)
