@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from spark_replog.health.findings import Finding
     from spark_replog.health.store import StoreHealth
 
-_WORDS = {0: "OK", 3: "WARN", 4: "CRITICAL"}
+VERDICT_WORDS = {0: "OK", 3: "WARN", 4: "CRITICAL"}
 
 
 @click.command("status", cls=ReplogCommand, examples=["status", "-s ./store status -f json"])
@@ -38,8 +38,8 @@ def status() -> int:
     item = {
         "clusterId": health.cluster_id,
         "path": health.path,
-        "verdict": _WORDS[exit_code],
-        **_totals(health, findings),
+        "verdict": VERDICT_WORDS[exit_code],
+        **totals(health, findings),
         "brokers": broker_items(health, findings),
         "findings": finding_items(findings, settings),
         "ok": not findings,
@@ -50,7 +50,8 @@ def status() -> int:
     return emit("status", [item], settings, text=text, exit_code=exit_code)
 
 
-def _totals(health: StoreHealth, findings: Sequence[Finding]) -> dict[str, Any]:
+def totals(health: StoreHealth, findings: Sequence[Finding]) -> dict[str, Any]:
+    """Return what the store holds, takes and owes as JSON values."""
     faults = [each.fault.value for each in findings]
     rates = {f"{minutes}m": health.rates(minutes) for minutes in (1, 5, 15)}
     worst = health.worst_group

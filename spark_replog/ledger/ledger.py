@@ -531,6 +531,21 @@ class Ledger(Generic[S]):
         with self.lock:
             return question(self.state)
 
+    def recent(self, count: int) -> list[tuple[int, bytes]]:
+        """Return the newest folded entries that this process still holds, newest first: (index, value).
+
+        What a snapshot holds is not kept: they may be fewer than `count`, and one at least where there is an entry.
+        """
+        found: list[tuple[int, bytes]] = []
+        with self.lock:
+            payloads = self._core.prefix.payloads
+            for index in range(self.state.applied_index, max(-1, self.state.applied_index - count), -1):
+                payload = payloads.get(index)
+                if payload is None:
+                    break
+                found.append((index, payload[TAG_SIZE_BYTES:]))
+        return found
+
     def _restore(self) -> None:
         if self._snapshots is None:
             raise PageMissingError(ErrorCode.REPLOG_SNAPSHOT_MISSING, "this ledger's state has no snapshots.")

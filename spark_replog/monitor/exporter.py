@@ -17,16 +17,12 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from spark_replog.cluster.cluster import Cluster
-from spark_replog.cluster.root_check import RootLook
 from spark_replog.errors import ReplogError
 from spark_replog.health.metrics import METRICS, Sample, collect
-from spark_replog.health.readers import Limits, Reader, judge
-from spark_replog.monitor.checkpoint import list_checkpoints, read_checkpoint
-from spark_replog.monitor.query_monitor import QueryMonitor
-from spark_replog.monitor.store_monitor import StoreMonitor
+from spark_replog.health.readers import Limits
+from spark_replog.monitor.store_watch import ROOT_LOOK_INTERVAL_MS, StoreWatch
 
 _LOG = logging.getLogger(__name__)
-ROOT_LOOK_INTERVAL_MS = 30_000
 SCRAPE_AGE_MS = 1_000
 """Scrapes that come within this time are answered by one fold."""
 
@@ -79,11 +75,8 @@ class StoreCollector(SampleCollector):
     ) -> None:
         super().__init__(self.samples)
         self._cluster = cluster
-        self._store, self._queries = StoreMonitor(cluster), QueryMonitor(cluster)
-        self._checkpoints, self._options = tuple(checkpoints), dict(storage_options or {})
-        self._limits, self._root_look_ms = limits or Limits(), root_look_ms
+        self._watch = StoreWatch(cluster, checkpoints, storage_options, limits, root_look_ms=root_look_ms)
         self._lock = threading.Lock()
-        self._looks: tuple[int, list[RootLook]] | None = None
         self._answer: tuple[int, Mapping[str, list[Sample]]] | None = None
 
     def samples(self) -> Mapping[str, list[Sample]]:
@@ -92,28 +85,13 @@ class StoreCollector(SampleCollector):
             now_ms = self._cluster.clock.monotonic_ms()
             if self._answer is None or now_ms - self._answer[0] >= SCRAPE_AGE_MS:
                 try:
-                    found = self._look(now_ms)
+                    seen = self._watch.look()
+                    found = collect(seen.health, seen.readers)
                 except ReplogError as error:
                     _LOG.warning("the store does not answer: %s", error)
                     found = {"replog_up": [Sample((), 0)]}
                 self._answer = (now_ms, found)
             return self._answer[1]
-
-    def _look(self, now_ms: int) -> Mapping[str, list[Sample]]:
-        if self._looks is None or now_ms - self._looks[0] >= self._root_look_ms:
-            self._cluster.refresh()
-            self._looks = (now_ms, self._store.look_at_roots())
-        health = self._store.look(with_groups=True, looks=self._looks[1])
-        readers = [*health.groups, *self._read_checkpoints()]
-        return collect(health, [(each, judge(each, health.now_ms, self._limits)) for each in readers])
-
-    def _read_checkpoints(self) -> Iterator[Reader]:
-        for folder in self._checkpoints:
-            try:
-                for url in list_checkpoints(folder, self._options):
-                    yield self._queries.describe(read_checkpoint(url, self._options))
-            except ReplogError as error:
-                _LOG.warning("the checkpoint %s cannot be read: %s", folder, error)
 
 
 _TIMES = ("latency", "queue_time", "throttle_time")

@@ -1,0 +1,156 @@
+"""Ledger entries in words, for people. Pure. Names and texts come from storage: whoever shows them escapes them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from spark_replog.errors import ReplogError
+from spark_replog.ids import TopicId
+from spark_replog.log.codec.commands import Undecodable, decode_commands
+from spark_replog.log.codec.group_records import GroupRecord, OffsetRecord, Record
+from spark_replog.log.model import (
+    Append,
+    BrokerFence,
+    Command,
+    ConfigSet,
+    DataObject,
+    GroupRecords,
+    HoldersAdd,
+    IsrChange,
+    LogStartAdvance,
+    PartitionChange,
+    PartitionsAdd,
+    Replace,
+    SnapshotCommit,
+    TopicClose,
+    TopicInit,
+    TopicPublish,
+    Truncate,
+)
+
+_SHOWN_MAX = 8
+"""Parts of one command that are named; the others are counted."""
+
+
+def entry_words(payload: bytes, topic_names: Mapping[TopicId, str]) -> list[str]:
+    """Return a sentence per command of an entry; also of one that cannot be decoded.
+
+    Args:
+        payload: what the entry holds, as the fold takes it.
+        topic_names: by id; an unknown id is shown as it is.
+    """
+    try:
+        commands = decode_commands(payload)
+    except ReplogError as error:
+        return [f"cannot be read: {error.args[0]}"]
+    return [command_words(command, topic_names) for command in commands]
+
+
+def command_words(command: Command | Undecodable, topic_names: Mapping[TopicId, str]) -> str:
+    """Return one command as a sentence."""
+    match command:
+        case Undecodable():
+            return f"a command without effect: {command.reason}"
+        case Append():
+            return _append_words(command, topic_names)
+        case GroupRecords():
+            return _group_words(command)
+        case Replace():
+            where = f"{_topic(command.topic_id, topic_names)}-{command.partition}"
+            span = f"{command.first_offset} to {command.end_offset}"
+            return f"compaction replaces offsets {span} of {where} by {_objects(command.outputs)}"
+        case TopicInit():
+            return f"creates topic {command.name} with {len(command.assignments)} partitions{_config(command.config)}"
+        case TopicPublish():
+            return f"names topic {command.name}: id {command.topic_id}, ledger {command.ledger_id}"
+        case PartitionsAdd():
+            return f"grows topic {_topic(command.topic_id, topic_names)} to {command.total} partitions"
+        case TopicClose():
+            return f"deletes topic {_topic(command.topic_id, topic_names)}"
+        case ConfigSet():
+            return f"changes settings of topic {_topic(command.topic_id, topic_names)}{_config(command.changes)}"
+        case IsrChange():
+            where = "all topics" if command.topic_id is None else f"topic {_topic(command.topic_id, topic_names)}"
+            return f"broker {command.broker_id} {'joins' if command.in_sync else 'leaves'} the ISR of {where}"
+        case PartitionChange():
+            where = f"{_topic(command.topic_id, topic_names)}-{command.partition}"
+            unclean = " UNCLEAN" if command.is_unclean else ""
+            isr, replicas = _list(command.isr), _list(command.replicas)
+            return f"{where}: leader {command.leader}{unclean}, ISR {isr}, replicas {replicas}"
+        case BrokerFence():
+            return f"broker {command.broker_id} is {'fenced' if command.is_fenced else 'back in service'}"
+        case LogStartAdvance():
+            ends = _list(f"{number} from {offset}" for number, offset in command.offsets)
+            why = command.reason.name.lower().replace("_", " ")
+            return f"{_topic(command.topic_id, topic_names)} begins later ({why}): partition {ends}"
+        case Truncate():
+            return f"cuts all appends after entry {command.after_index}"
+        case HoldersAdd():
+            brokers = _list(command.broker_ids)
+            return f"brokers {brokers} hold object {command.object_no} of entry {command.entry_index} too"
+        case SnapshotCommit():
+            return f"snapshot {command.base_no + 1}, of entry {command.index}, counts from now on"
+    values = ", ".join(f"{name} {_value(getattr(command, name))}" for name in command.__dataclass_fields__)
+    return f"{_spaced(type(command).__name__)}: {values}"
+
+
+def _append_words(append: Append, topic_names: Mapping[TopicId, str]) -> str:
+    rows: dict[str, int] = {}
+    for item in append.objects:
+        for section in item.sections:
+            where = f"{_topic(section.topic_id, topic_names)}-{section.partition}"
+            rows[where] = rows.get(where, 0) + section.row_count
+    who = append.identity
+    places = _list(f"{where} ({count:,})" for where, count in rows.items())
+    kind = who.kind.name.lower().replace("_", " ")
+    return (
+        f"appends {sum(rows.values()):,} rows to {places} in {_objects(append.objects)}, by {append.principal} "
+        f"{append.client_id or '(no client id)'}: {kind} {who.producer_id}, sequence {who.sequence}"
+    )
+
+
+def _objects(objects: tuple[DataObject, ...]) -> str:
+    size_bytes = sum(item.size_bytes for item in objects)
+    holders = sorted({broker_id for item in objects for broker_id in item.holders})
+    return f"{len(objects)} objects of {size_bytes:,} bytes on brokers {_list(holders)}"
+
+
+def _group_words(command: GroupRecords) -> str:
+    who = f"member {command.member_id or command.writer_id} of group {command.group}"
+    if not command.records:
+        return f"heartbeat of {who}"
+    return f"{who}: {_list(map(_record, command.records))}"
+
+
+def _record(record: Record) -> str:
+    match record:
+        case OffsetRecord(_, topic, partition, value):
+            return f"{topic}-{partition} " + ("offset forgotten" if value is None else f"read up to {value.offset}")
+        case GroupRecord(_, value):
+            if value is None:
+                return "group forgotten"
+            phase = value.phase.name.lower().replace("_", " ")
+            return f"{phase}, generation {value.generation}, {len(value.members)} members"
+
+
+def _topic(topic_id: TopicId, names: Mapping[TopicId, str]) -> str:
+    return names.get(topic_id, topic_id)
+
+
+def _config(pairs: tuple[tuple[str, str | None], ...]) -> str:
+    changes = _list(f"{key} {'removed' if value is None else f'= {value}'}" for key, value in pairs)
+    return f": {changes}" if changes else ""
+
+
+def _value(value: object) -> str:
+    return _list(value) if isinstance(value, tuple | list | frozenset) else str(value)
+
+
+def _list(values: Iterable[object]) -> str:
+    found = [str(each) for each in values]
+    more = len(found) - _SHOWN_MAX
+    return ", ".join(found[:_SHOWN_MAX]) + (f" and {more} more" if more > 0 else "")
+
+
+def _spaced(name: str) -> str:
+    return "".join(f" {each.lower()}" if each.isupper() else each for each in name).strip()

@@ -1,0 +1,76 @@
+"""Looks at a store again and again, its groups and queries judged: what metrics and the console show. Writes nothing.
+
+Each look folds what is new. Roots are looked at less often: that takes more calls.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from spark_replog.cluster.cluster import Cluster
+from spark_replog.cluster.root_check import RootLook
+from spark_replog.errors import ReplogError
+from spark_replog.health.readers import Judged, Limits, Reader, judge
+from spark_replog.health.store import StoreHealth
+from spark_replog.monitor.checkpoint import list_checkpoints, read_checkpoint
+from spark_replog.monitor.query_monitor import QueryMonitor
+from spark_replog.monitor.store_monitor import StoreMonitor
+
+_LOG = logging.getLogger(__name__)
+ROOT_LOOK_INTERVAL_MS = 30_000
+
+
+class Seen(NamedTuple):
+    """One look: the store, its groups and queries with verdicts, and the checkpoints that could not be read."""
+
+    health: StoreHealth
+    readers: tuple[tuple[Reader, Judged], ...]
+    unread: tuple[tuple[str, ReplogError], ...]
+
+
+class StoreWatch:
+    """Not thread safe: its owner looks one at a time.
+
+    Args:
+        checkpoints: folders of queries, or of several of them each.
+        storage_options: of the checkpoints' storage.
+        limits: of the verdicts.
+        root_look_ms: pause between two looks at the roots.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        checkpoints: Sequence[str] = (),
+        storage_options: Mapping[str, str] | None = None,
+        limits: Limits | None = None,
+        *,
+        root_look_ms: int = ROOT_LOOK_INTERVAL_MS,
+    ) -> None:
+        self._cluster = cluster
+        self._store, self._queries = StoreMonitor(cluster), QueryMonitor(cluster)
+        self._checkpoints, self._options = tuple(checkpoints), dict(storage_options or {})
+        self._limits, self._root_look_ms = limits or Limits(), root_look_ms
+        self._looks: tuple[int, list[RootLook]] | None = None
+
+    def look(self) -> Seen:
+        """Look now. Raises what ``StoreMonitor.look`` raises; a checkpoint that cannot be read is no error of it."""
+        now_ms = self._cluster.clock.monotonic_ms()
+        if self._looks is None or now_ms - self._looks[0] >= self._root_look_ms:
+            self._cluster.refresh()
+            self._looks = (now_ms, self._store.look_at_roots())
+        health = self._store.look(with_groups=True, looks=self._looks[1])
+        unread: list[tuple[str, ReplogError]] = []
+        readers = [*health.groups, *self._read_checkpoints(unread)]
+        return Seen(health, tuple((each, judge(each, health.now_ms, self._limits)) for each in readers), tuple(unread))
+
+    def _read_checkpoints(self, unread: list[tuple[str, ReplogError]]) -> Iterator[Reader]:
+        for folder in self._checkpoints:
+            try:
+                for url in list_checkpoints(folder, self._options):
+                    yield self._queries.describe(read_checkpoint(url, self._options))
+            except ReplogError as error:
+                _LOG.warning("the checkpoint %s cannot be read: %s", folder, error)
+                unread.append((folder, error))
