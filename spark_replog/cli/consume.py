@@ -18,6 +18,7 @@ import click
 
 from spark_replog.cli.completion import complete_groups, complete_topics
 from spark_replog.cli.output import EXIT_OK, emit, json_text, note, show
+from spark_replog.cli.record_filter import RecordFilter, filter_flags
 from spark_replog.cli.settings import ReplogCommand, Settings, current_settings, parse_time_ms
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ _CSV_COLUMNS = ("topic", "partition", "offset", "timestamp", "key", "value", "he
         "consume orders -n 10",
         "consume orders -g billing --follow -f jsonl",
         "consume orders -o @2026-11-21T08:30:00 --output '%p %o %s\\n'",
+        "consume orders --from @-2h --to @-1h --grep 'status.*failed' --print-key",
     ],
 )
 @click.argument("topics", nargs=-1, required=True, shell_complete=complete_topics)
@@ -44,11 +46,15 @@ _CSV_COLUMNS = ("topic", "partition", "offset", "timestamp", "key", "value", "he
 @click.option(
     "-o",
     "--offset",
+    "--from",
+    "offset",
     metavar="WHERE",
     help="Start at beginning, end, N, -N (N before the end), @TIME or @-1h. [beginning; end with --follow]",
 )
+@click.option("--to", "until", metavar="WHERE", help="Stop before beginning, end, N, -N, @TIME or @-1h. [end]")
 @click.option("-p", "--partition", "partitions", type=int, multiple=True, help="Read only this partition. Repeatable.")
 @click.option("-n", "--max-messages", type=click.IntRange(min=1), help="Maximum number of records to print.")
+@filter_flags
 @click.option(
     "-g",
     "--group",
@@ -76,6 +82,7 @@ def consume(topics: tuple[str, ...], **given: Any) -> int:
     settings = current_settings()
     settings.required_store()
     _check(given, settings)
+    wanted = RecordFilter.of(given)
     from spark_replog.client.consumer import Consumer
     from spark_replog.errors import ErrorCode, ReplogError
 
@@ -90,9 +97,10 @@ def consume(topics: tuple[str, ...], **given: Any) -> int:
     )
     is_one_value = settings.format == "json"
     printed = _Printed(reader, cluster.clock.monotonic_ms, is_held=is_one_value)
-    with reader, _ended_by_signals(reader) as is_ending:
-        keys = _partitions_of(cluster, topics, given["partitions"])
+    with reader, ended_by_signals(reader) as is_ending:
+        keys = partitions_of(cluster, topics, given["partitions"])
         ends = reader.end_offsets(keys)
+        stops = ends if given["until"] is None else offsets_at(reader, ends, "--to", given["until"])
         print_record = _printer(settings, given)
         if is_member:
             on_revoked = printed.forget if is_one_value else printed.commit
@@ -101,11 +109,14 @@ def consume(topics: tuple[str, ...], **given: Any) -> int:
             reader.assign(keys)
             _seek(reader, ends, given)
         try:
-            for record in _records(reader, ends, given, is_member=is_member):
-                print_record(record)
-                if given["group"] is not None:
+            count = 0
+            for record in records_of(reader, stops, given, is_member=is_member):
+                if wanted(record):
+                    print_record(record)
+                    count += 1
+                if given["group"] is not None:  # a record that was filtered out is read too
                     printed.add(record)
-                if is_ending.is_set():
+                if is_ending.is_set() or count == given["max_messages"]:
                     break
         except ReplogError as error:
             if error.code is not ErrorCode.REPLOG_WAKEUP:
@@ -126,7 +137,9 @@ def _check(given: dict[str, Any], settings: Settings) -> None:
         raise click.UsageError("--timeout-ms goes with --follow")
     if given["from_beginning"] and given["offset"] not in (None, "beginning"):
         raise click.UsageError("--from-beginning and --offset exclude each other")
-    if given["group"] is not None and given["offset"] is not None and not given["partitions"]:
+    if given["until"] is not None and given["follow"]:
+        raise click.UsageError("--to and --follow exclude each other")
+    if given["group"] is not None and not given["partitions"] and (given["offset"] or given["until"]) is not None:
         raise click.UsageError(
             "a group member starts at the committed offsets: change them with 'replog group reset-offsets', or read"
             " partitions outside the group with -p"
@@ -136,7 +149,7 @@ def _check(given: dict[str, Any], settings: Settings) -> None:
 
 
 @contextmanager
-def _ended_by_signals(reader: Consumer) -> Iterator[threading.Event]:
+def ended_by_signals(reader: Consumer) -> Iterator[threading.Event]:
     """Yield an event that SIGTERM and the first Ctrl-C set, so that a group member leaves instead of expiring.
 
     The command ends after a record that it has printed, so it commits exactly what it printed.
@@ -201,7 +214,8 @@ class _Printed:
         self._next = {}
 
 
-def _partitions_of(cluster: Cluster, topics: tuple[str, ...], numbers: tuple[int, ...]) -> list[TopicPartition]:
+def partitions_of(cluster: Cluster, topics: tuple[str, ...], numbers: tuple[int, ...]) -> list[TopicPartition]:
+    """Return the partitions of topics, or those with these numbers."""
     from spark_replog.cluster.authorizer import Authorizer
     from spark_replog.ids import TopicPartition
     from spark_replog.log.acl import AclOperation
@@ -217,6 +231,23 @@ def _partitions_of(cluster: Cluster, topics: tuple[str, ...], numbers: tuple[int
     return keys
 
 
+def offsets_at(reader: Consumer, ends: dict[TopicPartition, int], flag: str, where: str) -> dict[TopicPartition, int]:
+    """Return the offsets that ``beginning``, ``end``, ``N``, ``-N``, ``@TIME`` name, between log start and end."""
+    if where == "end":
+        return ends
+    if where.startswith("@"):
+        found = reader.offsets_for_times(dict.fromkeys(ends, parse_time_ms(where[1:])))
+        return {key: end if (at := found[key]) is None else min(at, end) for key, end in ends.items()}
+    starts = reader.beginning_offsets(list(ends))
+    if where == "beginning":
+        return starts
+    try:
+        number = int(where)
+    except ValueError:
+        raise click.UsageError(f"{flag} is '{where}'. Give beginning, end, N, -N or @TIME.") from None
+    return {key: min(number, end) if number >= 0 else max(starts[key], end + number) for key, end in ends.items()}
+
+
 def _seek(reader: Consumer, ends: dict[TopicPartition, int], given: dict[str, Any]) -> None:
     """Seek to the start."""
     where = "beginning" if given["from_beginning"] else given["offset"]
@@ -224,47 +255,46 @@ def _seek(reader: Consumer, ends: dict[TopicPartition, int], given: dict[str, An
         if given["group"] is not None:
             return
         where = "end" if given["follow"] else "beginning"
+    seek_to(reader, ends, where)
+
+
+def seek_to(reader: Consumer, ends: dict[TopicPartition, int], where: str) -> None:
+    """Seek partitions to ``beginning``, ``end``, ``N``, ``-N`` or ``@TIME``; `ends` are their high watermarks."""
     if where == "beginning":
-        reader.seek_to_beginning()
-    elif where == "end":
-        for key, end in ends.items():
-            reader.seek(key, end)
-    elif where.startswith("@"):
-        reader.seek_to_time(parse_time_ms(where[1:]))
-    else:
-        try:
-            number = int(where)
-        except ValueError:
-            raise click.UsageError(f"--offset is '{where}'. Give beginning, end, N, -N or @TIME.") from None
-        starts = reader.beginning_offsets(list(ends))
-        for key in ends:
-            if number > ends[key]:
-                note(f"replog: {key.topic}-{key.partition} ends at {ends[key]}, before {number}: starting at its end")
-            reader.seek(key, min(number, ends[key]) if number >= 0 else max(starts[key], ends[key] + number))
+        reader.seek_to_beginning(list(ends))
+        return
+    if where.startswith("@"):
+        reader.seek_to_time(parse_time_ms(where[1:]), list(ends))
+        return
+    for key, offset in offsets_at(reader, ends, "--offset", where).items():
+        if where.isdecimal() and int(where) > offset:
+            note(f"replog: {key.topic}-{key.partition} ends at {offset}, before {where}: starting at its end")
+        reader.seek(key, offset)
 
 
-def _records(
-    reader: Consumer, ends: dict[TopicPartition, int], given: dict[str, Any], *, is_member: bool
+def records_of(
+    reader: Consumer, stops: dict[TopicPartition, int], given: dict[str, Any], *, is_member: bool
 ) -> Iterator[ConsumerRecord]:
-    """Yield records up to the ends, or without end; a member's partitions may change meanwhile."""
+    """Yield records up to the stops, or without end; a member's partitions may change meanwhile.
+
+    The caller stops at ``--max-messages``.
+    """
     from spark_replog.ids import TopicPartition
 
-    limit, printed = given["max_messages"], 0
-    idle_ms = 0
+    is_filtered = any(given[name] for name in ("keys", "grep", "headers"))
+    idle_ms, poll_max = 0, 500 if is_filtered else min(500, given["max_messages"] or 500)
     wait_ms = 500 if given["timeout_ms"] is None else max(1, min(500, given["timeout_ms"]))
-    while limit is None or printed < limit:
-        rest = 500 if limit is None else min(500, limit - printed)
+    while True:
         is_joining = is_member and reader.group_metadata()[1] < 0
         if not given["follow"] and not is_joining:
             keys = reader.assignment()
-            done = [key for key in keys if reader.position(key) >= ends.get(key, 0)]
+            done = [key for key in keys if reader.position(key) >= stops.get(key, 0)]
             reader.pause(done)
             if len(done) == len(keys):
                 return
-        records = reader.poll(timeout_ms=wait_ms if given["follow"] or is_member else 0, max_records=rest)
+        records = reader.poll(timeout_ms=wait_ms if given["follow"] or is_member else 0, max_records=poll_max)
         for record in records:
-            if given["follow"] or record.offset < ends.get(TopicPartition(record.topic, record.partition), 0):
-                printed += 1
+            if given["follow"] or record.offset < stops.get(TopicPartition(record.topic, record.partition), 0):
                 yield record
         idle_ms = 0 if records or is_joining else idle_ms + wait_ms
         if given["timeout_ms"] is not None and idle_ms >= given["timeout_ms"]:
@@ -275,10 +305,10 @@ def _printer(settings: Settings, given: dict[str, Any]) -> Callable[[ConsumerRec
     """Return the function that prints one record and flushes."""
     if settings.format == "json":
         items = given.setdefault("items", [])
-        return lambda record: items.append({**_item(record), "ok": True})
+        return lambda record: items.append({**record_item(record), "ok": True})
     output = "jsonl" if settings.format == "jsonl" else given["output"]
     if output == "jsonl":
-        return lambda record: show(json_text(_item(record)))
+        return lambda record: show(json_text(record_item(record)))
     if output == "csv":
         _csv_line(_CSV_COLUMNS)
         return lambda record: _csv_line(_csv_row(record))
@@ -296,19 +326,20 @@ def _printer(settings: Settings, given: dict[str, Any]) -> Callable[[ConsumerRec
     return lambda record: _write(_pattern(record, output))
 
 
-def _item(record: ConsumerRecord) -> dict[str, Any]:
+def record_item(record: ConsumerRecord) -> dict[str, Any]:
+    """Return a record as JSON values, without loss."""
     return {
         "topic": record.topic,
         "partition": record.partition,
         "offset": record.offset,
-        "timestamp": _time(record.timestamp_us),
-        "key": _text(record.key),
-        "headers": [[name, _text(value)] for name, value in record.headers],
-        "value": _text(record.value),
+        "timestamp": time_text(record.timestamp_us),
+        "key": bytes_text(record.key),
+        "headers": [[name, bytes_text(value)] for name, value in record.headers],
+        "value": bytes_text(record.value),
     }
 
 
-def _text(data: bytes | None) -> Any:
+def bytes_text(data: bytes | None) -> Any:
     """Return UTF-8 as text, other bytes as ``{"b64": ...}``."""
     if data is None:
         return None
@@ -318,7 +349,7 @@ def _text(data: bytes | None) -> Any:
         return {"b64": base64.b64encode(data).decode()}
 
 
-def _time(timestamp_us: int) -> str:
+def time_text(timestamp_us: int) -> str:
     """Return ISO 8601 in UTC with milliseconds, or microseconds where the time has them."""
     fraction, unit = (timestamp_us % 1_000_000, "us") if timestamp_us % 1000 else (timestamp_us // 1000 % 1000, "ms")
     try:
@@ -382,7 +413,7 @@ def _pattern(record: ConsumerRecord, pattern: str) -> bytes:
 
 
 def _csv_row(record: ConsumerRecord) -> tuple[object, ...]:
-    item = _item(record)
+    item = record_item(record)
     flat = [
         each if each is None or isinstance(each, str) else json.dumps(each) for each in (item["key"], item["value"])
     ]

@@ -85,7 +85,7 @@ def test_of_one_json_value_is_committed_what_is_in_it_when_it_is_stopped(consume
             signal.raise_signal(signal.SIGTERM)
         return {"offset": record.offset}
 
-    monkeypatch.setattr(consume_module, "_item", item)
+    monkeypatch.setattr(consume_module, "record_item", item)
     answer = consume("-g", "app", "-f", "json")
     assert (answer.exit_code, [each["offset"] for each in answer.items]) == (130, [0, 1])
     (committed,) = GroupCoordinator(store.another_process().cluster).group("app").offsets.values()
@@ -104,3 +104,63 @@ def test_what_could_not_be_printed_is_told_and_not_committed(store, words, redir
     assert done.returncode == 1
     assert done.stderr.startswith(b"replog: [REPLOG_ENVIRONMENT] stdout cannot be written: ")
     assert not GroupCoordinator(store.another_process().cluster).group("app").offsets
+
+
+@pytest.fixture
+def numbered(replog, tmp_path):
+    """Ten records of one partition, a minute apart."""
+    store = Store.init(str(tmp_path / "numbered"))
+    store.create("orders", partitions=2)
+    with Producer(store.path) as producer:
+        for number in range(10):
+            producer.send(
+                "orders",
+                f"value {number}".encode(),
+                key=b"odd" if number % 2 else None,
+                headers=[("kind", b"big" if number > 6 else b"small")],
+                timestamp_ms=1_700_000_000_000 + number * 60_000,
+                partition=0,
+            ).result(30)
+
+    def consume(*words):
+        answer = replog("-s", store.path, "consume", "orders", "--output", "%o ", *words)
+        return [int(each) for each in answer.out.split()] if answer.exit_code == 0 else answer.err
+
+    return consume
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        (("--from", 3, "--to", 6), [3, 4, 5]),
+        (("--from", -3), [7, 8, 9]),
+        (("--from", -3, "--to", -1), [7, 8]),
+        (("--to", 2), [0, 1]),
+        (("--to", "beginning"), []),
+        (("--from", 8, "--to", 99), [8, 9]),
+        (("--from", 5, "--to", 5), []),
+        (("--from", "@2023-11-14T22:15:20", "--to", "@2023-11-14T22:17:20"), [2, 3]),
+        (("--to", "@-1h"), list(range(10))),
+        (("--key", "odd"), [1, 3, 5, 7, 9]),
+        (("--key", "odd", "-n", 2), [1, 3]),
+        (("--key", "even"), []),
+        (("--grep", "[34]$"), [3, 4]),
+        (("--grep", "[34]$", "--key", "odd"), [3]),
+        (("--header", "kind=big"), [7, 8, 9]),
+        (("--header", "kind", "-n", 1), [0]),
+        (("--header", "kind=big", "--header", "other"), []),
+    ],
+)
+def test_ranges_and_filters(numbered, words, found):
+    assert numbered(*words) == found
+
+
+@pytest.mark.parametrize("words", [("--grep", "("), ("--to", "soon"), ("--follow", "--to", 3), ("-g", "g", "--to", 3)])
+def test_ranges_and_filters_that_make_no_sense_are_refused(numbered, words):
+    assert isinstance(numbered(*words), str)
+
+
+def test_a_group_has_read_what_its_filter_left_out(consume, store, replog):
+    assert consume("-g", "billing", "--grep", "1").out == "v1\n"
+    (item,) = replog("-s", store.path, "group", "describe", "billing", "-f", "json").items
+    assert item["lag"] == 0
