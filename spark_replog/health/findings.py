@@ -1,4 +1,4 @@
-"""What is wrong with a store, each with the command that helps. Pure: values in, findings out."""
+"""What is wrong with a store, each finding with the command that fixes it. Pure: values in, findings out."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from spark_replog.ids import BrokerId
 
 FREE_BYTES_WARN = 1 << 30
 FREE_BYTES_CRITICAL = 64 << 20
-"""Two data objects of the largest default size (``max.request.size``): below that a root takes no batch for sure."""
+"""Two data objects of the largest default size (``max.request.size``): with less free, a root may refuse a batch."""
 
 
 class Level(IntEnum):
-    """How bad a finding is: the exit codes of the health commands."""
+    """Severity of a finding; the value is the exit code of the health commands."""
 
     WARN = 3
     CRITICAL = 4
 
 
 class Fault(Enum):
-    """What is wrong; the values are stable names."""
+    """Kinds of findings; the values are stable names."""
 
     NO_LEADER = "no-leader"
     UNDER_MIN_ISR = "under-min-isr"
@@ -38,13 +38,13 @@ class Fault(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is wrong.
+    """One problem.
 
     Attributes:
         detail: what is wrong, with the values.
-        remedy: the command that helps, or what to do.
-        topic: and ``partition``, ``broker_id``: what it is about; None where it is about something else.
-        code: of the error that a look at the root raised.
+        remedy: the command that fixes it, or what to do.
+        topic: with ``partition`` or ``broker_id``, the object of the finding; None if it concerns another one.
+        code: of the error raised when the root was read.
     """
 
     level: Level
@@ -59,12 +59,12 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class BrokerHealth:
-    """A broker and what a look at its root found.
+    """A broker and the state of its root.
 
     Attributes:
         is_metadata: whether it holds journals.
-        error: why the root does not serve; None where it answers and is what it was.
-        free_bytes: what is free on its file system; None where that cannot be asked (object stores).
+        error: why the root cannot be used; None if it answers with the expected identity.
+        free_bytes: free space of its file system; None if unknown (object stores).
     """
 
     broker_id: BrokerId
@@ -77,7 +77,7 @@ class BrokerHealth:
 
 
 def topic_findings(topics: Iterable[TopicDescription]) -> list[Finding]:
-    """Return what is wrong with the partitions, by topic name, then partition."""
+    """Return the findings on partitions, by topic name, then partition."""
     found = [
         finding
         for topic in topics
@@ -112,7 +112,7 @@ def _partition_finding(topic: str, found: PartitionDescription) -> Finding | Non
 
 
 def fence_findings(topics: Iterable[TopicDescription], broker_ids: Collection[BrokerId]) -> list[Finding]:
-    """Return what fencing the brokers would make worse: partitions that would have no leader, or too few in sync."""
+    """Return the partitions that fencing the brokers would leave without a leader or below min ISR."""
     found = []
     for topic in topics:
         for each in topic.partitions:
@@ -135,7 +135,7 @@ def fence_findings(topics: Iterable[TopicDescription], broker_ids: Collection[Br
 
 
 def broker_findings(brokers: Iterable[BrokerHealth]) -> list[Finding]:
-    """Return what is wrong with the brokers and their roots."""
+    """Return the findings on brokers and their roots."""
     brokers = list(brokers)
     found = [
         Finding(
@@ -156,8 +156,8 @@ def broker_findings(brokers: Iterable[BrokerHealth]) -> list[Finding]:
             Finding(
                 Level.CRITICAL,
                 Fault.NO_MAJORITY,
-                f"metadata roots {sorted(away)} of {journals} do not serve, so nothing can be written",
-                "bring one of them back: replog store info shows why each does not serve",
+                f"metadata roots {sorted(away)} of {journals} cannot be used, so nothing can be written",
+                "bring one of them back: `replog store info` shows the error of each",
             )
         )
     return found

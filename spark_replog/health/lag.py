@@ -1,4 +1,4 @@
-"""How far a reader is behind, in rows, bytes and time: exact, from a fold. Pure."""
+"""The lag of a reader in rows, bytes and time: exact, from a fold. Pure."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ _ALL_BYTES = 2**63 - 1
 
 
 class Lag(NamedTuple):
-    """What a reader of one partition has not read.
+    """What a reader has not read of one partition.
 
     Attributes:
         lag: high watermark - position; counted from the position even below the log start. None without a position.
-        lag_ms: for how long the oldest row that is not read has been in the log, by the time of its entry; 0 without
-            a lag. Compaction gives the rows of one section the newest of their times: it is less by the time that
-            the section spans, at most.
-        lag_bytes: of the rows that are not read, in one copy; a section's bytes are spread evenly over its rows.
-        retention_share: how much of its stay in the log the oldest row that is not read has used, by retention.ms or
-            retention.bytes; 1.0: it is deleted next. None where nothing deletes it.
-        speed: seconds of log that the reader reads in a second: above 1 it catches up. None where it is not known.
-        lag_before_ms: what `lag_ms` was when it moved last; None where that is not known.
+        lag_ms: how long the oldest unread row has been in the log, by the time of its entry; 0 without a lag.
+            Compaction gives all rows of a section the newest of their times, so the value may be too small by at most
+            the time that the section spans.
+        lag_bytes: of the unread rows, in one copy; a section's bytes are spread evenly over its rows.
+        retention_share: how much of retention.ms or retention.bytes the oldest unread row has used; at 1.0 it is
+            deleted next. None if nothing deletes it.
+        speed: seconds of log that the reader reads per second; above 1 it catches up. None: unknown.
+        lag_before_ms: `lag_ms` when the position last changed. None: unknown.
     """
 
     log_start_offset: int
@@ -47,14 +47,14 @@ def lag_of(
     now_ms: int,
     history: Sequence[tuple[int, int]] = (),
 ) -> Lag | None:
-    """Return the lag of a reader; None where the partition does not exist (any more).
+    """Return the lag of a reader; None if the partition does not exist.
 
     Call it under the ledger's lock.
 
     Args:
         position: next offset to read; None: the reader has none.
-        now_ms: wall time; one behind the newest entry counts as its time, so no age is negative.
-        history: (time, position) at earlier moments, ascending; the last one is the present position's.
+        now_ms: wall time; at least the newest entry's time is used, so no age is negative.
+        history: earlier (time, position) pairs, ascending; the last one is the current position.
     """
     topic = state.topics.get(topic_id)
     if topic is None or topic.closed or not 0 <= partition < len(topic.partitions):
@@ -75,7 +75,7 @@ def lag_of(
 
 
 def first_append_times(state: TopicLedgerState, topic_id: TopicId) -> list[int | None]:
-    """Return when offset 0 of each partition was appended; None where it is not there, nothing of a deleted topic."""
+    """Return the append time of offset 0 of each partition, None if it has no such row; [] for a deleted topic."""
     topic = state.topics.get(topic_id)
     count = 0 if topic is None or topic.closed else len(topic.partitions)
     rows = [state.sections(topic_id, number, 0, 1) for number in range(count)]
@@ -83,7 +83,7 @@ def first_append_times(state: TopicLedgerState, topic_id: TopicId) -> list[int |
 
 
 def _time_at(state: TopicLedgerState, topic_id: TopicId, partition: int, offset: int, at_ms: int) -> int:
-    """Return when the row was appended; `at_ms` where it was not yet there then."""
+    """Return when the row was appended, at most `at_ms`."""
     sections = state.sections(topic_id, partition, offset, offset + 1)
     return min(at_ms, sections[0].append_time_ms) if sections else at_ms
 

@@ -1,6 +1,6 @@
-"""A store's health as metrics: names, labels and values by Prometheus' conventions. Pure.
+"""The health of a store as metrics, named by Prometheus' conventions. Pure.
 
-Each name is declared once in `METRICS`; the alert rules, the dashboard and the page of metrics use these names.
+Each name is declared once, in `METRICS`; the alert rules, the dashboard and the docs use these names.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _READER, _READ = ("kind", "reader"), ("kind", "reader", "topic", "partition")
 
 
 class Metric(NamedTuple):
-    """One metric: its name without the unit's ``_total``, meaning, labels; counters only grow."""
+    """One metric: name (without the suffix ``_total``), help text, labels. Counters never fall."""
 
     name: str
     help: str
@@ -27,7 +27,7 @@ class Metric(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """One value of a metric; labels in the metric's order."""
+    """One value of a metric; labels in the order of the metric."""
 
     labels: tuple[str, ...]
     value: float
@@ -36,38 +36,38 @@ class Sample(NamedTuple):
 METRICS = {
     each.name: each
     for each in (
-        Metric("replog_up", "1 where the store answered, 0 where it did not: then nothing else is there."),
+        Metric("replog_up", "1 if the store answered; 0 if not, and then there is no other metric."),
         Metric("replog_findings", "Findings of replog status.", ("level", "fault")),
-        Metric("replog_broker_up", "1 where the root serves and is what it was.", _BROKER),
-        Metric("replog_broker_fenced", "1 where the broker is out of service.", _BROKER),
-        Metric("replog_broker_free_bytes", "Free bytes of the root's file system; not of object stores.", _BROKER),
+        Metric("replog_broker_up", "1 if the root answers with the expected identity.", _BROKER),
+        Metric("replog_broker_fenced", "1 if the broker is fenced.", _BROKER),
+        Metric("replog_broker_free_bytes", "Free bytes of the root's file system; absent for object stores.", _BROKER),
         Metric("replog_broker_copy_bytes", "Bytes of the partitions assigned to the broker.", _BROKER),
         Metric("replog_broker_leader_partitions", "Partitions that the broker leads.", _BROKER),
         Metric("replog_ledger_entries", "Decided entries of a ledger.", ("ledger",), True),
-        Metric("replog_ledger_tail_unclear", "1 where an entry at its end may or may not be decided.", ("ledger",)),
+        Metric("replog_ledger_tail_unclear", "1 if it is unknown whether the last entry is decided.", ("ledger",)),
         Metric("replog_topic_rows", "Readable rows.", _TOPIC),
         Metric("replog_topic_bytes", "Bytes in one copy.", _TOPIC),
-        Metric("replog_topic_last_append_timestamp_seconds", "Time of the newest append.", _TOPIC),
+        Metric("replog_topic_last_append_timestamp_seconds", "Time of the last append.", _TOPIC),
         Metric("replog_topic_append_rows_per_second", "Rows appended, by window.", ("topic", "window")),
         Metric("replog_topic_append_bytes_per_second", "Bytes appended, by window.", ("topic", "window")),
-        Metric("replog_partition_log_start_offset", "First offset that can be read.", _PARTITION),
-        Metric("replog_partition_high_watermark", "End of what can be read.", _PARTITION),
-        Metric("replog_partition_log_end_offset", "End of what was appended.", _PARTITION),
+        Metric("replog_partition_log_start_offset", "First readable offset.", _PARTITION),
+        Metric("replog_partition_high_watermark", "End of the readable rows, exclusive.", _PARTITION),
+        Metric("replog_partition_log_end_offset", "End of the appended rows, exclusive.", _PARTITION),
         Metric("replog_partition_bytes", "Bytes in one copy.", _PARTITION),
-        Metric("replog_partition_leader", "Broker that leads; -1: none.", _PARTITION),
-        Metric("replog_partition_replicas", "Replicas assigned.", _PARTITION),
+        Metric("replog_partition_leader", "Leader; -1: none.", _PARTITION),
+        Metric("replog_partition_replicas", "Assigned replicas.", _PARTITION),
         Metric("replog_partition_in_sync_replicas", "Replicas in sync and in service.", _PARTITION),
         Metric("replog_partition_min_in_sync_replicas", "Replicas that acks=all needs.", _PARTITION),
-        Metric("replog_partition_leader_preferred", "1 where the first assigned broker leads.", _PARTITION),
-        Metric("replog_reader_lag_rows", "Rows that are not read.", _READ),
-        Metric("replog_reader_lag_bytes", "Bytes that are not read.", _READ),
-        Metric("replog_reader_lag_seconds", "Age of the oldest row that is not read.", _READ),
+        Metric("replog_partition_leader_preferred", "1 if the first assigned broker leads.", _PARTITION),
+        Metric("replog_reader_lag_rows", "Unread rows.", _READ),
+        Metric("replog_reader_lag_bytes", "Bytes of the unread rows.", _READ),
+        Metric("replog_reader_lag_seconds", "Age of the oldest unread row.", _READ),
         Metric("replog_reader_position", "Next offset to read.", _READ),
-        Metric("replog_reader_catch_up_seconds", "Time to the end at this pace, where it is known.", _READER),
-        Metric("replog_reader_last_sign_timestamp_seconds", "Newest activity.", _READER),
-        Metric("replog_reader_verdict", "1 for the verdict that holds.", (*_READER, "verdict")),
-        Metric("replog_query_input_rows_per_second", "Rows that arrive, by the last batch.", ("reader",)),
-        Metric("replog_query_processed_rows_per_second", "Rows that are read, by the last batch.", ("reader",)),
+        Metric("replog_reader_catch_up_seconds", "Time to catch up at this pace, if known.", _READER),
+        Metric("replog_reader_last_sign_timestamp_seconds", "Time of the last activity.", _READER),
+        Metric("replog_reader_verdict", "1 for the current verdict.", (*_READER, "verdict")),
+        Metric("replog_query_input_rows_per_second", "Input rate of the last batch.", ("reader",)),
+        Metric("replog_query_processed_rows_per_second", "Processing rate of the last batch.", ("reader",)),
         Metric("replog_query_batch_duration_seconds", "Duration of the last batch.", ("reader",)),
     )
 }
@@ -76,7 +76,7 @@ Values = Iterator[tuple[str, Sample]]
 
 
 def collect(health: StoreHealth, readers: Iterable[tuple[Reader, Judged]]) -> Mapping[str, list[Sample]]:
-    """Return the samples of each metric, in the order of `METRICS`; metrics without a sample too."""
+    """Return the samples of each metric, in the order of `METRICS`, including metrics without samples."""
     found: dict[str, list[Sample]] = {name: [] for name in METRICS}
     found["replog_up"].append(Sample((), 1))
     for name, sample in (*_of_brokers(health), *_of_topics(health), *_of_readers(readers)):
@@ -85,7 +85,7 @@ def collect(health: StoreHealth, readers: Iterable[tuple[Reader, Judged]]) -> Ma
 
 
 def reader_samples(readers: Iterable[tuple[Reader, Judged]]) -> dict[str, list[Sample]]:
-    """Return the samples of readers alone, by metric."""
+    """Return the samples of the readers only, by metric."""
     found: dict[str, list[Sample]] = {}
     for name, sample in _of_readers(readers):
         found.setdefault(name, []).append(sample)

@@ -1,7 +1,7 @@
-"""Who reads a log, how far each one is, and whether that is well: OK, or SLOW, STALLED, STOPPED, LOSING. Pure.
+"""The readers of a log, their lag, and a verdict on each: OK, SLOW, STALLED, STOPPED or LOSING. Pure.
 
-A verdict needs one look: a fold knows when each row was appended and when a group's offsets moved last; a query's
-checkpoint knows its last batches.
+One look is enough for a verdict: the fold holds the append time of each row and the time of a group's last commit; a
+query's checkpoint holds its last batches.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from spark_replog.health.lag import Lag
 from spark_replog.log.codec.group_records import GroupMember
 
 LOSING_SHARE = 0.9
-"""A row that has used this much of its retention is nearly lost to a reader that has not read it."""
+"""An unread row that has used this much of its retention is about to be deleted."""
 
 
 class Verdict(Enum):
-    """How a reader does; from well to worst."""
+    """The state of a reader, from best to worst."""
 
     OK = "OK"
     SLOW = "SLOW"
@@ -37,12 +37,12 @@ _RANKS = {verdict: rank for rank, verdict in enumerate(Verdict)}
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """When a reader is no longer well.
+    """The limits above which a reader is not OK.
 
     Attributes:
-        still_ms: rows may wait this long without any progress. Above a query's trigger interval and its longest batch.
-        slow_ms: a reader that does not catch up may be this far behind.
-        lag_ms_max: how far behind any reader may be, catching up or not; None: as far as it likes.
+        still_ms: how long rows may wait without progress; above a query's trigger interval and its longest batch.
+        slow_ms: how far behind a reader that does not catch up may be.
+        lag_ms_max: how far behind any reader may be, even one that catches up. None: no limit.
     """
 
     still_ms: int = 300_000
@@ -55,12 +55,12 @@ class PartitionProgress:
     """One partition of a reader.
 
     Attributes:
-        position: next offset to read. None: the group has none here; its lag is undefined, not zero.
-        position_ms: when it was committed, or its batch planned; None where that is not known.
-        since_ms: since when it stands there; None where that is not known.
+        position: next offset to read. None: the group has not committed one; its lag is unknown, not zero.
+        position_ms: when the position was committed, or its batch planned. None: unknown.
+        since_ms: since when the position has not changed. None: unknown.
         lag: None: the topic or the partition is gone.
-        owner: member that reads it; '' nobody that is known.
-        note: what was committed with the position.
+        owner: member that reads the partition; '' if unknown.
+        note: the metadata that was committed with the position.
     """
 
     topic: str
@@ -79,7 +79,7 @@ class PartitionProgress:
 
     @property
     def catch_up_ms(self) -> int | None:
-        """Return how long it takes to reach the end at this pace; None: never, or not known."""
+        """Return the time to reach the end at this pace. None: never, or unknown."""
         if self.lag is None or self.lag.lag_ms is None:
             return None
         if not self.lag.lag_ms:
@@ -94,11 +94,12 @@ class Reader:
     Attributes:
         kind: ``group`` or ``query``.
         state: of a group: EMPTY, PREPARING_REBALANCE, COMPLETING_REBALANCE, STABLE; of a query: IDLE, IN_BATCH.
-        state_since_ms: when it came into this state; 0 where that is not known.
-        last_sign_ms: newest activity; 0 without any.
-        sign_every_ms: a reader that lives shows one at least that often; None: only when it reads something.
-        protocol: assignor of a group; '' without members. generation: of the group.
-        batch_id: of a query: its newest batch; -1 without one.
+        state_since_ms: when it entered this state; 0 if unknown.
+        last_sign_ms: time of its newest activity; 0 if none.
+        sign_every_ms: a live reader is active at least this often. None: only when it reads rows.
+        protocol: assignor of a group; '' without members.
+        generation: of the group.
+        batch_id: newest batch of a query; -1 if none.
     """
 
     name: str
@@ -115,12 +116,12 @@ class Reader:
 
     @property
     def lag(self) -> int:
-        """Return the rows that are not read."""
+        """Return the number of unread rows."""
         return sum(each.lag.lag or 0 for each in self.partitions if each.lag is not None)
 
     @property
     def lag_bytes(self) -> int:
-        """Return their bytes."""
+        """Return the bytes of the unread rows."""
         return sum(each.lag.lag_bytes or 0 for each in self.partitions if each.lag is not None)
 
     @property
@@ -131,13 +132,13 @@ class Reader:
 
     @property
     def lag_ms(self) -> int:
-        """Return the age of the oldest row that is not read; 0 without a lag."""
+        """Return the age of the oldest unread row; 0 without a lag."""
         worst = self.worst
         return 0 if worst is None or worst.lag is None else worst.lag.lag_ms or 0
 
     @property
     def catch_up_ms(self) -> int | None:
-        """Return how long it takes to reach all ends at this pace; None: never, or not known."""
+        """Return the time to reach all ends at this pace. None: never, or unknown."""
         times = [each.catch_up_ms for each in self.partitions if each.position is not None and each.lag is not None]
         known = [each for each in times if each is not None]
         return max(known, default=0) if len(known) == len(times) else None
@@ -145,7 +146,7 @@ class Reader:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A verdict and its reason in a sentence; ``partitions`` has those of each partition, in the reader's order."""
+    """A verdict and its reason; ``partitions`` holds one for each partition, in the reader's order."""
 
     verdict: Verdict
     reason: str
@@ -155,14 +156,14 @@ class Judged:
 def judge(reader: Reader, now_ms: int, limits: Limits = Limits()) -> Judged:
     """Return the verdict on a reader: that of its worst partition."""
     if not reader.partitions:
-        return Judged(Verdict.OK, "it has read nothing yet")
+        return Judged(Verdict.OK, "no row read yet")
     each = tuple(_judge_partition(reader, part, now_ms, limits) for part in reader.partitions)
     worst = max(range(len(each)), key=lambda at: (_RANKS[each[at].verdict], _lag_ms(reader.partitions[at])))
     verdict, part = each[worst].verdict, reader.partitions[worst]
     alike = sum(judged.verdict is verdict for judged in each) - 1
     if verdict is Verdict.OK:
         return Judged(verdict, _ok_reason(reader), each)
-    more = f" ({alike} more partitions are {verdict.value} too)" if alike else ""
+    more = f" ({alike} more partitions are {verdict.value})" if alike else ""
     return Judged(verdict, f"{part.name} {each[worst].reason}{more}", each)
 
 
@@ -172,10 +173,10 @@ def _lag_ms(part: PartitionProgress) -> int:
 
 def _ok_reason(reader: Reader) -> str:
     if not reader.lag:
-        return "it has read all there is"
+        return "caught up"
     catch_up_ms = reader.catch_up_ms
-    pace = "" if catch_up_ms is None else f" and is at the end in {_seconds(catch_up_ms)} at this pace"
-    return f"it is {reader.lag:,} rows and {_seconds(reader.lag_ms)} behind{pace}"
+    pace = "" if catch_up_ms is None else f"; catches up in {_seconds(catch_up_ms)} at this pace"
+    return f"{reader.lag:,} rows and {_seconds(reader.lag_ms)} behind{pace}"
 
 
 def _seconds(duration_ms: int) -> str:
@@ -185,23 +186,23 @@ def _seconds(duration_ms: int) -> str:
 def _judge_partition(reader: Reader, part: PartitionProgress, now_ms: int, limits: Limits) -> Judged:
     lag = part.lag
     if lag is None:
-        return Judged(Verdict.LOSING if reader.kind == "query" else Verdict.OK, "was deleted, or made again")
+        return Judged(Verdict.LOSING if reader.kind == "query" else Verdict.OK, "was deleted or recreated")
     if part.position is None:
         return Judged(Verdict.OK, "has no position")
     if part.position < lag.log_start_offset:
         lost = lag.log_start_offset - part.position
         return Judged(
             Verdict.LOSING,
-            f"lost {lost:,} rows to the reader: it stands at {part.position} and the log begins at "
+            f"deleted {lost:,} unread rows: the reader is at offset {part.position} and the log starts at "
             f"{lag.log_start_offset}",
         )
     if not lag.lag or lag.lag_ms is None:
-        return Judged(Verdict.OK, "is read to its end")
-    waits = f"although {lag.lag:,} rows wait, the oldest for {_seconds(lag.lag_ms)}"
+        return Judged(Verdict.OK, "is caught up")
+    waits = f"{lag.lag:,} rows wait, the oldest for {_seconds(lag.lag_ms)}"
     if lag.retention_share is not None and lag.retention_share >= LOSING_SHARE:
         return Judged(
             Verdict.LOSING,
-            f"is about to lose rows: the oldest of {lag.lag:,} that wait has used {lag.retention_share:.0%} of its "
+            f"will soon delete unread rows: the oldest of {lag.lag:,} has used {lag.retention_share:.0%} of its "
             "retention",
         )
     still_ms = lag.lag_ms if part.since_ms is None else min(lag.lag_ms, now_ms - part.since_ms)
@@ -210,7 +211,7 @@ def _judge_partition(reader: Reader, part: PartitionProgress, now_ms: int, limit
     is_limit = limits.lag_ms_max is not None and lag.lag_ms > limits.lag_ms_max
     was_behind = min(lag.lag_ms, lag.lag_before_ms or 0) > limits.slow_ms
     if is_limit or (was_behind and lag.speed is not None and lag.speed <= 1):
-        speed = "" if lag.speed is None else f" and reads {lag.speed:.2f} s of log in a second"
+        speed = "" if lag.speed is None else f", reading {lag.speed:.2f} s of log per second"
         return Judged(Verdict.SLOW, f"is {lag.lag:,} rows and {_seconds(lag.lag_ms)} behind{speed}")
     return Judged(Verdict.OK, f"is {lag.lag:,} rows and {_seconds(lag.lag_ms)} behind")
 
@@ -220,18 +221,21 @@ def _judge_still(reader: Reader, waits: str, still_ms: int, now_ms: int, limits:
     if reader.state == "IN_BATCH":
         batch_ms = now_ms - reader.state_since_ms
         if batch_ms < limits.still_ms:
-            return Judged(Verdict.OK, f"is in batch {reader.batch_id} since {_seconds(batch_ms)}")
+            return Judged(Verdict.OK, f"has been in batch {reader.batch_id} for {_seconds(batch_ms)}")
         return Judged(
             Verdict.STALLED,
-            f"does not move {waits}: batch {reader.batch_id} began {_seconds(batch_ms)} ago and is not done. It is "
-            "long, or fails each time, or the query has ended in it",
+            f"makes no progress: {waits}. Batch {reader.batch_id} started {_seconds(batch_ms)} ago and is not done: it "
+            "is long, it fails every time, or the query stopped during it",
         )
     if reader.state.endswith("REBALANCE") and now_ms - reader.state_since_ms < limits.still_ms:
-        return Judged(Verdict.OK, "waits for a rebalance that runs")
+        return Judged(Verdict.OK, "waits for a running rebalance")
     patience_ms = max(limits.still_ms, reader.sign_every_ms or 0)
     if silent_ms >= patience_ms:
-        return Judged(Verdict.STOPPED, f"is not read {waits}: no activity for {_seconds(silent_ms)}")
-    return Judged(Verdict.STALLED, f"does not move {waits}; the reader lives, and stands for {_seconds(still_ms)}")
+        return Judged(Verdict.STOPPED, f"is not being read: {waits}. No activity for {_seconds(silent_ms)}")
+    return Judged(
+        Verdict.STALLED,
+        f"makes no progress: {waits}. The reader is active, but its position has not changed for {_seconds(still_ms)}",
+    )
 
 
 def worst_of(judged: Sequence[Judged]) -> Verdict:

@@ -1,4 +1,4 @@
-"""A store at one moment, as plain values: what every surface that shows health draws from. Pure."""
+"""The state of a store at one moment, as plain values: the source of every command, metric and page. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class LedgerHealth:
 
     Attributes:
         entry_count: decided entries.
-        is_tail_unclear: whether an entry at its end may or may not be decided, for want of roots.
+        is_tail_unclear: whether too few roots answer to know if the last entry is decided.
     """
 
     ledger_id: LedgerId
@@ -33,7 +33,7 @@ class StoreHealth:
         now_ms: wall time of the look.
         brokers: by id.
         topics: by name, internal ones included.
-        ledgers: of topics, and of the cluster first.
+        ledgers: the cluster's first, then the topics'.
         groups: by name.
     """
 
@@ -48,12 +48,12 @@ class StoreHealth:
 
     @property
     def findings(self) -> list[Finding]:
-        """Return what is wrong, worst first; none where all is well."""
+        """Return all findings, worst first."""
         return sorted([*broker_findings(self.brokers), *topic_findings(self.topics)], key=lambda each: -each.level)
 
     @property
     def partition_count(self) -> int:
-        """Return the partitions of all topics."""
+        """Return the number of partitions of all topics."""
         return sum(len(topic.partitions) for topic in self.topics)
 
     @property
@@ -63,7 +63,7 @@ class StoreHealth:
 
     @property
     def worst_group(self) -> Reader | None:
-        """Return the group that is furthest behind, None where none is behind."""
+        """Return the group that is furthest behind; None if all are caught up."""
         behind = [each for each in self.groups if each.lag > 0]
         return max(behind, key=lambda each: (each.lag_ms, each.lag), default=None)
 
@@ -73,12 +73,12 @@ class StoreHealth:
         return sum(rows for rows, _ in each), sum(size_bytes for _, size_bytes in each)
 
     def leader_count(self, broker_id: BrokerId) -> int:
-        """Return the partitions that a broker leads."""
+        """Return the number of partitions that a broker leads."""
         return sum(each.leader == broker_id for topic in self.topics for each in topic.partitions)
 
     @property
     def not_preferred_count(self) -> int:
-        """Return the partitions that another broker leads than the first assigned one."""
+        """Return the number of partitions whose leader is not the first assigned broker."""
         return sum(
             each.leader not in (each.replicas[0], NO_LEADER) for topic in self.topics for each in topic.partitions
         )

@@ -16,10 +16,11 @@ class PartitionDescription:
     """One partition; offsets are exclusive ends.
 
     Attributes:
-        isr: in-sync replicas; fenced: replicas that are out of service: they do not count.
+        isr: in-sync replicas.
+        fenced: replicas on fenced brokers, which do not count as in sync.
         min_insync: effective ``min.insync.replicas``.
-        size_bytes: of the rows from the log start on, in one copy; a section that is cut counts whole.
-        adding, removing: replicas that a running reassignment brings, and takes away at its end.
+        size_bytes: of the rows from the log start on, in one copy; a section that is partly trimmed counts in full.
+        adding, removing: replicas that a running reassignment adds, and removes at its end.
     """
 
     partition: int
@@ -38,17 +39,17 @@ class PartitionDescription:
 
     @property
     def in_sync(self) -> list[BrokerId]:
-        """Return the replicas that count."""
+        """Return the in-sync replicas on brokers that are not fenced."""
         return [each for each in self.isr if each not in self.fenced]
 
     @property
     def out_of_sync(self) -> list[BrokerId]:
-        """Return the replicas that do not count."""
+        """Return the replicas that are not in sync, or fenced."""
         return sorted(set(self.replicas) - set(self.in_sync))
 
     @property
     def is_offline(self) -> bool:
-        """Return whether nothing can be written for want of a leader."""
+        """Return whether writes fail because there is no leader."""
         return self.leader == NO_LEADER
 
     @property
@@ -58,7 +59,7 @@ class PartitionDescription:
 
     @property
     def row_count(self) -> int:
-        """Return the readable rows."""
+        """Return the number of readable rows."""
         return self.high_watermark - self.log_start_offset
 
 
@@ -67,8 +68,8 @@ class TopicDescription:
     """One topic.
 
     Attributes:
-        config: what was set on the topic; the rest has its default.
-        traffic: what was appended lately.
+        config: the settings of the topic itself; all others have their defaults.
+        traffic: the recent appends.
     """
 
     name: str
@@ -80,12 +81,12 @@ class TopicDescription:
 
     @property
     def replication_factor(self) -> int:
-        """Return the replicas of the first partition."""
+        """Return the number of replicas of the first partition."""
         return len(self.partitions[0].replicas)
 
     @property
     def row_count(self) -> int:
-        """Return the readable rows of all partitions."""
+        """Return the number of readable rows of all partitions."""
         return sum(each.row_count for each in self.partitions)
 
     @property
@@ -121,7 +122,7 @@ def describe(state: TopicLedgerState, topic_id: TopicId, name: str) -> TopicDesc
 
 
 def describe_ledger(state: TopicLedgerState) -> list[TopicDescription]:
-    """Copy all topics of a ledger that were not deleted, by name; call it under the ledger's lock."""
+    """Copy all existing topics of a ledger, by name; call it under the ledger's lock."""
     live = sorted((topic.name, topic.topic_id) for topic in state.topics.values() if not topic.closed)
     return [describe(state, topic_id, name) for name, topic_id in live]
 
@@ -129,6 +130,6 @@ def describe_ledger(state: TopicLedgerState) -> list[TopicDescription]:
 def would_be(
     name: str, assignment: Sequence[tuple[BrokerId, ...]], config: tuple[tuple[str, str], ...]
 ) -> TopicDescription:
-    """Return a topic as creating it would make it; it has no ids yet."""
+    """Return the description that a new topic would have; it has no ids yet."""
     partitions = tuple(PartitionDescription(number, row[0], 0, row, row) for number, row in enumerate(assignment))
     return TopicDescription(name, "", "", partitions, dict(config))

@@ -1,1 +1,1 @@
-"""Looks at a store, its groups and the queries that read it, for commands and metrics; writes nothing."""
+"""Monitoring of a store, its groups and the queries that read it. Writes nothing."""

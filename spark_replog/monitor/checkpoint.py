@@ -1,7 +1,7 @@
 """The checkpoint folder of a streaming query, read as Spark writes it: `offsets/` and `commits/`, versions 1 and 2.
 
-`offsets/N` is written before batch N runs, with the end of the batch; `commits/N` after it. The batch is done when both
-are there. Source: Spark's ``HDFSMetadataLog``, ``OffsetSeqLog``, ``CommitLog``; version 2 was read from files that
+`offsets/N` is written before batch N runs, with the end of the batch; `commits/N` after it. A batch is done when both
+files exist. Source: Spark's ``HDFSMetadataLog``, ``OffsetSeqLog``, ``CommitLog``; version 2 was read from files that
 Spark 4.3 wrote.
 """
 
@@ -20,7 +20,7 @@ from spark_replog.storage.open_store import open_store
 
 FILE_BYTES_MAX = 64 << 20
 _BATCHES_BACK = (0, 1, 3, 7, 15)
-"""Which batches before the newest one are read for the pace: a handful, whatever the log holds."""
+"""The batches before the newest one that are read for the pace: at most five, however long the log is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +58,8 @@ class Checkpoint:
 
     Attributes:
         query_id: '' before the query ran.
-        done: some of the batches that are done, newest last.
-        running: the newest batch, where it is planned and not done.
+        done: some of the finished batches, newest last.
+        running: the newest batch if it is planned and not done.
     """
 
     url: str
@@ -72,11 +72,11 @@ def read_checkpoint(url: str, storage_options: Mapping[str, str]) -> Checkpoint:
     """Read a checkpoint; writes nothing. At most 6 small files and two listings.
 
     Args:
-        url: the folder, of any storage that a root may be on.
+        url: the folder, on any storage that a root may use.
         storage_options: as for roots.
 
     Raises:
-        InvalidConfigError: REPLOG_INPUT: no checkpoint, or of a query that reads no replog topic;
+        InvalidConfigError: REPLOG_INPUT: not a checkpoint, or its query reads no replog topic;
             REPLOG_UNSUPPORTED_STORE, REPLOG_INVALID_OPTION.
         CorruptDataError: CORRUPT_MESSAGE.
         UnsupportedFormatError: UNSUPPORTED_VERSION.
@@ -88,7 +88,7 @@ def read_checkpoint(url: str, storage_options: Mapping[str, str]) -> Checkpoint:
     if query is None and not planned:
         raise InvalidConfigError(
             ErrorCode.REPLOG_INPUT,
-            f"'{url}' is no checkpoint: neither 'metadata' nor 'offsets' is there. Give a query's checkpointLocation.",
+            f"'{url}' is not a checkpoint: it has neither 'metadata' nor 'offsets'. Give a query's checkpointLocation.",
         )
     query_id = "" if query is None else str(_json(query, "metadata").get("id", ""))
     finished = sorted(planned.intersection(done))
@@ -99,13 +99,14 @@ def read_checkpoint(url: str, storage_options: Mapping[str, str]) -> Checkpoint:
     known = [*batches, *([running] if running else [])]
     if known and not any(batch.sources for batch in known):
         raise InvalidConfigError(
-            ErrorCode.REPLOG_INPUT, f"the query of '{url}' reads no replog topic. Give the checkpoint of one that does."
+            ErrorCode.REPLOG_INPUT,
+            f"the query of checkpoint '{url}' reads no replog topic. Give the checkpoint of one that does.",
         )
     return Checkpoint(url, query_id, tuple(batches), running)
 
 
 def list_checkpoints(url: str, storage_options: Mapping[str, str]) -> list[str]:
-    """Return the folder itself where it is a checkpoint, else those of its subfolders that are, sorted."""
+    """Return the folder itself if it is a checkpoint, else its subfolders that are, sorted."""
     store = open_store(url, storage_options)
     if _get(store, "metadata") is not None or _numbers(store, "offsets/"):
         return [url]
@@ -115,7 +116,7 @@ def list_checkpoints(url: str, storage_options: Mapping[str, str]) -> list[str]:
 
 
 def parse_batch(batch_id: int, data: bytes) -> Batch:
-    """Read one file of `offsets/`. Sources of other kinds are left out.
+    """Read one file of `offsets/`. Skips sources of other kinds.
 
     Raises:
         CorruptDataError: CORRUPT_MESSAGE.
@@ -179,6 +180,6 @@ def _json(data: bytes, name: str) -> dict[str, Any]:
 def _damaged(name: str) -> CorruptDataError:
     return CorruptDataError(
         ErrorCode.CORRUPT_MESSAGE,
-        f"{name} of the checkpoint cannot be read: it is no file that Spark wrote. Give another checkpoint, or restore "
-        "this one from a backup.",
+        f"{name} of the checkpoint cannot be read: Spark did not write it in this form. Give another checkpoint, or "
+        "restore this one from a backup.",
     )

@@ -1,7 +1,7 @@
 """Metrics of a store for Prometheus, over HTTP or once as text. Needs the extra ``metrics``; only reads the store.
 
-Every scrape folds what is new, one at a time, so a hundred scrapers cost what one does. Roots are looked at less often:
-that takes more calls.
+Scrapes share one fold, so a hundred scrapers cost as much as one. Roots are checked less often, because that takes
+more storage calls.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from spark_replog.monitor.store_watch import ROOT_LOOK_INTERVAL_MS, StoreWatch
 
 _LOG = logging.getLogger(__name__)
 SCRAPE_AGE_MS = 1_000
-"""Scrapes that come within this time are answered by one fold."""
+"""Scrapes within this time get the same answer."""
 
 
 class SampleCollector(Collector):
-    """Metrics of `METRICS` from a function that is asked at each scrape; a coded error of it leaves them out."""
+    """Metrics of `METRICS` from a function that runs at each scrape; if it raises a coded error, there are none."""
 
     def __init__(self, samples: Callable[[], Mapping[str, list[Sample]]]) -> None:
         self._samples = samples
 
     def describe(self) -> list[GaugeMetricFamily]:
-        """Return nothing: registering must not read the store."""
+        """Return nothing, so that registering does not read the store."""
         return []
 
     def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
-        """Yield all metrics as they are now."""
+        """Yield the current value of each metric."""
         try:
             found = self._samples()
         except ReplogError as error:
@@ -55,13 +55,13 @@ class SampleCollector(Collector):
 
 
 class StoreCollector(SampleCollector):
-    """All metrics of one store. Thread safe. A store that does not answer has `replog_up 0` and nothing else.
+    """All metrics of one store. Thread safe. `replog_up` is 0 and alone if the store does not answer.
 
     Args:
-        checkpoints: folders of queries, or of several of them each.
+        checkpoints: checkpoint folders, or folders that contain several.
         storage_options: of the checkpoints' storage.
         limits: of the verdicts.
-        root_look_ms: pause between two looks at the roots.
+        root_look_ms: how often the roots are checked.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class StoreCollector(SampleCollector):
         self._answer: tuple[int, Mapping[str, list[Sample]]] | None = None
 
     def samples(self) -> Mapping[str, list[Sample]]:
-        """Return all metrics as they are now, or were a moment ago."""
+        """Return all metrics, at most `SCRAPE_AGE_MS` old."""
         with self._lock:
             now_ms = self._cluster.clock.monotonic_ms()
             if self._answer is None or now_ms - self._answer[0] >= SCRAPE_AGE_MS:
@@ -106,18 +106,18 @@ class ClientCollector(Collector):
     Args:
         read: its ``metrics`` method.
         kind: ``producer`` or ``consumer``.
-        client_id: tells clients of one process apart.
+        client_id: label that distinguishes the clients of one process.
     """
 
     def __init__(self, read: Callable[[], Any], kind: str, client_id: str) -> None:
         self._read, self._kind, self._client_id = read, kind, client_id
 
     def describe(self) -> list[GaugeMetricFamily]:
-        """Return nothing: names are known when they are read."""
+        """Return nothing: the names are known only at a scrape."""
         return []
 
     def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
-        """Yield all metrics as they are now."""
+        """Yield the current value of each metric."""
         found = self._read()
         values = found if isinstance(found, Mapping) else {f"{each}-total": n for each, n in asdict(found).items()}
         for kafka_name, value in values.items():
@@ -131,7 +131,7 @@ class ClientCollector(Collector):
 
 
 def registry_of(collector: StoreCollector) -> CollectorRegistry:
-    """Return a registry of its own for a collector: only these metrics, none of this process."""
+    """Return a registry with this collector only, without the metrics of this process."""
     registry = CollectorRegistry()
     registry.register(collector)
     return registry

@@ -1,6 +1,6 @@
-"""Streaming queries by their checkpoints: where each stands in the log, and how far it is behind. Writes nothing.
+"""Positions and lags of streaming queries, read from their checkpoints. Writes nothing.
 
-Works while the query is down. Its position is the end of its newest batch that is done.
+Works while the query is down. Its position is the end of its newest finished batch.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class QueryMonitor(Admin):
     def describe(self, checkpoint: Checkpoint) -> Reader:
         """Return a query with its lags on the newest folds; no row is read.
 
-        A topic that was deleted or made again has no lag. A partition that was added after the newest batch is read
+        A topic that was deleted or recreated has no lag. A partition that was added after the newest batch is read
         from its first offset.
 
         Raises:
@@ -59,9 +59,9 @@ class QueryMonitor(Admin):
         )
 
     def _added(self, handle: TopicHandle, positions: Iterable[TopicPartition], planned_ms: int) -> list[TopicPartition]:
-        """Return the partitions that the query will see for the first time.
+        """Return the partitions that are new to the query.
 
-        One that had rows when the newest batch was planned was seen then: the query is assigned others.
+        A partition that already had rows when the newest batch was planned is not: the query did not subscribe to it.
         """
         ledger = self._cluster.topic_ledger(handle.ledger_id)
         known, found = set(positions), []

@@ -1,6 +1,6 @@
-"""Whether a store can serve: partitions and groups from the folds, roots by a short look. Writes nothing.
+"""The state of a store: partitions and groups from the folds, roots from a short check. Writes nothing.
 
-What takes a full read (each journal, each copy) is ``store verify``'s.
+``store verify`` reads every journal and copy; this does not.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class StoreMonitor(Admin):
     def __init__(self, cluster: Cluster, principal: str | None = None) -> None:
         super().__init__(cluster, principal)
         self._described: dict[LedgerId, tuple[int, list[TopicDescription]]] = {}
-        """Topics by ledger, with the entry after which they were described."""
+        """Topics by ledger, with the index of the last entry applied when they were described."""
 
     def look(
         self,
@@ -37,12 +37,12 @@ class StoreMonitor(Admin):
         with_groups: bool = False,
         looks: Sequence[RootLook] | None = None,
     ) -> StoreHealth:
-        """Return the store as it is now. One get per metadata root and ledger, and the look at the roots.
+        """Return the current state. Costs one get per metadata root and ledger, and the check of the roots.
 
         Args:
-            timeout_ms: a root that has not answered by then counts as away.
+            timeout_ms: a root that does not answer within this time counts as unreachable.
             with_groups: whether to describe the groups too.
-            looks: what an earlier look at the roots found; None: look now.
+            looks: results of an earlier check of the roots; None: check now.
 
         Raises:
             AuthorizationError: CLUSTER_AUTHORIZATION_FAILED: without DESCRIBE on the cluster.
@@ -82,11 +82,11 @@ class StoreMonitor(Admin):
         )
 
     def look_at_roots(self, timeout_ms: int = ROOT_TIMEOUT_MS) -> list[RootLook]:
-        """Look at every root, as this process has folded the ledgers so far."""
+        """Check every root against the ledgers as this process has folded them so far."""
         return look_at_roots(self._cluster, topic_ledgers(self._cluster), timeout_ms)
 
     def fence_warnings(self, broker_ids: Iterable[BrokerId]) -> list[Finding]:
-        """Return which partitions fencing these brokers would stop.
+        """Return the partitions that fencing these brokers would make unwritable.
 
         Raises:
             AuthorizationError: CLUSTER_AUTHORIZATION_FAILED.
@@ -111,7 +111,7 @@ class StoreMonitor(Admin):
         return topics
 
     def groups(self, names: Sequence[str] | None = None) -> list[Reader]:
-        """Return consumer groups with their lags, by name; all that may be described where none is named.
+        """Return consumer groups with their lags, by name; all that the principal may describe if none is named.
 
         Raises:
             AuthorizationError: GROUP_AUTHORIZATION_FAILED.

@@ -1,6 +1,6 @@
-"""Looks at a store again and again, its groups and queries judged: what metrics and the console show. Writes nothing.
+"""Repeated looks at a store, its groups and its queries, with verdicts, for metrics and the console. Writes nothing.
 
-Each look folds what is new. Roots are looked at less often: that takes more calls.
+Each look folds the new entries. Roots are checked less often, because that takes more storage calls.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ROOT_LOOK_INTERVAL_MS = 30_000
 
 
 class Seen(NamedTuple):
-    """One look: the store, its groups and queries with verdicts, and the checkpoints that could not be read."""
+    """One look: the store, its groups and queries with verdicts, and the unreadable checkpoints."""
 
     health: StoreHealth
     readers: tuple[tuple[Reader, Judged], ...]
@@ -31,13 +31,13 @@ class Seen(NamedTuple):
 
 
 class StoreWatch:
-    """Not thread safe: its owner looks one at a time.
+    """Not thread safe.
 
     Args:
-        checkpoints: folders of queries, or of several of them each.
+        checkpoints: checkpoint folders, or folders that contain several.
         storage_options: of the checkpoints' storage.
         limits: of the verdicts.
-        root_look_ms: pause between two looks at the roots.
+        root_look_ms: how often the roots are checked.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class StoreWatch:
         self._looks: tuple[int, list[RootLook]] | None = None
 
     def look(self) -> Seen:
-        """Look now. Raises what ``StoreMonitor.look`` raises; a checkpoint that cannot be read is no error of it."""
+        """Look now. Raises what ``StoreMonitor.look`` raises; an unreadable checkpoint is returned, not raised."""
         now_ms = self._cluster.clock.monotonic_ms()
         if self._looks is None or now_ms - self._looks[0] >= self._root_look_ms:
             self._cluster.refresh()

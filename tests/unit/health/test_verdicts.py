@@ -73,7 +73,7 @@ def verdict(reader, now, **limits):
 def test_1_a_paused_producer_leaves_the_reader_well():
     log = Log().append(*range(10))
     found = verdict(log.reader(500, [(5, 50), (10, 100)], last_sign=10), 500)
-    assert (found.verdict, found.reason) == (Verdict.OK, "it has read all there is")
+    assert (found.verdict, found.reason) == (Verdict.OK, "caught up")
 
 
 def test_2_an_idle_topic_without_a_row_is_well():
@@ -84,13 +84,13 @@ def test_3_a_paused_consumer_that_sends_heartbeats_is_stalled():
     log = Log().append(*range(30))
     found = verdict(log.reader(30, [(5, 50), (6, 60)], last_sign=30), 30)
     assert found.verdict is Verdict.STALLED
-    assert "orders-0 does not move although 240 rows wait, the oldest for 1,440 s" in found.reason
+    assert found.reason.startswith("orders-0 ") and "240 rows wait, the oldest for 1,440 s" in found.reason
 
 
 def test_4_a_consumer_that_is_gone_is_stopped():
     log = Log().append(*range(30))
     found = verdict(log.reader(30, [(5, 50), (6, 60)], last_sign=6), 30)
-    assert found.verdict is Verdict.STOPPED and "no activity for 1,440 s" in found.reason
+    assert found.verdict is Verdict.STOPPED and "No activity for 1,440 s" in found.reason
 
 
 def test_5_one_dead_member_stalls_its_partitions_only():
@@ -113,7 +113,7 @@ def test_7_retention_that_passed_the_reader_lost_rows():
     log = Log().append(*range(30))
     log.fold(LogStartAdvance(TOPIC, LogStartReason.RETENTION, ((0, 100),)))
     found = verdict(log.reader(30, [(5, 50), (6, 60)]), 30)
-    assert found.verdict is Verdict.LOSING and "lost 40 rows" in found.reason
+    assert found.verdict is Verdict.LOSING and "40 unread rows" in found.reason
 
 
 @pytest.mark.parametrize(("now", "expected"), [(30, Verdict.SLOW), (60, Verdict.LOSING)])
@@ -140,7 +140,7 @@ def test_9_a_reader_that_falls_behind_is_slow_and_has_no_time_of_arrival():
     log = Log().append(*range(60))
     reader = log.reader(60, [(40, 200), (60, 300)])  # ten minutes of log in twenty
     found = verdict(reader, 60)
-    assert found.verdict is Verdict.SLOW and "0.50 s of log in a second" in found.reason
+    assert found.verdict is Verdict.SLOW and "0.50 s of log per second" in found.reason
     assert reader.catch_up_ms is None
 
 
@@ -149,7 +149,7 @@ def test_10_a_reader_that_catches_up_is_well_and_says_when_it_arrives():
     reader = log.reader(60, [(59, 200), (60, 240)])  # four minutes of log in one; 36 minutes are left
     found = verdict(reader, 60)
     assert (found.verdict, reader.catch_up_ms) == (Verdict.OK, 12 * MINUTE)
-    assert "is at the end in 720 s at this pace" in found.reason
+    assert "catches up in 720 s at this pace" in found.reason
     assert verdict(reader, 60, lag_ms_max=30 * MINUTE).verdict is Verdict.SLOW
 
 
@@ -189,7 +189,7 @@ def test_15_a_batch_that_runs_is_given_time_and_one_that_never_ends_is_stalled(b
     reader = log.reader(30, [(9, 90), (10, 100)], kind="query", state="IN_BATCH", state_since=began, last_sign=began)
     found = verdict(reader, 30)
     assert found.verdict is expected
-    assert expected is Verdict.OK or "batch 7 began 1,080 s ago" in found.reason
+    assert expected is Verdict.OK or "Batch 7 started 1,080 s ago" in found.reason
 
 
 def test_16_rows_that_came_a_moment_ago_make_nobody_late():

@@ -112,7 +112,7 @@ def test_old_batches_that_spark_deleted_are_not_missed(store, query):
 
 
 def test_what_is_no_checkpoint_or_reads_something_else_is_refused(store, query, tmp_path):
-    with pytest.raises(InvalidConfigError, match="is no checkpoint"):
+    with pytest.raises(InvalidConfigError, match="REPLOG_INPUT"):
         read_checkpoint(str(tmp_path), {})
     (query.folder / "offsets" / "0").write_text("v1\n" + METADATA % 1 + '\n{"kafka":{"0":1}}')
     with pytest.raises(InvalidConfigError, match="reads no replog topic"):
