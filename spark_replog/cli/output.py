@@ -225,6 +225,24 @@ def human_duration(duration_ms: int | None) -> str:
     return " ".join(parts[:2])
 
 
+def human_days(days: float | None) -> str:
+    """Return ``12 days``, ``0.5 days`` or ``over a year``; ``-`` without a number."""
+    if days is None:
+        return "-"
+    return "over a year" if days > 365 else f"{days:.0f} days" if days >= 10 else f"{days:.1f} days"
+
+
+_BARS = "".join(map(chr, range(0x2581, 0x2589)))
+_PLAIN_BARS = "_.:-=+*#"
+
+
+def sparkline(values: Sequence[float]) -> str:
+    """Return a bar for each value, the highest of them full; in ASCII where stdout takes no other."""
+    bars = _BARS if "utf" in (getattr(sys.stdout, "encoding", None) or "").lower() else _PLAIN_BARS
+    top = max(values, default=0)
+    return "".join(bars[min(7, int(8 * each / top)) if each > 0 else 0] for each in values)
+
+
 def human_time(time_ms: int | None) -> str:
     """Return epoch milliseconds as ``2026-11-21T08:30:00Z``; ``never`` without one."""
     if time_ms is None:

@@ -17,21 +17,24 @@ from spark_replog.cli.output import (
     emit,
     error_item,
     human_bytes,
+    human_days,
     item_of,
     item_table,
     note,
     quoted,
+    sparkline,
     table,
 )
 from spark_replog.cli.settings import ReplogCommand, ReplogGroup, current_settings
 from spark_replog.errors import command_line
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from spark_replog.cluster.cluster import Cluster
     from spark_replog.health.findings import BrokerHealth, Finding
     from spark_replog.health.store import StoreHealth
+    from spark_replog.health.topics import TopicDescription
     from spark_replog.ledger.ledger import Ledger
     from spark_replog.maintenance.garbage import GarbageFile, GarbageReport
     from spark_replog.maintenance.journal_scrub import JournalReport
@@ -44,12 +47,16 @@ def store() -> None:
     """Show the store and its roots."""
 
 
+_TOPICS_SHOWN = 20
+
+
 @store.command("info", examples=["store info"])
 def info() -> int:
-    """Show the cluster id, the brokers, the state of each root, and what is wrong.
+    """Show the cluster id, the brokers, the state of each root, how topics grow, and what is wrong.
 
     Reads what finds a root that is away, full, emptied or restored from an older backup, a fenced broker, and a
-    partition without a leader or below min.insync.replicas. 'store verify' reads every journal and copy.
+    partition without a leader or below min.insync.replicas. 'store verify' reads every journal and copy. Growth is what
+    was written in the last 24 hours; a root is full in so many days if that goes on and retention removes rows.
 
     Exit code 3 with a warning, 4 where rows cannot be written or read.
     """
@@ -59,13 +66,16 @@ def info() -> int:
 
     health = StoreMonitor(settings.open_cluster()).look()
     findings = health.findings
-    states = broker_items(health, findings)
+    states, sizes = broker_items(health, findings), size_items(health.topics, health.now_ms)
     item: dict[str, Any] = {
         "clusterId": health.cluster_id,
         "path": path,
         "fsync": health.fsync,
         "topics": len(health.topics),
+        "bytes": sum(each.size_bytes for each in health.topics),
+        "bytesPerDay": round(health.bytes_per_day),
         "brokers": states,
+        "sizes": sizes,
         "findings": finding_items(findings, settings),
         "ok": not findings,
     }
@@ -74,9 +84,13 @@ def info() -> int:
         f"path     {quoted(path)}",
         f"fsync    {'on' if health.fsync else 'OFF: a power cut may lose acknowledged rows'}",
         f"topics   {len(health.topics)}, {health.partition_count} partitions",
+        f"holds    {human_bytes(item['bytes'])} in one copy, and {human_bytes(item['bytesPerDay'])} more a day",
         "",
         broker_table(states),
+        *(["", size_table(sizes[:_TOPICS_SHOWN])] if sizes else []),
     ]
+    if len(sizes) > _TOPICS_SHOWN:
+        lines.append(f"and {len(sizes) - _TOPICS_SHOWN} smaller topics: add -f json to list all")
     if findings:
         lines += ["", finding_text(findings, settings)]
     return emit("store info", [item], settings, text="\n".join(lines), exit_code=exit_code_of_findings(findings))
@@ -84,7 +98,54 @@ def info() -> int:
 
 def broker_items(health: StoreHealth, findings: Sequence[Finding]) -> list[dict[str, Any]]:
     """Return the brokers and the state of their roots as JSON values."""
-    return [_broker_item(health, each, findings) for each in health.brokers]
+    days = health.days_until_full
+    return [
+        {**_broker_item(health, each, findings), "daysUntilFull": _rounded(days[each.broker_id])}
+        for each in health.brokers
+    ]
+
+
+def _rounded(days: float | None) -> float | None:
+    return None if days is None else round(days, 2)
+
+
+def size_items(topics: Iterable[TopicDescription], now_ms: int) -> list[dict[str, Any]]:
+    """Return the sizes and the growth of topics as JSON values, the largest first."""
+    from spark_replog.health.growth import growth_of
+
+    found = [(each, growth_of(each, now_ms)) for each in sorted(topics, key=lambda each: (-each.size_bytes, each.name))]
+    return [
+        {
+            "topic": topic.name,
+            "partitions": len(topic.partitions),
+            "rows": topic.row_count,
+            "bytes": topic.size_bytes,
+            "copyBytes": sum(part.size_bytes * len(part.replicas) for part in topic.partitions),
+            "bytesPerDay": round(growth.bytes_per_day),
+            "bytesMoreMax": None if growth.bytes_more_max is None else round(growth.bytes_more_max),
+            "bytesByHour": topic.traffic.hours(now_ms),
+        }
+        for topic, growth in found
+    ]
+
+
+def size_table(items: Sequence[dict[str, Any]]) -> str:
+    """Return the sizes of topics as a table, with the last 24 hours as bars."""
+    columns = {
+        "TOPIC": "topic",
+        "ROWS": "rows",
+        "BYTES": "bytes",
+        "ALL COPIES": "copyBytes",
+        "A DAY": "bytesPerDay",
+        "RETENTION LETS GROW BY": "bytesMoreMax",
+        "LAST 24 HOURS": "bytesByHour",
+    }
+    shown = dict.fromkeys(("bytes", "copyBytes", "bytesPerDay"), human_bytes)
+    more: dict[str, Callable[[Any], str]] = {
+        "bytesMoreMax": lambda size_bytes: "no end" if size_bytes is None else human_bytes(size_bytes),
+        "bytesByHour": sparkline,
+    }
+    return item_table(columns, items, shown={**shown, **more})
 
 
 def _broker_item(health: StoreHealth, broker: BrokerHealth, findings: Sequence[Finding]) -> dict[str, Any]:
@@ -114,10 +175,16 @@ def broker_table(items: Sequence[dict[str, Any]]) -> str:
         "LEADERS": "leaders",
         "COPIES": "copyBytes",
         "FREE": "freeBytes",
+        "FULL IN": "daysUntilFull",
         "RACK": "rack",
         "URL": "url",
     }
-    return item_table(keys, items, texts={"broker"}, shown={"copyBytes": human_bytes, "freeBytes": human_bytes})
+    shown: dict[str, Callable[[Any], str]] = {
+        "copyBytes": human_bytes,
+        "freeBytes": human_bytes,
+        "daysUntilFull": human_days,
+    }
+    return item_table(keys, items, texts={"broker"}, shown=shown)
 
 
 @store.command("verify", examples=["store verify", "store verify --deep -f json"])

@@ -22,6 +22,7 @@ from spark_replog.cli.output import (
     note,
 )
 from spark_replog.cli.settings import ReplogGroup, Settings, current_settings, key_values, parse_time_ms, yes_flag
+from spark_replog.cli.store import size_items, size_table
 from spark_replog.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -161,17 +162,20 @@ def list_topics() -> int:
     return emit("topic list", items, settings, text=item_table(columns, items, shown=_SHOWN))
 
 
-@topic.command("describe", examples=["topic describe orders"])
+@topic.command("describe", examples=["topic describe orders", "topic describe orders --size"])
 @click.argument("names", nargs=-1, required=True, metavar="NAME...", shell_complete=complete_topics)
-def describe(names: tuple[str, ...]) -> int:
+@click.option("--size", is_flag=True, help="Show bytes, all copies and growth, of each partition too.")
+def describe(names: tuple[str, ...], size: bool) -> int:
     """Show partitions, replicas, in-sync replicas, offsets and settings.
 
     Exit code 4 where a partition has no leader or is below min.insync.replicas, so that writes are refused.
     """
     settings = current_settings()
+    from spark_replog.admin.controller import Controller
     from spark_replog.health.findings import topic_findings
 
-    controller = _controller(settings)
+    cluster = settings.open_cluster()
+    controller = Controller(cluster)
     texts: list[str] = []
     critical: list[Finding] = []
 
@@ -181,8 +185,11 @@ def describe(names: tuple[str, ...]) -> int:
         worst = [each for each in findings if each.level == EXIT_CRITICAL]
         critical.extend(worst)
         shown = finding_text(worst, settings)
-        texts.append(_description(found) + (f"\n\n{shown}" if shown else ""))
-        return {**_item(found), "findings": finding_items(findings, settings)}
+        sizes = size_items([found], cluster.clock.now_ms()) if size else []
+        text = _sizes(found, sizes) if size else _description(found)
+        texts.append(text + (f"\n\n{shown}" if shown else ""))
+        item = _item(found)
+        return {**(sizes[0] if size else {}), **item, "findings": finding_items(findings, settings)}
 
     items = act_on_each("topic", names, act)
     exit_code = EXIT_CRITICAL if critical and all(item["ok"] for item in items) else None
@@ -206,6 +213,19 @@ def _description(found: TopicDescription) -> str:
     written = f"last write {human_time(found.traffic.last_append_ms or None)}"
     partitions = item_table(columns, items, texts=_NAMES, shown=_SHOWN)
     return f"{found.name}  id {found.topic_id}  {settings}\n{size}, {written}\n{partitions}"
+
+
+def _sizes(found: TopicDescription, sizes: list[dict[str, Any]]) -> str:
+    items = [
+        {"partition": part.partition, "rows": part.row_count, "sizeBytes": part.size_bytes,
+         "copies": part.size_bytes * len(part.replicas), "replicas": part.replicas,
+         "rowBytes": part.size_bytes / part.row_count if part.row_count else None}
+        for part in found.partitions
+    ]  # fmt: skip
+    columns = {"PARTITION": "partition", "ROWS": "rows", "BYTES": "sizeBytes", "ALL COPIES": "copies",
+               "BYTES A ROW": "rowBytes", "REPLICAS": "replicas"}  # fmt: skip
+    partitions = item_table(columns, items, texts=_NAMES, shown={"sizeBytes": human_bytes, "copies": human_bytes})
+    return f"{size_table(sizes)}\n\n{partitions}"
 
 
 def _offsets_at(name: str, at: str, settings: Settings) -> dict[int, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -40,11 +41,13 @@ class RootLook:
     Attributes:
         error: why the root does not serve; None where it answers and is what it was.
         free_bytes: what is free on its file system; None where that cannot be asked (object stores).
+        device: number of that file system on this machine: roots that share one share what is free.
     """
 
     broker_id: BrokerId
     error: ReplogError | None
     free_bytes: int | None
+    device: int | None = None
 
 
 def look_at_roots(
@@ -78,8 +81,8 @@ def look_at_roots(
                 broker=broker_id,
                 url=brokers.url(broker_id),
             )
-        free_bytes = _free_bytes(brokers, broker_id) if error is None else None
-        found.append(RootLook(broker_id, error, free_bytes))
+        free_bytes, device = _space(brokers, broker_id) if error is None else (None, None)
+        found.append(RootLook(broker_id, error, free_bytes, device))
     return found
 
 
@@ -154,10 +157,11 @@ def newest_copies(ledger: Ledger[TopicLedgerState], broker_id: BrokerId) -> list
     return sorted(found, key=lambda each: -found[each])[:NEWEST_COPIES]
 
 
-def _free_bytes(brokers: BrokerSet, broker_id: BrokerId) -> int | None:
+def _space(brokers: BrokerSet, broker_id: BrokerId) -> tuple[int | None, int | None]:
     if broker_id not in brokers.local_ids:
-        return None
-    return shutil.disk_usage(brokers.url(broker_id).removeprefix("file://")).free
+        return None, None
+    path = brokers.url(broker_id).removeprefix("file://")
+    return shutil.disk_usage(path).free, os.stat(path).st_dev
 
 
 def make_ledger_folders(brokers: BrokerSet, ledger_id: LedgerId, broker_ids: Iterable[BrokerId]) -> set[BrokerId]:

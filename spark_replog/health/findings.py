@@ -65,6 +65,7 @@ class BrokerHealth:
         is_metadata: whether it holds journals.
         error: why the root cannot be used; None if it answers with the expected identity.
         free_bytes: free space of its file system; None if unknown (object stores).
+        device: number of that file system: roots with the same number share its free space.
     """
 
     broker_id: BrokerId
@@ -74,6 +75,7 @@ class BrokerHealth:
     is_fenced: bool
     error: ReplogError | None = None
     free_bytes: int | None = None
+    device: int | None = None
 
 
 def topic_findings(topics: Iterable[TopicDescription]) -> list[Finding]:

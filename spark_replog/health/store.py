@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from spark_replog.health.findings import BrokerHealth, Finding, broker_findings, topic_findings
+from spark_replog.health.growth import days_until_full, growth_of
 from spark_replog.health.readers import Reader
 from spark_replog.health.topics import TopicDescription
 from spark_replog.ids import BrokerId, LedgerId
@@ -82,6 +83,16 @@ class StoreHealth:
         return sum(
             each.leader not in (each.replicas[0], NO_LEADER) for topic in self.topics for each in topic.partitions
         )
+
+    @property
+    def days_until_full(self) -> dict[BrokerId, float | None]:
+        """Return per broker in how many days its root is full at this pace; None: never, or not known."""
+        return days_until_full(self.brokers, self.topics, self.now_ms)
+
+    @property
+    def bytes_per_day(self) -> float:
+        """Return what all topics take in a day, in one copy."""
+        return sum(growth_of(topic, self.now_ms).bytes_per_day for topic in self.topics)
 
     def copy_bytes(self, broker_id: BrokerId) -> int:
         """Return the bytes of the partitions that are assigned to a broker."""

@@ -73,6 +73,7 @@ class StoreMonitor(Admin):
                     each in fenced,
                     found[each].error,
                     found[each].free_bytes,
+                    found[each].device,
                 )
                 for each in brokers.broker_ids
             ),

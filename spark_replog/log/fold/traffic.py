@@ -1,4 +1,7 @@
-"""How much was appended to a topic lately, by the time of entries; a few integers, whatever the topic's age. Pure."""
+"""How much was appended to a topic lately, by the time of entries: by minutes, and by hours of the last day. Pure.
+
+A few integers, whatever the topic's age.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from typing import NamedTuple
 MINUTE_MS = 60_000
 MINUTES_KEPT = 16
 """Fifteen full minutes and the one that runs."""
+DAY_MINUTES = 24 * 60
 
 
 class Traffic(NamedTuple):
@@ -14,7 +18,8 @@ class Traffic(NamedTuple):
 
     Attributes:
         last_append_ms: time of the newest append, 0 before the first.
-        minutes: (minute since 1970, rows, bytes), ascending; at most MINUTES_KEPT, empty ones left out.
+        minutes: (minute since 1970, rows, bytes), ascending, empty ones left out. Of the newest MINUTES_KEPT each
+            stands for itself; older ones are summed under the first minute of their hour, for a day.
     """
 
     last_append_ms: int = 0
@@ -27,8 +32,31 @@ class Traffic(NamedTuple):
         if kept and kept[-1][0] == minute:
             row_count, size_bytes = kept[-1][1] + row_count, kept[-1][2] + size_bytes
             return Traffic(append_ms, (*kept[:-1], (minute, row_count, size_bytes)))
-        first = minute - MINUTES_KEPT
-        return Traffic(append_ms, (*(each for each in kept if each[0] > first), (minute, row_count, size_bytes)))
+        old: dict[int, tuple[int, int]] = {}
+        new = []
+        for at, rows, sizes in kept:
+            if at > minute - MINUTES_KEPT:
+                new.append((at, rows, sizes))
+            elif at > minute - DAY_MINUTES - 60:
+                before = old.get(at // 60 * 60, (0, 0))
+                old[at // 60 * 60] = (before[0] + rows, before[1] + sizes)
+        hours = ((hour, rows, sizes) for hour, (rows, sizes) in old.items())
+        return Traffic(append_ms, (*hours, *new, (minute, row_count, size_bytes)))
+
+    def hours(self, now_ms: int, count: int = 24) -> list[int]:
+        """Return the bytes of the last hours, oldest first; the last one is the hour that runs."""
+        now_hour = max(now_ms, self.last_append_ms) // MINUTE_MS // 60
+        found = [0] * count
+        for minute, _, size_bytes in self.minutes:
+            if 0 <= (at := count - 1 - (now_hour - minute // 60)) < count:
+                found[at] += size_bytes
+        return found
+
+    def day(self, now_ms: int) -> tuple[int, int]:
+        """Return (rows, bytes) of the last 24 hours; the hour at whose end they begin counts whole."""
+        first = (max(now_ms, self.last_append_ms) // MINUTE_MS - DAY_MINUTES) // 60 * 60
+        kept = [each for each in self.minutes if each[0] >= first]
+        return sum(rows for _, rows, _ in kept), sum(size_bytes for _, _, size_bytes in kept)
 
     def rates(self, window_minutes: int, now_ms: int) -> tuple[float, float]:
         """Return (rows, bytes) per second over the last 1 to 15 minutes; rows spread evenly within their minute.

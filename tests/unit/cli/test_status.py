@@ -54,3 +54,22 @@ def test_a_root_that_is_away_is_a_warning_and_named(store, replog):
     answer = replog("-s", store, "status")
     assert answer.exit_code == 3
     assert "2 of 3 serve" in answer.out and "REPLOG_ROOT_STALE" in answer.out
+
+
+def test_store_info_and_topic_describe_say_what_is_held_and_how_it_grows(store, replog):
+    (item,) = replog("-s", store, "store", "info", "-f", "json").items
+    (orders,) = [each for each in item["sizes"] if each["topic"] == "orders"]
+    assert orders["rows"] == 3 and orders["copyBytes"] == 3 * orders["bytes"] > 0
+    assert orders["bytesByHour"][-1] + orders["bytesByHour"][-2] == orders["bytes"]  # an hour may begin meanwhile
+    assert orders["bytesPerDay"] == 24 * orders["bytes"]  # a young topic, at its pace
+    assert item["bytes"] >= orders["bytes"] and item["bytesPerDay"] >= orders["bytesPerDay"]
+    assert [broker["daysUntilFull"] for broker in item["brokers"]] == [None] * 3  # retention.ms is the default
+    text = replog("-s", store, "store", "info").out
+    assert "more a day" in text and "FULL IN" in text and "LAST 24 HOURS" in text
+    replog("-s", store, "topic", "config", "orders", "set", "retention.ms=-1")
+    (item,) = replog("-s", store, "store", "info", "-f", "json").items
+    assert all(broker["daysUntilFull"] > 0 for broker in item["brokers"])
+    text = replog("-s", store, "topic", "describe", "orders", "--size").out
+    assert "no end" in text and "BYTES A ROW" in text
+    (described,) = replog("-s", store, "topic", "describe", "orders", "--size", "-f", "json").items
+    assert described["bytesPerDay"] == orders["bytesPerDay"] and len(described["partitions"]) == 2

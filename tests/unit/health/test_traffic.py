@@ -30,11 +30,24 @@ def test_a_writer_that_stopped_fades_from_each_window_in_turn():
 
 
 def test_memory_does_not_grow_with_age_and_empty_minutes_are_left_out():
-    assert len(steady(100, per_second=1).minutes) == MINUTES_KEPT
+    assert len(steady(100, per_second=1).minutes) == MINUTES_KEPT + 2
     sparse = NO_TRAFFIC.plus(0, 1, 1).plus(90 * MINUTE_MS, 1, 1)
-    assert sparse.minutes == ((90, 1, 1),)
+    assert sparse.minutes == ((0, 1, 1), (90, 1, 1))
+    assert sparse.plus((25 * 60 + 90) * MINUTE_MS, 1, 1).minutes == ((25 * 60 + 90, 1, 1),)
 
 
 def test_a_clock_behind_the_entries_counts_as_theirs():
     traffic = steady(20)
     assert traffic.rates(5, 0) == traffic.rates(5, traffic.last_append_ms)
+
+
+def test_a_day_is_kept_by_hours_whatever_the_age():
+    traffic = steady(3 * 24 * 60, per_second=1)
+    assert len(traffic.minutes) <= MINUTES_KEPT + 26
+    now_ms = 3 * 24 * 60 * MINUTE_MS
+    rows, size_bytes = traffic.day(now_ms)
+    assert (rows, size_bytes) == (24 * 3600, 24 * 36_000)
+    assert traffic.hours(now_ms) == [36_000] * 23 + [0]
+    assert traffic.hours(now_ms - 1, 3) == [36_000] * 3
+    assert traffic.day(now_ms + 48 * 60 * MINUTE_MS) == (0, 0)
+    assert traffic.rates(15, now_ms)[0] == pytest.approx(1)

@@ -1,0 +1,94 @@
+"""How fast topics grow, and when a root is full at this pace. Pure.
+
+The pace is that of the last 24 hours. Retention ends the growth of a topic: it then holds what `retention.ms` of
+writing at this pace takes, or `retention.bytes` of each partition. What compaction removes is not foreseen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from spark_replog.config import stored_topic_config
+from spark_replog.health.findings import BrokerHealth
+from spark_replog.health.topics import TopicDescription
+from spark_replog.ids import BrokerId
+from spark_replog.log.fold.traffic import MINUTE_MS
+
+DAY_MS = 86_400_000
+_HOUR_MS = 3_600_000
+
+
+class Growth(NamedTuple):
+    """What a topic takes in, in one copy.
+
+    Attributes:
+        bytes_per_day: written. Of a topic that is younger than a day: what a day takes at its pace.
+        bytes_more_max: how much more it can hold before retention removes as much as is written; None: no end.
+    """
+
+    bytes_per_day: float
+    bytes_more_max: float | None
+
+
+def growth_of(topic: TopicDescription, now_ms: int) -> Growth:
+    """Return how fast a topic grows."""
+    traffic = topic.traffic
+    now_ms = max(now_ms, traffic.last_append_ms)
+    rows, size_bytes = traffic.day(now_ms)
+    per_day = float(size_bytes)
+    if rows and rows >= sum(part.log_end_offset for part in topic.partitions):  # all rows it ever had: it is young
+        age_ms = now_ms - traffic.minutes[0][0] * MINUTE_MS
+        per_day *= DAY_MS / min(DAY_MS, max(_HOUR_MS, age_ms))
+    config, _ = stored_topic_config(tuple(topic.config.items()))
+    ends = []
+    if "delete" in config.cleanup_policy:
+        if config.retention_ms >= 0:
+            ends.append(per_day * config.retention_ms / DAY_MS)
+        if config.retention_bytes >= 0:
+            ends.append(float(config.retention_bytes * len(topic.partitions)))
+    return Growth(per_day, max(0.0, min(ends) - topic.size_bytes) if ends else None)
+
+
+def days_until_full(
+    brokers: Sequence[BrokerHealth], topics: Iterable[TopicDescription], now_ms: int
+) -> dict[BrokerId, float | None]:
+    """Return in how many days each root is full at this pace; None: never, or what is free is not known.
+
+    A topic's growth is spread over its partitions as their sizes are. Roots on one file system fill it together.
+    """
+    grown: dict[BrokerId, list[tuple[float, float | None]]] = {each.broker_id: [] for each in brokers}
+    for topic in topics:
+        found = growth_of(topic, now_ms)
+        if not found.bytes_per_day:
+            continue
+        for part in topic.partitions:
+            share = part.size_bytes / topic.size_bytes if topic.size_bytes else 1 / len(topic.partitions)
+            if not share:
+                continue
+            more = None if found.bytes_more_max is None else found.bytes_more_max * share
+            for broker_id in part.replicas:
+                if broker_id in grown:
+                    grown[broker_id].append((found.bytes_per_day * share, more))
+    days = {}
+    for broker in brokers:
+        beside = [
+            each.broker_id
+            for each in brokers
+            if each is broker or (broker.device is not None and each.device == broker.device)
+        ]
+        flows = [flow for broker_id in beside for flow in grown[broker_id]]
+        days[broker.broker_id] = None if broker.free_bytes is None else _days(broker.free_bytes, flows)
+    return days
+
+
+def _days(free_bytes: float, flows: Sequence[tuple[float, float | None]]) -> float | None:
+    """Return when flows of (bytes a day, at most so many bytes) have filled what is free."""
+    ends = sorted((more / pace, pace) for pace, more in flows if more is not None)
+    pace, day = sum(each for each, _ in flows), 0.0
+    for end, ended_pace in ends:
+        if pace > 0 and free_bytes <= pace * (end - day):
+            return day + free_bytes / pace
+        free_bytes -= pace * (end - day)
+        pace, day = pace - ended_pace, end
+    return day + free_bytes / pace if any(more is None for _, more in flows) else None

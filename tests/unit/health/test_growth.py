@@ -1,0 +1,98 @@
+"""How fast a topic grows, and when a root is full."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from spark_replog.health.findings import BrokerHealth
+from spark_replog.health.growth import DAY_MS, days_until_full, growth_of
+from spark_replog.health.topics import PartitionDescription, TopicDescription
+from spark_replog.log.fold.traffic import NO_TRAFFIC
+
+HOUR_MS = 3_600_000
+MB = 1_000_000
+
+
+def topic(hours, *, mb_per_hour=10, retention="-1", earlier_rows=0, partitions=1, replicas=(0, 1), **config):
+    """A topic that was written for so many hours up to the full hour `hours`, ten appends an hour."""
+    traffic = NO_TRAFFIC
+    for tenth in range(hours * 10):
+        traffic = traffic.plus(tenth * HOUR_MS // 10, 1, mb_per_hour * MB // 10)
+    rows = hours * 10 + earlier_rows
+    parts = tuple(
+        PartitionDescription(number, 0, 0, replicas, replicas, 0, rows // partitions, rows // partitions,
+                             size_bytes=hours * mb_per_hour * MB // partitions)
+        for number in range(partitions)
+    )  # fmt: skip
+    values = {"retention.ms": retention, **{key.replace("_", "."): value for key, value in config.items()}}
+    return TopicDescription("t", "id", "ledger", parts, values, traffic)
+
+
+@pytest.mark.parametrize(("hours", "expected"), [(2, 240), (12, 240), (24, 240), (100, 240)])
+def test_a_young_topic_is_projected_and_an_old_one_counts_its_last_day(hours, expected):
+    found = growth_of(topic(hours), hours * HOUR_MS)
+    assert found.bytes_per_day == pytest.approx(expected * MB)
+    assert found.bytes_more_max is None
+
+
+def test_a_topic_that_had_rows_before_is_not_projected():
+    assert growth_of(topic(2, earlier_rows=5), 2 * HOUR_MS).bytes_per_day == pytest.approx(20 * MB)
+
+
+def test_an_idle_topic_does_not_grow():
+    assert growth_of(topic(2), 40 * HOUR_MS).bytes_per_day == 0
+
+
+@pytest.mark.parametrize(
+    ("config", "more_mb"),
+    [
+        ({"retention": str(DAY_MS)}, 240 - 1000),  # it holds four days of writing, and shrinks
+        ({"retention": str(7 * DAY_MS)}, 7 * 240 - 1000),
+        ({"retention_bytes": str(1200 * MB)}, 200),
+        ({"retention": str(7 * DAY_MS), "retention_bytes": str(1200 * MB)}, 200),
+        ({"retention": str(7 * DAY_MS), "cleanup_policy": "compact"}, None),
+    ],
+)
+def test_retention_ends_the_growth(config, more_mb):
+    found = growth_of(topic(100, **config), 100 * HOUR_MS)
+    assert found.bytes_more_max == (None if more_mb is None else pytest.approx(max(0, more_mb) * MB))
+
+
+def brokers(*free_mb, device=None):
+    return [
+        BrokerHealth(number, f"file:///b{number}", None, True, False, None, None if each is None else each * MB, device)
+        for number, each in enumerate(free_mb)
+    ]
+
+
+def days(topics, *free_mb, device=None, hours=100):
+    found = days_until_full(brokers(*free_mb, device=device), topics, hours * HOUR_MS)
+    return [None if each is None else round(each, 6) for each in found.values()]
+
+
+def test_a_root_fills_with_the_copies_that_it_gets():
+    assert days([topic(100)], 480, 960, 960) == [2, 4, None]
+    assert days([topic(100), topic(100)], 480, None, 0) == [1, None, None]
+
+
+def test_roots_on_one_file_system_fill_it_together():
+    assert days([topic(100)], 480, 480, device=7) == [1, 1]
+
+
+def test_growth_that_retention_ends_fills_only_what_it_takes():
+    ends = topic(100, retention_bytes=str(1200 * MB))  # 200 MB more, within 0.833 days
+    assert days([ends], 201, 120) == [None, 0.5]
+    both = [ends, topic(100)]  # 400 MB by then, and 240 MB a day from then on
+    assert days(both, 240, 640) == [0.5, 1.833333]
+
+
+def test_partitions_take_their_share():
+    two = topic(100, partitions=2, replicas=(0,))
+    other = replace(two, partitions=(two.partitions[0], replace(two.partitions[1], replicas=(1,))))
+    assert days([other], 120, 240) == [1, 2]
+    empty = replace(
+        two, partitions=(replace(two.partitions[0], size_bytes=1000 * MB), replace(two.partitions[1], size_bytes=0))
+    )
+    assert days([empty], 240) == [1]
