@@ -6,6 +6,7 @@ sequential test, so an unknown class is refused by name instead of probed.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import sys
@@ -56,6 +57,8 @@ def status_of(error: BaseException) -> int | None:
     The class proves nothing: MinIO's 412 arrives as ``OSError(EINVAL)``, and so do a dozen 400 codes.
     """
     for cause in causes_of(error):
+        if type(cause).__module__ == "aiohttp.http_exceptions":
+            continue  # aiohttp's own 400 for an answer that was cut: no server gave it
         response = getattr(cause, "response", None)
         if isinstance(response, dict):
             found = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
@@ -253,7 +256,7 @@ class FsspecStore:
 
     def _file_system_options(self) -> dict[str, Any]:
         """Return the options given, typed, without the listing cache: it never sees other writers."""
-        options = {name: _typed(value) for name, value in self._storage_options.items()}
+        options = {name: _typed(name, value) for name, value in self._storage_options.items()}
         options["use_listings_cache"] = False
         return options
 
@@ -345,15 +348,30 @@ class FsspecStore:
         )
 
 
-def _typed(value: Any) -> Any:
-    """Options come as text (Spark knows nothing else): JSON for nested ones, true and false."""
+_NUMBER_NAMES = ("timeout", "size", "concurrency", "blocksize", "_time", "retries", "max_paths")
+"""How options end that are numbers. No rule for every numeral: a key or an account may be one, and is text."""
+
+
+def _typed(name: str, value: Any) -> Any:
+    """Options come as text (Spark knows nothing else): JSON for nested ones, true and false, numbers by their name."""
     if not isinstance(value, str):
         return value
+    if name.endswith(_NUMBER_NAMES):
+        return _number(value)
     if value.lower() in ("true", "false"):
         return value.lower() == "true"
     if value[:1] in ("{", "["):
         return json.loads(value)
     return value
+
+
+def _number(text: str) -> Any:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
 
 
 def _describe(error: Exception, status: int | None) -> str:
@@ -373,10 +391,12 @@ def _remedy(error: Exception, status: int | None) -> str:
 
 
 _MIB = 1 << 20
+# Our own loop repeats, with a deadline; a client that waits and repeats as well only hides time.
+_CONNECT_SECONDS = 5
+_READ_SECONDS = 10
 _CONFIG: dict[str, Any] = {
-    # Our own loop repeats, with a deadline; a client that waits and repeats as well only hides time.
-    "connect_timeout": 5,
-    "read_timeout": 10,
+    "connect_timeout": _CONNECT_SECONDS,
+    "read_timeout": _READ_SECONDS,
     "retries": {"total_max_attempts": 1},
     "max_pool_connections": 32,
 }
@@ -423,6 +443,32 @@ class GcsStore(FsspecStore):
     # gcsfs: one request below its chunk size of 50 MiB.
     size_bytes_max: ClassVar[int] = 50 * (1 << 20) - 1
 
+    def file_system_class(self) -> Any:
+        """As ``FsspecStore.file_system_class``: always the plain class.
+
+        The extended one asks a gRPC control service for each bucket's kind first: that needs a permission of
+        its own, and an endpoint that does not have the service is waited for until a time-out.
+        """
+        return next(cls for cls in super().file_system_class().__mro__ if cls.__module__ == "gcsfs.core")
+
+    def _file_system_options(self) -> dict[str, Any]:
+        options = super()._file_system_options()
+        import aiohttp
+
+        given = options.get("requests_timeout")
+        if given is None:  # else five minutes
+            given = aiohttp.ClientTimeout(total=None, connect=_CONNECT_SECONDS, sock_read=_READ_SECONDS)
+        elif isinstance(given, int | float):
+            given = aiohttp.ClientTimeout(total=given)
+        return {**options, "requests_timeout": given}
+
+    def _prepared(self, file_system: Any) -> Any:
+        # gcsfs tries six times, with half a minute of pauses, inside one call.
+        once = getattr(type(file_system)._request, "__wrapped__", None)
+        if once is not None:
+            file_system._request = functools.partial(once, file_system)
+        return file_system
+
     def _is_refused(self, error: Exception, status: int | None) -> bool:
         # gcsfs turns 403 and some 400 into plain errors without their response.
         told = status is None and str(error).startswith(("Forbidden", "Bad Request"))
@@ -437,6 +483,17 @@ class AzureStore(FsspecStore):
     classes: ClassVar[frozenset[str]] = frozenset({"adlfs.spec.AzureBlobFileSystem"})
     # azure-storage-blob: one Put Blob up to max_single_put_size, 64 MiB.
     size_bytes_max: ClassVar[int] = 64 * (1 << 20) - 1
+
+    def _prepared(self, file_system: Any) -> Any:
+        # The SDK tries four times, with 15 s and more between, and waits 60 s. adlfs hands no settings on, and the
+        # time-outs that it takes are not those of a listing.
+        config = file_system.service_client._config
+        policy, connection = config.retry_policy, config.transport.connection_config
+        policy.total_retries = policy.connect_retries = policy.read_retries = policy.status_retries = 0
+        given = self._file_system_options()
+        connection.timeout = given.get("connection_timeout", _CONNECT_SECONDS)
+        connection.read_timeout = given.get("read_timeout", _READ_SECONDS)
+        return file_system
 
     def _is_existing(self, error: Exception, status: int | None) -> bool:
         # Azure says 409 for a taken name, and for other conflicts under other codes.

@@ -5,10 +5,12 @@ from __future__ import annotations
 import inspect
 
 import pytest
+from aiohttp.client_exceptions import ClientPayloadError
+from aiohttp.http_exceptions import ContentLengthError
 from s3fs import S3FileSystem
 
 from spark_replog.errors import ErrorCode, OutcomeUnknownError, ReplogError, RetriableError
-from spark_replog.storage.fsspec_store import AzureStore, GcsStore, S3Store, error_code_of, status_of
+from spark_replog.storage.fsspec_store import AzureStore, FsspecStore, GcsStore, S3Store, error_code_of, status_of
 from spark_replog.storage.object_store import CreateOutcome
 from spark_replog.storage.retrying_store import RetryingStore
 from spark_replog.testing.manual_clock import ManualClock
@@ -230,6 +232,42 @@ def test_status_is_found_behind_any_number_of_wrappers():
     loop = RuntimeError("a")
     loop.__cause__ = loop
     assert status_of(loop) is None
+
+
+def test_an_answer_that_was_cut_is_no_status_of_the_server():
+    """aiohttp raises its own 400 for it, which would count as a refusal and never be repeated."""
+    cut = caused(ClientPayloadError("not completed"), ContentLengthError("Not enough data"))
+    assert cut.__cause__.code == 400 and status_of(cut) is None
+    store, file_system = store_over(S3Store, "s3://b/r")
+    file_system.objects["b/r/a"] = b"whole"
+    file_system.answers = [cut]
+    assert RetryingStore(store, deadline_ms=1_000, clock=ManualClock()).get("a") == b"whole"
+
+
+def test_options_in_text_are_numbers_by_their_names():
+    given = {
+        "read_timeout": "7",
+        "default_block_size": "1048576",
+        "requests_timeout": "2.5",
+        "key": "0123",
+        "ssl": "no",
+    }
+    options = FsspecStore("s3://b/r", given)._file_system_options()
+    expected = {"read_timeout": 7, "default_block_size": 1 << 20, "requests_timeout": 2.5, "key": "0123", "ssl": "no"}
+    assert options == {**expected, "use_listings_cache": False}
+
+
+def test_clients_are_made_to_try_once_and_not_to_wait_for_minutes():
+    gcs = GcsStore("gs://b/r", {"token": "anon", "requests_timeout": "3"}).file_system()
+    assert type(gcs).__module__ == "gcsfs.core" and gcs.requests_timeout.total == 3
+    assert GcsStore("gs://b/r", {"token": "anon"}).file_system().requests_timeout.sock_read == 10
+    text = "DefaultEndpointsProtocol=http;AccountName=a;AccountKey=a2V5;BlobEndpoint=http://127.0.0.1:9/a;"
+    config = (
+        AzureStore("abfs://c/r", {"connection_string": text, "read_timeout": "4"}).file_system().service_client._config
+    )
+    assert config.retry_policy.total_retries == 0
+    connection = config.transport.connection_config
+    assert (connection.timeout, connection.read_timeout) == (5, 4)
 
 
 class NoCredentialsError(Exception):

@@ -1,0 +1,238 @@
+"""Real servers of object storage on this machine's loopback, each process ended by its id."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.request
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+from spark_replog.storage.open_store import open_store
+from tests.servers.builds import AZURITE, FAKE_GCS, MINIO, S3RVER, VERSITYGW, Build
+
+_START_SECONDS_MAX = 60.0
+
+
+def free_port() -> int:
+    """Return a port that nothing listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Server(ABC):
+    """One server process over a folder. It can be killed and started again on the same port and folder.
+
+    Args:
+        folder: its data and log.
+
+    Attributes:
+        port: where it listens; the same after a restart.
+    """
+
+    name: ClassVar[str]
+    scheme: ClassVar[str]
+    put: ClassVar[str] = "PUT"
+    """The method of a create."""
+    end: ClassVar[signal.Signals] = signal.SIGKILL
+    build: ClassVar[Build]
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.port = free_port()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.kill()
+
+    @abstractmethod
+    def command(self, data: Path) -> Sequence[str]:
+        """Return what is run."""
+
+    @abstractmethod
+    def options(self, port: int | None = None) -> dict[str, str]:
+        """Return the storage options of a client, without ``storage.``.
+
+        Args:
+            port: of a proxy before the server.
+        """
+
+    @abstractmethod
+    def hasty_options(self, port: int) -> dict[str, str]:
+        """Return options whose client waits a second for an answer."""
+
+    def make_bucket(self, bucket: str) -> None:
+        """Make a bucket or container."""
+        self.file_system(bucket).mkdir(bucket)
+
+    def file_system(self, bucket: str) -> Any:
+        """Return the client's file system, past the proxy."""
+        return open_store(f"{self.scheme}://{bucket}/x", self.options()).file_system()  # type: ignore[attr-defined]
+
+    def new_root(self, folder: str = "some/root") -> str:
+        """Return the URL of a root in a new bucket."""
+        bucket = f"bucket-{uuid.uuid4().hex}"
+        self.make_bucket(bucket)
+        return f"{self.scheme}://{bucket}/{folder}"
+
+    def scoped_options(self, url: str, port: int | None = None) -> dict[str, str]:
+        """Return the options of the root at this URL only, for a store of roots on several servers."""
+        bucket = "/".join(url.split("/")[:3])
+        return {f"{bucket}.{name}": value for name, value in self.options(port).items()}
+
+    def start(self) -> None:
+        """Start the process and wait until it answers."""
+        data = self.folder / "data"
+        data.mkdir(parents=True, exist_ok=True)
+        with open(self.folder / "server.log", "ab") as log:
+            self._process = subprocess.Popen(
+                list(self.command(data)), cwd=self.folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                env={**self.environment(), "HOME": str(self.folder)},
+            )  # fmt: skip
+        deadline = time.monotonic() + _START_SECONDS_MAX
+        while not self.is_answering():
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                text = (self.folder / "server.log").read_text(errors="replace")[-2000:]
+                self.kill()
+                raise RuntimeError(f"{self.name} did not start: {text}")
+            time.sleep(0.05)
+
+    def environment(self) -> dict[str, str]:
+        """Return the variables of the process."""
+        return {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
+
+    def is_answering(self) -> bool:
+        """Return whether an HTTP request is answered, whatever the answer."""
+        try:
+            urllib.request.urlopen(f"http://127.0.0.1:{self.port}/", timeout=5).close()
+        except urllib.error.HTTPError as error:
+            error.close()
+        except OSError:
+            return False
+        return True
+
+    def kill(self) -> None:
+        """End the process, at once where it has on disk what it acknowledged."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.send_signal(self.end)
+            process.wait()
+
+
+class S3Server(Server):
+    """What speaks S3 here."""
+
+    scheme: ClassVar[str] = "s3"
+    key, secret = "replog-user", "replog-secret-word"
+
+    def options(self, port: int | None = None) -> dict[str, str]:
+        """As ``Server.options``."""
+        return {"key": self.key, "secret": self.secret, "endpoint_url": f"http://127.0.0.1:{port or self.port}"}
+
+    def hasty_options(self, port: int) -> dict[str, str]:
+        """As ``Server.hasty_options``."""
+        return {**self.options(port), "config_kwargs": '{"read_timeout": 1}'}
+
+
+class VersityGateway(S3Server):
+    """S3 over a folder; its 412 names the condition. Users are made by its own command."""
+
+    name, build = "versitygw", VERSITYGW
+
+    def command(self, data: Path) -> Sequence[str]:
+        """As ``Server.command``."""
+        users = self.folder / "users"
+        users.mkdir(exist_ok=True)
+        return (
+            str(self.build.folder() / "versitygw"), "--access", self.key, "--secret", self.secret,
+            "--port", f"127.0.0.1:{self.port}", "--iam-dir", str(users), "--quiet", "posix", str(data),
+        )  # fmt: skip
+
+
+class Minio(S3Server):
+    """S3 over a folder; its 412 does not name the condition."""
+
+    name, build = "minio", MINIO
+
+    def command(self, data: Path) -> Sequence[str]:
+        """As ``Server.command``."""
+        address = f"127.0.0.1:{self.port}"
+        return str(self.build.folder() / "minio"), "server", "--address", address, str(data)
+
+    def environment(self) -> dict[str, str]:
+        """As ``Server.environment``."""
+        user = {"MINIO_ROOT_USER": self.key, "MINIO_ROOT_PASSWORD": self.secret}
+        return {**super().environment(), **user, "MINIO_BROWSER": "off", "MINIO_UPDATE": "off"}
+
+
+class S3rver(S3Server):
+    """S3 that ignores If-None-Match: what the probe must refuse."""
+
+    name, build = "s3rver", S3RVER
+    key, secret = "S3RVER", "S3RVER"
+
+    def command(self, data: Path) -> Sequence[str]:
+        """As ``Server.command``."""
+        program = str(self.build.folder() / "node_modules/.bin/s3rver")
+        return program, "-d", str(data), "-a", "127.0.0.1", "-p", str(self.port), "--silent"
+
+
+class FakeGcs(Server):
+    """Google Cloud Storage over a folder; it asks for no credentials."""
+
+    name, scheme, put, build = "fake-gcs-server", "gs", "POST", FAKE_GCS
+
+    def command(self, data: Path) -> Sequence[str]:
+        """As ``Server.command``."""
+        return (
+            str(self.build.folder() / "fake-gcs-server"), "-scheme", "http", "-host", "127.0.0.1",
+            "-port", str(self.port), "-backend", "filesystem", "-filesystem-root", str(data),
+            "-external-url", f"http://127.0.0.1:{self.port}",
+        )  # fmt: skip
+
+    def options(self, port: int | None = None) -> dict[str, str]:
+        """As ``Server.options``."""
+        return {"project": "project", "token": "anon", "endpoint_url": f"http://127.0.0.1:{port or self.port}"}
+
+    def hasty_options(self, port: int) -> dict[str, str]:
+        """As ``Server.hasty_options``."""
+        return {**self.options(port), "requests_timeout": "1"}
+
+
+class Azurite(Server):
+    """Azure Blob Storage over a folder, with its account that every copy of it has.
+
+    It keeps names in memory, and saves them when it is asked to end.
+    """
+
+    name, scheme, end, build = "azurite", "abfs", signal.SIGTERM, AZURITE
+    account = "devstoreaccount1"
+    secret = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+
+    def command(self, data: Path) -> Sequence[str]:
+        """As ``Server.command``."""
+        return (
+            str(self.build.folder() / "node_modules/.bin/azurite-blob"), "--silent", "--disableTelemetry",
+            "--blobHost", "127.0.0.1", "--blobPort", str(self.port), "--location", str(data), "--skipApiVersionCheck",
+        )  # fmt: skip
+
+    def options(self, port: int | None = None) -> dict[str, str]:
+        """As ``Server.options``."""
+        end = f"http://127.0.0.1:{port or self.port}/{self.account}"
+        text = f"DefaultEndpointsProtocol=http;AccountName={self.account};AccountKey={self.secret};BlobEndpoint={end};"
+        return {"connection_string": text}
+
+    def hasty_options(self, port: int) -> dict[str, str]:
+        """As ``Server.hasty_options``."""
+        return {**self.options(port), "read_timeout": "1"}

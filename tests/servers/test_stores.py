@@ -1,0 +1,36 @@
+"""The contract of a store over each real server, and the probe."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_replog.errors import ErrorCode, ReplogError
+from spark_replog.storage.open_store import open_store
+from spark_replog.storage.probe import probe_root
+from spark_replog.storage.retrying_store import RetryingStore
+from spark_replog.testing.store_contract import ObjectStoreContract
+from tests.servers.server import S3rver
+
+
+class TestRealStore(ObjectStoreContract):
+    has_folders = False
+    # Eight clients in processes would each import their packages for seconds: threads race.
+    race_in_processes = False
+    race_name_count = 20
+
+    @pytest.fixture
+    def store(self, real):
+        return open_store(real.new_root(), real.options())
+
+
+def test_probe_passes(real):
+    store = RetryingStore(open_store(real.new_root(), real.options()), deadline_ms=5_000)
+    assert probe_root(store).file_system == real.scheme
+    assert list(store.list_keys("")) == []
+
+
+def test_a_server_without_conditional_writes_is_refused(servers):
+    found = servers(S3rver)
+    with pytest.raises(ReplogError) as raised:
+        probe_root(RetryingStore(open_store(found.new_root(), found.options()), deadline_ms=5_000))
+    assert raised.value.code is ErrorCode.REPLOG_STORE_LIES
