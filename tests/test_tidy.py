@@ -91,10 +91,23 @@ EDGES: dict[str, set[str]] = {
         "client",
     },
     "demo": {"cluster", "admin", "cli"},
+    "ui": {
+        "config",
+        "log",
+        "log/fold",
+        "health",
+        "cluster",
+        "write",
+        "read",
+        "monitor",
+        "cli",
+    },
 }
 ONLY_IN = {
     "pyspark": ("spark_replog/spark/", "spark_replog/demo/demo_job.py", "pyspark_replog/"),
     "fsspec": ("spark_replog/storage/",),
+    "starlette": ("spark_replog/ui/server.py",),
+    "uvicorn": ("spark_replog/ui/command.py",),
     "prometheus_client": ("spark_replog/monitor/exporter.py", "spark_replog/cli/metrics.py"),
 }
 
@@ -262,7 +275,8 @@ def test_no_key_stands_in_both_package_files():
     assert not keys & (set(project["project"]) | set(project["build-system"]))
 
 
-PACKAGED = ("pyproject.toml", "setup.cfg", "README.md", "spark_replog/errors.toml")
+STATIC = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("spark_replog/ui/static/*"))
+PACKAGED = ("pyproject.toml", "setup.cfg", "README.md", "spark_replog/errors.toml", *STATIC)
 
 
 def test_wheel_is_pure_and_whole(tmp_path):
@@ -296,7 +310,7 @@ def test_wheel_is_pure_and_whole(tmp_path):
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
     assert {name_of(path) for path in SOURCES} <= names
-    assert {"spark_replog/py.typed", "spark_replog/errors.toml", "pyspark_replog/py.typed"} <= names
+    assert {"spark_replog/py.typed", "spark_replog/errors.toml", "pyspark_replog/py.typed", *STATIC} <= names
     assert not any(name.startswith(("tests/", "integration/", "benchmarks/")) for name in names)
 
 

@@ -35,6 +35,7 @@ _COMMANDS = {
     "group": ("spark_replog.cli.group", "group", "Show consumer groups and their lag; reset or delete offsets."),
     "query": ("spark_replog.cli.query", "query", "Show streaming queries and their lag, by their checkpoints."),
     "metrics": ("spark_replog.cli.metrics", "metrics", "Serve the metrics of a store to Prometheus."),
+    "ui": ("spark_replog.ui.command", "ui", "Open a console of the store in the browser."),
     "store": ("spark_replog.cli.store", "store", "Show, verify and repair the store and its roots."),
     "broker": ("spark_replog.cli.broker", "broker", "List, fence and unfence brokers."),
     "coordinator": (

@@ -1,0 +1,90 @@
+"""Who may ask the console: one-time links, sessions, and the headers that a page of another site cannot send. Pure."""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+import threading
+from collections.abc import Callable, Sequence
+
+LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
+SESSIONS_MAX = 32
+"""The oldest session ends when there are more."""
+SECURITY_HEADERS = {
+    "content-security-policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; "
+        "form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+    ),
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "cache-control": "no-store",
+}
+
+
+def host_of(header: str) -> str:
+    """Return the name of a ``Host`` header, lower-case, without port and brackets."""
+    host, separator, port = header.rpartition(":")
+    if not separator or not port.isdecimal():
+        host = header
+    return host.removeprefix("[").removesuffix("]").lower()
+
+
+def refusal(method: str, headers: Sequence[tuple[str, str]]) -> tuple[int, str] | None:
+    """Return the status and the reason for which a request is refused whoever sends it; None for none.
+
+    A name that an attacker's DNS leads here fails by its ``Host``; a request that a page of another site makes by its
+    ``Origin`` or ``Sec-Fetch-Site``.
+
+    Args:
+        headers: lower-case name, value; a name may repeat.
+    """
+    found = {name: [value for each, value in headers if each == name] for name, _ in headers}
+    hosts, origins = found.get("host", []), found.get("origin", [])
+    if len(hosts) != 1 or host_of(hosts[0]) not in LOOPBACK:
+        return 421, "this console answers on the loopback address only"
+    if method not in ("GET", "HEAD"):
+        return 405, "this console only reads"
+    if any(each.lower() != f"http://{hosts[0].lower()}" for each in origins):
+        return 403, "a page of another origin asks"
+    # A link may be followed from anywhere, or a page be opened by hand: nothing that a page loads or fetches.
+    is_opened = "navigate" in found.get("sec-fetch-mode", [])
+    if not is_opened and any(each not in ("same-origin", "none") for each in found.get("sec-fetch-site", [])):
+        return 403, "a page of another site asks"
+    return None
+
+
+class Access:
+    """Links that work once, and the sessions that they began. Thread safe; nothing outlives the process.
+
+    Args:
+        on_link: called with each new token: at once, and whenever one was used.
+    """
+
+    def __init__(self, on_link: Callable[[str], None]) -> None:
+        self._on_link = on_link
+        self._sessions: list[str] = []
+        self._lock = threading.Lock()
+        self._token = ""
+        self._renew()
+
+    def _renew(self) -> None:
+        self._token = secrets.token_urlsafe(32)
+        self._on_link(self._token)
+
+    def redeem(self, token: str) -> str | None:
+        """Return a new session for the token of the newest link, which works no more; None for any other."""
+        with self._lock:
+            if not hmac.compare_digest(token.encode(), self._token.encode()):
+                return None
+            session = secrets.token_urlsafe(32)
+            self._sessions = [*self._sessions, session][-SESSIONS_MAX:]
+            self._renew()
+            return session
+
+    def is_known(self, session: str) -> bool:
+        """Return whether a link began this session."""
+        given = session.encode(errors="surrogateescape")
+        return any(hmac.compare_digest(given, each.encode()) for each in self._sessions)

@@ -1,0 +1,75 @@
+"""``replog ui``: the console in the browser."""
+
+from __future__ import annotations
+
+import socket
+
+import click
+
+from spark_replog.cli.output import EXIT_OK, note
+from spark_replog.cli.readers import limit_flags, read_limits
+from spark_replog.cli.settings import ReplogCommand, current_settings
+from spark_replog.errors import ErrorCode, ReplogError
+from spark_replog.ui.access import LOOPBACK, Access, host_of
+
+
+@click.command(
+    "ui",
+    cls=ReplogCommand,
+    examples=["-s ./store ui", "-s ./store ui --checkpoint ./checkpoints --listen 127.0.0.1:8080"],
+)
+@click.option("--listen", default="127.0.0.1:9411", show_default=True, metavar="HOST:PORT", help="Loopback only.")
+@click.option("--checkpoint", "checkpoints", multiple=True, metavar="FOLDER", help="Queries to show too. Repeatable.")
+@click.option("--every", default=2.0, show_default=True, type=click.FloatRange(min=0.5), help="Seconds between looks.")
+@click.option(
+    "--budget", default=16, show_default=True, type=click.IntRange(min=1), help="MiB that one search may read."
+)
+@limit_flags
+def ui(listen: str, checkpoints: tuple[str, ...], every: float, budget: int, after: str, max_lag: str | None) -> int:
+    """Open a console in the browser: partitions, rates, lag, rows, groups, queries, settings, health.
+
+    Reads only. Prints a link that works once; when it was used, the next one. From another machine: ssh -L.
+    """
+    settings = current_settings()
+    _, separator, port = listen.rpartition(":")
+    if not separator or not port.isdecimal() or int(port) > 65_535:
+        raise click.UsageError(f"--listen needs HOST:PORT, not '{listen}'")
+    if host_of(listen) not in LOOPBACK:
+        raise click.UsageError(
+            f"--listen is '{listen}', and the console answers on this machine only. Give 127.0.0.1:{port}, and from "
+            f"another machine: ssh -L {port}:127.0.0.1:{port} HOST"
+        )
+    limits, cluster = read_limits(after, max_lag), settings.open_cluster()
+    try:
+        import uvicorn
+
+        from spark_replog.ui.server import Console
+    except ModuleNotFoundError:
+        raise ReplogError(
+            ErrorCode.REPLOG_ENVIRONMENT, "the console needs starlette and uvicorn. Run: pip install 'spark-replog[ui]'"
+        ) from None
+    from spark_replog.monitor.store_watch import StoreWatch
+    from spark_replog.ui.live import LiveStore
+
+    bound = _bind(host_of(listen), int(port), listen)
+    name, number = bound.getsockname()[:2]
+    address = f"[{name}]:{number}" if ":" in name else f"{name}:{number}"
+    watch = StoreWatch(cluster, checkpoints, settings.storage_options, limits)
+    live = LiveStore(watch, cluster.clock, int(every * 1000))
+    live.seen()  # a store that cannot be read is an error of the command
+    access = Access(lambda token: note(f"open this link (it works once): http://{address}/enter?token={token}"))
+    app = Console(cluster, live, access, settings, budget << 20).app()
+    config = uvicorn.Config(
+        app, log_level="warning", access_log=False, server_header=False, lifespan="off", timeout_graceful_shutdown=1
+    )
+    uvicorn.Server(config).run(sockets=[bound])
+    return EXIT_OK
+
+
+def _bind(host: str, port: int, listen: str) -> socket.socket:
+    try:
+        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    except OSError as error:
+        raise ReplogError(
+            ErrorCode.REPLOG_ENVIRONMENT, f"cannot listen on {listen}: {error.strerror}. Give another --listen."
+        ) from error

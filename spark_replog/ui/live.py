@@ -1,0 +1,110 @@
+"""The newest look at a store, shared by all viewers, and how rates and lags moved since the console began."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections import deque
+from collections.abc import AsyncIterator
+from typing import NamedTuple
+
+from spark_replog.clock import Clock
+from spark_replog.errors import ReplogError
+from spark_replog.monitor.store_watch import Seen, StoreWatch
+
+_LOG = logging.getLogger(__name__)
+SAMPLE_MS = 5_000
+SAMPLES_KEPT = 720
+"""An hour."""
+READERS_KEPT = 64
+"""Per sample, the furthest behind: so memory is bounded whatever the store holds."""
+KEEP_ALIVE_S = 15.0
+
+
+class LagSample(NamedTuple):
+    """How far readers were behind at one moment: (kind, name) -> (rows, ms); those with a lag only."""
+
+    time_ms: int
+    lags: dict[tuple[str, str], tuple[int, int]]
+
+
+class LiveStore:
+    """Looks when somebody asks and the last look is old. Thread safe.
+
+    Args:
+        age_ms: a look that is not older answers the next question too.
+    """
+
+    def __init__(self, watch: StoreWatch, clock: Clock, age_ms: int) -> None:
+        self.age_ms = age_ms
+        self._watch, self._clock = watch, clock
+        self._lock = threading.Lock()
+        self._seen: tuple[int, Seen] | None = None
+        self._samples: deque[LagSample] = deque(maxlen=SAMPLES_KEPT)
+
+    def seen(self) -> Seen:
+        """Return a look that is at most `age_ms` old. Raises what ``StoreWatch.look`` raises."""
+        with self._lock:
+            now_ms = self._clock.monotonic_ms()
+            if self._seen is None or now_ms - self._seen[0] >= self.age_ms:
+                seen = self._watch.look()
+                self._seen = (now_ms, seen)
+                self._sample(seen)
+            return self._seen[1]
+
+    def _sample(self, seen: Seen) -> None:
+        now_ms = seen.health.now_ms
+        if self._samples and 0 <= now_ms - self._samples[-1].time_ms < SAMPLE_MS:
+            return
+        behind = sorted((reader for reader, _ in seen.readers if reader.lag), key=lambda each: -each.lag_ms)
+        lags = {(each.kind, each.name): (each.lag, each.lag_ms) for each in behind[:READERS_KEPT]}
+        self._samples.append(LagSample(now_ms, lags))
+
+    def samples(self) -> list[LagSample]:
+        """Return the samples of lags, oldest first."""
+        with self._lock:
+            return list(self._samples)
+
+
+class Feed:
+    """Tells viewers of each new look: one poller for all, and none while nobody views. Of one event loop."""
+
+    def __init__(self, live: LiveStore) -> None:
+        self._live = live
+        self._number = 0
+        self._changed = asyncio.Condition()
+        self._poller: asyncio.Task[None] | None = None
+        self.viewer_count = 0
+
+    async def follow(self) -> AsyncIterator[int | None]:
+        """Yield the number of each look, the newest first; None now and then while there is none, to keep alive."""
+        self.viewer_count += 1
+        if self._poller is None:
+            self._poller = asyncio.create_task(self._poll())
+        told = 0
+        try:
+            while True:
+                try:
+                    async with asyncio.timeout(KEEP_ALIVE_S), self._changed:
+                        await self._changed.wait_for(lambda: self._number != told)  # noqa: B023
+                    told = self._number
+                    yield told
+                except TimeoutError:
+                    yield None
+        finally:
+            self.viewer_count -= 1
+            if not self.viewer_count and self._poller is not None:
+                self._poller.cancel()
+                self._poller = None
+
+    async def _poll(self) -> None:
+        while True:
+            try:
+                await asyncio.to_thread(self._live.seen)
+            except ReplogError as error:  # the pages that ask now are told the same
+                _LOG.warning("the store does not answer: %s", error)
+            self._number += 1
+            async with self._changed:
+                self._changed.notify_all()
+            await asyncio.sleep(self._live.age_ms / 1000)

@@ -1,0 +1,234 @@
+"""Rows of a topic by offset, time or key: what a search costs in bytes, known before a row is read; then the rows.
+
+A fold knows each section's size, so the cost is exact. A search reads at most its budget and says where it stopped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_replog.cluster.authorizer import Authorizer
+from spark_replog.cluster.cluster import Cluster
+from spark_replog.cluster.quota_manager import fetch_quota
+from spark_replog.errors import DataLossError, ErrorCode, InvalidConfigError, NotFoundError
+from spark_replog.log.acl import AclOperation
+from spark_replog.log.fold.partition_state import PartitionState
+from spark_replog.log.fold.topic_state import TopicLedgerState
+from spark_replog.read.fetch_plan import FetchSlice, plan_fetch
+from spark_replog.read.fetcher import Fetcher
+from spark_replog.read.rows import read_schema
+from spark_replog.write.murmur2 import partition_of
+
+CLIENT_ID = "replog-ui"
+ROWS_MAX = 500
+_FIRST_STEP = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class RowSearch:
+    """What is looked for.
+
+    Attributes:
+        partition: None: the key's by Kafka's hash, or all without a key.
+        begin: at an `offset`, at a `time`, or with the `newest` rows.
+        at: the offset, or epoch milliseconds.
+        key: rows of this key only; None: of all.
+        row_count: at most so many rows.
+        budget_bytes: read at most so much.
+    """
+
+    topic: str
+    partition: int | None = None
+    begin: Literal["offset", "time", "newest"] = "newest"
+    at: int = 0
+    key: bytes | None = None
+    row_count: int = 50
+    budget_bytes: int = 16 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Offsets [start, end) of a partition that are read, of [log_start, high_watermark)."""
+
+    partition: int
+    start: int
+    end: int
+    log_start: int
+    high_watermark: int
+
+
+@dataclass(frozen=True, slots=True)
+class SearchPlan:
+    """What a search reads.
+
+    Attributes:
+        cost_bytes: all that is read, section by section.
+        is_cut: whether the budget ends the search before its rows are found or the log ends.
+    """
+
+    slices: tuple[FetchSlice, ...]
+    spans: tuple[Span, ...]
+    cost_bytes: int
+    is_cut: bool
+
+
+@dataclass(frozen=True, slots=True)
+class FoundRows:
+    """The rows, in `rows.read_schema(True)`, by time; what they cost; and where a search for later rows goes on."""
+
+    rows: pa.Table
+    plan: SearchPlan
+    read_bytes: int
+
+
+class RowFinder:
+    """Plans and runs searches. Thread safe.
+
+    Args:
+        cluster: its folds are asked; nothing is written.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._authorizer = Authorizer(cluster)
+
+    def plan(self, search: RowSearch) -> SearchPlan:
+        """Return what the search reads; reads no row.
+
+        Raises:
+            AuthorizationError: TOPIC_AUTHORIZATION_FAILED: without READ.
+            NotFoundError: UNKNOWN_TOPIC_OR_PARTITION.
+            InvalidConfigError: INVALID_REQUEST: no section fits the budget.
+        """
+        if not 1 <= search.row_count <= ROWS_MAX:
+            raise InvalidConfigError(ErrorCode.INVALID_REQUEST, f"ask for 1 to {ROWS_MAX} rows.")
+        self._cluster.refresh_if_stale()
+        self._authorizer.require_topic(AclOperation.READ, search.topic)
+        handle = self._cluster.lookup(search.topic)
+        ledger, topic = self._cluster.topic_state(handle)
+        numbers = _partitions(search, len(topic.partitions))
+        share_bytes = search.budget_bytes // len(numbers)
+
+        def plan_all(state: TopicLedgerState) -> list[tuple[Span, tuple[FetchSlice, ...], bool]]:
+            return [_plan_one(state, search, handle.topic_id, number, share_bytes) for number in numbers]
+
+        parts = ledger.ask(plan_all)
+        slices = tuple(each for _, found, _ in parts for each in found)
+        plan = SearchPlan(slices, tuple(span for span, _, _ in parts), _cost(slices), any(cut for *_, cut in parts))
+        if plan.is_cut and not slices:
+            raise InvalidConfigError(
+                ErrorCode.INVALID_REQUEST,
+                f"no section fits the budget: {share_bytes:,} bytes for each of {len(numbers)} partitions. Name one "
+                "partition, or start replog ui with a larger --budget.",
+            )
+        return plan
+
+    def read(self, search: RowSearch) -> FoundRows:
+        """Plan and read. Raises what ``plan`` and ``Fetcher.fetch`` raise."""
+        try:
+            return self._read(search, self.plan(search))
+        except DataLossError:  # compacted between the plan and the read, or lost: a new plan tells
+            return self._read(search, self.plan(search))
+
+    def _read(self, search: RowSearch, plan: SearchPlan) -> FoundRows:
+        quota = fetch_quota(self._cluster, self._authorizer.principal, CLIENT_ID)
+        fetcher = Fetcher(self._cluster.brokers, quota=quota, clock=self._cluster.clock)
+        by_partition: dict[int, list[pa.RecordBatch]] = {}
+        for batch in fetcher.fetch(plan.slices, include_headers=True):
+            if search.begin == "time":
+                batch = batch.filter(pc.greater_equal(batch.column(5).cast(pa.int64()), search.at * 1000))
+            if search.key is not None:
+                batch = batch.filter(pc.equal(batch.column(0), pa.scalar(search.key, pa.binary())))
+            if batch.num_rows:
+                by_partition.setdefault(batch.column(3)[0].as_py(), []).append(batch)
+        rows = _first_rows(by_partition.values(), search)
+        return FoundRows(rows, plan, fetcher.stats.read_bytes)
+
+
+def _partitions(search: RowSearch, count: int) -> range:
+    if search.partition is not None:
+        if not 0 <= search.partition < count:
+            raise NotFoundError(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                f"topic '{search.topic}' has no partition {search.partition}. It has 0 to {count - 1}.",
+            )
+        return range(search.partition, search.partition + 1)
+    if search.key is not None:
+        number = partition_of(search.key, count)
+        return range(number, number + 1)
+    return range(count)
+
+
+def _plan_one(
+    state: TopicLedgerState, search: RowSearch, topic_id: str, number: int, budget_bytes: int
+) -> tuple[Span, tuple[FetchSlice, ...], bool]:
+    """Return the span of one partition, its slices within the budget, and whether the budget cuts it."""
+    found = state.topics[topic_id].partitions[number]
+    low, high = found.log_start_offset, found.high_watermark
+    start, end = _range_of(state, search, topic_id, number, budget_bytes)
+    slices = list(plan_fetch(state, search.topic, topic_id, number, start, end))
+    while slices and _cost(slices) > budget_bytes:
+        slices.pop(0 if search.begin == "newest" else -1)
+    first, last = (slices[0].start_offset, slices[-1].end_offset) if slices else (start, start)
+    is_cut = (first > low if search.key is not None else first > start) if search.begin == "newest" else last < end
+    if search.key is not None and search.begin != "newest":
+        is_cut = last < high
+    return Span(number, first, last, low, high), tuple(slices), is_cut
+
+
+def _range_of(
+    state: TopicLedgerState, search: RowSearch, topic_id: str, number: int, budget_bytes: int
+) -> tuple[int, int]:
+    """Return the offsets to look at; with a key about as many as the budget allows."""
+    found = state.topics[topic_id].partitions[number]
+    low, high = found.log_start_offset, found.high_watermark
+    if search.begin == "newest":
+        if search.key is None:
+            return max(low, high - search.row_count), high
+        return _start_within(found, budget_bytes), high
+    if search.begin == "offset":
+        start = min(max(search.at, low), high)
+        end = min(high, start + search.row_count)
+    else:
+        at = state.offset_for_time(topic_id, number, search.at)
+        start = high if at is None else at
+        row = next(found.sections_between(start, start + 1), None) if start < high else None
+        end = min(high, (row.end_offset if row else start) + search.row_count)
+    if search.key is not None:
+        end = min(high, found.end_within_bytes(start, high, budget_bytes)[0])
+    return start, end
+
+
+def _start_within(found: PartitionState, budget_bytes: int) -> int:
+    """Return an offset from which the rows up to the end take about the budget; looks at few sections more than fit."""
+    low, high = found.log_start_offset, found.high_watermark
+    step = _FIRST_STEP
+    while high - step > low and found.end_within_bytes(high - step, high, budget_bytes)[0] == high:
+        step *= 4
+    return max(low, high - step)
+
+
+def _cost(slices: Iterable[FetchSlice]) -> int:
+    """Return the bytes of the sections: each is read as a whole."""
+    return sum(each.size_bytes for each in slices)
+
+
+def _first_rows(parts: Iterable[list[pa.RecordBatch]], search: RowSearch) -> pa.Table:
+    """Return the rows that are shown: the newest, or the first ones, over all partitions by time, then by place."""
+    kept = []
+    for batches in parts:
+        table = pa.Table.from_batches(batches)
+        kept.append(table.slice(max(0, table.num_rows - search.row_count)) if search.begin == "newest" else table)
+    if not kept:
+        return read_schema(True).empty_table()
+    table = pa.concat_tables([each.slice(0, search.row_count) for each in kept])
+    order: Literal["ascending", "descending"] = "descending" if search.begin == "newest" else "ascending"
+    keys: list[tuple[str, Literal["ascending", "descending"]]] = [("timestamp", order), ("offset", order)]
+    if len(kept) == 1:
+        keys = keys[1:]
+    return table.sort_by(keys).slice(0, search.row_count)

@@ -1,0 +1,225 @@
+"""The console's server: pages, their values as JSON, and the feed. Needs the extra ``ui``; only reads the store."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import AsyncIterator, Callable, Mapping
+from importlib import resources
+from typing import Any, Literal, cast
+
+from starlette.applications import Starlette
+from starlette.datastructures import Headers
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, RedirectResponse, Response, StreamingResponse
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from spark_replog.cli.output import escaped
+from spark_replog.cli.settings import Settings
+from spark_replog.cluster.cluster import Cluster
+from spark_replog.errors import AuthorizationError, ErrorCode, InvalidConfigError, NotFoundError, ReplogError
+from spark_replog.log.entry_words import entry_words
+from spark_replog.ui import views
+from spark_replog.ui.access import SECURITY_HEADERS, Access, refusal
+from spark_replog.ui.live import Feed, LiveStore
+from spark_replog.ui.row_search import RowFinder, RowSearch
+
+_LOG = logging.getLogger(__name__)
+VIEWERS_MAX = 32
+ENTRIES_MAX = 200
+ENTRY_BYTES_MAX = 1 << 20
+_COOKIE = "replog_ui"
+_FILES = {
+    "/": ("index.html", "text/html; charset=utf-8"),
+    "/console.css": ("console.css", "text/css; charset=utf-8"),
+    "/console.js": ("console.js", "text/javascript; charset=utf-8"),
+    "/icon.svg": ("icon.svg", "image/svg+xml"),
+}
+
+
+class Guard:
+    """Answers what nobody may ask, and those without a session; puts the security headers on every answer."""
+
+    def __init__(self, app: ASGIApp, access: Access) -> None:
+        self._app, self._access = app, access
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request."""
+        if scope["type"] != "http":
+            return
+
+        async def send_guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                extra = [(name.encode(), value.encode()) for name, value in SECURITY_HEADERS.items()]
+                own = {name for name, _ in extra}
+                message["headers"] = [*(each for each in message["headers"] if each[0] not in own), *extra]
+            await send(message)
+
+        refused = refusal(scope["method"], Headers(scope=scope).items())
+        app: ASGIApp = self._app
+        if refused is not None:
+            app = PlainTextResponse(f"{refused[1]}\n", refused[0])
+        elif scope["path"] != "/enter" and not self._access.is_known(Request(scope).cookies.get(_COOKIE, "")):
+            text = "This console opens by the link that `replog ui` prints. A link works once: take the newest one.\n"
+            app = PlainTextResponse(text, 401)
+        await app(scope, receive, send_guarded)
+
+
+class Console:
+    """The handlers. Handlers without ``async`` run in threads: they look at the store.
+
+    Args:
+        settings: of the command, for remedies that can be typed as they are.
+        budget_bytes: what one search may read.
+    """
+
+    def __init__(
+        self, cluster: Cluster, live: LiveStore, access: Access, settings: Settings, budget_bytes: int
+    ) -> None:
+        self._cluster, self._live, self._access = cluster, live, access
+        self._settings, self._budget_bytes = settings, budget_bytes
+        self._finder = RowFinder(cluster)
+        self._feed = Feed(live)
+
+    def app(self) -> ASGIApp:
+        """Return the application."""
+        folder = resources.files("spark_replog.ui") / "static"
+        files = {path: ((folder / name).read_bytes(), kind) for path, (name, kind) in _FILES.items()}
+
+        def file(request: Request) -> Response:
+            data, kind = files[request.url.path]
+            return Response(data, media_type=kind)
+
+        pages: Mapping[str, Callable[[Request], Any]] = {
+            "overview": lambda _: views.overview(self._live.seen(), self._live.samples(), self._settings),
+            "placement": lambda request: views.placement(self._live.seen(), *_page(request)),
+            "topics": self._topics,
+            "topic": self._topic,
+            "readers": lambda request: views.readers(self._live.seen(), *_page(request)),
+            "reader": self._reader,
+            "health": lambda _: views.health(self._live.seen(), self._settings),
+            "ledgers": lambda _: views.ledgers(self._live.seen()),
+            "entries": self._entries,
+            "settings": lambda _: self._settings_page(),
+            "rows/plan": lambda request: self._search(request, is_read=False),
+            "rows": lambda request: self._search(request, is_read=True),
+        }
+        routes = [
+            Route("/enter", self._enter),
+            Route("/feed", self._follow),
+            *(Route(path, file) for path in files),
+            *(Route(f"/api/{name}", _answering(page)) for name, page in pages.items()),
+        ]
+        return Guard(Starlette(routes=routes), self._access)
+
+    def _enter(self, request: Request) -> Response:
+        session = self._access.redeem(request.query_params.get("token", ""))
+        if session is None:
+            return PlainTextResponse("This link was used, or is not the newest one.\n", 401)
+        answer = RedirectResponse("/", 303)
+        answer.set_cookie(_COOKIE, session, httponly=True, samesite="strict", path="/")
+        return answer
+
+    async def _follow(self, _: Request) -> Response:
+        if self._feed.viewer_count >= VIEWERS_MAX:
+            return PlainTextResponse(f"more than {VIEWERS_MAX} viewers\n", 503)
+        return StreamingResponse(self._events(), media_type="text/event-stream")
+
+    async def _events(self) -> AsyncIterator[str]:
+        async for number in self._feed.follow():
+            yield ": still here\n\n" if number is None else f"id: {number}\nevent: look\ndata: {number}\n\n"
+
+    def _topics(self, request: Request) -> views.Item:
+        query = request.query_params
+        return views.topics(self._live.seen(), query.get("q", ""), query.get("sort", "name"), *_page(request))
+
+    def _topic(self, request: Request) -> views.Item | None:
+        return views.topic(self._live.seen(), request.query_params.get("name", ""), *_page(request))
+
+    def _reader(self, request: Request) -> views.Item | None:
+        query = request.query_params
+        return views.reader(self._live.seen(), query.get("kind", ""), query.get("name", ""), *_page(request))
+
+    def _entries(self, request: Request) -> views.Item | None:
+        wanted, names = request.query_params.get("ledger", ""), {}
+        seen = self._live.seen()
+        if wanted not in {each.ledger_id for each in seen.health.ledgers}:
+            return None
+        is_cluster = wanted == seen.health.cluster_id
+        ledger: Any = self._cluster.cluster_ledger if is_cluster else self._cluster.topic_ledger(wanted)
+        if not is_cluster:
+            names = ledger.ask(lambda state: {each.topic_id: each.name for each in state.topics.values()})
+        recent = ledger.recent(max(1, min(_number(request, "count", 50), ENTRIES_MAX)))
+        lines = [(index, _words(payload, names)) for index, payload in recent]
+        return {"ledger": wanted, "entryCount": ledger.state.applied_index + 1, "entries": views.entries(lines)}
+
+    def _settings_page(self) -> views.Item:
+        store = self._cluster.cluster_ledger.ask(lambda state: dict(state.config))
+        return views.settings_page(store, self._cluster.storage_options)
+
+    def _search(self, request: Request, *, is_read: bool) -> views.Item:
+        query = request.query_params
+        begin = query.get("begin", "newest")
+        if begin not in ("offset", "time", "newest"):
+            raise _invalid("begin is offset, time or newest")
+        search = RowSearch(
+            query.get("topic", ""),
+            _number(request, "partition") if query.get("partition") else None,
+            cast(Literal["offset", "time", "newest"], begin),
+            _number(request, "at", 0),
+            query["key"].encode() if query.get("key") else None,
+            _number(request, "count", 50),
+            self._budget_bytes,
+        )
+        if is_read:
+            return views.found_rows(search, self._finder.read(search))
+        return views.search_plan(search, self._finder.plan(search))
+
+
+def _words(payload: bytes, names: Mapping[str, str]) -> list[str]:
+    if len(payload) > ENTRY_BYTES_MAX:
+        return [f"an entry of {len(payload):,} bytes"]
+    return entry_words(payload, names)
+
+
+def _answering(page: Callable[[Request], Any]) -> Callable[[Request], Response]:
+    """Return the handler that answers with a page's values, or with the error in its code."""
+
+    def answer(request: Request) -> Response:
+        try:
+            found = page(request)
+        except ReplogError as error:
+            kinds: list[tuple[type[ReplogError], int]] = [
+                (NotFoundError, 404),
+                (AuthorizationError, 403),
+                (InvalidConfigError, 400),
+            ]
+            status = next((status for kind, status in kinds if isinstance(error, kind)), 503)
+            return _json({"error": error.code.name, "message": escaped(str(error.args[0]))}, status)
+        if found is None:
+            return _json({"error": "NOT_FOUND", "message": "It is not there (any more)."}, 404)
+        return _json(found)
+
+    return answer
+
+
+def _json(value: object, status: int = 200) -> Response:
+    return Response(json.dumps(value, separators=(",", ":")), status, media_type="application/json")
+
+
+def _page(request: Request) -> tuple[int, int]:
+    return _number(request, "first", 0), _number(request, "count", 50)
+
+
+def _number(request: Request, name: str, default: int | None = None) -> int:
+    text = request.query_params.get(name)
+    if text is None and default is not None:
+        return default
+    if text is None or not text.isascii() or not text.isdecimal() or len(text) > 18:
+        raise _invalid(f"{name} is a number from 0 on")
+    return int(text)
+
+
+def _invalid(what: str) -> InvalidConfigError:
+    return InvalidConfigError(ErrorCode.INVALID_REQUEST, f"{what}. Correct it.")

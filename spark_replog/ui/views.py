@@ -1,0 +1,417 @@
+"""What the pages of the console show, as JSON values, from one look at the store. Pure: reads nothing.
+
+Every text that came from storage is escaped: control characters and bidirectional marks are shown by their codes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import pyarrow as pa
+
+from spark_replog.cli.health import exit_code_of_findings, finding_items
+from spark_replog.cli.output import escaped
+from spark_replog.cli.readers import reader_item
+from spark_replog.cli.settings import Settings
+from spark_replog.cli.status import VERDICT_WORDS, totals
+from spark_replog.cli.store import broker_items
+from spark_replog.config import CONFIG_KEYS, ConfigKey, keys_of
+from spark_replog.health.readers import Judged, Reader
+from spark_replog.health.topics import PartitionDescription, TopicDescription
+from spark_replog.log.fold.traffic import MINUTE_MS
+from spark_replog.monitor.store_watch import Seen
+from spark_replog.ui.live import LagSample
+from spark_replog.ui.row_search import FoundRows, RowSearch, SearchPlan
+
+PAGE_MAX = 200
+FINDINGS_SHOWN_MAX = 100
+LINES_MAX = 6
+"""Readers whose lag is drawn."""
+VALUE_BYTES_MAX = 64 * 1024
+"""More of a key, value or header is not shown."""
+_MINUTES = 15
+_T = TypeVar("_T")
+
+Item = dict[str, Any]
+
+
+def page_of(items: Sequence[_T], first: int, count: int) -> tuple[Sequence[_T], Item]:
+    """Return one page, and what the pager shows."""
+    first, count = max(0, first), max(1, min(count, PAGE_MAX))
+    return items[first : first + count], {"first": first, "count": count, "total": len(items)}
+
+
+def overview(seen: Seen, samples: Sequence[LagSample], settings: Settings) -> Item:
+    """Return the first page: totals, brokers, the first findings, rates and lags over time."""
+    health = seen.health
+    findings = health.findings
+    return {
+        "nowMs": health.now_ms,
+        "clusterId": health.cluster_id,
+        "path": health.path,
+        "fsync": health.fsync,
+        "verdict": VERDICT_WORDS[exit_code_of_findings(findings)],
+        **totals(health, findings),
+        "brokers": broker_items(health, findings),
+        "findingCount": len(findings),
+        "findings": finding_items(findings[:5], settings),
+        "readerCount": len(seen.readers),
+        "readers": [_reader_line(*each) for each in _worst_first(seen.readers)[:5]],
+        "minutes": _minutes(health.topics, health.now_ms),
+        "lags": _lag_lines(samples),
+    }
+
+
+def _minutes(topics: Iterable[TopicDescription], now_ms: int) -> list[list[int]]:
+    """Return [start, rows, bytes] of the last minutes, empty ones too; the last one runs."""
+    last = max([now_ms, *(topic.traffic.last_append_ms for topic in topics)]) // MINUTE_MS
+    found = {minute: [minute * MINUTE_MS, 0, 0] for minute in range(last - _MINUTES, last + 1)}
+    for topic in topics:
+        for minute, row_count, size_bytes in topic.traffic.minutes:
+            if minute in found:
+                found[minute][1] += row_count
+                found[minute][2] += size_bytes
+    return list(found.values())
+
+
+def _lag_lines(samples: Sequence[LagSample]) -> list[Item]:
+    """Return the lag of the readers that are furthest behind now, over time; without a lag they are at 0."""
+    if not samples:
+        return []
+    worst = sorted(samples[-1].lags.items(), key=lambda each: -each[1][1])[:LINES_MAX]
+    peaks = {key: ms for each in samples for key, (_, ms) in each.lags.items()} if len(worst) < LINES_MAX else {}
+    others = sorted(peaks.keys() - {key for key, _ in worst}, key=lambda key: -peaks[key])
+    keys = [*(key for key, _ in worst), *others][:LINES_MAX]
+    return [
+        {
+            "kind": kind,
+            "name": escaped(name),
+            "points": [[each.time_ms, *each.lags.get((kind, name), (0, 0))] for each in samples],
+        }
+        for kind, name in keys
+    ]
+
+
+def placement(seen: Seen, first: int, count: int) -> Item:
+    """Return where a page of partitions lies: by topic, (partition, leader, replicas, in sync)."""
+    every = [(topic, each) for topic in seen.health.topics for each in topic.partitions]
+    shown, pager = page_of(every, first, count)
+    topics: dict[str, list[list[Any]]] = {}
+    for topic, each in shown:
+        cell = [each.partition, each.leader, list(each.replicas), each.in_sync]
+        topics.setdefault(topic.name, []).append(cell)
+    return {
+        "brokers": [each.broker_id for each in seen.health.brokers],
+        "topics": [{"topic": name, "partitions": cells} for name, cells in topics.items()],
+        **pager,
+    }
+
+
+_TOPIC_SORTS = {
+    "name": lambda item: item["topic"],
+    "rows": lambda item: -item["rows"],
+    "bytes": lambda item: -item["bytes"],
+    "rate": lambda item: -item["rowsPerSecond"],
+    "partitions": lambda item: -item["partitions"],
+    "lastAppendMs": lambda item: -(item["lastAppendMs"] or 0),
+}
+
+
+def topics(seen: Seen, search: str, sort: str, first: int, count: int) -> Item:
+    """Return a page of topics whose name holds the text."""
+    items = [_topic_line(topic, seen.health.now_ms) for topic in seen.health.topics if search in topic.name]
+    items.sort(key=_TOPIC_SORTS.get(sort, _TOPIC_SORTS["name"]))
+    shown, pager = page_of(items, first, count)
+    return {"topics": list(shown), **pager}
+
+
+def _topic_line(topic: TopicDescription, now_ms: int) -> Item:
+    rows, size_bytes = topic.traffic.rates(1, now_ms)
+    return {
+        "topic": topic.name,
+        "partitions": len(topic.partitions),
+        "replicas": topic.replication_factor,
+        "rows": topic.row_count,
+        "bytes": topic.size_bytes,
+        "rowsPerSecond": round(rows, 3),
+        "bytesPerSecond": round(size_bytes, 3),
+        "lastAppendMs": topic.traffic.last_append_ms or None,
+        "offline": sum(each.is_offline for each in topic.partitions),
+        "underMinIsr": sum(each.is_under_min_isr for each in topic.partitions),
+        "underReplicated": sum(bool(each.out_of_sync) for each in topic.partitions),
+        "minutes": [rows for _, rows, _ in _minutes([topic], now_ms)],
+    }
+
+
+def topic(seen: Seen, name: str, first: int, count: int) -> Item | None:
+    """Return one topic with a page of its partitions, its settings and its readers; None where there is none."""
+    found = next((each for each in seen.health.topics if each.name == name), None)
+    if found is None:
+        return None
+    now_ms = seen.health.now_ms
+    shown, pager = page_of(found.partitions, first, count)
+    readers = [pair for pair in seen.readers if any(part.topic == name for part in pair[0].partitions)]
+    return {
+        **_topic_line(found, now_ms),
+        "nowMs": now_ms,
+        "topicId": found.topic_id,
+        "ledgerId": found.ledger_id,
+        "partitionItems": [_partition_item(each) for each in shown],
+        "settings": [_setting(key, found.config, {}) for key in keys_of("topic")]
+        + [
+            {"key": escaped(key), "value": escaped(value), "default": None, "source": "topic", "doc": "Not known here."}
+            for key, value in sorted(found.config.items())
+            if key not in {each.name for each in keys_of("topic")}
+        ],
+        "readers": [_reader_line(*each) for each in _worst_first(readers)[:PAGE_MAX]],
+        "minuteItems": _minutes([found], now_ms),
+        **pager,
+    }
+
+
+def _partition_item(found: PartitionDescription) -> Item:
+    return {
+        "partition": found.partition,
+        "leader": found.leader,
+        "leaderEpoch": found.leader_epoch,
+        "replicas": list(found.replicas),
+        "inSync": found.in_sync,
+        "fenced": list(found.fenced),
+        "adding": list(found.adding),
+        "removing": list(found.removing),
+        "logStartOffset": found.log_start_offset,
+        "highWatermark": found.high_watermark,
+        "logEndOffset": found.log_end_offset,
+        "bytes": found.size_bytes,
+        "minInsync": found.min_insync,
+        "state": "offline"
+        if found.is_offline
+        else "under min ISR"
+        if found.is_under_min_isr
+        else "under-replicated"
+        if found.out_of_sync
+        else "ok",
+    }
+
+
+def _worst_first(readers: Iterable[tuple[Reader, Judged]]) -> list[tuple[Reader, Judged]]:
+    return sorted(readers, key=lambda each: (-each[1].verdict.exit_code, -each[0].lag_ms, -each[0].lag, each[0].name))
+
+
+def _reader_line(reader: Reader, judged: Judged) -> Item:
+    item = reader_item(reader, judged, "reader")
+    del item["partitions"]
+    worst = reader.worst
+    line: Item = _escaped(
+        {
+            **item,
+            "kind": reader.kind,
+            "partitionCount": len(reader.partitions),
+            "worst": None if worst is None else worst.name,
+            "members": len(reader.members),
+            "protocol": reader.protocol,
+            "generation": reader.generation,
+            "batch": reader.batch_id,
+        }
+    )
+    return line
+
+
+def readers(seen: Seen, first: int, count: int) -> Item:
+    """Return a page of groups and queries, the worst first, and the checkpoints that could not be read."""
+    shown, pager = page_of(_worst_first(seen.readers), first, count)
+    unread = [
+        {"checkpoint": escaped(url), "error": error.code.name, "message": escaped(str(error.args[0]))}
+        for url, error in seen.unread
+    ]
+    return {"nowMs": seen.health.now_ms, "readers": [_reader_line(*each) for each in shown], "unread": unread, **pager}
+
+
+def reader(seen: Seen, kind: str, name: str, first: int, count: int) -> Item | None:
+    """Return one reader with a page of its partitions; None where there is none."""
+    found = next((each for each in seen.readers if (each[0].kind, each[0].name) == (kind, name)), None)
+    if found is None:
+        return None
+    items = reader_item(*found, "reader")["partitions"]
+    shown, pager = page_of(items, first, count)
+    members = [
+        {"memberId": each.member_id, "clientId": each.client_id, "instanceId": each.instance_id}
+        for each in found[0].members[:PAGE_MAX]
+    ]
+    return {
+        **_reader_line(*found),
+        "nowMs": seen.health.now_ms,
+        "partitionItems": _escaped(list(shown)),
+        "memberItems": _escaped(members),
+        **pager,
+    }
+
+
+def health(seen: Seen, settings: Settings) -> Item:
+    """Return what is wrong, and the command that helps; readers that are not well too."""
+    findings = seen.health.findings
+    items = finding_items(findings[:FINDINGS_SHOWN_MAX], settings)
+    unwell = [pair for pair in _worst_first(seen.readers) if pair[1].verdict.exit_code]
+    return {
+        "nowMs": seen.health.now_ms,
+        "verdict": VERDICT_WORDS[exit_code_of_findings(findings)],
+        "findings": _escaped(items),
+        "findingCount": len(findings),
+        "readers": [_reader_line(*each) for each in unwell[:FINDINGS_SHOWN_MAX]],
+        "readerCount": len(unwell),
+    }
+
+
+def ledgers(seen: Seen) -> Item:
+    """Return the ledgers and the topics of each."""
+    names: dict[str, list[str]] = {}
+    for each in seen.health.topics:
+        names.setdefault(each.ledger_id, []).append(each.name)
+    items = [
+        {
+            "ledger": each.ledger_id,
+            "entries": each.entry_count,
+            "isTailUnclear": each.is_tail_unclear,
+            "topics": names.get(each.ledger_id, [])[:5],
+            "topicCount": len(names.get(each.ledger_id, [])),
+            "isCluster": each.ledger_id == seen.health.cluster_id,
+        }
+        for each in seen.health.ledgers
+    ]
+    return {"nowMs": seen.health.now_ms, "ledgers": items}
+
+
+def entries(lines: Iterable[tuple[int, Sequence[str]]]) -> list[Item]:
+    """Return entries in words, newest first."""
+    return [{"index": index, "words": [escaped(each) for each in words]} for index, words in lines]
+
+
+def settings_page(store: Mapping[str, str], options: Iterable[str]) -> Item:
+    """Return all settings: what holds for the store, the default and the source. Clients and queries set their own.
+
+    Args:
+        store: what is set for the whole store.
+        options: names of storage options; their values may be secrets.
+    """
+    known = [_setting(key, {}, store) for key in CONFIG_KEYS]
+    named = {key.name for key in CONFIG_KEYS}
+    unknown = [
+        {
+            "key": escaped(key),
+            "value": escaped(value),
+            "default": None,
+            "source": "store",
+            "group": "cluster",
+            "doc": "",
+        }
+        for key, value in sorted(store.items())
+        if key not in named
+    ]
+    given = [
+        {
+            "key": f"storage.{escaped(name)}",
+            "value": "(hidden)",
+            "default": None,
+            "source": "command",
+            "group": "storage",
+        }
+        for name in sorted(options)
+    ]
+    return {"settings": [*known, *unknown, *given]}
+
+
+def _setting(key: ConfigKey, own: Mapping[str, str], store: Mapping[str, str]) -> Item:
+    default = key.default_text if key.default is not None else None
+    source = key.group if key.name in own else "store" if key.name in store and key.group == "cluster" else "default"
+    value = own.get(key.name, store.get(key.name, default) if key.group == "cluster" else default)
+    return {
+        "key": key.name,
+        "group": key.group,
+        "value": None if value is None else escaped(str(value)),
+        "default": default,
+        "kafkaDefault": key.kafka_default,
+        "unit": key.unit,
+        "source": source,
+        "doc": key.doc,
+    }
+
+
+def search_plan(search: RowSearch, plan: SearchPlan) -> Item:
+    """Return what a search will cost, and over which offsets it goes."""
+    return {
+        "topic": search.topic,
+        "costBytes": plan.cost_bytes,
+        "budgetBytes": search.budget_bytes,
+        "sections": len(plan.slices),
+        "isCut": plan.is_cut,
+        "spans": [
+            {
+                "partition": each.partition,
+                "start": each.start,
+                "end": each.end,
+                "logStart": each.log_start,
+                "highWatermark": each.high_watermark,
+            }
+            for each in plan.spans[:PAGE_MAX]
+        ],
+        "partitionCount": len(plan.spans),
+    }
+
+
+def found_rows(search: RowSearch, found: FoundRows) -> Item:
+    """Return the rows, decoded: JSON laid out, other text as it is, other bytes in hex; and where to go on."""
+    rows = [_row(row) for row in _columns(found.rows)]
+    span = found.plan.spans[0] if len(found.plan.spans) == 1 else None
+    following = None
+    if span is not None and search.begin != "newest":
+        full = len(rows) == search.row_count
+        following = rows[-1]["offset"] + 1 if full else span.end
+        following = following if following < span.high_watermark else None
+    return {**search_plan(search, found.plan), "readBytes": found.read_bytes, "rows": rows, "next": following}
+
+
+def _columns(table: pa.Table) -> list[Item]:
+    times: list[int] = table.column("timestamp").cast(pa.int64()).to_pylist()
+    rows: list[Item] = table.drop_columns(["timestamp"]).to_pylist()
+    return [{**row, "timeUs": time_us} for row, time_us in zip(rows, times, strict=True)]
+
+
+def _row(row: Item) -> Item:
+    return {
+        "partition": row["partition"],
+        "offset": row["offset"],
+        "timeMs": row["timeUs"] // 1000,
+        "timeType": ("CreateTime", "LogAppendTime")[row["timestampType"]],
+        "key": shown_bytes(row["key"]),
+        "value": shown_bytes(row["value"]),
+        "headers": [[escaped(each["key"]), shown_bytes(each["value"])] for each in row["headers"] or ()],
+    }
+
+
+def shown_bytes(data: bytes | None) -> Item | None:
+    """Return a value as a person reads it: ``{"form": "json" | "text" | "hex", "text", "size", "isCut"[, "raw"]}``."""
+    if data is None:
+        return None
+    item: Item = {"size": len(data), "isCut": len(data) > VALUE_BYTES_MAX}
+    try:
+        text = data.decode()[:VALUE_BYTES_MAX]
+    except UnicodeDecodeError:
+        return {**item, "form": "hex", "text": data[: VALUE_BYTES_MAX // 2].hex(" ")}
+    if text[:1] in ("{", "[") and not item["isCut"]:
+        try:
+            laid_out = json.dumps(json.loads(text), indent=2, ensure_ascii=False)
+            return {**item, "form": "json", "text": escaped(laid_out), "raw": escaped(text)}
+        except (ValueError, RecursionError):
+            pass
+    return {**item, "form": "text", "text": escaped(text)}
+
+
+def _escaped(value: Any) -> Any:
+    """Return JSON values with every text escaped."""
+    if isinstance(value, str):
+        return escaped(value)
+    if isinstance(value, dict):
+        return {key: _escaped(each) for key, each in value.items()}
+    return [_escaped(each) for each in value] if isinstance(value, list) else value

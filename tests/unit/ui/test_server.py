@@ -1,0 +1,268 @@
+"""The console's answers: what each page holds, who gets it, that it pages, and that it only reads."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+
+from spark_replog import Consumer
+from spark_replog.admin.broker_admin import BrokerAdmin
+from spark_replog.admin.controller import Controller
+from spark_replog.ui.access import SECURITY_HEADERS
+from spark_replog.ui.live import SAMPLE_MS, Feed
+from tests.unit.client.consumer_setup import P0, Store, rows
+from tests.unit.ui.console_client import ConsoleClient
+
+PAGES = (
+    "overview",
+    "placement",
+    "topics",
+    "topic?name=orders",
+    "readers",
+    "reader?kind=group&name=billing",
+    "health",
+    "ledgers",
+    "settings",
+    "rows/plan?topic=orders",
+    "rows?topic=orders",
+)
+
+
+@pytest.fixture
+def store(tmp_path):
+    made = Store.init(str(tmp_path / "store"), 3)
+    made.create("orders", 2)
+    made.write("orders", rows(10))
+    with Consumer(made.cluster, group="billing", enable_auto_commit=False) as reader:
+        reader.assign([P0])
+        reader.commit({P0: 4})
+    return made
+
+
+@pytest.fixture
+def console(store):
+    return ConsoleClient(store).enter()
+
+
+def test_nothing_is_shown_without_a_session(store):
+    console = ConsoleClient(store)
+    for path in ("/", "/console.js", "/feed", "/nowhere", *(f"/api/{page}" for page in PAGES)):
+        answer = console.http.get(path)
+        assert answer.status_code == 401 and "replog ui" in answer.text, path
+    assert console.http.get("/enter", params={"token": "x"}).status_code == 401
+    assert console.http.cookies == {}
+
+
+def test_a_link_gives_a_cookie_that_scripts_and_other_sites_do_not_get(store):
+    console = ConsoleClient(store)
+    token = console.tokens[-1]
+    answer = console.http.get("/enter", params={"token": token}, follow_redirects=False)
+    assert (answer.status_code, answer.headers["location"]) == (303, "/")
+    assert {"HttpOnly", "SameSite=strict", "Path=/"} <= set(answer.headers["set-cookie"].split("; "))
+    assert console.http.get("/").status_code == 200
+    console.http.cookies.clear()
+    assert console.http.get("/enter", params={"token": token}).status_code == 401
+
+
+def test_every_answer_carries_the_security_headers(console):
+    for path in ("/", "/console.css", "/nowhere", "/enter", "/api/overview", "/api/topic"):
+        answer = console.http.get(path)
+        assert {name: answer.headers[name] for name in SECURITY_HEADERS} == SECURITY_HEADERS, path
+    assert console.http.get("/", headers={"host": "evil.test"}).status_code == 421
+    assert console.http.get("/", headers={"origin": "http://evil.test"}).status_code == 403
+    assert console.http.post("/api/overview").status_code == 405
+    policy = SECURITY_HEADERS["content-security-policy"]
+    assert "unsafe" not in policy and "default-src 'none'" in policy
+
+
+def test_the_page_has_no_inline_script_or_style_and_no_foreign_address(console):
+    page = console.http.get("/").text
+    assert (
+        "<script src=" in page
+        and "<style" not in page
+        and " style=" not in page
+        and " on" not in page.split("<body>")[0]
+    )
+    script = console.http.get("/console.js").text
+    for word in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "new Function", "srcdoc"):
+        assert word not in script
+    assert "https://" not in page + script
+
+
+def test_the_overview_says_what_status_says(console, store):
+    found = console.get("overview")
+    assert (found["verdict"], found["partitions"], found["topics"], found["findingCount"]) == ("OK", 3, 2, 0)
+    assert [each["state"] for each in found["brokers"]] == ["ok"] * 3
+    assert len(found["minutes"]) == 16 and sum(rows for _, rows, _ in found["minutes"]) == 10
+    assert found["readers"][0]["reader"] == "billing" and found["readers"][0]["lag"] == 6
+    assert found["lags"][0]["name"] == "billing" and found["lags"][0]["points"][0][1] == 6
+    BrokerAdmin(store.cluster).fence(0)
+    assert console.get("overview")["verdict"] == "WARN"
+
+
+def test_lags_are_sampled_over_time_and_a_reader_that_has_caught_up_is_at_zero(console, store):
+    console.get("overview")
+    store.clock.advance(SAMPLE_MS)
+    with Consumer(store.cluster, group="billing", enable_auto_commit=False) as reader:
+        reader.assign([P0])
+        reader.commit({P0: 10})
+    (line,) = console.get("overview")["lags"]
+    assert [rows for _, rows, _ in line["points"]] == [6, 0]
+
+
+def test_partitions_are_placed_with_leader_and_isr(console, store):
+    found = console.get("placement")
+    cells = {each["topic"]: each["partitions"] for each in found["topics"]}
+    assert found["brokers"] == [0, 1, 2] and len(cells["orders"]) == 2
+    number, leader, replicas, in_sync = cells["orders"][0]
+    assert (number, leader, sorted(replicas), sorted(in_sync)) == (0, 0, [0, 1, 2], [0, 1, 2])
+    BrokerAdmin(store.cluster).fence(0)
+    number, leader, replicas, in_sync = console.get("placement", first=1, count=1)["topics"][0]["partitions"][0]
+    assert leader != 0 and 0 in replicas and 0 not in in_sync
+
+
+def test_topics_are_found_sorted_and_paged(console, store):
+    for number in range(5):
+        store.create(f"t{number}", number + 1)
+    found = console.get("topics", q="t", sort="partitions", first=0, count=3)
+    assert [each["topic"] for each in found["topics"]] == ["t4", "t3", "t2"] and found["total"] == 6
+    assert console.get("topics", sort="rows")["topics"][0]["topic"] == "orders"
+    assert console.get("topics", sort="no such", first=3, count=1)["topics"][0]["topic"] == "t1"
+
+
+def test_a_topic_has_partitions_settings_with_source_and_readers(console, store):
+    Controller(store.cluster).alter_config("orders", {"retention.ms": "1000"})
+    found = console.get("topic", name="orders", first=1, count=1)
+    assert [(each["partition"], each["state"]) for each in found["partitionItems"]] == [(1, "ok")]
+    assert found["total"] == 2
+    (setting,) = [each for each in found["settings"] if each["key"] == "retention.ms"]
+    assert (setting["value"], setting["default"], setting["source"]) == ("1000", "604800000", "topic")
+    assert {each["source"] for each in found["settings"] if each["key"] != "retention.ms"} == {"default"}
+    assert [each["reader"] for each in found["readers"]] == ["billing"]
+    assert console.refused("topic", name="nowhere") == (404, "NOT_FOUND")
+
+
+def test_readers_have_verdicts_and_pages_of_partitions(console):
+    (line,) = console.get("readers")["readers"]
+    assert (line["reader"], line["verdict"], line["lag"]) == ("billing", "OK", 6)
+    found = console.get("reader", kind="group", name="billing")
+    assert [(each["partition"], each["committed"], each["lag"]) for each in found["partitionItems"]] == [
+        (0, 4, 6),
+        (1, None, None),
+    ]
+    assert console.refused("reader", kind="query", name="billing")[0] == 404
+
+
+def test_a_checkpoint_that_cannot_be_read_is_named(store, tmp_path):
+    (tmp_path / "bad" / "offsets").mkdir(parents=True)
+    (tmp_path / "bad" / "metadata").write_text("{")
+    folders = [str(tmp_path / "none"), str(tmp_path / "bad")]
+    found = ConsoleClient(store, checkpoints=folders).enter().get("readers")
+    assert [each["checkpoint"] for each in found["unread"]] == folders and found["total"] == 1
+    assert [each["error"] for each in found["unread"]] == ["REPLOG_ROOT_STALE", "CORRUPT_MESSAGE"]
+
+
+def test_health_names_the_command_that_helps(console, store):
+    assert console.get("health")["findings"] == []
+    BrokerAdmin(store.cluster).fence(0)
+    found = console.get("health")["findings"]
+    assert found[-1]["remedy"] == f"replog -s {store.path} broker unfence 0"
+
+
+def test_entries_of_a_ledger_are_told_in_words(console, store):
+    cluster, own, *_ = console.get("ledgers")["ledgers"]
+    assert cluster["isCluster"] and not own["isCluster"]
+    found = console.get("entries", ledger=own["ledger"])
+    words = [each for entry in found["entries"] for each in entry["words"]]
+    assert any("appends 10 rows to orders-0" in each for each in words)
+    assert any(
+        "names topic orders" in each
+        for e in console.get("entries", ledger=cluster["ledger"])["entries"]
+        for each in e["words"]
+    )
+    assert console.refused("entries", ledger="f" * 32)[0] == 404
+    assert len(console.get("entries", ledger=own["ledger"], count=1)["entries"]) == 1
+
+
+def test_settings_have_default_and_source_and_hide_secrets(store):
+    store.cluster.storage_options["secret"] = "hunter2"
+    found = ConsoleClient(store).enter().get("settings")["settings"]
+    assert "hunter2" not in json.dumps(found)
+    assert {"storage.secret"} == {each["key"] for each in found if each["source"] == "command"}
+    (linger,) = [each for each in found if each["key"] == "linger.ms" and each["group"] == "producer"]
+    assert linger["source"] == "default" and linger["value"] == linger["default"]
+
+
+def test_bad_numbers_are_refused_with_a_code(console):
+    for page, params in (
+        ("topics", {"first": "-1"}),
+        ("topics", {"count": "x"}),
+        ("rows", {"topic": "orders", "partition": "9" * 30}),
+        ("rows", {"topic": "orders", "begin": "middle"}),
+        ("rows", {"topic": "orders", "count": "100000"}),
+    ):
+        assert console.refused(page, **params) == (400, "INVALID_REQUEST"), params
+    assert console.refused("rows", topic="nowhere") == (404, "UNKNOWN_TOPIC_OR_PARTITION")
+    assert console.refused("rows", topic="orders", partition=7) == (404, "UNKNOWN_TOPIC_OR_PARTITION")
+
+
+def test_a_store_that_does_not_answer_is_an_error_with_its_code(console, store, monkeypatch):
+    from spark_replog.errors import ErrorCode, RetriableError
+
+    def fail() -> None:
+        raise RetriableError(ErrorCode.REPLOG_NO_QUORUM, "no majority \x1b[31m answers.")
+
+    monkeypatch.setattr(console.live._watch, "look", fail)
+    answer = console.http.get("/api/overview")
+    assert (
+        answer.status_code == 503
+        and answer.json()["error"] == "REPLOG_NO_QUORUM"
+        and "\\x1b" in answer.json()["message"]
+    )
+
+
+def test_no_page_writes_and_one_look_serves_many(store):
+    again = store.another_process()
+    calls = again.count_calls()
+    console = ConsoleClient(again, age_ms=60_000).enter()
+    console.get("overview")
+    looked = sum(again.calls().values())
+    for page in PAGES:
+        if "rows" not in page:
+            console.http.get(f"/api/{page}")
+    assert sum(again.calls().values()) == looked
+    console.get("rows", topic="orders")
+    console.get("entries", ledger=console.get("ledgers")["ledgers"][1]["ledger"])
+    verbs = {verb for each in calls.values() for verb, _ in each.calls}
+    assert not verbs & {"create", "put", "delete", "append", "write"}, verbs
+
+
+def test_one_poller_feeds_all_viewers_and_ends_with_the_last():
+    class Looks:
+        age_ms = 1
+        count = 0
+
+        def seen(self):
+            self.count += 1
+
+    async def scenario() -> None:
+        looks = Looks()
+        feed = Feed(looks)
+        first, second = feed.follow(), feed.follow()
+        numbers = await asyncio.gather(anext(first), anext(second))
+        assert numbers[0] is not None and feed.viewer_count == 2
+        poller = feed._poller
+        later = await anext(first)
+        assert later > numbers[0] and feed._poller is poller and looks.count <= later + 1
+        await first.aclose()
+        assert not poller.done()
+        await second.aclose()
+        assert feed.viewer_count == 0 and feed._poller is None
+        await asyncio.wait([poller])
+        count = looks.count
+        await asyncio.sleep(0.01)
+        assert looks.count == count
+
+    asyncio.run(scenario())
