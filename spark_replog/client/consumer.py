@@ -26,6 +26,7 @@ from spark_replog.log.acl import AclOperation
 from spark_replog.log.codec.group_records import OffsetAndMetadata
 from spark_replog.log.model import GroupRecords
 from spark_replog.read.rows import read_schema
+from spark_replog.storage.call_counter import totals
 
 RebalanceListener = Callable[[list[TopicPartition]], None]
 
@@ -373,6 +374,8 @@ class Consumer:
 
     def metrics(self) -> ConsumerMetrics:
         """Return the counters of this consumer."""
+        for name, number in totals(self._cluster.brokers.calls.read()).items():
+            setattr(self._counters, name, number)
         return self._counters
 
     def wakeup(self) -> None:

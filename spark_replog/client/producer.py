@@ -32,6 +32,7 @@ from spark_replog.config import ProducerConfig
 from spark_replog.errors import ErrorCode, FencedError, InvalidConfigError, ReplogError
 from spark_replog.ids import TopicPartition, new_id
 from spark_replog.maintenance.upkeep import Upkeep
+from spark_replog.storage.call_counter import totals
 from spark_replog.write.accumulator import RecordAccumulator
 from spark_replog.write.arrow_appender import no_key, too_large
 from spark_replog.write.buffer_pool import BufferPool
@@ -94,6 +95,7 @@ class Producer:
         cluster = Cluster.of(store, found.storage)
         self._refusal: ReplogError | None = None
         self._metrics = ProducerMetrics(client.metrics_num_samples, client.metrics_sample_window_ms, clock)
+        self._calls = cluster.brokers.calls
         self._connect(cluster, random.Random())
         # What every send needs, without a look-up of its own.
         self._topics = self._metadata.topics
@@ -299,7 +301,9 @@ class Producer:
             ReplogError: REPLOG_NOT_FORK_SAFE.
         """
         self._refuse_in_child()
+        calls = totals(self._calls.read())
         return self._metrics.read() | self._pool.metrics() | {
+            **{f"{name.replace('_', '-')}-total": number for name, number in calls.items()},
             "requests-in-flight": self._sender.in_flight_count,
             "metadata-topics": len(self._topics),
         }  # fmt: skip

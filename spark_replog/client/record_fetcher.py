@@ -44,12 +44,20 @@ class ConsumerMetrics:
         bytes_consumed: of the sections that were read.
         fetches: that read something.
         refreshes: folds of the newest entries: one get per metadata root and ledger each.
+        storage_get and so on: requests to the roots by this process through the same open store, as of ``metrics()``.
     """
 
     records_consumed: int = 0
     bytes_consumed: int = 0
     fetches: int = 0
     refreshes: int = 0
+    storage_get: int = 0
+    storage_create: int = 0
+    storage_list: int = 0
+    storage_delete: int = 0
+    storage_read_bytes: int = 0
+    storage_written_bytes: int = 0
+    storage_retry: int = 0
 
 
 class RecordFetcher:

@@ -18,6 +18,7 @@ from spark_replog.config import ConsumerConfig
 from spark_replog.errors import ErrorCode, InvalidConfigError, unknown_partition
 from spark_replog.ids import TopicPartition
 from spark_replog.read.rows import read_schema
+from spark_replog.storage.call_counter import NamedCalls
 
 
 class Store:
@@ -60,6 +61,10 @@ class Store:
     def topic(self, name: str) -> Topic:
         """Return a topic to scan; nothing is looked up yet."""
         return Topic(self.cluster, name)
+
+    def storage_calls(self) -> NamedCalls:
+        """Return what this process asked of the roots so far: calls, bytes and retries by broker, kind and purpose."""
+        return self.cluster.brokers.name_calls(self.cluster.brokers.calls.read())
 
 
 class Topic:

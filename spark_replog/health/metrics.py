@@ -11,9 +11,11 @@ from typing import NamedTuple
 from spark_replog.health.findings import Fault, Level
 from spark_replog.health.readers import Judged, Reader, Verdict
 from spark_replog.health.store import StoreHealth
+from spark_replog.storage.call_counter import Calls
 
 WINDOWS_MINUTES = (1, 5, 15)
 _TOPIC, _PARTITION, _BROKER = ("topic",), ("topic", "partition"), ("broker",)
+_CALLS = ("kind", "client", "broker", "call", "purpose")
 _READER, _READ = ("kind", "reader"), ("kind", "reader", "topic", "partition")
 
 
@@ -69,6 +71,9 @@ METRICS = {
         Metric("replog_query_input_rows_per_second", "Input rate of the last batch.", ("reader",)),
         Metric("replog_query_processed_rows_per_second", "Processing rate of the last batch.", ("reader",)),
         Metric("replog_query_batch_duration_seconds", "Duration of the last batch.", ("reader",)),
+        Metric("replog_storage_calls", "Requests to roots by this exporter or a query, retries too.", _CALLS, True),
+        Metric("replog_storage_bytes", "Bytes that these moved.", _CALLS, True),
+        Metric("replog_storage_retries", "Of these requests, how many repeated a failed one.", _CALLS, True),
     )
 }
 
@@ -90,6 +95,13 @@ def reader_samples(readers: Iterable[tuple[Reader, Judged]]) -> dict[str, list[S
     for name, sample in _of_readers(readers):
         found.setdefault(name, []).append(sample)
     return found
+
+
+def call_samples(kind: str, client: str, table: Mapping[tuple[str, str, str], Calls]) -> dict[str, list[Sample]]:
+    """Return the samples of storage calls by broker, call and purpose."""
+    names = "replog_storage_calls", "replog_storage_bytes", "replog_storage_retries"
+    rows = [((kind, client, *key), calls) for key, calls in sorted(table.items())]
+    return {name: [Sample(labels, calls[at]) for labels, calls in rows] for at, name in enumerate(names)}
 
 
 def _of_brokers(health: StoreHealth) -> Values:

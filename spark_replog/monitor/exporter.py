@@ -18,7 +18,7 @@ from prometheus_client.registry import Collector
 
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.errors import ReplogError
-from spark_replog.health.metrics import METRICS, Sample, collect
+from spark_replog.health.metrics import METRICS, Sample, call_samples, collect
 from spark_replog.health.readers import Limits
 from spark_replog.monitor.store_watch import ROOT_LOOK_INTERVAL_MS, StoreWatch
 
@@ -86,7 +86,9 @@ class StoreCollector(SampleCollector):
             if self._answer is None or now_ms - self._answer[0] >= SCRAPE_AGE_MS:
                 try:
                     seen = self._watch.look()
-                    found = collect(seen.health, seen.readers)
+                    brokers = self._cluster.brokers
+                    calls = call_samples("exporter", "", brokers.name_calls(brokers.calls.read()))
+                    found = {**collect(seen.health, seen.readers), **calls}
                 except ReplogError as error:
                     _LOG.warning("the store does not answer: %s", error)
                     found = {"replog_up": [Sample((), 0)]}

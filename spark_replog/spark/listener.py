@@ -17,11 +17,13 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from spark_replog.cluster.cluster import Cluster, StorePath
-from spark_replog.health.metrics import Sample, reader_samples
+from spark_replog.health.metrics import Sample, call_samples, reader_samples
 from spark_replog.health.readers import Judged, Limits, Reader, Verdict, judge
 from spark_replog.log.log_offset import META_KEY, LogOffset
 from spark_replog.monitor.checkpoint import Batch, Checkpoint
 from spark_replog.monitor.query_monitor import QueryMonitor
+from spark_replog.spark import call_spool
+from spark_replog.storage.call_counter import NamedCalls, calls_from_json, summed
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -39,6 +41,9 @@ class _Query:
         self.last_sign_ms = 0
         self.verdict: Verdict | None = None
         self.rates: dict[str, float] = {}
+        self.sink_calls: NamedCalls = {}
+        self.source_calls: dict[str, NamedCalls] = {}
+        """By process: of each the last that it told."""
 
 
 class ReplogListener(StreamingQueryListener):
@@ -93,6 +98,9 @@ class ReplogListener(StreamingQueryListener):
     def samples(self) -> Mapping[str, list[Sample]]:
         """Return the metrics of all queries."""
         found = reader_samples(self.readers())
+        for name, calls in self.storage_calls().items():
+            for metric, samples in call_samples("query", name, calls).items():
+                found.setdefault(metric, []).extend(samples)
         with self._lock:
             for query in self._queries.values():
                 for name, value in query.rates.items():
@@ -103,10 +111,12 @@ class ReplogListener(StreamingQueryListener):
         """Begin to follow a query."""
         with self._lock:
             self._queries[str(event.id)] = _Query(event.name or str(event.id))
+        call_spool.listen(str(event.id))
 
     def onQueryProgress(self, event: Any) -> None:
         """Take a batch that is done; log the verdict where it changed."""
         try:
+            self._count_calls(event.progress)
             self._progress(event.progress)
         except Exception as error:  # whatever it is, it must not reach the query's listeners
             _LOG.warning("the lag of query %s is not known: %s", event.progress.id, error)
@@ -122,6 +132,32 @@ class ReplogListener(StreamingQueryListener):
         """Forget a query."""
         with self._lock:
             self._queries.pop(str(event.id), None)
+        call_spool.end(str(event.id))
+
+    def storage_calls(self) -> dict[str, NamedCalls]:
+        """Return per query what it asked of the roots: calls, bytes and retries by broker, kind and purpose.
+
+        Of sinks: planning, tasks and commits; of sources: the process that plans, with Spark 4.2 and up. What tasks
+        read does not come home: their ranged gets are those of the fetch plan, about one per object and task. Only
+        where the listener runs on the driver's host, not over Spark Connect.
+        """
+        with self._lock:
+            return {
+                each.name: summed([each.sink_calls, *each.source_calls.values()]) for each in self._queries.values()
+            }
+
+    def _count_calls(self, progress: Any) -> None:
+        query_id = str(progress.id)
+        left = call_spool.collect(query_id)
+        with self._lock:
+            query = self._queries.setdefault(query_id, _Query(progress.name or query_id))
+            query.sink_calls = summed([query.sink_calls, left])
+            for source in progress.sources:
+                text = getattr(source, "latestOffset", None)
+                value = json.loads(text) if text and META_KEY in text else None
+                meta = value.get(META_KEY) if isinstance(value, dict) else None
+                if isinstance(meta, dict) and "calls" in meta:
+                    query.source_calls[str(meta.get("process"))] = calls_from_json(meta["calls"])
 
     def _progress(self, progress: Any) -> None:
         sources = [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from pyspark.sql.datasource import InputPartition, WriterCommitMessage
@@ -13,6 +13,7 @@ from spark_replog.log.quotas import FetchQuota
 from spark_replog.log.write_plan import MadeCopy
 from spark_replog.read.fetch_plan import FetchSlice
 from spark_replog.storage.brokers import BrokerSet
+from spark_replog.storage.call_counter import CallTable
 
 
 class QueryTask(NamedTuple):
@@ -34,6 +35,8 @@ class WriteMessage(WriterCommitMessage):
         objects: what the task put, in the order in which it put them.
         dropped_rows: lost with acks=0.
         copies: objects of earlier batches that this task copied to replicas that lacked them.
+        calls: storage calls of its process since the message before, so also what ended after that; of one task also
+            those that planned the batch.
     """
 
     query: QueryTask | None
@@ -41,6 +44,7 @@ class WriteMessage(WriterCommitMessage):
     objects: tuple[tuple[LedgerId, DataObject], ...] = ()
     dropped_rows: int = 0
     copies: tuple[MadeCopy, ...] = ()
+    calls: CallTable = field(default_factory=dict)
 
 
 class ReadRange(NamedTuple):

@@ -21,6 +21,7 @@ from spark_replog.errors import (
     command_line,
 )
 from spark_replog.ids import BrokerId, new_id
+from spark_replog.storage.call_counter import CallCounter, CallTable, NamedCalls
 from spark_replog.storage.object_store import CreateOutcome, ObjectStore
 from spark_replog.storage.open_store import normalise_url, open_store, scheme_of
 from spark_replog.storage.paths import LEDGERS_PREFIX, ROOT_FILE_KEY
@@ -90,6 +91,7 @@ class BrokerSet:
         metadata_broker_ids: those that hold journals.
         fsync: whether writes survive power loss, as the root files say.
         storage_options: fsspec options, the same for all roots.
+        calls: with what opening has cost already.
     """
 
     def __init__(
@@ -100,7 +102,10 @@ class BrokerSet:
         *,
         fsync: bool,
         storage_options: Mapping[str, str],
+        calls: CallCounter | None = None,
     ) -> None:
+        self.calls = calls or CallCounter()
+        """What this process asks of the roots."""
         self.cluster_id = cluster_id
         self.brokers = brokers
         self.broker_ids = tuple(broker.broker_id for broker in brokers)
@@ -144,21 +149,22 @@ class BrokerSet:
         """
         options = dict(storage_options or {})
         started_ms = clock.monotonic_ms()
-        read = _look(path, options)
+        calls = CallCounter()
+        read = _look(path, options, calls)
         if _may_yet_be_read(read) and clock.monotonic_ms() - started_ms < STORE_DEADLINE_MS:
-            read = _look(path, options, deadline_ms=STORE_DEADLINE_MS)
+            read = _look(path, options, calls, deadline_ms=STORE_DEADLINE_MS)
         agreement = agree(read)
         if not agreement.roots:
             raise _not_found(path, read)
         given = split_path(path)
         others = _roots_to_compare(given, agreement.roots)
         if others:
-            read = {**read, **read_roots(others, options, is_any_known=True)}
+            read = {**read, **read_roots(others, options, is_any_known=True, calls=calls)}
             agreement = agree(read)
         _report_deviating(agreement.deviating)
         roots = agreement.roots
         _check_given(given, read, roots)
-        return _assemble(given if roots.keys() & set(given) else list(roots), roots, options)
+        return _assemble(given if roots.keys() & set(given) else list(roots), roots, options, calls)
 
     def store(self, broker_id: BrokerId) -> ObjectStore:
         """Return the broker's store: retries for two seconds, own writes recognised.
@@ -170,12 +176,19 @@ class BrokerSet:
         if found is None:
             raw = open_store(self.url(broker_id), self.storage_options, fsync=self.fsync)
             # No lock: a forked child could inherit it held. Two threads may make one, and one is kept.
-            found = self.stores.setdefault(broker_id, RetryingStore(raw, deadline_ms=STORE_DEADLINE_MS))
+            found = self.stores.setdefault(
+                broker_id, RetryingStore(raw, deadline_ms=STORE_DEADLINE_MS, calls=self.calls)
+            )
         return found
 
     def url(self, broker_id: BrokerId) -> str:
         """Return the broker's root URL, absolute and normalised."""
         return self._by_id[broker_id].url
+
+    def name_calls(self, table: CallTable) -> NamedCalls:
+        """Return counted calls by broker id; a root that is none's keeps its URL."""
+        names = {broker.url: str(broker.broker_id) for broker in self.brokers}
+        return {(names.get(key.root, key.root), key.kind, key.purpose): calls for key, calls in table.items()}
 
     def rack(self, broker_id: BrokerId) -> str | None:
         """Return the broker's rack, None where it has none."""
@@ -224,13 +237,13 @@ def shared_brokers(brokers: BrokerSet) -> BrokerSet:
     return found
 
 
-def _look(path: str, options: Mapping[str, str], *, deadline_ms: int = 0) -> dict[str, ReadRoot]:
+def _look(path: str, options: Mapping[str, str], calls: CallCounter, *, deadline_ms: int = 0) -> dict[str, ReadRoot]:
     """Look at the roots of a path, or at those below it where it is a parent folder."""
     given = split_path(path)
-    read = read_roots(given, options, deadline_ms=deadline_ms)
+    read = read_roots(given, options, deadline_ms=deadline_ms, calls=calls)
     if len(given) == 1 and read[given[0]] is None:
         children = [f"{given[0]}/broker-{number}" for number in range(_SCAN_BROKERS_MAX)]
-        read = read_roots(children, options, lane=given[0], deadline_ms=deadline_ms)
+        read = read_roots(children, options, lane=given[0], deadline_ms=deadline_ms, calls=calls)
     return read
 
 
@@ -291,7 +304,9 @@ def _report_deviating(deviating: Mapping[str, str]) -> None:
             _log.warning("[REPLOG_ROOT_STALE] the root is not used: %s root=`%s`", why, url)
 
 
-def _assemble(given: Sequence[str], roots: Mapping[str, RootFile], storage_options: Mapping[str, str]) -> BrokerSet:
+def _assemble(
+    given: Sequence[str], roots: Mapping[str, RootFile], storage_options: Mapping[str, str], calls: CallCounter
+) -> BrokerSet:
     """Make the set from root files that agree; each names every broker."""
     first_url, first = next(iter(roots.items()))
     found: dict[BrokerId, str] = {}
@@ -317,6 +332,7 @@ def _assemble(given: Sequence[str], roots: Mapping[str, RootFile], storage_optio
         first.metadata_broker_ids,
         fsync=first.fsync,
         storage_options=storage_options,
+        calls=calls,
     )
 
 

@@ -8,6 +8,7 @@ from typing import TypeVar
 from spark_replog.backoff import SYSTEM_RANDOM, ExponentialBackoff
 from spark_replog.clock import SYSTEM_CLOCK, Clock
 from spark_replog.errors import ErrorCode, OutcomeUnknownError, ReplogError, RetriableError
+from spark_replog.storage.call_counter import NAMES_PER_LIST, CallCounter, CallKey, purpose_of
 from spark_replog.storage.object_store import Buffer, CreateOutcome, ObjectInfo, ObjectStore, pieces_of
 
 T = TypeVar("T")
@@ -20,6 +21,10 @@ _SETTLED = frozenset({ErrorCode.REPLOG_ROOT_STALE, ErrorCode.REPLOG_STORE_REFUSE
 
 def _size_bytes(pieces: Sequence[Buffer]) -> int:
     return sum(piece.nbytes if isinstance(piece, memoryview) else len(piece) for piece in pieces)
+
+
+def _length(found: Buffer | None) -> int:
+    return 0 if found is None else found.nbytes if isinstance(found, memoryview) else len(found)
 
 
 def _is_same(found: Buffer, pieces: Sequence[Buffer]) -> bool:
@@ -36,7 +41,7 @@ def _is_same(found: Buffer, pieces: Sequence[Buffer]) -> bool:
 
 
 class RetryingStore:
-    """An ObjectStore that repeats calls until a deadline and distinguishes its own writes from others'.
+    """An ObjectStore that repeats and counts calls until a deadline and distinguishes its own writes from others'.
 
     A client may send a PUT twice and then report its own object as existing; a lost answer proves
     nothing. On a write-once store the bytes decide both cases. So EXISTS from
@@ -45,6 +50,7 @@ class RetryingStore:
     Args:
         deadline_ms: after this long no further attempt starts (one attempt is always made).
         jitter: returns numbers in [0, 1).
+        calls: counts each attempt; None: one that nobody reads.
     """
 
     def __init__(
@@ -54,8 +60,10 @@ class RetryingStore:
         deadline_ms: int,
         clock: Clock = SYSTEM_CLOCK,
         jitter: Callable[[], float] = SYSTEM_RANDOM.random,
+        calls: CallCounter | None = None,
     ) -> None:
         self.store = store
+        self.calls = calls or CallCounter()
         self.url = store.url
         self._deadline_ms = deadline_ms
         self._clock = clock
@@ -64,9 +72,9 @@ class RetryingStore:
     def get(self, key: str, *, start: int = 0, size_bytes: int | None = None) -> Buffer | None:
         """As ``ObjectStore.get``, repeated on RetriableError until the deadline."""
         try:
-            return self.store.get(key, start=start, size_bytes=size_bytes)
+            return self._get(key, start, size_bytes)
         except RetriableError as error:
-            return self._repeat(error, lambda: self.store.get(key, start=start, size_bytes=size_bytes))
+            return self._repeat(error, lambda: self._get(key, start, size_bytes, is_retry=True))
 
     def create(self, key: str, data: Buffer | Sequence[Buffer], *, make_parent: bool = False) -> CreateOutcome:
         """As ``ObjectStore.create``; EXISTS means that the name holds other bytes than these.
@@ -80,6 +88,7 @@ class RetryingStore:
         unknown: ReplogError | None = None
         while True:
             try:
+                self._count("create", key, _size_bytes(pieces_of(data)), body=data, is_retry=failed_count > 0)
                 if self.store.create(key, data, make_parent=make_parent) is CreateOutcome.CREATED:
                     return CreateOutcome.CREATED
                 outcome = self._judge_existing(key, data)
@@ -107,30 +116,54 @@ class RetryingStore:
 
     def make_folder(self, key_prefix: str) -> None:
         """As ``ObjectStore.make_folder``, repeated on RetriableError until the deadline."""
-        try:
-            self.store.make_folder(key_prefix)
-        except RetriableError as error:
-            self._repeat(error, lambda: self.store.make_folder(key_prefix))
+        self._repeated("folder", key_prefix, self.store.make_folder)
 
     def list_keys(self, prefix: str) -> Iterator[ObjectInfo]:
         """As ``ObjectStore.list_keys``; a failure on the way starts again, so the whole list is held."""
-        try:
-            found = list(self.store.list_keys(prefix))
-        except RetriableError as error:
-            found = self._repeat(error, lambda: list(self.store.list_keys(prefix)))
+        found = self._repeated("list", prefix, lambda prefix: list(self.store.list_keys(prefix)))
+        if len(found) > NAMES_PER_LIST:
+            self._count("list", prefix, call_count=(len(found) - 1) // NAMES_PER_LIST)
         return iter(found)
 
     def delete(self, key: str) -> None:
         """As ``ObjectStore.delete``, repeated on RetriableError until the deadline."""
+        self._repeated("delete", key, self.store.delete)
+
+    def _repeated(self, kind: str, key: str, call: Callable[[str], T]) -> T:
+        def attempt(*, is_retry: bool = True) -> T:
+            self._count(kind, key, is_retry=is_retry)
+            return call(key)
+
         try:
-            self.store.delete(key)
+            return attempt(is_retry=False)
         except RetriableError as error:
-            self._repeat(error, lambda: self.store.delete(key))
+            return self._repeat(error, attempt)
+
+    def _get(self, key: str, start: int, size_bytes: int | None, *, is_retry: bool = False) -> Buffer | None:
+        found: Buffer | None = None
+        try:
+            found = self.store.get(key, start=start, size_bytes=size_bytes)
+        finally:
+            self._count("get", key, _length(found), is_retry=is_retry)
+        return found
+
+    def _count(
+        self,
+        kind: str,
+        key: str,
+        size_bytes: int = 0,
+        *,
+        body: object = None,
+        call_count: int = 1,
+        is_retry: bool = False,
+    ) -> None:
+        called = CallKey(self.url, kind, purpose_of(kind, key, body))
+        self.calls.count(called, size_bytes, call_count=call_count, is_retry=is_retry)
 
     def _judge_existing(self, key: str, data: Buffer | Sequence[Buffer]) -> CreateOutcome | None:
         """Return whose bytes hold the name; None where it is empty after all (a delete, a misread 409)."""
         pieces = pieces_of(data)
-        found = self.store.get(key, start=0, size_bytes=_size_bytes(pieces) + 1)
+        found = self._get(key, 0, _size_bytes(pieces) + 1)
         if found is None:
             return None
         return CreateOutcome.CREATED if _is_same(found, pieces) else CreateOutcome.EXISTS

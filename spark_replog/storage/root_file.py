@@ -19,6 +19,7 @@ from spark_replog.errors import (
     UnsupportedFormatError,
 )
 from spark_replog.ids import BROKER_ID_MAX, BrokerId, is_valid_id, is_valid_key
+from spark_replog.storage.call_counter import CallCounter
 from spark_replog.storage.io_pool import io_pool
 from spark_replog.storage.object_store import Buffer, ObjectStore
 from spark_replog.storage.open_store import normalise_url, open_store
@@ -297,6 +298,7 @@ def read_roots(
     lane: str | None = None,
     deadline_ms: int = 0,
     is_any_known: bool = False,
+    calls: CallCounter | None = None,
 ) -> dict[str, ReadRoot]:
     """Read root files in parallel; roots that do not answer in time count as unavailable.
 
@@ -304,13 +306,14 @@ def read_roots(
         lane: I/O lane of all, for roots that fail together; by default each has its own.
         deadline_ms: how long a failed read is repeated; 0: one attempt each.
         is_any_known: whether a root file was read before: then the wait is ``OPEN_GRACE_SECONDS``.
+        calls: counts them.
 
     Raises:
         InvalidConfigError: REPLOG_UNSUPPORTED_STORE.
     """
     pending: dict[str, Future[RootFile | None]] = {}
     for url in urls:
-        store = RetryingStore(open_store(url, storage_options), deadline_ms=deadline_ms)
+        store = RetryingStore(open_store(url, storage_options), deadline_ms=deadline_ms, calls=calls)
         pending[url] = io_pool().submit_to(lane or url, read_root, store)
     left = set(pending.values())
     timeout = OPEN_GRACE_SECONDS if is_any_known else OPEN_TIMEOUT_SECONDS

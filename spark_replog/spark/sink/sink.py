@@ -28,10 +28,12 @@ from spark_replog.log.model import Append, DataObject, IdentityKind, ProducerIde
 from spark_replog.log.write_plan import MadeCopy, WritePlan
 from spark_replog.maintenance.upkeep import Upkeep
 from spark_replog.once import Once
+from spark_replog.spark import call_spool
 from spark_replog.spark.compat import StreamArrowWriter, freeze_garbage_once, in_commit_worker
 from spark_replog.spark.messages import QueryTask, WriteMessage
 from spark_replog.spark.options import SinkOptions
 from spark_replog.storage.brokers import BrokerSet, shared_brokers
+from spark_replog.storage.call_counter import CallTable, summed, totals
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -82,7 +84,10 @@ class StreamWriter(StreamArrowWriter):
             kind=IdentityKind.STREAM if transactional_id is None else IdentityKind.TRANSACTIONAL,
             on_reset=self._options.on_reset,
         )
-        _commit(self._options, identity, written)
+        try:
+            _commit(self._options, identity, written)
+        finally:
+            _report_calls(self._options, query, written)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Delete nothing: Spark also calls this after a commit that raised, and that commit may be decided."""
@@ -136,11 +141,20 @@ class BatchWriter(DataSourceArrowWriter):
             )
 
 
-def _plan_tasks(options: SinkOptions) -> tuple[WritePlan, BrokerSet]:
-    """Fold the ledgers once, so that tasks read none."""
+def _plan_tasks(options: SinkOptions) -> tuple[WritePlan, BrokerSet, CallTable]:
+    """Fold the ledgers once, so that tasks read none; with the calls that it took."""
     cluster = options.store.cluster()
     topics = None if options.topic is None else [options.topic]
-    return make_write_plan(cluster, topics, options.principal, options.coordinator), cluster.brokers
+    plan = make_write_plan(cluster, topics, options.principal, options.coordinator)
+    return plan, cluster.brokers, cluster.brokers.calls.take()
+
+
+def _report_calls(options: SinkOptions, query: QueryTask, written: Sequence[WriteMessage]) -> None:
+    """Tell the listener, if there is one, and the log what a micro-batch asked of the roots."""
+    brokers = options.store.cluster().brokers
+    calls = summed([brokers.calls.take(), *(message.calls for message in written)])
+    call_spool.report(query.query_id, brokers.name_calls(calls))
+    _LOG.debug("batch %d of query %s: %s", query.batch_id, query.query_id, totals(calls))
 
 
 def _query_of_task() -> QueryTask | None:
@@ -156,7 +170,7 @@ def _query_of_task() -> QueryTask | None:
 def _write_task(
     iterator: Iterator[pa.RecordBatch],
     options: SinkOptions,
-    planned: tuple[WritePlan, BrokerSet] | None,
+    planned: tuple[WritePlan, BrokerSet, CallTable] | None,
     query: QueryTask,
 ) -> WriteMessage:
     """Write a task's batches; a task without rows puts and opens nothing."""
@@ -164,8 +178,9 @@ def _write_task(
     context = TaskContext.get()
     task_id = 0 if context is None else context.partitionId()
     first = next((batch for batch in iterator if batch.num_rows > 0), None)
+    planning = planned[2] if planned is not None and task_id == 0 else {}
     if first is None:
-        return WriteMessage(query, task_id)
+        return WriteMessage(query, task_id, calls=planning)
     if planned is None:  # its rows would be acknowledged and stored nowhere
         raise ReplogError(
             ErrorCode.REPLOG_ENVIRONMENT,
@@ -199,7 +214,8 @@ def _write_task(
     copies: tuple[MadeCopy, ...] = ()
     if plan.missing_copies:
         copies = TaskCatchUp(brokers, options.coordinator).run(plan.missing_copies, query.batch_id, task_id)
-    return WriteMessage(query, task_id, result.objects, result.dropped_rows, copies)
+    calls = summed([planning, brokers.calls.take()])
+    return WriteMessage(query, task_id, result.objects, result.dropped_rows, copies, calls)
 
 
 def _continuous_trigger() -> ReplogError:

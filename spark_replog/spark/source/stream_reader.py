@@ -15,9 +15,9 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from spark_replog.cluster.cluster import Cluster, TopicHandle
 from spark_replog.errors import DataLossError, InvalidConfigError, NotFoundError, ReplogError
 from spark_replog.groups.progress_publisher import ProgressPublisher
-from spark_replog.ids import TopicId, TopicPartition
+from spark_replog.ids import TopicId, TopicPartition, new_id
 from spark_replog.log.fold.topic_state import TopicLedgerState
-from spark_replog.log.log_offset import Ends, LogOffset, advance, batch_start
+from spark_replog.log.log_offset import META_KEY, Ends, LogOffset, advance, batch_start
 from spark_replog.spark.compat import (
     HAS_READ_LIMITS,
     ReadAllAvailable,
@@ -39,6 +39,7 @@ from spark_replog.spark.source.discovery import (
 )
 from spark_replog.spark.source.sizing import BatchDelay, OffsetRange, limit_bytes, limit_rows
 from spark_replog.spark.source.topics import LogView, final_ends, offsets_for_times_of, plan_partitions, view_topics
+from spark_replog.storage.call_counter import calls_to_json
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -59,6 +60,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The query's position, for Spark 4.0 and 4.1 only: they ask for the latest offset without it."""
         self._handles: dict[TopicId, TopicHandle] = {}
         """Topics seen so far, to find where a deleted one ended."""
+        self._process = new_id()
         self._view: LogView | None = None
         """The log as it was last read."""
         limits = options.limits
@@ -102,8 +104,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._is_available_now = True
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """Return the high watermarks last read, for progress. Reads nothing. Spark 4.2 and up."""
-        return None if self._view is None else LogOffset(self._view.high_watermarks, self._view.topic_ids).to_json()
+        """Return the high watermarks last read and this process's storage calls, for progress. Reads nothing.
+
+        Spark 4.2 and up.
+        """
+        if self._view is None:
+            return None
+        found = LogOffset(self._view.high_watermarks, self._view.topic_ids).to_json()
+        brokers = self._options.store.cluster().brokers
+        found[META_KEY] |= {"process": self._process, "calls": calls_to_json(brokers.name_calls(brokers.calls.read()))}
+        return found
 
     def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:
         """Return the end of the next micro-batch; ``start`` itself where nothing is new.

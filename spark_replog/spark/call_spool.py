@@ -1,0 +1,70 @@
+"""How the storage calls of a query's micro-batches reach the listener: by small files in a folder of the driver's host.
+
+Spark takes no metrics from a Python sink, and commits in processes of its own. A commit writes one file, and only while
+a listener has made the folder; the listener sums the files up and deletes them. Both are of the driver's user and host.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from spark_replog.ids import new_id
+from spark_replog.storage.call_counter import Calls, NamedCalls, calls_from_json, calls_to_json, summed
+
+
+def _folder(query_id: str) -> Path:
+    return Path(tempfile.gettempdir()) / f"replog-calls-{os.getuid()}" / Path(query_id).name
+
+
+def _is_own(path: Path) -> bool:
+    try:
+        found = path.lstat()
+    except OSError:
+        return False
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
+
+
+def listen(query_id: str) -> None:
+    """Make the folder; without one nothing is written."""
+    folder = _folder(query_id)
+    with suppress(OSError):
+        folder.parent.mkdir(mode=0o700, exist_ok=True)
+        if _is_own(folder.parent):
+            folder.mkdir(mode=0o700, exist_ok=True)
+
+
+def report(query_id: str, calls: Mapping[tuple[str, str, str], Calls]) -> None:
+    """Leave the calls of a micro-batch; a failure is none of the query's: the numbers are lost."""
+    folder = _folder(query_id)
+    if not _is_own(folder.parent) or not _is_own(folder):
+        return
+    part = folder / f".{new_id()}"
+    with suppress(OSError):
+        part.write_text(json.dumps(calls_to_json(calls)))
+        part.rename(part.with_name(part.name[1:]))
+
+
+def collect(query_id: str) -> NamedCalls:
+    """Return what was left since the last call."""
+    found: list[NamedCalls] = []
+    folder = _folder(query_id)
+    with suppress(OSError):
+        for path in folder.iterdir() if _is_own(folder.parent) and _is_own(folder) else ():
+            if not path.name.startswith("."):
+                with suppress(ValueError, TypeError):
+                    found.append(calls_from_json(json.loads(path.read_text())))
+                path.unlink()
+    return summed(found)
+
+
+def end(query_id: str) -> None:
+    """Remove the folder."""
+    if _is_own(_folder(query_id).parent):
+        shutil.rmtree(_folder(query_id), ignore_errors=True)

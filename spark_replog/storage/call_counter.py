@@ -1,0 +1,160 @@
+"""Every request to the roots of one open store, counted by root, kind and purpose.
+
+A repeated attempt counts again: it is paid for.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple, TypeVar
+
+from spark_replog.storage.paths import LEDGERS_PREFIX
+
+KINDS = ("get", "create", "list", "delete", "folder")
+"""Of a list each 1,000 names are one request; folders are made on file systems only."""
+NAMES_PER_LIST = 1_000
+_CLAIM_PREFIX = b"RPLJ\x01\x01"
+"""How a CLAIM begins: it lies under a journal's names as entries do."""
+_PURPOSES = {
+    "journal": "journal",
+    "markers": "journal",
+    "data": "objects",
+    "pages": "pages",
+    "snapshots": "snapshots",
+    "notes": "notes",
+}
+
+
+class CallKey(NamedTuple):
+    """What calls are counted by.
+
+    Attributes:
+        root: its URL.
+        kind: one of `KINDS`.
+        purpose: journal, claims, objects, pages, snapshots, notes; gc: deletions, and the listings for them; probes:
+            root files and whatever else.
+    """
+
+    root: str
+    kind: str
+    purpose: str
+
+
+class Calls(NamedTuple):
+    """How many calls, the bytes that they moved, and how many of them repeated a failed one."""
+
+    call_count: int = 0
+    size_bytes: int = 0
+    retry_count: int = 0
+
+    def plus(self, other: Calls) -> Calls:
+        """Return the sum."""
+        return Calls(*(mine + its for mine, its in zip(self, other, strict=True)))
+
+
+CallTable = Mapping[CallKey, Calls]
+NamedCalls = dict[tuple[str, str, str], Calls]
+"""By broker, kind and purpose."""
+_Key = TypeVar("_Key", bound=tuple[str, str, str])
+
+
+def purpose_of(kind: str, key: str, body: object = None) -> str:
+    """Return what a call is for, by its name."""
+    if not key.startswith(LEDGERS_PREFIX):
+        return "probes"
+    part = key.split("/", 3)[2:3]
+    purpose = _PURPOSES.get(part[0], "probes") if part else "probes"
+    if kind == "create" and purpose == "journal" and isinstance(body, bytes) and body.startswith(_CLAIM_PREFIX):
+        return "claims"
+    if purpose != "notes" and (kind == "delete" or (kind == "list" and purpose in ("objects", "pages"))):
+        return "gc"
+    return purpose
+
+
+def summed(tables: Iterable[Mapping[_Key, Calls]]) -> dict[_Key, Calls]:
+    """Return the sum of some tables."""
+    total: dict[_Key, Calls] = {}
+    for table in tables:
+        for key, calls in table.items():
+            total[key] = total.get(key, Calls()).plus(calls)
+    return total
+
+
+def by_kind(table: Mapping[_Key, Calls]) -> dict[str, Calls]:
+    """Return the sums per kind, of every kind."""
+    found = dict.fromkeys(KINDS, Calls())
+    for (_, kind, _), calls in table.items():
+        found[kind] = found.get(kind, Calls()).plus(calls)
+    return found
+
+
+def calls_to_json(table: Mapping[tuple[str, str, str], Calls]) -> list[list[Any]]:
+    """Return a table as rows of plain values."""
+    return [[*key, *calls] for key, calls in sorted(table.items())]
+
+
+def calls_from_json(rows: Iterable[Iterable[Any]]) -> NamedCalls:
+    """Return the table of such rows. Raises ValueError or TypeError for anything else."""
+    found: NamedCalls = {}
+    for broker, kind, purpose, *counts in rows:
+        found[str(broker), str(kind), str(purpose)] = Calls(*map(int, counts))
+    return found
+
+
+def totals(table: Mapping[_Key, Calls]) -> dict[str, int]:
+    """Return the numbers that a client's metrics show: calls by kind, bytes by direction, retries."""
+    kinds = by_kind(table)
+    return {
+        **{f"storage_{kind}": kinds[kind].call_count for kind in KINDS[:4]},
+        "storage_read_bytes": kinds["get"].size_bytes,
+        "storage_written_bytes": kinds["create"].size_bytes,
+        "storage_retry": sum(each.retry_count for each in kinds.values()),
+    }
+
+
+class CallCounter:
+    """Counts for one open store in one process. Thread-safe; a forked child starts from zero."""
+
+    def __init__(self) -> None:
+        self._counts: dict[CallKey, list[int]] = {}
+        self._taken: CallTable = {}
+        self._pid = os.getpid()
+
+    def count(self, key: CallKey, size_bytes: int, *, call_count: int = 1, is_retry: bool = False) -> None:
+        """Count a request that was answered, or failed."""
+        with _lock:
+            if self._pid != os.getpid():
+                self._counts, self._taken, self._pid = {}, {}, os.getpid()
+            found = self._counts.setdefault(key, [0, 0, 0])
+            found[0] += call_count
+            found[1] += size_bytes
+            found[2] += is_retry
+
+    def read(self) -> dict[CallKey, Calls]:
+        """Return all counts so far."""
+        with _lock:
+            return {key: Calls(*counts) for key, counts in self._counts.items() if self._pid == os.getpid()}
+
+    def take(self) -> dict[CallKey, Calls]:
+        """Return what was counted since the last ``take``: what a task sends home. One caller."""
+        now, before = self.read(), self._taken
+        self._taken = now
+        changed = ((key, calls, before.get(key, Calls())) for key, calls in now.items())
+        return {
+            key: Calls(*(new - old for new, old in zip(calls, known, strict=True)))
+            for key, calls, known in changed
+            if calls != known
+        }
+
+
+_lock = threading.Lock()
+
+
+def _new_lock() -> None:
+    global _lock  # a forked child may have inherited it held
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_new_lock)

@@ -1,0 +1,149 @@
+"""What a micro-batch, an idle trigger and a cold open ask of the roots, by the product's own counter."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import asdict
+from types import SimpleNamespace
+
+import pytest
+
+from spark_replog import Consumer, ReplogListener
+from spark_replog.client.store import Store
+from spark_replog.cluster.cluster import Cluster
+from spark_replog.log.log_offset import LogOffset
+from spark_replog.spark import call_spool
+from spark_replog.spark.messages import WriteMessage
+from spark_replog.storage.call_counter import by_kind, summed
+from tests.unit.spark.test_sink import Writes
+
+ROOTS = 3
+
+
+def kinds(table, *, but=("snapshots", "pages")):
+    """Calls by kind and purpose; snapshots are written in the background."""
+    found = Counter()
+    for (_, kind, purpose), calls in table.items():
+        if purpose not in but:
+            found[kind, purpose] += calls.call_count
+    return dict(found)
+
+
+@pytest.fixture
+def writes(source, monkeypatch):
+    source.topic("orders")
+    return Writes(source, monkeypatch)
+
+
+@pytest.fixture
+def shared(writes):
+    """The open store of this process, which plans and commits."""
+    return Cluster.shared(str(writes.source.path)).brokers.calls
+
+
+@pytest.mark.parametrize("task_count", [1, 4])
+def test_a_micro_batch_is_a_copy_per_task_and_replica_and_one_create_per_metadata_root(
+    writes,
+    shared,
+    task_count,
+    monkeypatch,
+):
+    for batch in range(3):
+        writes.run(batch, *[[b"warm"]] * task_count, topic="orders")
+    shared.take()
+    writer, messages = writes.tasks(3, *[[b"a", b"b"]] * task_count, topic="orders")
+    assert all(isinstance(each, WriteMessage) for each in messages)
+    tasks = summed(each.calls for each in messages)
+    planned = kinds(tasks)
+    assert planned.pop(("create", "objects")) == ROOTS * task_count
+    # The planner folds the topic's ledger, and once a second the cluster's; that rides in the first task's message.
+    assert planned in ({("get", "journal"): ROOTS}, {("get", "journal"): 2 * ROOTS})
+    left = []
+    monkeypatch.setattr(call_spool, "report", lambda _, calls: left.append(calls))
+    writer.commit(messages, 3)
+    committed = Counter(kinds(left[0]))
+    committed.subtract(kinds(tasks))
+    committed = {key: count for key, count in committed.items() if count}
+    assert committed.pop(("create", "journal")) == ROOTS
+    # With each create goes one get that looks for a newer marker; owners do not change, so nothing is claimed.
+    assert committed == {("get", "journal"): ROOTS}
+
+
+def test_an_idle_trigger_is_one_get_per_metadata_root_and_ledger(writes, shared):
+    writes.run(0, [b"a"], topic="orders")
+    stream = writes.source.stream(subscribe="orders")
+    at = stream.latestOffset()
+    stream.partitions(at, at)
+    shared.take()
+    for _ in range(5):
+        stream.latestOffset()
+    found = kinds(shared.take())
+    assert found.keys() == {("get", "journal")}
+    assert 5 * ROOTS <= found["get", "journal"] <= 5 * 2 * ROOTS  # the topic's ledger, and once a second the cluster's
+
+
+def test_a_cold_open_reads_root_files_and_the_ledgers_and_writes_nothing(writes):
+    writes.run(0, [b"a"], topic="orders")
+    store = Store(Cluster.open(str(writes.source.path)))
+    assert kinds(store.storage_calls()) == {("get", "probes"): 1 + 16}  # a parent folder: itself, and 16 names in it
+    roots = ",".join(store.cluster.brokers.url(each) for each in store.cluster.brokers.broker_ids)
+    store = Store(Cluster.open(roots))
+    assert kinds(store.storage_calls()) == {("get", "probes"): ROOTS}
+    store.cluster.topic_state(store.cluster.lookup("orders"))
+    found = store.storage_calls()
+    assert {kind for kind, calls in by_kind(found).items() if calls.call_count} <= {"get", "list"}
+    assert kinds(found)["get", "journal"] <= 2 * ROOTS * 8  # read ahead, so some of what is not there yet
+
+
+def test_a_consumers_wait_is_one_get_per_metadata_root_and_look(writes):
+    writes.run(0, [b"a"], topic="orders")
+    with Consumer(Cluster.open(str(writes.source.path)), "orders", auto_offset_reset="earliest") as reader:
+        while not reader.poll(timeout_ms=1_000):
+            pass
+        before = asdict(reader.metrics())
+        reader.poll(timeout_ms=350)
+        now = asdict(reader.metrics())
+        looks = now["refreshes"] - before["refreshes"]
+        gets = now["storage_get"] - before["storage_get"]
+    assert looks >= 2
+    assert ROOTS * looks <= gets <= ROOTS * (looks + 2)  # the cluster's ledger once a second
+    assert now["storage_create"] == before["storage_create"]
+
+
+def test_the_listener_gets_the_calls_of_commits_by_broker_and_of_the_source_by_its_progress(
+    writes, monkeypatch, tmp_path
+):
+    monkeypatch.setattr(call_spool.tempfile, "gettempdir", lambda: str(tmp_path))
+    writes.run(0, [b"a"], topic="orders")
+    assert not list(tmp_path.glob("replog-calls-*"))  # nobody listens
+    listener = ReplogListener(str(writes.source.path))
+    listener.onQueryStarted(SimpleNamespace(id="query-1", name="copy"))
+    for batch in (1, 2):
+        writes.run(batch, [b"b"], topic="orders")
+    stream = writes.source.stream(subscribe="orders")
+    end = stream.latestOffset()
+    told = json.dumps(stream.reportLatestOffset())
+    assert LogOffset.from_json(json.loads(told)) == LogOffset.from_json(stream.reportLatestOffset())
+    source = SimpleNamespace(endOffset=json.dumps(end), latestOffset=told)
+    progress = SimpleNamespace(
+        id="query-1", name="copy", batchId=2, timestamp="2026-01-01T00:00:00.000Z", sources=[source],
+        inputRowsPerSecond=1.0, processedRowsPerSecond=1.0, batchDuration=5,
+    )  # fmt: skip
+    for _ in range(2):  # what was told before counts once
+        listener.onQueryProgress(SimpleNamespace(progress=progress))
+    found = listener.storage_calls()["copy"]
+    assert found["0", "create", "objects"].call_count == 2
+    assert found["0", "create", "journal"].call_count >= 2
+    assert listener.samples()["replog_storage_calls"]
+    listener.onQueryTerminated(SimpleNamespace(id="query-1"))
+    assert [each.name for each in next(tmp_path.glob("replog-calls-*")).iterdir()] == []
+
+
+def test_a_folder_of_another_user_is_not_written_to(monkeypatch, tmp_path):
+    monkeypatch.setattr(call_spool.tempfile, "gettempdir", lambda: str(tmp_path))
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / f"replog-calls-{call_spool.os.getuid()}").symlink_to(tmp_path / "elsewhere")
+    call_spool.listen("q")
+    call_spool.report("q", {})
+    assert list((tmp_path / "elsewhere").iterdir()) == [] and call_spool.collect("q") == {}
