@@ -25,6 +25,7 @@ from spark_replog.storage.call_counter import CallCounter, CallTable, NamedCalls
 from spark_replog.storage.object_store import CreateOutcome, ObjectStore
 from spark_replog.storage.open_store import normalise_url, open_store, scheme_of
 from spark_replog.storage.paths import LEDGERS_PREFIX, ROOT_FILE_KEY
+from spark_replog.storage.probe import PROBE_PREFIX
 from spark_replog.storage.retrying_store import RetryingStore
 from spark_replog.storage.root_file import (
     FORMAT_VERSION,
@@ -470,20 +471,25 @@ def _holds_ledgers(url: str, options: Mapping[str, str]) -> bool:
 
 
 def _make_root(url: str, options: Mapping[str, str], *, fsync: bool) -> None:
-    """Make the folder; a listing shows that a bucket exists.
+    """Make the folder, and show that there is a bucket and that it may be listed, written and deleted in.
 
     Raises:
         RetriableError: REPLOG_ROOT_STALE: there is no such bucket.
+        ReplogError: REPLOG_STORE_REFUSED: the same, where the service's listing does not tell; no permission.
     """
     store = RetryingStore(open_store(url, options, fsync=fsync), deadline_ms=INIT_DEADLINE_MS)
     store.make_folder("")
     store.list_keys(LEDGERS_PREFIX)
+    if scheme_of(url) not in ("file", "memory"):
+        mark = new_id()
+        store.create(f"{PROBE_PREFIX}{mark}", mark.encode())
+        store.delete(f"{PROBE_PREFIX}{mark}")
 
 
 def _write_root_file(root: RootFile, url: str, options: Mapping[str, str]) -> None:
     store = RetryingStore(open_store(url, options, fsync=root.fsync), deadline_ms=INIT_DEADLINE_MS)
     if store.create(ROOT_FILE_KEY, encode_root_file(root)) is not CreateOutcome.CREATED:
-        raise _exists("another init has just taken the root", url, complete=False)
+        raise _exists("another init has just taken the root, or two of the roots are one place", url, complete=False)
 
 
 def _exists(what: str, url: str, *, complete: bool) -> ReplogError:

@@ -287,6 +287,10 @@ class FsspecStore:
         ]
 
     def _is_absent(self, error: Exception, status: int | None) -> bool:
+        if error_code_of(error) in ("NoSuchBucket", "ContainerNotFound"):
+            raise RetriableError(
+                ErrorCode.REPLOG_ROOT_STALE, "the bucket does not exist. Check its name.", url=self.url
+            ) from error
         return status == 404 or (status is None and isinstance(error, FileNotFoundError))
 
     def _is_existing(self, error: Exception, status: int | None) -> bool:
@@ -385,6 +389,8 @@ def _remedy(error: Exception, status: int | None) -> str:
         return "Check the root's URL."
     if status == 501:
         return "It has no conditional writes: use a store that has them."
+    if error_code_of(error) in ("RequestTimeTooSkewed", "RequestExpired"):
+        return "Set this machine's clock."
     if status == 404 or isinstance(error, FileNotFoundError):
         return "Check the bucket's name, and that it exists."
     return "Check credentials and permissions (read, write, delete and list are all needed)."
@@ -419,13 +425,6 @@ class S3Store(FsspecStore):
     def _prepared(self, file_system: Any) -> Any:
         file_system.retries = 1
         return file_system
-
-    def _is_absent(self, error: Exception, status: int | None) -> bool:
-        if error_code_of(error) == "NoSuchBucket":
-            raise RetriableError(
-                ErrorCode.REPLOG_ROOT_STALE, "the bucket does not exist. Check its name.", url=self.url
-            ) from error
-        return super()._is_absent(error, status)
 
     def _is_refused(self, error: Exception, status: int | None) -> bool:
         # 400 RequestTimeout: the connection stalled, nothing is wrong with the request.

@@ -72,8 +72,8 @@ def normalise_url(url: str) -> str:
 
     Raises:
         InvalidConfigError: REPLOG_UNSUPPORTED_STORE: a scheme with one slash (``dbfs:/x``), a remote URL
-            without a place; REPLOG_INVALID_OPTION: a path that is not text and cannot be recorded in a root file, or
-            a URL with a password, which is not shown.
+            without a place; REPLOG_INVALID_OPTION: a path that is not text and cannot be recorded in a root file,
+            a remote URL with a query, a fragment or a part like '..', or one with a password, which is not shown.
     """
     text = url.strip()
     try:
@@ -103,7 +103,14 @@ def normalise_url(url: str) -> str:
             ErrorCode.REPLOG_UNSUPPORTED_STORE,
             f"'{text}' names no bucket, container or host. Write {scheme}://PLACE/FOLDER with it as PLACE.",
         )
-    return f"{scheme}://{rest.rstrip('/')}"
+    rest = rest.rstrip("/")
+    if scheme in _REMOTE_STORES and (set("?#") & set(rest) or not {"", ".", ".."}.isdisjoint(rest.split("/"))):
+        raise InvalidConfigError(
+            ErrorCode.REPLOG_INVALID_OPTION,
+            f"'{text}' has a query, a fragment or an empty, '.' or '..' part, which services read in different ways. "
+            "Write the root's URL without; options of a client are storage options.",
+        )
+    return f"{scheme}://{rest}"
 
 
 def scheme_of(url: str) -> str:

@@ -1,0 +1,112 @@
+"""What users get wrong, on each real server: a coded error that says what to do, and nothing half made."""
+
+from __future__ import annotations
+
+import datetime
+
+import botocore.auth
+import pytest
+
+import spark_replog
+from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError, RetriableError
+from spark_replog.storage.brokers import BrokerSet, write_root_files
+from spark_replog.storage.object_store import CreateOutcome
+from spark_replog.storage.open_store import open_store
+from spark_replog.storage.retrying_store import RetryingStore
+from tests.servers.server import Azurite, FakeGcs, Minio, VersityGateway, free_port
+from tests.servers.stores import RealRoots
+
+CREATED = CreateOutcome.CREATED
+
+
+def test_a_missing_bucket_is_named_and_leaves_no_root_file_in_the_others(real):
+    first, last = real.new_root(), real.new_root()
+    missing = f"{real.scheme}://no-such-bucket/log"
+    with pytest.raises(ReplogError, match=r"bucket does not exist|Check the bucket's name") as raised:
+        write_root_files([first, missing, last], real.options())
+    assert raised.value.context["url"] == missing
+    assert raised.value.code in (ErrorCode.REPLOG_ROOT_STALE, ErrorCode.REPLOG_STORE_REFUSED)
+    for url in (first, last):
+        assert list(open_store(url, real.options()).list_keys("")) == []
+    with pytest.raises(ReplogError, match="Check the bucket's name") as refused:
+        open_store(missing, real.options()).create("a", b"x")
+    assert refused.value.code is ErrorCode.REPLOG_STORE_REFUSED
+
+
+@pytest.mark.parametrize("kind", [VersityGateway, Minio, Azurite], ids=lambda kind: kind.name)
+def test_wrong_credentials_are_refused_at_once_and_never_shown(servers, kind):
+    found = servers(kind)
+    wrong = {name: value.replace(found.secret, "d3JvbmctdmVyeS13cm9uZw==") for name, value in found.options().items()}
+    path = ",".join([found.new_root(), found.new_root()])
+    for call in (lambda: BrokerSet.open(path, wrong), lambda: write_root_files(path.split(","), wrong)):
+        with pytest.raises(ReplogError, match="Check credentials and permissions") as raised:
+            call()
+        assert raised.value.code is ErrorCode.REPLOG_STORE_REFUSED
+        assert "d3Jvbmc" not in str(raised.value) + repr(raised.value)
+
+
+@pytest.mark.parametrize("kind", [VersityGateway, Minio], ids=lambda kind: kind.name)
+def test_a_clock_that_is_wrong_is_named(servers, kind, monkeypatch):
+    found = servers(kind)
+    store = open_store(found.new_root(), found.options())
+    now = botocore.auth.get_current_datetime
+    monkeypatch.setattr(botocore.auth, "get_current_datetime", lambda: now() - datetime.timedelta(hours=3))
+    with pytest.raises(ReplogError, match=r"Set this machine's clock\.") as raised:
+        RetryingStore(store, deadline_ms=5_000).create("a", b"x")
+    assert raised.value.code is ErrorCode.REPLOG_STORE_REFUSED
+
+
+@pytest.mark.parametrize("end", ["?versionid=1", "#part", "//deeper", "/./x", "/../log", "/.."])
+def test_a_url_that_services_would_read_in_different_ways_is_refused(end):
+    for scheme in ("s3", "gs", "abfs", "webhdfs"):
+        with pytest.raises(InvalidConfigError) as raised:
+            open_store(f"{scheme}://place/log{end}")
+        assert raised.value.code is ErrorCode.REPLOG_INVALID_OPTION
+
+
+def test_trailing_slashes_and_odd_letters_are_one_place(real):
+    url = real.new_root("a b/ü+%41")
+    store, other = open_store(url, real.options()), open_store(f"{url}//", real.options())
+    assert store.create("f/x y", b"1") is CREATED
+    assert other.create("f/x y", b"2") is CreateOutcome.EXISTS
+    assert [info.key for info in other.list_keys("f/")] == ["f/x y"]
+
+
+def test_two_roots_that_are_one_place_are_found_at_init(real):
+    url = real.new_root("log")
+    options = {**real.options(), **{f"{url}.{name}": value for name, value in real.options().items()}}
+    with pytest.raises(InvalidConfigError) as raised:
+        write_root_files([url, f"{url}/"], options)
+    assert raised.value.code is ErrorCode.REPLOG_CONFLICTING_OPTIONS
+
+
+def test_an_endpoint_that_is_away_at_the_start_is_named_in_time(real):
+    path = ",".join(real.new_root() for _ in range(2))
+    away = real.hasty_options(free_port())
+    for call in (lambda: spark_replog.open(path, away).topics(), lambda: write_root_files(path.split(","), away)):
+        with pytest.raises(RetriableError, match="Check network and endpoint") as raised:
+            call()
+        assert raised.value.code is ErrorCode.REPLOG_STORE_UNAVAILABLE
+
+
+@pytest.mark.guarantee("G4")
+def test_one_roots_server_goes_in_the_middle_and_comes_back(real, servers):
+    """The third root is on another server: it is away while rows are written, then repaired."""
+    other = servers(next(kind for kind in (FakeGcs, VersityGateway) if not isinstance(real, kind)))
+    two, one = RealRoots.of(real, 2), RealRoots.of(other, 1)
+    roots = RealRoots([*two.path.split(","), one.path], {**two.options, **one.options})
+    store = roots.make("orders")
+    settings = {"request.timeout.ms": 20_000, "replica.lag.time.max.ms": 500, "replica.grace.ms": 50}
+    with store.producer(settings) as producer:
+        offsets = [producer.send("orders", b"0").result(timeout=30).offset]
+        other.kill()
+        try:
+            offsets += [producer.send("orders", b"%d" % number).result(timeout=30).offset for number in (1, 2)]
+        finally:
+            other.start()
+        offsets.append(producer.send("orders", b"3").result(timeout=30).offset)
+    assert offsets == [0, 1, 2, 3]
+    assert roots.replog("store", "repair", "-y")[0] == 0
+    assert roots.replog("store", "verify", "--deep")[0] == 0
+    found = spark_replog.open(roots.path, roots.options).topic("orders").scan().to_arrow()
+    assert found["value"].to_pylist() == [b"0", b"1", b"2", b"3"]
