@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -60,8 +61,14 @@ class Process:
     def commands(self) -> list[bytes]:
         return list(self.ledger.refresh().commands)
 
-    def creates(self) -> int:
-        return sum(store.counts["create"] for store in self.counting)
+    def creates(self, at_least: int = 0) -> int:
+        """Return the creates so far, once there are so many: an append does not wait for its slowest root's."""
+        deadline = time.monotonic() + 10
+        while (found := sum(store.counts["create"] for store in self.counting)) < at_least:
+            if time.monotonic() > deadline:
+                break
+            time.sleep(0.001)
+        return found
 
     def journal_gets(self) -> int:
         return sum(1 for store in self.counting for verb, key in store.calls if verb == "get" and "/journal/" in key)
