@@ -27,6 +27,7 @@ from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError
 
 _COMMANDS = {
     "status": ("spark_replog.cli.status", "status", "Show on one page whether the store is healthy."),
+    "top": ("spark_replog.cli.top", "top", "Watch brokers, topics and readers on a terminal."),
     "init": ("spark_replog.cli.store", "init", "Make a new, empty store."),
     "topic": ("spark_replog.cli.topic", "topic", "Create, list, describe, grow and delete topics."),
     "produce": ("spark_replog.cli.produce", "produce", "Append lines, JSON, CSV, Parquet or Arrow to a topic."),

@@ -123,7 +123,7 @@ def size_items(topics: Iterable[TopicDescription], now_ms: int) -> list[dict[str
             "copyBytes": sum(part.size_bytes * len(part.replicas) for part in topic.partitions),
             "bytesPerDay": round(growth.bytes_per_day),
             "bytesMoreMax": None if growth.bytes_more_max is None else round(growth.bytes_more_max),
-            "bytesByHour": topic.traffic.hours(now_ms),
+            "bytesByHour": topic.traffic.bytes_by(60, 24, now_ms),
         }
         for topic, growth in found
     ]

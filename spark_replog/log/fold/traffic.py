@@ -43,12 +43,16 @@ class Traffic(NamedTuple):
         hours = ((hour, rows, sizes) for hour, (rows, sizes) in old.items())
         return Traffic(append_ms, (*hours, *new, (minute, row_count, size_bytes)))
 
-    def hours(self, now_ms: int, count: int = 24) -> list[int]:
-        """Return the bytes of the last hours, oldest first; the last one is the hour that runs."""
-        now_hour = max(now_ms, self.last_append_ms) // MINUTE_MS // 60
+    def bytes_by(self, step_minutes: int, count: int, now_ms: int) -> list[int]:
+        """Return the bytes of the last steps, oldest first; the last one is the step that runs.
+
+        Args:
+            step_minutes: 1, for at most 15 steps, or 60, for at most 24.
+        """
+        now_step = max(now_ms, self.last_append_ms) // MINUTE_MS // step_minutes
         found = [0] * count
         for minute, _, size_bytes in self.minutes:
-            if 0 <= (at := count - 1 - (now_hour - minute // 60)) < count:
+            if 0 <= (at := count - 1 - (now_step - minute // step_minutes)) < count:
                 found[at] += size_bytes
         return found
 

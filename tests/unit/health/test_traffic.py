@@ -47,7 +47,8 @@ def test_a_day_is_kept_by_hours_whatever_the_age():
     now_ms = 3 * 24 * 60 * MINUTE_MS
     rows, size_bytes = traffic.day(now_ms)
     assert (rows, size_bytes) == (24 * 3600, 24 * 36_000)
-    assert traffic.hours(now_ms) == [36_000] * 23 + [0]
-    assert traffic.hours(now_ms - 1, 3) == [36_000] * 3
+    assert traffic.bytes_by(60, 24, now_ms) == [36_000] * 23 + [0]
+    assert traffic.bytes_by(60, 3, now_ms - 1) == [36_000] * 3
+    assert traffic.bytes_by(1, 15, now_ms) == [600] * 14 + [0]
     assert traffic.day(now_ms + 48 * 60 * MINUTE_MS) == (0, 0)
     assert traffic.rates(15, now_ms)[0] == pytest.approx(1)
