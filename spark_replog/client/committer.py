@@ -182,6 +182,7 @@ class Appender:
             pause_ms = self._backoff.pause_ms(attempt - 1)
             if (
                 not is_worth_it
+                or "unreadable" in error.context  # the sender has its rows still, and puts them again
                 or attempt > self._config.retries
                 or self._clock.monotonic_ms() + pause_ms >= deadline_ms
                 or self._stopped.wait(pause_ms / 1000)

@@ -118,7 +118,10 @@ class Producer:
         self._accumulator = _make_accumulator(producer, clock, random_source, transport, self._sequences, metrics)
         self._pool = self._accumulator.pool
         plan = make_write_plan(cluster, [], client.principal)
-        builder = ObjectBuilder(plan, self._pool, query_id=new_id(), batch_id=0, task_id=0)
+        builder = ObjectBuilder(
+            plan, self._pool, query_id=new_id(), batch_id=0, task_id=0,
+            folded=lambda ledger_id: cluster.topic_ledger(ledger_id).state.applied_index,
+        )  # fmt: skip
         self._metadata = ProducerMetadata(cluster, self._accumulator, builder, settings, clock, random_source)
         self._upkeep = Upkeep(cluster, settings.coordinator)
         self._appender = Appender(

@@ -232,7 +232,7 @@ class AppendJudge:
 
     def _judge(self, state: TopicLedgerState, refused: dict[PartitionKey, ReplogError]) -> Verdict:
         request = self._request
-        append = request.append
+        append = self.known.doubt(state, request.append)
         partitions = row_counts(append)
         errors = self._authorizer.refused_partitions(state, append, partitions)
         allowed = [key for key in partitions if key not in refused and key not in errors]
@@ -247,6 +247,10 @@ class AppendJudge:
             writable = [key for key in allowed if key not in unwritable]
             append = self._leave_out(append, refused, find_under_min_isr(state, writable))
         else:
+            if self._is_in_doubt(state, append):
+                this = plan_round(state, self._ledger_id, append, self.known, self._clock.monotonic_ms())
+                if this.missing:
+                    return Verdict(Phase.REPLICATING, append, refused=refused, round=this)
             append = self._confirmed(state, append, refused)
             absent = self._leaders_without(state, append)
             if absent:
@@ -303,6 +307,19 @@ class AppendJudge:
                 commands.append(HoldersAdd(*place, tuple(sorted(brokers))))
         leaving = {each.broker_id: departed[each.broker_id] for each in shrinks}
         return tuple(encode_command(command) for command in commands), leaving
+
+    def _is_in_doubt(self, state: TopicLedgerState, append: Append) -> bool:
+        """Acks 0 and 1: return whether rows have no in-sync holder but those whose copy must be looked at first."""
+        doubtful = self.known.doubtful
+        return any(
+            item.id in doubtful
+            and any(
+                item.holders.isdisjoint(isr) and not doubtful[item.id].isdisjoint(isr)
+                for section in item.sections
+                for isr in (state.topics[section.topic_id].partitions[section.partition].isr,)
+            )
+            for item in append.objects
+        )
 
     def _confirmed(self, state: TopicLedgerState, append: Append, refused: dict[PartitionKey, ReplogError]) -> Append:
         """Acks 0 and 1: return what some in-sync replica of each partition holds; acks=0 drops the rest."""

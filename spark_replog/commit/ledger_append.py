@@ -251,6 +251,7 @@ class LedgerAppend:
             "answers and its file is gone: replog store repair.",
             ledger=self._ledger.ledger_id,
             brokers=",".join(map(str, sorted(suspects))),
+            unreadable=len(own.intersection(lost)),
         )
 
     def _elect(self) -> Phase:

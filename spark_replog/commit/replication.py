@@ -15,7 +15,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import NamedTuple
 
@@ -250,11 +250,15 @@ class Replication:
         copied: object -> brokers that got a copy from us.
         departed: brokers that leave the ISR with this append's ENTRY, and why.
         lost: objects that no source delivered, and the brokers that should have.
+        copied_after: of copies made here, the fold's last entry before they began.
+        doubtful: holders of new objects that left the ISR since the puts began: their copies count once they were read.
     """
 
     copied: dict[ObjectId, set[BrokerId]] = field(default_factory=dict)
     departed: dict[BrokerId, str] = field(default_factory=dict)
     lost: dict[ObjectId, tuple[BrokerId, ...]] = field(default_factory=dict)
+    copied_after: dict[tuple[ObjectId, BrokerId], int] = field(default_factory=dict)
+    doubtful: dict[ObjectId, frozenset[BrokerId]] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def holders(self, key: ObjectId, recorded: frozenset[BrokerId]) -> frozenset[BrokerId]:
@@ -262,6 +266,27 @@ class Replication:
         with self.lock:
             copied = self.copied.get(key)
             return recorded if copied is None else recorded | copied
+
+    def doubt(self, state: TopicLedgerState, append: Append) -> Append:
+        """Return an append without the holders that left since its puts began, and forget copies made before that.
+
+        A root that is rebuilt leaves first, and its new disk has what entries name: not what was put before, and is
+        decided after.
+        """
+        left = state.left_at
+        if not left:
+            return append
+        with self.lock:
+            for (key, broker_id), after in list(self.copied_after.items()):
+                if left.get(broker_id, -1) > after:
+                    del self.copied_after[key, broker_id]
+                    self.copied[key].discard(broker_id)
+            self.doubtful = {item.id: gone for item in append.objects if (gone := state.doubtful(item))}
+        if not self.doubtful:
+            return append
+        none: frozenset[BrokerId] = frozenset()
+        sure = ((item, item.holders - self.doubtful.get(item.id, none)) for item in append.objects)
+        return replace(append, objects=tuple(replace(item, holders=self.holders(item.id, kept)) for item, kept in sure))
 
     def departures(self) -> dict[BrokerId, str]:
         """Return who leaves as of now: copies that are under way, also of an earlier round, may add to it."""
@@ -278,6 +303,7 @@ class ReplicationRound:
     copies: Mapping[ObjectId, ObjectCopies]
     missing: tuple[tuple[CopyJob, BrokerId], ...]
     departed: Mapping[BrokerId, str]
+    after_index: int = -1
 
     def errors(self) -> dict[PartitionKey, ErrorCode]:
         """Return the partitions that could not be acknowledged as things are."""
@@ -349,7 +375,11 @@ def plan_round(
             partition.append(section.row_count, tracker)
         lacking = in_sync_brokers(state, item.sections) - tracker.holders
         if lacking:
-            jobs.append((copy_job(ledger_id, item, item.sections, tracker.holders), lacking))
+            job = copy_job(ledger_id, item, item.sections, tracker.holders)
+            doubtful = known.doubtful.get(item.id, frozenset()) - tracker.holders
+            if doubtful:  # most have their copy still: look before writing
+                job = replace(job, sources=(*job.sources, *sorted(doubtful)), may_exist=True)
+            jobs.append((job, lacking))
     for partition in partitions.values():
         for broker_id in departed:
             partition.shrink(broker_id)
@@ -359,6 +389,7 @@ def plan_round(
         copies,
         tuple((job, broker) for job, lacking in jobs for broker in sorted(lacking) if broker not in departed),
         departed,
+        state.applied_index,
     )
 
 
@@ -466,6 +497,7 @@ class _WaitingRound:
         if error is None:
             with known.lock:
                 known.copied.setdefault(job.id, set()).add(target)
+                known.copied_after[job.id, target] = self._this.after_index
                 self._this.copies[job.id].holders.add(target)
             if self._is_overdue:
                 self._let_late_leave()

@@ -109,6 +109,7 @@ def _topic_plan(handle: TopicHandle, state: TopicLedgerState, topic: TopicState)
         is_compacted=config.is_compacted,
         fenced=frozenset(state.fenced),
         offline=frozenset(number for number, each in enumerate(topic.partitions) if each.leader == NO_LEADER),
+        fold_index=state.applied_index,
     )
 
 

@@ -10,6 +10,7 @@ Only decided values are written, under that epoch, vouched for once they were re
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
@@ -46,6 +47,8 @@ POSITION_MARGIN = 16
 process that knew the old one goes on behind its end and reads the new records there."""
 MARKER_MARGIN = 4
 """Each marker belongs to another snapshot, so few can have come since the newest one was read."""
+READ_WINDOW = 16
+"""Records that are read back at once."""
 _WINDOW = 8
 
 
@@ -163,9 +166,12 @@ class JournalRebuild:
 
     def _read_on(self) -> bool:
         """Learn what is after the known end, whoever wrote it; False where the ledger has to be owned again."""
+        ahead: deque[Buffer | None] = deque()
         while True:
             position = self._position
-            data = self._get(position)
+            if not ahead:
+                ahead.extend(self._get_several(position, self._last_listed + 1 - position))
+            data = ahead.popleft()
             if data is None:
                 return True
             record = decode_record(data, root=self._root_name, position=position)
@@ -183,6 +189,14 @@ class JournalRebuild:
             self._position += 1
             if self._has_claim and self._order.fault is not None:
                 return False
+
+    def _get_several(self, first: int, count: int) -> list[Buffer | None]:
+        """Get records at once, as many as a listing has shown or this rebuild has written, within bounds."""
+        if count <= 1:
+            return [self._get(first)]
+        places = range(first, first + min(count, READ_WINDOW))
+        pending = [io_pool().submit_to(f"{self._store.url}#rebuild", self._get, place) for place in places]
+        return [future.result() for future in pending]
 
     def _get(self, position: int) -> Buffer | None:
         return self._store.get(journal_key(self._ledger_id, position), size_bytes=RECORD_GET_BYTES)

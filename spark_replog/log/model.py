@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from enum import Enum, IntEnum
 from typing import NamedTuple
 
@@ -65,6 +65,14 @@ class DataObject:
     sections: tuple[Section, ...]
     has_offsets: bool = False
     """Whether the rows' offsets are stored: those of a segment of compaction that has gaps."""
+    after_index: int = field(default=-1, compare=False)
+    """An entry of the ledger that was decided before the first put began, -1: none is known. Not stored: it says to the
+    commit which holders may have lost their disk since (ADR 8)."""
+
+    def __setstate__(self, state: Sequence[object]) -> None:
+        """A task of an older release pickled one without the last field."""
+        for each, value in zip(fields(self), (*state, -1), strict=False):
+            object.__setattr__(self, each.name, value)
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,6 +68,8 @@ class TopicPlan:
     """Whether of each key the latest row stays: rows without one are refused."""
     offline: frozenset[int] = frozenset()
     """Partitions without a leader: the commit refuses their rows."""
+    fold_index: int = field(default=-1, compare=False)
+    """The ledger's last entry that the plan knows; -1: none."""
 
     def spares(self, partition: int) -> tuple[BrokerId, ...]:
         """Return the assigned brokers that are out of sync and that a commit may let join."""

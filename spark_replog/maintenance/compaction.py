@@ -230,10 +230,16 @@ class Compactor:
 
 
 def is_live(state: TopicLedgerState, command: Replace) -> bool:
-    """Return whether the topic is open and the object may still be named: else no entry is worth it."""
+    """Return whether the topic is open and the object may still be named: else no entry is worth it.
+
+    A replica that left since the run was planned may have lost its copy (ADR 8): the run is planned again.
+    """
     topic = state.topics.get(command.topic_id)
-    floor = state.gc_floor
-    return topic is not None and not topic.closed and all(item.id.generation >= floor for item in command.outputs)
+    return (
+        topic is not None
+        and not topic.closed
+        and all(item.id.generation >= state.gc_floor and not state.doubtful(item) for item in command.outputs)
+    )
 
 
 class CompactionRounds:

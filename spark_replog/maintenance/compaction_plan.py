@@ -42,6 +42,8 @@ class CompactionRun(NamedTuple):
     """Brokers that get a copy: all that are assigned, so that no input had more."""
     compression: str
     sections: tuple[SectionRef, ...]
+    after_index: int
+    """The ledger's last entry when it was planned."""
 
     @property
     def first_offset(self) -> int:
@@ -124,7 +126,7 @@ def make_run(
     found: PartitionState = topic.partitions[partition]
     compression = topic.config.get("compression.type", "none")
     where = (topic.name, topic_id, partition, state.ledger_id)
-    return CompactionRun(*where, state.generation, found.replicas, compression, tuple(sections))
+    return CompactionRun(*where, state.generation, found.replicas, compression, tuple(sections), state.applied_index)
 
 
 def _stretches(sections: Sequence[SectionRef], limits: CompactionLimits) -> Iterator[list[SectionRef]]:

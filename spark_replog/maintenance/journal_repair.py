@@ -104,9 +104,16 @@ def find_lost_of_pair(brokers: BrokerSet) -> tuple[BrokerId, BrokerId] | None:
 
 
 def rebuild_one_of_pair(
-    brokers: BrokerSet, lost: BrokerId, other: BrokerId, on_record: Callable[[int, int], None]
+    brokers: BrokerSet,
+    lost: BrokerId,
+    other: BrokerId,
+    on_record: Callable[[int, int], None],
+    leave: Callable[[LedgerId], None] = lambda _: None,
 ) -> int:
     """Copy the other root's journals and write the root file last; return the number of records written.
+
+    Args:
+        leave: takes the lost broker out of the in-sync replicas of a ledger, before anybody else can decide there.
 
     Raises:
         CorruptDataError: CORRUPT_MESSAGE: the lost root holds records of its own: empty it first.
@@ -123,6 +130,8 @@ def rebuild_one_of_pair(
             target.make_folder(folder)
         written += _copy_journal(ledger_id, source, target, number)
         on_record(done + 1, len(ledger_ids))
+    for ledger_id in ledger_ids:
+        leave(ledger_id)
     target.create(ROOT_FILE_KEY, encode_root_file(replace(root_file, broker_id=lost, root_id=new_id())))
     return written
 

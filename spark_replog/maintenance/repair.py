@@ -174,7 +174,9 @@ class StoreRepair:
         pair = find_lost_of_pair(self._brokers)
         records = 0
         if pair is not None:
-            records = rebuild_one_of_pair(self._brokers, *pair, partial(self._on_progress, pair[0], "journal"))
+            lost, other = pair
+            on_record, leave = partial(self._on_progress, lost, "journal"), partial(self._leave_pair, lost)
+            records = rebuild_one_of_pair(self._brokers, lost, other, on_record, leave)
         self._cluster.refresh()
         roots = {broker_id: self._look(broker_id) for broker_id in self._brokers.broker_ids}
         metadata = self._brokers.metadata_broker_ids
@@ -196,6 +198,14 @@ class StoreRepair:
         for root in usable:
             self._attempt(root, partial(self._finish, root, ledger_ids))
         return self._report
+
+    def _leave_pair(self, lost: BrokerId, ledger_id: LedgerId) -> None:
+        """Decide on both journals that the lost one of two left: what writers have put there is doubted then."""
+        if ledger_id == self._brokers.cluster_id:
+            return
+        ledger = self._ledger_but(lost, ledger_id, TopicLedgerState(ledger_id), lambda: None)
+        command = encode_command(IsrChange(None, lost, False, self._cluster.clock.now_ms()))
+        ledger.append(lambda _: command, timeout_ms=self._config.delivery_timeout_ms)
 
     def _note_torn_tails(self, root: RootRepair) -> int:
         count = len(torn_tails(self._brokers, root.broker_id)) if root.condition is RootCondition.OK else 0
@@ -400,12 +410,18 @@ class StoreRepair:
         def refuse() -> None:
             raise RetriableError(ErrorCode.REPLOG_ROOT_STALE, "the root is being rebuilt.", broker=broker_id)
 
+        return self._ledger_but(broker_id, ledger_id, state, refuse)
+
+    def _ledger_but(
+        self, broker_id: BrokerId, ledger_id: LedgerId, state: _State, check: Callable[[], None]
+    ) -> Ledger[_State]:
+        """Open a ledger with another check of one root, which has no root file."""
         brokers = self._brokers
         roots = [
             JournalRoot(
                 each,
                 brokers.store(each),
-                refuse if each == broker_id else partial(brokers.check_root, each),
+                check if each == broker_id else partial(brokers.check_root, each),
             )
             for each in brokers.metadata_broker_ids
         ]

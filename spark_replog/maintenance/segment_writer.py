@@ -86,6 +86,7 @@ class SegmentWriter:
             frozenset(run.replicas),
             encoded.sections,
             has_offsets,
+            run.after_index,
         )
         return replacement(run, item, bases)
 

@@ -125,6 +125,8 @@ class DataRequest:
     created_ms: int
     topic_ids: dict[str, TopicId]
     """Of the topics whose rows it holds, by name."""
+    after_index: int = -1
+    """See ``DataObject``."""
     puts: dict[BrokerId, Put] = field(default_factory=dict)
     state: RequestState = RequestState.PUTTING
     expires_ms: int = 0
@@ -166,6 +168,7 @@ class DataRequest:
             has_headers=self.has_headers,
             holders=self.holders,
             sections=self.sections,
+            after_index=self.after_index,
         )
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence, Set
 
 import pyarrow as pa
 
-from spark_replog.ids import ObjectId, TopicPartition, new_id
+from spark_replog.ids import LedgerId, ObjectId, TopicPartition, new_id
 from spark_replog.log.codec.data_object import (
     BATCH_SIZE_BYTES_TARGET,
     EncodedObject,
@@ -31,9 +31,19 @@ class ObjectBuilder:
         query_id: who writes, for object names and the records' own account of their origin.
         batch_id: micro-batch.
         task_id: Spark partition id of the task.
+        folded: returns the last entry of a ledger that this process knows; None: the plan says.
     """
 
-    def __init__(self, plan: WritePlan, pool: BufferPool, *, query_id: str, batch_id: int, task_id: int) -> None:
+    def __init__(
+        self,
+        plan: WritePlan,
+        pool: BufferPool,
+        *,
+        query_id: str,
+        batch_id: int,
+        task_id: int,
+        folded: Callable[[LedgerId], int] | None = None,
+    ) -> None:
         self.plan = plan
         """Replaced by the sender's owner when it fetched newer metadata."""
         self._pool = pool
@@ -41,6 +51,9 @@ class ObjectBuilder:
         self._batch_id = batch_id
         self._task_id = task_id
         self._freed_bytes = 0
+        # The driver of an older release does not say.
+        planned = {topic.ledger_id: getattr(topic, "fold_index", -1) for topic in plan.topics}
+        self._folded = folded or (lambda ledger_id: planned.get(ledger_id, -1))
 
     def build(
         self, destination: Destination, batches: list[ProducerBatch], *, sequence: int, now_ms: int
@@ -70,6 +83,7 @@ class ObjectBuilder:
             required_count=max(self.plan.topic(name.topic).min_insync for name in sections),
             created_ms=now_ms,
             topic_ids={name.topic: self.plan.topic(name.topic).topic_id for name in sections},
+            after_index=self._folded(destination.ledger_id),
         )
         if destination.compression != "none":
             self._exchange_memory(request)

@@ -184,7 +184,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, c.Section | c.BatchSequence):
         return {type(value).__name__: value._asdict()}
     if isinstance(value, c.DataObject):
-        rest = {f.name: plain(getattr(value, f.name)) for f in fields(value) if f.name != "id"}
+        rest = {f.name: plain(getattr(value, f.name)) for f in fields(value) if f.compare and f.name != "id"}
         if not value.has_offsets:  # as before there were such objects
             del rest["has_offsets"]
         return {"DataObject": {**value.id._asdict(), **rest}}

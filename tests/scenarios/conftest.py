@@ -66,7 +66,8 @@ class LocalStore:
         name = f"q-0-0-{new_id()}.arrow"
         for broker_id in holders:
             self.cluster.brokers.store(broker_id).create(data_key(handle.ledger_id, 0, name), body, make_parent=True)
-        return DataObject(ObjectId(0, name), len(body), False, frozenset(holders), tuple(sections))
+        after = self.cluster.topic_ledger(handle.ledger_id).state.applied_index
+        return DataObject(ObjectId(0, name), len(body), False, frozenset(holders), tuple(sections), after_index=after)
 
     def append(
         self,

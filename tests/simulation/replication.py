@@ -379,7 +379,9 @@ class ReplicatedLog(Simulation):
             return None
         name = f"{identity.producer_id}-{rng.randbytes(3).hex()}"
         sections = tuple(Section(TOPIC, p, rng.randint(1, 2), 8 * at, 8, 0, 0, 0) for at, p in enumerate(numbers))
-        item = DataObject(ObjectId(0, name), 8 * len(numbers), False, frozenset(took), sections)
+        item = DataObject(
+            ObjectId(0, name), 8 * len(numbers), False, frozenset(took), sections, after_index=mind.state.applied_index
+        )
         self.log.on_root[name] = took
         self.log.batch_of[name] = identity.producer_id
         append = Append(identity, "User:s", "", 0, (item,))

@@ -94,7 +94,8 @@ def write(world: World, me: Process) -> Job:
         items = []
         for place, rows in rows_of(identity).items():
             took = {each for each in replicas - world.away if world.rng.random() < 0.8}
-            item = new_object(world, generation, place, [list(enumerate(rows, 0))], took, "write", has_offsets=False)
+            after, parts = me.state.applied_index, [list(enumerate(rows, 0))]
+            item = new_object(world, generation, after, place, parts, took, "write", has_offsets=False)
             for broker_id in sorted(took):
                 world.put(broker_id, item.id)
             items.append(item)
@@ -167,6 +168,7 @@ def _acknowledge(world: World, append: Append, ranges: Mapping[Place, tuple[int,
 def new_object(
     world: World,
     generation: int,
+    after_index: int,
     place: Place,
     sections: Iterable[list[tuple[int, Row]]],
     holders: set[int],
@@ -182,7 +184,7 @@ def new_object(
         made.append(Section(*place, len(rows), at_byte, size, 0, world.now_ms, world.now_ms))
         at_byte += size
     world.content[item] = content
-    return DataObject(item, at_byte, False, frozenset(holders), tuple(made), has_offsets)
+    return DataObject(item, at_byte, False, frozenset(holders), tuple(made), has_offsets, after_index)
 
 
 # -- readers ----------------------------------------------------------------------------------------
@@ -295,7 +297,8 @@ def _rewrite(world: World, run: CompactionRun, dropped: np.ndarray, *, has_offse
     parts = [part for part in (rows[:half], rows[half:]) if part]
     holders = set(run.replicas[: world.rules.copies_to])
     place = (run.topic_id, run.partition)
-    item = new_object(world, run.generation, place, parts, set(run.replicas), "compact", has_offsets=has_offsets)
+    where = (run.generation, run.after_index, place)
+    item = new_object(world, *where, parts, set(run.replicas), "compact", has_offsets=has_offsets)
     for broker_id in sorted(holders):
         world.put(broker_id, item.id)
         yield

@@ -243,9 +243,14 @@ class Reader:
         """Take several columns of row_count integers each."""
         return [self.column(row_count) for _ in range(count)]
 
+    @property
+    def is_at_end(self) -> bool:
+        """Return whether nothing is left."""
+        return self._position == len(self._data)
+
     def finish(self) -> None:
         """Check that nothing is left."""
-        if self._position != len(self._data):
+        if not self.is_at_end:
             raise corrupt(f"{len(self._data) - self._position} bytes follow its end")
 
 

@@ -142,7 +142,7 @@ class TopicLedgerState(EntryFold):
             LogStartAdvance: lambda command, *_: self._topics.apply_log_start_advance(command),
             PartitionsAdd: self._apply_partitions_add,
             ConfigSet: lambda command, *_: self._topics.apply_config_set(command),
-            IsrChange: lambda command, *_: self._leadership.apply_isr_change(command),
+            IsrChange: lambda command, index, _: self._leadership.apply_isr_change(command, index),
             BrokerFence: lambda command, *_: self._leadership.apply_broker_fence(command),
             PartitionChange: lambda command, *_: self._leadership.apply_partition_change(command),
             Truncate: lambda command, index, _: self._leadership.apply_truncate(command, index, self.stable_index),
@@ -181,6 +181,7 @@ class TopicLedgerState(EntryFold):
         self._objects.paged_below = UINT.read(reader)
         self._objects.take_rows(objects)
         self._objects.read_open(reader, partitions)
+        self._leadership.read_left(reader, self.applied_index)
         for slot in np.unique(sections.cells[SLOT]).tolist():
             partitions[slot].take_rows(sections.take(np.flatnonzero(sections.cells[SLOT] == slot)))
 
@@ -191,6 +192,7 @@ class TopicLedgerState(EntryFold):
         self._objects.begin_freeze()
         UINT.write(tail, self._objects.paged_below)
         self._objects.write_open(tail)
+        self._leadership.write_left(tail)
         partitions = sorted(self._topics.every_partition(), key=lambda each: each.slot)
         trims = {each.slot: each.log_start_offset for each in partitions if not each.retired}
         self._frozen = FrozenTopics(
@@ -248,6 +250,16 @@ class TopicLedgerState(EntryFold):
     def last_shrink_ms(self) -> Mapping[BrokerId, int]:
         """Return per broker the time of the last change that took it out of an ISR."""
         return self._leadership.last_shrink_ms
+
+    @property
+    def left_at(self) -> Mapping[BrokerId, int]:
+        """Return per broker the last entry that took it out of every ISR; its disk may have been lost before that."""
+        return self._leadership.left_at
+
+    def doubtful(self, item: DataObject) -> frozenset[BrokerId]:
+        """Return the holders of an object, not yet decided, that left since its puts began: a disk may be another."""
+        left = self._leadership.left_at
+        return frozenset(each for each in item.holders if left.get(each, -1) > item.after_index)
 
     @property
     def append_time_ms(self) -> int:

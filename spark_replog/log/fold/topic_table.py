@@ -10,7 +10,19 @@ from dataclasses import dataclass
 
 from spark_replog.errors import ErrorCode
 from spark_replog.ids import BrokerId, TopicId
-from spark_replog.log.codec.wire import BOOL, BROKER_ID, SINT, TEXT, Reader, Writer, fields, list_of, map_of, set_of
+from spark_replog.log.codec.wire import (
+    BOOL,
+    BROKER_ID,
+    SINT,
+    TEXT,
+    UINT,
+    Reader,
+    Writer,
+    fields,
+    list_of,
+    map_of,
+    set_of,
+)
 from spark_replog.log.fold.object_table import ObjectTable
 from spark_replog.log.fold.paged_table import SectionPages
 from spark_replog.log.fold.partition_state import NO_LEADER, PARTITION, PartitionState
@@ -207,6 +219,7 @@ def min_insync_replicas(config: dict[str, str], replication_factor: int) -> int:
 
 
 _BROKERS = fields(map_of(BROKER_ID, SINT), set_of(BROKER_ID))
+_LEFT = map_of(BROKER_ID, UINT)
 UNCLEAN_KEY = "unclean.leader.election.enable"
 
 
@@ -215,6 +228,8 @@ class Leadership:
 
     Attributes:
         last_shrink_ms: broker -> time of the last change that took it out of an ISR.
+        left_at: broker -> the last entry by which it left the ISR of every topic, or found it in none: what was put
+            on it before, its disk may have lost.
         fenced: brokers out of service: they join no ISR and lead nothing.
     """
 
@@ -222,6 +237,7 @@ class Leadership:
         self._topics = topics
         self._objects = objects
         self.last_shrink_ms: dict[BrokerId, int] = {}
+        self.left_at: dict[BrokerId, int] = {}
         self.fenced: set[BrokerId] = set()
 
     def write(self, writer: Writer) -> None:
@@ -238,12 +254,26 @@ class Leadership:
             for broker_id in sorted(self.fenced):
                 partition.fence(broker_id, self.fenced)
 
-    def apply_isr_change(self, command: IsrChange) -> CommandResult:
+    def write_left(self, writer: Writer) -> None:
+        """Write when brokers left; at the end of a head, where those of before have nothing."""
+        _LEFT.write(writer, self.left_at)
+
+    def read_left(self, reader: Reader, applied_index: int) -> None:
+        """Take when brokers left. A head without it does not know: as if all had left with its last entry."""
+        if reader.is_at_end:
+            every = self._topics.every_partition()
+            self.left_at = {each: applied_index for partition in every for each in partition.replicas}
+        else:
+            self.left_at = _LEFT.read(reader)
+
+    def apply_isr_change(self, command: IsrChange, index: int) -> CommandResult:
         """Fold that a broker left or joined the in-sync replicas of one topic, or of all."""
         if command.topic_id is not None and command.topic_id not in self._topics.topics:
             return CommandResult(Outcome.UNKNOWN_TOPIC, {}, command.topic_id)
         if command.in_sync and command.broker_id in self.fenced:
             return _refused(ErrorCode.INELIGIBLE_REPLICA, f"broker {command.broker_id} is fenced")
+        if command.topic_id is None and not command.in_sync:
+            self.left_at[command.broker_id] = index
         every = self._topics.topics
         topics = list(every.values()) if command.topic_id is None else [every[command.topic_id]]
         lacking = self._objects.partitions_lacking(command.broker_id) if command.in_sync else set()

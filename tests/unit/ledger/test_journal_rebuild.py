@@ -7,7 +7,7 @@ import os
 import pytest
 
 from spark_replog.ids import new_id
-from spark_replog.ledger.journal_rebuild import JournalRebuild, OwnedLog
+from spark_replog.ledger.journal_rebuild import READ_WINDOW, JournalRebuild, OwnedLog
 from spark_replog.ledger.reader import REBUILD_ROUND_STEP, DecidedPrefix, JournalOrder
 from spark_replog.ledger.record import (
     NO_HASH,
@@ -185,3 +185,28 @@ def test_reproposals_and_claims_are_in_order():
     ):  # fmt: skip
         assert not order.take(each, position)
     assert order.fault is None and order.last_index == 2
+
+
+def test_records_are_read_back_many_at_a_time_and_once_each(monkeypatch):
+    """On a root that is far away, one get after the other would take the time of a round trip for every record."""
+    root = Root()
+    assert root.rebuild()
+    gets, waves = [], []
+    get, get_several = MemoryStore.get, JournalRebuild._get_several
+
+    def count(store, key, **more):
+        gets.append(key)
+        return get(store, key, **more)
+
+    def count_waves(rebuild, first, several):
+        waves.append(several)
+        return get_several(rebuild, first, several)
+
+    monkeypatch.setattr(MemoryStore, "get", count)
+    monkeypatch.setattr(JournalRebuild, "_get_several", count_waves)
+    assert root.rebuild()
+    records = [key for key in gets if "/journal/" in key]
+    monkeypatch.undo()
+    length = len(root.records())
+    assert len(records) == len(set(records)) == length + 1  # every record, and the empty position behind them
+    assert len(waves) == -(-length // READ_WINDOW) + 1
