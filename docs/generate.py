@@ -16,7 +16,14 @@ import click
 
 from spark_replog.cli.explain import entries
 from spark_replog.cli.main import cli
-from spark_replog.config import UNUSED_KAFKA_PREFIXES, UNUSED_KAFKA_SETTINGS, ConfigKey, keys_of
+from spark_replog.config import (
+    SESSION_SETTINGS,
+    UNUSED_KAFKA_PREFIXES,
+    UNUSED_KAFKA_SETTINGS,
+    ConfigKey,
+    keys_of,
+    value_for,
+)
 
 ROOT = Path(__file__).resolve().parents[1]
 _GLOBAL = {"store", "format", "settings_override", "quiet", "verbose"}
@@ -81,6 +88,44 @@ def defaults_file(_old: str) -> str:
     return "".join(parts)
 
 
+_SESSION_HEAD = """\
+# Spark's settings that shorten replog's micro-batches, for spark-submit --properties-file, or to be copied into
+# spark-defaults.conf. Spark 4.1 and newer; checkpoints on a local disk or a mounted one (file:). Made by
+# docs/generate.py: do not edit. What each is worth and its risk: docs/performance.md
+"""
+
+
+def session_file(_old: str) -> str:
+    """Return the file of Spark settings."""
+    parts = [_SESSION_HEAD]
+    for each in SESSION_SETTINGS:
+        text = (
+            f"{each.effect} Without it a micro-batch takes about {each.saved_ms} ms more."
+            if each.saved_ms
+            else each.effect
+        )
+        parts.append("\n" + textwrap.fill(text, 110, initial_indent="# ", subsequent_indent="# ") + "\n")
+        if each.since > (4, 0):
+            parts.append(f"# From Spark {each.since[0]}.{each.since[1]} on.\n")
+        if value_for(each, (4, 0)) != each.value:
+            parts.append(f"# Spark 4.0: {value_for(each, (4, 0))}\n")
+        if each.is_local_only:
+            parts.append("# Remove this line where checkpoints are on HDFS or an object store.\n")
+        parts.append(f"{each.name} {each.value}\n")
+    return "".join(parts)
+
+
+def performance_page(old: str) -> str:
+    """Return ``performance.md`` with its table of Spark settings."""
+    rows = [
+        f"| `{each.name}` | `{each.value.rpartition('.')[2]}` | {each.effect} | "
+        f"{f'{each.saved_ms:,} ms' if each.saved_ms else ''} | {each.risk} |"
+        for each in SESSION_SETTINGS
+    ]
+    head = "| setting | value | what it does | a micro-batch without it | risk |\n| --- | --- | --- | --- | --- |"
+    return _BLOCK.sub("\n".join(["<!-- settings of session -->", head, *rows, "<!-- end -->"]), old)
+
+
 def _table(group: str) -> str:
     if group == "kafka":
         rows = [
@@ -137,7 +182,9 @@ PAGES: Mapping[str, Callable[[str], str]] = {
     "docs/errors.md": errors_page,
     "docs/configuration.md": configuration_page,
     "docs/commands.md": commands_page,
+    "docs/performance.md": performance_page,
     "conf/replog-defaults.conf": defaults_file,
+    "conf/spark-replog.conf": session_file,
 }
 
 if __name__ == "__main__":

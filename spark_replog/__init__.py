@@ -40,6 +40,21 @@ def use_session(spark: SparkSession) -> None:
     activate(spark)
 
 
+def session_conf(spark_version: str | None = None, checkpoint: str = "file") -> dict[str, str]:
+    """Return Spark's settings that shorten micro-batches, for a session that is to be made (docs/performance.md).
+
+    Args:
+        spark_version: such as "4.3.0"; None: of the pyspark that is installed.
+        checkpoint: where checkpoints will be: a path, or its scheme (``file``, ``hdfs``, ``s3a`` ...).
+
+    Raises:
+        InvalidConfigError: REPLOG_INVALID_OPTION: no version of Spark from 4.0 on.
+    """
+    from spark_replog.config.session import session_conf as settings
+
+    return settings(spark_version, checkpoint)
+
+
 def open(path: str, storage_options: Mapping[str, str] | None = None) -> Store:
     """Open a store for plain Python: ``open(path).consumer("orders")`` and so on. See ``spark_replog.client.store``."""
     from spark_replog.client.store import open_store
@@ -117,6 +132,7 @@ __all__ = [
     "init",
     "open",
     "register",
+    "session_conf",
     "use_session",
 ]
 

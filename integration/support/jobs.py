@@ -21,18 +21,15 @@ def answer(**message):
 
 
 def make_session(master="local[2]", settings=None):
-    import pyspark
     from pyspark.sql import SparkSession
 
-    package = "org.apache.spark.sql.execution.streaming"
-    if not pyspark.__version__.startswith("4.0"):
-        package += ".checkpointing"
+    import spark_replog
+
     builder = (
         SparkSession.builder.master(master)
         .appName("replog-integration")
         .config("spark.ui.enabled", "false")
         .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.sql.streaming.checkpointFileManagerClass", f"{package}.FileSystemBasedCheckpointFileManager")
         # What makes a short-lived JVM cheap: most of its time is loading classes.
         .config(
             "spark.driver.extraJavaOptions",
@@ -40,7 +37,7 @@ def make_session(master="local[2]", settings=None):
         )
         .config("spark.sql.session.timeZone", "UTC")
     )
-    for name, value in (settings or {}).items():
+    for name, value in (spark_replog.session_conf() | (settings or {})).items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
 

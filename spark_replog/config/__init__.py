@@ -24,6 +24,7 @@ from spark_replog.config.registry import (
     stored_topic_config,
     unknown_option_error,
 )
+from spark_replog.config.session import SESSION_SETTINGS, UNIX_SOCKETS, lost_ms, session_conf, value_for
 from spark_replog.config.store import ALLOW_EVERYONE_KEY, SUPER_USERS_KEY, TopicConfig
 
 __all__ = [
@@ -31,8 +32,10 @@ __all__ = [
     "BY_DURATION",
     "CONFIG_KEYS",
     "KEY_PREFIX",
+    "SESSION_SETTINGS",
     "STORAGE_PREFIX",
     "SUPER_USERS_KEY",
+    "UNIX_SOCKETS",
     "UNUSED_KAFKA_PREFIXES",
     "UNUSED_KAFKA_SETTINGS",
     "ClientConfig",
@@ -47,6 +50,7 @@ __all__ = [
     "given_settings",
     "is_kafka_setting",
     "keys_of",
+    "lost_ms",
     "name_of_keyword",
     "normalise_key",
     "read_consumer_config",
@@ -54,9 +58,11 @@ __all__ = [
     "read_group",
     "read_producer_config",
     "read_topic_config",
+    "session_conf",
     "storage_options",
     "storage_texts",
     "stored_topic_config",
     "unknown_option_error",
     "unused_reason",
+    "value_for",
 ]

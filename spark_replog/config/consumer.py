@@ -79,7 +79,10 @@ class ConsumerConfig:
         maximum=INT32_MAX,
     )
     fetch_refresh_interval_ms: int = setting(
-        100, "How often a waiting poll looks for new entries. Costs one get per metadata root and ledger.", minimum=1
+        100,
+        "Longest pause between two looks of a waiting poll for new entries. The first pauses after rows came are 1 ms; "
+        "they grow with the time since. A look costs one get per metadata root and ledger.",
+        minimum=1,
     )
     max_poll_records: int = setting(
         500, "Maximum number of records that one poll returns.", kafka=SAME, minimum=1, maximum=INT32_MAX

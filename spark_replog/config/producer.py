@@ -33,7 +33,8 @@ class ProducerConfig:
     linger_ms: int | None = setting(
         None,
         "How long a batch waits to fill. Not set in a Spark task: until the task ends, a request is full or memory "
-        "runs out. A small task then writes one object.",
+        "runs out. A small task then writes one object. Not set in a plain Producer: 5 ms, and a batch whose result "
+        "is waited for goes at once if nothing is in flight.",
         kafka="5",
     )
     buffer_memory_bytes: int = setting(

@@ -135,6 +135,7 @@ class SinkOptions:
     transactional_id: str | None
     on_reset: ResetPolicy
     txn: tuple[str, int] | None
+    checkpoint: str | None = None
 
 
 def parse_source_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
@@ -221,6 +222,7 @@ def _sink_options(options: tuple[tuple[str, str], ...], streaming: bool) -> Sink
         transactional_id=_get_prefixed(given, "transactional.id"),
         on_reset=_reset_policy(given, streaming=streaming),
         txn=_transaction(given, streaming=streaming),
+        checkpoint=lowered.get("checkpointlocation"),
     )
 
 

@@ -45,6 +45,8 @@ class RecordAccumulator:
         batch_size_bytes: ``batch.size``.
         max_request_size_bytes: ``max.request.size``: what one drain takes.
         linger_ms: ``linger.ms``; None: time alone makes nothing ready.
+        sends_awaited: whether a batch whose outcome a caller waits for goes without ``linger.ms`` once nothing is in
+            flight (as Nagle's algorithm): what comes meanwhile goes together.
         fills_requests: a write task's rule of readiness, see above.
         delivery_timeout_ms: when a waiting batch expires; None: never (ADR 0005).
         retry_backoff_ms: pause before the second attempt of a batch.
@@ -61,6 +63,7 @@ class RecordAccumulator:
         batch_size_bytes: int,
         max_request_size_bytes: int,
         linger_ms: int | None,
+        sends_awaited: bool = False,
         fills_requests: bool = False,
         delivery_timeout_ms: int | None = None,
         retry_backoff_ms: int = 100,
@@ -75,6 +78,7 @@ class RecordAccumulator:
         self._batch_size_bytes = min(batch_size_bytes, max_request_size_bytes)
         self._max_request_size_bytes = max_request_size_bytes
         self._linger_ms = linger_ms
+        self._sends_awaited = sends_awaited
         self._fills_requests = fills_requests
         self._delivery_timeout_ms = _NEVER_MS if delivery_timeout_ms is None else delivery_timeout_ms
         self._backoff = ExponentialBackoff(
@@ -212,8 +216,7 @@ class RecordAccumulator:
                 index = 0
                 batch = ProducerBatch(queue.topic_partition, self._batch_size_bytes, now_ms)
                 batch.try_append(records, size_bytes, pinned)
-                queue.batches.append(batch)
-                self._incomplete[batch] = None
+                self._add(queue, batch)
             batch.record_size_max = max(batch.record_size_max, record_size_max)
         if is_new:
             self._wake_up()
@@ -223,10 +226,10 @@ class RecordAccumulator:
         """Return the destinations worth an object now, and when to ask again.
 
         A partition makes its node ready when it is not muted, its first batch is not backing off,
-        and there is one of five reasons: a full batch (or, where requests are filled,
-        ``max.request.size`` bytes in the node), ``linger.ms``, exhausted memory, close, or
-        a flush. Where requests are filled, exhausted memory makes only the largest node ready, and
-        only once no request in flight would give memory back: few large objects instead of many small ones.
+        and there is one of six reasons: a full batch (or, where requests are filled,
+        ``max.request.size`` bytes in the node), ``linger.ms``, a caller that waits while nothing is in flight,
+        exhausted memory, close, or a flush. Where requests are filled, exhausted memory makes only the largest node
+        ready, and only once no request in flight would give memory back: few large objects instead of many small ones.
 
         Destinations come in the order of their last drains, the longest ago first, so that those that share
         roots take turns.
@@ -235,14 +238,19 @@ class RecordAccumulator:
             fills = self._fills_requests
             is_urgent = self._is_closed or self._flush_count > 0 or (not fills and self.pool.queued_count > 0)
             waits: list[int] = []
-            found = [name for name, node in self._nodes.items() if self._is_ready(node, now_ms, waits, is_urgent)]
+            sends_awaited = self._sends_awaited and in_flight_count == 0
+            found = [
+                name
+                for name, node in self._nodes.items()
+                if self._is_ready(node, now_ms, waits, is_urgent, sends_awaited)
+            ]
             if not found and fills and in_flight_count == 0 and self.pool.queued_count:
                 sizes = {name: node.drainable_bytes(now_ms) for name, node in self._nodes.items()}
                 found = sorted((name for name, size in sizes.items() if size), key=lambda name: -sizes[name])[:1]
             found.sort(key=lambda destination: self._nodes[destination].drained_no)
             return ReadyCheck(tuple(found), min(waits, default=None))
 
-    def _is_ready(self, node: Node, now_ms: int, waits: list[int], is_urgent: bool) -> bool:
+    def _is_ready(self, node: Node, now_ms: int, waits: list[int], is_urgent: bool, sends_awaited: bool) -> bool:
         """Return whether a node is worth an object; ``waits`` gets what its batches wait for."""
         if self._fills_requests and not is_urgent:
             is_urgent = node.drainable_bytes(now_ms) >= self._max_request_size_bytes
@@ -255,7 +263,7 @@ class RecordAccumulator:
                 waits.append(backoff_ms)
                 continue
             is_full = not self._fills_requests and (len(queue.batches) > 1 or head.is_full)
-            if is_urgent or is_full:
+            if is_urgent or is_full or (sends_awaited and head.result.is_awaited):
                 return True
             if self._linger_ms is not None:
                 waited_ms = max(0, now_ms - head.last_attempt_ms)
@@ -458,11 +466,16 @@ class RecordAccumulator:
         batch = ProducerBatch.of_records(queue.topic_partition, self._batch_size_bytes, now_ms, buffer, self.pool)
         if queue.batches:
             queue.batches[-1].is_closed = True
-        queue.batches.append(batch)
-        self._incomplete[batch] = None
+        self._add(queue, batch)
         assert batch.columns is not None
         queue.columns = batch.columns
         return batch.columns
+
+    def _add(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
+        queue.batches.append(batch)
+        self._incomplete[batch] = None
+        if self._sends_awaited:
+            batch.result.on_awaited = self._wake_up
 
     def _end(self, batch: ProducerBatch, state: BatchState) -> bool:
         with self._lock:

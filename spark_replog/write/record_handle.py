@@ -46,6 +46,8 @@ class BatchResult:
         "_lock",
         "_log_append_time_ms",
         "_settled",
+        "is_awaited",
+        "on_awaited",
         "timestamps",
         "topic_partition",
     )
@@ -54,6 +56,10 @@ class BatchResult:
         self.topic_partition = topic_partition
         self.timestamps = array("q")
         """Milliseconds, one per single record; empty for batches of Arrow slices."""
+        self.is_awaited = False
+        """Whether a caller waits for it, so that nothing is gained by waiting for more records."""
+        self.on_awaited: Callable[[], None] | None = None
+        """Called when a caller begins to wait."""
         self._lock = threading.Lock()
         self._decided = threading.Event()
         self._settled = threading.Event()
@@ -100,6 +106,12 @@ class BatchResult:
     def wait(self, timeout_seconds: float | None) -> bool:
         """Wait for the outcome of all records; returns False where time ran out."""
         return self._decided.wait(timeout_seconds)
+
+    def await_now(self) -> None:
+        """Note that a caller begins to wait for the outcome."""
+        if self.on_awaited is not None and not self.is_awaited and not self._decided.is_set():
+            self.is_awaited = True
+            self.on_awaited()
 
     def park(self) -> None:
         """Let ``flush`` return: only the end of the transaction is missing."""
@@ -184,6 +196,7 @@ class RecordHandle:
                 given: a program with one thread would wait for itself.
         """
         result = self._result
+        result.await_now()
         if timeout is None and result.wait_until_settled(None) and not result.is_decided:
             raise InvalidConfigError(
                 ErrorCode.INVALID_TXN_STATE,

@@ -30,6 +30,7 @@ from spark_replog.maintenance.upkeep import Upkeep
 from spark_replog.once import Once
 from spark_replog.spark import call_spool
 from spark_replog.spark.compat import StreamArrowWriter, freeze_garbage_once, in_commit_worker
+from spark_replog.spark.lost_time import log_lost_time
 from spark_replog.spark.messages import QueryTask, WriteMessage
 from spark_replog.spark.options import SinkOptions
 from spark_replog.storage.brokers import BrokerSet, shared_brokers
@@ -88,6 +89,7 @@ class StreamWriter(StreamArrowWriter):
             _commit(self._options, identity, written)
         finally:
             _report_calls(self._options, query, written)
+        log_lost_time(query.query_id, self._options.checkpoint, batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Delete nothing: Spark also calls this after a commit that raised, and that commit may be decided."""

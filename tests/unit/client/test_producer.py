@@ -11,9 +11,14 @@ import pyarrow as pa
 import pytest
 
 from spark_replog.admin.broker_admin import BrokerAdmin
+from spark_replog.client import producer_settings
+from spark_replog.client.producer import Producer
+from spark_replog.clock import SYSTEM_CLOCK
 from spark_replog.errors import ErrorCode, InvalidConfigError, OutcomeUnknownError, ReplogError, RetriableError
+from spark_replog.ids import new_id
 from spark_replog.testing.faulty_store import Fault
 from spark_replog.write.murmur2 import partition_of
+from tests.unit.client.consumer_setup import Store
 from tests.unit.client.producer_setup import Shop
 from tests.unit.write.support import FaultyBrokers
 
@@ -450,3 +455,21 @@ def test_rows_that_acks_0_loses_in_the_commit_are_logged_and_counted(shop, caplo
     (line,) = [each.getMessage() for each in caplog.records if "REPLOG_ACKS0_DROPPED" in each.getMessage()]
     assert "orders-0" in line and "1 rows" in line
     assert producer.metrics()["record-error-total"] == 1
+
+
+@pytest.mark.parametrize("brokers", [1, 3])
+def test_one_send_is_one_object_and_one_round_of_entries(monkeypatch, brokers):
+    """Nothing is waited for beside: no linger although one is the default, and no look before or after."""
+    monkeypatch.setattr(producer_settings, "LINGER_MS", 60_000)
+    store = Store.init(f"memory://{new_id()}", brokers, SYSTEM_CLOCK)
+    store.create("orders", 1)
+    store.count_calls()
+    with Producer(store.cluster) as producer:
+        for number in range(3):
+            assert producer.send("orders", b"v").result(30).offset == number
+        store.forget_calls()
+        for number in range(3, 13):
+            assert producer.send("orders", b"v").result(30).offset == number
+        calls = store.calls()
+    assert calls["create"] == 10 * 2 * brokers
+    assert calls.get("get", 0) <= 10 * brokers

@@ -13,6 +13,7 @@ from spark_replog.write.accumulator import RecordAccumulator
 from spark_replog.write.buffer_pool import BufferPool, PinnedBytes
 from spark_replog.write.partition_queue import Destination
 from spark_replog.write.producer_batch import BatchState, ProducerBatch
+from tests.unit.write import accumulator_setup
 
 GONE = ReplogError(ErrorCode.INVALID_REQUEST, "gone.")
 NODE_1 = Destination("ledger", 0, (0, 1), None, "none")
@@ -258,3 +259,25 @@ def test_a_batch_that_ended_meanwhile_is_not_put_back() -> None:
     setup.it.fail(batch, GONE)
     setup.it.reenqueue(batch, 0)
     assert not setup.it.has_undrained
+
+
+def test_a_batch_that_a_caller_waits_for_goes_once_nothing_is_in_flight(clock):
+    woken = []
+    setup = accumulator_setup.Setup(clock, sends_awaited=True, wake_up=lambda: woken.append(1))
+    handle = setup.add(0)
+    setup.add(2)
+    assert setup.ready() == set()
+    woken.clear()
+    for _ in range(2):
+        with pytest.raises(TimeoutError):
+            handle.result(0)
+    assert len(woken) == 1, "the sender is woken once for a batch"
+    assert setup.it.ready(0, in_flight_count=1).destinations == ()
+    assert setup.ready() == {accumulator_setup.NODE_1}, "the other node's batch waits for linger.ms"
+
+
+def test_a_linger_that_was_asked_for_is_waited_for(clock):
+    setup = accumulator_setup.Setup(clock)
+    with pytest.raises(TimeoutError):
+        setup.add(0).result(0)
+    assert setup.ready() == set()
