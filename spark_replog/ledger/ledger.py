@@ -597,6 +597,8 @@ class Ledger(Generic[S]):
             raise InvalidConfigError(ErrorCode.INVALID_REQUEST, "This process opened the ledger read-only.")
         self.refresh()
         before = replace(keeper.stats)
+        if keeper.feature() is not None:
+            self.append(lambda _: keeper.feature(), timeout_ms=timeout_ms)
         draft = None
         if keeper.is_behind():
             draft = self._with_turn(self._freeze)
@@ -633,7 +635,8 @@ class Ledger(Generic[S]):
                     is_page = keeper.page_garbage()
                 is_head = keeper.head_garbage(keeper.garbage_below(self._core))
             floors = [(number, root.floor.position, root.error) for number, root in enumerate(self._core.roots)]
-            return Garbage(is_head, is_page, [(number, at) for number, at, error in floors if at and error is None])
+            positions = [(number, at) for number, at, error in floors if at and error is None]
+            return Garbage(is_head, is_page, positions, keeper.feature_index)
 
         self.refresh()
         return keeper.collect(self._with_turn(look), is_dry_run=is_dry_run)

@@ -17,6 +17,7 @@ from spark_replog.ledger.snapshot_files import (
     SNAPSHOT_SIZE_BYTES_MAX,
     Marker,
     SnapshotHead,
+    decode_marker,
     decode_snapshot,
     encode_marker,
     snapshot_name,
@@ -37,6 +38,12 @@ from spark_replog.storage.paths import (
 
 T = TypeVar("T")
 PAGE_SIZE_BYTES_MAX = 64 * 1024 * 1024
+OLDER_RECORDS_KEPT = 1 << 16
+"""On each root, of those before the first cut of a ledger that an older release wrote. Such a process does not look for
+markers: what keeps it from creating a deleted position again is that the positions are there up to the entry from which
+on it refuses the ledger. It is what one that lags by fewer records meets, however long it slept."""
+FIRST_RECORDS_KEPT = 16
+"""As above, where that entry is the first: for a process that slept since the journals were empty."""
 PAGE_DELETES_MAX = 2_000
 """Of one run, on one root; the next run goes on."""
 _LOG = logging.getLogger(__name__)
@@ -220,8 +227,11 @@ class SnapshotIo:
 
     # -- truncation -------------------------------------------------------------------------------
 
-    def truncate(self, number: int, marker_no: int, marker: Marker) -> int:
+    def truncate(self, number: int, marker_no: int, marker: Marker, feature_index: int) -> int:
         """Put a marker on a root, then delete what lies below it in its journal, from the newest down.
+
+        Args:
+            number: of the root; marker_no: of the marker; feature_index: as ``delete_below`` takes it.
 
         Returns:
             Files deleted; 0 also where another process put this marker.
@@ -236,13 +246,26 @@ class SnapshotIo:
             if found is None or bytes(found) != data:
                 return 0
         fault_point("truncate.marker")
-        return self.delete_below(number, marker.position)
+        return self.delete_below(number, marker.position, feature_index)
 
-    def delete_below(self, number: int, position: int) -> int:
-        """Delete the records below a marker's position, those included that an earlier truncation left; descending."""
-        root = self._roots[number]
+    def delete_below(self, number: int, position: int, feature_index: int) -> int:
+        """Delete the records below a marker's position, those included that an earlier truncation left; descending.
+
+        Args:
+            number: of the root.
+            position: the marker's.
+            feature_index: the entry from which on older releases refuse the ledger; records up to it stay, see
+                `OLDER_RECORDS_KEPT`. -1 where it is not known: all go.
+        """
+        root, kept = self._roots[number], range(FIRST_RECORDS_KEPT if feature_index == 0 else 0)
+        if feature_index > 0:
+            where = f"marker 0 of ledger {self._ledger_id} on broker {root.broker_id}"
+            data = root.store.get(marker_key(self._ledger_id, 0)) or b""
+            first = decode_marker(data, genesis=self._genesis, where=where).position
+            kept = range(max(0, first - OLDER_RECORDS_KEPT), first + 1)
         names = [info.key.rpartition("/")[2] for info in root.store.list_keys(journal_folder(self._ledger_id))]
-        below = sorted((int(name) for name in names if name.isdecimal() and int(name) < position), reverse=True)
+        positions = (int(name) for name in names if name.isdecimal())
+        below = sorted((each for each in positions if each < position and each not in kept), reverse=True)
         for each in below:
             root.store.delete(journal_key(self._ledger_id, each))
             fault_point("truncate.delete")

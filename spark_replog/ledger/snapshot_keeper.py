@@ -47,11 +47,12 @@ class Stored:
 
 
 class Garbage(NamedTuple):
-    """Which names are garbage, and per root below which position its journal is: its newest marker is there."""
+    """Which names are garbage, per root below which position its journal is, and `feature_index`."""
 
     is_head: Callable[[str], bool]
     is_page: Callable[[str], bool]
     positions: Sequence[tuple[int, int]]
+    feature_index: int
 
 
 @dataclass(slots=True)
@@ -254,8 +255,23 @@ class SnapshotKeeper:
             and self._clock.monotonic_ms() >= self._next_ms
         )
 
+    @property
+    def feature_index(self) -> int:
+        """Return the entry from which on older releases refuse the ledger, -1 where it is not known."""
+        return self._state.feature_index
+
+    def feature(self) -> bytes | None:
+        """Return the command that keeps older releases out, None where it is folded.
+
+        They would go on where journals are cut, and judge entries by other rules.
+        """
+        return self._state.encode_feature_set()
+
     def rider(self) -> bytes | None:
-        """Return the command that shall go into the next entry of this process."""
+        """Return the command that shall go into the next entry of this process; `feature` goes before all else."""
+        feature = self.feature()
+        if feature is not None:
+            return feature
         stored = self._stored
         if stored is None:
             return None
@@ -268,6 +284,8 @@ class SnapshotKeeper:
         """Freeze the state with what is known of the journals; None where nothing was folded."""
         state = self._state
         if state.applied_index == NO_INDEX or state.applied_index != core.prefix.length - 1:
+            return None
+        if self.feature() is not None:
             return None
         with self._lock:
             frozen = state.freeze()
@@ -312,9 +330,13 @@ class SnapshotKeeper:
         name = self._state.snapshot.name
         head, settings = self._heads.get(name), self._settings
         found: list[tuple[int, int, Marker]] = []
+        kept_count = max(1, settings.kept_record_count)
+        feature_end = self.feature_index + kept_count + 1
         for number, state in enumerate(core.roots):
             if head is None or state.error is not None:
                 continue
+            if state.floor.marker_no == 0 < self.feature_index and head.base.index <= feature_end:
+                continue  # the first cut must lie behind what older releases have to find
             marker = core.truncation(number, head, name, settings.kept_record_count)
             if marker is not None and marker.position - state.floor.position >= settings.truncate_record_count_min:
                 found.append((number, state.floor.marker_no, marker))
@@ -349,14 +371,15 @@ class SnapshotKeeper:
         count = self._io.delete_heads(garbage.is_head, is_dry_run=is_dry_run)
         count += self._io.delete_pages(garbage.is_page, is_dry_run=is_dry_run)
         for number, position in garbage.positions if not is_dry_run else ():
-            count += self._io.on_root(number, partial(self._io.delete_below, number, position))
+            count += self._io.on_root(number, partial(self._io.delete_below, number, position, garbage.feature_index))
         return count
 
     def tidy(self, truncations: Sequence[tuple[int, int, Marker]], garbage_below: int) -> None:
         """Put markers, delete below them, and delete heads that nothing needs any more."""
         for number, marker_no, marker in truncations:
             try:
-                deleted = self._io.on_root(number, partial(self._io.truncate, number, marker_no, marker))
+                call = partial(self._io.truncate, number, marker_no, marker, self.feature_index)
+                deleted = self._io.on_root(number, call)
             except (ReplogError, TimeoutError) as error:
                 _LOG.warning("ledger %s: a journal is not truncated now: %s", self._ledger_id, error)
             else:

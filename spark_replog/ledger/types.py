@@ -34,6 +34,13 @@ class SnapshotState(LedgerState, Protocol):
     load_page: Callable[[str], bytes]
     """Returns the bytes of a page, on any thread; set by the ledger."""
 
+    feature_index: int
+    """The entry from which on older releases refuse the ledger, -1 where there is none or it is not known."""
+
+    def encode_feature_set(self) -> bytes | None:
+        """Return the command that makes older releases refuse the ledger; None once it is applied."""
+        ...
+
     def encode_snapshot_commit(self, base_no: int, index: int, name: str) -> bytes:
         """Return the command that makes a snapshot the one that counts."""
         ...

@@ -385,7 +385,10 @@ class TopicUnpublish:
 
 @dataclass(frozen=True, slots=True)
 class FeatureSet:
-    """Raises the feature level; older releases stop. This release writes none."""
+    """Raises a ledger's feature level; releases that do not know it stop before they write. In both kinds of ledger.
+
+    Level 2: commands that follow are judged by the rules of this release, and snapshots may come.
+    """
 
     level: int
 

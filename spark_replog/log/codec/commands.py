@@ -311,6 +311,8 @@ def _decode_sections(reader: Reader, count: int, topics: list[str], base_ms: int
 
 ENTRY_FORMAT_VERSION = 1
 COMMAND_FORMAT_VERSION = 1
+_NEWER_VERSIONS: dict[type, int] = {FeatureSet: 2}
+"""Written of these commands, with the same fields: releases that know no feature levels stop at them everywhere."""
 
 
 def encode_entry(commands: Sequence[bytes]) -> bytes:
@@ -381,7 +383,7 @@ def encode_command(command: Command) -> bytes:
     type_id, kind = _BY_COMMAND[type(command)]
     writer = Writer()
     writer.byte(type_id)
-    writer.byte(COMMAND_FORMAT_VERSION)
+    writer.byte(_NEWER_VERSIONS.get(type(command), COMMAND_FORMAT_VERSION))
     kind.write(writer, command)
     return bytes(writer.data)
 
@@ -395,8 +397,8 @@ def decode_command(data: bytes) -> Command:
     """
     reader = Reader(data)
     type_id, version = reader.byte(), reader.byte()
-    kind = _BY_TYPE.get(type_id)
-    if kind is None or version != COMMAND_FORMAT_VERSION:
+    made, kind = _BY_TYPE.get(type_id, (None, None))
+    if made is None or kind is None or version not in (COMMAND_FORMAT_VERSION, _NEWER_VERSIONS.get(made)):
         raise UnsupportedFormatError(
             ErrorCode.UNSUPPORTED_VERSION,
             f"ledger command type {type_id} version {version} is unknown to this release."
@@ -518,4 +520,4 @@ _CODECS = (
 )
 # Type number, command, and its fields in the order in which they are written: the table of docs/format.md.
 _BY_COMMAND = {made: (type_id, kind) for type_id, made, kind in _CODECS}
-_BY_TYPE = {type_id: kind for type_id, _, kind in _CODECS}
+_BY_TYPE = {type_id: (made, kind) for type_id, made, kind in _CODECS}

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from spark_replog.errors import ErrorCode, UnsupportedFormatError
 from spark_replog.ids import BrokerId, LedgerId, TopicId, is_valid_id
 from spark_replog.log.acl import AclsAdd, AclSet, AclsRemove
-from spark_replog.log.codec.commands import ACL_BINDINGS, QUOTA_ENTITY, Undecodable
+from spark_replog.log.codec.commands import ACL_BINDINGS, QUOTA_ENTITY
 from spark_replog.log.codec.snapshot import SnapshotPart
 from spark_replog.log.codec.wire import BROKER_ID, TEXT, UINT, Reader, Writer, fields, map_of, optional, record, set_of
 from spark_replog.log.fold.entry_fold import EntryFold
@@ -18,18 +16,13 @@ from spark_replog.log.model import (
     BrokerFence,
     BrokerRegister,
     ClusterConfigSet,
-    Command,
     CommandResult,
-    FeatureSet,
     LedgerRegister,
     Outcome,
     TopicPublish,
     TopicUnpublish,
 )
 from spark_replog.log.quotas import QuotaAlter, QuotaSet
-
-FEATURE_LEVEL_MAX = 1
-"""Highest feature level that this release understands."""
 
 
 def _probe_fields(probe: str) -> dict[str, object]:
@@ -101,7 +94,6 @@ class ClusterLedgerState(EntryFold):
             BrokerFence: self._apply_broker_fence,
             TopicPublish: self._apply_topic_publish,
             TopicUnpublish: self._apply_topic_unpublish,
-            FeatureSet: lambda *_: CommandResult(Outcome.EXISTS, {}, "this release writes no feature level"),
             AclsAdd: self._apply_acls_add,
             AclsRemove: self._apply_acls_remove,
             QuotaAlter: self._apply_quota_alter,
@@ -123,15 +115,6 @@ class ClusterLedgerState(EntryFold):
     def ledger_ids(self) -> set[LedgerId]:
         """Return every topic ledger that may still be appended to: a named one without a topic gets topics again."""
         return {ledger_id for _, ledger_id in self.topics.values()} | set(self.ledgers.values())
-
-    def _check_supported(self, commands: Sequence[Command | Undecodable]) -> None:
-        for command in commands:
-            if isinstance(command, FeatureSet) and command.level > FEATURE_LEVEL_MAX:
-                raise UnsupportedFormatError(
-                    ErrorCode.UNSUPPORTED_VERSION,
-                    f"this store is at feature level {command.level}, this release knows {FEATURE_LEVEL_MAX}."
-                    " Upgrade spark-replog on every driver and worker.",
-                )
 
     def _apply_broker_register(self, command: BrokerRegister, *_: int) -> CommandResult:
         broker = BrokerState(command.broker_id, command.url, command.rack, command.probe)

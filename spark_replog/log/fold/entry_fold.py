@@ -6,15 +6,18 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from spark_replog.errors import ErrorCode, ReplogError
+from spark_replog.errors import ErrorCode, ReplogError, UnsupportedFormatError
 from spark_replog.log.codec.commands import Undecodable, decode_commands, encode_command, encode_entry
 from spark_replog.log.codec.snapshot import SnapshotPart, damaged, seal, unseal
 from spark_replog.log.codec.wire import TEXT, UINT, Reader, Writer, fields
-from spark_replog.log.model import OK, Command, CommandResult, Outcome, SnapshotCommit
+from spark_replog.log.model import OK, Command, CommandResult, FeatureSet, Outcome, SnapshotCommit
 from spark_replog.snapshot import DecidedSnapshot, FrozenHead, FrozenState, PageMissingError
 
 LOGGER = logging.getLogger(__name__)
+FEATURE_LEVEL_MAX = 2
+"""Highest feature level that this release understands, and raises a ledger to before it writes anything else there."""
 _HEADER = fields(TEXT, UINT)
+_FEATURE = fields(UINT, UINT)
 Apply = Callable[[Any, int, int], CommandResult]
 """Folds one command; also given the index of its entry and its number there."""
 
@@ -34,6 +37,8 @@ class EntryFold:
         applied_index: last folded entry, -1 before the first.
         snapshot: the last decided snapshot.
         load_page: returns the bytes of a page; set by the ledger.
+        feature_level: 1, or what the ledger was raised to.
+        feature_index: the entry that raised it, -1 where that is not known.
     """
 
     _part: SnapshotPart
@@ -42,6 +47,8 @@ class EntryFold:
         self.applied_index = -1
         self.snapshot = DecidedSnapshot()
         self.load_page: Callable[[str], bytes] = no_loader
+        self.feature_level = 1
+        self.feature_index = -1
         self._name = name
         self._applies: Mapping[type, Apply] = {}
 
@@ -52,6 +59,10 @@ class EntryFold:
     def encode_snapshot_commit(self, base_no: int, index: int, name: str) -> bytes:
         """Return the command that makes a snapshot the one that counts."""
         return encode_command(SnapshotCommit(base_no, index, name))
+
+    def encode_feature_set(self) -> bytes | None:
+        """Return the command that keeps older releases out; None once it is applied."""
+        return None if self.feature_level == FEATURE_LEVEL_MAX else encode_command(FeatureSet(FEATURE_LEVEL_MAX))
 
     def apply(self, index: int, payload: bytes) -> tuple[CommandResult, ...]:
         """Fold one decided entry; return one result per command, in order.
@@ -66,7 +77,13 @@ class EntryFold:
                 f"entry {index} was folded after {self.applied_index}. This is a defect: report it.",
             )
         commands = decode_commands(payload)
-        self._check_supported(commands)
+        for each in commands:
+            if isinstance(each, FeatureSet) and each.level > FEATURE_LEVEL_MAX:
+                raise UnsupportedFormatError(
+                    ErrorCode.UNSUPPORTED_VERSION,
+                    f"ledger {self._name} is at feature level {each.level}, this release knows {FEATURE_LEVEL_MAX}."
+                    " Upgrade spark-replog on every driver and worker.",
+                )
         self.applied_index = index
         return tuple(self._apply_command(command, index, number) for number, command in enumerate(commands))
 
@@ -74,11 +91,16 @@ class EntryFold:
         """Return the state as it is now; see `ledger.types.SnapshotState`."""
         writer = Writer()
         self._write_head(writer)
+        self._write_feature(writer)
         return FrozenHead(self.applied_index, self.snapshot.no, seal(self._part, bytes(writer.data)), {})
 
     def _write_head(self, writer: Writer) -> None:
         _HEADER.write(writer, (self._name, self.applied_index + 1))
         self._write(writer)
+
+    def _write_feature(self, writer: Writer) -> None:
+        """Write the last part of a head, which heads of the first releases that made some do not have."""
+        _FEATURE.write(writer, (self.feature_level, self.feature_index + 1))
 
     def restore(self, head: bytes, load_page: Callable[[str], bytes]) -> None:
         """Become the state of a head, in place; wholly, or not at all.
@@ -95,6 +117,8 @@ class EntryFold:
                 raise damaged(f"it is of ledger {name}")
             fresh.applied_index = entry_count - 1
             fresh._read(reader)
+            level, raised_count = (FEATURE_LEVEL_MAX, 0) if reader.is_at_end else _FEATURE.read(reader)
+            fresh._set_feature(level, raised_count - 1)
             reader.finish()
         except (ValueError, LookupError, TypeError, OverflowError) as error:
             raise damaged(repr(error)) from error
@@ -118,12 +142,11 @@ class EntryFold:
     def _read(self, reader: Reader) -> None:
         """Take what `_write` wrote; called on a new state."""
 
-    def _check_supported(self, commands: Sequence[Command | Undecodable]) -> None:
-        """Raise UnsupportedFormatError where a command needs a newer release."""
-
     def _apply_command(self, command: Command | Undecodable, index: int, number: int) -> CommandResult:
         if isinstance(command, SnapshotCommit):
             return self._apply_snapshot_commit(command, index)
+        if isinstance(command, FeatureSet):
+            return self._apply_feature_set(command, index)
         apply = self._applies.get(type(command))
         if apply is not None:
             return apply(command, index, number)
@@ -133,6 +156,15 @@ class EntryFold:
             reason = f"{type(command).__name__} does not belong in ledger {self._name}"
         LOGGER.warning("command %d of entry %d of ledger %s has no effect: %s", number, index, self._name, reason)
         return CommandResult(Outcome.INVALID, {}, reason)
+
+    def _apply_feature_set(self, command: FeatureSet, index: int) -> CommandResult:
+        if command.level <= self.feature_level:
+            return CommandResult(Outcome.EXISTS, {}, f"the ledger is at feature level {self.feature_level}")
+        self._set_feature(command.level, index)
+        return OK
+
+    def _set_feature(self, level: int, index: int) -> None:
+        self.feature_level, self.feature_index = level, index
 
     def _apply_snapshot_commit(self, command: SnapshotCommit, index: int) -> CommandResult:
         if command.base_no != self.snapshot.no:

@@ -109,6 +109,8 @@ class ObjectTable:
         now_ms: time of the last append.
         dropped: the newest objects that lost their last row, oldest first, and when. Not part of the state: a hint for
             garbage collection, which finds the others below the floor.
+        is_exact: whether a broker lacks an object no longer once rows or replicas that need it are gone. Entries before
+            feature level 2 were judged by a release that went on to count it.
     """
 
     def __init__(self, ledger_id: LedgerId, undo: Callable[[Undo], None], pages: ObjectPages) -> None:
@@ -124,6 +126,7 @@ class ObjectTable:
         self._removed: list[int] = []  # objects of sections that left memory and may come back with the frozen pages
         self.dropped: dict[ObjectId, int] = {}
         self.now_ms = 0
+        self.is_exact = False
 
     @property
     def next_number(self) -> int:
@@ -268,7 +271,7 @@ class ObjectTable:
         wanted: dict[int, list[BrokerId]] = {}
         for broker_id in sorted(self._missing):
             for number in self._missing[broker_id]:
-                for partition in self._objects[number].partitions:
+                for partition in self._objects[number].partitions if self._objects[number].live_count else ():
                     members = partition.replicas if include_out_of_sync else partition.isr
                     if broker_id in members and not partition.retired:
                         wanted.setdefault(number, []).append(broker_id)
@@ -371,10 +374,25 @@ class ObjectTable:
             end_offset: the first offset that stays.
             numbers: objects of the sections that left memory, one for each section.
         """
+        if self.is_exact:
+            self._leave_below(partition, end_offset)
+        self.count_off(numbers)
+
+    def _leave_below(self, partition: PartitionState, end_offset: int) -> None:
         for number in {number for lacking in self._missing.values() for number in lacking}:
             if self._objects[number].partitions.get(partition, (0, end_offset + 1))[1] <= end_offset:
                 self._leave(number, partition)
-        self.count_off(numbers)
+
+    def forget_gone(self, partitions: Iterable[PartitionState]) -> None:
+        """Forget what was kept while `is_exact` was not set; `partitions` are all."""
+        for partition in partitions:
+            self._leave_below(partition, partition.log_end_offset if partition.retired else partition.log_start_offset)
+        for numbers in self._missing.values():
+            for number in [each for each in numbers if not self._objects[each].partitions]:
+                del numbers[number]
+        for number in [each for each, item in self._objects.items() if item.live_count == 0]:
+            if number >= self.paged_below and not self._is_unstable(number):
+                self._forget(number)
 
     def count_off(self, numbers: Iterable[int], *, is_hint: bool = True) -> None:
         """Note that sections left memory, by the numbers of their objects; `is_hint`: none is ever named again."""
@@ -386,7 +404,8 @@ class ObjectTable:
                 self._removed.append(number)
             if is_hint:
                 self._note_dropped(item)
-            if item.live_count == 0 and number >= self.paged_below and not self._is_unstable(number):
+            is_free = number >= self.paged_below and not self._is_unstable(number)
+            if item.live_count == 0 and is_free and (self.is_exact or not self._is_lacked(number)):
                 self._forget(number)
         while len(self.dropped) > DROPPED_MAX:
             del self.dropped[next(iter(self.dropped))]
@@ -394,6 +413,9 @@ class ObjectTable:
     def _note_dropped(self, item: LogObject) -> None:
         if item.live_count == 0:
             self.dropped[item.id] = self.now_ms
+
+    def _is_lacked(self, number: int) -> bool:
+        return any(number in numbers for numbers in self._missing.values())
 
     def _is_unstable(self, number: int) -> bool:
         return bool(self._unstable) and number >> ORDINAL_BITS >= self._unstable[0].index
@@ -493,7 +515,7 @@ class ObjectTable:
             self._missing.get(broker_id, {}).pop(object_number, None)
         if item.partitions and all(item.holders.issuperset(p.replicas) for p in item.partitions):
             item.partitions, item.sections = {}, ()
-            for numbers in self._missing.values():  # brokers that are no replicas any more
+            for numbers in self._missing.values() if self.is_exact else ():  # brokers that are no replicas any more
                 numbers.pop(object_number, None)
         return OK
 

@@ -33,6 +33,7 @@ from spark_replog.log.model import (
     CommandResult,
     ConfigSet,
     DataObject,
+    FeatureSet,
     GenerationAdvance,
     GroupRecords,
     HoldersAdd,
@@ -193,6 +194,7 @@ class TopicLedgerState(EntryFold):
         UINT.write(tail, self._objects.paged_below)
         self._objects.write_open(tail)
         self._leadership.write_left(tail)
+        self._write_feature(tail)
         partitions = sorted(self._topics.every_partition(), key=lambda each: each.slot)
         trims = {each.slot: each.log_start_offset for each in partitions if not each.retired}
         self._frozen = FrozenTopics(
@@ -375,6 +377,16 @@ class TopicLedgerState(EntryFold):
         results = super().apply(index, payload)
         self._objects.advance_stable()
         return results
+
+    def _set_feature(self, level: int, index: int) -> None:
+        super()._set_feature(level, index)
+        self._objects.is_exact = level > 1
+
+    def _apply_feature_set(self, command: FeatureSet, index: int) -> CommandResult:
+        result = super()._apply_feature_set(command, index)
+        if result.outcome is Outcome.APPLIED:
+            self._objects.forget_gone(self._topics.every_partition())
+        return result
 
     def _apply_snapshot_commit(self, command: SnapshotCommit, index: int) -> CommandResult:
         result = super()._apply_snapshot_commit(command, index)

@@ -13,16 +13,25 @@ from typing import Any
 import pytest
 from crc32c import crc32c
 
-from spark_replog.errors import CorruptDataError, RetriableError, UnsupportedFormatError
+from spark_replog.errors import CorruptDataError, ErrorCode, RetriableError, UnsupportedFormatError
 from spark_replog.ledger.core import LedgerCore
 from spark_replog.ledger.record import NO_HASH
+from spark_replog.ledger.root import Completion
 from spark_replog.ledger.snapshot_files import Base, Floor, JournalPoint, SnapshotHead
-from spark_replog.log.codec.commands import SnapshotCommit, decode_command, decode_entry, encode_command, encode_entry
+from spark_replog.log.codec.commands import (
+    FeatureSet,
+    SnapshotCommit,
+    decode_command,
+    decode_entry,
+    encode_command,
+    encode_entry,
+)
 from spark_replog.snapshot import DecidedSnapshot, FrozenHead, FrozenState, PageMissingError
 from spark_replog.testing.faulty_store import Fault
 from tests.unit.ledger.conftest import FAST, LEDGER_ID, Process, Store
 
 NEVER = 10**9
+FEATURE = encode_command(FeatureSet(2))
 BY_HAND = replace(
     FAST,
     snapshot_entry_count_min=NEVER,
@@ -70,6 +79,11 @@ class PagedState:
     def encode(self, commands: Sequence[bytes]) -> bytes:
         return encode_entry(commands)
 
+    feature_index = -1
+
+    def encode_feature_set(self) -> bytes | None:
+        return None
+
     def encode_snapshot_commit(self, base_no: int, index: int, name: str) -> bytes:
         return encode_command(SnapshotCommit(base_no, index, name))
 
@@ -86,6 +100,9 @@ class PagedState:
                 return "refused"
             self.snapshot = DecidedSnapshot(commit.base_no + 1, commit.index, commit.name, index)
             return "snapshot"
+        if command == FEATURE:
+            self.feature_index = index
+            return "feature"
         if command in self.commands:
             return "duplicate"
         self._tail.append(command)
@@ -440,3 +457,57 @@ def test_what_a_truncation_left_below_its_marker_goes_with_the_next_collection(m
     assert writer.ledger.collect() == 1
     assert not left.exists()
     assert paged(store).commands() == wanted
+
+
+class NewerState(PagedState):
+    """Of this release, which says so in its first entry."""
+
+    def encode_feature_set(self) -> bytes | None:
+        return FEATURE if self.feature_index < 0 else None
+
+
+class OlderState(PagedState):
+    """Of a release that refuses the commands that it does not know."""
+
+    def apply(self, index: int, payload: bytes) -> tuple[str, ...]:
+        if FEATURE in decode_entry(payload):
+            raise UnsupportedFormatError(ErrorCode.UNSUPPORTED_VERSION, "upgrade")
+        return super().apply(index, payload)
+
+
+class OlderCore(LedgerCore):
+    """Of a release that looks for no markers."""
+
+    def complete(self, completion: Completion, now_ms: float) -> None:
+        super().complete(replace(completion, marker=None), now_ms)
+
+
+@pytest.mark.guarantee("G5")
+@pytest.mark.parametrize("older_count", [0, 1, 40])
+@pytest.mark.parametrize("root_count", [1, 3])
+def test_a_process_of_an_older_release_that_slept_over_every_cut_can_do_no_harm(
+    make_store, monkeypatch, root_count, older_count
+):
+    store = make_store(root_count)
+    with monkeypatch.context() as patch:
+        patch.setattr("spark_replog.ledger.ledger.LedgerCore", OlderCore)
+        sleepers = [store.process(replace(BY_HAND, read_only=False), OlderState()) for _ in range(2)]
+    sleepers[0].commands()
+    wanted = fill(sleepers[0], 0, older_count)
+    sleepers[1].commands()
+    writer = store.process(replace(BY_HAND, kept_record_count=0), NewerState())
+    for round_ in range(4):
+        first = older_count + 30 * round_
+        wanted = fill(writer, first, first + 30)
+        shoot(writer)
+        writer.ledger.collect()
+    kept = [int(path.name) for path in store.journal(0)]
+    assert kept[-1] - len(kept) > 60, "journals were cut all the same"
+    for sleeper in sleepers:
+        with pytest.raises(UnsupportedFormatError):
+            sleeper.append(command(10_000))
+        with pytest.raises(UnsupportedFormatError):
+            sleeper.commands()
+    assert not list(store.root_path(0).glob(f"ledgers/{LEDGER_ID}/**/out"))
+    assert writer.commands() == store.process(BY_HAND, NewerState()).commands() == wanted
+    assert writer.append(command(20_000)).result == "applied"

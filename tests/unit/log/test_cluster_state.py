@@ -4,7 +4,8 @@ import pytest
 
 from spark_replog.errors import ErrorCode, ReplogError, UnsupportedFormatError
 from spark_replog.log.codec.commands import encode_command, encode_entry
-from spark_replog.log.fold.cluster_state import FEATURE_LEVEL_MAX, ClusterLedgerState
+from spark_replog.log.fold.cluster_state import ClusterLedgerState
+from spark_replog.log.fold.entry_fold import FEATURE_LEVEL_MAX
 from spark_replog.log.model import (
     BrokerRegister,
     FeatureSet,
