@@ -23,7 +23,7 @@ from spark_replog.commit.replication import (
     plan_round,
 )
 from spark_replog.commit.state_changes import leave_isr
-from spark_replog.errors import ErrorCode, OutcomeUnknownError, ReplogError, RetriableError
+from spark_replog.errors import ErrorCode, FencedError, OutcomeUnknownError, ReplogError, RetriableError
 from spark_replog.ids import BrokerId, LedgerId, PartitionKey
 from spark_replog.log.codec.commands import encode_command
 from spark_replog.log.fold.topic_state import TopicLedgerState
@@ -243,6 +243,7 @@ class AppendJudge:
         if judgement.outcome is not Outcome.APPLIED:
             result = CommandResult(judgement.outcome, judgement.ranges, judgement.detail)
             return Verdict(Phase.SETTLING, append, result=result, refused=refused)
+        self._check_place(state)
         if request.required_acks == -1:
             writable = [key for key in allowed if key not in unwritable]
             append = self._leave_out(append, refused, find_under_min_isr(state, writable))
@@ -275,6 +276,18 @@ class AppendJudge:
             commands, leaving = self._side_commands(state, departed)
         decided = replace(append, objects=objects, append_time_ms=self._clock.now_ms())
         return Verdict(Phase.SETTLING, append, (*commands, encode_command(decided)), refused=refused, leaving=leaving)
+
+    def _check_place(self, state: TopicLedgerState) -> None:
+        """Refuse an append that does not follow the one that its writer saw: the entry is decided on this very fold."""
+        identity, after = self._request.append.identity, self._request.after_sequence
+        last = state.producers.last_sequence(identity)
+        if after is not None and last != after:
+            raise FencedError(
+                ErrorCode.PRODUCER_FENCED,
+                f"another process appended as '{identity.producer_id}' meanwhile, up to {last}. Nothing of this append "
+                "was decided. Let one of them run.",
+                ledger=self._ledger_id,
+            )
 
     def _leave_out(
         self, append: Append, refused: dict[PartitionKey, ReplogError], errors: Mapping[PartitionKey, ReplogError]

@@ -41,6 +41,8 @@ class AppendRequest:
             is left out with its own error, and the other partitions' rows are appended.
         internal_topics_allowed: whether Kafka's internal topics may be written.
         copied: older objects that brokers hold and no entry names yet; decided with the append.
+        after_sequence: the newest append of this producer must have this sequence (-1: it has none), else
+            PRODUCER_FENCED and nothing is decided. None: any. For a writer that continues where the log says it ended.
     """
 
     append: Append
@@ -49,6 +51,7 @@ class AppendRequest:
     is_atomic: bool = True
     internal_topics_allowed: bool = False
     copied: Mapping[ObjectId, Collection[BrokerId]] = field(default_factory=dict)
+    after_sequence: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

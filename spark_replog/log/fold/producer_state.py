@@ -334,6 +334,11 @@ class ProducerTable:
         """Return the producer's state, None if it is unknown."""
         return self._producers.get((identity.kind, identity.producer_id))
 
+    def last_sequence(self, identity: ProducerIdentity) -> int:
+        """Return the sequence of the producer's newest append under its newest incarnation; -1 without one."""
+        known = self.get(identity)
+        return -1 if known is None else known.last_sequences[known.incarnation]
+
     def judge_duplicate(self, append: Append) -> tuple[Outcome, str, OffsetRanges] | None:
         """Return DUPLICATE (or TXN_MISMATCH) with its reason and old offsets, or None for a new append."""
         if isinstance(append, SequencedAppend):

@@ -1,0 +1,118 @@
+"""``replog copy``: rows of a topic into another one, across stores too."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from spark_replog.cli.completion import complete_topics
+from spark_replog.cli.consume import offsets_at
+from spark_replog.cli.output import ProgressLine, emit, human_bytes, item_table, note
+from spark_replog.cli.settings import ReplogCommand, current_settings, key_values
+from spark_replog.config import STORAGE_PREFIX, storage_options
+
+if TYPE_CHECKING:
+    from spark_replog.client.topic_copy import CopiedPartition
+    from spark_replog.cluster.cluster import Cluster
+
+
+@click.command(
+    "copy",
+    cls=ReplogCommand,
+    examples=[
+        "copy orders orders-2025 --from @2025-01-01 --to @2026-01-01",
+        "-s ./store copy orders orders --to-store s3://bucket/store --to-set storage.region=eu-central-1",
+    ],
+)
+@click.argument("source", shell_complete=complete_topics)
+@click.argument("target", shell_complete=complete_topics)
+@click.option("--to-store", metavar="STORE", help="Store of the target. [the same]")
+@click.option("--to-set", "to_options", multiple=True, metavar="KEY=VALUE",
+              help="Option for the target's file system, as storage.NAME=VALUE. Repeatable. [those of -X]")  # fmt: skip
+@click.option("--from", "begin", default="beginning", show_default=True, metavar="WHERE",
+              help="Begin at beginning, end, N, -N, @TIME or @-1h.")  # fmt: skip
+@click.option("--to", "until", default="end", show_default=True, metavar="WHERE", help="Stop before this.")
+@click.option("-p", "--partition", "partitions", type=int, multiple=True, help="Copy only this partition. Repeatable.")
+@click.option("--by-key", is_flag=True, help="Keys choose the target's partitions, else rows keep their partition.")
+@click.option("--name", default="", help="Tells copies between two topics apart: each copies a row once.")
+@click.option("--dry-run", is_flag=True, help="Show what would be copied; copy nothing.")
+def copy(source: str, target: str, **given: Any) -> int:
+    """Copy a range of SOURCE into TARGET, which must exist: keys, values, headers and timestamps.
+
+    Offsets are not kept; the order of each partition is. Each append to the target records how far the copy came, so a
+    copy that was stopped or killed goes on where it ended when the command is given again, and no row is copied twice.
+    Given again later it copies what is new. Another --name begins anew.
+
+    What is printed as copied is in the target's log, also where the command fails.
+    """
+    settings = current_settings()
+    cluster = settings.open_cluster()
+    from spark_replog.client.topic_copy import TopicCopy
+
+    line = ProgressLine(quiet=settings.quiet)
+    with TopicCopy(cluster, source, _target(given), target, by_key=given["by_key"], name=given["name"]) as job:
+        keys = [key for key in job.keys if not given["partitions"] or key.partition in given["partitions"]]
+        if set(given["partitions"]) - {key.partition for key in keys}:
+            raise click.UsageError(f"topic '{source}' has partitions 0 to {len(job.keys) - 1}")
+        ends = job.reader.end_offsets(keys)
+        starts, stops = (offsets_at(job.reader, ends, *each)
+                         for each in (("--from", given["begin"]), ("--to", given["until"])))  # fmt: skip
+        parts = job.plan(starts, stops)
+        total = sum(max(0, part.end - part.position) for part in parts)
+
+        def show_progress() -> None:
+            left = sum(max(0, part.end - part.position) for part in parts)
+            done = human_bytes(sum(part.size_bytes for part in parts))
+            line.update(f"copied {total - left:,} of {total:,} rows, {done}")
+
+        try:
+            if not given["dry_run"]:
+                job.run(parts, show_progress)
+        except BaseException:
+            line.close()
+            note(f"replog: stopped. In the target: {_words(parts)}. The same command goes on from there.")
+            raise
+        line.close()
+    items = [_item(part, target, is_dry_run=given["dry_run"]) for part in parts]
+    columns = {"TOPIC": "topic", "PARTITION": "partition", "FROM": "from", "TO": "to", "COPIED UP TO": "position",
+               "ROWS": "rows", "BYTES": "bytes"}  # fmt: skip
+    text = item_table(columns, items, texts={"partition", "from", "to", "position"}, shown={"bytes": human_bytes})
+    if given["dry_run"]:
+        text += f"\nNothing was copied. Without --dry-run: at most {total:,} rows."
+    return emit("copy", items, settings, text=text)
+
+
+def _target(given: dict[str, Any]) -> Cluster:
+    """Open the target's store, always on its own: it is written while the source is read."""
+    from spark_replog.cluster.cluster import Cluster
+
+    settings = current_settings()
+    options = settings.storage_options
+    if given["to_options"]:
+        if any(not pair.startswith(STORAGE_PREFIX) or "=" not in pair for pair in given["to_options"]):
+            raise click.UsageError(f"--to-set needs {STORAGE_PREFIX}NAME=VALUE")  # it may be a secret: not shown
+        options = storage_options(key_values("--to-set", given["to_options"]))
+    return Cluster.open(given["to_store"] or settings.required_store(), options)
+
+
+def _words(parts: list[CopiedPartition]) -> str:
+    found = [
+        f"{part.key.topic}-{part.key.partition} up to {part.position}" for part in parts if part.position > part.start
+    ]
+    return ", ".join(found) or "nothing"
+
+
+def _item(part: CopiedPartition, target: str, *, is_dry_run: bool) -> dict[str, Any]:
+    return {
+        "topic": part.key.topic,
+        "partition": part.key.partition,
+        "target": target,
+        "from": part.start,
+        "to": part.end,
+        "position": part.position,
+        "rows": part.row_count,
+        "bytes": part.size_bytes,
+        "dryRun": is_dry_run,
+        "ok": True,
+    }

@@ -1,0 +1,209 @@
+"""Copies a range of a topic into another one, of this store or of another, each row once.
+
+The rows of a source partition go in chunks, each one append to the target's ledger. Its identity says which partition
+of which topic it copies, and up to which offset. So the target's log knows how far a copy came: one that was stopped or
+killed continues after its last decided append, in any process. Two that run at once copy no row twice: an append that
+does not follow the one that its writer saw is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from hashlib import blake2b
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_replog.client.consumer import Consumer
+from spark_replog.cluster.authorizer import default_principal
+from spark_replog.cluster.cluster import Cluster
+from spark_replog.commit.append_request import AppendRequest
+from spark_replog.commit.replica_manager import ReplicaManager
+from spark_replog.commit.write_plan import make_write_plan
+from spark_replog.config import ProducerConfig
+from spark_replog.errors import ErrorCode, InvalidConfigError
+from spark_replog.ids import TopicPartition, new_id
+from spark_replog.log.model import Append, IdentityKind, ProducerIdentity
+from spark_replog.maintenance.upkeep import Upkeep
+from spark_replog.write.task_writer import TaskWriter
+
+CHUNK_BYTES = 32 << 20
+"""Of a chunk in memory, about."""
+CHUNK_ROWS = 100_000
+_COLUMNS = ("key", "value", "timestamp", "headers")
+
+
+@dataclass(slots=True)
+class CopiedPartition:
+    """How far one source partition is copied.
+
+    Attributes:
+        start, end: the range that was asked for, half-open source offsets.
+        position: next source offset to copy. Above `start` at first where an earlier run copied rows.
+        last: source offset up to which the target's log has rows of this copy; -1 without any.
+        row_count, size_bytes: copied by this run.
+    """
+
+    key: TopicPartition
+    start: int
+    end: int
+    position: int
+    last: int
+    row_count: int = 0
+    size_bytes: int = 0
+
+    @property
+    def is_done(self) -> bool:
+        """Return whether the range is copied."""
+        return self.position >= self.end
+
+
+class TopicCopy:
+    """One copy. Not thread safe; a context manager.
+
+    Args:
+        by_key: the target's partitioner chooses partitions; else each row keeps its partition's number.
+        name: tells copies between the same topics apart: under one name a row is copied once.
+        chunk_rows: most rows of one append.
+
+    Raises:
+        InvalidConfigError: INVALID_REQUEST: into itself. INVALID_PARTITIONS: the target has too few partitions.
+        NotFoundError: UNKNOWN_TOPIC_OR_PARTITION.
+        AuthorizationError: TOPIC_AUTHORIZATION_FAILED: without READ on the source or WRITE on the target.
+    """
+
+    def __init__(
+        self,
+        source: Cluster,
+        source_topic: str,
+        target: Cluster,
+        target_topic: str,
+        *,
+        by_key: bool = False,
+        name: str = "",
+        chunk_rows: int = CHUNK_ROWS,
+    ) -> None:
+        self._source, self._target, self._topic = source, target, target_topic
+        self.reader = Consumer(source, enable_auto_commit=False, auto_offset_reset="none")
+        self._by_key, self._name, self._chunk_rows = by_key, name, chunk_rows
+        self.keys = self.reader.partitions_for(source_topic)
+        self._source_id = source.lookup(source_topic).topic_id
+        make_write_plan(target, [target_topic])  # its errors come before a row is read
+        self._ledger, topic = target.topic_state(target.lookup(target_topic))
+        if topic.topic_id == self._source_id:
+            raise InvalidConfigError(
+                ErrorCode.INVALID_REQUEST, "a topic cannot be copied into itself. Name another one."
+            )
+        if not by_key and len(topic.partitions) < len(self.keys):
+            raise InvalidConfigError(
+                ErrorCode.INVALID_PARTITIONS,
+                f"topic '{target_topic}' has {len(topic.partitions)} partitions and '{source_topic}' has "
+                f"{len(self.keys)}. Give --by-key, so that keys choose partitions, or grow it: topic add-partitions.",
+            )
+        self._manager = ReplicaManager(target, None, Upkeep(target, target.config).start)
+
+    def plan(self, starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]) -> list[CopiedPartition]:
+        """Return the ranges, each from where an earlier run under the same name ended."""
+        found = []
+        for key, start in sorted(starts.items()):
+            last = self._last(key)
+            found.append(CopiedPartition(key, start, ends[key], max(start, last), last))
+        return found
+
+    def run(self, parts: list[CopiedPartition], on_progress: Callable[[], object] = lambda: None) -> None:
+        """Copy the ranges, one after the other. `parts` says at any moment what is decided.
+
+        Raises:
+            ReplogError: OFFSET_OUT_OF_RANGE: rows of the range were deleted. PRODUCER_FENCED: another process copies
+                the same under the same name. What reading and writing raise: run it again, nothing is copied twice.
+        """
+        for part in parts:
+            if part.is_done:
+                continue
+            self.reader.assign([part.key])
+            self.reader.seek(part.key, part.position)
+            for batches in self._chunks(part):
+                self._append(part, batches)
+                on_progress()
+            part.position = part.end  # what is left holds no rows any more: compaction took them
+            on_progress()
+
+    def _identity(self, key: TopicPartition, end: int) -> ProducerIdentity:
+        words = f"{self._source.brokers.cluster_id}/{self._source_id}/{key.partition}/{self._topic_id}/{self._name}"
+        producer_id = f"copy-{blake2b(words.encode(), digest_size=16).hexdigest()}"
+        return ProducerIdentity(producer_id, producer_id, end, "", IdentityKind.TXN_BATCH)
+
+    @property
+    def _topic_id(self) -> str:
+        return self._target.lookup(self._topic).topic_id
+
+    def _last(self, key: TopicPartition) -> int:
+        """Return the source offset up to which the target's log has the partition; -1 without any."""
+        identity = self._identity(key, 0)
+        return self._ledger.ask(lambda state: state.producers.last_sequence(identity))
+
+    def _chunks(self, part: CopiedPartition) -> Iterator[list[pa.RecordBatch]]:
+        """Yield the rows from the position to the end, in chunks."""
+        waiting: list[pa.RecordBatch] = []
+        row_count = size_bytes = 0
+        for batch in self.reader.to_batches():
+            rows = batch.filter(pc.less(batch.column("offset"), part.end))
+            step = max(1, min(self._chunk_rows, rows.num_rows * CHUNK_BYTES // max(1, rows.nbytes)))
+            for at in range(0, rows.num_rows, step):
+                piece = rows.slice(at, step)
+                if waiting and (row_count + piece.num_rows > self._chunk_rows or size_bytes >= CHUNK_BYTES):
+                    yield waiting
+                    waiting, row_count, size_bytes = [], 0, 0
+                waiting.append(piece)
+                row_count += piece.num_rows
+                size_bytes += piece.nbytes
+            if rows.num_rows < batch.num_rows:
+                break
+        if waiting:
+            yield waiting
+
+    def _append(self, part: CopiedPartition, batches: list[pa.RecordBatch]) -> None:
+        end = batches[-1].column("offset")[-1].as_py() + 1
+        identity = self._identity(part.key, end)
+        config = ProducerConfig()
+        writer = TaskWriter(
+            make_write_plan(self._target, [self._topic]),
+            config,
+            self._target.brokers,
+            query_id=new_id(),
+            batch_id=end,
+            task_id=part.key.partition,
+            default_topic=self._topic,
+            clock=self._target.clock,
+        )
+        try:
+            for batch in batches:
+                rows = batch.select(_COLUMNS)
+                writer.append(rows if self._by_key else rows.append_column("partition", batch.column("partition")))
+            made = writer.close()
+        except BaseException:
+            writer.abort()
+            raise
+        (ledger_id,) = {ledger_id for ledger_id, _ in made.objects}
+        objects = tuple(item for _, item in made.objects)
+        append = Append(identity, default_principal(), "replog copy", self._target.clock.now_ms(), objects)
+        request = AppendRequest(append, config.request_timeout_ms, after_sequence=part.last)
+        (answer,) = self._manager.append_records({ledger_id: request}).values()
+        if answer.error is not None:
+            raise answer.error
+        part.position = part.last = end
+        part.row_count += made.row_count
+        part.size_bytes += made.size_bytes
+
+    def close(self) -> None:
+        """Close the reader."""
+        self.reader.close()
+
+    def __enter__(self) -> TopicCopy:
+        """Return itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close."""
+        self.close()

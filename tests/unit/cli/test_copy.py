@@ -1,0 +1,170 @@
+"""``replog copy``: what arrives, and that each row arrives once whatever happens meanwhile."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_replog import Consumer, Producer
+from spark_replog.client.topic_copy import TopicCopy
+from spark_replog.commit.append_request import ProduceResponse
+from spark_replog.commit.replica_manager import ReplicaManager
+from spark_replog.errors import ErrorCode, FencedError, OutcomeUnknownError, ReplogError
+from tests.unit.client.consumer_setup import P0, P1, Store, rows
+
+
+@pytest.fixture
+def source(tmp_path):
+    made = Store.init(str(tmp_path / "source"))
+    made.create("orders", 2)
+    for number in range(4):
+        made.write("orders", rows(5, 5 * number), partition=0, times_ms=[1000 * number] * 5)
+        made.write("orders", rows(5, 100 + 5 * number), partition=1)
+    made.create("copied", 2)
+    return made
+
+
+@pytest.fixture
+def other(tmp_path):
+    made = Store.init(str(tmp_path / "other"), 3)
+    made.create("orders", 2)
+    return made
+
+
+def records(store, topic):
+    """(partition, key, value, headers, time) of all rows, in the order of partitions and offsets."""
+    with Consumer(store.path, topic, auto_offset_reset="earliest") as reader:
+        table = reader.to_arrow(1000).sort_by([("partition", "ascending"), ("offset", "ascending")])
+    return table.select(["partition", "key", "value", "headers", "timestamp"]).to_pylist()
+
+
+def copy_of(source, other, *, chunk_rows=5, name=""):
+    """A copy in small chunks."""
+    return TopicCopy(source.another_process().cluster, "orders", other.another_process().cluster, "orders",
+                     name=name, chunk_rows=chunk_rows)  # fmt: skip
+
+
+def run_all(job):
+    ends = job.reader.end_offsets(job.keys)
+    parts = job.plan(dict.fromkeys(ends, 0), ends)
+    job.run(parts)
+    return parts
+
+
+def test_rows_arrive_whole_in_another_topic_and_in_another_store(source, other, replog):
+    with Producer(source.path) as producer:
+        producer.send("orders", None, key=b"\xff", headers=[("h", b"1"), ("null", None)], partition=1).result(30)
+    answer = replog("-s", source.path, "copy", "orders", "copied", "-f", "json")
+    assert [(item["rows"], item["position"]) for item in answer.items] == [(20, 20), (21, 21)]
+    assert records(source, "copied") == records(source, "orders")
+    answer = replog("-s", source.path, "copy", "orders", "orders", "--to-store", other.path)
+    assert answer.exit_code == 0 and "COPIED UP TO" in answer.out
+    assert records(other, "orders") == records(source, "orders")
+
+
+def test_given_again_it_copies_what_is_new_and_a_name_begins_anew(source, replog):
+    assert sum(item["rows"] for item in replog("-s", source.path, "copy", "orders", "copied", "-f", "json").items) == 40
+    source.write("orders", rows(2, 900), partition=1)
+    assert "at most 2 rows" in replog("-s", source.path, "copy", "orders", "copied", "--dry-run").out
+    again = replog("-s", source.path, "copy", "orders", "copied", "-f", "json").items
+    assert [item["rows"] for item in again] == [0, 2]
+    assert records(source, "copied") == records(source, "orders")
+    named = replog("-s", source.path, "copy", "orders", "copied", "--name", "b", "--from", -1, "-f", "json").items
+    assert [item["rows"] for item in named] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("words", "counts"),
+    [
+        (("--from", 3, "--to", 7), [4, 4]),
+        (("-p", 1, "--from", -2), [2]),
+        (("--to", "@1970-01-01T00:00:02", "-p", 0), [10]),
+        (("--from", 5, "--to", 5), [0, 0]),
+    ],
+)
+def test_ranges(source, replog, words, counts):
+    items = replog("-s", source.path, "copy", "orders", "copied", *words, "-f", "json").items
+    assert [item["rows"] for item in items] == counts
+    assert len(records(source, "copied")) == sum(counts)
+
+
+def test_keys_choose_partitions_and_each_key_keeps_its_order(source, replog):
+    source.create("keyed", 2)
+    source.write("keyed", rows(60), partition=0, keys=[b"k%d" % (n % 7) for n in range(60)])
+    source.create("wide", 5)
+    assert replog("-s", source.path, "copy", "keyed", "wide", "--by-key").exit_code == 0
+    found = records(source, "wide")
+    assert len({row["partition"] for row in found}) > 1
+    for key in {row["key"] for row in found}:
+        numbers = [int(row["value"][1:]) for row in found if row["key"] == key]
+        assert numbers == sorted(numbers) and len({row["partition"] for row in found if row["key"] == key}) == 1
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("orders", "narrow"), ("orders", "orders"), ("orders", "none"), ("orders", "copied", "-p", 7),
+     ("orders", "copied", "--to-set", "secret")],
+)  # fmt: skip
+def test_what_cannot_be_copied_is_refused_before_a_row_is_read(source, replog, words):
+    source.create("narrow", 1)
+    answer = replog("-s", source.path, "copy", *words)
+    assert answer.exit_code in (1, 2) and answer.out == "" and "secret" not in answer.err.replace("--to-set", "")
+
+
+@pytest.mark.parametrize("is_decided", [False, True])
+@pytest.mark.parametrize("at", [0, 3, 7])
+def test_an_append_that_fails_or_whose_answer_is_lost_repeats_and_loses_nothing(
+    source, other, monkeypatch, at, is_decided
+):
+    count = 0
+    append = ReplicaManager.append_records
+
+    def fail(self, requests):
+        nonlocal count
+        count += 1
+        if count != at + 1:
+            return append(self, requests)
+        if is_decided:
+            append(self, requests)
+        error = OutcomeUnknownError(ErrorCode.REPLOG_COMMIT_OUTCOME_UNKNOWN, "lost. Repeat it.")
+        return dict.fromkeys(requests, ProduceResponse(error, None))
+
+    monkeypatch.setattr(ReplicaManager, "append_records", fail)
+    with copy_of(source, other) as job, pytest.raises(OutcomeUnknownError):
+        run_all(job)
+    assert len(records(other, "orders")) == 5 * (at + is_decided)
+    with copy_of(source, other) as job:
+        parts = run_all(job)
+    assert sum(part.row_count for part in parts) == 40 - 5 * (at + is_decided)
+    assert records(other, "orders") == records(source, "orders")
+
+
+def test_of_two_at_once_one_is_refused_and_nothing_is_copied_twice(source, other):
+    with copy_of(source, other) as first, copy_of(source, other, chunk_rows=100) as second:
+        ends = first.reader.end_offsets(first.keys)
+        starts = dict.fromkeys(ends, 0)
+        mine, theirs = first.plan(starts, ends), second.plan(starts, ends)
+        chunks, seen = first._chunks, []
+
+        def interrupted(part):
+            for chunk in chunks(part):
+                yield chunk
+                if not seen:  # the other one has looked before this append, and appends a longer chunk after it
+                    seen.append(part)
+                    with pytest.raises(FencedError):
+                        second.run(theirs)
+
+        first._chunks = interrupted
+        first.run(mine)
+    assert records(other, "orders") == records(source, "orders")
+
+
+def test_rows_that_retention_took_are_told_not_skipped(source, other, replog):
+    with copy_of(source, other) as job:
+        ends = job.reader.end_offsets(job.keys)
+        parts = job.plan({P0: 0, P1: 0}, ends)
+        replog("-s", source.path, "topic", "trim", "orders", "--partition", 0, "--to", 7, "-y")
+        with pytest.raises(ReplogError, match=r"OFFSET_OUT_OF_RANGE|DATA_LOSS|NO_OFFSET"):
+            job.run(parts)
+    assert records(other, "orders") == []
+    answer = replog("-s", source.path, "copy", "orders", "orders", "--to-store", other.path)
+    assert answer.exit_code == 0 and len(records(other, "orders")) == 33
