@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from spark_replog.config import stored_topic_config
 from spark_replog.ids import TopicId
-from spark_replog.log.fold.partition_state import PartitionState
+from spark_replog.log.fold.partition_state import PartitionState, SectionRef
 from spark_replog.log.fold.topic_state import TopicLedgerState
 from spark_replog.log.fold.topic_table import TopicState
 
@@ -67,9 +67,14 @@ def lag_of(
     if first >= end:
         return Lag(start, end, max(0, end - position), 0, 0)
     now_ms = max(now_ms, state.append_time_ms)
-    size_bytes = found.end_within_bytes(first, end, _ALL_BYTES)[1]
-    lag_ms = now_ms - _time_at(state, topic_id, partition, first, now_ms)
-    share = _retention_share(topic, found, first, size_bytes, now_ms)
+    section = next(iter(state.sections(topic_id, partition, first, first + 1)), None)
+    if section is not None and section.end_offset >= end:  # most readers are near the end: one look-up tells all
+        span = section.end_offset - section.base_offset
+        size_bytes = section.size_bytes * (end - first) // span
+    else:
+        size_bytes = found.end_within_bytes(first, end, _ALL_BYTES)[1]
+    lag_ms = 0 if section is None else now_ms - min(now_ms, section.append_time_ms)
+    share = None if section is None else _retention_share(topic, found, section, size_bytes, now_ms)
     pace = _pace(state, topic_id, partition, history)
     return Lag(start, end, end - position, lag_ms, size_bytes, share, *pace)
 
@@ -104,15 +109,14 @@ def _pace(
 
 
 def _retention_share(
-    topic: TopicState, partition: PartitionState, offset: int, lag_bytes: int, now_ms: int
+    topic: TopicState, partition: PartitionState, oldest: SectionRef, lag_bytes: int, now_ms: int
 ) -> float | None:
     config, _ = stored_topic_config(tuple(topic.config.items()))
-    row = next(partition.sections_between(offset, offset + 1), None)
-    if row is None or row.end_offset >= partition.log_end_offset or "delete" not in config.cleanup_policy:
+    if oldest.end_offset >= partition.log_end_offset or "delete" not in config.cleanup_policy:
         return None
     shares = []
     if config.retention_ms >= 0:
-        shares.append((now_ms - row.max_timestamp_ms) / max(1, config.retention_ms))
+        shares.append((now_ms - oldest.max_timestamp_ms) / max(1, config.retention_ms))
     if config.retention_bytes >= 0:
         shares.append(lag_bytes / max(1, config.retention_bytes))
     return max(shares, default=None)

@@ -53,6 +53,13 @@ class LiveStore:
                 self._sample(seen)
             return self._seen[1]
 
+    def shown(self) -> Seen:
+        """Return the newest look, up to three times `age_ms` old: the feed's poller brings the next one."""
+        found = self._seen
+        if found is not None and self._clock.monotonic_ms() - found[0] < 3 * self.age_ms:
+            return found[1]
+        return self.seen()
+
     def _sample(self, seen: Seen) -> None:
         now_ms = seen.health.now_ms
         if self._samples and 0 <= now_ms - self._samples[-1].time_ms < SAMPLE_MS:

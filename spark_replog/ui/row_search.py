@@ -171,13 +171,14 @@ def _plan_one(
     found = state.topics[topic_id].partitions[number]
     low, high = found.log_start_offset, found.high_watermark
     start, end = _range_of(state, search, topic_id, number, budget_bytes)
-    slices = list(plan_fetch(state, search.topic, topic_id, number, start, end))
+    planned = plan_fetch(state, search.topic, topic_id, number, start, end)
+    slices = list(planned)
     while slices and _cost(slices) > budget_bytes:
         slices.pop(0 if search.begin == "newest" else -1)
     first, last = (slices[0].start_offset, slices[-1].end_offset) if slices else (start, start)
-    is_cut = (first > low if search.key is not None else first > start) if search.begin == "newest" else last < end
-    if search.key is not None and search.begin != "newest":
-        is_cut = last < high
+    is_cut = len(slices) < len(planned)
+    if search.key is not None:  # the budget has chosen the range
+        is_cut = is_cut or (first > low if search.begin == "newest" else last < high)
     return Span(number, first, last, low, high), tuple(slices), is_cut
 
 

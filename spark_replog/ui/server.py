@@ -92,14 +92,14 @@ class Console:
             return Response(data, media_type=kind)
 
         pages: Mapping[str, Callable[[Request], Any]] = {
-            "overview": lambda _: views.overview(self._live.seen(), self._live.samples(), self._settings),
-            "placement": lambda request: views.placement(self._live.seen(), *_page(request)),
+            "overview": lambda _: views.overview(self._live.shown(), self._live.samples(), self._settings),
+            "placement": lambda request: views.placement(self._live.shown(), *_page(request)),
             "topics": self._topics,
             "topic": self._topic,
-            "readers": lambda request: views.readers(self._live.seen(), *_page(request)),
+            "readers": lambda request: views.readers(self._live.shown(), *_page(request)),
             "reader": self._reader,
-            "health": lambda _: views.health(self._live.seen(), self._settings),
-            "ledgers": lambda _: views.ledgers(self._live.seen()),
+            "health": lambda _: views.health(self._live.shown(), self._settings),
+            "ledgers": lambda _: views.ledgers(self._live.shown()),
             "entries": self._entries,
             "settings": lambda _: self._settings_page(),
             "rows/plan": lambda request: self._search(request, is_read=False),
@@ -132,18 +132,18 @@ class Console:
 
     def _topics(self, request: Request) -> views.Item:
         query = request.query_params
-        return views.topics(self._live.seen(), query.get("q", ""), query.get("sort", "name"), *_page(request))
+        return views.topics(self._live.shown(), query.get("q", ""), query.get("sort", "name"), *_page(request))
 
     def _topic(self, request: Request) -> views.Item | None:
-        return views.topic(self._live.seen(), request.query_params.get("name", ""), *_page(request))
+        return views.topic(self._live.shown(), request.query_params.get("name", ""), *_page(request))
 
     def _reader(self, request: Request) -> views.Item | None:
         query = request.query_params
-        return views.reader(self._live.seen(), query.get("kind", ""), query.get("name", ""), *_page(request))
+        return views.reader(self._live.shown(), query.get("kind", ""), query.get("name", ""), *_page(request))
 
     def _entries(self, request: Request) -> views.Item | None:
         wanted, names = request.query_params.get("ledger", ""), {}
-        seen = self._live.seen()
+        seen = self._live.shown()
         if wanted not in {each.ledger_id for each in seen.health.ledgers}:
             return None
         is_cluster = wanted == seen.health.cluster_id

@@ -1,0 +1,164 @@
+"""Rows by offset, time and key: the cost is known before a row is read, is exact, and keeps to the budget."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from spark_replog.errors import DataLossError, ErrorCode, InvalidConfigError
+from spark_replog.ui.row_search import RowFinder, RowSearch
+from spark_replog.ui.views import VALUE_BYTES_MAX, shown_bytes
+from tests.unit.client.consumer_setup import Store, rows
+from tests.unit.ui.console_client import ConsoleClient
+
+T0 = 1_700_000_000_000
+
+
+@pytest.fixture
+def store(tmp_path):
+    made = Store.init(str(tmp_path / "store"), 1)
+    made.create("orders", 2)
+    for batch in range(10):
+        keys = [b"a" if number % 5 == 0 else b"b" for number in range(10)]
+        times = [T0 + batch * 1000 + number for number in range(10)]
+        made.write("orders", rows(10, batch * 10), keys=keys, times_ms=times)
+    return made
+
+
+def offsets(found):
+    return found.rows.column("offset").to_pylist()
+
+
+def search(store, **given):
+    found = RowFinder(store.cluster).read(RowSearch("orders", **{"partition": 0, **given}))
+    assert found.read_bytes == found.plan.cost_bytes
+    return found
+
+
+def test_rows_from_an_offset_cost_their_sections(store):
+    found = search(store, begin="offset", at=15, row_count=10)
+    assert offsets(found) == list(range(15, 25)) and len(found.plan.slices) == 2 and not found.plan.is_cut
+    assert offsets(search(store, begin="offset", at=98, row_count=10)) == [98, 99]
+    assert offsets(search(store, begin="offset", at=10**12)) == []
+
+
+def test_the_newest_rows_come_last_first(store):
+    assert offsets(search(store, row_count=3)) == [99, 98, 97]
+    assert offsets(search(store, row_count=500)) == list(range(99, -1, -1))
+
+
+def test_rows_from_a_time_begin_there(store):
+    assert offsets(search(store, begin="time", at=T0 + 3005, row_count=3)) == [35, 36, 37]
+    assert offsets(search(store, begin="time", at=T0 + 4000, row_count=500))[0] == 40
+    assert offsets(search(store, begin="time", at=T0 + 10**9)) == []
+    assert len(search(store, begin="time", at=T0 + 3005, row_count=3).plan.slices) == 2
+
+
+def test_rows_of_a_key_are_found_forwards_and_backwards(store):
+    assert offsets(search(store, key=b"a", row_count=3)) == [95, 90, 85]
+    assert offsets(search(store, key=b"a", begin="offset", at=1, row_count=3)) == [5, 10, 15]
+    assert offsets(search(store, key=b"none")) == []
+
+
+def test_a_key_without_a_partition_is_looked_for_where_the_hash_puts_it(store):
+    from spark_replog.write.murmur2 import partition_of
+
+    (span,) = RowFinder(store.cluster).plan(RowSearch("orders", key=b"a")).spans
+    assert span.partition == partition_of(b"a", 2)
+    assert [each.partition for each in RowFinder(store.cluster).plan(RowSearch("orders")).spans] == [0, 1]
+
+
+@pytest.mark.parametrize("begin", ["offset", "newest"])
+def test_a_search_ends_at_its_budget_and_says_so(store, begin):
+    sizes = [each.size_bytes for each in RowFinder(store.cluster).plan(RowSearch("orders", 0, row_count=500)).slices]
+    budget_bytes = 3 * max(sizes)
+    found = search(store, begin=begin, row_count=500, budget_bytes=budget_bytes)
+    assert found.read_bytes == sum(sizes[:3] if begin == "offset" else sizes[-3:]) and found.plan.is_cut
+    assert sorted(offsets(found)) == list(range(30) if begin == "offset" else range(70, 100))
+    by_key = search(store, begin=begin, key=b"a", budget_bytes=budget_bytes)
+    assert by_key.plan.is_cut and by_key.read_bytes <= budget_bytes and 4 <= by_key.rows.num_rows <= 6
+    with pytest.raises(InvalidConfigError, match="no section fits the budget"):
+        RowFinder(store.cluster).plan(RowSearch("orders", 0, begin, budget_bytes=min(sizes) - 1))
+
+
+def test_a_plan_reads_no_row(store):
+    counted = store.count_calls()
+    RowFinder(store.cluster).plan(RowSearch("orders", 0, "time", T0 + 3005, b"a"))
+    assert not [key for each in counted.values() for verb, key in each.calls if "/data/" in key]
+
+
+def test_a_plan_of_objects_that_compaction_replaced_is_made_again(store, monkeypatch):
+    finder, plans = RowFinder(store.cluster), []
+    read = finder._read
+
+    def read_late(search, plan):
+        plans.append(plan)
+        if len(plans) == 1:
+            raise DataLossError(ErrorCode.REPLOG_DATA_LOSS, "the object is gone.")
+        return read(search, plan)
+
+    monkeypatch.setattr(finder, "_read", read_late)
+    assert finder.read(RowSearch("orders", 0, row_count=2)).rows.num_rows == 2 and len(plans) == 2
+
+
+def test_all_partitions_are_merged_by_time(store):
+    store.write("orders", rows(2), partition=1, times_ms=[T0 + 9005, T0 + 99_000])
+    found = ConsoleClient(store).enter().get("rows", topic="orders", count=6)
+    assert [(each["partition"], each["offset"]) for each in found["rows"]][:2] == [(1, 1), (0, 99)]
+    assert len(found["rows"]) == 6 and found["readBytes"] == found["costBytes"]
+
+
+def test_a_search_goes_on_where_it_stopped(store):
+    console, at, seen = ConsoleClient(store).enter(), 0, []
+    while at is not None:
+        found = console.get("rows", topic="orders", partition=0, begin="offset", at=at, count=37)
+        seen += [each["offset"] for each in found["rows"]]
+        at = found["next"]
+    assert seen == list(range(100))
+
+
+def test_rows_that_are_gone_are_passed_over(store):
+    from spark_replog.admin.controller import Controller
+
+    Controller(store.cluster).delete_records("orders", {0: 42})
+    assert offsets(search(store, begin="offset", at=0, row_count=2)) == [42, 43]
+
+
+HOSTILE = "<img src=x onerror=alert(1)><script>alert(1)</script>"
+
+
+def test_hostile_bytes_are_shown_and_never_acted_on(store):
+    values = [
+        HOSTILE.encode(),
+        b"\x1b[2J\x07",
+        "\u202etxt.exe".encode(),
+        b"\xff\xfe",
+        b"[" * 100_000,
+        b'{"a":NaN,"b":"\x7f"}',
+        None,
+    ]
+    store.write("orders", values, partition=1, keys=[b"\x00\xff", *[None] * 6], headers=[[("\u2066<b>", b"\xff")]] * 7)
+    answer = ConsoleClient(store).enter().http.get("/api/rows?topic=orders&partition=1&begin=offset&at=0")
+    assert answer.headers["content-type"] == "application/json" and answer.text.isascii()
+    assert (
+        "\x1b" not in answer.text
+        and "\x07" not in answer.text
+        and "\\u202e" not in answer.text.replace("\\\\u202e", "")
+    )
+    shown = [each["value"] for each in answer.json()["rows"]]
+    assert [each and each["form"] for each in shown] == ["text", "text", "text", "hex", "text", "json", None]
+    assert shown[0]["text"] == HOSTILE and shown[1]["text"] == "\\x1b[2J\\x07" and shown[3]["text"] == "ff fe"
+    assert shown[4] == {"size": 100_000, "isCut": True, "form": "text", "text": "[" * VALUE_BYTES_MAX}
+    assert answer.json()["rows"][0]["key"]["text"] == "00 ff"
+    assert answer.json()["rows"][0]["headers"] == [
+        ["\\u2066<b>", {"size": 1, "isCut": False, "form": "hex", "text": "ff"}]
+    ]
+
+
+def test_json_is_laid_out_and_keeps_what_was_stored():
+    found = shown_bytes(b'{"n":12345678901234567890123,"n":1.10}')
+    assert json.loads(found["text"]) == {"n": 1.1} and found["raw"] == '{"n":12345678901234567890123,"n":1.10}'
+    assert shown_bytes(b"[" * 10_000)["form"] == "text" and shown_bytes(b'{"a"')["form"] == "text"
+    assert shown_bytes(b"") == {"size": 0, "isCut": False, "form": "text", "text": ""}
+    assert shown_bytes("\u00e9".encode() * VALUE_BYTES_MAX)["form"] == "text"
