@@ -45,7 +45,7 @@ EDGES: dict[str, set[str]] = {
     "health": {"config", "storage", "log/codec", "log/fold"},
     "admin": {"config", "log", "log/codec", "log/fold", "ledger", "health", "cluster", "commit"},
     "groups": {"log", "log/codec", "log/fold", "ledger", "health", "cluster", "admin"},
-    "monitor": {"storage", "log", "ledger", "health", "cluster", "admin", "groups"},
+    "monitor": {"storage", "log", "log/fold", "ledger", "health", "cluster", "admin", "groups"},
     "maintenance": {"config", "storage", "log", "log/codec", "log/fold", "ledger", "cluster", "read", "commit"},
     "client": {
         "config",
@@ -277,7 +277,7 @@ def test_no_key_stands_in_both_package_files():
 
 
 STATIC = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("spark_replog/ui/static/*"))
-PACKAGED = ("pyproject.toml", "setup.cfg", "README.md", "spark_replog/errors.toml", *STATIC)
+PACKAGED = ("pyproject.toml", "setup.cfg", "README.md", "spark_replog/errors.toml", "spark_replog/prices.toml", *STATIC)
 
 
 def test_wheel_is_pure_and_whole(tmp_path):
@@ -311,7 +311,13 @@ def test_wheel_is_pure_and_whole(tmp_path):
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
     assert {name_of(path) for path in SOURCES} <= names
-    assert {"spark_replog/py.typed", "spark_replog/errors.toml", "pyspark_replog/py.typed", *STATIC} <= names
+    assert {
+        "spark_replog/py.typed",
+        "spark_replog/errors.toml",
+        "spark_replog/prices.toml",
+        "pyspark_replog/py.typed",
+        *STATIC,
+    } <= names
     assert not any(name.startswith(("tests/", "integration/", "benchmarks/")) for name in names)
 
 

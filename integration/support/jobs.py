@@ -133,6 +133,27 @@ def copy_stream(spark, path, source, sink, checkpoint, available_now=True, **mor
     return [progress["numInputRows"] for progress in query.recentProgress]
 
 
+def listened_copy(spark, path, source, sink, checkpoint):
+    """Copy a topic while a listener is there; return the storage calls that it heard of."""
+    import spark_replog
+
+    listener = spark_replog.ReplogListener(path)
+    spark.streams.addListener(listener)
+    query = start_copy(spark, path, source, sink, checkpoint, available_now=False)
+    try:
+        query.processAllAvailable()
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            found = next(iter(listener.storage_calls().values()), {})
+            if {purpose for _, kind, purpose in found if kind == "create"} >= {"objects", "journal"}:
+                break
+            time.sleep(0.1)
+    finally:
+        query.stop()
+        spark.streams.removeListener(listener)
+    return sorted([*key, calls.call_count] for key, calls in found.items())
+
+
 def start_copy(
     spark, path, source, sink, checkpoint, available_now=True, source_options=None, sink_options=None, select=None
 ):
@@ -378,24 +399,3 @@ if __name__ == "__main__":
         serve(*sys.argv[2:])
     else:
         copy(sys.argv[2])
-
-
-def listened_copy(spark, path, source, sink, checkpoint):
-    """Copy a topic while a listener is there; return the storage calls that it heard of."""
-    import spark_replog
-
-    listener = spark_replog.ReplogListener(path)
-    spark.streams.addListener(listener)
-    query = start_copy(spark, path, source, sink, checkpoint, available_now=False)
-    try:
-        query.processAllAvailable()
-        deadline = time.monotonic() + 60
-        while time.monotonic() < deadline:
-            found = next(iter(listener.storage_calls().values()), {})
-            if {purpose for _, kind, purpose in found if kind == "create"} >= {"objects", "journal"}:
-                break
-            time.sleep(0.1)
-    finally:
-        query.stop()
-        spark.streams.removeListener(listener)
-    return sorted([*key, calls.call_count] for key, calls in found.items())

@@ -25,13 +25,14 @@ from spark_replog.cli.output import (
     sparkline,
     table,
 )
-from spark_replog.cli.settings import ReplogCommand, ReplogGroup, current_settings
+from spark_replog.cli.settings import ReplogCommand, ReplogGroup, current_settings, parse_duration_ms
 from spark_replog.errors import command_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from spark_replog.cluster.cluster import Cluster
+    from spark_replog.health.cost import Prices, TopicCost
     from spark_replog.health.findings import BrokerHealth, Finding
     from spark_replog.health.store import StoreHealth
     from spark_replog.health.topics import TopicDescription
@@ -50,13 +51,27 @@ def store() -> None:
 _TOPICS_SHOWN = 20
 
 
-@store.command("info", examples=["store info"])
-def info() -> int:
+@store.command(
+    "info",
+    examples=["store info", "store info --cost", "store info --cost --prices ours.toml --readers 3 --look PT10S"],
+)
+@click.option("--cost", is_flag=True, help="Add requests and bytes of each topic a day, and the price of a month.")
+@click.option("--prices", type=click.Path(exists=True, dir_okay=False), help="TOML file of prices. [list prices]")
+@click.option(
+    "--readers", default=1, show_default=True, type=click.IntRange(0), help="With --cost: readers of a topic."
+)
+@click.option(
+    "--look", default="PT1S", show_default=True, metavar="DURATION", help="With --cost: how often each looks."
+)
+def info(cost: bool, prices: str | None, readers: int, look: str) -> int:
     """Show the cluster id, the brokers, the state of each root, how topics grow, and what is wrong.
 
     Reads what finds a root that is away, full, emptied or restored from an older backup, a fenced broker, and a
     partition without a leader or below min.insync.replicas. 'store verify' reads every journal and copy. Growth is what
     was written in the last 24 hours; a root is full in so many days if that goes on and retention removes rows.
+
+    With --cost, objects are as large as those of the newest 512 entries. Snapshots, garbage collection, compaction and
+    group commits are not in it. The prices are list prices: check yours, and give them with --prices.
 
     Exit code 3 with a warning, 4 where rows cannot be written or read.
     """
@@ -64,7 +79,12 @@ def info() -> int:
     path = settings.required_store()
     from spark_replog.monitor.store_monitor import StoreMonitor
 
-    health = StoreMonitor(settings.open_cluster()).look()
+    look_ms = parse_duration_ms(look)
+    if look_ms <= 0:
+        raise click.UsageError("--look needs a duration above zero")
+    price_list = _read_prices(prices) if cost or prices else None
+    monitor = StoreMonitor(settings.open_cluster())
+    health = monitor.look()
     findings = health.findings
     states, sizes = broker_items(health, findings), size_items(health.topics, health.now_ms)
     item: dict[str, Any] = {
@@ -91,9 +111,77 @@ def info() -> int:
     ]
     if len(sizes) > _TOPICS_SHOWN:
         lines.append(f"and {len(sizes) - _TOPICS_SHOWN} smaller topics: add -f json to list all")
+    if price_list is not None:
+        from spark_replog.health.cost import costs_of
+
+        writes = monitor.recent_writes()
+        costs = costs_of(health, writes, price_list, reader_count=readers, look_interval_ms=look_ms)
+        item["cost"] = _cost_item(costs, price_list)
+        lines += ["", *_cost_lines(item["cost"])]
     if findings:
         lines += ["", finding_text(findings, settings)]
     return emit("store info", [item], settings, text="\n".join(lines), exit_code=exit_code_of_findings(findings))
+
+
+def _read_prices(path: str | None) -> Prices:
+    from importlib.resources import files
+    from pathlib import Path
+
+    from spark_replog.health.cost import read_prices
+
+    source = files("spark_replog").joinpath("prices.toml") if path is None else Path(path)
+    try:
+        return read_prices(source.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise click.UsageError(f"--prices: {error}") from error
+
+
+def _cost_item(costs: Sequence[TopicCost], prices: Prices) -> dict[str, Any]:
+    from spark_replog.health.cost import FORMULA
+
+    return {
+        "currency": prices.currency,
+        "pricesAsOf": prices.as_of,
+        "formula": FORMULA,
+        "month": round(sum(each.month for each in costs), 4),
+        "topics": [
+            {
+                "topic": each.topic,
+                "createsPerDay": round(each.creates_per_day),
+                "getsPerDay": round(each.gets_per_day),
+                "bytesPerDay": round(each.bytes_per_day),
+                "copyBytes": each.copy_bytes,
+                "month": round(each.month, 4),
+            }
+            for each in costs
+        ],
+    }
+
+
+def _cost_lines(item: dict[str, Any]) -> list[str]:
+    columns = {
+        "TOPIC": "topic",
+        "CREATES A DAY": "createsPerDay",
+        "GETS A DAY": "getsPerDay",
+        "BYTES A DAY": "bytesPerDay",
+        "HELD": "copyBytes",
+        "A MONTH": "month",
+    }
+
+    def money(value: float) -> str:
+        return f"{value:.2f}" if value >= 0.005 or not value else "<0.01"
+
+    shown = {"bytesPerDay": human_bytes, "copyBytes": human_bytes, "month": money}
+    more = len(item["topics"]) - _TOPICS_SHOWN
+    return [
+        f"cost     {money(item['month'])} {item['currency']} a month at this pace",
+        "",
+        item_table(columns, item["topics"][:_TOPICS_SHOWN], shown=shown),
+        *([f"and {more} cheaper topics: add -f json to list all"] if more > 0 else []),
+        "",
+        f"{item['formula']}.",
+        f"Prices of {item['pricesAsOf']}: check yours, and give them with --prices.",
+    ]
 
 
 def broker_items(health: StoreHealth, findings: Sequence[Finding]) -> list[dict[str, Any]]:

@@ -20,6 +20,9 @@ from spark_replog.health.topics import TopicDescription, describe_ledger
 from spark_replog.ids import BrokerId, LedgerId
 from spark_replog.ledger.ledger import Ledger
 from spark_replog.log.acl import AclOperation
+from spark_replog.log.fold.object_table import RecentWrites
+
+RECENT_ENTRIES = 512
 
 
 class StoreMonitor(Admin):
@@ -85,6 +88,11 @@ class StoreMonitor(Admin):
     def look_at_roots(self, timeout_ms: int = ROOT_TIMEOUT_MS) -> list[RootLook]:
         """Check every root against the ledgers as this process has folded them so far."""
         return look_at_roots(self._cluster, topic_ledgers(self._cluster), timeout_ms)
+
+    def recent_writes(self, entry_count: int = RECENT_ENTRIES) -> dict[LedgerId, RecentWrites]:
+        """Return what the newest entries of each topic ledger named, as this process has folded them."""
+        ledgers = topic_ledgers(self._cluster)
+        return {each.ledger_id: each.ask(lambda state: state.recent_writes(entry_count)) for each in ledgers}
 
     def fence_warnings(self, broker_ids: Iterable[BrokerId]) -> list[Finding]:
         """Return the partitions that fencing these brokers would make unwritable.

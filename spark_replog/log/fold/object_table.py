@@ -14,7 +14,7 @@ import numpy as np
 
 from spark_replog.ids import BrokerId, LedgerId, ObjectId
 from spark_replog.log.codec.snapshot import damaged
-from spark_replog.log.codec.snapshot_page import PageKind, Rows
+from spark_replog.log.codec.snapshot_page import BASE, ObjectColumn, PageKind, Rows
 from spark_replog.log.codec.wire import BROKER_ID, SINT, TEXT, UINT, Reader, Writer, list_of, map_of
 from spark_replog.log.fold.paged_table import ObjectPages
 from spark_replog.log.fold.partition_state import ObjectRef, PartitionState, SectionRow
@@ -36,6 +36,15 @@ class MissingCopy(NamedTuple):
     sections: tuple[Section, ...]
     """With their checksums, to verify a copy."""
     missing: tuple[BrokerId, ...]
+
+
+class RecentWrites(NamedTuple):
+    """Of a ledger's newest entries: those with objects that still have rows, the objects, their bytes and copies."""
+
+    entry_count: int = 0
+    object_count: int = 0
+    size_bytes: int = 0
+    copy_count: int = 0
 
 
 class ObjectPlace(NamedTuple):
@@ -154,6 +163,21 @@ class ObjectTable:
         if len(found) < len(set(numbers)):
             raise damaged(f"{len(set(numbers)) - len(found)} objects are in no page")
         return found
+
+    def recent_writes(self, entry_count: int) -> RecentWrites:
+        """Return what the newest entries named."""
+        first = max(0, (self._next_number >> ORDINAL_BITS) + 1 - entry_count) << ORDINAL_BITS
+        found: dict[int, tuple[int, int]] = {}
+        for rows in self.pages.between(first, self._next_number) if self.pages.runs else ():
+            sizes = rows.cells[ObjectColumn.SIZE_BYTES].tolist()
+            found.update(zip(rows.cells[BASE].tolist(), zip(sizes, map(len, rows.holders), strict=True), strict=True))
+        for number in [number for number in self._objects if number >= first]:
+            item = self._objects[number]
+            found[number] = item.size_bytes, len(item.holders)
+            if not item.live_count:
+                del found[number]
+        entries = {number >> ORDINAL_BITS for number in found}
+        return RecentWrites(len(entries), len(found), *(sum(each[at] for each in found.values()) for at in (0, 1)))
 
     def rows_in_memory(self) -> Rows:
         """Return a copy of the objects in memory, without who lacks them."""

@@ -19,7 +19,7 @@ from spark_replog.log.codec.wire import ID, SINT, UINT, Reader, Writer, fields, 
 from spark_replog.log.fold.entry_fold import EntryFold
 from spark_replog.log.fold.frozen_topics import FrozenTopics, Tables, read_index
 from spark_replog.log.fold.group_state import GroupTable
-from spark_replog.log.fold.object_table import MissingCopy, ObjectPlace, ObjectTable
+from spark_replog.log.fold.object_table import MissingCopy, ObjectPlace, ObjectTable, RecentWrites
 from spark_replog.log.fold.paged_table import CACHE_BYTES, ObjectPages, PageCache, SectionPages
 from spark_replog.log.fold.partition_state import SectionRef
 from spark_replog.log.fold.producer_state import ProducerTable
@@ -299,6 +299,10 @@ class TopicLedgerState(EntryFold):
         if found is None or offset is None or offset >= found.high_watermark:
             return None
         return max(offset, found.log_start_offset)
+
+    def recent_writes(self, entry_count: int) -> RecentWrites:
+        """Return what the newest entries named; loads the pages of their objects."""
+        return self._objects.recent_writes(entry_count)
 
     @property
     def has_missing_copies(self) -> bool:

@@ -73,3 +73,20 @@ def test_store_info_and_topic_describe_say_what_is_held_and_how_it_grows(store, 
     assert "no end" in text and "BYTES A ROW" in text
     (described,) = replog("-s", store, "topic", "describe", "orders", "--size", "-f", "json").items
     assert described["bytesPerDay"] == orders["bytesPerDay"] and len(described["partitions"]) == 2
+
+
+def test_store_info_tells_requests_and_the_price_of_a_month(store, replog, tmp_path):
+    (item,) = replog("-s", store, "store", "info", "--cost", "-f", "json").items
+    (orders,) = [each for each in item["cost"]["topics"] if each["topic"] == "orders"]
+    assert orders["createsPerDay"] > 0 and orders["getsPerDay"] > 86_400
+    assert item["cost"]["month"] == 0 and item["cost"]["currency"] == "USD"  # disks
+    ours = tmp_path / "ours.toml"
+    ours.write_text('currency = "EUR"\nas_of = "today"\n[file]\nget = 1.0\n')
+    words = ("-s", store, "store", "info", "--prices", ours, "--readers", "2", "--look", "PT1M")
+    (item,) = replog(*words, "-f", "json").items
+    assert item["cost"]["month"] >= 30 * 2 * 1440 * 3 / 1000
+    text = replog(*words).out
+    assert "EUR a month at this pace" in text and "check yours" in text and "CREATES A DAY" in text
+    ours.write_text("[file]\nget = -1\n")
+    assert replog(*words).exit_code == 2
+    assert replog("-s", store, "store", "info", "--cost", "--look", "PT0S").exit_code == 2
