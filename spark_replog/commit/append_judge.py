@@ -107,7 +107,7 @@ class Settling:
         append: what is in the log.
         stable_index: up to here the log must be stable.
         leader_epochs: of its partitions, at a fold that had its rows: while they last, nothing was cut. None: unknown.
-        result: the answer, where the rows may be those of a repeated append; None: as it was decided.
+        result: as it was decided; that of a repeated append, where the rows may be that one's; None: unknown.
     """
 
     append: Append
@@ -185,8 +185,11 @@ class AppendJudge:
         judged = state.judge(appended)
         outcome = judged.outcome
         if outcome not in _CUT_OUTCOMES:
-            is_repeated = outcome is Outcome.DUPLICATE
-            result = CommandResult(outcome, judged.ranges, judged.detail) if is_repeated else settling.result
+            result = settling.result
+            # At its own offsets it is itself: a leader may move without a cut, as where a lost root is rebuilt.
+            is_itself = result is not None and bool(judged.ranges) and result.base_offsets == judged.ranges
+            if outcome is Outcome.DUPLICATE and not is_itself:
+                result = CommandResult(outcome, judged.ranges, judged.detail)
             return Settling(appended, state.applied_index, epochs, result)
         if outcome is not Outcome.APPLIED and (
             isinstance(appended, SequencedAppend) or appended.identity.kind is IdentityKind.ONE_SHOT

@@ -151,7 +151,9 @@ class LedgerAppend:
             is_stable = state.stable_index == state.applied_index == outcome.index
             is_newest = state.applied_index == outcome.index
             epochs = leader_epochs(state, verdict.append) if is_newest and result.outcome in SUCCESSES else None
-            self._decided = _Decided(result, verdict.refused, Settling(verdict.append, state.applied_index, epochs))
+            self._decided = _Decided(
+                result, verdict.refused, Settling(verdict.append, state.applied_index, epochs, result)
+            )
         is_settling = self._request.required_acks == -1 and result.outcome in SUCCESSES and not is_stable
         return Phase.SETTLING if is_settling else Phase.DONE
 

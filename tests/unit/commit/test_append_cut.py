@@ -17,6 +17,8 @@ from spark_replog.log.model import (
     DataObject,
     GenerationAdvance,
     IdentityKind,
+    IsrChange,
+    Outcome,
     ProducerIdentity,
     Section,
     TopicInit,
@@ -26,10 +28,14 @@ from spark_replog.log.model import (
 TOPIC = "a" * 32
 ANYTHING: Any = None
 AGAIN = "the same append"
+OTHER = Append(
+    ProducerIdentity("o", "o", 0, "", IdentityKind.STREAM), "User:s", "", 0,
+    (DataObject(ObjectId(0, "two.arrow"), 16, False, frozenset({0}), (Section(TOPIC, 0, 2, 0, 16, 0, 0, 0),)),),
+)  # fmt: skip
 
 
-def look_again(kind: IdentityKind, *later: Any) -> int:
-    """Decide an append and what comes after it; return up to where the log must be stable by then."""
+def look_again(kind: IdentityKind, *later: Any) -> Settling:
+    """Decide an append and what comes after it; return what it waits for then."""
     section = Section(TOPIC, 0, 1, 0, 8, 0, 0, 0)
     item = DataObject(ObjectId(0, "one.arrow"), 8, False, frozenset({0}), (section,))
     append = Append(ProducerIdentity("p", "p", 0, "", kind), "User:s", "", 0, (item,))
@@ -37,11 +43,11 @@ def look_again(kind: IdentityKind, *later: Any) -> int:
     settling = Settling(append, 1, None)
     for index, command in enumerate((TopicInit(TOPIC, "t", ((0, 1),), ()), append, *later)):
         again = (append,) if command == AGAIN else (command,)
-        state.apply(index, encode_entry([encode_command(each) for each in again]))
+        results = state.apply(index, encode_entry([encode_command(each) for each in again]))
         if index == 1:
-            settling = Settling(append, 1, leader_epochs(state, append))
+            settling = Settling(append, 1, leader_epochs(state, append), results[0])
     judge = AppendJudge("L", AppendRequest(append, 0, -1), ANYTHING, ANYTHING)
-    return judge.look_again(state, settling).stable_index
+    return judge.look_again(state, settling)
 
 
 @pytest.mark.guarantee("G2")
@@ -53,12 +59,22 @@ def test_what_was_cut_off_is_not_done(later: tuple[GenerationAdvance, ...]) -> N
 
 @pytest.mark.parametrize("kind", [IdentityKind.STREAM, IdentityKind.ONE_SHOT])
 def test_what_is_there_is_done_whatever_the_floor_says(kind: IdentityKind) -> None:
-    assert look_again(kind, GenerationAdvance(1, 1)) == 1
+    assert look_again(kind, GenerationAdvance(1, 1)).stable_index == 1
 
 
 @pytest.mark.guarantee("G2")
 def test_a_repeated_append_must_be_stable_itself() -> None:
-    assert look_again(IdentityKind.STREAM, Truncate(0), AGAIN) == 3
+    settling = look_again(IdentityKind.STREAM, Truncate(0), AGAIN)
+    assert settling.stable_index == 3
+    again = look_again(IdentityKind.STREAM, Truncate(0), OTHER, AGAIN).result
+    assert again is not None and (again.outcome, again.base_offsets) == (Outcome.DUPLICATE, {(TOPIC, 0): (2, 3)})
+
+
+def test_what_stands_where_it_was_decided_is_no_repetition_though_another_leads() -> None:
+    """As where the leader's root is rebuilt: it leaves, and nothing is cut."""
+    settling = look_again(IdentityKind.STREAM, IsrChange(None, 0, False, 0))
+    assert settling.stable_index == 2
+    assert settling.result is not None and settling.result.outcome is Outcome.APPLIED
 
 
 def test_nobody_can_tell_once_the_producer_is_forgotten() -> None:
