@@ -77,7 +77,7 @@ class LedgerAppend:
         self._ledger = ledger
         self._request = request
         self._services = services
-        self._deadline_ms = services.clock.monotonic_ms() + request.timeout_ms
+        self._deadline_ms: int | None = None
         authorizer = Authorizer(services.cluster, request.append.principal)
         self._judge = AppendJudge(ledger.ledger_id, request, authorizer, services.clock)
         self._phase = Phase.JUDGING
@@ -151,9 +151,8 @@ class LedgerAppend:
             is_stable = state.stable_index == state.applied_index == outcome.index
             is_newest = state.applied_index == outcome.index
             epochs = leader_epochs(state, verdict.append) if is_newest and result.outcome in SUCCESSES else None
-            self._decided = _Decided(
-                result, verdict.refused, Settling(verdict.append, state.applied_index, epochs, result)
-            )
+            settling = Settling(verdict.append, state.applied_index, epochs, result)
+            self._decided = _Decided(result, verdict.refused, settling)
         is_settling = self._request.required_acks == -1 and result.outcome in SUCCESSES and not is_stable
         return Phase.SETTLING if is_settling else Phase.DONE
 
@@ -198,7 +197,11 @@ class LedgerAppend:
             services.config.replica_lag_time_max_ms,
             self._ledger.refresh,
         )
-        rest_ms = max(0, self._deadline_ms - services.clock.monotonic_ms())
+        # From the first round on: a cold read of the ledger beside a root that is away must not use up the time in
+        # which that root leaves the ISR.
+        now_ms = services.clock.monotonic_ms()
+        self._deadline_ms = self._deadline_ms or now_ms + self._request.timeout_ms
+        rest_ms = max(0, self._deadline_ms - now_ms)
         # The look-up knows the ledger alone: a parked operation must keep neither this append nor what it names.
         errors = run_round(
             this,

@@ -16,6 +16,7 @@ from spark_replog.commit.append_request import AppendRequest
 from spark_replog.commit.catch_up import CatchUp
 from spark_replog.commit.failover import LeaderFailover
 from spark_replog.errors import ErrorCode
+from spark_replog.ledger.ledger import Ledger
 from spark_replog.log.model import Append, IdentityKind, ProducerIdentity
 from spark_replog.storage.paths import ROOT_FILE_KEY
 
@@ -239,3 +240,22 @@ def test_a_producer_that_closes_waits_for_its_followers_copies(store, late) -> N
         opener = opened_when_asked(root, after_seconds=0.3)
     opener.join()
     assert store.high_watermarks("orders") == [1] and store.isr("orders") == (0, 1, 2)
+
+
+def test_a_long_look_at_the_ledger_leaves_a_dead_root_its_time_to_leave(store, monkeypatch):
+    """A cold process on a loaded machine: its first look at the ledger took all of the request's time."""
+    store.create("orders")
+    store.away(1)
+    item = store.put("orders", {0: 2}, {0, 2})
+    store.reopen()
+    append, looks = Ledger.append, []
+
+    def slow_append(ledger, propose, *, timeout_ms):
+        if not looks:
+            looks.append(time.sleep(1.1))
+        return append(ledger, propose, timeout_ms=timeout_ms)
+
+    monkeypatch.setattr(Ledger, "append", slow_append)
+    answer = store.append("orders", {}, batch=0, objects=(item,), timeout_ms=1_050)
+    assert answer.error is None and looks
+    assert store.isr("orders") == (0, 2)
