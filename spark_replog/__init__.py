@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from spark_replog.client.async_consumer import AsyncConsumer
+    from spark_replog.client.async_producer import AsyncProducer
     from spark_replog.client.consumer import Consumer
     from spark_replog.client.producer import Producer
     from spark_replog.client.store import Store
@@ -99,6 +101,8 @@ def compact(
 
 
 _EXPORTS = {
+    "AsyncConsumer": "spark_replog.client.async_consumer",
+    "AsyncProducer": "spark_replog.client.async_producer",
     "Consumer": "spark_replog.client.consumer",
     "Producer": "spark_replog.client.producer",
     "OffsetAndMetadata": "spark_replog.log.codec.group_records",
@@ -122,6 +126,8 @@ def __getattr__(name: str) -> Any:
 
 
 __all__ = [
+    "AsyncConsumer",
+    "AsyncProducer",
     "Consumer",
     "OffsetAndMetadata",
     "Producer",

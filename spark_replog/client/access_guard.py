@@ -61,6 +61,10 @@ class AccessGuard:
         """End the waiting poll, or the next one."""
         self._has_wakeup.set()
 
+    def forget_wakeup(self) -> None:
+        """Take back a ``wakeup`` that no poll has met yet."""
+        self._has_wakeup.clear()
+
     def check_wakeup(self) -> None:
         """Raise once after ``wakeup``.
 

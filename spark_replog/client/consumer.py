@@ -382,6 +382,10 @@ class Consumer:
         """End the ``poll`` that waits, or the next one, with REPLOG_WAKEUP. The one call for other threads."""
         self._guard.wakeup()
 
+    def forget_wakeup(self) -> None:
+        """Take back a ``wakeup`` that no poll has met yet."""
+        self._guard.forget_wakeup()
+
     def close(self) -> None:
         """Commit (with auto commit), leave the group; a static member stays in it. Repeating it is harmless.
 

@@ -248,6 +248,15 @@ class Producer:
             handle.add_done_callback(self._interceptors.acknowledge)
         return handle
 
+    def would_block(self, topic: str, value: Any = None, key: Any = None, partition: int | None = None) -> bool:
+        """Return whether a ``send`` may have to wait: for the topic's metadata, or for memory. Reads nothing."""
+        entry = self._topics.get(topic)
+        if entry is None or (isinstance(partition, int) and partition >= len(entry.queues)):
+            return True
+        size_bytes = sum(len(each) for each in (key, value) if isinstance(each, (bytes, bytearray, str)))
+        batch_size_bytes = self._settings.producer.batch_size_bytes
+        return self._pool.queued_count > 0 or self._pool.available_bytes < batch_size_bytes + 2 * size_bytes
+
     def send_arrow(self, topic: str, data: pa.Table | pa.RecordBatch) -> TableHandle:
         """Append all rows of a table or batch; rows of one partition keep their order.
 
@@ -379,6 +388,11 @@ class Producer:
                     self._thread.call(self._sequences.restart)
                 coordinator.end_abort()
 
+    @property
+    def is_in_transaction(self) -> bool:
+        """Return whether a transaction is open."""
+        return self._transactions is not None and self._transactions.state is TransactionState.OPEN
+
     @contextmanager
     def transaction(self) -> Iterator[Producer]:
         """Commit what the block sends, or abort it if the block raises."""
@@ -389,7 +403,7 @@ class Producer:
         except FencedError:
             raise
         except BaseException:
-            if self._coordinator().state is TransactionState.OPEN:
+            if self.is_in_transaction:
                 self.abort_transaction()
             raise
 

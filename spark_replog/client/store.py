@@ -9,6 +9,8 @@ from typing import Any
 import pyarrow as pa
 
 from spark_replog.admin.controller import Controller
+from spark_replog.client.async_consumer import AsyncConsumer
+from spark_replog.client.async_producer import AsyncProducer
 from spark_replog.client.consumer import Consumer
 from spark_replog.client.producer import Producer
 from spark_replog.client.record_fetcher import ConsumerMetrics, RecordFetcher
@@ -57,6 +59,14 @@ class Store:
     ) -> Consumer:
         """Return a consumer; see ``Consumer``."""
         return Consumer(self.cluster, *topics, config=config, group=group, **settings)
+
+    def async_producer(self, config: Mapping[str, object] | None = None, **settings: Any) -> AsyncProducer:
+        """Return a producer for asyncio: ``async with store.async_producer() as producer``."""
+        return AsyncProducer(self.cluster, config, **settings)
+
+    def async_consumer(self, *topics: str, **settings: Any) -> AsyncConsumer:
+        """Return a consumer for asyncio: ``async with store.async_consumer("orders") as consumer``."""
+        return AsyncConsumer(self.cluster, *topics, **settings)
 
     def topic(self, name: str) -> Topic:
         """Return a topic to scan; nothing is looked up yet."""

@@ -1,0 +1,171 @@
+"""The clients for asyncio: one core, no call that blocks the loop, and nothing lost by a cancelled task."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from spark_replog import AsyncConsumer, AsyncProducer, TopicPartition
+from spark_replog.client.consumer import Consumer
+from spark_replog.client.producer import Producer
+from spark_replog.clock import SYSTEM_CLOCK
+from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError
+from spark_replog.ids import new_id
+from tests.unit.client.consumer_setup import Store
+
+
+@pytest.fixture
+def orders():
+    made = Store.init(f"memory://{new_id()}", clock=SYSTEM_CLOCK)
+    made.create("orders", 1)
+    return made.cluster
+
+
+async def values(cluster, count, **settings):
+    found = []
+    async with AsyncConsumer(cluster, "orders", auto_offset_reset="earliest", **settings) as consumer:
+        async for record in consumer:
+            found.append(record.value)
+            if len(found) == count:
+                break
+    return found
+
+
+def test_records_of_a_task_keep_their_order_and_come_back(orders):
+    async def main():
+        async with AsyncProducer(orders) as producer:
+            assert (await producer.send_and_wait("orders", b"0")).offset == 0
+            futures = [await producer.send("orders", b"%d" % number) for number in range(1, 500)]
+            assert [where.offset for where in await asyncio.gather(*futures)] == list(range(1, 500))
+            sent = await asyncio.gather(*(producer.send_and_wait("orders", b"%d" % n) for n in range(500, 600)))
+            assert [where.offset for where in sent] == list(range(500, 600))
+            await producer.flush()
+            assert await producer.partitions_for("orders") == 1
+        return await values(orders, 600)
+
+    assert asyncio.run(main()) == [b"%d" % number for number in range(600)]
+
+
+def test_the_loop_runs_on_while_a_send_waits_for_memory(orders, monkeypatch):
+    """Every send that may block runs off the loop's thread, and the others on it."""
+    threads, loop_thread = [], threading.current_thread()
+    original = Producer.send
+
+    def send(self, *args):
+        threads.append(threading.current_thread() is loop_thread)
+        return original(self, *args)
+
+    monkeypatch.setattr(Producer, "send", send)
+
+    async def main():
+        async with AsyncProducer(orders, buffer_memory=8_000, batch_size=1_500, linger_ms=0) as producer:
+            futures = [await producer.send("orders", b"%04d" % number + b"x" * 900) for number in range(40)]
+            return [where.offset for where in await asyncio.gather(*futures)]
+
+    assert asyncio.run(main()) == list(range(40))
+    assert not threads[0], "the first send waits for the topic's metadata"
+    assert True in threads and threads.count(False) > 1
+
+
+def test_failures_come_by_the_future_or_at_once(orders):
+    async def main():
+        async with AsyncProducer(orders, max_block_ms=50, max_request_size=2_000, batch_size=1_000) as producer:
+            with pytest.raises(ReplogError) as away:
+                await producer.send_and_wait("nowhere", b"v")
+            assert away.value.code is ErrorCode.REQUEST_TIMED_OUT
+            with pytest.raises(ReplogError) as large:
+                await (await producer.send("orders", b"v" * 5_000))
+            assert large.value.code is ErrorCode.MESSAGE_TOO_LARGE
+            with pytest.raises(InvalidConfigError):
+                await producer.send("orders", "no bytes")
+            cancelled = await producer.send("orders", b"kept")
+            cancelled.cancel()
+            await producer.close()
+            await producer.close()
+            with pytest.raises(ReplogError) as closed:
+                await producer.send("orders", b"late")
+            assert closed.value.code is ErrorCode.REPLOG_PRODUCER_CLOSED
+        return await values(orders, 1)
+
+    assert asyncio.run(main()) == [b"kept"]
+
+
+def test_transactions(orders):
+    async def main():
+        async with AsyncProducer(orders, transactional_id="t") as producer:
+            async with producer.transaction():
+                future = await producer.send("orders", b"in")
+            assert (await future).offset == 0
+            with pytest.raises(ZeroDivisionError):
+                async with producer.transaction():
+                    lost = await producer.send("orders", b"out")
+                    raise ZeroDivisionError
+            with pytest.raises(ReplogError) as aborted:
+                await lost
+            assert aborted.value.code is ErrorCode.REPLOG_TRANSACTION_ABORTED
+            async with producer.transaction():
+                await producer.send("orders", b"in again")
+        return await values(orders, 2)
+
+    assert asyncio.run(main()) == [b"in", b"in again"]
+
+
+@pytest.mark.parametrize("is_found", [False, True])
+def test_a_cancelled_poll_loses_nothing(orders, monkeypatch, is_found):
+    """Cancelled while it waits, and when it has its records but its task no longer takes them."""
+    polled, may_return = threading.Event(), threading.Event()
+    original = Consumer.poll
+
+    def poll(self, *args):
+        polled.set()
+        found = original(self, *args)
+        if is_found and found:
+            may_return.wait(10)
+        return found
+
+    async def main():
+        with Producer(orders) as producer:
+            if is_found:
+                producer.send("orders", b"1").result(10)
+            async with AsyncConsumer(orders, "orders", group="g", auto_offset_reset="earliest") as consumer:
+                monkeypatch.setattr(Consumer, "poll", poll)
+                task = asyncio.create_task(consumer.poll(10_000))
+                while not polled.is_set() or (is_found and not consumer.assignment()):
+                    await asyncio.sleep(0.01)
+                await asyncio.sleep(0.05)
+                task.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+                may_return.set()
+                if not is_found:
+                    producer.send("orders", b"1").result(10)
+                found = []
+                while not found:
+                    found = [record.value for record in await consumer.poll(1_000)]
+                assert found == [b"1"]
+                key = TopicPartition("orders", 0)
+                await consumer.commit()
+                assert (await consumer.committed([key]))[key].offset == await consumer.position(key) == 1
+                await consumer.seek(key, 0)
+                assert len(await consumer.poll(1_000)) == (await consumer.end_offsets([key]))[key] == 1
+
+    asyncio.run(main())
+
+
+def test_a_store_gives_both(tmp_path):
+    import spark_replog
+
+    store = spark_replog.init(str(tmp_path / "store"), fsync=False)
+    store.admin().create_topic("orders", partitions=1, replicas=1)
+
+    async def main():
+        async with store.async_producer() as producer, store.async_consumer() as consumer:
+            await consumer.assign([TopicPartition("orders", 0)])
+            await producer.send_and_wait("orders", b"v")
+            await consumer.subscribe(["orders"])
+            await consumer.seek(TopicPartition("orders", 0), 0) if consumer.assignment() else None
+
+    with pytest.raises(InvalidConfigError):  # assigned and subscribed
+        asyncio.run(main())
