@@ -112,7 +112,9 @@ def _append_words(append: Append, topic_names: Mapping[TopicId, str]) -> str:
 def _objects(objects: tuple[DataObject, ...]) -> str:
     size_bytes = sum(item.size_bytes for item in objects)
     holders = sorted({broker_id for item in objects for broker_id in item.holders})
-    return f"{len(objects)} objects of {size_bytes:,} bytes on brokers {_list(holders)}"
+    return (
+        f"{len(objects)} object{'' if len(objects) == 1 else 's'} of {size_bytes:,} bytes on brokers {_list(holders)}"
+    )
 
 
 def _group_words(command: GroupRecords) -> str:

@@ -18,6 +18,7 @@ from spark_replog.cli.settings import Settings
 from spark_replog.cli.status import VERDICT_WORDS, totals
 from spark_replog.cli.store import broker_items
 from spark_replog.config import CONFIG_KEYS, ConfigKey, keys_of
+from spark_replog.health.findings import Finding
 from spark_replog.health.readers import Judged, Reader
 from spark_replog.health.topics import PartitionDescription, TopicDescription
 from spark_replog.log.fold.traffic import MINUTE_MS
@@ -27,6 +28,7 @@ from spark_replog.ui.row_search import FoundRows, RowSearch, SearchPlan
 
 PAGE_MAX = 200
 FINDINGS_SHOWN_MAX = 100
+OTHERS_SHOWN_MAX = 20
 LINES_MAX = 6
 """Readers whose lag is drawn."""
 VALUE_BYTES_MAX = 64 * 1024
@@ -56,7 +58,7 @@ def overview(seen: Seen, samples: Sequence[LagSample], settings: Settings) -> It
         **totals(health, findings),
         "brokers": broker_items(health, findings),
         "findingCount": len(findings),
-        "findings": finding_items(findings[:5], settings),
+        "findings": _by_remedy(findings, settings)[:5],
         "readerCount": len(seen.readers),
         "readers": [_reader_line(*each) for each in _worst_first(seen.readers)[:5]],
         "minutes": _minutes(health.topics, health.now_ms),
@@ -252,16 +254,28 @@ def reader(seen: Seen, kind: str, name: str, first: int, count: int) -> Item | N
 def health(seen: Seen, settings: Settings) -> Item:
     """Return what is wrong, and the command that helps; readers that are not well too."""
     findings = seen.health.findings
-    items = finding_items(findings[:FINDINGS_SHOWN_MAX], settings)
+    items = _by_remedy(findings, settings)
     unwell = [pair for pair in _worst_first(seen.readers) if pair[1].verdict.exit_code]
     return {
         "nowMs": seen.health.now_ms,
         "verdict": VERDICT_WORDS[exit_code_of_findings(findings)],
-        "findings": _escaped(items),
+        "findings": items[:FINDINGS_SHOWN_MAX],
         "findingCount": len(findings),
         "readers": [_reader_line(*each) for each in unwell[:FINDINGS_SHOWN_MAX]],
         "readerCount": len(unwell),
     }
+
+
+def _by_remedy(findings: Sequence[Finding], settings: Settings) -> list[Item]:
+    """Return the findings, those with one fault and remedy as one: a lost root is one thing to do, not a thousand."""
+    found: dict[tuple[str, str, str], Item] = {}
+    for item in _escaped(finding_items(findings, settings)):
+        key = (item["level"], item["fault"], item["remedy"])
+        first = found.setdefault(key, {**item, "others": -1, "otherDetails": []})
+        first["others"] += 1
+        if 0 < first["others"] <= OTHERS_SHOWN_MAX:
+            first["otherDetails"].append(item["detail"])
+    return list(found.values())
 
 
 def ledgers(seen: Seen) -> Item:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_replog import Consumer, TopicPartition
+from spark_replog import Consumer, Producer, TopicPartition
 from spark_replog.admin.broker_admin import BrokerAdmin
 from spark_replog.admin.controller import Controller
 from tests.browser import Browser, find_chromium
@@ -51,6 +51,8 @@ def fill(store: Store) -> None:
     hostile = [EVIL.encode(), "\u202etxt \x1b[31m".encode(), b"\xff\xfe", json.dumps({EVIL: EVIL}).encode(), None]
     headers = [[(EVIL, EVIL.encode())]] * 5
     store.write("audit.log", hostile, keys=[EVIL.encode(), None, b"\xff", b"k", b"k"], headers=headers)
+    with Producer(store.path, client_id=EVIL) as producer:
+        producer.send("audit.log", b"by a hostile client")
     for group in ("billing", EVIL):
         with Consumer(store.cluster, group=group, client_id=EVIL, enable_auto_commit=False) as reader:
             keys = [TopicPartition("orders", number) for number in range(6)]
@@ -164,12 +166,18 @@ def test_hostile_bytes_are_text_and_nothing_else(browser, pictures):
         if "rows" in place:
             browser.until("!document.querySelector('button').disabled")
             browser.run("document.querySelector('button').click()")
-            browser.until("document.querySelectorAll('.row').length === 5")
+            browser.until("document.querySelectorAll('.row').length === 6")
             browser.run("document.querySelectorAll('.row').forEach((each) => each.open = true)")
             browser.screenshot(pictures / "hostile-1280-light.png")
         browser.until(f"document.body.innerText.includes({json.dumps(EVIL)})")
         assert browser.run("document.querySelectorAll('main img, main script, main iframe').length") == 0
         assert "\u202e" not in browser.text() and browser.run("document.title") != "owned"
+    show(browser, "#/ledgers")
+    browser.until("document.querySelectorAll('tbody a').length >= 2")
+    browser.run("[...document.querySelectorAll('tbody tr')].find((row) => row.innerText.includes('audit.log'))"
+                ".querySelector('a').click()")  # fmt: skip
+    browser.until("document.body.innerText.includes('creates topic audit.log')")
+    assert EVIL in browser.text() and browser.run("document.querySelectorAll('main img, main script').length") == 0
     show(browser, "#/reader?" + "kind=group&name=" + "".join(f"%{byte:02x}" for byte in EVIL.encode()))
     browser.until("document.querySelectorAll('tbody tr').length === 6")
     show(browser, "#/topic?name=%3Cimg%20src%3Dx%20onerror%3Dalert(1)%3E")

@@ -119,7 +119,7 @@ const bars = (minutes, at, word, title) => {
 const lines = (series, title) => {
   const points = series.flatMap((each) => each.points);
   const from = Math.min(...points.map((p) => p[0])), to = Math.max(...points.map((p) => p[0]), from + 1);
-  const top = Math.max(...points.map((p) => p[2]), 1000);
+  const top = Math.max(...points.map((p) => p[2]), 10000);
   const x = (ms) => LEFT + ((ms - from) / (to - from)) * (WIDTH - 4 - LEFT);
   const made = frame(top, duration, [[LEFT, clock(from), "start"], [WIDTH - 4, clock(to), "end"]], title);
   series.forEach((each, n) => made.append(svg("polyline", { class: "c" + (n + 1),
@@ -133,11 +133,13 @@ const spark = (values) => {
   return made;
 };
 const readerTable = (items, nothing) => table(
-  [["Verdict", "w"], ["Reader", "name"], ["State", "w"], ["Rows behind", "n"], ["Bytes", "n"], ["Time behind", "n"], ["Caught up in", "n"], ["Why", "name"]],
+  [["Verdict", "w"], ["Reader", "name"], ["State", "w"], ["Unread rows", "n"], ["Unread bytes", "n"], ["Time behind", "n"], ["Caught up in", "n"], ["Why", "name"]],
   items.map((each) => [pill(each.verdict), [a("reader", { kind: each.kind, name: each.reader }, each.reader), el("span", { class: "quiet" }, " " + each.kind)],
     each.state, count(each.lag), bytes(each.lagBytes), duration(each.lagMs), each.catchUpMs === null ? "-" : duration(each.catchUpMs), each.reason]), nothing);
 const findingList = (items, nothing) => (items.length ? items.map((each) => el("div", { class: "finding" },
-  el("div", {}, pill(each.level)), el("div", {}, each.detail, " ", el("span", { class: "quiet" }, each.fault)), el("code", { class: "command" }, each.remedy)))
+  el("div", {}, pill(each.level)), el("div", {}, each.detail, " ", el("span", { class: "quiet" }, each.fault)),
+  each.others ? el("details", {}, el("summary", { class: "quiet" }, `and ${count(each.others)} more with the same remedy`), each.otherDetails.map((text) => el("div", {}, text))) : null,
+  el("code", { class: "command" }, each.remedy)))
   : el("div", { class: "empty" }, nothing));
 const CELLS = { l: "leader", f: "in sync", o: "out of sync", x: "without a leader" };
 const chunks = (items, size) => Array.from({ length: Math.ceil(items.length / size) }, (_, n) => items.slice(n * size, (n + 1) * size));
@@ -310,9 +312,9 @@ const readers = {
 const reader = {
   load: (params) => ask("reader", { kind: params.kind, name: params.name, first: params.first, count: 100 }),
   view: (d, params) => el("div", {}, el("h1", {}, a("readers", {}, "Groups and queries"), el("span", { class: "quiet" }, "/"), d.reader, pill(d.verdict)), el("p", {}, d.reason),
-    el("div", { class: "tiles" }, [[count(d.lag), "rows behind"], [bytes(d.lagBytes), "behind"], [duration(d.lagMs), "age of the oldest unread row"], [d.catchUpMs === null ? "-" : duration(d.catchUpMs), "to catch up at this pace"],
-      [d.lastSignMs ? ago(d.lastSignMs, d.nowMs) : "never", "last sign of life"], [d.kind === "query" ? d.batch : d.members, d.kind === "query" ? `batch, ${d.state}` : `members, ${d.state}`]].map(([value, word]) => el("div", { class: "tile" }, el("b", {}, value), el("span", {}, word)))),
-    card("Partitions", null, table([["Partition", "name"], ["Verdict", "w"], ["Position", "n"], ["End", "n"], ["Rows behind", "n"], ["Bytes", "n"], ["Time behind", "n"], ["Speed", "n"], ["Member", "name mono"], ["Why", "name"]],
+    el("div", { class: "tiles" }, [[count(d.lag), "unread rows"], [bytes(d.lagBytes), "unread"], [duration(d.lagMs), "age of the oldest unread row"], [d.catchUpMs === null ? "-" : duration(d.catchUpMs), "to catch up at this pace"],
+      [d.lastSignMs ? ago(d.lastSignMs, d.nowMs) : "never", "last activity"], [d.kind === "query" ? d.batch : d.members, d.kind === "query" ? `batch, ${d.state}` : `members, ${d.state}`]].map(([value, word]) => el("div", { class: "tile" }, el("b", {}, value), el("span", {}, word)))),
+    card("Partitions", null, table([["Partition", "name"], ["Verdict", "w"], ["Position", "n"], ["End", "n"], ["Unread rows", "n"], ["Unread bytes", "n"], ["Time behind", "n"], ["Speed", "n"], ["Member", "name mono"], ["Why", "name"]],
       d.partitionItems.map((p) => [a("topic", { name: p.topic, tab: "rows", partition: p.partition }, `${p.topic}-${p.partition}`), pill(p.verdict), count(p.committed), count(p.highWatermark), count(p.lag), bytes(p.lagBytes), duration(p.lagMs),
         p.speed === null ? "-" : p.speed + "x", p.member || "-", p.reason]), "It has read nothing yet."), pager(d, "reader", params)),
     d.memberItems.length ? card("Members", null, table([["Member", "name mono"], ["Client", "name mono"], ["Instance", "name mono"]], d.memberItems.map((m) => [m.memberId, m.clientId || "-", m.instanceId || "-"]), "")) : null),
@@ -327,7 +329,7 @@ const ledgers = {
 const ledger = {
   load: (params) => ask("entries", { ledger: params.ledger, count: 100 }),
   view: (d) => el("div", {}, el("h1", {}, a("ledgers", {}, "Ledgers"), el("span", { class: "quiet" }, "/"), el("span", { class: "mono" }, d.ledger)),
-    card("Newest entries", `${count(d.entries.length)} of ${count(d.entryCount)}; a snapshot holds the others`, table([["Entry", "n"], ["What it does", "name"]], d.entries.map((e) => [count(e.index), e.words.map((each) => el("div", {}, each))]), "No entries."))),
+    card("Newest entries", d.entries.length < d.entryCount ? `the last ${count(d.entries.length)} of ${count(d.entryCount)}` : null, table([["Entry", "n"], ["What it does", "name"]], d.entries.map((e) => [count(e.index), e.words.map((each) => el("div", {}, each))]), "No entries."))),
 };
 
 const settings = {
@@ -341,8 +343,8 @@ const settings = {
 const health = {
   load: () => ask("health"),
   view: (d) => el("div", {}, el("h1", {}, "Health", pill(d.verdict)),
-    card("Store", d.findingCount > d.findings.length ? `the first ${d.findings.length} of ${count(d.findingCount)}` : null, findingList(d.findings, "All roots serve, and every partition has a leader and its replicas in sync.")),
-    card("Groups and queries that are not well", d.readerCount > d.readers.length ? `the first ${d.readers.length} of ${count(d.readerCount)}` : null, readerTable(d.readers, "All groups and queries are well."))),
+    card("Store", d.findingCount ? many(d.findingCount, "finding") : null, findingList(d.findings, "All roots serve, and every partition has a leader and its replicas in sync.")),
+    card("Groups and queries in trouble", d.readerCount > d.readers.length ? `the first ${d.readers.length} of ${count(d.readerCount)}` : null, readerTable(d.readers, "Every group and query is OK."))),
 };
 
 // -- which page, and when it is asked again ---------------------------------------------------------

@@ -39,7 +39,7 @@ def words(store, topic):
 def test_the_entries_of_a_topic_tell_its_story(store):
     found = "\n".join(words(store, "orders"))
     assert "creates topic orders with 2 partitions" in found
-    assert "appends 10 rows to orders-0 (10) in 1 objects of" in found
+    assert "appends 10 rows to orders-0 (10) in 1 object of" in found
     assert "changes settings of topic orders: retention.ms = 1000" in found
     assert "broker 2 is fenced" in found
     assert "orders-0 read up to 4" in "\n".join(words(store, "__consumer_offsets"))

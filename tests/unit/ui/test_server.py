@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -13,6 +14,7 @@ from spark_replog.admin.controller import Controller
 from spark_replog.ui.access import SECURITY_HEADERS
 from spark_replog.ui.live import SAMPLE_MS, Feed
 from tests.unit.client.consumer_setup import P0, Store, rows
+from tests.unit.monitor.test_queries import Query
 from tests.unit.ui.console_client import ConsoleClient
 
 PAGES = (
@@ -169,6 +171,60 @@ def test_health_names_the_command_that_helps(console, store):
     BrokerAdmin(store.cluster).fence(0)
     found = console.get("health")["findings"]
     assert found[-1]["remedy"] == f"replog -s {store.path} broker unfence 0"
+
+
+def test_findings_with_one_remedy_are_one_thing_to_do(console, store):
+    store.create("wide", 40)
+    BrokerAdmin(store.cluster).fence(1)
+    found = console.get("overview")
+    fenced, spread = found["findings"]
+    assert (fenced["fault"], fenced["others"]) == ("fenced", 0) and found["findingCount"] == 44
+    assert (spread["fault"], spread["others"], len(spread["otherDetails"])) == ("under-replicated", 42, 20)
+
+
+def test_a_query_is_judged_by_its_checkpoint(store, tmp_path):
+    query = Query(tmp_path / "checkpoints" / "orders", store.cluster.lookup("orders").topic_id)
+    query.done(0, store.clock.now_ms() - 600_000, {0: 3, 1: 0})
+    store.clock.advance(3_600_000)
+    console = ConsoleClient(store, checkpoints=[str(tmp_path / "checkpoints")]).enter()
+    (line,) = [each for each in console.get("readers")["readers"] if each["kind"] == "query"]
+    assert (line["lag"], line["verdict"], line["batch"]) == (7, "STOPPED", 0)
+    assert console.get("reader", kind="query", name=line["reader"])["partitionItems"][0]["committed"] == 3
+    assert line["reader"] in {each["reader"] for each in console.get("health")["readers"]}
+
+
+def test_a_thousand_partitions_come_in_pages_and_one_look_is_a_get_per_root_and_ledger(tmp_path):
+    store = Store.init(str(tmp_path / "store"), 3)
+    for number in range(4):
+        store.create(f"topic-{number}", 250)
+    again = store.another_process()
+    again.count_calls()
+    console = ConsoleClient(again, age_ms=60_000).enter()
+    again.forget_calls()
+    found = console.http.get("/api/overview")
+    assert found.json()["partitions"] == 1000 and len(found.content) < 10_000
+    again.clock.advance(60_000)
+    again.forget_calls()
+    monkey = console.live._watch
+    monkey._looks = (again.clock.monotonic_ms(), monkey._looks[1])
+    console.get("overview")
+    ledgers = len(console.get("ledgers")["ledgers"])
+    assert again.calls().get("get", 0) <= 3 * ledgers and set(again.calls()) <= {"get"}
+    place = console.http.get("/api/placement", params={"first": 900, "count": 1000})
+    assert place.json()["count"] == 200 and len(place.content) < 20_000
+    assert [len(each["partitions"]) for each in place.json()["topics"]] == [100]
+    assert len(console.get("topic", name="topic-1", count=1000)["partitionItems"]) == 200
+
+
+def test_a_hostile_topic_config_is_escaped_everywhere(console, store):
+    """A ledger may hold what no release of this project writes."""
+    seen = console.live.seen()
+    evil = "\x1b[2J\u202e<script>"
+    topics = [replace(each, config={evil: evil, "retention.ms": evil}) for each in seen.health.topics]
+    console.live._seen = (2**62, seen._replace(health=replace(seen.health, topics=tuple(topics))))
+    answer = console.http.get("/api/topic", params={"name": "orders"})
+    assert answer.json()["settings"][-1]["key"] == "\\x1b[2J\\u202e<script>"
+    assert "\\u001b" not in answer.text and "\x1b" not in answer.text
 
 
 def test_entries_of_a_ledger_are_told_in_words(console, store):
