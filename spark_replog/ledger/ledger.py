@@ -111,14 +111,7 @@ class Ledger(Generic[S]):
         self._reported: set[int] = set()  # roots whose damage is logged
         self._heard_ms = 0.0  # when a refresh last learned a record
         self._refresh_done = 0
-        self._io = RootIo(self.ledger_id, self._roots, self.stats, self._clock)
-        self._core = LedgerCore(
-            self._names,
-            genesis_hash(self.ledger_id),
-            os.urandom(INCARNATION_SIZE_BYTES),
-            self._settings,
-            random.SystemRandom(),
-        )
+        self._make_core()
         self._snapshots = None
         if isinstance(self.state, SnapshotState):
             self._snapshots = SnapshotKeeper(
@@ -127,6 +120,16 @@ class Ledger(Generic[S]):
         self._has_started = False
         if self._is_folding:
             self._core.fatal = self._torn("the parent of this process forked it while another thread folded")
+
+    def _make_core(self) -> None:
+        self._io = RootIo(self.ledger_id, self._roots, self.stats, self._clock)
+        self._core = LedgerCore(
+            self._names,
+            genesis_hash(self.ledger_id),
+            os.urandom(INCARNATION_SIZE_BYTES),
+            self._settings,
+            random.SystemRandom(),
+        )
 
     # -- reading ----------------------------------------------------------------------------------
 
@@ -193,7 +196,10 @@ class Ledger(Generic[S]):
             self._refresh_started = ticket
         is_complete = False
         try:
-            self._drive_read()
+            try:
+                self._drive_read()
+            except PageMissingError as error:
+                self._start_over(error)
             is_complete = True
         finally:
             self._end_turn(ticket if is_complete else None)
@@ -214,7 +220,7 @@ class Ledger(Generic[S]):
         if self._to_check:
             self._unverify()
         core.begin_read(self._heard_ms)
-        learned = core.prefix.learned_count()
+        learned, gets = core.prefix.learned_count(), self.stats.gets
         while True:
             is_in_time = self._step(self._heard_ms + self._settings.quorum_timeout_ms)
             if core.phase is Phase.DONE:
@@ -224,10 +230,10 @@ class Ledger(Generic[S]):
                 if self._heard_ms >= log_at_ms:
                     log_at_ms = self._heard_ms + 5 * LONG_READ_MS
                     _LOG.warning(
-                        "Ledger %s is being read: %d journal records so far. A snapshot makes the next start short: "
-                        "'replog store snapshot'.",
+                        "Ledger %s is being read: %d gets of journal records so far. A snapshot makes the next start "
+                        "short: 'replog store snapshot'.",
                         self.ledger_id,
-                        learned,
+                        self.stats.gets - gets,
                     )
             elif not is_in_time:
                 if self._io.learned_ms <= self._heard_ms:
@@ -274,6 +280,17 @@ class Ledger(Generic[S]):
             with suppress(RetriableError):  # said by what follows
                 self.refresh()  # a long read of a cold process is not the time of its caller
         request = Request(propose, self._clock.monotonic_ms(), timeout_ms, self._core.turns_lost)
+        self._answer(request)
+        if isinstance(request.error, PageMissingError) and request not in self._sent:
+            self._with_turn(self._restore)
+            request = Request(propose, self._clock.monotonic_ms(), timeout_ms, self._core.turns_lost)
+            self._answer(request)
+        if request.error is not None:
+            raise request.error
+        assert request.outcome is not None
+        return request.outcome
+
+    def _answer(self, request: Request) -> None:
         with self._turn:
             self._waiting.append(request)
             while self._is_driven and not request.is_done:
@@ -286,10 +303,6 @@ class Ledger(Generic[S]):
                 self._is_driven = True
         if not request.is_done:
             self._drive_turn(request)
-        if request.error is not None:
-            raise request.error
-        assert request.outcome is not None
-        return request.outcome
 
     def _drive_turn(self, request: Request) -> None:
         try:
@@ -387,7 +400,7 @@ class Ledger(Generic[S]):
                 try:
                     proposed = request.propose(self.state)
                 except PageMissingError:
-                    self._restore()
+                    self._fold_whole(is_stale=True)
                     proposed = request.propose(self.state)
             except Exception as error:  # the caller's own, raised in its thread
                 request.error = error
@@ -547,9 +560,47 @@ class Ledger(Generic[S]):
         return found
 
     def _restore(self) -> None:
-        if self._snapshots is None:
-            raise PageMissingError(ErrorCode.REPLOG_SNAPSHOT_MISSING, "this ledger's state has no snapshots.")
-        self._fold_whole(is_stale=True)
+        """Make the state from the decided snapshot again, while the core is at rest."""
+        try:
+            self._fold_whole(is_stale=True)
+        except PageMissingError as error:
+            self._start_over(error)
+
+    def _start_over(self, error: PageMissingError) -> None:
+        """Begin as a new process would, with the decided snapshot: entries after it are not in memory any more.
+
+        Under the lock until all is read again, so that nobody sees the state go back. What this process owned is
+        forgotten with its incarnation.
+
+        Raises:
+            PageMissingError: REPLOG_SNAPSHOT_MISSING: no snapshot that is there helps now.
+            RetriableError: REPLOG_NO_QUORUM.
+        """
+        keeper = self._snapshots
+        if keeper is None or self._core.fatal is not None or not keeper.decided.name:
+            raise error
+        with self._turn:
+            for each in self._sent:
+                if not each.is_done:  # its entry is not known as this process's any more
+                    each.error = self._outcome_unknown(each)
+            self._sent = []
+            self._turn.notify_all()
+        with self.lock:
+            for _ in range(ASK_RESTORES_MAX):
+                self._make_core()
+                self._is_torn = True
+                keeper.start_over(self._core)
+                self._is_torn = self._is_folding = False
+                try:
+                    self._drive_read()
+                except BaseException:
+                    self._is_torn = True
+                    raise
+                if keeper.is_derived:
+                    return
+        raise PageMissingError(
+            ErrorCode.REPLOG_SNAPSHOT_MISSING, "other processes write snapshots faster than they can be read here."
+        )
 
     def _with_turn(self, work: Callable[[], T]) -> T:
         """Do something that needs the core at rest, between two goals."""

@@ -23,6 +23,8 @@ _log = logging.getLogger(__name__)
 SLOW_GET_MS = 3
 """From here on a get is a network's, and a cold start must not pay one round trip per entry."""
 WINDOW_MAX = 8
+LISTING_MS_MAX = 30_000
+"""For so long a root that lists a journal is not silent: the listing of 10^5 names is no short call."""
 READ_SIZE_BYTES_MAX = 8 * 1024 * 1024
 """A read ends with the record that reaches this size, so that large entries are folded before more are fetched."""
 
@@ -33,13 +35,12 @@ class RootIo:
     Args:
         roots: the metadata roots, in the store's order.
 
-    Attributes:
-        learned_ms: when a get last found a record that no get of this process had found on its root, on the clock.
     """
 
     def __init__(self, ledger_id: str, roots: Sequence[JournalRoot], stats: LedgerStats, clock: Clock) -> None:
         self._clock = clock
-        self.learned_ms = 0.0
+        self._learned_ms = 0.0
+        self._listings: dict[str, float] = {}  # root's URL -> when the listing that is under way began
         self._ends: dict[str, int] = {}  # root's URL -> position after the last record found there
         self._ledger_id = ledger_id
         self._genesis = genesis_hash(ledger_id)
@@ -47,6 +48,16 @@ class RootIo:
         self._stats = stats
         self._ready = threading.Condition(threading.Lock())
         self._answers: deque[Completion] = deque()
+
+    @property
+    def learned_ms(self) -> float:
+        """Return when a get last found a record that no get of this process had found on its root, on the clock.
+
+        Now, while a root lists its journal.
+        """
+        now_ms = self._clock.monotonic_ms()
+        is_listing = any(now_ms - start_ms < LISTING_MS_MAX for start_ms in tuple(self._listings.values()))
+        return now_ms if is_listing else self._learned_ms
 
     def start(self, operations: Sequence[Operation]) -> None:
         """Run operations, one lane per root; returns at once."""
@@ -192,11 +203,15 @@ class RootIo:
 
         An alarm for deleted files, once per process, root and error: what a listing does not show, it cannot see.
         """
+        self._listings[root.store.url] = self._clock.monotonic_ms()
         try:
             names = [info.key.rpartition("/")[2] for info in root.store.list_keys(journal_folder(self._ledger_id))]
         except ReplogError as error:
             _log.debug("no listing of the journals on %s: %s", root.store.url, error)
             return None
+        finally:
+            del self._listings[root.store.url]
+            self._learned_ms = self._clock.monotonic_ms()
         found = min((int(name) for name in names if name.isdigit() and int(name) > end), default=None)
         if found is None or root.store.get(journal_key(self._ledger_id, end), size_bytes=1) is not None:
             return None  # created meanwhile, as every record below another one
@@ -216,7 +231,7 @@ class RootIo:
         # Only what is new: reading one root again does not show that the others answer.
         if found is not None and position >= self._ends.get(root.store.url, 0):
             self._ends[root.store.url] = position + 1
-            self.learned_ms = self._clock.monotonic_ms()
+            self._learned_ms = self._clock.monotonic_ms()
         return found
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from functools import partial
 from itertools import islice
 from typing import TypeVar
 
@@ -47,14 +46,15 @@ FIRST_RECORDS_KEPT = 16
 PAGE_DELETES_MAX = 2_000
 """Of one run, on one root; the next run goes on."""
 _LOG = logging.getLogger(__name__)
-_DELETES_AT_ONCE = 8
+_LISTING_PATIENCE = 10
+"""Times the time-out: a journal that grew long is listed before its first file goes."""
 
 
 class SnapshotIo:
     """Calls on all metadata roots at once; one that hangs or is away costs nothing while enough others answer.
 
     Args:
-        timeout_ms: how long to wait for enough roots.
+        timeout_ms: how long to wait for enough roots; what writes or deletes many files has as long for each of them.
     """
 
     def __init__(self, ledger_id: str, roots: Sequence[JournalRoot], timeout_ms: int, clock: Clock) -> None:
@@ -65,6 +65,7 @@ class SnapshotIo:
         self._genesis = genesis_hash(ledger_id)
         self._made: set[int] = set()
         self._nearest = 0
+        self._moved_count = 0  # files written and deleted by calls that take many
 
     # -- reading ----------------------------------------------------------------------------------
 
@@ -153,8 +154,12 @@ class SnapshotIo:
         needed_count: int,
         among: Iterable[int] | None = None,
         errors: list[ReplogError] | None = None,
+        is_long: bool = False,
     ) -> list[tuple[int, T]]:
         """Call it on several roots at once; return the answers once so many are there, or all have answered.
+
+        Args:
+            is_long: the time-out begins again while the calls get on.
 
         Raises:
             RetriableError: REPLOG_NO_QUORUM: fewer answered in time.
@@ -167,7 +172,7 @@ class SnapshotIo:
         answers: list[tuple[int, T]] = []
         failed: list[ReplogError] = [] if errors is None else errors
         open_: set[Future[T]] = set(futures)
-        end_ms = self._clock.monotonic_ms() + self._timeout_ms
+        end_ms, moved_count = self._clock.monotonic_ms() + self._timeout_ms, self._moved_count
         while open_ and len(answers) < needed_count:
             rest_ms = end_ms - self._clock.monotonic_ms()
             done, open_ = wait(open_, max(0.0, rest_ms) / 1000.0, FIRST_COMPLETED)
@@ -177,7 +182,9 @@ class SnapshotIo:
                 except ReplogError as error:
                     failed.append(error)
             if not done and rest_ms <= 0:
-                break
+                if not is_long or moved_count == self._moved_count:
+                    break
+                end_ms, moved_count = self._clock.monotonic_ms() + self._timeout_ms, self._moved_count
         if len(answers) < needed_count:
             raise RetriableError(
                 ErrorCode.REPLOG_NO_QUORUM,
@@ -200,6 +207,7 @@ class SnapshotIo:
             self._prepare(root)
             for page, data in pages.items():
                 self._create(root, page_key(self._ledger_id, page), data)
+                self._moved_count += 1
                 fault_point("snapshot.page")
 
         def store_head(root: JournalRoot) -> None:
@@ -208,9 +216,10 @@ class SnapshotIo:
             self._create(root, snapshot_key(self._ledger_id, name), head)
 
         majority = len(self._roots) // 2 + 1
-        paged = {self._roots[number].broker_id for number, _ in self._each(store_pages, needed_count=majority)}
+        took = self._each(store_pages, needed_count=majority, is_long=True)
+        paged = {self._roots[number].broker_id for number, _ in took}
         fault_point("snapshot.pages")
-        found = [number for number, _ in self._each(store_head, needed_count=majority)]
+        found = [number for number, _ in self._each(store_head, needed_count=majority, is_long=True)]
         fault_point("snapshot.head")
         return found
 
@@ -267,7 +276,7 @@ class SnapshotIo:
         positions = (int(name) for name in names if name.isdecimal())
         below = sorted((each for each in positions if each < position and each not in kept), reverse=True)
         for each in below:
-            root.store.delete(journal_key(self._ledger_id, each))
+            self._delete(root, journal_key(self._ledger_id, each))
             fault_point("truncate.delete")
         return len(below)
 
@@ -277,11 +286,11 @@ class SnapshotIo:
         def delete(root: JournalRoot) -> int:
             garbage = [name for name in self._list_heads(root) if is_garbage(name)]
             for name in garbage if not is_dry_run else ():
-                root.store.delete(snapshot_key(self._ledger_id, name))
+                self._delete(root, snapshot_key(self._ledger_id, name))
                 fault_point("snapshot.delete_head")
             return len(garbage)
 
-        return sum(count for _, count in self._each(delete, needed_count=len(self._roots) // 2 + 1))
+        return sum(count for _, count in self._each(delete, needed_count=len(self._roots) // 2 + 1, is_long=True))
 
     def delete_pages(self, is_garbage: Callable[[str], bool], *, is_dry_run: bool = False) -> int:
         """Delete pages that the rule names, at most `PAGE_DELETES_MAX` on a root; return how many files."""
@@ -292,13 +301,30 @@ class SnapshotIo:
             found = (key for key, name in names if PAGE_NAME.fullmatch(name) and is_garbage(name))
             garbage = list(islice(found, PAGE_DELETES_MAX))
             for key in garbage if not is_dry_run else ():
-                root.store.delete(key)
+                self._delete(root, key)
                 fault_point("snapshot.delete_page")
             return len(garbage)
 
-        return sum(count for _, count in self._each(delete, needed_count=len(self._roots) // 2 + 1))
+        return sum(count for _, count in self._each(delete, needed_count=len(self._roots) // 2 + 1, is_long=True))
+
+    def _delete(self, root: JournalRoot, key: str) -> None:
+        root.store.delete(key)
+        self._moved_count += 1
 
     def on_root(self, number: int, call: Callable[[], T]) -> T:
-        """Run a call on a root's own lane and wait for it, up to the time-out."""
-        lane = f"{self._roots[number].store.url}#snapshot"
-        return io_pool().submit_to(lane, partial(call)).result(self._timeout_ms / 1000.0)
+        """Run a call on a root's own lane and wait for it while it gets on.
+
+        Raises:
+            RetriableError: REPLOG_STORE_UNAVAILABLE: the root took many times the time-out for one file, or a listing.
+        """
+        url, moved_count = self._roots[number].store.url, -1
+        future = io_pool().submit_to(f"{url}#snapshot", call)
+        while moved_count != self._moved_count:
+            moved_count = self._moved_count
+            if wait([future], _LISTING_PATIENCE * self._timeout_ms / 1000.0).done:
+                return future.result()
+        raise RetriableError(
+            ErrorCode.REPLOG_STORE_UNAVAILABLE,
+            f"broker {self._roots[number].broker_id} ({url}) did not delete a file within "
+            f"{_LISTING_PATIENCE * self._timeout_ms} ms.",
+        )

@@ -26,6 +26,8 @@ from spark_replog.ledger.types import JournalRoot, LedgerSettings, SnapshotState
 from spark_replog.snapshot import DecidedSnapshot, FrozenState, PageMissingError
 
 REST_MAX_MS = 600_000
+HURRY_ENTRY_COUNT = 8_192
+"""Entries behind the newest snapshot from which a process rests a tenth as long: a cold process reads them all."""
 _LOG = logging.getLogger(__name__)
 
 
@@ -106,7 +108,7 @@ class SnapshotKeeper:
         self._seen = self._newest = state.snapshot
         self._stored: Stored | None = None
         self._heads: dict[str, SnapshotHead] = {}
-        self._next_ms = 0.0
+        self._rested_ms = self._rest_ms = 0.0  # since when it rests, and for how long
         self._busy = threading.Lock()
 
     @property
@@ -151,6 +153,18 @@ class SnapshotKeeper:
         if name == newest[1].decided.name:
             core.snapshot = head.base, name
 
+    def start_over(self, core: LedgerCore) -> None:
+        """Begin again with the decided snapshot that was folded last, in a core that knows nothing yet.
+
+        Raises:
+            PageMissingError: REPLOG_SNAPSHOT_MISSING: it is on no root that answers; a newer one may be decided.
+            RetriableError: REPLOG_NO_QUORUM.
+        """
+        core.base_name = self.decided.name
+        head = self._io.load_head(core.base_name)
+        self._restore(core.base_name, head)
+        core.start_at(head.base, head.points)
+
     def restore_base(self, core: LedgerCore) -> None:
         """Restore the state where the entries that follow it are gone from the journals.
 
@@ -180,6 +194,11 @@ class SnapshotKeeper:
         """Return whether the state was made from the decided snapshot, so that the next one may refer to its pages."""
         return self._derived[0] == self._state.snapshot.no
 
+    @property
+    def decided(self) -> DecidedSnapshot:
+        """Return the newest decided snapshot that this process has folded."""
+        return max(self._newest, self._state.snapshot, key=lambda each: each.no)
+
     def recover(self, core: LedgerCore, *, is_newest: bool) -> None:
         """Restore the state from the decided snapshot, or the newest that is there; the caller folds the rest again.
 
@@ -190,7 +209,7 @@ class SnapshotKeeper:
             RetriableError: REPLOG_NO_QUORUM.
         """
         found, prefix = None, core.prefix
-        self._newest = max(self._newest, self._state.snapshot, key=lambda each: each.no)
+        self._newest = self.decided
         if self._newest.no and not is_newest:
             with suppress(PageMissingError, CorruptDataError):
                 found = self._newest.name, self._io.load_head(self._newest.name)
@@ -248,11 +267,13 @@ class SnapshotKeeper:
         state, settings = self._state, self._settings
         is_first = state.snapshot.no == 0
         count_min = settings.snapshot_first_entry_count_min if is_first else settings.snapshot_entry_count_min
+        count = state.applied_index - state.snapshot.index
+        rest_ms = self._rest_ms // 10 if count >= HURRY_ENTRY_COUNT else self._rest_ms
         return (
             self._stored is None  # its commit waits for the next entry
-            and state.applied_index - state.snapshot.index >= count_min
+            and count >= count_min
             and not self._busy.locked()
-            and self._clock.monotonic_ms() >= self._next_ms
+            and self._clock.monotonic_ms() >= self._rested_ms + rest_ms
         )
 
     @property
@@ -320,7 +341,8 @@ class SnapshotKeeper:
         finally:
             end_ms = self._clock.monotonic_ms()
             self.stats.spent_ms += end_ms - start_ms
-            self._next_ms = end_ms + min(REST_MAX_MS, self._settings.snapshot_rest_factor * (end_ms - start_ms))
+            self._rest_ms = min(REST_MAX_MS, self._settings.snapshot_rest_factor * (end_ms - start_ms))
+            self._rested_ms = end_ms
             self._busy.release()
 
     # -- truncation -------------------------------------------------------------------------------
@@ -380,7 +402,7 @@ class SnapshotKeeper:
             try:
                 call = partial(self._io.truncate, number, marker_no, marker, self.feature_index)
                 deleted = self._io.on_root(number, call)
-            except (ReplogError, TimeoutError) as error:
+            except ReplogError as error:
                 _LOG.warning("ledger %s: a journal is not truncated now: %s", self._ledger_id, error)
             else:
                 self.stats.deleted += deleted

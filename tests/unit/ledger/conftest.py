@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from spark_replog.clock import SYSTEM_CLOCK, Clock
 from spark_replog.errors import ErrorCode, RetriableError
 from spark_replog.ledger.ledger import Ledger
 from spark_replog.ledger.types import JournalRoot, LedgerSettings
@@ -108,7 +109,7 @@ class Store:
         shutil.rmtree(self.root_path(root))
         self.root_path(root).mkdir()
 
-    def process(self, settings: LedgerSettings = FAST, state: Any = None) -> Process:
+    def process(self, settings: LedgerSettings = FAST, state: Any = None, clock: Clock = SYSTEM_CLOCK) -> Process:
         faulty, counting, roots = [], [], []
         for root in range(self.root_count):
             posix = PosixStore(f"file://{self.root_path(root)}", fsync=False)
@@ -116,7 +117,8 @@ class Store:
             counting.append(CountingStore(faulty[-1]))
             store = RetryingStore(counting[-1], deadline_ms=30)
             roots.append(JournalRoot(root, store, self._check(root, store)))
-        return Process(Ledger(self.ledger_id, roots, state or ListState(), settings=settings), faulty, counting)
+        ledger = Ledger(self.ledger_id, roots, state or ListState(), settings=settings, clock=clock)
+        return Process(ledger, faulty, counting)
 
     def _check(self, root: int, store: RetryingStore) -> Callable[[], None]:
         def check() -> None:

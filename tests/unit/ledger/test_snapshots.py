@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from crc32c import crc32c
 
 from spark_replog.errors import CorruptDataError, ErrorCode, RetriableError, UnsupportedFormatError
+from spark_replog.ledger import reader
 from spark_replog.ledger.core import LedgerCore
 from spark_replog.ledger.record import NO_HASH
 from spark_replog.ledger.root import Completion
@@ -28,6 +30,7 @@ from spark_replog.log.codec.commands import (
 )
 from spark_replog.snapshot import DecidedSnapshot, FrozenHead, FrozenState, PageMissingError
 from spark_replog.testing.faulty_store import Fault
+from spark_replog.testing.manual_clock import ManualClock
 from tests.unit.ledger.conftest import FAST, LEDGER_ID, Process, Store
 
 NEVER = 10**9
@@ -47,6 +50,8 @@ ALWAYS = replace(
     snapshot_rest_factor=0,
     truncate_record_count_min=4,
 )
+
+KEPT = replace(BY_HAND, truncate_record_count_min=NEVER)
 
 
 def sealed(commands: list[str]) -> bytes:
@@ -511,3 +516,145 @@ def test_a_process_of_an_older_release_that_slept_over_every_cut_can_do_no_harm(
     assert not list(store.root_path(0).glob(f"ledgers/{LEDGER_ID}/**/out"))
     assert writer.commands() == store.process(BY_HAND, NewerState()).commands() == wanted
     assert writer.append(command(20_000)).result == "applied"
+
+
+def slowly(stores: Sequence[Any], verb: str, step: Callable[[], object]) -> None:
+    """Do a step before each call of a verb."""
+    for store in stores:
+        plain = getattr(store, verb)
+        setattr(store, verb, lambda *a, plain=plain, **k: (step() and None) or plain(*a, **k))
+
+
+def test_roots_that_take_long_for_many_files_are_waited_for_while_they_get_on(make_store):
+    """The time-out is that of one file: else a large snapshot, or truncation, would never end on slow storage."""
+    store = make_store(3)
+    writer = paged(store)
+    wanted = fill(writer, 0, 60)
+    slowly(writer.counting, "delete", lambda: time.sleep(0.01))
+    report = shoot(writer)
+    assert report.deleted >= 55 * 3, "600 ms each, and the time-out is 400"
+    slowly(writer.counting, "create", lambda: time.sleep(0.01))
+    io = writer.ledger._snapshots._io
+    pages = {f"{7:012d}-{number:032x}": sealed([str(number)]) for number in range(60)}
+    assert len(io.store(pages, f"{70:020d}-{0:032x}", b"head")) >= 2
+    assert io.delete_pages(lambda name: name in pages) >= 60 * 2
+    io._timeout_ms = 10
+    with pytest.raises(RetriableError, match="did not delete a file within 100 ms"):
+        io.on_root(0, lambda: time.sleep(1))
+    assert paged(store).commands() == wanted
+
+
+@pytest.mark.parametrize(("record_count", "get_ms"), [(6, 4), (300, 40)])
+def test_a_long_cold_read_is_no_missing_root_and_says_so(make_store, caplog, record_count, get_ms):
+    store, is_long = make_store(3), record_count == 300
+    wanted = fill(store.process(), 0, record_count)
+    clock = ManualClock()
+    cold = store.process(clock=clock)
+    slowly(cold.counting, "get", lambda: clock.sleep_ms(get_ms))
+    if is_long:
+        slowly(cold.counting, "list_keys", lambda: clock.sleep_ms(2_000))
+    assert cold.commands() == wanted
+    assert (clock.time_ms > 10_000) is is_long, "many times the time-out of 400 ms"
+    said = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
+    assert all("is being read" in each for each in said), said
+    assert (1 <= len(said) <= 1 + clock.time_ms // 10_000) if is_long else not said
+    assert not any(root.error for root in cold.ledger._core.roots)
+
+
+def test_a_process_that_fell_far_behind_with_its_snapshots_rests_less(make_store):
+    clock = ManualClock()
+    writer = make_store(1).process(ALWAYS, PagedState(), clock)
+    keeper = writer.ledger._snapshots
+    keeper._rest_ms, keeper._rested_ms = 1_000, 0
+    for now_ms, count, is_due in ((100, 8_191, False), (99, 8_192, False), (100, 8_192, True), (1_000, 8_191, True)):
+        clock.time_ms = now_ms
+        writer.ledger.state.applied_index = count - 1
+        with keeper._busy:
+            assert not keeper.is_due()
+        assert keeper.is_due() is is_due, (now_ms, count)
+
+
+def shoot_and_die(process: Process) -> None:
+    """Have a snapshot decided and clean nothing up behind it."""
+    keeper = process.ledger._snapshots
+    keeper.write(process.ledger._with_turn(process.ledger._freeze))
+    process.ledger.append(lambda _: keeper.rider(), timeout_ms=60_000)
+
+
+@pytest.mark.parametrize("root_count", [1, 3])
+@pytest.mark.parametrize("what", ["snapshot", "collect", "refresh", "append", "ask"])
+def test_a_process_whose_memory_lacks_what_follows_the_decided_snapshot_reads_it_again(
+    make_store, monkeypatch, what, root_count
+):
+    """Else nobody could write the next snapshot where more entries follow than are kept, and journals grew for ever."""
+    monkeypatch.setattr(reader, "PAYLOADS_KEPT_MAX", 8)
+    store = make_store(root_count)
+    writer = paged(store, KEPT)
+    fill(writer, 0, 30)
+    shoot(writer)
+    fill(writer, 30, 60)
+    old = paged(store, KEPT)
+    old.commands()
+    shoot_and_die(writer)
+    wanted = fill(writer, 60, 100)
+    cold = paged(store, KEPT)  # begins with the first snapshot, as the newest head says that it is decided
+    assert old.commands() == cold.commands() == wanted
+    for process in (old, cold) if what in ("snapshot", "collect") else (cold,):  # old has no pages
+        assert not process.ledger._snapshots.is_derived
+        length = process.ledger.state.applied_index
+        match what:
+            case "snapshot":
+                process.append(command(1_000 + (process is cold)))
+                assert shoot(process).decided == 1
+            case "collect":
+                process.ledger.collect()
+            case "append":
+                process.ledger.state._loaded = []
+                monkeypatch.setattr(process.ledger.state, "load_page", missing_once(process))
+                process.append(command(1_000 + (process is cold)))
+            case "refresh":
+                writer.append(command(1_000 + (process is cold)))
+                process.ledger.state._loaded = []
+                monkeypatch.setattr(process.ledger.state, "load_page", missing_once(process))
+                process.ledger.refresh()
+            case "ask":
+                process.ledger.state._loaded = []
+                monkeypatch.setattr(process.ledger.state, "load_page", missing_once(process))
+                process.ledger.ask(lambda state: state.commands)
+        assert process.ledger._snapshots.is_derived
+        assert process.ledger.state.applied_index >= length, "nobody sees it go back"
+        assert process.ledger.ask(lambda state: state.commands)[:100] == wanted
+    old.append(command(2_000))
+    assert shoot(old).decided == 1
+    assert paged(store, KEPT).commands()[:100] == wanted
+
+
+def missing_once(_: Process) -> Callable[[str], bytes]:
+    """What pages of a replaced snapshot answer once they are collected; a restored state loads its own."""
+
+    def load(name: str) -> bytes:
+        raise PageMissingError(ErrorCode.REPLOG_SNAPSHOT_MISSING, name)
+
+    return load
+
+
+def test_a_start_over_that_no_majority_answers_is_made_good_by_the_next_call(make_store, monkeypatch):
+    monkeypatch.setattr(reader, "PAYLOADS_KEPT_MAX", 8)
+    store = make_store(3)
+    writer = paged(store, KEPT)
+    fill(writer, 0, 30)
+    shoot(writer)
+    old = paged(store, KEPT)
+    old.commands()
+    fill(writer, 30, 60)
+    shoot_and_die(writer)
+    wanted = fill(writer, 60, 100)
+    old.commands()
+    for root in (0, 1):
+        old.faulty[root].fail_next("get", Fault.FAIL_BEFORE, key_part="/journal/", times=10_000)
+    with pytest.raises(RetriableError):
+        old.ledger.collect()
+    for faulty in old.faulty:
+        faulty.clear()
+    assert old.ledger.ask(lambda state: state.commands) == wanted
+    assert shoot(old).decided == 1
