@@ -15,8 +15,10 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 
+from spark_replog.ledger.core import LedgerCore
 from spark_replog.ledger.reader import JournalOrder
 from spark_replog.ledger.record import (
+    HASH_SIZE_BYTES,
     NO_HASH,
     NO_INDEX,
     NONCE_SIZE_BYTES,
@@ -76,6 +78,21 @@ class OwnedLog:
     named_position: int
     marker: Marker
     marker_no: int = 0
+
+    @classmethod
+    def of(cls, core: LedgerCore, root: int) -> OwnedLog | None:
+        """Return what a core knows that has never read this root; None where it does not own the ledger any more."""
+        prefix, proposer = core.prefix, core.proposer
+        if not proposer.is_leading or proposer.epoch is None:
+            return None
+        known = without(tuple(view.last for view in prefix.views), root)
+        floor = core.roots[root].floor
+        if int(core.base_name[:20] or -1) != prefix.base.index:
+            return None  # memory was full: own it again, with the newest snapshot
+        marker = Marker(floor.position, prefix.base, core.base_name, os.urandom(HASH_SIZE_BYTES))
+        hashes, payloads = dict(prefix.hashes), dict(prefix.payloads)
+        longest = prefix.longest_named(root)
+        return cls(proposer.epoch, prefix.length, hashes, payloads, known, longest, marker, floor.marker_no)
 
 
 def copy_snapshots(ledger_id: str, sources: Iterable[ObjectStore], target: ObjectStore) -> int:

@@ -24,8 +24,8 @@ from spark_replog.errors import (
     RetriableError,
 )
 from spark_replog.ledger.core import DAMAGE, LedgerCore, Phase
-from spark_replog.ledger.journal_rebuild import OwnedLog, without
-from spark_replog.ledger.record import HASH_SIZE_BYTES, INCARNATION_SIZE_BYTES, TAG_SIZE_BYTES, genesis_hash
+from spark_replog.ledger.journal_rebuild import OwnedLog
+from spark_replog.ledger.record import INCARNATION_SIZE_BYTES, TAG_SIZE_BYTES, genesis_hash
 from spark_replog.ledger.root import WENT_BACK, Standing
 from spark_replog.ledger.shell_io import RootIo
 from spark_replog.ledger.snapshot_files import Marker
@@ -580,9 +580,8 @@ class Ledger(Generic[S]):
         if keeper is None or self._core.fatal is not None or not keeper.decided.name:
             raise error
         with self._turn:
-            for each in self._sent:
-                if not each.is_done:  # its entry is not known as this process's any more
-                    each.error = self._outcome_unknown(each)
+            for each in [each for each in self._sent if not each.is_done]:
+                each.error = self._outcome_unknown(each)  # its entry is not known as this process's any more
             self._sent = []
             self._turn.notify_all()
         with self.lock:
@@ -598,9 +597,7 @@ class Ledger(Generic[S]):
                     raise
                 if keeper.is_derived:
                     return
-        raise PageMissingError(
-            ErrorCode.REPLOG_SNAPSHOT_MISSING, "other processes write snapshots faster than they can be read here."
-        )
+        raise PageMissingError(error.code, "other processes write snapshots faster than they can be read here.")
 
     def _with_turn(self, work: Callable[[], T]) -> T:
         """Do something that needs the core at rest, between two goals."""
@@ -712,25 +709,7 @@ class Ledger(Generic[S]):
         Call it right after ``append``, on a ledger that has never read that root: its values are kept
         for it. None where another process has claimed the ledger meanwhile.
         """
-        root = next(number for number, each in enumerate(self._roots) if each.broker_id == broker_id)
-        prefix, proposer = self._core.prefix, self._core.proposer
-        if not proposer.is_leading or proposer.epoch is None:
-            return None
-        known = without(tuple(view.last for view in prefix.views), root)
-        floor, base_name = self._core.roots[root].floor, self._core.base_name
-        if int(base_name[:20] or -1) != prefix.base.index:
-            return None  # memory was full: own it again, with the newest snapshot
-        marker = Marker(floor.position, prefix.base, base_name, os.urandom(HASH_SIZE_BYTES))
-        return OwnedLog(
-            proposer.epoch,
-            prefix.length,
-            dict(prefix.hashes),
-            dict(prefix.payloads),
-            known,
-            prefix.longest_named(root),
-            marker,
-            floor.marker_no,
-        )
+        return OwnedLog.of(self._core, [each.broker_id for each in self._roots].index(broker_id))
 
     # -- errors -----------------------------------------------------------------------------------
 
