@@ -570,11 +570,7 @@ class Ledger(Generic[S]):
         """Begin as a new process would, with the decided snapshot: entries after it are not in memory any more.
 
         Under the lock until all is read again, so that nobody sees the state go back. What this process owned is
-        forgotten with its incarnation.
-
-        Raises:
-            PageMissingError: REPLOG_SNAPSHOT_MISSING: no snapshot that is there helps now.
-            RetriableError: REPLOG_NO_QUORUM.
+        forgotten with its incarnation. Raises the error where no snapshot helps.
         """
         keeper = self._snapshots
         if keeper is None or self._core.fatal is not None or not keeper.decided.name:
@@ -704,10 +700,9 @@ class Ledger(Generic[S]):
         return self._core.prefix.named[[each.broker_id for each in self._roots].index(broker_id)]
 
     def owned_log(self, broker_id: int) -> OwnedLog | None:
-        """Return all decided entries and the epoch that owns them, to rebuild a root's journal from.
+        """Return all decided entries and the epoch that owns them; None where another process has claimed the ledger.
 
-        Call it right after ``append``, on a ledger that has never read that root: its values are kept
-        for it. None where another process has claimed the ledger meanwhile.
+        Call it right after ``append``, on a ledger that has never read that root: its values are kept for it.
         """
         return OwnedLog.of(self._core, [each.broker_id for each in self._roots].index(broker_id))
 
