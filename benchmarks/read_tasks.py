@@ -1,6 +1,7 @@
 """What a Spark task costs a read: many partitions in a task each, and in a few tasks (maxPartitions).
 
-Beside them: the same rows in a topic of as many partitions as there are cores. Rounds are interleaved.
+Beside them: the same rows in a topic of as many partitions as there are cores, all columns and the value alone. Rounds
+are interleaved.
 
     python -m benchmarks.read_tasks [--rows 1000000] [--partitions 128] [--rounds 5] [--dir FOLDER]
 """
@@ -48,6 +49,7 @@ def main() -> None:
             f"{given.partitions} partitions, a task each": ("many", {}),
             f"{given.partitions} partitions, maxPartitions={CORES}": ("many", {"maxPartitions": str(CORES)}),
             f"{CORES} partitions": ("few", {}),
+            f"{CORES} partitions, columns=value": ("few", {"columns": "value"}),
         }
         times: dict[str, list[float]] = {name: [] for name in cases}
         for topic, options in cases.values():

@@ -85,7 +85,11 @@ class Topic:
         self.name = name
 
     def scan(
-        self, start: Bound = "earliest", end: Bound = "latest", partitions: Collection[int] | None = None
+        self,
+        start: Bound = "earliest",
+        end: Bound = "latest",
+        partitions: Collection[int] | None = None,
+        columns: Collection[str] | None = None,
     ) -> TopicScan:
         """Return a snapshot of its rows; see ``TopicScan``.
 
@@ -93,7 +97,7 @@ class Topic:
             NotFoundError: UNKNOWN_TOPIC_OR_PARTITION.
             InvalidConfigError: REPLOG_INVALID_OPTION.
         """
-        return TopicScan(self._cluster, self.name, start, end, partitions)
+        return TopicScan(self._cluster, self.name, start, end, partitions, columns)
 
 
 def open_store(path: StorePath, storage_options: Mapping[str, str] | None = None) -> Store:
@@ -146,6 +150,7 @@ class TopicScan:
         start: first offset of each partition; below the log start it is the log start.
         end: exclusive end; never beyond the high watermark.
         partitions: None: all.
+        columns: the only columns to produce, in the order of ``to_batches``; None: all.
 
     Raises:
         NotFoundError: UNKNOWN_TOPIC_OR_PARTITION.
@@ -153,8 +158,20 @@ class TopicScan:
     """
 
     def __init__(
-        self, cluster: Cluster, topic: str, start: Bound, end: Bound, partitions: Collection[int] | None = None
+        self,
+        cluster: Cluster,
+        topic: str,
+        start: Bound,
+        end: Bound,
+        partitions: Collection[int] | None = None,
+        columns: Collection[str] | None = None,
     ) -> None:
+        names = read_schema(True).names
+        if columns is not None and (not columns or isinstance(columns, str) or not set(columns) <= set(names)):
+            raise InvalidConfigError(
+                ErrorCode.REPLOG_INVALID_OPTION, f"Invalid columns {columns!r}: name some of {', '.join(names)}."
+            )
+        self._columns = [name for name in names if columns is None or name in columns]
         self._cluster = cluster
         self.spans: dict[TopicPartition, tuple[int, int]] = {}
         ledger, found = cluster.topic_state(cluster.lookup(topic))
@@ -178,11 +195,12 @@ class TopicScan:
         spans = {key: span for key, span in self.spans.items() if span[0] < span[1]}
         for _, batch, _ in fetcher.scan(spans):
             if batch.num_rows:
-                yield batch
+                yield batch.select(self._columns)
 
     def to_arrow(self) -> pa.Table:
         """Return the rows as one table; memory is that of the rows."""
-        return pa.Table.from_batches(list(self.to_batches()), schema=read_schema(True))
+        schema = pa.schema([read_schema(True).field(name) for name in self._columns])
+        return pa.Table.from_batches(list(self.to_batches()), schema=schema)
 
     def to_pandas(self) -> Any:
         """Return a pandas DataFrame; needs pandas."""

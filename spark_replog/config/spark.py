@@ -67,6 +67,12 @@ SOURCE_KEYS = (
     ),
     _source("includeHeaders", "Adds the headers column.", default=False, unit="bool"),
     _source(
+        "columns",
+        "The only columns to read, comma separated: key, value, topic, partition, offset, timestamp, timestampType, "
+        "headers. They keep this order. Spark asks a Python source for all columns whatever a query selects, so naming "
+        "few makes reads faster.",
+    ),
+    _source(
         "failOnDataLoss",
         "Fail when offsets that were not read yet no longer exist. false: skip and log rows that are proved lost "
         "(trimmed, aged out, topic deleted, every copy absent or corrupt); an outage still fails the query.",

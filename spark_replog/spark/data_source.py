@@ -25,7 +25,7 @@ from pyspark.sql.types import (
 from spark_replog.errors import ErrorCode, InvalidConfigError
 from spark_replog.once import Once
 from spark_replog.spark.compat import in_push_down_worker, patch_zipimport_if_asked
-from spark_replog.spark.options import check_schema_options, parse_sink_options, parse_source_options
+from spark_replog.spark.options import asked_columns, check_schema_options, parse_sink_options, parse_source_options
 
 if TYPE_CHECKING:
     from spark_replog.spark.sink.sink import BatchWriter, StreamWriter
@@ -40,8 +40,8 @@ _HEADERS_TEXT = "array<struct<key:string,value:binary>>"
 _warned_types = Once()
 
 
-def read_schema(*, include_headers: bool) -> StructType:
-    """Return the fixed schema of a read; every field is nullable."""
+def read_schema(*, include_headers: bool, columns: tuple[str, ...] | None = None) -> StructType:
+    """Return the fixed schema of a read, or those columns of it; every field is nullable."""
     fields = [
         StructField("key", BinaryType()),
         StructField("value", BinaryType()),
@@ -53,16 +53,16 @@ def read_schema(*, include_headers: bool) -> StructType:
     ]
     if include_headers:
         fields.append(StructField("headers", _HEADERS))
-    return StructType(fields)
+    return StructType([field for field in fields if columns is None or field.name in columns])
 
 
-def check_read_schema(schema: StructType, *, include_headers: bool) -> None:
+def check_read_schema(schema: StructType, *, include_headers: bool, columns: tuple[str, ...] | None = None) -> None:
     """Refuse a schema of the user that differs from the fixed one.
 
     Raises:
         InvalidConfigError: REPLOG_INVALID_SCHEMA.
     """
-    expected = read_schema(include_headers=include_headers)
+    expected = read_schema(include_headers=include_headers, columns=columns)
     if schema.simpleString() != expected.simpleString():
         raise InvalidConfigError(
             ErrorCode.REPLOG_INVALID_SCHEMA,
@@ -158,14 +158,15 @@ class ReplogDataSource(DataSource):
 
     def schema(self) -> StructType:
         """Return the fixed schema, after the checks that do not depend on the mode."""
-        return read_schema(include_headers=check_schema_options(dict(self.options)))
+        options = dict(self.options)
+        return read_schema(include_headers=check_schema_options(options), columns=asked_columns(options))
 
     def reader(self, schema: StructType) -> BatchReader:
         """Return the reader of ``spark.read``. Spark's planner process."""
         from spark_replog.spark.source.batch_reader import BatchReader
 
         options = parse_source_options(dict(self.options), streaming=False)
-        check_read_schema(schema, include_headers=options.include_headers)
+        check_read_schema(schema, include_headers=options.include_headers, columns=options.columns)
         if options.push_down_filters and in_push_down_worker():
             from spark_replog.spark.source.batch_reader import FilteringBatchReader
 
@@ -177,7 +178,7 @@ class ReplogDataSource(DataSource):
         from spark_replog.spark.source.stream_reader import StreamReader
 
         options = parse_source_options(dict(self.options), streaming=True)
-        check_read_schema(schema, include_headers=options.include_headers)
+        check_read_schema(schema, include_headers=options.include_headers, columns=options.columns)
         return StreamReader(options)
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:

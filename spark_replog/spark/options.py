@@ -49,6 +49,7 @@ from spark_replog.spark.source.sizing import TriggerLimits
 
 Side = Literal["source", "sink"]
 
+COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers")
 DEFAULT_CLIENT_ID = "spark-replog"
 _ADDRESS = "kafka.bootstrap.servers"
 """Ignored where ``path`` names the store; else it may hold the store's roots."""
@@ -109,6 +110,8 @@ class SourceOptions:
     starting: Position
     ending: Position
     include_headers: bool
+    columns: tuple[str, ...] | None
+    """The columns to produce; None: all."""
     fail_on_data_loss: bool
     limits: TriggerLimits
     partitions_min: int | None
@@ -176,7 +179,8 @@ def _source_options(lowered: Mapping[str, str], given: Mapping[str, str], *, str
         subscription=subscription,
         starting=starting,
         ending=ending,
-        include_headers=_typed(given, "includeHeaders"),
+        include_headers=has_headers(given),
+        columns=asked_columns(given),
         fail_on_data_loss=fail_on_data_loss,
         limits=limits,
         partitions_min=partitions_min,
@@ -240,7 +244,30 @@ def check_schema_options(options: Mapping[str, str]) -> bool:
             _refuse_as_both_modes(given, kept)
         else:
             _store(kept)
-    return bool(_typed(given, "includeHeaders"))
+    return has_headers(given)
+
+
+def has_headers(options: Mapping[str, str]) -> bool:
+    """Return whether the headers column is asked for."""
+    return bool(_typed(_lowered(options), "includeHeaders")) or "headers" in (asked_columns(options) or ())
+
+
+def asked_columns(options: Mapping[str, str]) -> tuple[str, ...] | None:
+    """Return the columns that option ``columns`` names, in the order of ``COLUMNS``; None: all.
+
+    Raises:
+        InvalidConfigError: REPLOG_INVALID_OPTION: none, or another name.
+    """
+    given = _lowered(options)
+    text = given.get("columns")
+    if text is None:
+        return None
+    names = {name.strip() for name in text.split(",") if name.strip()}
+    if not names or not names <= set(COLUMNS):
+        raise _invalid(f"option 'columns' is '{text}'. Name some of {', '.join(COLUMNS)}, separated by commas.")
+    if _typed(given, "includeHeaders"):
+        names.add("headers")
+    return tuple(name for name in COLUMNS if name in names)
 
 
 def _refuse_as_both_modes(lowered: Mapping[str, str], given: Mapping[str, str]) -> None:

@@ -73,7 +73,7 @@ class _TaskRead:
         for batch in self._fetcher.fetch(slices, include_headers=self._options.include_headers):
             key = batch.column(2)[0].as_py(), batch.column(3)[0].as_py()
             self._done[key] = batch.column(4)[-1].as_py() + 1
-            yield batch
+            yield batch if self._options.columns is None else batch.select(self._options.columns)
 
     def _plan_again(self, outage: ReplogError) -> tuple[FetchSlice, ...]:
         """Fold the ledgers and plan what was not read yet.

@@ -117,3 +117,14 @@ def test_a_scan_is_handed_to_others_as_one_arrow_table(filled, monkeypatch, modu
 def test_no_store_is_said(tmp_path):
     with pytest.raises(NotFoundError):
         spark_replog.open(str(tmp_path / "nothing"))
+
+
+def test_a_scan_of_some_columns(filled):
+    topic = filled.topic("orders")
+    whole = topic.scan().to_arrow()
+    found = topic.scan(columns=["offset", "value"]).to_arrow()
+    assert found.equals(whole.select(["value", "offset"]))
+    assert topic.scan(start="latest", columns=["value"]).to_arrow().column_names == ["value"]
+    for wrong in ((), "value", ["values"]):
+        with pytest.raises(InvalidConfigError, match="REPLOG_INVALID_OPTION"):
+            topic.scan(columns=wrong)

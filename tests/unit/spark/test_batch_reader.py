@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 import pytest
 
 from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError
@@ -166,3 +167,46 @@ def test_tasks_are_cut_to_the_row(source):
         [(0, 3)], [(3, 6)], [(6, 10)], [(0, 1)],
     ]  # fmt: skip
     assert offsets(source, minPartitions="5") == {"t-0": list(range(10)), "t-1": [0]}
+
+
+@pytest.mark.parametrize(
+    ("asked", "names"),
+    [
+        ({"columns": "value"}, ["value"]),
+        ({"columns": " offset, key ,value"}, ["key", "value", "offset"]),
+        ({"columns": "headers,timestampType"}, ["timestampType", "headers"]),
+        ({"columns": "topic", "includeHeaders": "true"}, ["topic", "headers"]),
+    ],
+)
+@pytest.mark.parametrize("mode", ["batch", "stream"])
+def test_only_the_columns_that_are_named_are_read(timed, asked, names, mode):
+    """One task reads both partitions, in streams and batches; the whole read is the measure."""
+
+    def read(**more):
+        made = timed._source({"subscribe": "t", "startingOffsets": "earliest", "maxPartitions": "1", **more})
+        schema = made.schema()
+        if mode == "batch":
+            reader = made.reader(schema)
+            parts = reader.partitions()
+        else:
+            reader = made.streamReader(schema)
+            start = reader.initialOffset()
+            parts = reader.partitions(start, reader.latestOffset(start, reader.getDefaultReadLimit()))
+        assert len(parts) == 1
+        table = pa.Table.from_batches([batch for part in parts for batch in reader.read(part)])
+        assert table.column_names == schema.names
+        return table
+
+    assert read(**asked).equals(read(includeHeaders="true").select(names))
+    assert read().num_columns == 7
+
+
+@pytest.mark.parametrize("text", ["", ",", "values", "value,Key"])
+def test_columns_that_are_no_columns(timed, text):
+    with pytest.raises(InvalidConfigError, match="timestampType, headers"):
+        timed._source({"subscribe": "t", "columns": text}).schema()
+
+
+def test_a_schema_that_is_not_the_columns(timed):
+    with pytest.raises(InvalidConfigError, match="REPLOG_INVALID_SCHEMA"):
+        timed.batch(subscribe="t", columns="value")
