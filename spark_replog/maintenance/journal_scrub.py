@@ -8,6 +8,7 @@ was there. The journals are put together by the reader's own ``DecidedPrefix``.
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
@@ -25,8 +26,12 @@ from spark_replog.ledger.record import (
 from spark_replog.ledger.snapshot_files import decode_marker, decode_snapshot
 from spark_replog.maintenance.scrub import AwayRoots
 from spark_replog.storage.brokers import BrokerSet
-from spark_replog.storage.object_store import ObjectStore
+from spark_replog.storage.io_pool import io_pool
+from spark_replog.storage.object_store import Buffer, ObjectStore
 from spark_replog.storage.paths import journal_folder, journal_key, marker_folder, marker_key, out_key, snapshot_folder
+
+AHEAD_RECORDS_MAX = 16
+"""Of one root on their way side by side; a ledger begins with one, since most are short."""
 
 
 class JournalFault(Enum):
@@ -108,6 +113,16 @@ class _Journal:
         self.finding: JournalFinding | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class _Start:
+    """What one root says of where its journal begins: its newest marker, and the heads of its snapshots by key."""
+
+    newest: int | None
+    marker: Buffer
+    heads: dict[str, Buffer | None]
+    is_out: bool
+
+
 class _LedgerScrub:
     """The journals of one ledger, read side by side, so that memory is bounded by how far they differ."""
 
@@ -122,12 +137,20 @@ class _LedgerScrub:
         self._prefix = DecidedPrefix(len(roots), genesis, lambda root: f"broker {roots[root]}")
 
     def run(self) -> None:
-        for journal in self._journals:
-            self._guard(journal, self._look_at_root)
-        while not all(each.is_read or each.finding for each in self._journals):
-            for number, journal in enumerate(self._journals):
-                if not journal.is_read and journal.finding is None:
-                    self._guard(journal, partial(self._read_next, number))
+        starts = [io_pool().submit_to(each.store.url, self._fetch_start, each) for each in self._journals]
+        for journal, start in zip(self._journals, starts, strict=True):
+            self._guard(journal, partial(self._begin, start))
+        count = 1
+        while True:
+            reading = [each for each in enumerate(self._journals) if not (each[1].is_read or each[1].finding)]
+            if not reading:
+                break
+            asked = [self._ask_ahead(journal, count) for _, journal in reading]
+            count = min(2 * count, AHEAD_RECORDS_MAX)
+            for answers in zip(*asked, strict=True):
+                for (number, journal), answer in zip(reading, answers, strict=True):
+                    if not journal.is_read and journal.finding is None:
+                        self._guard(journal, partial(self._read_next, number, answer))
             self._prefix.payloads.clear()  # nothing is folded or given to other roots here
         for number, journal in enumerate(self._journals):
             if journal.finding is None:
@@ -152,31 +175,40 @@ class _LedgerScrub:
     def _note(self, journal: _Journal, fault: JournalFault, position: int | None, detail: str) -> None:
         journal.finding = JournalFinding(journal.broker_id, self._ledger_id, fault, position, detail)
 
-    def _look_at_root(self, journal: _Journal) -> None:
+    def _fetch_start(self, journal: _Journal) -> _Start:
         self._away.check(journal.broker_id)
         self._brokers.check_root(journal.broker_id)
-        self._begin_at_marker(journal)
-        if journal.store.get(out_key(self._ledger_id), size_bytes=1) is not None:
-            self._note(journal, JournalFault.OUT, None, "the root went back in time. Run replog store repair.")
-
-    def _begin_at_marker(self, journal: _Journal) -> None:
-        """Begin where the newest marker says; check the heads of the snapshots that stand for what is gone."""
         store, ledger_id = journal.store, self._ledger_id
         names = [info.key.rpartition("/")[2] for info in store.list_keys(marker_folder(ledger_id))]
         newest = max((int(name) for name in names if name.isdecimal()), default=None)
-        if newest is not None:
-            data, where = store.get(marker_key(ledger_id, newest)), f"marker {newest} on broker {journal.broker_id}"
-            marker = decode_marker(data or b"", genesis=self._genesis, where=where)
-            self._prefix.set_view(self._journals.index(journal), marker.point(newest + 1))
+        marker = b"" if newest is None else store.get(marker_key(ledger_id, newest)) or b""
+        heads = {info.key: store.get(info.key) for info in store.list_keys(snapshot_folder(ledger_id))}
+        return _Start(newest, marker, heads, store.get(out_key(ledger_id), size_bytes=1) is not None)
+
+    def _begin(self, start: Future[_Start], journal: _Journal) -> None:
+        """Begin where the newest marker says; check the heads of the snapshots that stand for what is gone."""
+        found = start.result()
+        if found.newest is not None:
+            where = f"marker {found.newest} on broker {journal.broker_id}"
+            marker = decode_marker(found.marker, genesis=self._genesis, where=where)
+            self._prefix.set_view(self._journals.index(journal), marker.point(found.newest + 1))
             self._prefix.jump(marker.base)
             journal.position = journal.start = marker.position
-        for info in store.list_keys(snapshot_folder(ledger_id)):
-            data, where = store.get(info.key), f"{info.key} on broker {journal.broker_id}"
+        for key, data in found.heads.items():
             if data is not None:  # else a newer one replaced it meanwhile
+                where = f"{key} on broker {journal.broker_id}"
                 decode_snapshot(data, genesis=self._genesis, root_count=len(self._journals), where=where)
+        if found.is_out:
+            self._note(journal, JournalFault.OUT, None, "the root went back in time. Run replog store repair.")
 
-    def _read_next(self, root: int, journal: _Journal) -> None:
-        data = journal.store.get(journal_key(self._ledger_id, journal.position), size_bytes=RECORD_GET_BYTES)
+    def _ask_ahead(self, journal: _Journal, count: int) -> list[Future[Buffer | None]]:
+        """Ask a root for its next records; roots and records are on their way side by side."""
+        submit, get = io_pool().submit_to, journal.store.get
+        keys = (journal_key(self._ledger_id, journal.position + step) for step in range(count))
+        return [submit(journal.store.url, get, key, size_bytes=RECORD_GET_BYTES) for key in keys]
+
+    def _read_next(self, root: int, answer: Future[Buffer | None], journal: _Journal) -> None:
+        data = answer.result()
         if data is None:
             journal.is_read = True
             return

@@ -5,8 +5,9 @@ Reads only. A finding is not a loss while another copy is good; repairing is ano
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
@@ -22,6 +23,7 @@ from spark_replog.ids import BrokerId, LedgerId, ObjectId, TopicId
 from spark_replog.log.codec.data_object import frame_damage
 from spark_replog.log.fold.partition_state import ObjectRef, SectionRef
 from spark_replog.log.fold.topic_state import TopicLedgerState
+from spark_replog.storage.io_pool import io_pool
 from spark_replog.storage.object_store import Buffer
 
 Frame = tuple[tuple[int, int, int], ...]
@@ -31,8 +33,13 @@ AGAIN_MS = 60_000
 _AWAY = frozenset({ErrorCode.REPLOG_STORE_UNAVAILABLE, ErrorCode.KAFKA_STORAGE_ERROR})
 
 
+AHEAD_OBJECTS = 8
+"""How many objects are looked at side by side, and at most so many bytes of one copy of each."""
+AHEAD_BYTES = 64 << 20
+
+
 class AwayRoots:
-    """What the roots failed with of late. Not thread safe; one for each run."""
+    """What the roots failed with of late. One for each run; threads may share it."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -103,17 +110,19 @@ def scrub(cluster: Cluster, *, deep: bool = False, on_object: Callable[[int, int
     report, away = ScrubReport(), AwayRoots(cluster.clock)
     absent: dict[tuple[LedgerId, ObjectId], bool] = {}
     objects = list(_live_objects(cluster))
-    for number, (item, sections) in enumerate(objects):
-        job, good = copy_job(item.ledger_id, item, sections, item.holders), 0
-        frames: dict[BrokerId, Frame | str] = {}
-        for broker_id in job.sources:
-            finding = _look(cluster, broker_id, job, report, away, frames if deep else None)
+    for number, (job, looks) in enumerate(_looks(cluster, objects, away, deep=deep)):
+        good, frames = 0, {}
+        for broker_id, look in looks:
+            found = look.result()
             report.copy_count += 1
-            if finding is None:
+            report.checked_bytes += found.checked_bytes
+            if found.frame is not None:
+                frames[broker_id] = found.frame
+            if found.finding is None:
                 good += 1
             else:
-                report.findings.append(finding)
-                if finding.fault is Fault.ABSENT:
+                report.findings.append(found.finding)
+                if found.finding.fault is Fault.ABSENT:
                     absent[job.ledger_id, job.id] = False
         for broker_id, detail in _bad_frames(frames).items():
             report.findings.append(ScrubFinding(broker_id, job.ledger_id, job.id.name, Fault.CORRUPT, detail))
@@ -167,18 +176,41 @@ def _live_objects(cluster: Cluster) -> Iterator[tuple[ObjectRef, list[SectionRef
     yield from found.values()
 
 
-def _look(
-    cluster: Cluster,
-    broker_id: BrokerId,
-    job: CopyJob,
-    report: ScrubReport,
-    away: AwayRoots,
-    frames: dict[BrokerId, Frame | str] | None,
-) -> ScrubFinding | None:
-    """Look at one copy; with ``frames`` read it whole, and note there what is outside its sections."""
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """What a look at one copy saw; ``frame`` where it was read whole and its rows are good: see ``read_frame``."""
 
-    def finding(fault: Fault, detail: str) -> ScrubFinding:
-        return ScrubFinding(broker_id, job.ledger_id, job.id.name, fault, detail)
+    finding: ScrubFinding | None = None
+    checked_bytes: int = 0
+    frame: Frame | str | None = None
+
+
+def _looks(
+    cluster: Cluster, objects: Iterable[tuple[ObjectRef, list[SectionRef]]], away: AwayRoots, *, deep: bool
+) -> Iterator[tuple[CopyJob, list[tuple[BrokerId, Future[_Look]]]]]:
+    """Look at the copies of several objects at once, all roots side by side; yield them in order."""
+    waiting: deque[tuple[CopyJob, list[tuple[BrokerId, Future[_Look]]]]] = deque()
+    size_bytes = 0
+
+    def begin(job: CopyJob) -> list[tuple[BrokerId, Future[_Look]]]:
+        url, pool = cluster.brokers.url, io_pool()
+        return [(each, pool.submit_to(url(each), _look, cluster, each, job, away, deep)) for each in job.sources]
+
+    for item, sections in objects:
+        job = copy_job(item.ledger_id, item, sections, item.holders)
+        while waiting and (len(waiting) == AHEAD_OBJECTS or size_bytes + job.size_bytes > AHEAD_BYTES):
+            size_bytes -= waiting[0][0].size_bytes
+            yield waiting.popleft()
+        size_bytes += job.size_bytes
+        waiting.append((job, begin(job)))
+    yield from waiting
+
+
+def _look(cluster: Cluster, broker_id: BrokerId, job: CopyJob, away: AwayRoots, deep: bool) -> _Look:
+    """Look at one copy; if deep, read it whole."""
+
+    def finding(fault: Fault, detail: str, checked_bytes: int = 0) -> _Look:
+        return _Look(ScrubFinding(broker_id, job.ledger_id, job.id.name, fault, detail), checked_bytes)
 
     try:
         away.check(broker_id)
@@ -189,18 +221,16 @@ def _look(
             return finding(Fault.ABSENT, "the root does not have it")
         if len(last) != 1:
             return finding(Fault.SHORT, f"it is not {job.size_bytes} bytes long")
-        if frames is None:
-            return None
+        if not deep:
+            return _Look()
         body = store.get(job.storage_key)
-        report.checked_bytes += job.size_bytes
         problem = damage(job, body)
         if problem is not None or body is None:
-            return finding(Fault.CORRUPT, problem or "")
-        frames[broker_id] = read_frame(job, body)
+            return finding(Fault.CORRUPT, problem or "", job.size_bytes)
+        return _Look(None, job.size_bytes, read_frame(job, body))
     except ReplogError as error:
         away.note(broker_id, error)
         return finding(Fault.UNREACHABLE, f"{error.code.name}: {error.args[0]}")
-    return None
 
 
 def read_frame(job: CopyJob, body: Buffer) -> Frame | str:

@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 import os
 import struct
+import threading
 from pathlib import Path
 
 import pytest
 
 from spark_replog.cli.main import run
+from spark_replog.commit.replica_fetcher import copy_job
 from spark_replog.errors import ErrorCode, RetriableError
 from spark_replog.log.codec.data_object import frame_damage
-from spark_replog.maintenance.journal_scrub import JournalFault, scrub_journals
-from spark_replog.maintenance.scrub import AGAIN_MS, AwayRoots, Fault, scrub
+from spark_replog.maintenance.journal_scrub import JournalFault, JournalReport, _LedgerScrub, scrub_journals
+from spark_replog.maintenance.scrub import AGAIN_MS, AwayRoots, Fault, _live_objects, _looks, scrub
+from spark_replog.storage.object_store import Buffer, ObjectStore
 from spark_replog.testing.manual_clock import ManualClock
 from tests.scenarios.conftest import LocalStore
 from tests.scenarios.repairing import put_arrow, repair
@@ -36,6 +39,36 @@ def test_a_whole_store_has_no_findings(written: LocalStore) -> None:
 
     assert (report.object_count, report.copy_count, report.findings) == (1, 3, [])
     assert report.checked_bytes == 3 * 120
+
+
+class MeetingStore:
+    """Answers a read of a copy or a journal only when all roots are asked."""
+
+    def __init__(self, store: ObjectStore, barrier: threading.Barrier) -> None:
+        self.store, self.url, self._barrier = store, store.url, barrier
+        self.list_keys = store.list_keys
+
+    def get(self, key: str, **more: int) -> Buffer | None:
+        if "/data/" in key or "/journal/" in key:
+            self._barrier.wait(20)
+        return self.store.get(key, **more)
+
+
+def test_all_roots_are_read_at_the_same_time(written: LocalStore) -> None:
+    """One root after another would break the barrier; a copy is asked for twice, and journals of equal length alike."""
+    brokers, barrier = written.cluster.brokers, threading.Barrier(3)
+    written.cluster.refresh()
+    ledger, _ = written.cluster.topic_state(written.cluster.lookup("orders"))
+    for broker_id in brokers.broker_ids:
+        brokers.stores[broker_id] = MeetingStore(brokers.store(broker_id), barrier)  # type: ignore[assignment]
+    found = _LedgerScrub(brokers, ledger.ledger_id, JournalReport(), AwayRoots(written.cluster.clock))
+    found.run()
+    assert all(journal.is_read and journal.finding is None for journal in found._journals)
+    (job,) = (copy_job(each.ledger_id, each, some, each.holders) for each, some in _live_objects(written.cluster))
+    looks = next(
+        _looks(written.cluster, [*_live_objects(written.cluster)], AwayRoots(written.cluster.clock), deep=True)
+    )
+    assert [look.result().checked_bytes for _, look in looks[1]] == [job.size_bytes] * 3
 
 
 def test_each_fault_is_named(written: LocalStore) -> None:
