@@ -10,11 +10,12 @@ import functools
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, ClassVar, Self
 
 import fsspec
+import fsspec.asyn
 
 from spark_replog.errors import (
     ErrorCode,
@@ -276,15 +277,28 @@ class FsspecStore:
         self.file_system().pipe_file(self._path(key), body, mode="create")
 
     def _find(self, prefix: str) -> list[ObjectInfo]:
+        self.file_system()
+        cut = len(self._root) + 1
+        return [
+            ObjectInfo(name[cut:], size_bytes)
+            for name, size_bytes in self._listed(prefix)
+            if not name.endswith("/")  # a console's folder marker
+        ]
+
+    def _listed(self, prefix: str) -> Iterable[tuple[str, int]]:
+        """Yield full names and sizes; others than those of the prefix may be among them.
+
+        Object stores have one of their own: the clients' ``find`` asks up to three times more, whether a folder
+        without objects is an object, or a folder after all.
+        """
         folder, _, start_of_name = prefix.rpartition("/")
         narrowed = {"prefix": start_of_name} if start_of_name else {}
         found = self.file_system().find(self._folder_path(folder), detail=True, **narrowed)
-        cut = len(self._root) + 1
-        return [
-            ObjectInfo(name[cut:], int(info["size"]))
-            for name, info in found.items()
-            if not name.endswith("/")  # a console's folder marker
-        ]
+        return [(name, int(info["size"])) for name, info in found.items()]
+
+    def _bucket_and_start(self, prefix: str) -> tuple[str, str]:
+        bucket, _, start = f"{self._root}/{prefix}".partition("/")
+        return bucket, start
 
     def _is_absent(self, error: Exception, status: int | None) -> bool:
         if error_code_of(error) in ("NoSuchBucket", "ContainerNotFound"):
@@ -426,6 +440,16 @@ class S3Store(FsspecStore):
         file_system.retries = 1
         return file_system
 
+    def _listed(self, prefix: str) -> Iterable[tuple[str, int]]:
+        client, (bucket, start) = self.file_system(), self._bucket_and_start(prefix)
+        more: dict[str, str] = {}
+        while True:
+            page = client.call_s3("list_objects_v2", Bucket=bucket, Prefix=start, **more)
+            yield from ((f"{bucket}/{each['Key']}", each["Size"]) for each in page.get("Contents", ()))
+            if not page.get("IsTruncated"):
+                return
+            more = {"ContinuationToken": page["NextContinuationToken"]}
+
     def _is_refused(self, error: Exception, status: int | None) -> bool:
         # 400 RequestTimeout: the connection stalled, nothing is wrong with the request.
         return super()._is_refused(error, status) and error_code_of(error) != "RequestTimeout"
@@ -462,11 +486,21 @@ class GcsStore(FsspecStore):
         return {**options, "requests_timeout": given}
 
     def _prepared(self, file_system: Any) -> Any:
-        # gcsfs tries six times, with half a minute of pauses, inside one call.
+        # It tries six times, with half a minute of pauses, inside one call.
         once = getattr(type(file_system)._request, "__wrapped__", None)
         if once is not None:
             file_system._request = functools.partial(once, file_system)
         return file_system
+
+    def _listed(self, prefix: str) -> Iterable[tuple[str, int]]:
+        client, (bucket, start) = self.file_system(), self._bucket_and_start(prefix)
+        more: dict[str, str] = {}
+        while True:
+            page = client.call("GET", "b/{}/o", bucket, prefix=start, json_out=True, **more)
+            yield from ((f"{bucket}/{each['name']}", int(each["size"])) for each in page.get("items", ()))
+            if "nextPageToken" not in page:
+                return
+            more = {"pageToken": page["nextPageToken"]}
 
     def _is_refused(self, error: Exception, status: int | None) -> bool:
         # gcsfs turns 403 and some 400 into plain errors without their response.
@@ -493,6 +527,20 @@ class AzureStore(FsspecStore):
         connection.timeout = given.get("connection_timeout", _CONNECT_SECONDS)
         connection.read_timeout = given.get("read_timeout", _READ_SECONDS)
         return file_system
+
+    def _listed(self, prefix: str) -> Iterable[tuple[str, int]]:
+        client, (bucket, start) = self.file_system(), self._bucket_and_start(prefix)
+
+        async def found() -> list[tuple[str, int]]:
+            async with client.service_client.get_container_client(container=bucket) as container:
+                return [
+                    (f"{bucket}/{each.name}", each.size)
+                    async for each in container.list_blobs(name_starts_with=start, include=["metadata"])
+                    if (each.metadata or {}).get("hdi_isfolder") != "true"
+                ]
+
+        listed: list[tuple[str, int]] = fsspec.asyn.sync(client.loop, found)
+        return listed
 
     def _is_existing(self, error: Exception, status: int | None) -> bool:
         # Azure says 409 for a taken name, and for other conflicts under other codes.

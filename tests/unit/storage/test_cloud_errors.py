@@ -62,6 +62,8 @@ def store_over(cls, url):
             self._root = url.partition("://")[2]
             return file_system
 
+        _listed = FsspecStore._listed  # the double has a ``find``
+
     return Store(url, {}), file_system
 
 

@@ -1,0 +1,146 @@
+"""What replog adds to a cloud client's own calls, on real servers on this machine's loopback.
+
+    python -m benchmarks.cloud --server versitygw
+    python -m benchmarks.cloud --server minio --delay-ms 20
+
+Puts and ranged gets: the client's own, and those of replog's store of the root, of the same sizes, on as many threads,
+in turns. With `--delay-ms` a proxy adds that to each call; then times are told in calls: one is a plain ranged get.
+Servers are those of the tests (docs/storage.md).
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from benchmarks.bench_session import scratch
+from spark_replog.cluster.cluster import Cluster
+from spark_replog.storage.brokers import INIT_DEADLINE_MS
+from spark_replog.storage.open_store import open_store
+from spark_replog.storage.retrying_store import RetryingStore
+from spark_replog.testing.http_fault_proxy import HttpFaultProxy
+from tests.servers.server import Azurite, FakeGcs, Minio, Server, VersityGateway
+from tests.servers.stores import RealRoots
+
+KINDS = {kind.name: kind for kind in (VersityGateway, Minio, FakeGcs, Azurite)}
+THREADS = 8
+_names = itertools.count()
+
+
+def _rate(call: Callable[[int], Any], count: int, size_bytes: int) -> float:
+    """Return MB/s of so many calls on some threads."""
+    started = time.perf_counter()
+    with ThreadPoolExecutor(THREADS) as pool:
+        list(pool.map(call, range(count)))
+    return count * size_bytes / (time.perf_counter() - started) / 1e6
+
+
+def _fast_store(server: Server, url: str) -> Any:
+    """Return obstore's own S3 store of the root; None where it is not installed or the server is of another kind."""
+    try:
+        from obstore.store import S3Store  # type: ignore[import-not-found, unused-ignore]
+    except ImportError:
+        return None
+    if server.scheme != "s3":
+        return None
+    options = server.options()
+    return S3Store(
+        url.split("/")[2], prefix="fast", access_key_id=options["key"], secret_access_key=options["secret"],
+        endpoint=options["endpoint_url"], virtual_hosted_style_request=False, client_options={"allow_http": True},
+        retry_config={"max_retries": 0},
+    )  # fmt: skip
+
+
+def rates(server: Server, *, rounds: int) -> Iterator[tuple[str, int, list[float], list[float], list[float]]]:
+    """Yield (what, size, plain MB/s, replog MB/s, obstore MB/s), a number a round."""
+    url = server.new_root("bench")
+    store = RetryingStore(open_store(url, server.options()), deadline_ms=INIT_DEADLINE_MS)
+    client, root = open_store(url, server.options()).file_system(), url.partition("://")[2]  # type: ignore[attr-defined]
+    fast = _fast_store(server, url)
+    for size_bytes, count in ((4 << 10, 200), (1 << 20, 64), (8 << 20, 16)):
+        told: dict[str, tuple[list[float], list[float], list[float]]] = {"put": ([], [], []), "get": ([], [], [])}
+        for _ in range(rounds):
+            for what, who, call in _calls(client, root, store, fast, size_bytes):
+                told[what][who].append(_rate(call, count, size_bytes))
+        for what, found in told.items():
+            yield what, size_bytes, *found
+
+
+def _calls(
+    client: Any, root: str, store: Any, fast: Any, size_bytes: int
+) -> list[tuple[str, int, Callable[[int], Any]]]:
+    """Return (what, whose, call of the object's number) over new names."""
+    body, turn = os.urandom(size_bytes), f"{next(_names)}"
+    calls: list[tuple[str, int, Callable[[int], Any]]] = [
+        ("put", 0, lambda n: client.pipe_file(f"{root}/p{turn}/{n}", body, mode="create")),
+        ("put", 1, lambda n: store.create(f"r{turn}/{n}", [body])),
+        ("get", 0, lambda n: client.cat_file(f"{root}/p{turn}/{n}", start=0, end=size_bytes)),
+        ("get", 1, lambda n: store.get(f"r{turn}/{n}", size_bytes=size_bytes)),
+    ]
+    if fast is not None:
+        calls.insert(2, ("put", 2, lambda n: fast.put(f"f{turn}/{n}", body, mode="create")))
+        calls.append(("get", 2, lambda n: fast.get_range(f"f{turn}/{n}", start=0, end=size_bytes)))
+    return calls
+
+
+def _p50_ms(call: Callable[[], Any], count: int) -> float:
+    found = []
+    for _ in range(count):
+        started = time.perf_counter()
+        call()
+        found.append((time.perf_counter() - started) * 1e3)
+    return statistics.median(found)
+
+
+def delayed(server: Server, delay_ms: float) -> Iterator[tuple[str, float, float]]:
+    """Yield (what, p50 ms, calls' time) behind a proxy that adds a round trip to each call."""
+    with HttpFaultProxy(server.port, one_at_a_time=False, delay_ms=delay_ms) as proxy:
+        roots = RealRoots.of(server, 3, ports=[proxy.port] * 3)
+        opened = roots.make("orders")
+        raw = open_store(roots.path.split(",")[0], roots.options)
+        call_ms = _p50_ms(lambda: raw.get("replog.json", size_bytes=4096), 30)
+        yield "one ranged get", call_ms, 1.0
+        with opened.producer({"acks": "all"}) as producer:
+            sent = _p50_ms(lambda: producer.send("orders", b"x" * 100, partition=0).result(timeout=60), 30)
+        yield "send().result(), acks=all, 3 roots", sent, sent / call_ms
+
+        def cold() -> None:
+            cluster = Cluster.open(roots.path, roots.options)
+            cluster.topic_state(cluster.lookup("orders"))
+
+        opening = _p50_ms(cold, 10)
+        yield "cold open and one topic's state", opening, opening / call_ms
+        for name in (("store", "info"), ("doctor",), ("store", "verify"), ("store", "repair", "--dry-run")):
+            spent = _p50_ms(lambda name=name: roots.replog(*name), 3)  # type: ignore[misc]
+            yield f"replog {' '.join(name)}", spent, spent / call_ms
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--server", choices=KINDS, default="versitygw")
+    parser.add_argument("--delay-ms", type=float, default=0)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--base", help="folder of the server's data")
+    given = parser.parse_args()
+    with scratch(given.base) as folder, KINDS[given.server](Path(folder)) as server:
+        if given.delay_ms:
+            print("| what | p50 ms | calls |\n| --- | --- | --- |")
+            for what, spent, calls in delayed(server, given.delay_ms):
+                print(f"| {what} | {spent:.1f} | {calls:.1f} |", flush=True)
+            return
+        print("| call | size | plain MB/s | replog MB/s | of plain | obstore MB/s |")
+        print("| --- | --- | --- | --- | --- | --- |")
+        for what, size_bytes, *three in rates(server, rounds=given.rounds):
+            plain, ours, fast = (statistics.median(each) if each else 0.0 for each in three)
+            print(f"| {what} | {size_bytes >> 10} KiB | {plain:.1f} | {ours:.1f} | {ours / plain:.2f} | {fast:.1f} |")
+
+
+if __name__ == "__main__":
+    main()
