@@ -45,7 +45,7 @@ EDGES: dict[str, set[str]] = {
     "health": {"config", "storage", "log/codec", "log/fold"},
     "admin": {"config", "log", "log/codec", "log/fold", "ledger", "health", "cluster", "commit"},
     "groups": {"log", "log/codec", "log/fold", "ledger", "health", "cluster", "admin"},
-    "monitor": {"storage", "log", "log/fold", "ledger", "health", "cluster", "admin", "groups"},
+    "monitor": {"storage", "log", "log/codec", "log/fold", "ledger", "health", "cluster", "admin", "groups"},
     "maintenance": {"config", "storage", "log", "log/codec", "log/fold", "ledger", "cluster", "read", "commit"},
     "client": {
         "config",

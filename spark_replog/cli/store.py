@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from spark_replog.cli.dump import dump
 from spark_replog.cli.health import exit_code_of_findings, finding_items, finding_text
 from spark_replog.cli.output import (
     EXIT_CRITICAL,
@@ -46,6 +47,9 @@ if TYPE_CHECKING:
 @click.group("store", cls=ReplogGroup)
 def store() -> None:
     """Show the store and its roots."""
+
+
+store.add_command(dump)
 
 
 _TOPICS_SHOWN = 20

@@ -194,6 +194,12 @@ def _begin(ledger_id: str, name: str, kind: PageKind, cells: Cells) -> Writer:
     return writer
 
 
+def page_identity(data: bytes) -> tuple[str, str]:
+    """Return the ledger and the name that a page says it has; errors as ``decode_page``."""
+    found: tuple[str, str] = _HEADER.read(unseal(SnapshotPart.PAGE, data))
+    return found
+
+
 def decode_page(ledger_id: str, name: str, data: bytes) -> Rows | Directory:
     """Return the rows or the directory of a page.
 

@@ -1,0 +1,206 @@
+"""Files of a store in words, for support: journal records, markers, heads and pages of snapshots, data objects.
+
+Damaged ones too, as far as they can be read. Texts come from storage: whoever shows them escapes them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+from crc32c import crc32c
+
+from spark_replog.cluster.cluster import Cluster
+from spark_replog.errors import CorruptDataError, ReplogError
+from spark_replog.ids import BrokerId, LedgerId, TopicId
+from spark_replog.ledger.record import (
+    HASH_SIZE_BYTES,
+    MAGIC,
+    NO_INDEX,
+    RECORD_GET_BYTES,
+    TAG_SIZE_BYTES,
+    JournalRecord,
+    RecordKind,
+    decode_record,
+)
+from spark_replog.ledger.snapshot_files import MARKER_MAGIC, SNAPSHOT_MAGIC, decode_marker, decode_snapshot
+from spark_replog.log.codec.snapshot import MAGIC as PAGE_MAGIC
+from spark_replog.log.codec.snapshot_page import Directory, decode_page, page_identity
+from spark_replog.log.entry_words import entry_words
+from spark_replog.storage.paths import journal_folder
+from spark_replog.storage.root_file import decode_root_file
+
+_ROOTS_MAX = 9
+_SHOWN_BYTES = 64
+_POSITION = re.compile(r"(?:^|/)journal/(\d{20})$")
+
+
+@dataclass(slots=True)
+class FileWords:
+    """What a file says.
+
+    Attributes:
+        kind: what it is, by its first bytes; ``unknown`` where they say nothing.
+        lines: its content as sentences.
+        damage: why it cannot be used; '' for a whole file. The lines then say what could be read nevertheless.
+    """
+
+    name: str
+    size_bytes: int
+    kind: str
+    lines: list[str] = field(default_factory=list)
+    damage: str = ""
+
+
+def file_words(name: str, data: bytes, topic_names: Mapping[TopicId, str] | None = None) -> FileWords:
+    """Return what a file of a store says.
+
+    Args:
+        name: its key or path; a journal record's position is taken from there.
+        topic_names: by id, for entries.
+    """
+    kinds: dict[bytes, tuple[str, Callable[[], list[str]]]] = {
+        MAGIC: ("journal record", lambda: _record_lines(decode(data), topic_names or {})),
+        MARKER_MAGIC: ("truncation marker", lambda: _marker_lines(data, name)),
+        SNAPSHOT_MAGIC: ("snapshot head", lambda: _snapshot_lines(data, name)),
+        PAGE_MAGIC: ("snapshot page", lambda: _page_lines(data)),
+        b"ARRO": ("data object", lambda: _object_lines(data)),
+        b"{": ("root file", lambda: _root_lines(data, name)),
+    }
+    found = _POSITION.search(name)
+    position = int(found[1]) if found else -1
+
+    def decode(body: bytes) -> JournalRecord:
+        return decode_record(body, root=name, position=position)
+
+    kind, read = kinds.get(data[:4]) or kinds.get(data[:1]) or ("unknown", list)
+    words = FileWords(name, len(data), kind)
+    try:
+        words.lines = read()
+        if kind == "unknown":
+            words.damage = "its first bytes are those of no file of a store"
+    except ReplogError as error:
+        words.damage = str(error.args[0])
+    except (pa.ArrowException, ValueError, OSError, MemoryError) as error:
+        words.damage = f"{type(error).__name__}: {error}"
+    if words.damage:
+        if kind == "journal record":
+            words.lines = _in_spite(data, decode, topic_names or {})
+        words.lines.append(f"begins with {data[:_SHOWN_BYTES].hex(' ')}")
+    return words
+
+
+def _in_spite(data: bytes, decode: Callable[[bytes], JournalRecord], names: Mapping[TopicId, str]) -> list[str]:
+    """Return what a record says whose checksum alone is wrong."""
+    try:
+        record = decode(data[:-4] + crc32c(data[:-4]).to_bytes(4, "little"))
+    except ReplogError:
+        return []
+    return ["with another checksum it would say:", *_record_lines(record, names)]
+
+
+def _record_lines(record: JournalRecord, names: Mapping[TopicId, str]) -> list[str]:
+    epoch = f"round {record.epoch.round} of {record.epoch.incarnation.hex()[:8]}"
+    known = ", ".join("none" if each.position < 0 else str(each.position) for each in record.known)
+    vouches = "nothing" if record.commit_index == NO_INDEX else f"entries up to {record.commit_index}"
+    head = f"{record.kind.name} of {epoch}, vouches for {vouches}"
+    lines = [head, f"knows the last positions of the roots: {known}"] if record.known else [head]
+    if record.kind is not RecordKind.ENTRY:
+        return lines
+    lines[0] = f"{record.kind.name} {record.index} of {epoch}, vouches for {vouches}, hash {record.entry_hash.hex()}"
+    return lines + [f"- {each}" for each in entry_words(record.payload[TAG_SIZE_BYTES:], names)]
+
+
+def _genesis(data: bytes) -> bytes:
+    return data[5 : 5 + HASH_SIZE_BYTES]  # whose it is stands in the file; a dump does not ask a ledger
+
+
+def _marker_lines(data: bytes, name: str) -> list[str]:
+    marker = decode_marker(data, genesis=_genesis(data), where=name)
+    return [
+        f"the journal begins at position {marker.position}",
+        f"entries up to {marker.base.index} are in snapshot {marker.name or '(none)'}",
+    ]
+
+
+def _snapshot_lines(data: bytes, name: str) -> list[str]:
+    for root_count in range(1, _ROOTS_MAX + 1):
+        try:
+            head = decode_snapshot(data, genesis=_genesis(data), root_count=root_count, where=name)
+        except CorruptDataError:
+            if root_count == _ROOTS_MAX:
+                raise
+        else:
+            break
+    lines = [
+        f"holds entries up to {head.base.index}: {len(head.body):,} bytes of state",
+        f"snapshot {head.decided.no} before it was of entry {head.decided.index}",
+    ]
+    return lines + [
+        f"root {number}: position {point.position}, last entry {point.last_index}, agreed up to {point.matched}"
+        for number, point in enumerate(head.points)
+    ]
+
+
+def _page_lines(data: bytes) -> list[str]:
+    ledger_id, name = page_identity(data)
+    found = decode_page(ledger_id, name, data)
+    what = (
+        f"directory of {found.pieces.shape[1]:,} pieces in {len(found.pages):,} pages"
+        if isinstance(found, Directory)
+        else f"{len(found):,} rows of {found.kind.name.lower()}"
+    )
+    return [f"page {name} of ledger {ledger_id}", what]
+
+
+def _object_lines(data: bytes) -> list[str]:
+    """Return the shape of a data object. No row is decoded: only the ledger knows checksums, rows and offsets."""
+    reader = pa.ipc.open_file(pa.BufferReader(data))
+    columns = ", ".join(f"{each.name} {each.type}" for each in reader.schema)
+    return [
+        f"Arrow file of {reader.num_record_batches} record batches: {columns}",
+        "'replog store verify --deep' holds it against the ledger",
+    ]
+
+
+def _root_lines(data: bytes, name: str) -> list[str]:
+    root = decode_root_file(data, url=name)
+    brokers = [f"broker {each.broker_id} at {each.url}" for each in root.brokers]
+    return [f"root of broker {root.broker_id} of store {root.cluster_id}", *brokers]
+
+
+def journal_files(
+    cluster: Cluster, ledger_id: LedgerId, broker_id: BrokerId, count: int, before: int | None = None
+) -> list[tuple[str, bytes]]:
+    """Return (key, bytes) of the newest journal records of a root, oldest first, as they lie there.
+
+    Args:
+        before: only records below this position.
+
+    Raises:
+        ReplogError: what the root raises.
+    """
+    store = cluster.brokers.store(broker_id)
+    keys = sorted(info.key for info in store.list_keys(journal_folder(ledger_id)))
+    positions = [key for key in keys if _POSITION.search(key)]
+    chosen = [key for key in positions if before is None or int(key.rpartition("/")[2]) < before][-count:]
+    found = [(key, store.get(key, size_bytes=RECORD_GET_BYTES)) for key in chosen]
+    return [(key, bytes(data)) for key, data in found if data is not None]  # else a truncation deleted it meanwhile
+
+
+def ledger_named(cluster: Cluster, name: str) -> tuple[LedgerId, dict[TopicId, str]]:
+    """Return the ledger of a topic, ``cluster`` or an id, and the names of its topics.
+
+    Raises:
+        NotFoundError: UNKNOWN_TOPIC_OR_PARTITION.
+    """
+    cluster.refresh()
+    if name == "cluster" or name == cluster.brokers.cluster_id:
+        return cluster.brokers.cluster_id, {}
+    with cluster.cluster_ledger.lock:
+        known = cluster.cluster_ledger.state.ledger_ids()
+        topics = dict(cluster.cluster_ledger.state.topics)
+    ledger_id = name if name in known else cluster.lookup(name).ledger_id
+    return ledger_id, {topic_id: each for each, (topic_id, where) in topics.items() if where == ledger_id}
