@@ -19,7 +19,7 @@ from spark_replog.cli.status import VERDICT_WORDS, totals
 from spark_replog.cli.store import broker_items
 from spark_replog.config import CONFIG_KEYS, ConfigKey, keys_of
 from spark_replog.health.findings import Finding
-from spark_replog.health.readers import Judged, Reader
+from spark_replog.health.readers import Judged, Reader, Verdict
 from spark_replog.health.topics import PartitionDescription, TopicDescription
 from spark_replog.log.fold.traffic import MINUTE_MS
 from spark_replog.monitor.store_watch import Seen
@@ -60,10 +60,15 @@ def overview(seen: Seen, samples: Sequence[LagSample], settings: Settings) -> It
         "findingCount": len(findings),
         "findings": _by_remedy(findings, settings)[:5],
         "readerCount": len(seen.readers),
+        "verdicts": {each.value: found for each in Verdict if (found := _count_of(seen.readers, each))},
         "readers": [_reader_line(*each) for each in _worst_first(seen.readers)[:5]],
         "minutes": _minutes(health.topics, health.now_ms),
         "lags": _lag_lines(samples),
     }
+
+
+def _count_of(readers: Iterable[tuple[Reader, Judged]], verdict: Verdict) -> int:
+    return sum(judged.verdict is verdict for _, judged in readers)
 
 
 def _minutes(topics: Iterable[TopicDescription], now_ms: int) -> list[list[int]]:

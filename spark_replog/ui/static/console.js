@@ -49,7 +49,7 @@ const clock = (ms) => new Date(ms).toISOString().slice(11, 16);
 const ago = (ms, now) => (ms === null ? "never" : duration(now - ms) + " ago");
 const many = (n, word) => `${count(n)} ${word}${n === 1 ? "" : "s"}`;
 const LEVELS = { OK: "ok", ok: "ok", WARN: "warn", SLOW: "warn", "under-replicated": "warn", fenced: "warn" };
-const pill = (word) => el("span", { class: "pill " + (LEVELS[word] || "bad") }, word);
+const pill = (text, word) => el("span", { class: "pill " + (LEVELS[word || text] || "bad") }, text);
 const link = (page, params) => {
   const query = new URLSearchParams(Object.entries(params || {}).filter(([, v]) => v !== null && v !== undefined && v !== ""));
   return "#/" + page + (query.size ? "?" + query : "");
@@ -116,10 +116,11 @@ const bars = (minutes, at, word, title) => {
   });
   return made;
 };
+const SPANS = [10, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 28800, 43200, 86400, 172800, 345600, 604800, 1209600, 2592000];
 const lines = (series, title) => {
   const points = series.flatMap((each) => each.points);
   const from = Math.min(...points.map((p) => p[0])), to = Math.max(...points.map((p) => p[0]), from + 1);
-  const top = Math.max(...points.map((p) => p[2]), 10000);
+  const worst = Math.max(...points.map((p) => p[2])), top = SPANS.find((n) => n * 1000 >= worst) * 1000 || worst;
   const x = (ms) => LEFT + ((ms - from) / (to - from)) * (WIDTH - 4 - LEFT);
   const made = frame(top, duration, [[LEFT, clock(from), "start"], [WIDTH - 4, clock(to), "end"]], title);
   series.forEach((each, n) => made.append(svg("polyline", { class: "c" + (n + 1),
@@ -142,8 +143,11 @@ const findingList = (items, nothing) => (items.length ? items.map((each) => el("
   el("code", { class: "command" }, each.remedy)))
   : el("div", { class: "empty" }, nothing));
 const CELLS = { l: "leader", f: "in sync", o: "out of sync", x: "without a leader" };
-const chunks = (items, size) => Array.from({ length: Math.ceil(items.length / size) }, (_, n) => items.slice(n * size, (n + 1) * size));
-const placementBlocks = (data) => el("div", { class: "blocks" }, data.topics.flatMap(({ topic, partitions }) => chunks(partitions, Math.max(8, Math.min(64, Math.floor((main.clientWidth - 70) / 13)))).map((part) => [topic, part, partitions])).map(([topic, partitions, all]) => el("div", { class: "block" },
+const evenly = (items, most) => {
+  const number = Math.ceil(items.length / most), size = Math.ceil(items.length / number);
+  return Array.from({ length: number }, (_, n) => items.slice(n * size, (n + 1) * size));
+};
+const placementBlocks = (data) => el("div", { class: "blocks" }, data.topics.flatMap(({ topic, partitions }) => evenly(partitions, Math.max(8, Math.min(64, Math.floor((main.clientWidth - 70) / 13)))).map((part) => [topic, part, partitions])).map(([topic, partitions, all]) => el("div", { class: "block" },
   a("topic", { name: topic }, topic, partitions.length < all.length ? ` ${partitions[0][0]} to ${partitions[partitions.length - 1][0]}` : ""),
   data.brokers.map((broker) => el("div", { class: "lane" }, el("i", {}, broker), el("div", { class: "cells" },
     partitions.map(([number, leader, replicas, inSync]) => {
@@ -175,7 +179,8 @@ const overview = {
       [d.worstLag ? duration(d.worstLag.ms) : "0 s", d.worstLag ? `behind: ${d.worstLag.group}` : `no lag; ${many(d.groups, "group")}`],
     ];
     return el("div", {},
-      el("h1", {}, "Overview", pill(d.verdict), trouble.map(([n, word]) => el("span", { class: "quiet" }, `${count(n)} ${word}`))),
+      el("h1", {}, "Overview", pill(d.verdict), trouble.map(([n, word]) => el("span", { class: "quiet" }, `${count(n)} ${word}`)),
+        Object.entries(d.verdicts).filter(([word]) => word !== "OK").map(([word, n]) => a("readers", {}, pill(`${many(n, "reader")} ${word}`, word)))),
       el("div", { class: "tiles" }, tiles.map(([value, word]) => el("div", { class: "tile" }, el("b", {}, value), el("span", { title: word }, word)))),
       d.findings.length ? card("Health", a("health", {}, many(d.findingCount, "finding")), findingList(d.findings, "")) : null,
       el("div", { class: "two" },

@@ -98,6 +98,7 @@ def test_the_overview_says_what_status_says(console, store):
     assert (found["verdict"], found["partitions"], found["topics"], found["findingCount"]) == ("OK", 3, 2, 0)
     assert [each["state"] for each in found["brokers"]] == ["ok"] * 3
     assert len(found["minutes"]) == 16 and sum(rows for _, rows, _ in found["minutes"]) == 10
+    assert found["verdicts"] == {"OK": 1}
     assert found["readers"][0]["reader"] == "billing" and found["readers"][0]["lag"] == 6
     assert found["lags"][0]["name"] == "billing" and found["lags"][0]["points"][0][1] == 6
     BrokerAdmin(store.cluster).fence(0)
