@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from itertools import zip_longest
+from itertools import takewhile, zip_longest
 from typing import Any, Generic, TypeVar
 
 from spark_replog.clock import SYSTEM_CLOCK, Clock
@@ -549,15 +549,10 @@ class Ledger(Generic[S]):
 
         What a snapshot holds is not kept: they may be fewer than `count`, and one at least where there is an entry.
         """
-        found: list[tuple[int, bytes]] = []
         with self.lock:
-            payloads = self._core.prefix.payloads
-            for index in range(self.state.applied_index, max(-1, self.state.applied_index - count), -1):
-                payload = payloads.get(index)
-                if payload is None:
-                    break
-                found.append((index, payload[TAG_SIZE_BYTES:]))
-        return found
+            payloads, newest = self._core.prefix.payloads, self.state.applied_index
+            held = takewhile(payloads.__contains__, range(newest, max(-1, newest - count), -1))
+            return [(index, payloads[index][TAG_SIZE_BYTES:]) for index in held]
 
     def _restore(self) -> None:
         """Make the state from the decided snapshot again, while the core is at rest."""
@@ -698,6 +693,10 @@ class Ledger(Generic[S]):
     def named_position(self, broker_id: int) -> int:
         """Return the highest position of the broker's journal that other roots' records name; -1 for none."""
         return self._core.prefix.named[[each.broker_id for each in self._roots].index(broker_id)]
+
+    def journal_end(self, broker_id: int) -> int:
+        """Return the position after the last record of the broker's journal that this process has read."""
+        return self._core.prefix.views[[each.broker_id for each in self._roots].index(broker_id)].next_position
 
     def owned_log(self, broker_id: int) -> OwnedLog | None:
         """Return all decided entries and the epoch that owns them; None where another process has claimed the ledger.

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
+import threading
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from importlib import resources
+from itertools import takewhile
 from typing import Any, Literal, cast
 
 from starlette.applications import Starlette
@@ -20,6 +22,7 @@ from spark_replog.cli.settings import Settings
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.errors import AuthorizationError, ErrorCode, InvalidConfigError, NotFoundError, ReplogError
 from spark_replog.log.entry_words import entry_words
+from spark_replog.monitor.journal_tail import decided_entries
 from spark_replog.ui import views
 from spark_replog.ui.access import SECURITY_HEADERS, Access, refusal
 from spark_replog.ui.live import Feed, LiveStore
@@ -29,6 +32,7 @@ _LOG = logging.getLogger(__name__)
 VIEWERS_MAX = 32
 ENTRIES_MAX = 200
 ENTRY_BYTES_MAX = 1 << 20
+LEDGERS_TOLD_MAX = 8
 _COOKIE = "replog_ui"
 _FILES = {
     "/": ("index.html", "text/html; charset=utf-8"),
@@ -81,6 +85,9 @@ class Console:
         self._settings, self._budget_bytes = settings, budget_bytes
         self._finder = RowFinder(cluster)
         self._feed = Feed(live)
+        self._lock = threading.Lock()
+        self._told: dict[str, dict[int, Sequence[str]]] = {}
+        """Entries in words by ledger, as journals had them."""
 
     def app(self) -> ASGIApp:
         """Return the application."""
@@ -150,9 +157,27 @@ class Console:
         ledger: Any = self._cluster.cluster_ledger if is_cluster else self._cluster.topic_ledger(wanted)
         if not is_cluster:
             names = ledger.ask(lambda state: {each.topic_id: each.name for each in state.topics.values()})
-        recent = ledger.recent(max(1, min(_number(request, "count", 50), ENTRIES_MAX)))
-        lines = [(index, _words(payload, names)) for index, payload in recent]
+        count = max(1, min(_number(request, "count", 50), ENTRIES_MAX))
+        lines: list[tuple[int, Sequence[str]]] = [(index, _words(each, names)) for index, each in ledger.recent(count)]
+        if request.query_params.get("earlier"):
+            with self._lock:
+                lines += self._earlier(ledger, names, lines[-1][0] if lines else 0, count - len(lines))
         return {"ledger": wanted, "entryCount": ledger.state.applied_index + 1, "entries": views.entries(lines)}
+
+    def _earlier(
+        self, ledger: Any, names: Mapping[str, str], before: int, count: int
+    ) -> list[tuple[int, Sequence[str]]]:
+        """Return entries below an index in words; a journal is read only for those that no page has shown yet."""
+        known = self._told.setdefault(ledger.ledger_id, {})
+        if before - 1 not in known and before > 0 and count > 0:
+            entries = decided_entries(self._cluster, ledger, ENTRIES_MAX)
+            known.update({index: _words(payload, names) for index, payload in entries})
+            for each in sorted(known)[:-ENTRIES_MAX]:
+                del known[each]
+            for other in list(self._told)[:-LEDGERS_TOLD_MAX]:
+                self._told.pop(other, None)
+        held = takewhile(known.__contains__, range(before - 1, max(-1, before - 1 - count), -1))
+        return [(index, known[index]) for index in held]
 
     def _settings_page(self) -> views.Item:
         store = self._cluster.cluster_ledger.ask(lambda state: dict(state.config))

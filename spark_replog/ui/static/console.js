@@ -332,9 +332,10 @@ const ledgers = {
       l.isCluster ? el("span", { class: "quiet" }, "the cluster: brokers, topics' names, ACLs, quotas") : l.topics.join(", ") + (l.topicCount > l.topics.length ? ` and ${l.topicCount - l.topics.length} more` : "")]), "None."))),
 };
 const ledger = {
-  load: (params) => ask("entries", { ledger: params.ledger, count: 100 }),
-  view: (d) => el("div", {}, el("h1", {}, a("ledgers", {}, "Ledgers"), el("span", { class: "quiet" }, "/"), el("span", { class: "mono" }, d.ledger)),
-    card("Newest entries", d.entries.length < d.entryCount ? `the last ${count(d.entries.length)} of ${count(d.entryCount)}` : null, table([["Entry", "n"], ["What it does", "name"]], d.entries.map((e) => [count(e.index), e.words.map((each) => el("div", {}, each))]), "No entries."))),
+  load: (params) => ask("entries", { ledger: params.ledger, earlier: params.earlier, count: 100 }),
+  view: (d, params) => el("div", {}, el("h1", {}, a("ledgers", {}, "Ledgers"), el("span", { class: "quiet" }, "/"), el("span", { class: "mono" }, d.ledger)),
+    card("Newest entries", d.entries.length < d.entryCount ? `the last ${count(d.entries.length)} of ${count(d.entryCount)}` : null, table([["Entry", "n"], ["What it does", "words"]], d.entries.map((e) => [count(e.index), e.words.map((each) => el("div", {}, each))]), "No entries."),
+      !params.earlier && d.entries.length < Math.min(100, d.entryCount) ? el("div", { class: "pager" }, "A snapshot holds the others.", a("ledger", { ...params, earlier: 1 }, "Read earlier ones from a journal (up to 200 small files)")) : null)),
 };
 
 const settings = {

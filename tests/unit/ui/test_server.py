@@ -11,12 +11,23 @@ import pytest
 from spark_replog import Consumer
 from spark_replog.admin.broker_admin import BrokerAdmin
 from spark_replog.admin.controller import Controller
+from spark_replog.errors import ErrorCode, RetriableError
+from spark_replog.ledger.record import (
+    HASH_SIZE_BYTES,
+    NONCE_SIZE_BYTES,
+    ZERO_EPOCH,
+    JournalRecord,
+    RecordKind,
+    encode_record,
+)
+from spark_replog.monitor.journal_tail import _vouched, decided_entries
 from spark_replog.ui.access import SECURITY_HEADERS
 from spark_replog.ui.live import SAMPLE_MS, Feed
 from tests.unit.client.consumer_setup import P0, Store, rows
 from tests.unit.monitor.test_queries import Query
 from tests.unit.ui.console_client import ConsoleClient
 
+DOWN = RetriableError(ErrorCode.REPLOG_STORE_UNAVAILABLE, "the root does not answer.")
 PAGES = (
     "overview",
     "placement",
@@ -243,6 +254,57 @@ def test_entries_of_a_ledger_are_told_in_words(console, store):
     assert len(console.get("entries", ledger=own["ledger"], count=1)["entries"]) == 1
 
 
+def test_entries_that_a_snapshot_holds_are_read_from_a_journal_once(store):
+    ledger, _ = store.cluster.topic_state(store.cluster.lookup("orders"))
+    for _ in range(5):
+        store.write("orders", rows(1))
+    ledger.snapshot(timeout_ms=10_000)
+    again = store.another_process()
+    calls = again.count_calls()
+    console = ConsoleClient(again, age_ms=60_000).enter()
+    own = next(each for each in console.get("ledgers")["ledgers"] if each["topics"] == ["orders"])
+    assert len(console.get("entries", ledger=own["ledger"])["entries"]) < own["entries"]
+    found = console.get("entries", ledger=own["ledger"], earlier=1)["entries"]
+    assert [each["index"] for each in found] == list(range(own["entries"] - 1, -1, -1))
+    assert any("creates topic orders" in each for each in found[-1]["words"])
+    again.forget_calls()
+    assert console.get("entries", ledger=own["ledger"], earlier=1)["entries"] == found and again.calls() == {}
+    assert len(console.get("entries", ledger=own["ledger"], earlier=1, count=3)["entries"]) == 3
+    # A root that is away, or lost a record: the next one tells.
+    for broker_id in (0, 1):
+        calls[broker_id].get = lambda *_, **__: (_ for _ in ()).throw(DOWN)
+    assert [index for index, _ in decided_entries(again.cluster, again.cluster.topic_ledger(own["ledger"]), 50)][
+        -1
+    ] == 0
+
+
+def test_an_entry_that_no_later_record_vouches_for_is_not_shown(store):
+    ledger, _ = store.cluster.topic_state(store.cluster.lookup("orders"))
+    newest = ledger.recent(1)[0]
+    told = decided_entries(store.cluster, ledger, 50)
+    assert told[0][0] <= newest[0] and told == ledger.recent(100)[-len(told) :]
+    records = [
+        (
+            position,
+            encode_record(
+                JournalRecord(
+                    RecordKind.ENTRY,
+                    ZERO_EPOCH,
+                    bytes(NONCE_SIZE_BYTES),
+                    index,
+                    commit,
+                    bytes(HASH_SIZE_BYTES),
+                    (),
+                    b"t" * 16,
+                )
+            ),
+        )
+        for position, index, commit in ((3, 2, 0), (2, 1, 0), (1, 0, -1))
+    ]
+    assert [index for index, _ in _vouched(records, "root")] == [0]
+    assert _vouched([records[0], (2, None), records[2]], "root") == []
+
+
 def test_settings_have_default_and_source_and_hide_secrets(store):
     store.cluster.storage_options["secret"] = "hunter2"
     found = ConsoleClient(store).enter().get("settings")["settings"]
@@ -266,8 +328,6 @@ def test_bad_numbers_are_refused_with_a_code(console):
 
 
 def test_a_store_that_does_not_answer_is_an_error_with_its_code(console, store, monkeypatch):
-    from spark_replog.errors import ErrorCode, RetriableError
-
     def fail() -> None:
         raise RetriableError(ErrorCode.REPLOG_NO_QUORUM, "no majority \x1b[31m answers.")
 
