@@ -213,8 +213,10 @@ class PositionKeeper:
         Raises:
             NotFoundError: UNKNOWN_TOPIC_OR_PARTITION.
         """
-        ledger, topic = self._cluster.folded_topic(self._cluster.lookup(key.topic))
+        handle = self._cluster.lookup(key.topic)
+        ledger, _ = self._cluster.folded_topic(handle)
         with ledger.lock:
+            topic = ledger.state.topics[handle.topic_id]
             if not 0 <= key.partition < len(topic.partitions):
                 raise unknown_partition(key.topic, key.partition, len(topic.partitions))
             found = topic.partitions[key.partition]

@@ -174,9 +174,11 @@ class TopicScan:
         self._columns = [name for name in names if columns is None or name in columns]
         self._cluster = cluster
         self.spans: dict[TopicPartition, tuple[int, int]] = {}
-        ledger, found = cluster.topic_state(cluster.lookup(topic))
+        handle = cluster.lookup(topic)
+        ledger, _ = cluster.topic_state(handle)
         with ledger.lock:
-            bounds = [(each.log_start_offset, each.high_watermark) for each in found.partitions]
+            found = ledger.state.topics[handle.topic_id].partitions
+            bounds = [(each.log_start_offset, each.high_watermark) for each in found]
         for number in range(len(bounds)) if partitions is None else sorted(set(partitions)):
             if not 0 <= number < len(bounds):
                 raise unknown_partition(topic, number, len(bounds))

@@ -179,13 +179,13 @@ class TopicDiscovery:
         self._cluster.refresh_topics(unknown)
         for handle in handles:
             try:
-                ledger, topic = self._cluster.folded_topic(handle)
+                ledger, _ = self._cluster.folded_topic(handle)
             except NotFoundError:
                 if self._subscription.pattern is None:
                     raise
                 continue
             with ledger.lock:
-                found[handle.name] = len(topic.partitions)
+                found[handle.name] = len(ledger.state.topics[handle.topic_id].partitions)
         return found
 
     def _names(self) -> Collection[str]:

@@ -224,7 +224,7 @@ class Cluster:
     def topic_state(self, handle: TopicHandle) -> tuple[Ledger[TopicLedgerState], TopicState]:
         """Fold the topic's ledger and return it with the topic's part of the state.
 
-        Read the state under ``ledger.lock``.
+        Read the state under ``ledger.lock``. A restore replaces the topic's part: take it from ``ledger.state`` there.
 
         Raises:
             ReplogError: as ``folded_topic``.

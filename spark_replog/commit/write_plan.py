@@ -77,14 +77,14 @@ def make_write_plan(
 
 def _plan_topic(cluster: Cluster, handle: TopicHandle) -> TopicPlan:
     try:
-        ledger, topic = cluster.folded_topic(handle)
+        ledger, _ = cluster.folded_topic(handle)
     except NotFoundError:
         # Deleted, perhaps made again under a new id since this process last looked.
         cluster.refresh()
         handle = cluster.lookup(handle.name)
-        ledger, topic = cluster.topic_state(handle)
+        ledger, _ = cluster.topic_state(handle)
     with ledger.lock:
-        return _topic_plan(handle, ledger.state, topic)
+        return _topic_plan(handle, ledger.state, ledger.state.topics[handle.topic_id])
 
 
 def _topic_plan(handle: TopicHandle, state: TopicLedgerState, topic: TopicState) -> TopicPlan:

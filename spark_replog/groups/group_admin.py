@@ -153,8 +153,9 @@ def plan_reset(
     found: dict[TopicPartition, tuple[int | None, int]] = {}
     for key in keys:
         handle = handles[key.topic]
-        ledger, topic = cluster.folded_topic(handle)
+        ledger, _ = cluster.folded_topic(handle)
         with ledger.lock:
+            topic = ledger.state.topics[handle.topic_id]
             if not 0 <= key.partition < len(topic.partitions):
                 raise unknown_partition(key.topic, key.partition, len(topic.partitions))
             start, end = (

@@ -447,11 +447,11 @@ class GroupCoordinator:
                 is_folded = handle.topic_id in ledger.state.topics
             if not is_folded:
                 ledger.refresh()
-            ledger, topic = self._cluster.folded_topic(handle)
+            ledger, _ = self._cluster.folded_topic(handle)
         except NotFoundError as error:
             return "", error
         with ledger.lock:
-            count = len(topic.partitions)
+            count = len(ledger.state.topics[handle.topic_id].partitions)
         if not 0 <= key.partition < count:
             return "", unknown_partition(key.topic, key.partition, count)
         return handle.topic_id, None

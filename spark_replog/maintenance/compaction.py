@@ -172,8 +172,9 @@ class Compactor:
 
     def _cleanable(self, handle: TopicHandle, partitions: Sequence[int] | None) -> Sequence[int]:
         """Return the partitions to compact by key."""
-        ledger, topic = self._cluster.folded_topic(handle)
+        ledger, _ = self._cluster.folded_topic(handle)
         with ledger.lock:
+            topic = ledger.state.topics[handle.topic_id]
             is_compacted = stored_topic_config(tuple(topic.config.items()))[0].is_compacted
             numbers = range(len(topic.partitions)) if is_compacted and not topic.closed else ()
         return [number for number in numbers if partitions is None or number in partitions]
