@@ -48,6 +48,7 @@ _COMMANDS = {
     "acl": ("spark_replog.cli.acl", "acl", "Grant and deny operations to principals."),
     "quota": ("spark_replog.cli.acl", "quota", "Limit how fast clients write and read."),
     "doctor": ("spark_replog.cli.doctor", "doctor", "Check this machine and the store, and name the fix."),
+    "debug": ("spark_replog.cli.debug", "debug", "Collect what support needs, without rows and credentials."),
     "explain": ("spark_replog.cli.explain", "explain", "Explain an error code: meaning, state, remedy."),
     "completion": ("spark_replog.cli.completion", "completion", "Print the completion script of a shell."),
     "demo": ("spark_replog.demo.demo", "demo", "Stream a table into a store of three brokers and read it back."),

@@ -55,7 +55,7 @@ def serve(
     registry = registry_of(StoreCollector(cluster, checkpoints, settings.storage_options, limits))
     if once:
         data = generate_latest(registry)
-        _replace(Path(output), data) if output else show(data, newline=False)
+        replace_file(Path(output), data) if output else show(data, newline=False)
         return EXIT_OK
     try:
         _, thread = start_http_server(int(port), host, registry)
@@ -69,11 +69,12 @@ def serve(
     return EXIT_OK
 
 
-def _replace(path: Path, data: bytes) -> None:
+def replace_file(path: Path, data: bytes, *, mode: int = 0o644) -> None:
     """Write a file so that a reader sees the old one or the new one."""
     part = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
-        part.write_bytes(data)
+        with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as out:
+            out.write(data)
         part.replace(path)
     except OSError as error:
         part.unlink(missing_ok=True)

@@ -56,7 +56,8 @@ def _controller(settings: Settings) -> Controller:
     return Controller(settings.open_cluster())
 
 
-def _item(found: TopicDescription) -> dict[str, Any]:
+def topic_item(found: TopicDescription) -> dict[str, Any]:
+    """Return a topic as JSON values."""
     return {
         "topic": found.name,
         "topicId": found.topic_id,
@@ -111,7 +112,7 @@ def create(
     controller = _controller(settings)
 
     def act(topic_name: str) -> dict[str, Any]:
-        return _item(
+        return topic_item(
             controller.create_topic(
                 topic_name,
                 partitions,
@@ -188,7 +189,7 @@ def describe(names: tuple[str, ...], size: bool) -> int:
         sizes = size_items([found], cluster.clock.now_ms()) if size else []
         text = _sizes(found, sizes) if size else _description(found)
         texts.append(text + (f"\n\n{shown}" if shown else ""))
-        item = _item(found)
+        item = topic_item(found)
         return {**(sizes[0] if size else {}), **item, "findings": finding_items(findings, settings)}
 
     items = act_on_each("topic", names, act)
@@ -373,7 +374,7 @@ def add_partitions(name: str, total: int, yes: bool) -> int:
     settings = current_settings()
     confirm(yes, f"Grow {name} to {total} partitions? A key's new rows may land in another partition.")
     controller = _controller(settings)
-    items = act_on_each("topic", (name,), lambda topic_name: _item(controller.add_partitions(topic_name, total)))
+    items = act_on_each("topic", (name,), lambda topic_name: topic_item(controller.add_partitions(topic_name, total)))
     text = f"topic {name}: {len(items[0]['partitions'])} partitions" if items[0]["ok"] else ""
     return emit("topic add-partitions", items, settings, text=text)
 

@@ -1,0 +1,231 @@
+"""``replog debug bundle``: what support needs to know of a store, in one file without rows and credentials."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import platform
+import re
+import sys
+import tarfile
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from functools import partial
+from importlib.metadata import distributions
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from spark_replog.cli.health import finding_items
+from spark_replog.cli.metrics import replace_file
+from spark_replog.cli.output import emit, human_bytes, item_of
+from spark_replog.cli.readers import reader_item
+from spark_replog.cli.settings import ReplogGroup, Settings, current_settings
+from spark_replog.cli.status import totals
+from spark_replog.cli.store import broker_items, size_items
+from spark_replog.cli.topic import topic_item
+from spark_replog.clock import SYSTEM_CLOCK
+from spark_replog.errors import ErrorCode, ReplogError
+
+if TYPE_CHECKING:
+    from spark_replog.cluster.cluster import Cluster
+    from spark_replog.monitor.store_watch import Seen
+
+_PACKAGES = re.compile(
+    r"(spark-replog|pyspark|pyarrow|numpy|pandas|fsspec|s3fs|gcsfs|adlfs|crc32c|click|prometheus-client|botocore)$",
+    re.I,
+)
+_SECRET_NAME = re.compile(r"secret|token|passw|credential|access_?key|account_?key|sas|private", re.I)
+_IN_URL = re.compile(r"://[^/@\s\"']+@")
+_IN_QUERY = re.compile(r"([?&][^=&\s\"']*(?:sig|signature|token|key|secret)[^=&\s\"']*=)[^&\s\"']+", re.I)
+_HIDDEN = "(hidden)"
+
+
+@click.group("debug", cls=ReplogGroup)
+def debug() -> None:
+    """Collect what support needs."""
+
+
+@debug.command("bundle", examples=["debug bundle", "debug bundle --checkpoint ./checkpoints -o /tmp/bundle.tar.gz"])
+@click.option("-o", "--output", type=click.Path(dir_okay=False), help="File to write. [replog-bundle-TIME.tar.gz]")
+@click.option("--checkpoint", "checkpoints", multiple=True, metavar="FOLDER", help="Queries to describe. Repeatable.")
+@click.option("-n", "--entries", type=click.IntRange(min=0), default=50, show_default=True,
+              help="Newest entries of each ledger, in words.")  # fmt: skip
+def bundle(output: str | None, checkpoints: tuple[str, ...], entries: int) -> int:
+    """Pack versions, status, topics, groups, queries, settings and the newest entries of each ledger into a .tar.gz.
+
+    It holds no keys, values, headers or commit notes, no values of storage options or environment variables, and no
+    credentials of URLs. It holds names: of topics, groups, principals, client ids, paths and buckets. Look through it
+    before you send it. What cannot be read is an error in the file of that part, so a store in trouble has one too.
+    """
+    settings = current_settings()
+    settings.required_store()
+    now_ms = SYSTEM_CLOCK.now_ms()
+    parts: dict[str, Any] = {}
+    failed: list[str] = []
+
+    def collect(name: str, make: Callable[[], Any]) -> Any:
+        try:
+            found = make()
+        except Exception as error:  # a bundle of a broken store is what it is for
+            failed.append(name)
+            code = error.code.name if isinstance(error, ReplogError) else ErrorCode.UNKNOWN_SERVER_ERROR.name
+            parts[name] = {"error": code, "message": f"{type(error).__name__}: {error}"}
+            return None
+        parts[name] = found
+        return found
+
+    collect("about", lambda: _about(settings, now_ms))
+    cluster: Cluster | None = collect("store", settings.open_cluster)
+    if cluster is not None:
+        collect("store", partial(_store, cluster))
+        seen: Seen | None = collect("status", partial(_look, cluster, checkpoints, settings))
+        if seen is not None:
+            collect("status", partial(_status, seen, settings))
+            collect("topics", partial(_topics, seen))
+            collect("readers", partial(_readers, seen))
+        for ledger in _ledgers(cluster):
+            collect(f"ledgers/{ledger}", partial(_entries, cluster, ledger, entries))
+    hide = _hider(settings, os.environ)
+    files = {f"{name}.json": json.dumps(_all_texts(found, hide), indent=1) for name, found in parts.items()}
+    path = Path(output or f"replog-bundle-{now_ms}.tar.gz")
+    size_bytes = _write(path, files, now_ms)
+    items = [{"file": str(path), "bytes": size_bytes, "parts": sorted(files), "failed": failed, "ok": True}]
+    text = (
+        f"{path}: {len(files)} files, {human_bytes(size_bytes)}. It holds no rows and no credentials; look through it."
+    )
+    if failed:
+        text += f"\nwith an error instead of: {', '.join(failed)}"
+    return emit("debug bundle", items, settings, text=text)
+
+
+def _about(settings: Settings, now_ms: int) -> dict[str, Any]:
+    found = {
+        each.metadata["Name"]: each.version for each in distributions() if _PACKAGES.match(each.metadata["Name"] or "")
+    }
+    return {
+        "timeMs": now_ms,
+        "python": sys.version,
+        "platform": platform.platform(),
+        "packages": dict(sorted(found.items())),
+        "path": settings.store,
+        "storageOptions": dict.fromkeys(sorted(settings.storage_options), _HIDDEN),
+    }
+
+
+def _store(cluster: Cluster) -> dict[str, Any]:
+    cluster.refresh()
+    with cluster.cluster_ledger.lock:
+        config = dict(cluster.cluster_ledger.state.config)
+    brokers = cluster.brokers
+    return {
+        "clusterId": brokers.cluster_id,
+        "fsync": brokers.fsync,
+        "roots": {each: brokers.url(each) for each in brokers.broker_ids},
+        "metadataBrokers": list(brokers.metadata_broker_ids),
+        "config": config,
+        "coordinator": asdict(cluster.config),
+    }
+
+
+def _look(cluster: Cluster, checkpoints: tuple[str, ...], settings: Settings) -> Seen:
+    from spark_replog.monitor.store_watch import StoreWatch
+
+    return StoreWatch(cluster, checkpoints, settings.storage_options).look()
+
+
+def _status(seen: Seen, settings: Settings) -> dict[str, Any]:
+    health, findings = seen.health, seen.health.findings
+    return {
+        **totals(health, findings),
+        "brokers": broker_items(health, findings),
+        "findings": finding_items(findings, settings),
+        "ledgers": [item_of(each) for each in health.ledgers],
+        "unreadCheckpoints": {folder: str(error) for folder, error in seen.unread},
+    }
+
+
+def _topics(seen: Seen) -> list[dict[str, Any]]:
+    sizes = {item["topic"]: item for item in size_items(seen.health.topics, seen.health.now_ms)}
+    return [{**sizes[topic.name], **topic_item(topic)} for topic in seen.health.topics]
+
+
+def _readers(seen: Seen) -> list[dict[str, Any]]:
+    items = []
+    for reader, judged in seen.readers:
+        item = reader_item(reader, judged, reader.kind)
+        for part in item["partitions"]:
+            part.pop("metadata")  # what a program wrote beside its offset may be anything
+        members = [{"member": each.member_id, "client": each.client_id} for each in reader.members]
+        items.append({**item, "generation": reader.generation, "protocol": reader.protocol, "members": members})
+    return items
+
+
+def _ledgers(cluster: Cluster) -> list[str]:
+    with cluster.cluster_ledger.lock:
+        return [cluster.brokers.cluster_id, *sorted(cluster.cluster_ledger.state.ledger_ids())]
+
+
+def _entries(cluster: Cluster, ledger: str, count: int) -> list[dict[str, Any]]:
+    """Return the newest records of the first root that answers."""
+    from spark_replog.monitor.file_words import file_words, journal_files, ledger_named
+
+    ledger_id, names = ledger_named(cluster, ledger)
+    problems = []
+    for broker_id in cluster.brokers.metadata_broker_ids:
+        try:
+            records = journal_files(cluster, ledger_id, broker_id, count) if count else []
+        except ReplogError as error:
+            problems.append(error)
+            continue
+        return [
+            {"name": words.name, "broker": broker_id, "lines": words.lines, "damage": words.damage}
+            for words in (file_words(key, data, names) for key, data in records)
+        ]
+    raise problems[0]
+
+
+def _hider(settings: Settings, environ: Mapping[str, str]) -> Callable[[str], str]:
+    """Return what takes credentials out of a text: of URLs, values of storage options, of variables with such names."""
+    values = {*settings.storage_options.values()}
+    values |= {value for name, value in environ.items() if _SECRET_NAME.search(name)}
+    ordered = sorted((value for value in values if len(value) >= 4), key=len, reverse=True)
+
+    def hide(text: str) -> str:
+        for value in ordered:
+            text = text.replace(value, _HIDDEN)
+        return _IN_QUERY.sub(rf"\1{_HIDDEN}", _IN_URL.sub(f"://{_HIDDEN}@", text))
+
+    return hide
+
+
+def _all_texts(value: Any, change: Callable[[str], str]) -> Any:
+    """Return JSON values with each text in them changed, those of keys too."""
+
+    def changed(each: Any) -> Any:
+        if isinstance(each, dict):
+            return {change(name): changed(inner) for name, inner in each.items()}
+        return (
+            [changed(inner) for inner in each]
+            if isinstance(each, list)
+            else change(each)
+            if isinstance(each, str)
+            else each
+        )
+
+    return changed(json.loads(json.dumps(value, default=str)))
+
+
+def _write(path: Path, files: Mapping[str, str], now_ms: int) -> int:
+    """Write the file, which only its owner may read; return its bytes."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as archive:
+        for name, text in files.items():
+            data = text.encode()
+            info = tarfile.TarInfo(f"replog-bundle/{name}")
+            info.size, info.mtime, info.mode = len(data), now_ms // 1000, 0o600
+            archive.addfile(info, io.BytesIO(data))
+    replace_file(path, packed.getvalue(), mode=0o600)
+    return len(packed.getvalue())
