@@ -24,6 +24,7 @@ from spark_replog.cli.output import (
 )
 from spark_replog.cli.settings import ReplogGroup, Settings, current_settings
 from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError
+from spark_replog.logs import log_no_more
 
 _COMMANDS = {
     "status": ("spark_replog.cli.status", "status", "Show on one page whether the store is healthy."),
@@ -112,6 +113,8 @@ def run(arguments: list[str]) -> int:
         # Python would complain again when it flushes stdout at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_PIPE_CLOSED
+    finally:
+        log_no_more()
 
 
 def _run(arguments: list[str]) -> int:

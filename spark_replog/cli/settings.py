@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,6 +16,7 @@ from click.shell_completion import CompletionItem
 from spark_replog.clock import SYSTEM_CLOCK, Clock
 from spark_replog.config import STORAGE_PREFIX, duration_ms, storage_options, unknown_option_error
 from spark_replog.errors import ErrorCode, InvalidConfigError
+from spark_replog.logs import log_to_stderr
 
 if TYPE_CHECKING:
     from spark_replog.cluster.cluster import Cluster
@@ -88,6 +90,11 @@ def _keep(context: click.Context, parameter: click.Parameter, value: Any) -> Non
         settings.storage_options.update(_overrides(value))
     else:
         setattr(settings, parameter.name, value)
+    if parameter.name == "verbose":
+        try:
+            log_to_stderr(logging.INFO if settings.verbose == 1 else logging.DEBUG)
+        except ValueError as error:
+            raise click.UsageError(f"{error}") from error
 
 
 def _overrides(pairs: tuple[str, ...]) -> dict[str, str]:
@@ -142,7 +149,7 @@ def _global_flags() -> list[click.Parameter]:
             help="Option for the file system, as storage.NAME=VALUE. Repeatable.",
         ),
         flag("-q", "--quiet", is_flag=True, help="Show no progress."),
-        flag("-v", "--verbose", count=True, help="Show tracebacks."),
+        flag("-v", "--verbose", count=True, help="Show tracebacks and log lines; -vv: of each call too."),
     ]
 
 

@@ -57,7 +57,7 @@ _TOPICS_SHOWN = 20
 
 @store.command(
     "info",
-    examples=["store info", "store info --cost", "store info --cost --prices ours.toml --readers 3 --look PT10S"],
+    examples=["store info", "store info --cost", "store info --cost --readers 3 --look PT10S"],
 )
 @click.option("--cost", is_flag=True, help="Add requests and bytes of each topic a day, and the price of a month.")
 @click.option("--prices", type=click.Path(exists=True, dir_okay=False), help="TOML file of prices. [list prices]")

@@ -7,9 +7,10 @@ starts with none of its parent's.
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -21,14 +22,18 @@ from spark_replog.errors import CorruptDataError, ErrorCode, InvalidConfigError,
 from spark_replog.ids import LedgerId, TopicId
 from spark_replog.ledger.ledger import Ledger
 from spark_replog.ledger.types import JournalRoot, LedgerSettings
+from spark_replog.log.entry_words import state_changes
 from spark_replog.log.fold.cluster_state import ClusterLedgerState
 from spark_replog.log.fold.topic_state import TopicLedgerState
 from spark_replog.log.fold.topic_table import TopicState
+from spark_replog.log.model import CommandResult
 from spark_replog.log.write_plan import unknown_topic
+from spark_replog.logs import event
 from spark_replog.storage.brokers import BrokerSet
 from spark_replog.storage.io_pool import io_pool
 from spark_replog.storage.paths import LEDGERS_PREFIX, journal_folder
 
+_LOG = logging.getLogger(__name__)
 ACCESS_AGE_MS = 1_000
 """How old a process's view of ACLs and quotas may be when it plans, appends or reads. A constant, since who
 sets one expects it to hold at once; it costs a running process one get per metadata root and second."""
@@ -282,7 +287,19 @@ class Cluster:
             for broker_id in self.brokers.metadata_broker_ids
         ]
         settings = LedgerSettings(grace_ms=self.config.commit_wait_ms)
-        return Ledger(ledger_id, roots, state, settings=settings, clock=self.clock)
+        decided = partial(self._log_changes, ledger_id)
+        return Ledger(ledger_id, roots, state, settings=settings, clock=self.clock, on_decided=decided)
+
+    def _log_changes(self, ledger_id: LedgerId, index: int, payload: bytes, results: Sequence[CommandResult]) -> None:
+        """Log what this process has changed in the store; a change is logged where it is decided, and only there."""
+        if not _LOG.isEnabledFor(logging.INFO):
+            return
+        try:
+            names = {topic_id: name for name, (topic_id, _) in list(self.cluster_ledger.state.topics.items())}
+            for kind, words in state_changes(payload, results, names):
+                event(_LOG, kind, words, {"ledger": ledger_id, "index": index})
+        except Exception:  # a line less must not fail a decided entry
+            _LOG.debug("entry %d of ledger %s is not logged", index, ledger_id, exc_info=True)
 
 
 _SharedKey = tuple[str, tuple[tuple[str, str], ...]]

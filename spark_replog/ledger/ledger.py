@@ -83,7 +83,9 @@ class Ledger(Generic[S]):
         *,
         settings: LedgerSettings = DEFAULT_SETTINGS,
         clock: Clock = SYSTEM_CLOCK,
+        on_decided: Callable[[int, bytes, Sequence[Any]], None] | None = None,
     ) -> None:
+        self._on_decided = on_decided
         self.ledger_id = ledger_id
         self.state = state
         self.stats = LedgerStats()
@@ -514,6 +516,8 @@ class Ledger(Generic[S]):
         index, is_won = settled
         if not is_won or index not in results:  # in a snapshot only: its answer is not known here
             return  # the batch is proposed again on the new fold
+        if self._on_decided is not None:
+            self._on_decided(index, prefix.payloads[index][TAG_SIZE_BYTES:], results[index])
         with self._turn:
             for request in self._sent:
                 if not request.is_done:

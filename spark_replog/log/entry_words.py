@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 
 from spark_replog.errors import ReplogError
 from spark_replog.ids import TopicId
-from spark_replog.log.codec.commands import Undecodable, decode_commands
+from spark_replog.log.codec.commands import Undecodable, decode_command, decode_commands, decode_entry, type_id_of
 from spark_replog.log.codec.group_records import GroupRecord, OffsetRecord, Record
 from spark_replog.log.model import (
     Append,
     BrokerFence,
     Command,
+    CommandResult,
     ConfigSet,
     DataObject,
     GroupRecords,
     HoldersAdd,
     IsrChange,
     LogStartAdvance,
+    Outcome,
     PartitionChange,
     PartitionsAdd,
+    ProducerInit,
     Replace,
+    SequencedAppend,
     SnapshotCommit,
     TopicClose,
     TopicInit,
@@ -44,6 +49,27 @@ def entry_words(payload: bytes, topic_names: Mapping[TopicId, str]) -> list[str]
     except ReplogError as error:
         return [f"cannot be read: {error.args[0]}"]
     return [command_words(command, topic_names) for command in commands]
+
+
+_QUIET = frozenset(type_id_of(each) for each in (Append, SequencedAppend, ProducerInit, GroupRecords, HoldersAdd))
+"""What writers and readers do all the time."""
+
+
+def state_changes(
+    payload: bytes, results: Sequence[CommandResult], topic_names: Mapping[TopicId, str]
+) -> list[tuple[str, str]]:
+    """Return (kind, sentence) of the commands of an entry that changed something other than rows and offsets.
+
+    Args:
+        results: what the fold answered, by command.
+    """
+    found = []
+    for data, result in zip(decode_entry(payload), results, strict=False):
+        if data[0] not in _QUIET and result.outcome is Outcome.APPLIED:
+            command = decode_command(data)
+            kind = re.sub("(?<!^)(?=[A-Z])", "_", type(command).__name__).lower()
+            found.append((kind, command_words(command, topic_names)))
+    return found
 
 
 def command_words(command: Command | Undecodable, topic_names: Mapping[TopicId, str]) -> str:

@@ -23,6 +23,7 @@ from pyspark.sql.types import (
 )
 
 from spark_replog.errors import ErrorCode, InvalidConfigError
+from spark_replog.logs import log_as_environment_says
 from spark_replog.once import Once
 from spark_replog.spark.compat import in_push_down_worker, patch_zipimport_if_asked
 from spark_replog.spark.options import asked_columns, check_schema_options, parse_sink_options, parse_source_options
@@ -38,6 +39,7 @@ _LOG = logging.getLogger(__name__)
 _HEADERS = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
 _HEADERS_TEXT = "array<struct<key:string,value:binary>>"
 _warned_types = Once()
+log_as_environment_says()
 
 
 def read_schema(*, include_headers: bool, columns: tuple[str, ...] | None = None) -> StructType:

@@ -388,6 +388,11 @@ def encode_command(command: Command) -> bytes:
     return bytes(writer.data)
 
 
+def type_id_of(made: type) -> int:
+    """Return the first byte of a kind of command."""
+    return _BY_COMMAND[made][0]
+
+
 def decode_command(data: bytes) -> Command:
     """Return the command of the bytes.
 

@@ -26,6 +26,7 @@ from spark_replog.errors import ErrorCode, ReplogError, command_line
 from spark_replog.ids import LedgerId, new_id
 from spark_replog.log.model import Append, DataObject, IdentityKind, ProducerIdentity, ResetPolicy
 from spark_replog.log.write_plan import MadeCopy, WritePlan
+from spark_replog.logs import set_context
 from spark_replog.maintenance.upkeep import Upkeep
 from spark_replog.once import Once
 from spark_replog.spark import call_spool
@@ -75,6 +76,7 @@ class StreamWriter(StreamArrowWriter):
         if not written:
             return
         query = written[0].query
+        set_context(query=query and query.query_id, batch=batchId)
         assert query is not None, "write() refuses tasks outside of a query"
         transactional_id = self._options.transactional_id
         identity = ProducerIdentity(
@@ -177,6 +179,7 @@ def _write_task(
 ) -> WriteMessage:
     """Write a task's batches; a task without rows puts and opens nothing."""
     freeze_garbage_once()
+    set_context(query=query.query_id, batch=query.batch_id)
     context = TaskContext.get()
     task_id = 0 if context is None else context.partitionId()
     first = next((batch for batch in iterator if batch.num_rows > 0), None)

@@ -1,0 +1,105 @@
+"""Log lines: one format with time, level, logger and query, as text or as JSON, and state changes as events.
+
+Levels: ERROR needs a person; WARNING: something waits, is slow or lost, and says what to do; INFO: the state of a store
+changed, once per change; DEBUG: per batch and per call. The library configures no handler by itself.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any
+
+_LOGGER = "spark_replog"
+_context: dict[str, object] = {}
+FORMATS = ("text", "json")
+
+
+def set_context(**fields: object) -> None:
+    """Say for which query and batch this process works from now on; every line carries it. None takes a field away."""
+    for name, value in fields.items():
+        if value is None:
+            _context.pop(name, None)
+        else:
+            _context[name] = value
+
+
+def event(logger: logging.Logger, name: str, words: str, fields: Mapping[str, object]) -> None:
+    """Log a state change: a sentence for people, its name and fields for programs."""
+    logger.info("%s", words, extra={"replog_event": name, "replog_fields": dict(fields)})
+
+
+class LineFormatter(logging.Formatter):
+    """One record a line: ``2026-11-22T18:00:00.123Z INFO spark_replog.x query=q batch=7: text``, or a JSON object.
+
+    Args:
+        form: ``text`` or ``json``.
+    """
+
+    def __init__(self, form: str = "text") -> None:
+        super().__init__()
+        self._is_json = form == "json"
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line; a traceback follows it as text, and is in the JSON object."""
+        stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03d}Z"
+        name = getattr(record, "replog_event", None)
+        fields = {**_context, **getattr(record, "replog_fields", {})}
+        error = self.formatException(record.exc_info) if record.exc_info else ""
+        if self._is_json:
+            item: dict[str, Any] = {"time": stamp, "level": record.levelname, "logger": record.name}
+            if name:
+                item["event"] = name
+            item |= {**fields, "message": record.getMessage()}
+            if error:
+                item["error"] = error
+            return json.dumps(item, default=str)
+        shown = {**({"event": name} if name else {}), **fields}
+        where = "".join(f" {key}={value}" for key, value in shown.items())
+        text = record.getMessage().replace("\n", "\\n")
+        return f"{stamp} {record.levelname} {record.name}{where}: {text}" + (f"\n{error}" if error else "")
+
+
+def log_to_stderr(level: int | str = logging.INFO, form: str | None = None) -> logging.Handler:
+    """Write the lines of this package to stderr, and nowhere else; a repeated call replaces the first.
+
+    Args:
+        form: ``text`` or ``json``; None: as REPLOG_LOG_FORMAT says, else text.
+
+    Raises:
+        ValueError: an unknown level or form.
+    """
+    form = form or os.environ.get("REPLOG_LOG_FORMAT") or "text"
+    if form not in FORMATS:
+        raise ValueError(f"REPLOG_LOG_FORMAT is {form!r}: give one of {', '.join(FORMATS)}")
+    log_no_more()
+    logger = logging.getLogger(_LOGGER)
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(LineFormatter(form))
+    logger.setLevel(level)
+    logger.addHandler(handler)
+    logger.propagate = False
+    return handler
+
+
+def log_no_more() -> None:
+    """Undo ``log_to_stderr``."""
+    logger = logging.getLogger(_LOGGER)
+    for old in [each for each in logger.handlers if isinstance(each.formatter, LineFormatter)]:
+        logger.removeHandler(old)
+        logger.setLevel(logging.NOTSET)
+        logger.propagate = True
+
+
+def log_as_environment_says() -> None:
+    """Set the lines up in a process that Spark starts, if REPLOG_LOG_LEVEL is set; a wrong value is logged."""
+    level = os.environ.get("REPLOG_LOG_LEVEL")
+    if level:
+        try:
+            log_to_stderr(level.upper())
+        except ValueError as error:
+            logging.getLogger(_LOGGER).warning("REPLOG_LOG_LEVEL and REPLOG_LOG_FORMAT have no effect: %s", error)
