@@ -1,0 +1,91 @@
+"""The runbook of docs/operations.md: a section per alert and verdict, whose commands run on a store in that trouble."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+from pathlib import Path
+
+import pytest
+
+from spark_replog import Consumer
+from spark_replog.admin.broker_admin import BrokerAdmin
+from spark_replog.health.readers import Verdict
+from tests.unit.client.consumer_setup import P0, Store, rows
+
+ROOT = Path(__file__).parents[3]
+PAGE = (ROOT / "docs/operations.md").read_text(encoding="utf-8")
+RULES = (ROOT / "conf/replog-alerts.yml").read_text(encoding="utf-8")
+ALERTS = re.findall(r"- alert: (\w+)", RULES)
+
+
+def section(name):
+    found = re.search(rf"^### {name}\n(.*?)(?=^##)", PAGE, re.S | re.M)
+    assert found, f"no section {name}"
+    return found[1]
+
+
+def blocks(name):
+    """Commands with the output that the page shows."""
+    for block in re.findall(r"```console\n(.*?)```", section(name), re.S):
+        for each in re.split(r"^\$ ", block, flags=re.M)[1:]:
+            command, _, output = each.partition("\n")
+            yield command, output.splitlines()
+
+
+def move(path, *brokers):
+    for each in brokers:
+        shutil.move(path / f"broker-{each}", path.parent / f"away-{each}")
+
+
+TROUBLE = {
+    "ReplogStoreUnreachable": lambda store, path: move(path, 1, 2),
+    "ReplogPartitionOffline": lambda store, path: BrokerAdmin(store.cluster).fence(0),
+    "ReplogPartitionUnderMinIsr": lambda store, path: [BrokerAdmin(store.cluster).fence(each) for each in (1, 2)],
+    "ReplogPartitionUnderReplicated": lambda store, path: BrokerAdmin(store.cluster).fence(2),
+    "ReplogRootDown": lambda store, path: move(path, 2),
+}
+
+
+@pytest.fixture
+def store(tmp_path):
+    made = Store.init(str(tmp_path / "store"), 3)
+    made.create("orders", 2)
+    made.write("orders", rows(10))
+    with Consumer(made.cluster, group="billing", enable_auto_commit=False) as reader:
+        reader.assign([P0])
+        reader.commit({P0: 4})
+    return made
+
+
+@pytest.mark.parametrize("alert", ALERTS)
+def test_the_commands_of_an_alert_run_in_its_trouble_and_print_what_the_page_shows(alert, store, replog, tmp_path):
+    if alert == "ReplogPartitionOffline":
+        answer = replog("-s", store.path, "topic", "create", "lonely", "--replica-assignment", "0")
+        assert answer.exit_code == 0, answer.err
+    TROUBLE.get(alert, lambda store, path: None)(store, tmp_path / "store")
+    commands = list(blocks(alert))
+    assert commands
+    for command, shown in commands:
+        name, *words = shlex.split(command)
+        answer = replog("-s", store.path, *words)
+        said = " ".join((answer.out + answer.err).split())
+        print(f"$ {command}\n{answer.out}{answer.err}({answer.exit_code})")
+        assert name == "replog" and answer.exit_code != 2, (command, answer.err)
+        for line in shown:
+            assert " ".join(line.split()) in said, (command, line, said)
+
+
+@pytest.mark.parametrize("alert", ALERTS)
+def test_an_alert_names_its_section(alert):
+    rule = RULES.partition(f"- alert: {alert}\n")[2].partition("- alert:")[0]
+    (link,) = re.findall(r"runbook: (\S+)", rule)
+    assert link == f"docs/operations.md#{alert.lower()}"
+    text = section(alert)
+    assert all(word in text for word in ("**Means:**", "**Do:**"))
+
+
+@pytest.mark.parametrize("verdict", [each.value for each in Verdict if each is not Verdict.OK])
+def test_each_verdict_has_its_line(verdict):
+    assert re.search(rf"^\| `{verdict}` \|", PAGE, re.M)
