@@ -85,16 +85,14 @@ class Ledger(Generic[S]):
         clock: Clock = SYSTEM_CLOCK,
         on_decided: Callable[[int, bytes, Sequence[Any]], None] | None = None,
     ) -> None:
-        self._on_decided = on_decided
-        self.ledger_id = ledger_id
+        self.ledger_id, self._on_decided = ledger_id, on_decided
         self.state = state
         self.stats = LedgerStats()
         self._roots = tuple(roots)
         self._settings = settings
         self._clock = clock
         self._names = [f"broker {root.broker_id} ({root.store.url})" for root in self._roots]
-        self._is_folding = False
-        self._is_torn = False
+        self._is_folding = self._is_torn = False
         self._start_process()
         _ledgers.add(self)
 
@@ -105,21 +103,19 @@ class Ledger(Generic[S]):
         """
         self.lock = threading.RLock()
         self._turn = threading.Condition()
-        self._is_driven = False
+        self._is_driven = self._has_started = False
         self._to_check: set[int] = set()
         self._waiting: list[Request] = []
         self._sent: list[Request] = []
-        self._refresh_started = 0
+        self._refresh_started = self._refresh_done = 0
         self._reported: set[int] = set()  # roots whose damage is logged
         self._heard_ms = 0.0  # when a refresh last learned a record
-        self._refresh_done = 0
         self._make_core()
         self._snapshots = None
         if isinstance(self.state, SnapshotState):
             self._snapshots = SnapshotKeeper(
                 self.ledger_id, self._roots, self._settings, self._clock, self.state, self.lock
             )
-        self._has_started = False
         if self._is_folding:
             self._core.fatal = self._torn("the parent of this process forked it while another thread folded")
 
@@ -516,8 +512,8 @@ class Ledger(Generic[S]):
         index, is_won = settled
         if not is_won or index not in results:  # in a snapshot only: its answer is not known here
             return  # the batch is proposed again on the new fold
-        if self._on_decided is not None:
-            self._on_decided(index, prefix.payloads[index][TAG_SIZE_BYTES:], results[index])
+        if self._on_decided is not None and (value := prefix.payloads.get(index)) is not None:
+            self._on_decided(index, value[TAG_SIZE_BYTES:], results[index])
         with self._turn:
             for request in self._sent:
                 if not request.is_done:
