@@ -160,7 +160,7 @@ def _failure(error: ReplogError, settings: Settings) -> int:
     if settings.verbose:
         traceback.print_exception(error)
     if settings.format == "text":
-        note(f"replog: {error}")
+        note("replog: " + " ".join(str(error).split()))  # one line, whatever a file system's message holds
     else:
         emit(settings.command, [error_item(error)], settings, text="")
     return exit_code_of(error)

@@ -16,6 +16,7 @@ import pytest
 from spark_replog.cli import main as main_module
 from spark_replog.cli import output
 from spark_replog.cli.main import cli
+from spark_replog.cli.settings import Settings
 from spark_replog.errors import ErrorCode, OutcomeUnknownError, ReplogError, RetriableError
 
 HEAVY = ("pyspark", "pyarrow", "pandas", "numpy", "fsspec", "rich")
@@ -191,3 +192,14 @@ def test_every_help_has_examples_that_can_be_typed(path, command, tmp_path, monk
         assert words[: len(path)] == list(path)
         command.make_context(path[-1], words[len(path) :], parent=cli.make_context("replog", ["-s", "x", path[0]]))
         assert f"replog {example}\n" in replog(*path, "--help").out
+
+
+def test_an_error_is_one_line_whatever_its_message_holds(replog, tmp_path, monkeypatch):
+    def fail(*_args, **_more):
+        raise ReplogError(ErrorCode.REPLOG_STORE_UNAVAILABLE, "<Error>\n  <Code>Slow</Code>\n</Error> Try\tagain.")
+
+    monkeypatch.setattr(Settings, "open_cluster", fail)
+    answer = replog("-s", tmp_path, "status")
+    assert answer.err == "replog: [REPLOG_STORE_UNAVAILABLE] <Error> <Code>Slow</Code> </Error> Try again.\n"
+    assert answer.exit_code == 5
+    assert "Traceback" in replog("-s", tmp_path, "status", "-v").err
