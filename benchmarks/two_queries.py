@@ -4,6 +4,7 @@ The very objects that Spark calls (plan, write, commit), each query in a process
 replicas, acks=all. Commits of one topic meet in one ledger and must take turns; the pause stands for what Spark does
 between two micro-batches.
 
+    python -m benchmarks.two_queries --queries 16 --pauses 0   # many writers
     python -m benchmarks.two_queries [--queries 2] [--batches 200] [--pauses 0,100,400] [--put-ms 0] [--dir FOLDER]
 
 --put-ms: every storage call takes that much longer, as on object stores.
@@ -92,12 +93,15 @@ def run(path: str, topics: list[str], batches: int, pause_ms: float, put_ms: flo
     whole = sorted(each for took, _, _ in found for each, _ in took)
     commit = sorted(each for took, _, _ in found for _, each in took)
     entries = sum(count for _, _, count in found)
+    each_took = [[each for each, _ in took] for took, _, _ in found]
+    tails = sorted(sorted(each)[int(len(each) * 0.99)] for each in each_took)
     return " | ".join(
         f"{value:,.1f}"
         for value in (
             statistics.median(whole), whole[int(len(whole) * 0.95)], whole[-1],
             statistics.median(commit), commit[int(len(commit) * 0.95)],
             sum(count for _, count, _ in found) / max(1, entries),
+            sum(1000 * len(each) / sum(each) for each in each_took), tails[-1] / tails[len(tails) // 2],
         )
     )  # fmt: skip
 
@@ -111,7 +115,10 @@ def main() -> None:
     parser.add_argument("--put-ms", type=float, default=0)
     parser.add_argument("--dir", default=None)
     arguments = parser.parse_args()
-    print("| pause ms | queries | batch p50 ms | p95 | max | commit p50 ms | p95 | claims an entry |\n|" + " --- |" * 8)
+    print(
+        "| pause ms | queries | batch p50 ms | p95 | max | commit p50 ms | p95 | claims an entry"
+        " | batches/s in all, without pauses | p99 of the slowest query over the median one's |\n|" + " --- |" * 10
+    )
     for pause_ms in map(float, arguments.pauses.split(",")):
         cases = {"alone": ["t0"], "a topic each": [], "one topic": ["t0"] * arguments.queries}
         cases["a topic each"] = [f"t{number}" for number in range(arguments.queries)]

@@ -53,6 +53,8 @@ READ_LIMIT = 64
 REREAD_MS = 5.0
 RIVAL_MS = 2000.0
 """How long a process that claimed counts as one that takes part in the contention."""
+PATIENT_TURNS = 5
+"""After this many turns that it has left to others a process becomes less polite with each."""
 STREAK_MIN = 2
 """After this many own entries in a row, without rivals, an owner appends without reading the journals first."""
 DAMAGE = (CorruptDataError, UnsupportedFormatError)
@@ -660,11 +662,17 @@ class LedgerCore:
         return any(now_ms - at_ms < RIVAL_MS for at_ms in self._rivals.values())
 
     def _turn_ms(self, now_ms: float) -> float:
-        """Return how long to leave a ledger to the others: by their number, and by what an operation takes here."""
+        """Return how long to leave a ledger to the others: by their number, and by what an operation takes here.
+
+        Longer with each turn that this goal has left to them, up to one for each; after some turns shorter again, so
+        that who waited longest goes first, as a rule.
+        """
         self._rivals = {each: at_ms for each, at_ms in self._rivals.items() if now_ms - at_ms < RIVAL_MS}
         settings = self._settings
         unit_ms = max(settings.claim_backoff_ms, 2 * self._operation_ms)
-        return min(settings.claim_backoff_max_ms, unit_ms * max(1, min(len(self._rivals), 1 << self._yields)))
+        count, over = len(self._rivals), self._yields - PATIENT_TURNS
+        turns = min(1 << self._yields, count) if over < 0 else count / (over + 2)
+        return min(settings.claim_backoff_max_ms, unit_ms * max(1.0, turns))
 
     def _yield(self, now_ms: float) -> None:
         self._claim_at_ms = now_ms + self._turn_ms(now_ms) * (0.5 + self._rng.random())

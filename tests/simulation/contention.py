@@ -26,6 +26,7 @@ class Cost:
         gets: journal objects asked for, absent ones included; creates: journal creates sent.
         claims: claims begun; checks: ``replog.json`` read again.
         latencies_ms: per entry, from the request to the answer, virtual.
+        by_writer: the same for each writer.
         end_ms: when the last entry was answered.
     """
 
@@ -35,6 +36,7 @@ class Cost:
     claims: int = 0
     checks: int = 0
     latencies_ms: list[float] = field(default_factory=list)
+    by_writer: list[list[float]] = field(default_factory=list)
     end_ms: float = 0.0
 
     def latency_ms(self, share: float) -> float:
@@ -92,6 +94,7 @@ class Contention:
         while self._events and self.now_ms < limit_ms:
             self.now_ms, _, step = heapq.heappop(self._events)
             step()
+        self.cost.by_writer = [writer.latencies_ms for writer in self._writers]
         self.cost.claims = sum(writer.core.claims for writer in self._writers)
         return self.cost
 
@@ -141,6 +144,7 @@ class _Writer:
         self._world = world
         self._left = entry_count
         self._since_ms = 0.0
+        self.latencies_ms: list[float] = []
         self._wake_ms: float | None = None
         self._is_won = False
 
@@ -190,6 +194,7 @@ class _Writer:
         self.core.finish()
         cost.entries += 1
         cost.latencies_ms.append(world.now_ms - self._since_ms)
+        self.latencies_ms.append(cost.latencies_ms[-1])
         cost.end_ms = world.now_ms
         self._left -= 1
         if self._left:

@@ -62,3 +62,13 @@ def test_writers_without_a_pause_all_get_their_turn():
         assert cost.claims <= 1.2 * cost.entries
         assert max(cost.latencies_ms) <= 0.95 * cost.end_ms
         assert cost.end_ms <= 8 * 20 * 6
+
+
+def test_of_sixteen_writers_none_waits_much_longer_than_the_others():
+    # Where those that lose wait longer each time, the worst waits 1,100 to 1,700 ms.
+    share_ms = 16 * 7
+    for cost in [Contention(seed, 16, 20, pause_ms=10.0).run() for seed in range(2)]:
+        ordered = sorted(max(latencies) for latencies in cost.by_writer)
+        assert ordered[-1] <= 6 * share_ms
+        assert ordered[-1] <= 3 * ordered[len(ordered) // 2]
+        assert 1000 * cost.entries / cost.end_ms >= 0.8 * 79  # what one writer alone decides in a second
