@@ -447,7 +447,7 @@ def test_a_journal_file_of_three_gigabytes_is_not_read_whole(make_store):
     commands = fill(store)
     with store.journal(0)[3].open("r+b") as file:
         file.truncate(3 << 30)
-    process = store.process()
+    process = store.process(LedgerSettings(quorum_timeout_ms=20_000))
     sizes = []
     get = process.counting[0].get
     process.counting[0].get = lambda key, **how: sizes.append((key, how.get("size_bytes"))) or get(key, **how)
