@@ -1,0 +1,280 @@
+"""The waterfall of one micro-batch, replog to replog, as an SVG picture of real timestamps.
+
+    python -m benchmarks.waterfall --out FILE.svg [--defaults] [--batches 60] [--dir FOLDER]
+
+Three local roots, 3 replicas, fsync on, two tasks, 1,000 rows a batch, the settings of ``session_conf()`` unless
+``--defaults``. Of the micro-batches after the 30th the one whose duration is the median is drawn; the table has the
+medians of all. Spark's phases are its own durations, one after the other from the trigger's time; jobs and tasks come
+from its event log; the spans of Python processes from a hook that is loaded into each of them and notes when what Spark
+calls, and each storage call, began and ended.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+from collections import defaultdict
+from datetime import datetime
+from html import escape
+from pathlib import Path
+from typing import NamedTuple
+
+from benchmarks.bench_session import scratch, session
+from benchmarks.micro_batch import ROWS, WARM_UP, durations, replog_query
+from spark_replog import session_conf
+from spark_replog.admin.controller import Controller
+from spark_replog.cluster.init_store import init_cluster
+
+PHASES = ("latestOffset", "walCommit", "getBatch", "queryPlanning", "addBatch", "commitOffsets")
+COLORS = {"driver": "#4878a8", "job": "#88a8c8", "task": "#b8c8d8", "python": "#c87838", "storage": "#489858"}
+HOOK = '''
+"""Notes when functions of spark_replog began and ended in this process: made by benchmarks.waterfall."""
+import importlib.abc, importlib.machinery, inspect, json, os, sys, time
+
+FILE = {file!r}
+WRAPPED = {{
+    "spark_replog.spark.data_source": ["ReplogDataSource.streamWriter", "ReplogDataSource.streamReader"],
+    "spark_replog.spark.source.stream_reader": [
+        "StreamReader.latestOffset", "StreamReader.partitions", "StreamReader.commit", "StreamReader.read"],
+    "spark_replog.spark.sink.sink": ["StreamWriter.write", "StreamWriter.commit"],
+    "spark_replog.storage.posix_store": ["PosixStore.create", "PosixStore.get"],
+}}
+
+
+def note(name, began_ns):
+    line = json.dumps([os.getpid(), name, began_ns / 1e6, time.time_ns() / 1e6]) + "\\n"
+    fd = os.open(FILE, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    os.write(fd, line.encode())
+    os.close(fd)
+
+
+def wrap(name, function):
+    def call(self, *args, **named):
+        began_ns = time.time_ns()
+        try:
+            found = function(self, *args, **named)
+            if not inspect.isgenerator(found):
+                return found
+        finally:
+            if name != "StreamReader.read":
+                key = args[0] if args and name.startswith("PosixStore") else ""
+                note(name + " " + key.split("/")[2] if key.count("/") > 2 else name, began_ns)
+        return rows(found, began_ns)
+
+    def rows(found, began_ns):
+        yield from found
+        note(name, began_ns)
+
+    return call
+
+
+class Loader(importlib.abc.Loader):
+    def __init__(self, inner):
+        self.inner = inner
+
+    def create_module(self, spec):
+        return self.inner.create_module(spec)
+
+    def exec_module(self, module):
+        began_ns = time.time_ns()
+        self.inner.exec_module(module)
+        note("import " + module.__name__.removeprefix("spark_replog."), began_ns)
+        for each in WRAPPED[module.__name__]:
+            kind, method = each.split(".")
+            owner = getattr(module, kind)
+            setattr(owner, method, wrap(each, getattr(owner, method)))
+
+
+class Finder(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name not in WRAPPED:
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(name, path)
+        spec.loader = Loader(spec.loader)
+        return spec
+
+
+sys.meta_path.insert(0, Finder())
+'''
+
+
+class Span(NamedTuple):
+    """What ran from when to when, in epoch milliseconds."""
+
+    lane: str
+    name: str
+    kind: str
+    start_ms: float
+    end_ms: float
+
+
+def spans_of_spark(folder: Path, run_id: str) -> tuple[dict[int, tuple[float, float]], list[Span]]:
+    """Return when each micro-batch of a run began and ended, and the spans of phases, jobs and tasks."""
+    batches: dict[int, tuple[float, float]] = {}
+    spans: list[Span] = []
+    job_start_ms: dict[int, float] = {}
+    for path in sorted(
+        each for each in folder.rglob("*") if each.is_file() and not each.name.startswith((".", "appstatus"))
+    ):
+        for line in path.read_text(encoding="utf-8").splitlines():
+            event = json.loads(line) if line.startswith("{") else {}
+            kind = event.get("Event", "")
+            if kind == "SparkListenerJobStart":
+                job_start_ms[event["Job ID"]] = event["Submission Time"]
+            elif kind == "SparkListenerJobEnd":
+                start_ms = job_start_ms[event["Job ID"]]
+                spans.append(Span("driver: job", f"job {event['Job ID']}", "job", start_ms, event["Completion Time"]))
+            elif kind == "SparkListenerTaskEnd":
+                info = event["Task Info"]
+                lane = f"executor: task {info['Index']}"
+                spans.append(Span(lane, "task", "task", info["Launch Time"], info["Finish Time"]))
+            elif kind.endswith("QueryProgressEvent"):
+                progress = event["progress"]
+                progress = json.loads(progress) if isinstance(progress, str) else progress
+                if progress["runId"] != run_id or not any(each["numInputRows"] for each in progress["sources"]):
+                    continue
+                at_ms = datetime.fromisoformat(progress["timestamp"].replace("Z", "+00:00")).timestamp() * 1000
+                batches[progress["batchId"]] = at_ms, at_ms + progress["durationMs"]["triggerExecution"]
+                for phase in PHASES:
+                    took_ms = progress["durationMs"].get(phase, 0)
+                    spans.append(Span("driver: phases", phase, "driver", at_ms, at_ms + took_ms))
+                    at_ms += took_ms
+    return batches, spans
+
+
+def spans_of_python(path: Path) -> list[Span]:
+    """Return the spans that the hook noted; a lane for each kind of process, and one for its storage calls."""
+    notes = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    roles: dict[int, str] = {}
+    names = {
+        "StreamReader.latestOffset": "source process",
+        "StreamWriter.commit": "planner and commit workers",
+        "StreamReader.read": "task workers",
+        "StreamWriter.write": "task workers",
+    }
+    for pid, name, _, _ in notes:
+        roles[pid] = names.get(name, roles.get(pid, "planner and commit workers"))
+    spans = []
+    for pid, name, start_ms, end_ms in notes:
+        is_storage = name.startswith("PosixStore")
+        short = name.replace("PosixStore.", "").replace("ReplogDataSource.", "").split(".")[-1]
+        lane = f"{roles[pid]}{': storage' if is_storage else ''}"
+        spans.append(Span(lane, short, "storage" if is_storage else "python", start_ms, end_ms))
+    return spans
+
+
+def picture(spans: list[Span], start_ms: float, end_ms: float, title: str) -> str:
+    """Return one micro-batch as SVG: a row for each lane, more where its spans overlap."""
+    rows: list[tuple[str, list[Span]]] = []
+    for span in sorted(spans, key=lambda each: (each.lane, each.start_ms)):
+        for lane, found in rows:
+            if lane == span.lane and found[-1].end_ms <= span.start_ms:
+                found.append(span)
+                break
+        else:
+            rows.append((span.lane, [span]))
+    left, height, width = 220, 18, 900
+    scale = width / (end_ms - start_ms)
+    lines = [f'<text x="4" y="14" font-weight="bold">{escape(title)}</text>']
+    step_ms = next(each for each in (1, 2, 5, 10, 20, 50, 100, 1000) if (end_ms - start_ms) / each <= 20)
+    for number in range(int((end_ms - start_ms) // step_ms) + 1):
+        x = left + number * step_ms * scale
+        lines.append(f'<line x1="{x:.1f}" y1="24" x2="{x:.1f}" y2="{40 + height * len(rows)}" stroke="#ddd"/>')
+        lines.append(f'<text x="{x:.1f}" y="34" fill="#666">{number * step_ms}</text>')
+    previous = ""
+    for number, (lane, found) in enumerate(rows):
+        y = 40 + number * height
+        if lane != previous:
+            lines.append(f'<text x="4" y="{y + 12}">{escape(lane)}</text>')
+        previous = lane
+        for span in found:
+            x, length = left + (span.start_ms - start_ms) * scale, max(0.8, (span.end_ms - span.start_ms) * scale)
+            said = f"{span.name} {span.end_ms - span.start_ms:.1f} ms"
+            lines.append(
+                f'<rect x="{x:.1f}" y="{y}" width="{length:.1f}" height="{height - 4}" fill="{COLORS[span.kind]}">'
+                f"<title>{escape(said)}</title></rect>"
+            )
+            if length > 6 * len(span.name):
+                lines.append(f'<text x="{x + 2:.1f}" y="{y + 11}" fill="#fff">{escape(span.name)}</text>')
+    size = f'width="{left + width + 20}" height="{50 + height * len(rows)}"'
+    body = "\n".join(lines)
+    return f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="10">\n{body}\n</svg>\n'
+
+
+def medians(batches: dict[int, tuple[float, float]], spans: list[Span]) -> str:
+    """Return a table of what a micro-batch has: spans by lane and name, their begin and length."""
+    found: dict[tuple[str, str], list[list[Span]]] = defaultdict(list)
+    for start_ms, end_ms in batches.values():
+        inside: dict[tuple[str, str], list[Span]] = defaultdict(list)
+        for span in spans:
+            if start_ms <= span.start_ms <= end_ms:
+                name = "job" if span.kind == "job" else span.name
+                lane = "executor: tasks" if span.kind == "task" else span.lane
+                inside[lane, name].append(
+                    span._replace(start_ms=span.start_ms - start_ms, end_ms=span.end_ms - start_ms)
+                )
+        for key, group in inside.items():
+            found[key].append(group)
+    lines = [
+        "| where | what | a batch | begins, ms | takes, ms | its last ends, ms |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    rows = []
+    for (lane, name), groups in found.items():
+        begin = statistics.median(min(each.start_ms for each in group) for group in groups)
+        length = statistics.median(each.end_ms - each.start_ms for group in groups for each in group)
+        end = statistics.median(max(each.end_ms for each in group) for group in groups)
+        count = sum(len(group) for group in groups) / len(batches)
+        rows.append((begin, f"| {lane} | {name} | {count:.1f} | {begin:.1f} | {length:.1f} | {end:.1f} |"))
+    return "\n".join([*lines, *(line for _, line in sorted(rows))])
+
+
+def main() -> None:
+    """Run the query, draw its median micro-batch and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", required=True)
+    parser.add_argument("--defaults", action="store_true")
+    parser.add_argument("--batches", type=int, default=60)
+    parser.add_argument("--dir", default=None)
+    given = parser.parse_args()
+    with scratch(given.dir) as folder:
+        for name in ("hook", "events"):
+            (folder / name).mkdir()
+        notes = folder / "notes"
+        (folder / "hook" / "sitecustomize.py").write_text(HOOK.format(file=str(notes)), encoding="utf-8")
+        os.environ["PYTHONPATH"] = os.pathsep.join([str(folder / "hook"), os.environ.get("PYTHONPATH", "")])
+        path = str(folder / "store")
+        controller = Controller(init_cluster(path, 3, {}, fsync=True))
+        for topic in ("in", "out"):
+            controller.create_topic(topic, partitions=2, replicas=3, config={})
+        confs = {
+            "spark.eventLog.enabled": "true",
+            "spark.eventLog.compress": "false",
+            "spark.eventLog.dir": f"file://{folder / 'events'}",
+        }
+        confs |= {"spark.sql.streaming.numRecentProgressUpdates": "1000"}
+        confs |= {} if given.defaults else session_conf()
+        with session("waterfall", 2, **{name.replace(".", "__"): value for name, value in confs.items()}) as spark:
+            rows = spark.read.format("floor").option("rows", ROWS * (given.batches + 5)).load().select("key", "value")
+            rows.write.format("replog").option("path", path).option("topic", "in").mode("append").save()
+            query = replog_query(spark, path, folder / "checkpoint")
+            run_id = str(query.runId)
+            durations(query, given.batches)
+        batches, spans = spans_of_spark(folder / "events", run_id)
+        batches = {number: each for number, each in batches.items() if number >= WARM_UP}
+        spans += spans_of_python(notes)
+    took = sorted(batches, key=lambda number: batches[number][1] - batches[number][0])
+    chosen = took[len(took) // 2]
+    start_ms, end_ms = batches[chosen]
+    inside = [each for each in spans if each.end_ms >= start_ms and each.start_ms <= end_ms]
+    inside = [each._replace(start_ms=max(start_ms, each.start_ms), end_ms=min(end_ms, each.end_ms)) for each in inside]
+    settings = "Spark's defaults" if given.defaults else "session_conf()"
+    title = f"One micro-batch, replog to replog, {settings}: {end_ms - start_ms:.0f} ms (median of {len(took)})"
+    Path(given.out).write_text(picture(inside, start_ms, end_ms, title), encoding="utf-8")
+    print(f"{title}: {given.out}\n\n{medians(batches, spans)}")
+
+
+if __name__ == "__main__":
+    main()
