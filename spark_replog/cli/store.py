@@ -60,7 +60,7 @@ _TOPICS_SHOWN = 20
     examples=["store info", "store info --cost", "store info --cost --readers 3 --look PT10S"],
 )
 @click.option("--cost", is_flag=True, help="Add requests and bytes of each topic a day, and the price of a month.")
-@click.option("--prices", type=click.Path(exists=True, dir_okay=False), help="TOML file of prices. [list prices]")
+@click.option("--prices", type=click.Path(dir_okay=False), help="TOML file of prices. [list prices]")
 @click.option(
     "--readers", default=1, show_default=True, type=click.IntRange(0), help="With --cost: readers of a topic."
 )
