@@ -56,6 +56,18 @@ def test_a_clock_that_is_wrong_is_named(servers, kind, monkeypatch):
     assert raised.value.code is ErrorCode.REPLOG_STORE_REFUSED
 
 
+def test_a_versioned_bucket_behaves_as_any_other(servers):
+    found = servers(Minio)
+    store = open_store(found.new_root(), found.options())
+    bucket = store.url.split("/")[2]
+    store.file_system().call_s3("put_bucket_versioning", Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
+    assert store.create("f/a", b"1") is CREATED
+    assert store.create("f/a", b"2") is CreateOutcome.EXISTS
+    store.delete("f/a")
+    assert (store.get("f/a"), list(store.list_keys("f/"))) == (None, [])
+    assert (store.create("f/a", b"3"), store.get("f/a")) == (CREATED, b"3")
+
+
 @pytest.mark.parametrize("end", ["?versionid=1", "#part", "//deeper", "/./x", "/../log", "/.."])
 def test_a_url_that_services_would_read_in_different_ways_is_refused(end):
     for scheme in ("s3", "gs", "abfs", "webhdfs"):
@@ -83,7 +95,7 @@ def test_two_roots_that_are_one_place_are_found_at_init(real):
 def test_an_endpoint_that_is_away_at_the_start_is_named_in_time(real):
     path = ",".join(real.new_root() for _ in range(2))
     away = real.hasty_options(free_port())
-    for call in (lambda: spark_replog.open(path, away).topics(), lambda: write_root_files(path.split(","), away)):
+    for call in (lambda: spark_replog.open(path, away), lambda: write_root_files(path.split(","), away)):
         with pytest.raises(RetriableError, match="Check network and endpoint") as raised:
             call()
         assert raised.value.code is ErrorCode.REPLOG_STORE_UNAVAILABLE

@@ -1,0 +1,86 @@
+"""The policies of docs/storage.md, each as the only thing that a user of a real server may do."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import spark_replog
+from spark_replog.cli.main import run
+from spark_replog.errors import ErrorCode, ReplogError
+from spark_replog.storage.open_store import open_store
+from tests.servers.server import VersityGateway
+from tests.servers.stores import RealRoots
+
+PAGE = Path(__file__).parents[2] / "docs/storage.md"
+
+
+def actions_of(role: str) -> list[str]:
+    """Return the S3 actions that the page lists for a role."""
+    (row,) = (line for line in PAGE.read_text().splitlines() if line.startswith(f"| {role} |"))
+    return re.findall(r"`(s3:\w+)`", row)
+
+
+@pytest.fixture
+def store(servers):
+    server = servers(VersityGateway)
+    roots = RealRoots.of(server, 1)
+    opened = roots.make("orders", replicas=1)
+    with opened.producer() as producer:
+        assert producer.send("orders", b"0").result(timeout=30).offset == 0
+    bucket = roots.path.split("/")[2]
+
+    def as_user(name: str, role: str) -> RealRoots:
+        return RealRoots([roots.path], server.make_user(name, bucket, actions_of(role)))
+
+    return as_user
+
+
+def refused(call) -> None:
+    with pytest.raises(ReplogError) as raised:
+        call()
+    assert raised.value.code is ErrorCode.REPLOG_STORE_REFUSED, raised.value
+
+
+def test_a_reader_reads_and_writes_nothing(store):
+    roots = store("reader", "reader")
+    opened = spark_replog.open(roots.path, roots.options)
+    assert opened.topic("orders").scan().to_arrow()["value"].to_pylist() == [b"0"]
+    with opened.consumer("orders", auto_offset_reset="earliest") as consumer:
+        assert [record.value for record in consumer.poll(20_000)] == [b"0"]
+    raw = open_store(f"{roots.path}/broker-0", roots.options)
+    refused(lambda: raw.create("ledgers/x", b"x"))
+    refused(lambda: raw.delete("replog.json"))
+    assert raw.get("replog.json") is not None
+    assert roots.replog("store", "verify", "--deep")[0] == 0
+    producer = opened.producer({"request.timeout.ms": 5_000, "delivery.timeout.ms": 6_000})
+    with producer, pytest.raises(ReplogError, match="REPLOG_STORE_REFUSED"):
+        producer.send("orders", b"1").result(timeout=30)
+
+
+def test_a_producer_writes_and_deletes_nothing(store):
+    roots = store("producer", "producer, consumer of a group, streaming sink")
+    opened = spark_replog.open(roots.path, roots.options)
+    with opened.producer() as producer:
+        assert [producer.send("orders", b"%d" % n).result(timeout=30).offset for n in (1, 2)] == [1, 2]
+    with opened.consumer("orders", group="billing", auto_offset_reset="earliest") as consumer:
+        assert len(consumer.poll(20_000)) > 0
+        consumer.commit()
+    refused(lambda: open_store(f"{roots.path}/broker-0", roots.options).delete("replog.json"))
+    assert open_store(f"{roots.path}/broker-0", roots.options).get("replog.json") is not None
+
+
+def test_a_coordinator_deletes_what_is_trimmed(store):
+    roots = store("coordinator", "coordinator, admin")
+    settings = [text for name, value in roots.options.items() for text in ("-X", f"storage.{name}={value}")]
+    assert run(["-s", roots.path, "-q", *settings, "topic", "delete", "orders", "-y"]) == 0
+    assert roots.replog("store", "gc", "--now")[0] == 0
+    keys = [
+        info.key
+        for info in open_store(f"{roots.path}/broker-0", roots.options).list_keys("ledgers/")
+        if "/data/" in info.key
+    ]
+    assert keys == []
+    assert roots.replog("store", "repair", "--dry-run")[0] == 0
