@@ -377,7 +377,8 @@ def test_one_poller_feeds_all_viewers_and_ends_with_the_last():
         assert not poller.done()
         await second.aclose()
         assert feed.viewer_count == 0 and feed._poller is None
-        await asyncio.wait([poller])
+        await asyncio.wait([poller], timeout=30)
+        assert poller.done()
         count = looks.count
         await asyncio.sleep(0.01)
         assert looks.count == count
