@@ -20,6 +20,13 @@ io_pool.THREAD_IDLE_SECONDS_MAX = 0.5
 probe.RACE_NAMES = 1
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items if os.environ.get("REPLOG_TEST_SNAPSHOTS") == "1" else ():
+        reason = snapshot_stress.SKIPPED.get(getattr(item, "originalname", item.name))
+        if reason is not None:
+            item.add_marker(pytest.mark.skip(reason=reason))
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--seeds",

@@ -67,12 +67,14 @@ class Topic:
         return spark_replog.open(str(self.path)).topic("orders").scan().to_arrow().to_pylist()
 
     def sections(self, partition: int = 0):
-        ledger, found = self.cluster.folded_topic(self.handle())
+        topic_id = self.handle().topic_id
+        ledger, _ = self.cluster.folded_topic(self.handle())
         ledger.refresh()
-        with ledger.lock:
-            return ledger.state.sections(
-                self.handle().topic_id, partition, 0, found.partitions[partition].log_end_offset
-            )
+
+        def look(state):
+            return state.sections(topic_id, partition, 0, state.topics[topic_id].partitions[partition].log_end_offset)
+
+        return ledger.ask(look)
 
     def compact(self, **how):
         return Compactor(self.cluster).compact(self.handle(), **how)
