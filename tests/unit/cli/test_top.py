@@ -57,7 +57,8 @@ def test_many_topics_are_counted_where_they_do_not_fit(store):
     assert any(line.text.startswith("orders ") for line in lines)  # the busiest first
 
 
-def test_faults_come_first_with_their_remedy(store, replog):
+def test_faults_come_first_with_their_remedy(store, replog, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "300")
     replog("-s", store.path, "broker", "fence", 1, 2, "-y")
     text = replog("-s", store.path, "top").out
     assert text.startswith("CRITICAL  ") and "-> replog " in text and " broker unfence 1 2" in text
