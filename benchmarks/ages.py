@@ -53,6 +53,7 @@ from spark_replog.write.task_writer import TaskWriter
 
 AGES = (100, 10_000, 100_000, 1_000_000)
 KEPT_BYTES = 100_000
+ROWS_MAX = 16
 START_MS = 1_700_000_000_000
 QUERY = "11111111-2222-3333-4444-555555555555"
 
@@ -91,7 +92,7 @@ def open_store(path: Path, commits: int) -> Cluster:
 
 
 class Committer:
-    """Makes commits of one row in each partition, as a micro-batch a second.
+    """Makes commits of one row in each partition, or in one of very many by turns, as a micro-batch a second.
 
     Args:
         is_kept_clean: whether snapshots, retention and garbage collection are on.
@@ -108,7 +109,9 @@ class Committer:
             self.ledger._snapshots = None
         writer = TaskWriter(plan, ProducerConfig(), cluster.brokers, query_id=QUERY, batch_id=commits, task_id=0,
                             default_topic="t")  # fmt: skip
-        numbers = pa.array(range(len(self.topic.replica_sets)), pa.int32())
+        self.partition_count = len(self.topic.replica_sets)
+        self.is_wide = self.partition_count > ROWS_MAX
+        numbers = pa.array([0] if self.is_wide else range(self.partition_count), pa.int32())
         writer.append(pa.record_batch({"value": [b"v" * 100] * len(numbers), "partition": numbers}))
         ((_, self.made),) = writer.close().objects
         self.store = cluster.brokers.store(0)
@@ -119,10 +122,14 @@ class Committer:
     def commit(self) -> None:
         """Put the object and decide the append."""
         assert isinstance(self.cluster.clock, AgeClock)
-        generation = self.ledger.state.generation
+        generation, after_index = self.ledger.state.generation, self.ledger.state.applied_index
         name = f"{QUERY[:8]}-{self.commits}-0-{new_id()}.arrow"
         self.store.create(data_key(self.topic.ledger_id, generation, name), self.data, make_parent=True)
-        item = DataObject(ObjectId(generation, name), len(self.data), False, self.made.holders, self.made.sections)
+        sections = self.made.sections
+        if self.is_wide:
+            sections = (sections[0]._replace(partition=self.commits % self.partition_count),)
+        fields = (ObjectId(generation, name), len(self.data), False, self.made.holders, sections)
+        item = DataObject(*fields, after_index=after_index)
         identity = ProducerIdentity(QUERY, QUERY, self.commits, "run", IdentityKind.STREAM)
         append = Append(identity, "User:a", "", self.cluster.clock.now_ms(), (item,))
         answers = self.manager.append_records({self.topic.ledger_id: AppendRequest(append, 30_000)})
@@ -171,7 +178,7 @@ def grow(folder: Path, kind: Kind, age: int) -> Path:
 
 def settled(path: Path, commits: int) -> Path:
     """Return a copy with ten commits in ten seconds: an age is made a thousand times faster than its snapshots rest."""
-    committer = copy_of(path, commits, f"settled-{commits}")
+    committer = copy_of(path, commits, f"settled-{path.name}")
     committer.ledger.snapshot(timeout_ms=60_000)
     for _ in range(10):
         time.sleep(1)
@@ -247,10 +254,10 @@ def cases(path: Path) -> dict[str, Callable[[], Callable[[], object]]]:
     earliest = {number: span[0] for number, span in spans.items()}
     newest = {number: span[1] - 1 for number, span in spans.items()}
     oldest = reader_of(path, startingOffsets="earliest").initialOffset()
-    warm = reader_of(path, startingOffsets=json.dumps({"t": {str(each): span[1] - 50 for each, span in spans.items()}}))
+    warm = reader_of(path, startingOffsets=json.dumps({"t": {str(each): span[1] - 5 for each, span in spans.items()}}))
     recent = warm.initialOffset()
     last = warm.latestOffset(recent, ReadAllAvailable())
-    limited = {"path": str(path), "subscribe": "t", "startingOffsets": "earliest", "maxOffsetsPerTrigger": "1000"}
+    limited = {"path": str(path), "subscribe": "t", "startingOffsets": "earliest", "maxOffsetsPerTrigger": "100"}
     backlog = StreamReader(parse_source_options(limited, streaming=True))
 
     kept = dict(clusters._SHARED)
@@ -270,15 +277,15 @@ def cases(path: Path) -> dict[str, Callable[[], Callable[[], object]]]:
         "first row from earliest, cold": lambda: partial(scan_one, path, earliest),
         "latestOffset, cold": lambda: restarted(lambda reader: reader.latestOffset(last, ReadAllAvailable())),
         "latestOffset, warm": lambda: again(partial(warm.latestOffset, last, ReadAllAvailable())),
-        "plan the newest 50 rows, cold": lambda: restarted(lambda reader: plan_batch(reader, recent, last)),
-        "plan the newest 50 rows, warm": lambda: again(partial(plan_batch, warm, recent, last)),
-        "latestOffset and plan of the first 1,000 rows": lambda: (
+        "plan the newest 5 rows, cold": lambda: restarted(lambda reader: plan_batch(reader, recent, last)),
+        "plan the newest 5 rows, warm": lambda: again(partial(plan_batch, warm, recent, last)),
+        "latestOffset and plan of the first 100 rows": lambda: (
             lambda: plan_batch(backlog, oldest, backlog.latestOffset(oldest, backlog.getDefaultReadLimit()))
         ),
     }
 
 
-REPEATED = {"latestOffset, warm": 50, "plan the newest 50 rows, warm": 20}
+REPEATED = {"latestOffset, warm": 50, "plan the newest 5 rows, warm": 50}
 
 
 def timed(path: Path, name: str, prepare: Callable[[], Callable[[], object]]) -> tuple[float, float]:
@@ -390,14 +397,15 @@ def measure(folder: Path, kind: Kind, age: int, rounds: int, commits: int) -> No
     open_figures(paths)
     case_figures(paths, rounds)
     pairs = list(zip(ages, paths, strict=True))
-    commit_figures([copy_of(path, each + 10, str(each)) for each, path in pairs], "one commit", commits)
+    commit_figures([copy_of(path, each + 10, f"{kind}-{each}") for each, path in pairs], "one commit", commits)
     memory = [memory_of(path) for path in paths]
     print(f"| memory | {memory[0]:.0f} MiB | {memory[1]:.0f} MiB | {memory[1] / memory[0]:.2f} |")
     kinds = ("live objects", "files of data", "pages", "other files")
     for what, *counts in zip(kinds, *map(files_of, paths), strict=True):
         print(f"| {what} | {counts[0]:,} | {counts[1]:,} |")
     clean = [
-        copy_of(paths[1], age + 10, f"{is_kept_clean}", is_kept_clean=is_kept_clean) for is_kept_clean in (False, True)
+        copy_of(paths[1], age + 10, f"{kind}-{is_kept_clean}", is_kept_clean=is_kept_clean)
+        for is_kept_clean in (False, True)
     ]
     print(f"| {kind} at {age:,} | upkeep off | on |")
     commit_figures(clean, "one commit", commits)

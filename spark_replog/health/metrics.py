@@ -5,6 +5,7 @@ Each name is declared once, in `METRICS`; the alert rules, the dashboard and the
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
@@ -105,10 +106,10 @@ def call_samples(kind: str, client: str, table: Mapping[tuple[str, str, str], Ca
 
 
 def _of_brokers(health: StoreHealth) -> Values:
+    counts = Counter((each.level, each.fault) for each in health.findings)  # made anew at each look at them
     for level, fault in ((level, fault) for level in Level for fault in Fault):
-        number = sum((each.level, each.fault) == (level, fault) for each in health.findings)
-        if number:
-            yield "replog_findings", Sample((level.name.lower(), fault.value), number)
+        if counts[level, fault]:
+            yield "replog_findings", Sample((level.name.lower(), fault.value), counts[level, fault])
     for broker in health.brokers:
         labels = (str(broker.broker_id),)
         yield "replog_broker_up", Sample(labels, broker.error is None)

@@ -289,10 +289,11 @@ def find_objects(
             if low == high:
                 continue
             page = load(directory.pages[page_no])
-            at = np.searchsorted(page.cells[BASE], wanted[low:high])
-            at = at[np.flatnonzero(page.cells[BASE, np.minimum(at, len(page) - 1)] == wanted[low:high])]
-            if len(at):
-                wanted = wanted[~np.isin(wanted, page.cells[BASE, at])]
+            at = np.minimum(np.searchsorted(page.cells[BASE], wanted[low:high]), len(page) - 1)
+            is_there = page.cells[BASE, at] == wanted[low:high]
+            if is_there.any():
+                at = at[is_there]
+                wanted = np.concatenate((wanted[:low], wanted[low:high][~is_there], wanted[high:]))
                 found.append(page.take(at[page.cells[ObjectColumn.LIVE_COUNT, at] > 0]))
             if not len(wanted):
                 break

@@ -7,6 +7,8 @@ import pytest
 from spark_replog.errors import ErrorCode, RetriableError
 from spark_replog.health.findings import BrokerHealth, Fault, Finding, Level, broker_findings, topic_findings
 from spark_replog.health.findings import fence_findings as findings_of_a_fence
+from spark_replog.health.metrics import collect
+from spark_replog.health.store import StoreHealth
 from spark_replog.health.topics import describe_ledger
 from spark_replog.log.codec.commands import encode_command, encode_entry
 from spark_replog.log.fold.topic_state import TopicLedgerState
@@ -94,3 +96,11 @@ def test_a_majority_of_metadata_roots_away_is_critical(away, faults) -> None:
 def test_a_full_root_is_found_before_a_write_fails(free_bytes, level) -> None:
     findings = broker_findings([BrokerHealth(0, "", None, True, False, None, free_bytes)])
     assert [each.level for each in findings] == ([] if level is None else [level])
+
+
+def test_a_scrape_makes_the_findings_once(state, monkeypatch):
+    made = []
+    plain = StoreHealth.findings.fget
+    monkeypatch.setattr(StoreHealth, "findings", property(lambda health: made.append(1) or plain(health)))
+    collect(StoreHealth("c", "p", True, 0, (), tuple(describe_ledger(state)), (), ()), [])
+    assert len(made) == 1
