@@ -26,7 +26,7 @@ from spark_replog.errors import ErrorCode, ReplogError
 from spark_replog.ids import BrokerId, LedgerId, ObjectId, PartitionKey
 from spark_replog.log.fold.partition_state import ObjectRef, PartitionState
 from spark_replog.log.fold.topic_state import TopicLedgerState
-from spark_replog.log.in_sync import leaving_replicas
+from spark_replog.log.in_sync import leaving_replicas, passes_high_watermark
 from spark_replog.log.model import Append, DataObject, Section
 
 
@@ -131,9 +131,8 @@ class Partition:
     def high_watermark(self) -> int:
         """Return the least end of the in-sync replicas; never falls, frozen below ``min_insync``."""
         in_sync = self.in_sync
-        if len(in_sync) >= self.min_insync:
-            while self._tail and in_sync <= self._tail[0][1].holders:
-                self._high_watermark = self._tail.popleft()[0]
+        while self._tail and passes_high_watermark(self._tail[0][1].holders, in_sync, self.min_insync):
+            self._high_watermark = self._tail.popleft()[0]
         assert self._high_watermark <= self.log_end_offset
         return self._high_watermark
 
@@ -332,13 +331,11 @@ def is_replicated(state: TopicLedgerState, append: Append, known: Replication) -
     topics = state.topics
     for item in append.objects:
         holders = known.holders(item.id, item.holders)
-        if not holders >= in_sync_brokers(state, item.sections):
-            return False
-    return all(
-        len(partition.isr) >= partition.min_insync
-        for topic_id, number in {(each.topic_id, each.partition) for item in append.objects for each in item.sections}
-        for partition in (topics[topic_id].partitions[number],)
-    )
+        for each in item.sections:
+            partition = topics[each.topic_id].partitions[each.partition]
+            if not passes_high_watermark(holders, partition.isr, partition.min_insync):
+                return False
+    return True
 
 
 def plan_round(

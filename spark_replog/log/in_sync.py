@@ -1,4 +1,4 @@
-"""When enough replicas hold a row: the rule that senders and commits share. Pure.
+"""When enough replicas hold a row: the rules that senders, commits and the fold share. Pure.
 
 With acks=all a row is acknowledged when every in-sync replica holds it, and at least ``min.insync.replicas`` are in
 sync. Two questions follow, and the sender and the commit must answer them alike:
@@ -18,6 +18,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from spark_replog.ids import BrokerId
+
+
+def passes_high_watermark(holders: Collection[BrokerId], isr: Collection[BrokerId], min_insync: int) -> bool:
+    """Return whether the high watermark may pass an object's rows: the only place of this rule.
+
+    Every in-sync replica holds the object, and at least ``min_insync`` replicas are in sync.
+    """
+    return len(isr) >= min_insync and all(map(holders.__contains__, isr))
 
 
 def spare_replicas(

@@ -19,6 +19,7 @@ from spark_replog.log.codec.wire import BROKER_ID, SINT, TEXT, UINT, Reader, Wri
 from spark_replog.log.fold.paged_table import ObjectPages
 from spark_replog.log.fold.partition_state import ObjectRef, PartitionState, SectionRow
 from spark_replog.log.fold.producer_state import UNDO, ProducerUndo, SequencedUndo
+from spark_replog.log.in_sync import passes_high_watermark
 from spark_replog.log.model import OK, CommandResult, DataObject, HoldersAdd, Outcome, Section
 
 Undo = ProducerUndo | SequencedUndo
@@ -559,13 +560,13 @@ class ObjectTable:
         """Raise high watermarks over all entries that are on every in-sync replica now."""
         while self._unstable:
             head = self._unstable[0]
-            if any(
-                end > p.high_watermark and len(p.isr) < p.min_insync and not p.retired for p, end in head.ends.items()
-            ):  # a partition whose rows were all cut holds nothing back
-                return
+            for p, end in head.ends.items():  # objects that are not listed below are on every replica
+                is_waiting = end > p.high_watermark and not p.retired  # not: all of its rows were cut
+                if is_waiting and not passes_high_watermark(p.isr, p.isr, p.min_insync):
+                    return
             for item in head.objects.values():
-                for partition in item.partitions:
-                    if not partition.retired and not item.holders.issuperset(partition.isr):
+                for p in item.partitions:
+                    if not p.retired and not passes_high_watermark(item.holders, p.isr, 0):
                         return
             for partition, end in head.ends.items():
                 assert end <= partition.log_end_offset, (end, partition.log_end_offset)
