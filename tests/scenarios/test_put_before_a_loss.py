@@ -74,6 +74,17 @@ def test_copies_on_brokers_that_left_and_kept_their_disk_are_read_and_count(stor
     assert read_all(store) == 15
 
 
+def test_a_broker_that_was_out_of_sync_and_leaves_again_is_doubted(store):
+    store.create("orders", 2)
+    ledger = store.cluster.topic_ledger(store.cluster.lookup("orders").ledger_id)
+    leave = encode_command(IsrChange(None, 2, False, 1))
+    ledger.append(lambda _: leave, timeout_ms=5000)
+    item = store.put("orders", {0: 2}, {0, 1, 2})
+    assert ledger.ask(lambda state: state.doubtful(item)) == set()
+    ledger.append(lambda _: leave, timeout_ms=5000)
+    assert ledger.ask(lambda state: state.doubtful(item)) == {2}
+
+
 def test_one_of_two_roots_that_is_replaced_is_doubted_too(tmp_path, store):
     path = tmp_path / "two"
     spark_replog.init(str(path), 2, fsync=False)
