@@ -3,7 +3,10 @@
 Three local roots, 3 replicas, fsync on, Spark's defaults, two tasks, 1,000 rows a batch. The pairs run
 in turn in one session, several times; the first 30 micro-batches of each run are dropped.
 
-    python -m benchmarks.micro_batch [--batches 70] [--rounds 3] [--dir FOLDER]
+    python -m benchmarks.micro_batch [--batches 70] [--rounds 3] [--dir FOLDER] [--two-queries] [--shipped]
+
+--two-queries: instead, one query beside two that write to one topic, and two that write to a topic each.
+--shipped: with the settings of ``spark_replog.session_conf()``.
 """
 
 from __future__ import annotations
@@ -11,11 +14,13 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+import spark_replog
 from benchmarks.bench_session import scratch, session, table
 from spark_replog.admin.controller import Controller
 from spark_replog.cluster.init_store import init_cluster
@@ -45,7 +50,7 @@ def floor_query(spark: SparkSession, folder: Path, batches: int, freeze: bool) -
     return writer.option("checkpointLocation", str(folder)).start()
 
 
-def replog_query(spark: SparkSession, path: str, folder: Path) -> StreamingQuery:
+def replog_query(spark: SparkSession, path: str, folder: Path, topic: str = "out") -> StreamingQuery:
     """Start replog to replog."""
     source = (
         spark.readStream.format("replog")
@@ -55,8 +60,25 @@ def replog_query(spark: SparkSession, path: str, folder: Path) -> StreamingQuery
         .option("maxOffsetsPerTrigger", ROWS)
         .load()
     )
-    writer = source.select("key", "value").writeStream.format("replog").option("path", path).option("topic", "out")
+    writer = source.select("key", "value").writeStream.format("replog").option("path", path).option("topic", topic)
     return writer.option("checkpointLocation", str(folder)).start()
+
+
+def print_two_queries(spark: SparkSession, path: str, folder: Path, arguments: argparse.Namespace) -> None:
+    """Print what a micro-batch takes alone, beside a query into the same topic, and beside one into another topic."""
+    cases = {"alone": ["out"], "one topic": ["out", "out"], "a topic each": ["out", "other"]}
+    found: dict[str, list[float]] = {name: [] for name in cases}
+    for number in range(arguments.rounds):
+        for name, topics in cases.items():
+            folders = [folder / f"{name}-{number}-{each}" for each in range(len(topics))]
+            queries = [replog_query(spark, path, at, topic) for at, topic in zip(folders, topics, strict=True)]
+            with ThreadPoolExecutor(len(queries)) as pool:
+                rows = pool.map(lambda query: durations(query, arguments.batches), queries)
+                found[name] += [row["triggerExecution"] for each in rows for row in each]
+    print("| queries | p50 ms | p95 ms | max ms | batches |\n| --- | --- | --- | --- | --- |")
+    for name, values in found.items():
+        p95 = statistics.quantiles(values, n=20)[-1]
+        print(f"| {name} | {statistics.median(values):.0f} | {p95:.0f} | {max(values):.0f} | {len(values)} |")
 
 
 def main() -> None:
@@ -65,17 +87,24 @@ def main() -> None:
     parser.add_argument("--batches", type=int, default=70)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--dir", default=None)
+    parser.add_argument("--two-queries", action="store_true")
+    parser.add_argument("--shipped", action="store_true")
     arguments = parser.parse_args()
     batches = arguments.batches
     results: dict[str, list[dict[str, float]]] = {"floor": [], "floor, gc frozen": [], "replog": []}
-    with scratch(arguments.dir) as folder, session("micro-batch") as spark:
+    confs = spark_replog.session_conf() if arguments.shipped else {}
+    settings = {name.replace(".", "__"): value for name, value in confs.items()}
+    with scratch(arguments.dir) as folder, session("micro-batch", 2, **settings) as spark:
         spark.conf.set("spark.sql.streaming.numRecentProgressUpdates", "1000")
         path = str(folder / "store")
         controller = Controller(init_cluster(path, 3, {}, fsync=True))
-        for topic in ("in", "out"):
+        for topic in ("in", "out", "other"):
             controller.create_topic(topic, partitions=2, replicas=3, config={})
         rows = spark.read.format("floor").option("rows", ROWS * (batches + 20)).load().select("key", "value")
         rows.write.format("replog").option("path", path).option("topic", "in").mode("append").save()
+        if arguments.two_queries:
+            print_two_queries(spark, path, folder, arguments)
+            return
         for number in range(arguments.rounds):
             for name, freeze in (("floor", False), ("floor, gc frozen", True)):
                 query = floor_query(spark, folder / f"{name}-{number}", batches, freeze)
