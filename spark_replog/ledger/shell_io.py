@@ -41,6 +41,7 @@ class RootIo:
         self._clock = clock
         self._learned_ms = 0.0
         self._listings: dict[str, float] = {}  # root's URL -> when the listing that is under way began
+        self._listed: set[str] = set()  # URLs of the roots that were listed, and where nothing new was found since
         self._ends: dict[str, int] = {}  # root's URL -> position after the last record found there
         self._ledger_id = ledger_id
         self._genesis = genesis_hash(ledger_id)
@@ -53,7 +54,7 @@ class RootIo:
     def learned_ms(self) -> float:
         """Return when a get last found a record that no get of this process had found on its root, on the clock.
 
-        Now, while a root lists its journal.
+        Now, while a root lists its journal; the same listing again does not count.
         """
         now_ms = self._clock.monotonic_ms()
         is_listing = any(now_ms - start_ms < LISTING_MS_MAX for start_ms in tuple(self._listings.values()))
@@ -203,15 +204,20 @@ class RootIo:
 
         An alarm for deleted files, once per process, root and error: what a listing does not show, it cannot see.
         """
-        self._listings[root.store.url] = self._clock.monotonic_ms()
+        url = root.store.url
+        is_first = url not in self._listed
+        self._listed.add(url)
+        if is_first:
+            self._listings[url] = self._clock.monotonic_ms()
         try:
             names = [info.key.rpartition("/")[2] for info in root.store.list_keys(journal_folder(self._ledger_id))]
         except ReplogError as error:
             _log.debug("no listing of the journals on %s: %s", root.store.url, error)
             return None
         finally:
-            del self._listings[root.store.url]
-            self._learned_ms = self._clock.monotonic_ms()
+            if is_first:
+                del self._listings[url]
+                self._learned_ms = self._clock.monotonic_ms()
         found = min((int(name) for name in names if name.isdigit() and int(name) > end), default=None)
         if found is None or root.store.get(journal_key(self._ledger_id, end), size_bytes=1) is not None:
             return None  # created meanwhile, as every record below another one
@@ -231,6 +237,7 @@ class RootIo:
         # Only what is new: reading one root again does not show that the others answer.
         if found is not None and position >= self._ends.get(root.store.url, 0):
             self._ends[root.store.url] = position + 1
+            self._listed.discard(root.store.url)
             self._learned_ms = self._clock.monotonic_ms()
         return found
 
