@@ -33,6 +33,7 @@ from spark_replog.log.model import (
     ClusterConfigSet,
     ConfigSet,
     DataObject,
+    FeatureSet,
     GenerationAdvance,
     GroupRecords,
     HoldersAdd,
@@ -370,7 +371,8 @@ def test_a_fold_whose_rows_are_in_pages_answers_as_one_that_keeps_all(small_page
     kept, paged, disk = TopicLedgerState(LEDGER), TopicLedgerState(LEDGER), Disk()
     paged.load_page, paged.page_cache.limit_bytes = disk.load, 3000
     writers, frozen, entries = Writers(seed, kept), None, {}
-    begin = [TopicInit(topic, topic[0], REPLICAS, (("unclean.leader.election.enable", "true"),)) for topic in TOPICS]
+    options = (("unclean.leader.election.enable", "true"),)
+    begin = [*(TopicInit(topic, topic[0], REPLICAS, options) for topic in TOPICS), FeatureSet(2)]  # before any snapshot
     for index in range(length):
         commands = begin if index == 0 else writers.entry()
         payload = encode_entry([encode_command(command) for command in commands])
