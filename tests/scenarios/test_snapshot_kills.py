@@ -177,7 +177,7 @@ STOPS += ["snapshot.head:3", "truncate.before_marker:2", "truncate.delete:3"]
 @pytest.mark.parametrize("step", STOPS)
 def test_a_writer_that_sleeps_over_truncations_writes_once_or_is_refused(store, step) -> None:
     told = Told()
-    sleeper = start(store, "sleeps", f"{step}:stop", 25)
+    sleeper = start(store, "sleeps", f"{step}:stop", 60)
     try:
         wait_until_stopped(sleeper)
         ledger_id = store.cluster.lookup("orders").ledger_id
