@@ -199,6 +199,16 @@ class Minio(S3Server):
         user = {"MINIO_ROOT_USER": self.key, "MINIO_ROOT_PASSWORD": self.secret}
         return {**super().environment(), **user, "MINIO_BROWSER": "off", "MINIO_UPDATE": "off"}
 
+    def is_answering(self) -> bool:
+        """As ``Server.is_answering``, and after that until its users are loaded: it refuses them before."""
+        if not super().is_answering():
+            return False
+        try:
+            self.file_system("any").ls("", refresh=True)
+        except OSError:
+            return False
+        return True
+
 
 class S3rver(S3Server):
     """S3 that ignores If-None-Match: what the probe must refuse."""
