@@ -35,7 +35,7 @@ _names = itertools.count()
 
 
 def _rate(call: Callable[[int], Any], count: int, size_bytes: int) -> float:
-    """Return MB/s of so many calls on some threads."""
+    """Return the MB/s of ``count`` calls on `THREADS` threads."""
     started = time.perf_counter()
     with ThreadPoolExecutor(THREADS) as pool:
         list(pool.map(call, range(count)))

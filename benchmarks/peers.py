@@ -196,7 +196,7 @@ class Watch:
 
 
 class Peer(NamedTuple):
-    """One system: how a frame is written and read, and where its bytes lie (of so many replicas)."""
+    """One system: how it writes and reads a frame, where its bytes are, and its number of replicas."""
 
     write: Callable[[DataFrame], None]
     read: Callable[[SparkSession], DataFrame]

@@ -27,7 +27,12 @@ _FILE_BYTES_MAX = 1 << 30
 @click.option("--ledger", metavar="NAME", help="Journal records of this ledger: a topic, a ledger id, or 'cluster'.")
 @click.option("--broker", "broker_id", type=int, help="Read the journal of this broker. [the first with journals]")
 @click.option(
-    "-n", "--count", type=click.IntRange(min=1), default=20, show_default=True, help="At most so many records."
+    "-n",
+    "--count",
+    type=click.IntRange(min=1),
+    default=20,
+    show_default=True,
+    help="Print at most this many records.",
 )
 @click.option(
     "--before", type=click.IntRange(min=0), metavar="POSITION", help="Records below this position. [the newest]"

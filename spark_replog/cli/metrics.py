@@ -48,11 +48,12 @@ def serve(
         from prometheus_client import generate_latest, start_http_server
 
         from spark_replog.monitor.exporter import StoreCollector, registry_of
+        from spark_replog.monitor.store_watch import StoreWatch
     except ModuleNotFoundError:
         raise ReplogError(
             ErrorCode.REPLOG_ENVIRONMENT, "metrics need prometheus_client. Run: pip install 'spark-replog[metrics]'"
         ) from None
-    registry = registry_of(StoreCollector(cluster, checkpoints, settings.storage_options, limits))
+    registry = registry_of(StoreCollector(StoreWatch(cluster, checkpoints, settings.storage_options, limits)))
     if once:
         data = generate_latest(registry)
         replace_file(Path(output), data) if output else show(data, newline=False)

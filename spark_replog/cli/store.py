@@ -72,7 +72,7 @@ def info(cost: bool, prices: str | None, readers: int, look: str) -> int:
 
     Reads what finds a root that is away, full, emptied or restored from an older backup, a fenced broker, and a
     partition without a leader or below min.insync.replicas. 'store verify' reads every journal and copy. Growth is what
-    was written in the last 24 hours; a root is full in so many days if that goes on and retention removes rows.
+    was written in the last 24 hours; the days until a root is full assume the same growth, less what retention removes.
 
     With --cost, objects are as large as those of the newest 512 entries. Snapshots, garbage collection, compaction and
     group commits are not in it. The prices are list prices: check yours, and give them with --prices.

@@ -37,7 +37,7 @@ _COLOURS = (36, 33, 32, 35, 34, 31, 96, 93, 92, 95, 94, 91)
 )
 @click.argument("topics", nargs=-1, required=True, shell_complete=complete_topics)
 @click.option("-n", "--lines", type=click.IntRange(min=0), default=10, show_default=True,
-              help="Begin with so many of the newest rows of each partition.")  # fmt: skip
+              help="Start with this many of the newest rows of each partition.")  # fmt: skip
 @click.option("--from", "begin", metavar="WHERE", help="Begin at beginning, end, N, -N, @TIME or @-1h instead of -n.")
 @click.option("--to", "until", metavar="WHERE", help="With --no-follow: stop before end, N, -N, @TIME or @-1h.")
 @click.option("-p", "--partition", "partitions", type=int, multiple=True, help="Read only this partition. Repeatable.")

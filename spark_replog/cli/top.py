@@ -57,7 +57,7 @@ class Line(NamedTuple):
 @click.option("-d", "--delay", type=click.FloatRange(min=0.1), default=2.0, show_default=True, metavar="SECONDS",
               help="Pause between two looks.")  # fmt: skip
 @click.option(
-    "-n", "--count", type=click.IntRange(min=1), help="End after so many looks. [1 where stdout is no terminal]"
+    "-n", "--count", type=click.IntRange(min=1), help="Exit after this many refreshes.  [1 if stdout is not a terminal]"
 )
 def top(checkpoints: tuple[str, ...], delay: float, count: int | None) -> int:
     """Watch rates, sizes, lag and faults on a terminal: the busiest topics and the worst readers first. q ends it.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -16,11 +16,9 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from spark_replog.cluster.cluster import Cluster
 from spark_replog.errors import ReplogError
 from spark_replog.health.metrics import METRICS, Sample, call_samples, collect
-from spark_replog.health.readers import Limits
-from spark_replog.monitor.store_watch import ROOT_LOOK_INTERVAL_MS, StoreWatch
+from spark_replog.monitor.store_watch import StoreWatch
 
 _LOG = logging.getLogger(__name__)
 SCRAPE_AGE_MS = 1_000
@@ -58,35 +56,23 @@ class StoreCollector(SampleCollector):
     """All metrics of one store. Thread safe. `replog_up` is 0 and alone if the store does not answer.
 
     Args:
-        checkpoints: checkpoint folders, or folders that contain several.
-        storage_options: of the checkpoints' storage.
-        limits: of the verdicts.
-        root_look_ms: how often the roots are checked.
+        watch: of that store; used by this collector only.
     """
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        checkpoints: Sequence[str] = (),
-        storage_options: Mapping[str, str] | None = None,
-        limits: Limits | None = None,
-        *,
-        root_look_ms: int = ROOT_LOOK_INTERVAL_MS,
-    ) -> None:
+    def __init__(self, watch: StoreWatch) -> None:
         super().__init__(self.samples)
-        self._cluster = cluster
-        self._watch = StoreWatch(cluster, checkpoints, storage_options, limits, root_look_ms=root_look_ms)
+        self._watch = watch
         self._lock = threading.Lock()
         self._answer: tuple[int, Mapping[str, list[Sample]]] | None = None
 
     def samples(self) -> Mapping[str, list[Sample]]:
         """Return all metrics, at most `SCRAPE_AGE_MS` old."""
         with self._lock:
-            now_ms = self._cluster.clock.monotonic_ms()
+            now_ms = self._watch.cluster.clock.monotonic_ms()
             if self._answer is None or now_ms - self._answer[0] >= SCRAPE_AGE_MS:
                 try:
                     seen = self._watch.look()
-                    brokers = self._cluster.brokers
+                    brokers = self._watch.cluster.brokers
                     calls = call_samples("exporter", "", brokers.name_calls(brokers.calls.read()))
                     found = {**collect(seen.health, seen.readers), **calls}
                 except ReplogError as error:

@@ -49,7 +49,7 @@ class StoreWatch:
         *,
         root_look_ms: int = ROOT_LOOK_INTERVAL_MS,
     ) -> None:
-        self._cluster = cluster
+        self.cluster = cluster
         self._store, self._queries = StoreMonitor(cluster), QueryMonitor(cluster)
         self._checkpoints, self._options = tuple(checkpoints), dict(storage_options or {})
         self._limits, self._root_look_ms = limits or Limits(), root_look_ms
@@ -57,9 +57,9 @@ class StoreWatch:
 
     def look(self) -> Seen:
         """Look now. Raises what ``StoreMonitor.look`` raises; an unreadable checkpoint is returned, not raised."""
-        now_ms = self._cluster.clock.monotonic_ms()
+        now_ms = self.cluster.clock.monotonic_ms()
         if self._looks is None or now_ms - self._looks[0] >= self._root_look_ms:
-            self._cluster.refresh()
+            self.cluster.refresh()
             self._looks = (now_ms, self._store.look_at_roots())
         health = self._store.look(with_groups=True, looks=self._looks[1])
         unread: list[tuple[str, ReplogError]] = []

@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from spark_replog import Consumer
 from spark_replog.admin.broker_admin import BrokerAdmin
 from spark_replog.health.readers import Verdict
-from tests.unit.client.consumer_setup import P0, Store, rows
+from tests.unit.client.consumer_setup import with_a_group
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs/operations.md").read_text(encoding="utf-8")
@@ -50,13 +49,7 @@ TROUBLE = {
 
 @pytest.fixture
 def store(tmp_path):
-    made = Store.init(str(tmp_path / "store"), 3)
-    made.create("orders", 2)
-    made.write("orders", rows(10))
-    with Consumer(made.cluster, group="billing", enable_auto_commit=False) as reader:
-        reader.assign([P0])
-        reader.commit({P0: 4})
-    return made
+    return with_a_group(tmp_path / "store")
 
 
 @pytest.mark.parametrize("alert", ALERTS)

@@ -17,24 +17,17 @@ from pathlib import Path
 
 import pytest
 
-from spark_replog import Consumer
 from spark_replog.cli.settings import Settings
 from spark_replog.cli.top import page
 from spark_replog.monitor.store_watch import StoreWatch
-from tests.unit.client.consumer_setup import P0, Store, rows
+from tests.unit.client.consumer_setup import with_a_group
 
 ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture
 def store(tmp_path):
-    made = Store.init(str(tmp_path / "store"), 3)
-    made.create("orders", 2)
-    made.write("orders", rows(10))
-    with Consumer(made.cluster, group="bill\x1b[2Jing", enable_auto_commit=False) as reader:
-        reader.assign([P0])
-        reader.commit({P0: 4})
-    return made
+    return with_a_group(tmp_path / "store", "bill\x1b[2Jing")
 
 
 @pytest.mark.parametrize("height", [3, 5, 10, 24, 60])

@@ -150,6 +150,17 @@ def rows(count: int, first: int = 0) -> list[bytes]:
 P0, P1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
 
 
+def with_a_group(path, group="billing"):
+    """Return a store of three brokers: ten rows in orders, and a group whose position in orders-0 is 4."""
+    made = Store.init(str(path), 3)
+    made.create("orders", 2)
+    made.write("orders", rows(10))
+    with Consumer(made.cluster, group=group, enable_auto_commit=False) as reader:
+        reader.assign([P0])
+        reader.commit({P0: 4})
+    return made
+
+
 def consumer(store, *topics, **settings):
     """A consumer of a store that reads from the beginning."""
     settings.setdefault("auto_offset_reset", "earliest")

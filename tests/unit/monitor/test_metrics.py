@@ -22,7 +22,8 @@ from spark_replog.admin.broker_admin import BrokerAdmin
 from spark_replog.cli import metrics as command
 from spark_replog.health.metrics import METRICS
 from spark_replog.monitor.exporter import SCRAPE_AGE_MS, ClientCollector, StoreCollector, registry_of
-from tests.unit.client.consumer_setup import P0, Store, rows
+from spark_replog.monitor.store_watch import StoreWatch
+from tests.unit.client.consumer_setup import with_a_group
 
 CONF = Path(__file__).parents[3] / "conf"
 without_prometheus = pytest.mark.skipif(
@@ -33,13 +34,7 @@ without_prometheus = pytest.mark.skipif(
 
 @pytest.fixture
 def store(tmp_path):
-    made = Store.init(str(tmp_path / "store"), 3)
-    made.create("orders", 2)
-    made.write("orders", rows(10))
-    with Consumer(made.cluster, group="billing", enable_auto_commit=False) as reader:
-        reader.assign([P0])
-        reader.commit({P0: 4})
-    return made
+    return with_a_group(tmp_path / "store")
 
 
 def scrape(registry):
@@ -49,7 +44,7 @@ def scrape(registry):
 
 
 def test_a_scrape_says_what_the_store_holds_and_how_its_readers_do(store):
-    found = scrape(registry_of(StoreCollector(store.cluster)))
+    found = scrape(registry_of(StoreCollector(StoreWatch(store.cluster))))
     assert found["replog_up",] == 1
     where = (("partition", "0"), ("topic", "orders"))
     assert found["replog_partition_high_watermark", *where] == 10
@@ -62,20 +57,20 @@ def test_a_scrape_says_what_the_store_holds_and_how_its_readers_do(store):
 
 
 def test_open_metrics_are_valid_too(store):
-    text = open_metrics(registry_of(StoreCollector(store.cluster))).decode()
+    text = open_metrics(registry_of(StoreCollector(StoreWatch(store.cluster)))).decode()
     assert text.endswith("# EOF\n") and "replog_ledger_entries_total{" in text
 
 
 def test_a_store_in_trouble_says_so(store):
     for broker in (0, 1):
         BrokerAdmin(store.cluster).fence(broker)
-    found = scrape(registry_of(StoreCollector(store.another_process().cluster)))
+    found = scrape(registry_of(StoreCollector(StoreWatch(store.another_process().cluster))))
     assert found["replog_findings", ("fault", "under-min-isr"), ("level", "critical")] >= 2
     assert found["replog_broker_fenced", ("broker", "0")] == 1
 
 
 def test_a_store_that_does_not_answer_is_down_and_nothing_else(store, tmp_path):
-    registry = registry_of(StoreCollector(store.cluster))
+    registry = registry_of(StoreCollector(StoreWatch(store.cluster)))
     scrape(registry)
     store.clock.advance(SCRAPE_AGE_MS)
     for broker in (0, 1):
@@ -85,7 +80,7 @@ def test_a_store_that_does_not_answer_is_down_and_nothing_else(store, tmp_path):
 
 def test_a_warm_scrape_costs_one_get_per_metadata_root_and_ledger_whoever_asks(store):
     store.count_calls()
-    collector = StoreCollector(store.cluster, root_look_ms=10**9)
+    collector = StoreCollector(StoreWatch(store.cluster, root_look_ms=10**9))
     registry = registry_of(collector)
     scrape(registry)
     ledger_count = len(store.cluster._topic_ledgers) + 1
@@ -100,7 +95,7 @@ def test_a_warm_scrape_costs_one_get_per_metadata_root_and_ledger_whoever_asks(s
 
 
 def test_it_is_served_over_http(store):
-    server, thread = start_http_server(0, "127.0.0.1", registry_of(StoreCollector(store.cluster)))
+    server, thread = start_http_server(0, "127.0.0.1", registry_of(StoreCollector(StoreWatch(store.cluster))))
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{server.server_port}/metrics", timeout=20) as answer:
             assert b"replog_up 1.0" in answer.read()
@@ -177,7 +172,7 @@ def test_rules_and_dashboard_use_metrics_that_exist(file):
 @without_prometheus
 def test_promtool_accepts_rules_and_metrics(store):
     subprocess.run(["promtool", "check", "rules", CONF / "replog-alerts.yml"], check=True, capture_output=True)
-    text = generate_latest(registry_of(StoreCollector(store.cluster)))
+    text = generate_latest(registry_of(StoreCollector(StoreWatch(store.cluster))))
     done = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, check=False)
     assert (done.returncode, done.stderr) == (0, b"")
 
@@ -186,7 +181,7 @@ def test_promtool_accepts_rules_and_metrics(store):
 def test_a_real_prometheus_scrapes_a_store_in_trouble_and_raises_the_alert(store, tmp_path):
     for broker in (0, 1):
         BrokerAdmin(store.cluster).fence(broker)
-    server, thread = start_http_server(0, "127.0.0.1", registry_of(StoreCollector(store.cluster)))
+    server, thread = start_http_server(0, "127.0.0.1", registry_of(StoreCollector(StoreWatch(store.cluster))))
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

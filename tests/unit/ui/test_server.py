@@ -23,7 +23,7 @@ from spark_replog.ledger.record import (
 from spark_replog.monitor.journal_tail import _vouched, decided_entries
 from spark_replog.ui.access import SECURITY_HEADERS
 from spark_replog.ui.live import SAMPLE_MS, Feed
-from tests.unit.client.consumer_setup import P0, Store, rows
+from tests.unit.client.consumer_setup import P0, Store, rows, with_a_group
 from tests.unit.monitor.test_queries import Query
 from tests.unit.ui.console_client import ConsoleClient
 
@@ -45,13 +45,7 @@ PAGES = (
 
 @pytest.fixture
 def store(tmp_path):
-    made = Store.init(str(tmp_path / "store"), 3)
-    made.create("orders", 2)
-    made.write("orders", rows(10))
-    with Consumer(made.cluster, group="billing", enable_auto_commit=False) as reader:
-        reader.assign([P0])
-        reader.commit({P0: 4})
-    return made
+    return with_a_group(tmp_path / "store")
 
 
 @pytest.fixture
