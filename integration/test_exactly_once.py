@@ -43,6 +43,10 @@ def kill_loop(environment, log, arguments, kills, moments):
         finally:
             driver.kill()
         in_flight += max(numbers(checkpoint / "offsets"), default=-1) > max(numbers(checkpoint / "commits"), default=-1)
+        if not numbers(checkpoint / "offsets"):
+            # Spark refuses a checkpoint folder that a query left before its first batch had offsets
+            # (STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY) and tells its user to delete it. No batch was written.
+            shutil.rmtree(checkpoint, ignore_errors=True)
     driver = SparkDriver(environment, log, "copy", json.dumps({**arguments, "until_idle": True, "source_options": {}}))
     try:
         message = driver.next_message(90)

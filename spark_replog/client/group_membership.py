@@ -22,6 +22,7 @@ from spark_replog.client.assignors import make_assignors
 from spark_replog.client.subscription_state import SubscriptionState, TopicDiscovery
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.config import ConsumerConfig
+from spark_replog.daemon_thread import DaemonThread
 from spark_replog.errors import ErrorCode, FencedError, OutcomeUnknownError, ReplogError, RetriableError
 from spark_replog.groups import group_rebalance
 from spark_replog.groups.group_coordinator import GroupCoordinator
@@ -411,7 +412,7 @@ class GroupMembership:
         else:
             self._ask(metadata, member, None, now_ms)
         if self._thread is None:
-            self._thread = threading.Thread(target=self._beat, name="replog-heartbeat", daemon=True)
+            self._thread = DaemonThread(self._beat, name="replog-heartbeat", stop=self._closed.set)
             self._thread.start()
 
     def _rejoin(self, metadata: GroupMetadata, now_ms: int) -> None:

@@ -10,6 +10,7 @@ from concurrent.futures import Future
 
 from spark_replog.client.producer_metadata import ProducerMetadata
 from spark_replog.clock import Clock
+from spark_replog.daemon_thread import DaemonThread
 from spark_replog.errors import ErrorCode, ReplogError
 from spark_replog.write.accumulator import RecordAccumulator
 from spark_replog.write.partitioner import NodeAvailability
@@ -51,7 +52,7 @@ class SenderThread:
         self._is_closing = False
         self._is_forced = threading.Event()
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread = DaemonThread(self._run, name=name, stop=self._is_forced.set)
         self.error: ReplogError | None = None
         """Why it ended early."""
 

@@ -6,7 +6,6 @@ Runs in the process that commits. Source of the order of checks: Kafka's ``Repli
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -20,6 +19,7 @@ from spark_replog.commit.purgatory import DelayedOperationPurgatory
 from spark_replog.commit.replica_fetcher import ReplicaFetcher
 from spark_replog.commit.state_changes import complete_reassignments
 from spark_replog.config import CoordinatorConfig
+from spark_replog.daemon_thread import DaemonThread
 from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError
 from spark_replog.fault_point import fault_point
 from spark_replog.ids import LedgerId
@@ -67,7 +67,7 @@ class ReplicaManager:
         fault_point("commit.begin")
         responses: dict[LedgerId, ProduceResponse] = {}
         appends = [partial(self._append, each, requests[each], responses) for each in requests]
-        threads = [threading.Thread(target=each, daemon=True) for each in appends[1:]]
+        threads = [DaemonThread(each, name="replog-append") for each in appends[1:]]
         for thread in threads:
             thread.start()
         for first in appends[:1]:

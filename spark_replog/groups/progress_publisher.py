@@ -11,6 +11,7 @@ import threading
 from collections.abc import Mapping
 
 from spark_replog.cluster.cluster import Cluster
+from spark_replog.daemon_thread import DaemonThread
 from spark_replog.groups.group_coordinator import (
     OFFSETS_RETENTION_MINUTES,
     RENEWALS_PER_RETENTION,
@@ -53,6 +54,7 @@ class ProgressPublisher:
         self._done: dict[TopicPartition, tuple[int, int]] = {}
         self._lock = threading.Lock()
         self._has_news = threading.Event()
+        self._ended = threading.Event()
         self._thread: threading.Thread | None = None
 
     def publish(self, positions: Mapping[TopicPartition, int]) -> None:
@@ -60,7 +62,7 @@ class ProgressPublisher:
         with self._lock:
             self.wanted = dict(positions)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="replog-progress", daemon=True)
+                self._thread = DaemonThread(self._run, name="replog-progress", stop=self._end)
                 self._thread.start()
         self._has_news.set()
 
@@ -88,10 +90,13 @@ class ProgressPublisher:
         return True
 
     def _run(self) -> None:
-        pause = threading.Event()
-        while True:
+        while not self._ended.is_set():
             self._has_news.wait(RENEWAL_INTERVAL_MS / 1000.0)
             self._has_news.clear()
             if not self.flush():
                 self._has_news.set()
-            pause.wait(self._interval_ms / 1000.0)
+            self._ended.wait(self._interval_ms / 1000.0)
+
+    def _end(self) -> None:
+        self._ended.set()
+        self._has_news.set()

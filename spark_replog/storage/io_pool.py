@@ -3,6 +3,7 @@
 A hung mount blocks a thread for ever. Lanes keep that inside one root: every lane has
 threads of its own, never more than ``lane_threads_max``. Threads are daemons, so a hung one
 never keeps a Spark worker alive, and a forked child starts with a pool of its own.
+When the process ends no further call begins: who asks for one, or waits for one, gets ``SystemExit``.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, ParamSpec, TypeVar
+
+from spark_replog.daemon_thread import DaemonThread, process_is_ending
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -33,9 +36,12 @@ class _Lane:
         self._jobs: deque[_Job] = deque()
         self._idle_count = 0
         self._thread_count = 0
+        self._is_ended = False
 
     def put(self, job: _Job) -> None:
         with self._wake:
+            if self._is_ended or process_is_ending():
+                raise SystemExit
             self._jobs.append(job)
             if self._idle_count >= len(self._jobs):
                 self._wake.notify()
@@ -43,7 +49,7 @@ class _Lane:
             if self._thread_count >= self._threads_max:
                 return
             self._thread_count += 1
-        thread = threading.Thread(target=self._serve, name=f"replog-io {self._name}", daemon=True)
+        thread = DaemonThread(self._serve, name=f"replog-io {self._name}", stop=self.end)
         try:
             thread.start()
         except RuntimeError:
@@ -53,9 +59,21 @@ class _Lane:
                     self._jobs.remove(job)
                     raise
 
+    def end(self) -> None:
+        """Begin no further job: the process ends."""
+        with self._wake:
+            self._is_ended = True
+            left, self._jobs = self._jobs, deque()
+            self._wake.notify_all()
+        for future, *_ in left:
+            if future.set_running_or_notify_cancel():
+                future.set_exception(SystemExit())
+
     def _next(self) -> _Job | None:
         with self._wake:
             while not self._jobs:
+                if self._is_ended:
+                    return None
                 self._idle_count += 1
                 woken = self._wake.wait(THREAD_IDLE_SECONDS_MAX)
                 self._idle_count -= 1

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -139,3 +140,60 @@ def test_a_lock_that_was_held_at_the_fork_stops_no_child(monkeypatch):
             signal.alarm(10)
             os._exit(0 if io_pool().submit(pow, 2, 5).result(5) == 32 else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+ENDS_WHILE_A_JOB_READS_ARROW = """
+import threading
+import pyarrow as pa
+from spark_replog.storage.io_pool import io_pool
+
+sink = pa.BufferOutputStream()
+batch = pa.record_batch([pa.array(range(300_000))], names=["a"])
+with pa.ipc.new_stream(sink, batch.schema) as writer:
+    writer.write_batch(batch)
+body, runs = sink.getvalue(), threading.Event()
+
+def read_on():
+    try:
+        while True:
+            pa.ipc.open_stream(pa.py_buffer(body)).read_all()
+            runs.set()
+            io_pool().submit_to("root", int).result()
+    finally:
+        print("ended", flush=True)
+
+waiting = io_pool().submit_to("reader", read_on)
+runs.wait()
+"""
+
+
+def test_a_process_that_ends_while_a_job_is_in_arrow_ends_well():
+    """Without a stop at exit about every third such process ends with SIGABRT inside Arrow."""
+    command = [sys.executable, "-c", ENDS_WHILE_A_JOB_READS_ARROW]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "ended\n", "")
+
+
+def test_a_process_that_ends_does_not_wait_for_a_hung_call():
+    script = "import time\nfrom spark_replog.storage.io_pool import io_pool\nio_pool().submit(time.sleep, 3600)\n"
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=60)
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_a_lane_that_has_ended_begins_nothing():
+    pool = IoPool(lane_threads_max=1)
+    begun, release = threading.Event(), threading.Event()
+
+    def hold():
+        begun.set()
+        return release.wait(5)
+
+    held, waiting = pool.submit_to("a", hold), pool.submit_to("a", int)
+    assert begun.wait(5)
+    pool._lanes["a"].end()
+    with pytest.raises(SystemExit):
+        waiting.result(5)
+    with pytest.raises(SystemExit):
+        pool.submit_to("a", int)
+    release.set()
+    assert held.result(5) is True

@@ -1,0 +1,55 @@
+"""Daemon threads that end before the interpreter does.
+
+A daemon thread that is inside C++ code of Arrow when the interpreter ends takes the whole process down with it
+(``terminate called without an active exception``, exit code 134), after the work of the program was done. A thread
+that is not a daemon would keep a process alive for ever behind a hung mount. So threads are daemons, and at exit each
+is asked to stop and waited for, ``EXIT_WAIT_SECONDS`` in all: a thread that hangs in a system call does no harm.
+"""
+
+from __future__ import annotations
+
+import atexit
+import threading
+import weakref
+from collections.abc import Callable
+
+from spark_replog.clock import SYSTEM_CLOCK
+
+EXIT_WAIT_SECONDS = 2.0
+
+
+class DaemonThread(threading.Thread):
+    """A daemon thread that is asked to stop when the process ends.
+
+    Args:
+        target: what it runs.
+        stop: called once at exit, in the main thread; must not wait. None: the thread ends soon by itself.
+    """
+
+    def __init__(self, target: Callable[[], object], *, name: str, stop: Callable[[], object] | None = None) -> None:
+        super().__init__(target=target, name=name, daemon=True)
+        self.stop = stop or (lambda: None)
+        _threads.add(self)
+
+
+_threads: weakref.WeakSet[DaemonThread] = weakref.WeakSet()
+_is_ending = False
+
+
+def process_is_ending() -> bool:
+    """Return whether threads have been asked to stop: nothing new may begin."""
+    return _is_ending
+
+
+def _stop_all() -> None:
+    global _is_ending
+    _is_ending = True
+    alive = [each for each in list(_threads) if each.is_alive()]
+    for thread in alive:
+        thread.stop()
+    deadline_ms = SYSTEM_CLOCK.monotonic_ms() + EXIT_WAIT_SECONDS * 1000.0
+    for thread in alive:
+        thread.join(max(0.0, deadline_ms - SYSTEM_CLOCK.monotonic_ms()) / 1000.0)
+
+
+atexit.register(_stop_all)
