@@ -8,7 +8,7 @@ import pytest
 
 from tests.remote_roots import RemoteRoots, name_node_running, s3_running
 
-QUICK = {"kafka.request.timeout.ms": "15000", "replica.lag.time.max.ms": "1000", "replica.rejoin.wait.ms": "0"}
+QUICK = {"kafka.request.timeout.ms": "3000", "replica.lag.time.max.ms": "1000", "replica.rejoin.wait.ms": "0"}
 
 
 @pytest.fixture

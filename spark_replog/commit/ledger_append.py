@@ -246,7 +246,7 @@ class LedgerAppend:
             if not self._is_elected_without(suspects):
                 self._failover_count += 1
                 self._ledger.refresh()  # another process may have cut them, or found them, long ago
-                known.departed.clear()
+                known.start_over()
                 self._complete_parked()
             return
         raise RetriableError(
@@ -270,7 +270,7 @@ class LedgerAppend:
         if not LeaderFailover(self._services.cluster).fail_over(self._ledger, suspects):
             return False
         self._failover_count += 1
-        self._judge.known.departed.clear()  # judged again, with the new leaders
+        self._judge.known.start_over()  # judged again, with the new leaders
         self._complete_parked()
         return True
 

@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from types import MappingProxyType
 from typing import NamedTuple
 
 from spark_replog.clock import Clock
@@ -48,13 +49,15 @@ class Partition:
         min_insync: effective ``min.insync.replicas``.
         high_watermark: of the newest fold; the tail starts here.
         leader_epoch: of the newest fold; the tail is worth nothing under another.
-        now_ms: the time from which on a replica without the whole tail lags.
+        now_ms: the time from which on a replica without the whole tail lags,
+        since_ms: where it is not in here with an earlier one.
     """
 
     __slots__ = (
         "_departed",
         "_high_watermark",
         "_isr",
+        "_now_ms",
         "_since_ms",
         "_tail",
         "leader_epoch",
@@ -72,6 +75,7 @@ class Partition:
         *,
         leader_epoch: int = 0,
         now_ms: int = 0,
+        since_ms: Mapping[BrokerId, int] = MappingProxyType({}),
     ) -> None:
         self.replicas = tuple(replicas)
         self.min_insync = min_insync
@@ -81,7 +85,8 @@ class Partition:
         self._departed: frozenset[BrokerId] = frozenset()
         self._high_watermark = high_watermark
         self._tail: deque[tuple[int, ObjectCopies]] = deque()
-        self._since_ms = now_ms
+        self._now_ms = now_ms
+        self._since_ms = since_ms
 
     @property
     def in_sync(self) -> frozenset[BrokerId]:
@@ -117,9 +122,13 @@ class Partition:
             end = tail_end
         return end
 
+    def has_all(self, broker_id: BrokerId) -> bool:
+        """Return whether the replica ends where the log ends, or is none that the partition waits for."""
+        return broker_id not in self.in_sync or self.replica_end_offset(broker_id) == self.log_end_offset
+
     def is_caught_up(self, broker_id: BrokerId, now_ms: int, lag_ms: int) -> bool:
-        """Return whether the replica is at the log end, or the tail is not older than ``lag_ms``."""
-        return self.replica_end_offset(broker_id) == self.log_end_offset or now_ms - self._since_ms <= lag_ms
+        """Return whether the replica is at the log end, or has not been behind it for longer than ``lag_ms``."""
+        return self.has_all(broker_id) or now_ms - self._since_ms.get(broker_id, self._now_ms) <= lag_ms
 
     def out_of_sync_replicas(self, now_ms: int, lag_ms: int) -> list[BrokerId]:
         """Return the in-sync replicas that lag, ascending: those that ``shrink`` should take out.
@@ -251,6 +260,8 @@ class Replication:
         lost: objects that no source delivered, and the brokers that should have.
         copied_after: of copies made here, the fold's last entry before they began.
         doubtful: holders of new objects that left the ISR since the puts began: their copies count once they were read.
+        since_ms: brokers that lack something, and since which round without having had it all meanwhile. A new round
+            gives no new time: where ISRs change often, a root that is away would never leave.
     """
 
     copied: dict[ObjectId, set[BrokerId]] = field(default_factory=dict)
@@ -258,6 +269,7 @@ class Replication:
     lost: dict[ObjectId, tuple[BrokerId, ...]] = field(default_factory=dict)
     copied_after: dict[tuple[ObjectId, BrokerId], int] = field(default_factory=dict)
     doubtful: dict[ObjectId, frozenset[BrokerId]] = field(default_factory=dict)
+    since_ms: dict[BrokerId, int] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def holders(self, key: ObjectId, recorded: frozenset[BrokerId]) -> frozenset[BrokerId]:
@@ -286,6 +298,19 @@ class Replication:
         none: frozenset[BrokerId] = frozenset()
         sure = ((item, item.holders - self.doubtful.get(item.id, none)) for item in append.objects)
         return replace(append, objects=tuple(replace(item, holders=self.holders(item.id, kept)) for item, kept in sure))
+
+    def note_lacking(self, brokers: Collection[BrokerId], now_ms: int) -> set[int]:
+        """Begin the time of those that lack something by now, end that of all others; return what has begun."""
+        with self.lock:
+            for gone in self.since_ms.keys() - set(brokers):
+                del self.since_ms[gone]
+            return {self.since_ms.setdefault(broker_id, now_ms) for broker_id in brokers} or {now_ms}
+
+    def start_over(self) -> None:
+        """Wait for everybody again: with another leader, copies come from elsewhere."""
+        with self.lock:
+            self.departed.clear()
+            self.since_ms.clear()
 
     def departures(self) -> dict[BrokerId, str]:
         """Return who leaves as of now: copies that are under way, also of an earlier round, may add to it."""
@@ -413,6 +438,7 @@ def _tail_of(
         found.high_watermark,
         leader_epoch=found.leader_epoch,
         now_ms=now_ms,
+        since_ms=known.since_ms,
     )
     for section in state.sections(*key, found.high_watermark, found.log_end_offset):
         partition.append(section.row_count, _copies_of(section.object, known, copies))
@@ -478,12 +504,19 @@ class _WaitingRound:
         if purgatory.try_complete_else_watch(operation, keys):
             return operation.errors()
         # A replica may be late by lag_ms: it leaves after that, not at it.
-        lag_timer = purgatory.timer.add(services.clock.monotonic_ms() + services.lag_ms + 1, self._on_overdue)
-        copies = [services.fetcher.submit(job, target, self._on_copied) for job, target in this.missing]
+        now_ms = services.clock.monotonic_ms()
+        since_ms = self._known.note_lacking({target for _, target in this.missing}, now_ms)
+        due_ms = sorted(each + services.lag_ms + 1 for each in since_ms)
+        if due_ms[0] <= now_ms:
+            self._on_overdue()
+        lag_timers = [purgatory.timer.add(each, self._on_overdue) for each in due_ms if each > now_ms]
+        missing = [(job, target) for job, target in this.missing if target not in self._known.departures()]
+        copies = [services.fetcher.submit(job, target, self._on_copied) for job, target in missing]
         # A look may wait for a root that hangs, and holds timers back: it comes after the lag timer, not right before.
         first_look_ms = (services.lag_ms - 1) % LOOK_INTERVAL_MS + 2
         purgatory.await_completion(operation, partial(self._look, help_late), LOOK_INTERVAL_MS, first_look_ms)
-        purgatory.timer.cancel(lag_timer)
+        for timer in lag_timers:
+            purgatory.timer.cancel(timer)
         for future in copies:  # a copy that is not needed any more is not begun
             future.cancel()
         errors = operation.errors()
@@ -496,6 +529,8 @@ class _WaitingRound:
                 known.copied.setdefault(job.id, set()).add(target)
                 known.copied_after[job.id, target] = self._this.after_index
                 self._this.copies[job.id].holders.add(target)
+                if all(each.has_all(target) for each in self._this.partitions.values()):
+                    known.since_ms.pop(target, None)
             if self._is_overdue:
                 self._let_late_leave()
         elif isinstance(error, ReplogError) and "sources" in error.context:

@@ -202,11 +202,42 @@ def test_a_late_replica_leaves_before_a_look_that_may_wait_for_a_root_that_hangs
     state, monkeypatch, lag_ms, looks
 ) -> None:
     rounds = Rounds(state, frozenset({0, 2}), lag_ms)
+    clock = with_manual_clock(rounds, monkeypatch)
+    assert rounds.run(rounds.plan(), timeout_ms=60_000) == {}
+    assert rounds.looks == looks and clock.time_ms <= lag_ms + 1
+
+
+def with_manual_clock(rounds: Rounds, monkeypatch) -> ManualClock:
     rounds.clock = clock = ManualClock()
     rounds.purgatory = DelayedOperationPurgatory(clock=clock)
     monkeypatch.setattr(DelayedOperation, "wait", lambda self, ms: self.is_completed or clock.sleep_ms(ms))
+    return clock
+
+
+@pytest.mark.parametrize(("has_caught_up", "leaves_at_ms"), [(False, 1_001), (True, 1_901)])
+def test_a_new_round_gives_a_replica_no_new_time_unless_it_had_caught_up(
+    state, monkeypatch, has_caught_up, leaves_at_ms
+) -> None:
+    rounds = Rounds(state, frozenset({0, 2}), lag_ms=1_000)
+    clock = with_manual_clock(rounds, monkeypatch)
+    assert rounds.run(rounds.plan(), timeout_ms=300) == {(TOPIC, 0): ErrorCode.REQUEST_TIMED_OUT}
+    if has_caught_up:
+        job, target, on_done = rounds.copies.begun[0]
+        on_done(job, target, None)
+        rounds.append = append("other", frozenset({0, 2}))
+    clock.time_ms = 900
     assert rounds.run(rounds.plan(), timeout_ms=60_000) == {}
-    assert rounds.looks == looks and clock.time_ms <= lag_ms + 1
+    assert set(rounds.known.departed) == {1} and clock.time_ms == leaves_at_ms
+
+
+def test_a_replica_whose_time_is_up_at_the_begin_of_a_round_gets_no_copy(state, monkeypatch) -> None:
+    rounds = Rounds(state, frozenset({0, 2}), lag_ms=1_000)
+    clock = with_manual_clock(rounds, monkeypatch)
+    rounds.run(rounds.plan(), timeout_ms=1_000)
+    clock.time_ms = 1_001
+    rounds.copies.begun.clear()
+    assert rounds.run(rounds.plan()) == {}
+    assert set(rounds.known.departed) == {1} and not rounds.copies.begun
 
 
 class EverybodyMay:
