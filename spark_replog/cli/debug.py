@@ -18,10 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from spark_replog.cli.health import finding_items
 from spark_replog.cli.metrics import replace_file
-from spark_replog.cli.output import emit, human_bytes, item_of
-from spark_replog.cli.readers import reader_item
+from spark_replog.cli.output import emit, finding_items, human_bytes, item_of
+from spark_replog.cli.query import reader_item
 from spark_replog.cli.settings import ReplogGroup, Settings, current_settings
 from spark_replog.cli.status import totals
 from spark_replog.cli.store import broker_items, size_items
@@ -31,7 +30,7 @@ from spark_replog.errors import ErrorCode, ReplogError
 
 if TYPE_CHECKING:
     from spark_replog.cluster.cluster import Cluster
-    from spark_replog.monitor.store_watch import Seen
+    from spark_replog.monitor.store_monitor import Seen
 
 _PACKAGES = re.compile(
     r"(spark-replog|pyspark|pyarrow|numpy|pandas|fsspec|s3fs|gcsfs|adlfs|crc32c|click|prometheus-client|botocore)$",
@@ -131,7 +130,7 @@ def _store(cluster: Cluster) -> dict[str, Any]:
 
 
 def _look(cluster: Cluster, checkpoints: tuple[str, ...], settings: Settings) -> Seen:
-    from spark_replog.monitor.store_watch import StoreWatch
+    from spark_replog.monitor.store_monitor import StoreWatch
 
     return StoreWatch(cluster, checkpoints, settings.storage_options).look()
 

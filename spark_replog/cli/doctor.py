@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from spark_replog.cli.health import finding_remedy, finding_subject
 from spark_replog.cli.java import JAVA_VERSION_MIN, java_environment, machine_javas, wheel_java
-from spark_replog.cli.output import EXIT_CRITICAL, EXIT_OK, EXIT_WARN, emit, item_of
+from spark_replog.cli.output import EXIT_CRITICAL, EXIT_OK, EXIT_WARN, emit, finding_remedy, finding_subject, item_of
 from spark_replog.cli.settings import ReplogCommand, Settings, current_settings
 from spark_replog.errors import ReplogError
 

@@ -11,7 +11,7 @@ import click
 
 from spark_replog.cli.completion import complete_groups, complete_topics
 from spark_replog.cli.output import EXIT_CRITICAL, act_on_each, confirm, emit, error_item, item_table, table
-from spark_replog.cli.readers import limit_flags, read_limits, reader_item, reader_text, show_verdicts
+from spark_replog.cli.query import limit_flags, read_limits, reader_item, reader_text, show_verdicts
 from spark_replog.cli.settings import ReplogGroup, current_settings, parse_duration_ms, parse_time_ms, yes_flag
 
 if TYPE_CHECKING:

@@ -33,7 +33,7 @@ _COMMANDS = {
     "topic": ("spark_replog.cli.topic", "topic", "Create, list, describe, grow and delete topics."),
     "produce": ("spark_replog.cli.produce", "produce", "Append lines, JSON, CSV, Parquet or Arrow to a topic."),
     "consume": ("spark_replog.cli.consume", "consume", "Print the records of topics."),
-    "tail": ("spark_replog.cli.tail", "tail", "Follow several topics, one line a record."),
+    "tail": ("spark_replog.cli.consume", "tail", "Follow several topics, one line a record."),
     "copy": ("spark_replog.cli.copy", "copy", "Copy a range of a topic into another, across stores too."),
     "group": ("spark_replog.cli.group", "group", "Show consumer groups and their lag; reset or delete offsets."),
     "query": ("spark_replog.cli.query", "query", "Show streaming queries and their lag, by their checkpoints."),

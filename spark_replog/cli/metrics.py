@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from spark_replog.cli.output import EXIT_OK, note, show
-from spark_replog.cli.readers import limit_flags, read_limits
+from spark_replog.cli.query import limit_flags, read_limits
 from spark_replog.cli.settings import ReplogGroup, current_settings
 from spark_replog.errors import ErrorCode, ReplogError
 
@@ -48,7 +48,7 @@ def serve(
         from prometheus_client import generate_latest, start_http_server
 
         from spark_replog.monitor.exporter import StoreCollector, registry_of
-        from spark_replog.monitor.store_watch import StoreWatch
+        from spark_replog.monitor.store_monitor import StoreWatch
     except ModuleNotFoundError:
         raise ReplogError(
             ErrorCode.REPLOG_ENVIRONMENT, "metrics need prometheus_client. Run: pip install 'spark-replog[metrics]'"

@@ -1,17 +1,133 @@
-"""``replog query``: list, describe and check streaming queries by their checkpoints."""
+"""``replog query``: list, describe and check streaming queries by their checkpoints; how readers are shown."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from spark_replog.cli.output import act_on_each, emit, human_bytes, human_duration, human_time, item_table
-from spark_replog.cli.readers import limit_flags, read_limits, reader_item, reader_text, show_verdicts
-from spark_replog.cli.settings import ReplogGroup, Settings, current_settings
+from spark_replog.cli.output import act_on_each, emit, human_bytes, human_duration, human_time, item_table, quoted
+from spark_replog.cli.settings import ReplogGroup, Settings, current_settings, parse_duration_ms
 
 if TYPE_CHECKING:
-    from spark_replog.health.readers import Reader
+    from spark_replog.health.readers import Judged, Limits, PartitionProgress, Reader
+
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+def limit_flags(command: _Command) -> _Command:
+    """Give a check the flags of its limits."""
+    after = click.option(
+        "--after",
+        default="PT5M",
+        show_default=True,
+        metavar="DURATION",
+        help="How long rows may wait without progress. Use more than a query's trigger interval and its longest batch.",
+    )
+    most = click.option("--max-lag", metavar="DURATION", help="SLOW in any case above this age of unread rows.")
+    return after(most(command))
+
+
+def read_limits(after: str, max_lag: str | None) -> Limits:
+    """Return the limits that the flags give."""
+    from spark_replog.health.readers import Limits
+
+    still_ms = parse_duration_ms(after)
+    return Limits(still_ms, min(60_000, still_ms), None if max_lag is None else parse_duration_ms(max_lag))
+
+
+def reader_item(reader: Reader, judged: Judged, noun: str) -> dict[str, Any]:
+    """Return a reader with its verdict as JSON values."""
+    verdicts = judged.partitions or [judged] * len(reader.partitions)
+    return {
+        noun: reader.name,
+        "state": reader.state,
+        "verdict": judged.verdict.value,
+        "reason": judged.reason,
+        "lag": reader.lag,
+        "lagBytes": reader.lag_bytes,
+        "lagMs": reader.lag_ms,
+        "catchUpMs": reader.catch_up_ms,
+        "lastSignMs": reader.last_sign_ms or None,
+        "partitions": [_partition_item(part, each) for part, each in zip(reader.partitions, verdicts, strict=True)],
+    }
+
+
+def _partition_item(part: PartitionProgress, judged: Judged) -> dict[str, Any]:
+    lag = part.lag
+    return {
+        "topic": part.topic,
+        "partition": part.partition,
+        "committed": part.position,
+        "logStartOffset": None if lag is None else lag.log_start_offset,
+        "highWatermark": None if lag is None else lag.high_watermark,
+        "lag": None if lag is None else lag.lag,
+        "lagMs": None if lag is None else lag.lag_ms,
+        "lagBytes": None if lag is None else lag.lag_bytes,
+        "speed": None if lag is None or lag.speed is None else round(lag.speed, 3),
+        "catchUpMs": part.catch_up_ms,
+        "member": part.owner,
+        "committedMs": part.position_ms,
+        "metadata": part.note,
+        "verdict": judged.verdict.value,
+        "reason": judged.reason,
+    }
+
+
+def reader_text(items: Sequence[dict[str, Any]], noun: str) -> str:
+    """Return the partitions of readers as one table, and a line of totals for each reader."""
+    columns = {
+        noun.upper(): noun,
+        "TOPIC": "topic",
+        "PARTITION": "partition",
+        "COMMITTED": "committed",
+        "END": "highWatermark",
+        "LAG": "lag",
+        "BEHIND": "lagMs",
+        "VERDICT": "verdict",
+        "MEMBER": "member",
+        "NOTE": "metadata",
+    }
+    rows = [{**each, noun: item[noun]} for item in items for each in item["partitions"]]
+    lines = [item_table(columns, rows, shown={"lagMs": human_duration}), ""]
+    for item in items:
+        lacking = sum(each["committed"] is None for each in item["partitions"])
+        without = f"{lacking} partitions without a position, " if lacking else ""
+        seen = "never" if item["lastSignMs"] is None else human_time(item["lastSignMs"])
+        lines.append(
+            f"{quoted(item[noun])}: {item['state']}, {item['lag']:,} rows and {human_bytes(item['lagBytes'])} behind, "
+            f"{without}last seen {seen}"
+        )
+    return "\n".join(lines)
+
+
+def show_verdicts(noun: str, readers: Sequence[Reader], now_ms: int, limits: Limits, settings: Settings) -> int:
+    """Print the verdict on each reader; return the exit code of the worst."""
+    from spark_replog.health.readers import judge, worst_of
+
+    judged = [judge(reader, now_ms, limits) for reader in readers]
+    items = [
+        {**reader_item(reader, each, noun), "ok": each.verdict.value == "OK"}
+        for reader, each in zip(readers, judged, strict=True)
+    ]
+    columns = {
+        "VERDICT": "verdict",
+        noun.upper(): noun,
+        "LAG": "lag",
+        "BYTES": "lagBytes",
+        "BEHIND": "lagMs",
+        "LAST SEEN": "lastSignMs",
+        "REASON": "reason",
+    }
+    shown: dict[str, Callable[[Any], str]] = {
+        "lagBytes": human_bytes,
+        "lagMs": human_duration,
+        "lastSignMs": human_time,
+    }
+    text = item_table(columns, items, shown=shown) if items else f"no {noun}"
+    return emit(f"{noun} check", items, settings, text=text, exit_code=worst_of(judged).exit_code)
 
 
 @click.group("query", cls=ReplogGroup)
@@ -23,7 +139,7 @@ def query() -> None:
 
 
 def _checkpoints(names: tuple[str, ...], settings: Settings) -> list[str]:
-    from spark_replog.monitor.checkpoint import list_checkpoints
+    from spark_replog.monitor.query_monitor import list_checkpoints
 
     found = [each for name in names for each in list_checkpoints(name, settings.storage_options) or [name]]
     return list(dict.fromkeys(found))
@@ -74,8 +190,7 @@ def check(checkpoints: tuple[str, ...], after: str, max_lag: str | None) -> int:
     settings = current_settings()
     limits = read_limits(after, max_lag)
     cluster = settings.open_cluster()
-    from spark_replog.monitor.checkpoint import read_checkpoint
-    from spark_replog.monitor.query_monitor import QueryMonitor
+    from spark_replog.monitor.query_monitor import QueryMonitor, read_checkpoint
 
     monitor = QueryMonitor(cluster)
     readers = [
@@ -87,8 +202,7 @@ def check(checkpoints: tuple[str, ...], after: str, max_lag: str | None) -> int:
 def _items(names: tuple[str, ...], settings: Settings) -> list[dict[str, Any]]:
     cluster = settings.open_cluster()
     from spark_replog.health.readers import judge
-    from spark_replog.monitor.checkpoint import read_checkpoint
-    from spark_replog.monitor.query_monitor import QueryMonitor
+    from spark_replog.monitor.query_monitor import QueryMonitor, read_checkpoint
 
     monitor = QueryMonitor(cluster)
 

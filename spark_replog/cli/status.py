@@ -6,8 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from spark_replog.cli.health import exit_code_of_findings, finding_items, finding_text
-from spark_replog.cli.output import emit, human_bytes, human_duration, human_time, quoted
+from spark_replog.cli.output import (
+    emit,
+    exit_code_of_findings,
+    finding_items,
+    finding_text,
+    human_bytes,
+    human_duration,
+    human_time,
+    quoted,
+)
 from spark_replog.cli.settings import ReplogCommand, current_settings
 from spark_replog.cli.store import broker_items, broker_table
 

@@ -13,13 +13,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from spark_replog.cli.health import finding_items, finding_remedy, finding_subject
 from spark_replog.cli.output import (
     EXIT_CRITICAL,
     EXIT_OK,
     EXIT_WARN,
     emit,
     escaped,
+    finding_items,
+    finding_remedy,
+    finding_subject,
     human_bytes,
     human_duration,
     human_time,
@@ -36,7 +38,7 @@ if TYPE_CHECKING:
     from spark_replog.health.findings import Finding
     from spark_replog.health.store import StoreHealth
     from spark_replog.health.topics import TopicDescription
-    from spark_replog.monitor.store_watch import Seen, StoreWatch
+    from spark_replog.monitor.store_monitor import Seen, StoreWatch
 
 _MINUTES = 15
 _PLAIN_WIDTH, _PLAIN_HEIGHT = 160, 200
@@ -70,7 +72,7 @@ def top(checkpoints: tuple[str, ...], delay: float, count: int | None) -> int:
     if settings.format == "json" and (count or 1) > 1:
         raise click.UsageError("-f json prints one object: use -f jsonl for several looks")
     cluster = settings.open_cluster()
-    from spark_replog.monitor.store_watch import StoreWatch
+    from spark_replog.monitor.store_monitor import StoreWatch
 
     watch = StoreWatch(cluster, checkpoints, settings.storage_options)
     if is_live:

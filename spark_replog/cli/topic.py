@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from spark_replog.cli.completion import complete_settings, complete_topics, config_flag
-from spark_replog.cli.health import finding_items, finding_text
 from spark_replog.cli.output import (
     EXIT_CRITICAL,
     act_on_each,
     confirm,
     emit,
     error_item,
+    finding_items,
+    finding_text,
     human_bytes,
     human_time,
     item_of,

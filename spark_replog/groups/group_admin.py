@@ -11,8 +11,7 @@ from spark_replog.errors import NotFoundError, unknown_partition
 from spark_replog.groups.group_coordinator import GroupCoordinator
 from spark_replog.groups.group_ledger import group_not_found
 from spark_replog.groups.group_rebalance import decode_assignment
-from spark_replog.health.lag import lag_of
-from spark_replog.health.readers import PartitionProgress, Reader
+from spark_replog.health.readers import PartitionProgress, Reader, lag_of
 from spark_replog.ids import TopicPartition
 from spark_replog.log.fold.group_state import GroupState
 

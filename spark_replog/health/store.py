@@ -1,15 +1,106 @@
-"""The state of a store at one moment, as plain values: the source of every command, metric and page. Pure."""
+"""The state of a store at one moment as plain values, how fast it grows, and what it costs. Pure.
+
+Growth is at the pace of the last 24 hours. Retention ends the growth of a topic: it then holds what `retention.ms` of
+writing at this pace takes, or `retention.bytes` of each partition. What compaction removes is not foreseen.
+
+Costs use the object size and the objects per entry of each ledger's newest entries. Not counted: snapshots, retention,
+garbage collection, compaction and group commits.
+"""
 
 from __future__ import annotations
 
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
+from spark_replog.config import stored_topic_config
+from spark_replog.errors import ErrorCode, InvalidConfigError
 from spark_replog.health.findings import BrokerHealth, Finding, broker_findings, topic_findings
-from spark_replog.health.growth import days_until_full, growth_of
 from spark_replog.health.readers import Reader
 from spark_replog.health.topics import TopicDescription
 from spark_replog.ids import BrokerId, LedgerId
+from spark_replog.log.fold.object_table import RecentWrites
 from spark_replog.log.fold.partition_state import NO_LEADER
+from spark_replog.log.fold.traffic import MINUTE_MS
+
+DAY_MS = 86_400_000
+_HOUR_MS = 3_600_000
+
+
+class Growth(NamedTuple):
+    """What a topic takes in, in one copy.
+
+    Attributes:
+        bytes_per_day: written. Of a topic that is younger than a day: what a day takes at its pace.
+        bytes_more_max: how much more it can hold before retention removes as much as is written; None: no end.
+    """
+
+    bytes_per_day: float
+    bytes_more_max: float | None
+
+
+def growth_of(topic: TopicDescription, now_ms: int) -> Growth:
+    """Return how fast a topic grows."""
+    traffic = topic.traffic
+    now_ms = max(now_ms, traffic.last_append_ms)
+    rows, size_bytes = traffic.day(now_ms)
+    per_day = float(size_bytes)
+    if rows and rows >= sum(part.log_end_offset for part in topic.partitions):  # all rows it ever had: it is young
+        age_ms = now_ms - traffic.minutes[0][0] * MINUTE_MS
+        per_day *= DAY_MS / min(DAY_MS, max(_HOUR_MS, age_ms))
+    config, _ = stored_topic_config(tuple(topic.config.items()))
+    ends = []
+    if "delete" in config.cleanup_policy:
+        if config.retention_ms >= 0:
+            ends.append(per_day * config.retention_ms / DAY_MS)
+        if config.retention_bytes >= 0:
+            ends.append(float(config.retention_bytes * len(topic.partitions)))
+    return Growth(per_day, max(0.0, min(ends) - topic.size_bytes) if ends else None)
+
+
+def days_until_full(
+    brokers: Sequence[BrokerHealth], topics: Iterable[TopicDescription], now_ms: int
+) -> dict[BrokerId, float | None]:
+    """Return in how many days each root is full at this pace; None: never, or what is free is not known.
+
+    A topic's growth is spread over its partitions as their sizes are. Roots on one file system fill it together.
+    """
+    grown: dict[BrokerId, list[tuple[float, float | None]]] = {each.broker_id: [] for each in brokers}
+    for topic in topics:
+        found = growth_of(topic, now_ms)
+        if not found.bytes_per_day:
+            continue
+        for part in topic.partitions:
+            share = part.size_bytes / topic.size_bytes if topic.size_bytes else 1 / len(topic.partitions)
+            if not share:
+                continue
+            more = None if found.bytes_more_max is None else found.bytes_more_max * share
+            for broker_id in part.replicas:
+                if broker_id in grown:
+                    grown[broker_id].append((found.bytes_per_day * share, more))
+    days = {}
+    for broker in brokers:
+        beside = [
+            each.broker_id
+            for each in brokers
+            if each is broker or (broker.device is not None and each.device == broker.device)
+        ]
+        flows = [flow for broker_id in beside for flow in grown[broker_id]]
+        days[broker.broker_id] = None if broker.free_bytes is None else _days(broker.free_bytes, flows)
+    return days
+
+
+def _days(free_bytes: float, flows: Sequence[tuple[float, float | None]]) -> float | None:
+    """Return when flows of (bytes a day, at most so many bytes) have filled what is free."""
+    ends = sorted((more / pace, pace) for pace, more in flows if more is not None)
+    pace, day = sum(each for each, _ in flows), 0.0
+    for end, ended_pace in ends:
+        if pace > 0 and free_bytes <= pace * (end - day):
+            return day + free_bytes / pace
+        free_bytes -= pace * (end - day)
+        pace, day = pace - ended_pace, end
+    return day + free_bytes / pace if any(more is None for _, more in flows) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,3 +188,131 @@ class StoreHealth:
     def copy_bytes(self, broker_id: BrokerId) -> int:
         """Return the bytes of the partitions that are assigned to a broker."""
         return sum(each.size_bytes for topic in self.topics for each in topic.partitions if broker_id in each.replicas)
+
+
+DAYS_A_MONTH = 30
+DAY_SECONDS = 86_400
+FORMULA = (
+    "objects a day = bytes a day / bytes an object; creates = objects x copies + entries x metadata roots; "
+    "gets = 2 x entries x metadata roots + readers x (objects + looks x metadata roots); a month = 30 such days, and "
+    "what all copies hold now"
+)
+
+
+class Price(NamedTuple):
+    """Of 1,000 requests of a kind, and of 10^9 bytes for a month."""
+
+    create: float = 0.0
+    get: float = 0.0
+    list: float = 0.0
+    month: float = 0.0
+
+
+class Prices(NamedTuple):
+    """Prices by scheme of roots; a scheme that is not there is free."""
+
+    currency: str
+    as_of: str
+    by_scheme: Mapping[str, Price]
+
+
+class TopicCost(NamedTuple):
+    """One topic.
+
+    Attributes:
+        creates_per_day, gets_per_day: on all roots.
+        bytes_per_day: written to all copies.
+        month: price of these and of what the copies hold.
+    """
+
+    topic: str
+    creates_per_day: float
+    gets_per_day: float
+    bytes_per_day: float
+    copy_bytes: int
+    month: float
+
+
+def read_prices(text: str) -> Prices:
+    """Return the prices of a TOML file.
+
+    Raises:
+        InvalidConfigError: REPLOG_INVALID_OPTION: it is none, or a price is no number of 0 or more.
+    """
+    try:
+        found = tomllib.loads(text)
+        tables = {scheme: dict(table) for scheme, table in found.items() if isinstance(table, dict)}
+        for table in tables.values():
+            table.pop("source", None)
+            for name, value in table.items():
+                if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
+                    raise ValueError(f"{name} = {value!r}")
+        return Prices(
+            str(found.get("currency", "")),
+            str(found.get("as_of", "")),
+            {each: Price(**tables[each]) for each in tables},
+        )
+    except (ValueError, TypeError) as error:
+        raise InvalidConfigError(
+            ErrorCode.REPLOG_INVALID_OPTION,
+            f"the prices cannot be read: {error}. Give a table per scheme (s3, gs, abfs, webhdfs, file) with create, "
+            "get, list and month as numbers.",
+        ) from error
+
+
+def costs_of(
+    health: StoreHealth,
+    writes: Mapping[LedgerId, RecentWrites],
+    prices: Prices,
+    *,
+    reader_count: int,
+    look_interval_ms: int,
+) -> list[TopicCost]:
+    """Return what each topic costs, dearest first.
+
+    Args:
+        writes: the newest entries of each ledger.
+        reader_count: queries and consumers of each topic; each reads every object with one request.
+        look_interval_ms: how often a reader looks for new entries.
+    """
+    metadata = [each.url.partition("://")[0] for each in health.brokers if each.is_metadata]
+    looks = reader_count * DAY_SECONDS * 1000 / look_interval_ms
+    found = [
+        _cost_of(health, topic, writes.get(topic.ledger_id, RecentWrites()), prices, metadata, reader_count, looks)
+        for topic in health.topics
+    ]
+    return sorted(found, key=lambda each: (-each.month, each.topic))
+
+
+def _cost_of(
+    health: StoreHealth,
+    topic: TopicDescription,
+    recent: RecentWrites,
+    prices: Prices,
+    metadata: Iterable[str],
+    reader_count: int,
+    looks: float,
+) -> TopicCost:
+    per_day = growth_of(topic, health.now_ms).bytes_per_day
+    # The entries of a ledger name these bytes; a topic that shares it takes its part of them by its bytes.
+    objects = per_day * recent.object_count / recent.size_bytes if recent.size_bytes else 0.0
+    entries = objects * recent.entry_count / recent.object_count if recent.object_count else 0.0
+    copies = recent.copy_count / recent.object_count if recent.object_count else 0.0
+    creates = gets = month = 0.0
+
+    def add(scheme: str, create: float, get: float, kept_bytes: float = 0.0) -> None:
+        nonlocal creates, gets, month
+        price = prices.by_scheme.get(scheme, Price())
+        creates, gets = creates + create, gets + get
+        month += DAYS_A_MONTH * (create * price.create + get * price.get) / 1000 + kept_bytes / 1e9 * price.month
+
+    for scheme in metadata:
+        add(scheme, entries, 2 * entries + looks)  # to plan, and to look for a newer marker
+    placed = sum(len(part.replicas) for part in topic.partitions)
+    for broker in health.brokers:
+        parts = [part for part in topic.partitions if broker.broker_id in part.replicas]
+        share = len(parts) / placed if placed else 0.0
+        kept = sum(part.size_bytes for part in parts)
+        add(broker.url.partition("://")[0], objects * copies * share, reader_count * objects * share, kept)
+    kept_bytes = sum(part.size_bytes * len(part.replicas) for part in topic.partitions)
+    return TopicCost(topic.name, creates, gets, per_day * copies, kept_bytes, month)

@@ -18,7 +18,7 @@ from prometheus_client.registry import Collector
 
 from spark_replog.errors import ReplogError
 from spark_replog.health.metrics import METRICS, Sample, call_samples, collect
-from spark_replog.monitor.store_watch import StoreWatch
+from spark_replog.monitor.store_monitor import StoreWatch
 
 _LOG = logging.getLogger(__name__)
 SCRAPE_AGE_MS = 1_000

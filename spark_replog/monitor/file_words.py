@@ -1,6 +1,7 @@
 """Files of a store in words, for support: journal records, markers, heads and pages of snapshots, data objects.
 
-Damaged ones too, as far as they can be read. Texts come from storage: whoever shows them escapes them.
+Damaged ones too, as far as they can be read; and the newest entries of a journal. Writes nothing. Texts come from
+storage: whoever shows them escapes them.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import pyarrow as pa
 from crc32c import crc32c
@@ -15,6 +17,7 @@ from crc32c import crc32c
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.errors import CorruptDataError, ReplogError
 from spark_replog.ids import BrokerId, LedgerId, TopicId
+from spark_replog.ledger.ledger import Ledger
 from spark_replog.ledger.record import (
     HASH_SIZE_BYTES,
     MAGIC,
@@ -29,7 +32,9 @@ from spark_replog.ledger.snapshot_files import MARKER_MAGIC, SNAPSHOT_MAGIC, dec
 from spark_replog.log.codec.snapshot import MAGIC as PAGE_MAGIC
 from spark_replog.log.codec.snapshot_page import Directory, decode_page, page_identity
 from spark_replog.log.entry_words import entry_words
-from spark_replog.storage.paths import journal_folder
+from spark_replog.storage.io_pool import io_pool
+from spark_replog.storage.object_store import Buffer
+from spark_replog.storage.paths import journal_folder, journal_key
 from spark_replog.storage.root_file import decode_root_file
 
 _ROOTS_MAX = 9
@@ -204,3 +209,49 @@ def ledger_named(cluster: Cluster, name: str) -> tuple[LedgerId, dict[TopicId, s
         topics = dict(cluster.cluster_ledger.state.topics)
     ledger_id = name if name in known else cluster.lookup(name).ledger_id
     return ledger_id, {topic_id: each for each, (topic_id, where) in topics.items() if where == ledger_id}
+
+
+def decided_entries(cluster: Cluster, ledger: Ledger[Any], count: int) -> list[tuple[int, bytes]]:
+    """Return entries of the last `count` records of one journal, newest first: (index, value).
+
+    One get per record, of the first metadata root that answers. Fewer where the journal was truncated. An entry counts
+    only if a later record of the same journal vouches for it, so one that was proposed and lost is never shown.
+
+    Raises:
+        ReplogError: what the last root raises where none can be read.
+    """
+    problem: ReplogError | None = None
+    for broker_id in cluster.brokers.metadata_broker_ids:
+        end = ledger.journal_end(broker_id)
+        store, url = cluster.brokers.store(broker_id), cluster.brokers.url(broker_id)
+
+        def get(position: int) -> Buffer | None:
+            return store.get(journal_key(ledger.ledger_id, position), size_bytes=RECORD_GET_BYTES)  # noqa: B023
+
+        positions = range(end - 1, max(-1, end - 1 - count), -1)
+        pending = [(each, io_pool().submit_to(url, get, each)) for each in positions]
+        try:
+            found = _vouched([(position, future.result()) for position, future in pending], url)
+        except ReplogError as error:
+            problem = error
+            continue
+        if found:
+            return found
+    if problem is not None:
+        raise problem
+    return []
+
+
+def _vouched(records: list[tuple[int, Buffer | None]], root: str) -> list[tuple[int, bytes]]:
+    found: list[tuple[int, bytes]] = []
+    commit_index = lowest = NO_INDEX
+    for position, data in records:
+        if data is None:  # truncated behind a snapshot
+            break
+        record = decode_record(data, root=root, position=position)
+        is_last = not found or record.index < lowest
+        if record.kind is RecordKind.ENTRY and record.index <= commit_index and is_last:
+            lowest = record.index
+            found.append((record.index, record.payload[TAG_SIZE_BYTES:]))
+        commit_index = max(commit_index, record.commit_index)
+    return found

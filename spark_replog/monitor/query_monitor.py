@@ -1,20 +1,193 @@
-"""Positions and lags of streaming queries, read from their checkpoints. Writes nothing.
+"""Positions and lags of streaming queries, read from their checkpoints while they run or not. Writes nothing.
 
-Works while the query is down. Its position is the end of its newest finished batch.
+A checkpoint folder is read as Spark writes it, versions 1 and 2: `offsets/N` is written before batch N runs, with the
+end of the batch; `commits/N` after it. A batch is done when both files exist; the query's position is the end of the
+newest. Source: Spark's ``HDFSMetadataLog``, ``OffsetSeqLog``, ``CommitLog``; version 2 was read from files that Spark
+4.3 wrote.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 from spark_replog.admin.admin import Admin
 from spark_replog.cluster.cluster import TopicHandle
-from spark_replog.errors import NotFoundError
-from spark_replog.health.lag import Lag, first_append_times, lag_of
-from spark_replog.health.readers import PartitionProgress, Reader
+from spark_replog.errors import CorruptDataError, ErrorCode, InvalidConfigError, NotFoundError, UnsupportedFormatError
+from spark_replog.health.readers import Lag, PartitionProgress, Reader, first_append_times, lag_of
 from spark_replog.ids import TopicPartition
 from spark_replog.log.acl import AclOperation
-from spark_replog.monitor.checkpoint import Batch, Checkpoint
+from spark_replog.log.log_offset import META_KEY, LogOffset
+from spark_replog.storage.object_store import ObjectStore
+from spark_replog.storage.open_store import open_store
+
+FILE_BYTES_MAX = 64 << 20
+_BATCHES_BACK = (0, 1, 3, 7, 15)
+"""The batches before the newest one that are read for the pace: at most five, however long the log is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One planned batch: its number, when it was planned, and where it ends by source."""
+
+    batch_id: int
+    time_ms: int
+    sources: tuple[LogOffset, ...]
+
+    @property
+    def ends(self) -> dict[TopicPartition, int]:
+        """Return the ends of all sources; the smaller one where two read the same partition."""
+        found: dict[TopicPartition, int] = {}
+        for source in self.sources:
+            for key, end in source.ends.items():
+                found[key] = min(end, found.get(key, end))
+        return found
+
+    @property
+    def topic_ids(self) -> dict[str, str]:
+        """Return the ids of the topics, by name."""
+        return {name: topic_id for source in self.sources for name, topic_id in source.topic_ids.items()}
+
+    @property
+    def starts(self) -> dict[TopicPartition, int] | None:
+        """Return where the query started, for its first batch."""
+        origins = [source.origin for source in self.sources if source.origin is not None]
+        return {key: at for origin in origins for key, at in origin.items()} if origins else None
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A checkpoint at one moment.
+
+    Attributes:
+        query_id: '' before the query ran.
+        done: some of the finished batches, newest last.
+        running: the newest batch if it is planned and not done.
+    """
+
+    url: str
+    query_id: str
+    done: tuple[Batch, ...]
+    running: Batch | None
+
+
+def read_checkpoint(url: str, storage_options: Mapping[str, str]) -> Checkpoint:
+    """Read a checkpoint; writes nothing. At most 6 small files and two listings.
+
+    Args:
+        url: the folder, on any storage that a root may use.
+        storage_options: as for roots.
+
+    Raises:
+        InvalidConfigError: REPLOG_INPUT: not a checkpoint, or its query reads no replog topic;
+            REPLOG_UNSUPPORTED_STORE, REPLOG_INVALID_OPTION.
+        CorruptDataError: CORRUPT_MESSAGE.
+        UnsupportedFormatError: UNSUPPORTED_VERSION.
+        ReplogError: what the storage raises.
+    """
+    store = open_store(url, storage_options)
+    planned, done = _numbers(store, "offsets/"), _numbers(store, "commits/")
+    query = _get(store, "metadata")
+    if query is None and not planned:
+        raise InvalidConfigError(
+            ErrorCode.REPLOG_INPUT,
+            f"'{url}' is not a checkpoint: it has neither 'metadata' nor 'offsets'. Give a query's checkpointLocation.",
+        )
+    query_id = "" if query is None else str(_json(query, "metadata").get("id", ""))
+    finished = sorted(planned.intersection(done))
+    picked = [finished[-1 - back] for back in reversed(_BATCHES_BACK) if back < len(finished)]
+    batches = [batch for number in picked if (batch := _read_batch(store, number)) is not None]
+    newest = max(planned, default=-1)
+    running = _read_batch(store, newest) if planned and newest not in done else None
+    known = [*batches, *([running] if running else [])]
+    if known and not any(batch.sources for batch in known):
+        raise InvalidConfigError(
+            ErrorCode.REPLOG_INPUT,
+            f"the query of checkpoint '{url}' reads no replog topic. Give the checkpoint of one that does.",
+        )
+    return Checkpoint(url, query_id, tuple(batches), running)
+
+
+def list_checkpoints(url: str, storage_options: Mapping[str, str]) -> list[str]:
+    """Return the folder itself if it is a checkpoint, else its subfolders that are, sorted."""
+    store = open_store(url, storage_options)
+    if _get(store, "metadata") is not None or _numbers(store, "offsets/"):
+        return [url]
+    names = {info.key.split("/")[0] for info in store.list_keys("") if info.key.count("/") == 1}
+    found = [name for name in sorted(names) if _get(store, f"{name}/metadata") is not None]
+    return [f"{url.rstrip('/')}/{name}" for name in found]
+
+
+def parse_batch(batch_id: int, data: bytes) -> Batch:
+    """Read one file of `offsets/`. Skips sources of other kinds.
+
+    Raises:
+        CorruptDataError: CORRUPT_MESSAGE.
+        UnsupportedFormatError: UNSUPPORTED_VERSION.
+    """
+    name = f"offsets/{batch_id}"
+    try:
+        version, metadata, *lines = data.decode().splitlines()
+    except ValueError:
+        raise _damaged(name) from None
+    if version not in ("v1", "v2"):
+        raise UnsupportedFormatError(
+            ErrorCode.UNSUPPORTED_VERSION,
+            f"{name} of the checkpoint has version '{version[:20]}'; this release reads v1 and v2. Upgrade.",
+        )
+    time_ms = _json(metadata.encode(), name).get("batchTimestampMs", 0) if metadata.strip() else 0
+    sources = []
+    for line in lines:
+        text = line.partition(":")[2] if version == "v2" and not line.startswith("{") else line
+        if META_KEY not in text:  # of another source, or '-' for none
+            continue
+        try:
+            value = json.loads(text)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(value, dict) and isinstance(value.get(META_KEY), dict):
+            try:
+                sources.append(LogOffset.from_json(value))
+            except (ValueError, TypeError, AttributeError):
+                raise _damaged(name) from None
+    if type(time_ms) is not int:
+        raise _damaged(name)
+    return Batch(batch_id, time_ms, tuple(sources))
+
+
+def _read_batch(store: ObjectStore, number: int) -> Batch | None:
+    data = _get(store, f"offsets/{number}")
+    return None if data is None else parse_batch(number, data)  # Spark may delete an old one meanwhile
+
+
+def _numbers(store: ObjectStore, prefix: str) -> set[int]:
+    names = (info.key.removeprefix(prefix) for info in store.list_keys(prefix))
+    return {int(name) for name in names if name.isascii() and name.isdecimal() and len(name) < 19}
+
+
+def _get(store: ObjectStore, key: str) -> bytes | None:
+    data = store.get(key, size_bytes=FILE_BYTES_MAX)
+    return None if data is None else bytes(data)
+
+
+def _json(data: bytes, name: str) -> dict[str, Any]:
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict):
+        raise _damaged(name)
+    return value
+
+
+def _damaged(name: str) -> CorruptDataError:
+    return CorruptDataError(
+        ErrorCode.CORRUPT_MESSAGE,
+        f"{name} of the checkpoint cannot be read: Spark did not write it in this form. Give another checkpoint, or "
+        "restore this one from a backup.",
+    )
 
 
 class QueryMonitor(Admin):

@@ -1,26 +1,30 @@
 """The state of a store: partitions and groups from the folds, roots from a short check. Writes nothing.
 
-``store verify`` reads every journal and copy; this does not.
+``store verify`` reads every journal and copy; this does not. A watch looks repeatedly, at queries too, for metrics and
+the console: each look folds the new entries, and checks the roots less often, because that takes more storage calls.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from spark_replog.admin.admin import Admin, topic_ledgers
 from spark_replog.cluster.cluster import Cluster, TopicHandle
 from spark_replog.cluster.root_check import ROOT_TIMEOUT_MS, RootLook, look_at_roots
+from spark_replog.errors import ReplogError
 from spark_replog.groups.group_admin import describe_group, describe_groups
 from spark_replog.groups.group_coordinator import GroupCoordinator
 from spark_replog.health.findings import BrokerHealth, Finding, fence_findings
-from spark_replog.health.readers import Reader
+from spark_replog.health.readers import Judged, Limits, Reader, judge
 from spark_replog.health.store import LedgerHealth, StoreHealth
 from spark_replog.health.topics import TopicDescription, describe_ledger
 from spark_replog.ids import BrokerId, LedgerId
 from spark_replog.ledger.ledger import Ledger
 from spark_replog.log.acl import AclOperation
 from spark_replog.log.fold.object_table import RecentWrites
+from spark_replog.monitor.query_monitor import QueryMonitor, list_checkpoints, read_checkpoint
 
 RECENT_ENTRIES = 512
 
@@ -135,3 +139,61 @@ class StoreMonitor(Admin):
 
 def _ledger_of(ledger: Ledger[Any]) -> LedgerHealth:
     return LedgerHealth(ledger.ledger_id, ledger.state.applied_index + 1, ledger.is_tail_unclear)
+
+
+_LOG = logging.getLogger(__name__)
+ROOT_LOOK_INTERVAL_MS = 30_000
+
+
+class Seen(NamedTuple):
+    """One look: the store, its groups and queries with verdicts, and the unreadable checkpoints."""
+
+    health: StoreHealth
+    readers: tuple[tuple[Reader, Judged], ...]
+    unread: tuple[tuple[str, ReplogError], ...]
+
+
+class StoreWatch:
+    """Not thread safe.
+
+    Args:
+        checkpoints: checkpoint folders, or folders that contain several.
+        storage_options: of the checkpoints' storage.
+        limits: of the verdicts.
+        root_look_ms: how often the roots are checked.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        checkpoints: Sequence[str] = (),
+        storage_options: Mapping[str, str] | None = None,
+        limits: Limits | None = None,
+        *,
+        root_look_ms: int = ROOT_LOOK_INTERVAL_MS,
+    ) -> None:
+        self.cluster = cluster
+        self._store, self._queries = StoreMonitor(cluster), QueryMonitor(cluster)
+        self._checkpoints, self._options = tuple(checkpoints), dict(storage_options or {})
+        self._limits, self._root_look_ms = limits or Limits(), root_look_ms
+        self._looks: tuple[int, list[RootLook]] | None = None
+
+    def look(self) -> Seen:
+        """Look now. Raises what ``StoreMonitor.look`` raises; an unreadable checkpoint is returned, not raised."""
+        now_ms = self.cluster.clock.monotonic_ms()
+        if self._looks is None or now_ms - self._looks[0] >= self._root_look_ms:
+            self.cluster.refresh()
+            self._looks = (now_ms, self._store.look_at_roots())
+        health = self._store.look(with_groups=True, looks=self._looks[1])
+        unread: list[tuple[str, ReplogError]] = []
+        readers = [*health.groups, *self._read_checkpoints(unread)]
+        return Seen(health, tuple((each, judge(each, health.now_ms, self._limits)) for each in readers), tuple(unread))
+
+    def _read_checkpoints(self, unread: list[tuple[str, ReplogError]]) -> Iterator[Reader]:
+        for folder in self._checkpoints:
+            try:
+                for url in list_checkpoints(folder, self._options):
+                    yield self._queries.describe(read_checkpoint(url, self._options))
+            except ReplogError as error:
+                _LOG.warning("the checkpoint %s cannot be read: %s", folder, error)
+                unread.append((folder, error))

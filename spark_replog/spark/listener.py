@@ -20,8 +20,7 @@ from spark_replog.cluster.cluster import Cluster, StorePath
 from spark_replog.health.metrics import Sample, call_samples, reader_samples
 from spark_replog.health.readers import Judged, Limits, Reader, Verdict, judge
 from spark_replog.log.log_offset import META_KEY, LogOffset
-from spark_replog.monitor.checkpoint import Batch, Checkpoint
-from spark_replog.monitor.query_monitor import QueryMonitor
+from spark_replog.monitor.query_monitor import Batch, Checkpoint, QueryMonitor
 from spark_replog.spark import call_spool
 from spark_replog.storage.call_counter import NamedCalls, calls_from_json, summed
 

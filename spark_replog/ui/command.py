@@ -7,7 +7,7 @@ import socket
 import click
 
 from spark_replog.cli.output import EXIT_OK, note
-from spark_replog.cli.readers import limit_flags, read_limits
+from spark_replog.cli.query import limit_flags, read_limits
 from spark_replog.cli.settings import ReplogCommand, current_settings
 from spark_replog.errors import ErrorCode, ReplogError
 from spark_replog.ui.access import LOOPBACK, Access, host_of
@@ -48,7 +48,7 @@ def ui(listen: str, checkpoints: tuple[str, ...], every: float, budget: int, aft
         raise ReplogError(
             ErrorCode.REPLOG_ENVIRONMENT, "the console needs starlette and uvicorn. Run: pip install 'spark-replog[ui]'"
         ) from None
-    from spark_replog.monitor.store_watch import StoreWatch
+    from spark_replog.monitor.store_monitor import StoreWatch
     from spark_replog.ui.live import LiveStore
 
     bound = _bind(host_of(listen), int(port), listen)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from spark_replog.clock import Clock
 from spark_replog.errors import ReplogError
-from spark_replog.monitor.store_watch import Seen, StoreWatch
+from spark_replog.monitor.store_monitor import Seen, StoreWatch
 
 _LOG = logging.getLogger(__name__)
 SAMPLE_MS = 5_000

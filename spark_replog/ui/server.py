@@ -22,7 +22,7 @@ from spark_replog.cli.settings import Settings
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.errors import AuthorizationError, ErrorCode, InvalidConfigError, NotFoundError, ReplogError
 from spark_replog.log.entry_words import entry_words
-from spark_replog.monitor.journal_tail import decided_entries
+from spark_replog.monitor.file_words import decided_entries
 from spark_replog.ui import views
 from spark_replog.ui.access import SECURITY_HEADERS, Access, refusal
 from spark_replog.ui.live import Feed, LiveStore

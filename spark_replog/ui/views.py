@@ -11,9 +11,8 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from spark_replog.cli.health import exit_code_of_findings, finding_items
-from spark_replog.cli.output import escaped
-from spark_replog.cli.readers import reader_item
+from spark_replog.cli.output import escaped, exit_code_of_findings, finding_items
+from spark_replog.cli.query import reader_item
 from spark_replog.cli.settings import Settings
 from spark_replog.cli.status import VERDICT_WORDS, totals
 from spark_replog.cli.store import broker_items
@@ -22,7 +21,7 @@ from spark_replog.health.findings import Finding
 from spark_replog.health.readers import Judged, Reader, Verdict
 from spark_replog.health.topics import PartitionDescription, TopicDescription
 from spark_replog.log.fold.traffic import MINUTE_MS
-from spark_replog.monitor.store_watch import Seen
+from spark_replog.monitor.store_monitor import Seen
 from spark_replog.ui.live import LagSample
 from spark_replog.ui.row_search import FoundRows, RowSearch, SearchPlan
 

@@ -99,7 +99,7 @@ def test_it_ends_when_its_reader_is_gone(store):
 
 def test_partitions_that_are_added_are_read_from_their_first_row(store, replog, monkeypatch):
     """The first look is at what is there, the next one at what was added."""
-    from spark_replog.cli import tail as module
+    from spark_replog.cli import consume as module
 
     looks = []
 

@@ -19,7 +19,7 @@ import pytest
 
 from spark_replog.cli.settings import Settings
 from spark_replog.cli.top import page
-from spark_replog.monitor.store_watch import StoreWatch
+from spark_replog.monitor.store_monitor import StoreWatch
 from tests.unit.client.consumer_setup import with_a_group
 
 ROOT = Path(__file__).parents[3]

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from spark_replog.health.findings import BrokerHealth
-from spark_replog.health.growth import DAY_MS, days_until_full, growth_of
+from spark_replog.health.store import DAY_MS, days_until_full, growth_of
 from spark_replog.health.topics import PartitionDescription, TopicDescription
 from spark_replog.log.fold.traffic import NO_TRAFFIC
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_replog.health.lag import lag_of
+from spark_replog.health.readers import lag_of
 from spark_replog.health.topics import describe
 from spark_replog.ids import ObjectId
 from spark_replog.log.codec.commands import encode_command, encode_entry

@@ -6,8 +6,7 @@ from itertools import count
 
 import pytest
 
-from spark_replog.health.lag import lag_of
-from spark_replog.health.readers import Limits, PartitionProgress, Reader, Verdict, judge
+from spark_replog.health.readers import Limits, PartitionProgress, Reader, Verdict, judge, lag_of
 from spark_replog.ids import ObjectId
 from spark_replog.log.codec.commands import encode_command, encode_entry
 from spark_replog.log.fold.topic_state import TopicLedgerState

@@ -22,7 +22,7 @@ from spark_replog.admin.broker_admin import BrokerAdmin
 from spark_replog.cli import metrics as command
 from spark_replog.health.metrics import METRICS
 from spark_replog.monitor.exporter import SCRAPE_AGE_MS, ClientCollector, StoreCollector, registry_of
-from spark_replog.monitor.store_watch import StoreWatch
+from spark_replog.monitor.store_monitor import StoreWatch
 from tests.unit.client.consumer_setup import with_a_group
 
 CONF = Path(__file__).parents[3] / "conf"

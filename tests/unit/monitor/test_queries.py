@@ -9,8 +9,7 @@ import pytest
 from spark_replog.admin.controller import Controller
 from spark_replog.errors import CorruptDataError, InvalidConfigError, UnsupportedFormatError
 from spark_replog.health.readers import Verdict, judge
-from spark_replog.monitor.checkpoint import list_checkpoints, parse_batch, read_checkpoint
-from spark_replog.monitor.query_monitor import QueryMonitor
+from spark_replog.monitor.query_monitor import QueryMonitor, list_checkpoints, parse_batch, read_checkpoint
 from tests.unit.client.consumer_setup import Store, rows
 
 METADATA = '{"batchWatermarkMs":0,"batchTimestampMs":%d,"conf":{"spark.sql.shuffle.partitions":"1"}}'

@@ -7,7 +7,7 @@ from typing import Any
 from starlette.testclient import TestClient
 
 from spark_replog.cli.settings import Settings
-from spark_replog.monitor.store_watch import StoreWatch
+from spark_replog.monitor.store_monitor import StoreWatch
 from spark_replog.ui.access import Access
 from spark_replog.ui.live import LiveStore
 from spark_replog.ui.server import Console

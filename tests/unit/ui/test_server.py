@@ -20,7 +20,7 @@ from spark_replog.ledger.record import (
     RecordKind,
     encode_record,
 )
-from spark_replog.monitor.journal_tail import _vouched, decided_entries
+from spark_replog.monitor.file_words import _vouched, decided_entries
 from spark_replog.ui.access import SECURITY_HEADERS
 from spark_replog.ui.live import SAMPLE_MS, Feed
 from tests.unit.client.consumer_setup import P0, Store, rows, with_a_group
