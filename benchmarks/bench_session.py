@@ -23,6 +23,9 @@ ROOT = Path(__file__).resolve().parent.parent
 @contextmanager
 def session(name: str, cores: int = 2, **confs: str) -> Iterator[SparkSession]:
     """Yield a session whose workers import this checkout and benchmarks.floors."""
+    # As installed, so that a worker that starts late does not compile what it imports.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    os.environ.setdefault("PYTHONPYCACHEPREFIX", str(Path(tempfile.gettempdir()) / "replog-bench-bytecode"))
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     os.environ.update(java_environment(os.environ))
@@ -60,3 +63,25 @@ def table(rows: list[tuple[str, list[float]]], unit: str) -> str:
         median = statistics.median(values)
         lines.append(f"| {name} | {median:,.1f} | {min(values):,.1f} | {max(values):,.1f} | {len(values)} |")
     return "\n".join(lines)
+
+
+def tree_usage() -> tuple[float, float]:
+    """Return processor seconds and resident MiB of this process and all below it that live."""
+    parents: dict[int, int] = {}
+    usage: dict[int, tuple[float, float]] = {}
+    page_bytes, tick = os.sysconf("SC_PAGE_SIZE"), os.sysconf("SC_CLK_TCK")
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            parents[int(entry.name)] = int(fields[1])
+            # Of waited-for children too: Spark's workers that have ended.
+            cpu_seconds = sum(int(fields[index]) for index in (11, 12, 13, 14)) / tick
+            usage[int(entry.name)] = cpu_seconds, int(fields[21]) * page_bytes / 2**20
+    found, size = {os.getpid()}, 0
+    while len(found) != size:
+        size = len(found)
+        found |= {pid for pid, parent in parents.items() if parent in found}
+    return sum(usage[pid][0] for pid in found), sum(usage[pid][1] for pid in found)

@@ -140,6 +140,7 @@ class CountStreamWriter(DataSourceStreamArrowWriter):
 
     def __init__(self, freeze: bool) -> None:
         self.freeze = freeze
+        maybe_freeze(freeze)  # of the processes that plan and commit
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Counted:
         """Count rows."""

@@ -3,9 +3,13 @@
 Three local roots, 3 replicas, fsync on, Spark's defaults, two tasks, 1,000 rows a batch. The pairs run
 in turn in one session, several times; the first 30 micro-batches of each run are dropped.
 
-    python -m benchmarks.micro_batch [--batches 70] [--rounds 3] [--dir FOLDER] [--two-queries] [--shipped]
+    python -m benchmarks.micro_batch [--batches 70] [--rounds 3] [--dir FOLDER] [--shipped]
+        [--two-queries [--trigger-ms 1000]]
 
 --two-queries: instead, one query beside two that write to one topic, and two that write to a topic each.
+--trigger-ms: with a processing-time trigger, so that turns at the ledger are measured and not who gets a processor.
+Spark starts such batches at multiples of the interval: two queries of one interval always start at the same moment. In
+the cases "apart" the second one's interval is 0.7 of the first one's, so that it starts at ten moments of it.
 --shipped: with the settings of ``spark_replog.session_conf()``.
 """
 
@@ -21,7 +25,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 import spark_replog
-from benchmarks.bench_session import scratch, session, table
+from benchmarks.bench_session import scratch, session, table, tree_usage
 from spark_replog.admin.controller import Controller
 from spark_replog.cluster.init_store import init_cluster
 
@@ -30,16 +34,23 @@ WARM_UP = 30
 
 
 def durations(query: StreamingQuery, batches: int) -> list[dict[str, float]]:
-    """Wait for so many micro-batches; return the durations (ms) of those after the warm-up."""
+    """Wait for so many micro-batches; return the durations (ms) of those after the warm-up.
+
+    ``processor`` is what one took of the processors on average: of all processes, other queries included.
+    """
     seen: dict[int, dict[str, float]] = {}
+    start: tuple[int, float] | None = None
     deadline = time.monotonic() + 300
     while len(seen) < batches and time.monotonic() < deadline and query.isActive:
         for progress in query.recentProgress:
             if progress["numInputRows"] > 0:
                 seen[progress["batchId"]] = dict(progress["durationMs"])
+        if start is None and len(seen) >= WARM_UP:
+            start = len(seen), tree_usage()[0]
         time.sleep(0.2)
+    used = (tree_usage()[0] - start[1]) / max(1, len(seen) - start[0]) if start else 0.0
     query.stop()
-    return [value for batch, value in sorted(seen.items()) if batch >= WARM_UP]
+    return [value | {"processor": used * 1000} for batch, value in sorted(seen.items()) if batch >= WARM_UP]
 
 
 def floor_query(spark: SparkSession, folder: Path, batches: int, freeze: bool) -> StreamingQuery:
@@ -50,7 +61,9 @@ def floor_query(spark: SparkSession, folder: Path, batches: int, freeze: bool) -
     return writer.option("checkpointLocation", str(folder)).start()
 
 
-def replog_query(spark: SparkSession, path: str, folder: Path, topic: str = "out") -> StreamingQuery:
+def replog_query(
+    spark: SparkSession, path: str, folder: Path, topic: str = "out", trigger_ms: float = 0
+) -> StreamingQuery:
     """Start replog to replog."""
     source = (
         spark.readStream.format("replog")
@@ -61,17 +74,24 @@ def replog_query(spark: SparkSession, path: str, folder: Path, topic: str = "out
         .load()
     )
     writer = source.select("key", "value").writeStream.format("replog").option("path", path).option("topic", topic)
+    writer = writer.trigger(processingTime=f"{trigger_ms:.0f} milliseconds")
     return writer.option("checkpointLocation", str(folder)).start()
 
 
 def print_two_queries(spark: SparkSession, path: str, folder: Path, arguments: argparse.Namespace) -> None:
     """Print what a micro-batch takes alone, beside a query into the same topic, and beside one into another topic."""
-    cases = {"alone": ["out"], "one topic": ["out", "out"], "a topic each": ["out", "other"]}
+    trigger_ms, both = arguments.trigger_ms, (1.0, 1.0)
+    cases = {"alone": (("out",), both), "one topic": (("out", "out"), both), "a topic each": (("out", "other"), both)}
+    if trigger_ms:
+        apart = 1.0, 0.7
+        cases |= {"one topic, apart": (("out", "out"), apart), "a topic each, apart": (("out", "other"), apart)}
     found: dict[str, list[float]] = {name: [] for name in cases}
     for number in range(arguments.rounds):
-        for name, topics in cases.items():
-            folders = [folder / f"{name}-{number}-{each}" for each in range(len(topics))]
-            queries = [replog_query(spark, path, at, topic) for at, topic in zip(folders, topics, strict=True)]
+        for name, (topics, parts) in cases.items():
+            queries = [
+                replog_query(spark, path, folder / f"{name}-{number}-{each}", topic, trigger_ms * parts[each])
+                for each, topic in enumerate(topics)
+            ]
             with ThreadPoolExecutor(len(queries)) as pool:
                 rows = pool.map(lambda query: durations(query, arguments.batches), queries)
                 found[name] += [row["triggerExecution"] for each in rows for row in each]
@@ -88,6 +108,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--dir", default=None)
     parser.add_argument("--two-queries", action="store_true")
+    parser.add_argument("--trigger-ms", type=float, default=0)
     parser.add_argument("--shipped", action="store_true")
     arguments = parser.parse_args()
     batches = arguments.batches
@@ -110,7 +131,8 @@ def main() -> None:
                 query = floor_query(spark, folder / f"{name}-{number}", batches, freeze)
                 results[name] += durations(query, batches)
             results["replog"] += durations(replog_query(spark, path, folder / f"replog-{number}"), batches)
-    for phase in ("triggerExecution", "latestOffset", "queryPlanning", "addBatch", "walCommit", "commitOffsets"):
+    phases = "triggerExecution", "latestOffset", "queryPlanning", "addBatch", "walCommit", "commitOffsets", "processor"
+    for phase in phases:
         print(f"\n{phase}")
         print(table([(name, [row.get(phase, 0.0) for row in values]) for name, values in results.items()], "ms"))
     median = {name: statistics.median(row["triggerExecution"] for row in rows) for name, rows in results.items()}

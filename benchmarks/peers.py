@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 
-from benchmarks.bench_session import scratch, session
+from benchmarks.bench_session import scratch, session, tree_usage
 from spark_replog import session_conf
 from spark_replog.admin.controller import Controller
 from spark_replog.cli.java import java_environment
@@ -47,10 +47,14 @@ JARS: dict[str, list[tuple[str, str, str]]] = {
         ("org.apache.kafka", "kafka-clients", "3.9.1"),
         ("org.apache.commons", "commons-pool2", "2.12.0"),
     ],
+    # For Spark 4.2: there is none for 4.3, whose LogicalRDD has another constructor than this one calls.
     "delta": [
-        ("io.delta", "delta-spark_2.13", "4.0.0"),
-        ("io.delta", "delta-storage", "4.0.0"),
-        ("org.antlr", "antlr4-runtime", "4.13.1"),
+        ("io.delta", "delta-spark_4.2_2.13", "4.4.0"),
+        ("io.delta", "delta-storage", "4.4.0"),
+        ("io.delta", "delta-kernel-api", "4.4.0"),
+        ("io.delta", "delta-kernel-defaults", "4.4.0"),
+        ("io.delta", "delta-kernel-unitycatalog", "4.4.0"),
+        ("io.unitycatalog", "unitycatalog-client", "0.6.0"),
     ],
 }
 
@@ -63,8 +67,12 @@ def jars(name: str) -> Path:
     """
     cache = Path(os.environ.get("REPLOG_PEERS_CACHE", Path.home() / ".cache" / "replog-peers"))
     folder = cache / name
-    if folder.is_dir():
+    if folder.is_dir() and {f"{artifact}-{version}.jar" for _, artifact, version in JARS[name]} <= {
+        each.name for each in folder.iterdir()
+    }:
         return folder
+    if folder.is_dir():
+        shutil.rmtree(folder)  # of an earlier release of this program
     if shutil.which("mvn") is None:
         raise RuntimeError("mvn is not installed")
     alone = "" if name == "broker" else _ALONE
@@ -145,28 +153,6 @@ def kafka(folder: Path, brokers: int, *, is_fsync: bool) -> Iterator[str]:
         for process in processes:
             process.kill()
             process.wait()
-
-
-def tree_usage() -> tuple[float, float]:
-    """Return processor seconds and resident MiB of this process and all below it that live."""
-    parents: dict[int, int] = {}
-    usage: dict[int, tuple[float, float]] = {}
-    page_bytes, tick = os.sysconf("SC_PAGE_SIZE"), os.sysconf("SC_CLK_TCK")
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
-            except OSError:
-                continue
-            parents[int(entry.name)] = int(fields[1])
-            # Of waited-for children too: Spark's workers that have ended.
-            cpu_seconds = sum(int(fields[index]) for index in (11, 12, 13, 14)) / tick
-            usage[int(entry.name)] = cpu_seconds, int(fields[21]) * page_bytes / 2**20
-    found, size = {os.getpid()}, 0
-    while len(found) != size:
-        size = len(found)
-        found |= {pid for pid, parent in parents.items() if parent in found}
-    return sum(usage[pid][0] for pid in found), sum(usage[pid][1] for pid in found)
 
 
 class Watch:

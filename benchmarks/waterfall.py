@@ -1,6 +1,8 @@
 """The waterfall of one micro-batch, replog to replog, as an SVG picture of real timestamps.
 
-    python -m benchmarks.waterfall --out FILE.svg [--defaults] [--batches 60] [--dir FOLDER]
+    python -m benchmarks.waterfall --out FILE.svg [--defaults] [--floor] [--batches 60] [--dir FOLDER]
+
+--floor: of the Python source and sink that do nothing, their garbage frozen.
 
 Three local roots, 3 replicas, fsync on, two tasks, 1,000 rows a batch, the settings of ``session_conf()`` unless
 ``--defaults``. Of the micro-batches after the 30th the one whose duration is the median is drawn; the table has the
@@ -22,7 +24,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.bench_session import scratch, session
-from benchmarks.micro_batch import ROWS, WARM_UP, durations, replog_query
+from benchmarks.micro_batch import ROWS, WARM_UP, durations, floor_query, replog_query
 from spark_replog import session_conf
 from spark_replog.admin.controller import Controller
 from spark_replog.cluster.init_store import init_cluster
@@ -31,7 +33,7 @@ PHASES = ("latestOffset", "walCommit", "getBatch", "queryPlanning", "addBatch", 
 COLORS = {"driver": "#4878a8", "job": "#88a8c8", "task": "#b8c8d8", "python": "#c87838", "storage": "#489858"}
 HOOK = '''
 """Notes when functions of spark_replog began and ended in this process: made by benchmarks.waterfall."""
-import importlib.abc, importlib.machinery, inspect, json, os, sys, time
+import functools, gc, importlib.abc, importlib.machinery, inspect, json, os, sys, time
 
 FILE = {file!r}
 WRAPPED = {{
@@ -40,6 +42,9 @@ WRAPPED = {{
         "StreamReader.latestOffset", "StreamReader.partitions", "StreamReader.commit", "StreamReader.read"],
     "spark_replog.spark.sink.sink": ["StreamWriter.write", "StreamWriter.commit"],
     "spark_replog.storage.posix_store": ["PosixStore.create", "PosixStore.get"],
+    "benchmarks.floors": [
+        "Floor.streamWriter", "PassStreamReader.latestOffset", "PassStreamReader.partitions", "PassStreamReader.read",
+        "CountStreamWriter.write", "CountStreamWriter.commit"],
 }}
 
 
@@ -50,7 +55,20 @@ def note(name, began_ns):
     os.close(fd)
 
 
+def collecting(phase, info):
+    global began_gc_ns
+    if phase == "start":
+        began_gc_ns = time.time_ns()
+    elif info["generation"] == 2 and sys.modules.keys() & WRAPPED.keys():
+        note("gc", began_gc_ns)
+
+
+began_gc_ns = 0
+gc.callbacks.append(collecting)
+
+
 def wrap(name, function):
+    @functools.wraps(function)  # Spark looks at the parameters
     def call(self, *args, **named):
         began_ns = time.time_ns()
         try:
@@ -58,7 +76,7 @@ def wrap(name, function):
             if not inspect.isgenerator(found):
                 return found
         finally:
-            if name != "StreamReader.read":
+            if not name.endswith("StreamReader.read"):
                 key = args[0] if args and name.startswith("PosixStore") else ""
                 note(name + " " + key.split("/")[2] if key.count("/") > 2 else name, began_ns)
         return rows(found, began_ns)
@@ -150,16 +168,17 @@ def spans_of_python(path: Path) -> list[Span]:
     roles: dict[int, str] = {}
     names = {
         "StreamReader.latestOffset": "source process",
-        "StreamWriter.commit": "planner and commit workers",
+        "StreamWriter.commit": "commit workers",
         "StreamReader.read": "task workers",
         "StreamWriter.write": "task workers",
     }
     for pid, name, _, _ in notes:
-        roles[pid] = names.get(name, roles.get(pid, "planner and commit workers"))
+        name = name.replace("PassStream", "Stream").replace("CountStream", "Stream")
+        roles[pid] = names.get(name, roles.get(pid, "planner workers"))
     spans = []
     for pid, name, start_ms, end_ms in notes:
         is_storage = name.startswith("PosixStore")
-        short = name.replace("PosixStore.", "").replace("ReplogDataSource.", "").split(".")[-1]
+        short = name.replace("PosixStore.", "").split(".")[-1]
         lane = f"{roles[pid]}{': storage' if is_storage else ''}"
         spans.append(Span(lane, short, "storage" if is_storage else "python", start_ms, end_ms))
     return spans
@@ -236,6 +255,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", required=True)
     parser.add_argument("--defaults", action="store_true")
+    parser.add_argument("--floor", action="store_true")
     parser.add_argument("--batches", type=int, default=60)
     parser.add_argument("--dir", default=None)
     given = parser.parse_args()
@@ -259,7 +279,10 @@ def main() -> None:
         with session("waterfall", 2, **{name.replace(".", "__"): value for name, value in confs.items()}) as spark:
             rows = spark.read.format("floor").option("rows", ROWS * (given.batches + 5)).load().select("key", "value")
             rows.write.format("replog").option("path", path).option("topic", "in").mode("append").save()
-            query = replog_query(spark, path, folder / "checkpoint")
+            if given.floor:
+                query = floor_query(spark, folder / "checkpoint", given.batches, freeze=True)
+            else:
+                query = replog_query(spark, path, folder / "checkpoint")
             run_id = str(query.runId)
             durations(query, given.batches)
         batches, spans = spans_of_spark(folder / "events", run_id)
@@ -271,7 +294,8 @@ def main() -> None:
     inside = [each for each in spans if each.end_ms >= start_ms and each.start_ms <= end_ms]
     inside = [each._replace(start_ms=max(start_ms, each.start_ms), end_ms=min(end_ms, each.end_ms)) for each in inside]
     settings = "Spark's defaults" if given.defaults else "session_conf()"
-    title = f"One micro-batch, replog to replog, {settings}: {end_ms - start_ms:.0f} ms (median of {len(took)})"
+    pair = "the do-nothing pair" if given.floor else "replog to replog"
+    title = f"One micro-batch, {pair}, {settings}: {end_ms - start_ms:.0f} ms (median of {len(took)})"
     Path(given.out).write_text(picture(inside, start_ms, end_ms, title), encoding="utf-8")
     print(f"{title}: {given.out}\n\n{medians(batches, spans)}")
 

@@ -53,7 +53,7 @@ Python < 3.13, where every Python call reads the directory of pyspark.zip again.
 
 _COMMIT_WORKERS = ("pyspark.sql.worker.python_streaming_sink_runner",)
 _PUSH_DOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
-_frozen_pids: set[int] = set()
+_frozen_module_count = 0
 
 
 def in_commit_worker() -> bool:
@@ -76,13 +76,16 @@ def is_read_all(limit: Any) -> bool:
     return ReadAllAvailable is not None and isinstance(limit, ReadAllAvailable)
 
 
-def freeze_garbage_once() -> None:
-    """Exclude all loaded objects from garbage collection, once per process.
+def freeze_garbage() -> None:
+    """Exclude what is loaded from garbage collection, again where modules were imported since the last call.
 
-    ``pyspark.daemon`` collects after every task. With pandas and pyarrow loaded that takes tens of milliseconds.
+    ``pyspark.daemon`` collects after every call of a worker, also of those that plan and commit. With pandas and
+    pyarrow loaded that takes tens of milliseconds, of a processor that the next tasks want. Call it at the end of a
+    worker's work, when its imports are done.
     """
-    if os.getpid() not in _frozen_pids:
-        _frozen_pids.add(os.getpid())
+    global _frozen_module_count
+    if len(sys.modules) > _frozen_module_count:
+        _frozen_module_count = len(sys.modules)
         gc.freeze()
 
 
@@ -116,7 +119,7 @@ __all__ = [
     "ReadMaxRows",
     "StreamArrowWriter",
     "SupportsTriggerAvailableNow",
-    "freeze_garbage_once",
+    "freeze_garbage",
     "in_commit_worker",
     "in_push_down_worker",
     "is_read_all",

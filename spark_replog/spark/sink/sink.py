@@ -30,7 +30,7 @@ from spark_replog.logs import set_context
 from spark_replog.maintenance.upkeep import Upkeep
 from spark_replog.once import Once
 from spark_replog.spark import call_spool
-from spark_replog.spark.compat import StreamArrowWriter, freeze_garbage_once, in_commit_worker
+from spark_replog.spark.compat import StreamArrowWriter, freeze_garbage, in_commit_worker
 from spark_replog.spark.lost_time import log_lost_time
 from spark_replog.spark.messages import QueryTask, WriteMessage
 from spark_replog.spark.options import SinkOptions
@@ -55,6 +55,7 @@ class StreamWriter(StreamArrowWriter):
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
         self._plan = None if in_commit_worker() else _plan_tasks(options)
+        freeze_garbage()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriteMessage:
         """Put one task's rows. Executor."""
@@ -92,6 +93,7 @@ class StreamWriter(StreamArrowWriter):
         finally:
             _report_calls(self._options, query, written)
         log_lost_time(query.query_id, self._options.checkpoint, batchId)
+        freeze_garbage()
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Delete nothing: Spark also calls this after a commit that raised, and that commit may be decided."""
@@ -178,7 +180,7 @@ def _write_task(
     query: QueryTask,
 ) -> WriteMessage:
     """Write a task's batches; a task without rows puts and opens nothing."""
-    freeze_garbage_once()
+    freeze_garbage()
     set_context(query=query.query_id, batch=query.batch_id)
     context = TaskContext.get()
     task_id = 0 if context is None else context.partitionId()
@@ -220,6 +222,7 @@ def _write_task(
     if plan.missing_copies:
         copies = TaskCatchUp(brokers, options.coordinator).run(plan.missing_copies, query.batch_id, task_id)
     calls = summed([planning, brokers.calls.take()])
+    freeze_garbage()
     return WriteMessage(query, task_id, result.objects, result.dropped_rows, copies, calls)
 
 

@@ -10,7 +10,7 @@ from spark_replog.errors import DataLossError, ReplogError, command_line
 from spark_replog.log.codec.data_object import join_batches
 from spark_replog.read.fetch_plan import FetchSlice, in_log_order, plan_fetch
 from spark_replog.read.fetcher import BATCH_SIZE_BYTES_MIN, Fetcher
-from spark_replog.spark.compat import freeze_garbage_once
+from spark_replog.spark.compat import freeze_garbage
 from spark_replog.spark.messages import ReadPartition, ReadRange
 from spark_replog.spark.options import SourceOptions
 from spark_replog.spark.source.discovery import undecided_tail
@@ -35,7 +35,7 @@ def read_partition(partition: ReadPartition, options: SourceOptions) -> Iterator
         DataLossError: CORRUPT_MESSAGE or REPLOG_DATA_LOSS: rows are lost.
         ReplogError: rows cannot be read now.
     """
-    freeze_garbage_once()
+    freeze_garbage()
     batches = _TaskRead(partition, options).batches()
     return batches if len(partition.ranges) == 1 else _join_small(batches)
 
@@ -62,6 +62,7 @@ class _TaskRead:
                 is_new = not {each.object.id for each in slices} <= before
         else:
             yield from self._fetch(slices) if self._options.fail_on_data_loss else self._fetch_existing(slices)
+        freeze_garbage()
         waited_ms, quota = self._fetcher.stats.throttle_time_ms, self._partition.quota
         if waited_ms and quota is not None:  # a task has no metrics: only this line explains why it is slow
             _LOG.warning(

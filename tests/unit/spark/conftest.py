@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +16,7 @@ from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType, 
 from spark_replog.admin.controller import Controller
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.cluster.init_store import init_cluster
+from spark_replog.spark import compat
 from spark_replog.spark.data_source import ReplogDataSource, read_schema
 
 WRITE_SCHEMA = StructType(
@@ -123,3 +126,12 @@ def start_query(source):
         return Query(source, **options)
 
     return start
+
+
+@pytest.fixture
+def freezes(monkeypatch):
+    """How often objects were taken out of garbage collection, in a process that has frozen nothing."""
+    found = []
+    monkeypatch.setattr(compat, "_frozen_module_count", 0)
+    monkeypatch.setattr(gc, "freeze", lambda: found.append(len(sys.modules)))
+    return found

@@ -86,3 +86,15 @@ def test_workers_are_told_apart_by_their_module(monkeypatch, ask, module):
     main.__spec__ = types.SimpleNamespace(name=module)
     monkeypatch.setitem(sys.modules, "__main__", main)
     assert ask(), "started by itself"
+
+
+def test_garbage_is_frozen_again_after_imports_only(freezes, monkeypatch):
+    compat.freeze_garbage()
+    compat.freeze_garbage()
+    assert len(freezes) == 1
+    monkeypatch.setitem(sys.modules, "replog_imported_later", types.ModuleType("replog_imported_later"))
+    compat.freeze_garbage()
+    assert len(freezes) == 2
+    monkeypatch.delitem(sys.modules, "replog_imported_later")
+    compat.freeze_garbage()
+    assert len(freezes) == 2, "whoever imports and forgets modules again and again keeps no garbage for ever"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import pickle
+import sys
+import types
 
 import pyarrow as pa
 import pytest
@@ -334,3 +336,41 @@ def test_a_topic_setting_of_a_newer_release_does_not_stop_writers(source, caplog
     assert source.rows(source.batch(subscribe="t")) == {"t-0": [0, 1, 2, 3]}
     (warning,) = [record.getMessage() for record in caplog.records if "cleanup.policy=archive" in record.getMessage()]
     assert "'t'" in warning and "remote.storage.enable=true" in warning
+
+
+def test_each_worker_leaves_all_that_it_imported_out_of_the_collection_after_its_call(writes, freezes, monkeypatch):
+    """``pyspark.daemon`` collects after the call: of a worker that plans, of a task, of one that commits."""
+
+    def imports(name):
+        monkeypatch.setitem(sys.modules, f"replog_late_{name}", types.ModuleType(name))
+
+    def late(name):
+        plain = getattr(sink, name)
+
+        def call(*args):
+            imports(name)
+            return plain(*args)
+
+        monkeypatch.setattr(sink, name, call)
+
+    late("_plan_tasks")
+    writer, messages = writes.tasks(0, [b"a"], topic="orders")
+    assert freezes[-1] == len(sys.modules)
+    writes.task = Task(
+        1, {"sql.streaming.queryId": "query-1", "streaming.sql.batchId": "0", "spark.jobGroup.id": "run"}
+    )
+
+    def batches():
+        yield pa.record_batch({"topic": ["orders"], "value": [b"b"]})
+        imports("write")
+
+    messages.append(writer.write(batches()))
+    assert freezes[-1] == len(sys.modules)
+    late("_report_calls")
+    writer.commit(messages, 0)
+    assert freezes[-1] == len(sys.modules)
+    reader = writes.source.batch(subscribe="orders")
+    for task in reader.partitions():
+        for _ in reader.read(task):
+            imports("read")
+    assert freezes[-1] == len(sys.modules)
