@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 
 from spark_replog.cluster.cluster import Cluster
@@ -57,12 +58,13 @@ def look_at_roots(
 
     Args:
         cluster: the opened store, refreshed.
-        ledgers: refreshed topic ledgers to look at too: see ``check_root_and_journals``.
+        ledgers: refreshed topic ledgers to look at too: see ``_look``.
         timeout_ms: a root that has not answered by then is unavailable.
     """
     brokers = cluster.brokers
+    newest = [(each.ledger_id, io_pool().submit(_newest_copies, each, brokers.broker_ids)) for each in ledgers]
     looks = {
-        broker_id: io_pool().submit_to(brokers.url(broker_id), check_root_and_journals, cluster, broker_id, ledgers)
+        broker_id: io_pool().submit_to(brokers.url(broker_id), _look, cluster, broker_id, ledgers, newest)
         for broker_id in brokers.broker_ids
     }
     deadline_ms = cluster.clock.monotonic_ms() + timeout_ms
@@ -86,8 +88,17 @@ def look_at_roots(
     return found
 
 
-def check_root_and_journals(
-    cluster: Cluster, broker_id: BrokerId, ledgers: Sequence[Ledger[TopicLedgerState]] = ()
+_Newest = tuple[LedgerId, "Future[Mapping[BrokerId, list[ObjectRef]]]"]
+
+
+def _newest_copies(
+    ledger: Ledger[TopicLedgerState], broker_ids: Collection[BrokerId]
+) -> Mapping[BrokerId, list[ObjectRef]]:
+    return ledger.ask(lambda state: state.newest_objects(broker_ids, NEWEST_COPIES))
+
+
+def _look(
+    cluster: Cluster, broker_id: BrokerId, ledgers: Sequence[Ledger[TopicLedgerState]], newest: Sequence[_Newest]
 ) -> None:
     """Read a root's ``replog.json``, and look whether it holds what other roots know that it held.
 
@@ -104,8 +115,8 @@ def check_root_and_journals(
         _check_journal(cluster, broker_id, cluster.cluster_ledger)
         for ledger in ledgers:
             _check_journal(cluster, broker_id, ledger)
-    for each in ledgers:
-        _check_newest_copies(cluster, broker_id, each)
+    for ledger_id, copies in newest:
+        _check_newest_copies(cluster, broker_id, ledger_id, copies.result()[broker_id])
 
 
 def _check_journal(
@@ -124,9 +135,11 @@ def _check_journal(
         )
 
 
-def _check_newest_copies(cluster: Cluster, broker_id: BrokerId, ledger: Ledger[TopicLedgerState]) -> None:
+def _check_newest_copies(
+    cluster: Cluster, broker_id: BrokerId, ledger_id: LedgerId, copies: Sequence[ObjectRef]
+) -> None:
     store = cluster.brokers.store(broker_id)
-    for item in newest_copies(ledger, broker_id):
+    for item in copies:
         key = data_key(item.ledger_id, *item.id)
         if item.size_bytes and store.get(key, start=item.size_bytes - 1, size_bytes=1) is None:
             raise CorruptDataError(
@@ -134,27 +147,8 @@ def _check_newest_copies(cluster: Cluster, broker_id: BrokerId, ledger: Ledger[T
                 f"a copy that the log names is missing on this root: {key}. Run 'replog store verify', then 'replog "
                 "store repair'.",
                 broker=broker_id,
-                ledger=ledger.ledger_id,
+                ledger=ledger_id,
             )
-
-
-def newest_copies(ledger: Ledger[TopicLedgerState], broker_id: BrokerId) -> list[ObjectRef]:
-    """Return the newest data objects that the log says the broker holds: at most ``NEWEST_COPIES``, newest first."""
-
-    def ask(state: TopicLedgerState) -> dict[ObjectRef, int]:
-        found: dict[ObjectRef, int] = {}
-        for topic in state.topics.values():
-            for number, partition in enumerate(topic.partitions):
-                end = partition.log_end_offset
-                if topic.closed or end <= partition.log_start_offset:
-                    continue
-                for section in state.sections(topic.topic_id, number, end - 1, end):
-                    if broker_id in section.object.holders:
-                        found[section.object] = max(found.get(section.object, 0), section.append_time_ms)
-        return found
-
-    found = ledger.ask(ask)
-    return sorted(found, key=lambda each: -found[each])[:NEWEST_COPIES]
 
 
 def _space(brokers: BrokerSet, broker_id: BrokerId) -> tuple[int | None, int | None]:

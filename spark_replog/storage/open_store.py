@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Collection, Mapping
+from importlib import import_module
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from spark_replog.errors import ErrorCode, InvalidConfigError
-from spark_replog.storage.fsspec_store import AzureStore, FsspecStore, GcsStore, S3Store
 from spark_replog.storage.memory_store import MemoryStore
 from spark_replog.storage.object_store import ObjectStore
 from spark_replog.storage.posix_store import PosixStore
-from spark_replog.storage.webhdfs_store import WebHdfsStore
+
+if TYPE_CHECKING:
+    from spark_replog.storage.fsspec_store import FsspecStore
 
 
 def options_of_root(
@@ -57,9 +60,15 @@ def _is_meant(url: str, scheme: str, place: str) -> bool:
 
 _SINGLE_SLASH_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 _NO_OPTIONS: Mapping[str, str] = MappingProxyType({})
-_REMOTE_STORES: Mapping[str, type[FsspecStore]] = MappingProxyType(
-    {"s3": S3Store, "gs": GcsStore, "abfs": AzureStore, "webhdfs": WebHdfsStore}
+_REMOTE_STORES: Mapping[str, tuple[str, str]] = MappingProxyType(
+    {
+        "s3": ("fsspec_store", "S3Store"),
+        "gs": ("fsspec_store", "GcsStore"),
+        "abfs": ("fsspec_store", "AzureStore"),
+        "webhdfs": ("webhdfs_store", "WebHdfsStore"),
+    }
 )
+"""Module and class by scheme: fsspec is imported for a root that needs it, as that takes longer than a look at one."""
 _ALIASES = MappingProxyType({"s3a": "s3", "gcs": "gs", "abfss": "abfs", "az": "abfs"})
 SUPPORTED = (
     "a local or NFS path, file://, s3:// (s3a://), gs:// (gcs://), abfs:// (abfss://, az://), webhdfs://, memory://"
@@ -142,7 +151,8 @@ def open_store(url: str, storage_options: Mapping[str, str] = _NO_OPTIONS, *, fs
         return MemoryStore(url)
     remote = _REMOTE_STORES.get(scheme)
     if remote is not None:
-        store = remote(url, options)
+        made: type[FsspecStore] = getattr(import_module(f"spark_replog.storage.{remote[0]}"), remote[1])
+        store = made(url, options)
         store.file_system_class()  # a missing package or an unknown class fails here, not in a task
         return store
     raise _unsupported(scheme, url)

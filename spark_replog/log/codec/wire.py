@@ -147,6 +147,10 @@ class Reader:
 
     def uint(self) -> int:
         """Take an unsigned varint."""
+        data, at = self._data, self._position
+        if at < len(data) and data[at] < 0x80:  # most of them
+            self._position = at + 1
+            return data[at]
         value = shift = 0
         while True:
             byte = self.byte()

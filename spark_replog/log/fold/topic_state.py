@@ -6,7 +6,7 @@ Its parts: `topic_table` (topics and their partitions), `object_table` (data obj
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import chain
 
 import numpy as np
@@ -21,7 +21,7 @@ from spark_replog.log.fold.frozen_topics import FrozenTopics, Tables, read_index
 from spark_replog.log.fold.group_state import GroupTable
 from spark_replog.log.fold.object_table import MissingCopy, ObjectPlace, ObjectTable, RecentWrites
 from spark_replog.log.fold.paged_table import CACHE_BYTES, ObjectPages, PageCache, SectionPages
-from spark_replog.log.fold.partition_state import SectionRef
+from spark_replog.log.fold.partition_state import ObjectRef, SectionRef
 from spark_replog.log.fold.producer_state import ProducerTable
 from spark_replog.log.fold.replacement import find_bad_outputs, judge_replace, output_rows
 from spark_replog.log.fold.topic_table import Leadership, TopicState, TopicTable
@@ -288,6 +288,26 @@ class TopicLedgerState(EntryFold):
             SectionRef(*row[:2], refs[row[2]], *row[3:8], items[row.object_number].place.append_time_ms, *row[8:])
             for row in rows
         ]
+
+    def newest_objects(self, broker_ids: Collection[BrokerId], count: int) -> dict[BrokerId, list[ObjectRef]]:
+        """Return per broker the newest objects that it holds, newest first, at most `count`.
+
+        Of those that hold the last row of a partition; loads the pages of these rows.
+        """
+        ends = ((each, each.log_end_offset) for each in self._partitions.values())
+        last_rows = (row for each, end in ends for row in each.sections_between(end - 1, end))
+        numbers = sorted({row.object_number for row in last_rows}, reverse=True)
+        found: dict[BrokerId, list[ObjectRef]] = {broker_id: [] for broker_id in broker_ids}
+        ahead = count * len(found)  # enough where each object has one holder
+        for some in (numbers[:ahead], numbers[ahead:]):
+            if all(len(refs) == count for refs in found.values()):
+                break
+            items = self._objects.many(some)
+            for item in map(items.__getitem__, some):
+                for broker_id in item.holders & found.keys():
+                    if len(found[broker_id]) < count:
+                        found[broker_id].append(self._objects.ref(item))
+        return found
 
     def offset_for_time(self, topic_id: TopicId, partition: int, timestamp_ms: int) -> int | None:
         """Return the first offset of the first section with a row at or after a time, None without one.

@@ -281,3 +281,23 @@ def test_a_page_under_another_name_or_of_another_ledger_is_refused():
     for ledger, name in ((LEDGER, "q"), ("34" * 16, "p")):
         with pytest.raises(CorruptDataError, match="another"):
             decode_page(ledger, name, data)
+
+
+def test_the_newest_objects_of_each_broker_are_found_in_pages_and_in_memory(small):
+    life, made = Life(5), []
+    for round_ in range(40):
+        index, holders = life.state.applied_index + 1, frozenset([{0}, {0, 1}, {0}, {0, 1}][round_ % 4])
+        section = Section(TOPIC, round_ % 5, 10, 0, 100, index, index, index)
+        item = DataObject(ObjectId(0, f"o-{index}"), 100, False, holders, (section,))
+        life.entry(Append(ProducerIdentity("q", "q", index, "r", IdentityKind.STREAM), "", "", index, (item,)))
+        made.append((item.id, holders))
+        if round_ in (20, 36):
+            life.snapshot()
+    last_rows = made[-5:]  # one of each partition: some in pages, some in memory
+    found = life.state.newest_objects([0, 1, 7], 2)
+    assert [len(each._bases) > 0 for each in life.state._partitions.values()].count(False) == 2
+    for broker_id in (0, 1, 7):
+        wanted = [item for item, holders in reversed(last_rows) if broker_id in holders][:2]
+        assert [each.id for each in found[broker_id]] == wanted
+    life.entry(TopicClose(TOPIC))
+    assert life.state.newest_objects([0], 2) == {0: []}
