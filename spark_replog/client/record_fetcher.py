@@ -14,13 +14,13 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 
-from spark_replog.clock import Clock
+from spark_replog.clock import SYSTEM_CLOCK, Clock
 from spark_replog.cluster.authorizer import Authorizer
 from spark_replog.cluster.cluster import Cluster, TopicHandle
 from spark_replog.cluster.quota_manager import fetch_quota
 from spark_replog.config import ConsumerConfig
 from spark_replog.errors import DataLossError, ErrorCode
-from spark_replog.ids import TopicId, TopicPartition
+from spark_replog.ids import LedgerId, TopicId, TopicPartition
 from spark_replog.ledger.ledger import Ledger
 from spark_replog.log.acl import AclOperation
 from spark_replog.log.fold.partition_state import UNDEFINED_EPOCH, UNDEFINED_OFFSET, PartitionState
@@ -28,6 +28,8 @@ from spark_replog.log.fold.topic_state import TopicLedgerState
 from spark_replog.read.fetch_plan import FetchSlice, plan_fetch
 from spark_replog.read.fetcher import Fetcher
 from spark_replog.read.rows import read_schema
+from spark_replog.storage.folder_watch import FolderWatch
+from spark_replog.storage.paths import journal_folder
 
 _LOG = logging.getLogger(__name__)
 FetchedRows = tuple[TopicPartition, pa.RecordBatch, int]
@@ -36,6 +38,8 @@ IDLE_SHARE = 8
 """A waiting poll pauses for this part of the time since rows came last."""
 LOOK_SHARE = 4
 """And for this many times as long as a look takes."""
+WATCH_AGAIN_MS = 10_000
+"""Journals that cannot be watched are tried again after this time: a root may be back."""
 _NO_ROWS = pa.RecordBatch.from_pylist([], schema=read_schema(True))
 
 
@@ -90,6 +94,9 @@ class RecordFetcher:
         """Rows of [first, second) offsets; fewer than that where compaction left gaps."""
         self._last: TopicPartition | None = None
         self._rows_came_ms = cluster.clock.monotonic_ms()
+        self._watch: FolderWatch | None = None
+        self._watched: frozenset[LedgerId] = frozenset()
+        self._watch_again_ms = 0
         self._fetched: dict[TopicPartition, tuple[int, int, TopicId]] = {}
         """How far each partition was planned, its leader epoch then, and of which topic."""
         self.diverged: dict[TopicPartition, int] = {}
@@ -115,7 +122,10 @@ class RecordFetcher:
         """
         self._require_read({key.topic for key in positions})
         handles = {name: self._cluster.lookup(name) for name in {key.topic for key in positions}}
+        watch = self._watch_of(frozenset(each.ledger_id for each in handles.values()))
         if not is_folded:
+            if watch is not None:
+                watch.wait(0)  # this look sees what came until now
             self.refresh(handles.values())
         renewed = self.renewed(positions)
         if renewed:
@@ -128,7 +138,8 @@ class RecordFetcher:
             clock=self._cluster.clock,
             refresh=lambda: self._look(handles.values()),
             refresh_interval_ms=self._config.fetch_refresh_interval_ms,
-            rows_came_ms=self._rows_came_ms,
+            rows_came_ms=None if watch is not None and watch.has_told else self._rows_came_ms,
+            pause=None if watch is None else watch.wait,
         )
         slices, errors = self.plan(asked)
         if slices:
@@ -255,6 +266,23 @@ class RecordFetcher:
         """Fold the newest entries of these topics' ledgers."""
         self._cluster.refresh_topics(handles)
         self._metrics.refreshes += 1
+
+    def _watch_of(self, ledger_ids: frozenset[LedgerId]) -> FolderWatch | None:
+        """Return a watch of the ledgers' journals; None where a metadata root is no folder of this machine."""
+        brokers, now_ms = self._cluster.brokers, self._cluster.clock.monotonic_ms()
+        metadata_ids = brokers.metadata_broker_ids
+        if self._cluster.clock is not SYSTEM_CLOCK or not brokers.local_ids.issuperset(metadata_ids):
+            return None
+        if self._watched != ledger_ids or (self._watch is None and now_ms >= self._watch_again_ms):
+            self._watched, self._watch, self._watch_again_ms = ledger_ids, None, now_ms + WATCH_AGAIN_MS
+            roots = [brokers.url(each).removeprefix("file://") for each in metadata_ids]
+            try:
+                self._watch = FolderWatch([[f"{root}/{journal_folder(each)}" for root in roots] for each in ledger_ids])
+            except OSError as error:
+                _LOG.debug("journals are looked at in turn: %s", error)
+        if self._watch is not None and not self._watch.is_usable:
+            self._watch = None
+        return self._watch
 
     def _look(self, handles: Iterable[TopicHandle]) -> None:
         if self._on_look is not None:
@@ -438,6 +466,7 @@ def wait_for_rows(
     refresh: Callable[[], None],
     refresh_interval_ms: int,
     rows_came_ms: int | None = None,
+    pause: Callable[[float], object] | None = None,
 ) -> int:
     """Return once there is something to answer, or when the time is over; the caller then reads what is there.
 
@@ -450,6 +479,7 @@ def wait_for_rows(
             times what the last look took, whichever is longer. So rows are found late by a part of the time that they
             took to come, a topic that falls idle costs a bounded number of looks beside those at the longest pause,
             and a store that answers slowly is not asked more often for it. None: always the longest.
+        pause: waits for so many ms, or until something tells that it pays to look; None: the clock.
 
     Returns:
         How often ``refresh`` was called: each call costs one get per metadata root and ledger.
@@ -464,7 +494,7 @@ def wait_for_rows(
         pause_ms = refresh_interval_ms
         if rows_came_ms is not None:
             pause_ms = min(pause_ms, max(1, (now_ms - rows_came_ms) // IDLE_SHARE, look_ms * LOOK_SHARE))
-        clock.sleep_ms(min(pause_ms, rest_ms))
+        (pause or clock.sleep_ms)(min(pause_ms, rest_ms))
         began_ms = clock.monotonic_ms()
         refresh()
         look_ms = clock.monotonic_ms() - began_ms

@@ -51,6 +51,7 @@ from spark_replog.ledger.types import LedgerSettings
 
 READ_LIMIT = 64
 REREAD_MS = 5.0
+"""The first pause before a tail that may be decided is looked at again; less where an operation takes less."""
 RIVAL_MS = 2000.0
 """How long a process that claimed counts as one that takes part in the contention."""
 PATIENT_TURNS = 5
@@ -266,7 +267,7 @@ class LedgerCore:
         self._goal += 1
         self._is_write = is_write
         self._goal_start_ms = now_ms
-        self._reread_ms = REREAD_MS
+        self._reread_ms = min(REREAD_MS, max(1.0, self._operation_ms))
         self._yields = 0
         self.is_tail_unclear = False
         for root in self.damaged_roots(1):

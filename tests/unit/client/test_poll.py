@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import threading
+
 import pyarrow as pa
 import pytest
 
+from spark_replog.client.store import open_store
+from spark_replog.cluster.init_store import init_cluster
 from tests.unit.client.consumer_setup import P0, P1, assigned, consumer, rows, values
 
 
@@ -195,3 +199,22 @@ def test_iterating_goes_on_for_ever(filled):
 def test_both_isolation_levels_read_the_same(filled):
     for level in ("read_committed", "read_uncommitted"):
         assert len(assigned(filled, P0, isolation_level=level).poll()) == 10
+
+
+def test_a_waiting_poll_of_local_journals_is_woken_by_the_entry_and_looks_no_more_than_that(tmp_path):
+    """The longest pause is a minute: without the watch the poll would look all the time at first, or come that late."""
+    init_cluster(str(tmp_path / "s"), 3, {}, fsync=False)
+    store = open_store(str(tmp_path / "s"))
+    store.admin().create_topic("orders", partitions=1, replicas=3, config={})
+    waits = {"fetch_refresh_interval_ms": 60_000, "fetch_max_wait_ms": 60_000, "auto_offset_reset": "earliest"}
+    with store.consumer("orders", **waits) as reader, store.producer() as writer:
+        reader.poll()  # watches from now on
+        writer.send("orders", b"0").result(60)
+        assert [record.value for record in reader.poll(60_000)] == [b"0"]
+        looks = reader.metrics().refreshes
+        for number in range(1, 6):
+            sent = threading.Timer(0.05, writer.send, ("orders", b"%d" % number))
+            sent.start()
+            assert [record.value for record in reader.poll(60_000)] == [b"%d" % number]
+            sent.join()
+        assert reader.metrics().refreshes - looks <= 40  # looks all the time would be some 150
