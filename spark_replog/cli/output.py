@@ -372,9 +372,14 @@ def finding_subject(finding: Finding) -> str:
 
 def finding_remedy(finding: Finding, settings: Settings) -> str:
     """Return the remedy with commands that can be typed as they are."""
+    return typed(finding.remedy, settings)
+
+
+def typed(remedy: str, settings: Settings) -> str:
+    """Return a remedy whose commands name the store, where the environment does not."""
     if settings.store is None or settings.is_store_from_environment:
-        return finding.remedy
-    return finding.remedy.replace("replog ", f"replog -s {shlex.quote(settings.store)} ")
+        return remedy
+    return remedy.replace("replog ", f"replog -s {shlex.quote(settings.store)} ")
 
 
 def finding_items(findings: Sequence[Finding], settings: Settings) -> list[dict[str, Any]]:

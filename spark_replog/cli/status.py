@@ -8,15 +8,17 @@ import click
 
 from spark_replog.cli.output import (
     emit,
-    exit_code_of_findings,
     finding_items,
     finding_text,
     human_bytes,
     human_duration,
     human_time,
+    item_table,
     quoted,
+    typed,
 )
-from spark_replog.cli.settings import ReplogCommand, current_settings
+from spark_replog.cli.query import limit_flags, read_limits
+from spark_replog.cli.settings import ReplogCommand, Settings, current_settings
 from spark_replog.cli.store import broker_items, broker_table
 
 if TYPE_CHECKING:
@@ -24,38 +26,77 @@ if TYPE_CHECKING:
 
     from spark_replog.health.findings import Finding
     from spark_replog.health.store import StoreHealth
+    from spark_replog.monitor.store_monitor import Seen
 
+_READERS_SHOWN = 10
 VERDICT_WORDS = {0: "OK", 3: "WARN", 4: "CRITICAL"}
 
 
-@click.command("status", cls=ReplogCommand, examples=["status", "-s ./store status -f json"])
-def status() -> int:
+@click.command(
+    "status", cls=ReplogCommand, examples=["status", "-s ./store status -f json", "status --checkpoint ./checkpoints"]
+)
+@click.option("--checkpoint", "checkpoints", multiple=True, metavar="FOLDER", help="Queries to judge too. Repeatable.")
+@limit_flags
+def status(checkpoints: tuple[str, ...], after: str, max_lag: str | None) -> int:
     """Show on one page whether the store is healthy; writes nothing.
 
     The state and free bytes of each root, partitions that are offline, below min.insync.replicas or under-replicated,
-    how much is written, the group that is furthest behind, and the command that helps with each fault.
+    how much is written, each group (and query) that is not OK, and the command that helps with each fault. A group that
+    has stopped and is not behind is no fault.
 
-    Exit code 0 where all is well, 3 with a warning, 4 where rows cannot be written or read.
+    Exit code 0 where all is well; 3 with a warning or a SLOW reader; 4 where rows cannot be written or read, or where a
+    reader is STALLED, STOPPED or LOSING.
     """
     settings = current_settings()
-    from spark_replog.monitor.store_monitor import StoreMonitor
+    limits = read_limits(after, max_lag)
+    from spark_replog.monitor.store_monitor import StoreWatch
 
-    health = StoreMonitor(settings.open_cluster()).look(with_groups=True)
+    seen = StoreWatch(settings.open_cluster(), checkpoints, settings.storage_options, limits).look()
+    health = seen.health
     findings = health.findings
-    exit_code = exit_code_of_findings(findings)
     item = {
         "clusterId": health.cluster_id,
         "path": health.path,
-        "verdict": VERDICT_WORDS[exit_code],
+        "verdict": VERDICT_WORDS[seen.exit_code],
         **totals(health, findings),
         "brokers": broker_items(health, findings),
         "findings": finding_items(findings, settings),
-        "ok": not findings,
+        "readers": unwell_items(seen, settings),
+        "unread": {folder: str(error.args[0]) for folder, error in seen.unread},
+        "ok": not seen.exit_code,
     }
-    text = _page(health, item)
-    if findings:
-        text += "\n\n" + finding_text(findings, settings)
-    return emit("status", [item], settings, text=text, exit_code=exit_code)
+    parts = [_page(health, item), finding_text(findings, settings), _unwell_text(item["readers"])]
+    parts += [f"checkpoint {quoted(folder)} cannot be read: {words}" for folder, words in item["unread"].items()]
+    return emit("status", [item], settings, text="\n\n".join(filter(None, parts)), exit_code=seen.exit_code)
+
+
+def unwell_items(seen: Seen, settings: Settings) -> list[dict[str, Any]]:
+    """Return the readers that are not OK as JSON values, the worst first, with the command that helps."""
+    from spark_replog.health.readers import remedy_of
+
+    return [
+        {
+            "verdict": judged.verdict.value,
+            "kind": reader.kind,
+            "reader": reader.name,
+            "rows": reader.lag,
+            "ms": reader.lag_ms,
+            "reason": judged.reason,
+            "remedy": typed(remedy_of(reader, judged), settings),
+        }
+        for reader, judged in seen.unwell
+    ]
+
+
+def _unwell_text(items: Sequence[dict[str, Any]]) -> str:
+    if not items:
+        return ""
+    columns = {"VERDICT": "verdict", "READER": "reader", "ROWS": "rows", "BEHIND": "ms", "REASON": "reason"}
+    shown = items[:_READERS_SHOWN]
+    lines = [item_table(columns, shown, shown={"ms": human_duration})]
+    if len(items) > len(shown):
+        lines.append(f"and {len(items) - len(shown)} more: add -f json to list all")
+    return "\n".join([*lines, "", *(f"-> {each['remedy']}" for each in shown)])
 
 
 def totals(health: StoreHealth, findings: Sequence[Finding]) -> dict[str, Any]:

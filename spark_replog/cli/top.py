@@ -31,7 +31,7 @@ from spark_replog.cli.output import (
     table,
 )
 from spark_replog.cli.settings import ReplogCommand, Settings, current_settings
-from spark_replog.cli.status import totals
+from spark_replog.cli.status import VERDICT_WORDS, totals
 from spark_replog.cli.store import broker_items, broker_table
 
 if TYPE_CHECKING:
@@ -164,8 +164,8 @@ def _screen() -> Iterator[Callable[[float], str]]:
 def page(seen: Seen, settings: Settings, width: int, height: int) -> list[Line]:
     """Return the page: at most `height` lines of at most `width` characters."""
     health, findings = seen.health, seen.health.findings
-    worst = max((each.level for each in findings), default=0)
-    title = f"{ {0: 'OK', EXIT_WARN: 'WARN', EXIT_CRITICAL: 'CRITICAL'}[worst] }  {quoted(health.path)}"
+    worst = seen.exit_code
+    title = f"{VERDICT_WORDS[worst]}  {quoted(health.path)}"
     time = human_time(health.now_ms)
     head = [Line(f"{title[: width - len(time) - 1].ljust(width - len(time))}{time}", worst), *_totals(health)]
     faults = _faults(findings, settings)

@@ -6,6 +6,7 @@ query's checkpoint holds its last batches.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -352,6 +353,28 @@ def _judge_still(reader: Reader, waits: str, still_ms: int, now_ms: int, limits:
         Verdict.STALLED,
         f"makes no progress: {waits}. The reader is active, but its position has not changed for {_seconds(still_ms)}",
     )
+
+
+def remedy_of(reader: Reader, judged: Judged) -> str:
+    """Return what helps a reader that is not OK, with the command; '' for OK."""
+    command = f"replog {reader.kind} describe {shlex.quote(reader.name)}"
+    match judged.verdict:
+        case Verdict.SLOW:
+            return f"give it more {'members' if reader.kind == 'group' else 'tasks'} or larger batches: {command}"
+        case Verdict.STALLED:
+            return f"look at its log for a row or a batch that never ends: {command}"
+        case Verdict.STOPPED if reader.kind == "group":
+            return f"start it; or, if nobody needs it: replog group delete {shlex.quote(reader.name)}"
+        case Verdict.STOPPED:
+            return f"start it; its position: {command}"
+        case Verdict.LOSING:
+            at = [part for part, each in zip(reader.partitions, judged.partitions, strict=True)
+                  if each.verdict is Verdict.LOSING]  # fmt: skip
+            topics = dict.fromkeys(part.topic for part in at if part.lag is not None)
+            if not topics:
+                return f"give it a new checkpoint: its topic was deleted. {command}"
+            return "; ".join(f"keep its rows: replog topic config {each} set retention.ms=-1" for each in topics)
+    return ""
 
 
 def worst_of(judged: Sequence[Judged]) -> Verdict:

@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 from spark_replog.admin.admin import Admin, topic_ledgers
 from spark_replog.cluster.cluster import Cluster, TopicHandle
 from spark_replog.cluster.root_check import ROOT_TIMEOUT_MS, RootLook, look_at_roots
-from spark_replog.errors import ReplogError
+from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError
 from spark_replog.groups.group_admin import describe_group, describe_groups
 from spark_replog.groups.group_coordinator import GroupCoordinator
-from spark_replog.health.findings import BrokerHealth, Finding, fence_findings
-from spark_replog.health.readers import Judged, Limits, Reader, judge
+from spark_replog.health.findings import BrokerHealth, Finding, Level, fence_findings
+from spark_replog.health.readers import Judged, Limits, Reader, Verdict, judge
 from spark_replog.health.store import LedgerHealth, StoreHealth
 from spark_replog.health.topics import TopicDescription, describe_ledger
 from spark_replog.ids import BrokerId, LedgerId
@@ -25,17 +25,23 @@ from spark_replog.ledger.ledger import Ledger
 from spark_replog.log.acl import AclOperation
 from spark_replog.log.fold.object_table import RecentWrites
 from spark_replog.monitor.query_monitor import QueryMonitor, list_checkpoints, read_checkpoint
+from spark_replog.once import Once
 
 RECENT_ENTRIES = 512
 
 
 class StoreMonitor(Admin):
-    """Thread safe. Runs driver-side and in commands. Arguments: see ``Admin``."""
+    """Thread safe. Runs driver-side and in commands. Arguments: see ``Admin``.
+
+    Attributes:
+        root_looks: what the last look found, or was given, of the roots.
+    """
 
     def __init__(self, cluster: Cluster, principal: str | None = None) -> None:
         super().__init__(cluster, principal)
         self._described: dict[LedgerId, tuple[int, list[TopicDescription]]] = {}
         """Topics by ledger, with the index of the last entry applied when they were described."""
+        self.root_looks: Sequence[RootLook] = ()
 
     def look(
         self,
@@ -64,7 +70,8 @@ class StoreMonitor(Admin):
             coordinator = GroupCoordinator(cluster, principal=self._authorizer.principal)
             groups = describe_groups(cluster, coordinator, coordinator.groups(is_folded=True), is_folded=True)
         ledgers = topic_ledgers(cluster)
-        found = {each.broker_id: each for each in (self.look_at_roots(timeout_ms) if looks is None else looks)}
+        self.root_looks = self.look_at_roots(timeout_ms) if looks is None else looks
+        found = {each.broker_id: each for each in self.root_looks}
         fenced, brokers = self._fenced(), cluster.brokers
         return StoreHealth(
             brokers.cluster_id,
@@ -152,6 +159,19 @@ class Seen(NamedTuple):
     readers: tuple[tuple[Reader, Judged], ...]
     unread: tuple[tuple[str, ReplogError], ...]
 
+    @property
+    def unwell(self) -> list[tuple[Reader, Judged]]:
+        """Return the readers that are not OK, the worst first."""
+        found = [pair for pair in self.readers if pair[1].verdict is not Verdict.OK]
+        return sorted(found, key=lambda each: (-each[1].verdict.exit_code, -each[0].lag_ms, -each[0].lag, each[0].name))
+
+    @property
+    def exit_code(self) -> int:
+        """Return 0 where all is well, 3 with a warning, 4 with a critical finding or a reader that does not move."""
+        levels = [int(each.level) for each in self.health.findings]
+        verdicts = [judged.verdict.exit_code for _, judged in self.readers]
+        return max([*levels, *verdicts, Level.WARN if self.unread else 0], default=0)
+
 
 class StoreWatch:
     """Not thread safe.
@@ -176,15 +196,16 @@ class StoreWatch:
         self._store, self._queries = StoreMonitor(cluster), QueryMonitor(cluster)
         self._checkpoints, self._options = tuple(checkpoints), dict(storage_options or {})
         self._limits, self._root_look_ms = limits or Limits(), root_look_ms
-        self._looks: tuple[int, list[RootLook]] | None = None
+        self._looks: tuple[int, Sequence[RootLook]] | None = None
+        self._told = Once()
 
     def look(self) -> Seen:
         """Look now. Raises what ``StoreMonitor.look`` raises; an unreadable checkpoint is returned, not raised."""
         now_ms = self.cluster.clock.monotonic_ms()
-        if self._looks is None or now_ms - self._looks[0] >= self._root_look_ms:
-            self.cluster.refresh()
-            self._looks = (now_ms, self._store.look_at_roots())
-        health = self._store.look(with_groups=True, looks=self._looks[1])
+        is_due = self._looks is None or now_ms - self._looks[0] >= self._root_look_ms
+        health = self._store.look(with_groups=True, looks=None if is_due or self._looks is None else self._looks[1])
+        if is_due:
+            self._looks = (now_ms, self._store.root_looks)
         unread: list[tuple[str, ReplogError]] = []
         readers = [*health.groups, *self._read_checkpoints(unread)]
         return Seen(health, tuple((each, judge(each, health.now_ms, self._limits)) for each in readers), tuple(unread))
@@ -192,8 +213,15 @@ class StoreWatch:
     def _read_checkpoints(self, unread: list[tuple[str, ReplogError]]) -> Iterator[Reader]:
         for folder in self._checkpoints:
             try:
-                for url in list_checkpoints(folder, self._options):
+                urls = list_checkpoints(folder, self._options)
+                if not urls:
+                    what = (
+                        f"'{folder}' is no checkpoint and holds none. Give a query's checkpointLocation, or its parent."
+                    )
+                    raise InvalidConfigError(ErrorCode.REPLOG_INPUT, what)
+                for url in urls:
                     yield self._queries.describe(read_checkpoint(url, self._options))
             except ReplogError as error:
-                _LOG.warning("the checkpoint %s cannot be read: %s", folder, error)
+                if self._told.is_first((folder, error.code)):
+                    _LOG.warning("the checkpoint %s cannot be read: %s", folder, error)
                 unread.append((folder, error))

@@ -11,10 +11,10 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from spark_replog.cli.output import escaped, exit_code_of_findings, finding_items
+from spark_replog.cli.output import escaped, finding_items
 from spark_replog.cli.query import reader_item
 from spark_replog.cli.settings import Settings
-from spark_replog.cli.status import VERDICT_WORDS, totals
+from spark_replog.cli.status import VERDICT_WORDS, totals, unwell_items
 from spark_replog.cli.store import broker_items
 from spark_replog.config import CONFIG_KEYS, ConfigKey, keys_of
 from spark_replog.health.findings import Finding
@@ -53,10 +53,11 @@ def overview(seen: Seen, samples: Sequence[LagSample], settings: Settings) -> It
         "clusterId": health.cluster_id,
         "path": health.path,
         "fsync": health.fsync,
-        "verdict": VERDICT_WORDS[exit_code_of_findings(findings)],
+        "verdict": VERDICT_WORDS[seen.exit_code],
         **totals(health, findings),
         "brokers": broker_items(health, findings),
         "findingCount": len(findings),
+        "troubleCount": len(findings) + len(seen.unwell),
         "findings": _by_remedy(findings, settings)[:5],
         "readerCount": len(seen.readers),
         "verdicts": {each.value: found for each in Verdict if (found := _count_of(seen.readers, each))},
@@ -259,14 +260,16 @@ def health(seen: Seen, settings: Settings) -> Item:
     """Return what is wrong, and the command that helps; readers that are not well too."""
     findings = seen.health.findings
     items = _by_remedy(findings, settings)
-    unwell = [pair for pair in _worst_first(seen.readers) if pair[1].verdict.exit_code]
+    unwell = seen.unwell
+    remedies = dict.fromkeys(each["remedy"] for each in unwell_items(seen, settings)[:FINDINGS_SHOWN_MAX])
     return {
         "nowMs": seen.health.now_ms,
-        "verdict": VERDICT_WORDS[exit_code_of_findings(findings)],
+        "verdict": VERDICT_WORDS[seen.exit_code],
         "findings": items[:FINDINGS_SHOWN_MAX],
         "findingCount": len(findings),
         "readers": [_reader_line(*each) for each in unwell[:FINDINGS_SHOWN_MAX]],
         "readerCount": len(unwell),
+        "readerRemedies": _escaped(list(remedies)[:OTHERS_SHOWN_MAX]),
     }
 
 

@@ -350,7 +350,7 @@ const health = {
   load: () => ask("health"),
   view: (d) => el("div", {}, el("h1", {}, "Health", pill(d.verdict)),
     card("Store", d.findingCount ? many(d.findingCount, "finding") : null, findingList(d.findings, "All roots serve, and every partition has a leader and its replicas in sync.")),
-    card("Groups and queries in trouble", d.readerCount > d.readers.length ? `the first ${d.readers.length} of ${count(d.readerCount)}` : null, readerTable(d.readers, "Every group and query is OK."))),
+    card("Groups and queries in trouble", d.readerCount > d.readers.length ? `the first ${d.readers.length} of ${count(d.readerCount)}` : null, readerTable(d.readers, "Every group and query is OK."), d.readerRemedies.map((each) => el("code", { class: "command" }, each)))),
 };
 
 // -- which page, and when it is asked again ---------------------------------------------------------
@@ -363,7 +363,7 @@ let current = null, turn = 0, isAsking = false;
 const showNav = (name, verdict) => {
   const own = OF[name] || name;
   const items = NAV.map(([page, title]) => el("a", { href: link(page), "aria-current": page === own ? "page" : null }, title,
-    page === "health" && verdict && verdict.findingCount ? el("span", { class: "badge" + (verdict.verdict === "CRITICAL" ? "" : " warn") }, count(verdict.findingCount)) : null));
+    page === "health" && verdict && verdict.troubleCount ? el("span", { class: "badge" + (verdict.verdict === "CRITICAL" ? "" : " warn") }, count(verdict.troubleCount)) : null));
   patch(document.querySelector("nav"), el("nav", { "aria-label": "Pages" }, items));
 };
 const failed = (error) => el("div", { class: "card" }, el("div", { class: "finding" }, el("div", {}, pill(error.code || "error")), el("div", {}, error.message),

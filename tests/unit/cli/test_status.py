@@ -90,3 +90,33 @@ def test_store_info_tells_requests_and_the_price_of_a_month(store, replog, tmp_p
     ours.write_text("[file]\nget = -1\n")
     assert replog(*words).exit_code == 2
     assert replog("-s", store, "store", "info", "--cost", "--look", "PT0S").exit_code == 2
+
+
+def test_a_group_that_has_stopped_or_loses_rows_is_in_the_status_and_its_exit_code(store, replog):
+    def status(*words):
+        answer = replog("-s", store, "status", "-f", "json", *words)
+        (item,) = answer.items
+        return answer.exit_code, item["verdict"], {each["reader"]: each["verdict"] for each in item["readers"]}
+
+    first = TopicPartition("orders", 0)
+    for group, at in (("done", 3), ("dead", 1)):
+        with Consumer(str(store), group=group, enable_auto_commit=False) as reader:
+            reader.assign([first])
+            reader.commit({first: at})
+    assert status() == (0, "OK", {}), "behind for a moment only"
+    assert status("--after", "PT0.001S") == (4, "CRITICAL", {"dead": "STOPPED"}), "one that is not behind is no fault"
+    assert status("--max-lag", "PT0.001S")[:2] == (3, "WARN")
+    text = replog("-s", store, "status", "--after", "PT0.001S").out
+    assert "STOPPED  dead" in text and "is not being read" in text
+    assert f"-> start it; or, if nobody needs it: replog -s {store} group delete dead" in text
+    assert replog("-s", store, "topic", "trim", "orders", "--partition", 0, "--to", 2, "-y").exit_code == 0
+    assert status() == (4, "CRITICAL", {"dead": "LOSING"})
+    assert "topic config orders set retention.ms=-1" in replog("-s", store, "status").out
+    assert replog("-s", store, "group", "delete", "dead", "-y").exit_code == 0
+    assert status() == (0, "OK", {})
+
+
+def test_a_folder_without_a_checkpoint_is_a_warning_and_not_nothing(store, replog, tmp_path):
+    answer = replog("-s", store, "status", "--checkpoint", tmp_path / "typo")
+    assert answer.exit_code == 3 and answer.out.startswith("WARN  ")
+    assert f"checkpoint {tmp_path / 'typo'} cannot be read: " in answer.out

@@ -68,7 +68,9 @@ def test_without_a_terminal_it_prints_once_or_as_often_as_asked(store, replog):
     assert item["readers"][0]["lag"] > 0
     assert len(replog("-s", store.path, "top", "-n", 2, "-d", 0.1, "-f", "jsonl").out.splitlines()) == 2
     assert replog("-s", store.path, "top", "-n", 2, "-f", "json").exit_code == 2
-    assert replog("-s", store.path, "top", "--checkpoint", store.path + "/nowhere").out.count("WARN ") == 1
+    assert (
+        replog("-s", store.path, "top", "--checkpoint", store.path + "/nowhere").out.count("WARN ") == 2
+    )  # the title, and the folder
 
 
 class Terminal:
