@@ -1,6 +1,10 @@
 """replog beside Kafka (one and three brokers), Delta and parquet: one command, one run, cases in turn.
 
     python -m benchmarks.peers [--rows 1000000] [--rounds 5] [--dir FOLDER] [--plots FOLDER] [--without delta ...]
+        [--records FILE] [--sweep-mb 30]
+
+--sweep-mb: payload of each point of the plots by partitions and by the size of a value, 0 for none; their peers are
+replog and Kafka with three roots or brokers, and parquet.
 
 Kafka 4.1 in KRaft mode, its Spark connector and Delta come from Maven Central by ``mvn``, once per cache folder
 (``REPLOG_PEERS_CACHE``). Brokers listen on loopback. A peer that cannot be had or does not start is left out, and a
@@ -14,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import shutil
 import socket
@@ -24,6 +29,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from html import escape
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -36,8 +42,11 @@ from spark_replog.admin.controller import Controller
 from spark_replog.cli.java import java_environment
 from spark_replog.cluster.init_store import init_cluster
 
-PARTITIONS = 2
+TASKS = 2
 VALUE_BYTES = 100
+SWEEP_PEERS = "replog, 3 roots", "Kafka, 3 brokers", "parquet"
+SWEEP_ROUNDS = 2
+COLORS = {"replog, 3 roots": "#c87838", "Kafka, 3 brokers": "#4878a8", "parquet": "#489858"}
 _ALONE = "<exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions>"
 JARS: dict[str, list[tuple[str, str, str]]] = {
     "broker": [("org.apache.kafka", "kafka_2.13", "4.1.0"), ("org.apache.kafka", "kafka-tools", "4.1.0")],
@@ -103,11 +112,15 @@ def _free_port() -> int:
         return int(found.getsockname()[1])
 
 
+def _java() -> list[str]:
+    home = java_environment(os.environ).get("JAVA_HOME") or os.environ.get("JAVA_HOME")
+    return [f"{home}/bin/java" if home else "java", "-Xmx1g", "-cp", f"{jars('broker')}/*"]
+
+
 @contextmanager
 def kafka(folder: Path, brokers: int, *, is_fsync: bool) -> Iterator[str]:
     """Start a cluster of brokers that are controllers too; yield its addresses."""
-    java = java_environment(os.environ).get("JAVA_HOME") or os.environ.get("JAVA_HOME")
-    base = [f"{java}/bin/java" if java else "java", "-Xmx1g", "-cp", f"{jars('broker')}/*"]
+    base = _java()
     ports = [(_free_port(), _free_port()) for _ in range(brokers)]
     voters = ",".join(f"{number}@127.0.0.1:{control}" for number, (_, control) in enumerate(ports))
     cluster_id = "cmVwbG9nLXBlZXJzLTAwMQ"
@@ -124,7 +137,7 @@ def kafka(folder: Path, brokers: int, *, is_fsync: bool) -> Iterator[str]:
                 "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{control}",
                 "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
                 "log.dirs": home / "data",
-                "num.partitions": PARTITIONS,
+                "num.partitions": TASKS,
                 "default.replication.factor": brokers,
                 "min.insync.replicas": brokers // 2 + 1,
                 "offsets.topic.replication.factor": brokers,
@@ -182,22 +195,37 @@ class Watch:
 
 
 class Peer(NamedTuple):
-    """One system: how it writes and reads a frame, where its bytes are, and its number of replicas."""
+    """One system: how it makes a topic, writes and reads a frame there, where its bytes are, its number of replicas."""
 
-    write: Callable[[DataFrame], None]
-    read: Callable[[SparkSession], DataFrame]
+    make: Callable[[str, int], object]
+    write: Callable[[DataFrame, str], None]
+    read: Callable[[SparkSession, str], DataFrame]
     folder: Path
     replicas: int
+
+
+class Shape(NamedTuple):
+    """What is written: partitions of the topic, bytes of a value, rows."""
+
+    partitions: int
+    value_bytes: int
+    rows: int
+
+    @property
+    def topic(self) -> str:
+        """Return the name of its topic."""
+        return f"p{self.partitions}-v{self.value_bytes}"
 
 
 def replog_peer(folder: Path, replicas: int, compression: str = "none") -> Peer:
     """Return replog with fsync on."""
     path = str(folder / f"replog-{replicas}-{compression}")
     controller = Controller(init_cluster(path, replicas, {}, fsync=True))
-    controller.create_topic("t", PARTITIONS, replicas, config={"compression.type": compression})
+    config = {"compression.type": compression}
     return Peer(
-        lambda frame: frame.write.format("replog").mode("append").option("topic", "t").save(path),
-        lambda spark: spark.read.format("replog").option("subscribe", "t").load(path),
+        lambda topic, partitions: controller.create_topic(topic, partitions, replicas, config=config),
+        lambda frame, topic: frame.write.format("replog").mode("append").option("topic", topic).save(path),
+        lambda spark, topic: spark.read.format("replog").option("subscribe", topic).load(path),
         Path(path),
         replicas,
     )
@@ -209,21 +237,28 @@ def kafka_peer(folder: Path, address: str, brokers: int) -> Peer:
     def options(each: Any) -> Any:
         return each.format("kafka").option("kafka.bootstrap.servers", address)
 
+    def make(topic: str, partitions: int) -> None:
+        tool = ["org.apache.kafka.tools.TopicCommand", "--bootstrap-server", address, "--create", "--topic", topic]
+        command = [*_java(), *tool, "--partitions", str(partitions), "--replication-factor", str(brokers)]
+        subprocess.run(command, check=True, capture_output=True)
+
     return Peer(
-        lambda frame: options(frame.write).option("topic", "t").option("kafka.acks", "all").save(),
-        lambda spark: options(spark.read).option("subscribe", "t").load(),
+        make,
+        lambda frame, topic: options(frame.write).option("topic", topic).option("kafka.acks", "all").save(),
+        lambda spark, topic: options(spark.read).option("subscribe", topic).load(),
         folder,
         brokers,
     )
 
 
 def table_peer(folder: Path, form: str) -> Peer:
-    """Return a table of files of one copy."""
-    path = str(folder / form)
+    """Return tables of files of one copy."""
+    path = folder / form
     return Peer(
-        lambda frame: frame.write.format(form).mode("append").save(path),
-        lambda spark: spark.read.format(form).load(path),
-        Path(path),
+        lambda topic, partitions: None,
+        lambda frame, topic: frame.write.format(form).mode("append").save(str(path / topic)),
+        lambda spark, topic: spark.read.format(form).load(str(path / topic)),
+        path,
         1,
     )
 
@@ -241,6 +276,47 @@ def run_case(name: str, action: Callable[[], object]) -> dict[str, float]:
     return {"seconds": watch.seconds, "cpu_seconds": watch.cpu_seconds, "peak_mib": watch.peak_mib}
 
 
+def run_shape(
+    spark: SparkSession, peers: dict[str, Peer], shape: Shape, rounds: int, missing: dict[str, str]
+) -> list[dict[str, Any]]:
+    """Write and read a shape with each peer in turn, round after round; the first round warms up.
+
+    Args:
+        missing: gets the peers that failed, with the reason; the others go on.
+    """
+    text = "concat('order ', id, ' of customer ', id % 1000, ' is on its way to the warehouse')"
+    frame = spark.range(0, shape.rows, 1, TASKS).selectExpr(
+        "cast(id % 10000 as string) key", f"rpad({text}, {shape.value_bytes}, '.') value"
+    )
+    frame = frame.cache()
+    frame.count()
+    found: list[dict[str, Any]] = []
+    here = dict(peers)
+    for number in range(rounds + 1):
+        for name, peer in list(here.items()):
+            try:
+                if not number:
+                    peer.make(shape.topic, shape.partitions)
+                wrote = run_case(f"{name}, {shape.topic}, write", partial(peer.write, frame, shape.topic))
+                sink = peer.read(spark, shape.topic).write.format("noop").mode("overwrite")
+                took = run_case(f"{name}, {shape.topic}, read", sink.save)
+            except Exception as error:  # a peer that fails leaves the others
+                said = " ".join(line for line in str(error).splitlines() if line)
+                missing.setdefault(name, said[:300])
+                del here[name]
+                continue
+            for key in ("seconds", "cpu_seconds"):  # a read takes all that was written so far
+                took[key] /= number + 1
+            ratio = bytes_in(peer.folder) / peer.replicas / (shape.rows * shape.value_bytes) / (number + 1)
+            if number:
+                found += [
+                    {"peer": name, "case": case, **shape._asdict(), **each, "bytes_ratio": ratio}
+                    for case, each in (("write", wrote), ("read", took))
+                ]
+    frame.unpersist()
+    return found
+
+
 def plot(title: str, bars: dict[str, float], unit: str) -> str:
     """Return bars as SVG."""
     top = max(bars.values(), default=1) or 1
@@ -256,32 +332,87 @@ def plot(title: str, bars: dict[str, float], unit: str) -> str:
     return f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="11">\n{body}\n</svg>\n'
 
 
-def report(records: list[dict[str, Any]], rows: int, plots: Path | None) -> str:
-    """Return the tables of a run's records; write its plots."""
+def line_plot(title: str, unit: str, points: dict[str, dict[int, float]]) -> str:
+    """Return lines as SVG, the horizontal axis by its logarithm: peer -> {x: y}."""
+    xs = sorted({x for line in points.values() for x in line})
+    top = max((y for line in points.values() for y in line.values()), default=1) or 1
+    left, width, height = 60, 480, 240
+    spread = math.log(xs[-1] / xs[0]) or 1.0
+    at_x = {x: left + width * math.log(x / xs[0]) / spread for x in xs}
+    lines = [f'<text x="4" y="14" font-weight="bold">{escape(title)}</text>']
+    for x in xs:
+        lines.append(f'<line x1="{at_x[x]:.1f}" y1="30" x2="{at_x[x]:.1f}" y2="{30 + height}" stroke="#ddd"/>')
+        lines.append(f'<text x="{at_x[x]:.1f}" y="{46 + height}" text-anchor="middle">{x:,}</text>')
+    for part in range(5):
+        y = 30 + height * (1 - part / 4)
+        lines.append(f'<line x1="{left}" y1="{y:.1f}" x2="{left + width}" y2="{y:.1f}" stroke="#ddd"/>')
+        lines.append(f'<text x="{left - 4}" y="{y + 4:.1f}" text-anchor="end">{top * part / 4:,.2f}</text>')
+    lines.append(f'<text x="4" y="28">{escape(unit)}</text>')
+    for number, (name, line) in enumerate(points.items()):
+        corners = " ".join(f"{at_x[x]:.1f},{30 + height * (1 - y / top):.1f}" for x, y in sorted(line.items()))
+        color, y = COLORS.get(name, "#888"), 44 + 18 * number
+        lines.append(f'<polyline points="{corners}" fill="none" stroke="{color}" stroke-width="2"/>')
+        lines.append(f'<rect x="{left + width + 16}" y="{y - 9}" width="10" height="10" fill="{color}"/>')
+        lines.append(f'<text x="{left + width + 30}" y="{y}">{escape(name)}</text>')
+    body = "\n".join(lines)
+    size = f'width="{left + width + 160}" height="{60 + height}"'
+    return f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="11">\n{body}\n</svg>\n'
+
+
+def rates(records: list[dict[str, Any]], case: str, by: str) -> dict[str, dict[int, float]]:
+    """Return the median MB of values a second of each peer, by a field of the shape."""
+    found: dict[str, dict[int, list[float]]] = {}
+    for each in records:
+        if each["case"] == case:
+            speed = each["rows"] * each["value_bytes"] / each["seconds"] / 1e6
+            found.setdefault(each["peer"], {}).setdefault(each[by], []).append(speed)
+    return {name: {x: statistics.median(all_) for x, all_ in line.items()} for name, line in found.items()}
+
+
+def table(records: list[dict[str, Any]]) -> str:
+    """Return the table of the records of one shape."""
     lines = [
         "| case | M rows/s, median | min | max | processor s | peak MiB | bytes by payload byte and replica |",
         "| --- | --- | --- | --- | --- | --- | --- |",
     ]
-    rates: dict[str, dict[str, float]] = {"write": {}, "read": {}}
-    for verb in rates:
+    for verb in ("write", "read"):
         for name in dict.fromkeys(each["peer"] for each in records):
             mine = [each for each in records if each["peer"] == name and each["case"] == verb]
-            if not mine:
-                continue
-            speeds = [rows / each["seconds"] / 1e6 for each in mine]
-            rates[verb][name] = statistics.median(speeds)
-            size = mine[-1].get("bytes_ratio")
+            speeds = [each["rows"] / each["seconds"] / 1e6 for each in mine]
             lines.append(
                 f"| {verb}: {name} | {statistics.median(speeds):.2f} | {min(speeds):.2f} | {max(speeds):.2f} | "
                 f"{statistics.median(each['cpu_seconds'] for each in mine):.1f} | "
-                f"{max(each['peak_mib'] for each in mine):,.0f} | {'' if size is None else f'{size:.2f}'} |"
-            )
-        if plots is not None:
-            plots.mkdir(parents=True, exist_ok=True)
-            (plots / f"peers-{verb}.svg").write_text(
-                plot(f"{verb}, {VALUE_BYTES}-byte values", rates[verb], "M rows/s")
+                f"{max(each['peak_mib'] for each in mine):,.0f} | {mine[-1]['bytes_ratio']:.2f} |"
             )
     return "\n".join(lines)
+
+
+def draw(plots: Path, base: list[dict[str, Any]], sweeps: dict[str, list[dict[str, Any]]]) -> None:
+    """Write the plots of a run: bars of the base shape, lines of each sweep."""
+    plots.mkdir(parents=True, exist_ok=True)
+    for case in ("write", "read"):
+        bars = {name: line[VALUE_BYTES] for name, line in rates(base, case, "value_bytes").items()}
+        text = plot(f"{case}: {VALUE_BYTES}-byte values, {TASKS} partitions, {TASKS} tasks", bars, "MB/s")
+        (plots / f"peers-{case}.svg").write_text(text, encoding="utf-8")
+        for by, records in sweeps.items():
+            points = rates(records, case, by)
+            if points:
+                title = f"{case}: MB of values a second by {by.replace('_', ' ')}"
+                name = f"peers-{case}-{by.replace('_', '-')}.svg"
+                (plots / name).write_text(line_plot(title, "MB/s", points), encoding="utf-8")
+
+
+def found_jars(without: list[str], missing: dict[str, str]) -> dict[str, Path]:
+    """Return the folders of the peers' jars; note in ``missing`` what cannot be had."""
+    found: dict[str, Path] = {}
+    for system, names in {"kafka": ["broker", "connector"], "delta": ["delta"]}.items():
+        try:
+            if system in without:
+                raise RuntimeError("left out")
+            found |= {name: jars(name) for name in names}
+        except RuntimeError as error:
+            missing[system] = str(error)
+    return found
 
 
 def main() -> None:
@@ -289,75 +420,58 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--sweep-mb", type=int, default=30)
     parser.add_argument("--dir", default=None)
     parser.add_argument("--plots", type=Path)
     parser.add_argument("--records", type=Path, help="write every measurement here, one JSON line each")
     parser.add_argument("--without", nargs="*", default=[], choices=["kafka", "delta"])
     given = parser.parse_args()
     missing: dict[str, str] = {}
-    found: dict[str, Path] = {}
-    wanted = {"kafka": ["broker", "connector"], "delta": ["delta"]}
-    for system, names in wanted.items():
-        try:
-            if system in given.without:
-                raise RuntimeError("left out")
-            found |= {name: jars(name) for name in names}
-        except RuntimeError as error:
-            missing[system] = str(error)
-    with scratch(given.dir) as folder:
+    found = found_jars(given.without, missing)
+    with scratch(given.dir) as folder, ExitStack() as stack:
         confs = session_conf()
         paths = [str(jar) for name in ("connector", "delta") if name in found for jar in found[name].glob("*.jar")]
         confs["spark.driver.extraClassPath"] = os.pathsep.join(paths)
         if "delta" in found:
             confs["spark.sql.extensions"] = "io.delta.sql.DeltaSparkSessionExtension"
-        confs = {name.replace(".", "__"): value for name, value in confs.items()}
-        records: list[dict[str, Any]] = []
-        with ExitStack() as stack:
-            peers = {
-                "replog, 1 root": replog_peer(folder, 1),
-                "replog, 3 roots": replog_peer(folder, 3),
-                "replog, 3 roots, zstd": replog_peer(folder, 3, "zstd"),
-                "parquet": table_peer(folder, "parquet"),
-            }
-            if "delta" not in missing:
-                peers["Delta"] = table_peer(folder, "delta")
-            for brokers, is_fsync in ((1, False), (3, False), (3, True)) if "kafka" not in missing else ():
-                name = f"Kafka, {brokers} broker{'s'[: brokers - 1]}{', fsync' if is_fsync else ''}"
-                home = folder / name.replace(", ", "-").replace(" ", "-")
-                try:
-                    address = stack.enter_context(kafka(home, brokers, is_fsync=is_fsync))
-                    peers[name] = kafka_peer(home, address, brokers)
-                except (RuntimeError, OSError, subprocess.SubprocessError) as error:
-                    missing[name] = str(error)
-            spark = stack.enter_context(session("peers", 2, **confs))
-            text = "concat('order ', id, ' of customer ', id % 1000, ' is on its way to the warehouse')"
-            frame = spark.range(0, given.rows, 1, PARTITIONS).selectExpr(
-                "cast(id % 10000 as string) key", f"rpad({text}, {VALUE_BYTES}, '.') value"
-            )
-            frame = frame.cache()
-            frame.count()
-            payload = given.rows * VALUE_BYTES
-            for number in range(given.rounds + 1):
-                for name, peer in list(peers.items()):
-                    try:
-                        for case in ("write", "read"):
-                            sink = peer.read(spark).write.format("noop").mode("overwrite") if case == "read" else None
-                            action = sink.save if sink is not None else lambda peer=peer: peer.write(frame)
-                            took = run_case(f"{name}, {case}", action)
-                            # A read takes all that was written so far.
-                            took["seconds"] /= number + 1 if case == "read" else 1
-                            took["cpu_seconds"] /= number + 1 if case == "read" else 1
-                            ratio = bytes_in(peer.folder) / peer.replicas / payload / (number + 1)
-                            if number:
-                                records.append({"peer": name, "case": case, **took, "bytes_ratio": ratio})
-                    except Exception as error:  # a peer that fails leaves the others
-                        missing[name] = str(error).splitlines()[0][:200]
-                        del peers[name]
-    print(report(records, given.rows, given.plots))
+            confs["spark.sql.catalog.spark_catalog"] = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
+        peers = {
+            "replog, 1 root": replog_peer(folder, 1),
+            "replog, 3 roots": replog_peer(folder, 3),
+            "replog, 3 roots, zstd": replog_peer(folder, 3, "zstd"),
+            "parquet": table_peer(folder, "parquet"),
+        }
+        if "delta" not in missing:
+            peers["Delta"] = table_peer(folder, "delta")
+        for brokers, is_fsync in ((1, False), (3, False), (3, True)) if "kafka" not in missing else ():
+            name = f"Kafka, {brokers} broker{'s'[: brokers - 1]}{', fsync' if is_fsync else ''}"
+            home = folder / name.replace(", ", "-").replace(" ", "-")
+            try:
+                address = stack.enter_context(kafka(home, brokers, is_fsync=is_fsync))
+                peers[name] = kafka_peer(home, address, brokers)
+            except (RuntimeError, OSError, subprocess.SubprocessError) as error:
+                missing[name] = str(error)
+        settings = {name.replace(".", "__"): value for name, value in confs.items()}
+        spark = stack.enter_context(session("peers", TASKS, **settings))
+        base = run_shape(spark, peers, Shape(TASKS, VALUE_BYTES, given.rows), given.rounds, missing)
+        few = {name: peers[name] for name in SWEEP_PEERS if name in peers and name not in missing}
+        size = given.sweep_mb * 1_000_000
+        shapes = {
+            "value_bytes": [Shape(TASKS, each, size // each) for each in (20, 500, 5_000, 50_000)],
+            "partitions": [Shape(each, VALUE_BYTES, size // VALUE_BYTES) for each in (1, 8, 32, 128)],
+        }
+        sweeps = {
+            by: [each for shape in all_ for each in run_shape(spark, few, shape, SWEEP_ROUNDS, missing)]
+            for by, all_ in (shapes if size else {}).items()
+        }
+    print(table(base))
     for name, why in missing.items():
         print(f"\nwithout {name}: {why}")
+    if given.plots is not None:
+        draw(given.plots, base, sweeps)
     if given.records is not None:
-        given.records.write_text("".join(json.dumps(each) + "\n" for each in records), encoding="utf-8")
+        everything = [*base, *(each for records in sweeps.values() for each in records)]
+        given.records.write_text("".join(json.dumps(each) + "\n" for each in everything), encoding="utf-8")
 
 
 if __name__ == "__main__":
