@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from spark_replog.client.async_consumer import AsyncConsumer
-    from spark_replog.client.async_producer import AsyncProducer
+    from spark_replog.client.async_clients import AsyncConsumer, AsyncProducer
     from spark_replog.client.consumer import Consumer
     from spark_replog.client.producer import Producer
     from spark_replog.client.store import Store
@@ -27,7 +26,7 @@ def register(spark: SparkSession) -> None:
 
     Not needed where the package is installed. Needs pyspark, which nothing else here imports.
     """
-    from spark_replog.spark.session import register as register_source
+    from spark_replog.spark.data_source import register as register_source
 
     register_source(spark)
 
@@ -37,7 +36,7 @@ def use_session(spark: SparkSession) -> None:
 
     Without it Spark ends the write with DATA_SOURCE_NOT_FOUND.
     """
-    from spark_replog.spark.session import use_session as activate
+    from spark_replog.spark.data_source import use_session as activate
 
     activate(spark)
 
@@ -52,7 +51,7 @@ def session_conf(spark_version: str | None = None, checkpoint: str = "file") -> 
     Raises:
         InvalidConfigError: REPLOG_INVALID_OPTION: no version of Spark from 4.0 on.
     """
-    from spark_replog.config.session import session_conf as settings
+    from spark_replog.config.spark import session_conf as settings
 
     return settings(spark_version, checkpoint)
 
@@ -101,8 +100,8 @@ def compact(
 
 
 _EXPORTS = {
-    "AsyncConsumer": "spark_replog.client.async_consumer",
-    "AsyncProducer": "spark_replog.client.async_producer",
+    "AsyncConsumer": "spark_replog.client.async_clients",
+    "AsyncProducer": "spark_replog.client.async_clients",
     "Consumer": "spark_replog.client.consumer",
     "Producer": "spark_replog.client.producer",
     "OffsetAndMetadata": "spark_replog.log.codec.group_records",

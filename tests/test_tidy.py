@@ -253,7 +253,7 @@ def test_only_these_delete_from_a_root():
         "maintenance/repair.py",  # what keeps a root that went back in time in or out: replog.json, `out`
         "write/task_writer.py",  # own objects, before anybody was told of them
         "write/transport.py",
-        "spark/session.py",  # a folder of this process
+        "spark/data_source.py",  # a folder of this process
         "spark/call_spool.py",  # its own files in a temp folder of the driver
     }
 

@@ -1,18 +1,33 @@
-"""What all admin classes share: the caller, and how a change is decided."""
+"""What all admin classes share, and the changes of brokers and partitions by command. Runs driver-side.
+
+The cluster ledger holds the wish to fence a broker, each topic ledger its effect (a fold reads only its own ledger).
+The next run, or ``replog coordinator run``, finishes one that was interrupted. Elections and reassignments report each
+partition separately. Source: Kafka's ``electLeaders`` and ``alterPartitionReassignments``.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
+from spark_replog.admin.topic_rules import check_explicit
 from spark_replog.cluster.authorizer import Authorizer, is_allowed
 from spark_replog.cluster.cluster import Cluster, TopicHandle
-from spark_replog.errors import ErrorCode, RetriableError
+from spark_replog.cluster.root_check import is_root_there, make_ledger_folders
+from spark_replog.commit import state_changes
+from spark_replog.commit import state_changes as reassignment
+from spark_replog.commit.failover import LeaderFailover, failover_commands
+from spark_replog.commit.state_changes import change_partition, live_topic
+from spark_replog.errors import ErrorCode, NotFoundError, ReplogError, RetriableError, unknown_partition
 from spark_replog.ids import BrokerId, LedgerId
 from spark_replog.ledger.ledger import Ledger
 from spark_replog.log.acl import CLUSTER_NAME, AclOperation, ResourceType
+from spark_replog.log.codec.commands import encode_command
 from spark_replog.log.fold.cluster_state import ClusterLedgerState
+from spark_replog.log.fold.partition_state import NO_LEADER, Election, PartitionState, elect_offline, elect_preferred
 from spark_replog.log.fold.topic_state import TopicLedgerState
-from spark_replog.log.model import CommandResult, Outcome
+from spark_replog.log.fold.topic_table import UNCLEAN_KEY
+from spark_replog.log.model import BrokerFence, CommandResult, Outcome, PartitionChange
 
 DECIDE_TRIES_MAX = 10
 _OVERTAKEN = frozenset({Outcome.REFUSED, Outcome.INVALID, Outcome.UNKNOWN_TOPIC, Outcome.TOPIC_CLOSED})
@@ -90,3 +105,334 @@ def topic_ledgers(cluster: Cluster) -> list[Ledger[TopicLedgerState]]:
     with cluster.cluster_ledger.lock:
         ledger_ids: dict[LedgerId, None] = {each[1]: None for each in cluster.cluster_ledger.state.topics.values()}
     return [cluster.topic_ledger(each) for each in ledger_ids]
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerListing:
+    """One broker.
+
+    Attributes:
+        is_there: whether its root answers and is what it was.
+        has_journal: whether it is a metadata root.
+        leader_count: partitions that it leads; in_sync_count: of replica_count assigned to it.
+    """
+
+    broker_id: BrokerId
+    url: str
+    rack: str | None
+    is_fenced: bool
+    is_there: bool
+    has_journal: bool
+    leader_count: int
+    in_sync_count: int
+    replica_count: int
+
+
+class BrokerAdmin(Admin):
+    """Thread safe. Arguments: see ``Admin``."""
+
+    def list_brokers(self) -> list[BrokerListing]:
+        """Return the registered brokers, by id. Raises CLUSTER_AUTHORIZATION_FAILED, REPLOG_NO_QUORUM."""
+        self._cluster.refresh()
+        self._authorizer.require_cluster(AclOperation.DESCRIBE)
+        leaders: dict[BrokerId, int] = {}
+        in_sync: dict[BrokerId, int] = {}
+        assigned: dict[BrokerId, int] = {}
+        for ledger in topic_ledgers(self._cluster):
+            ledger.refresh()
+            with ledger.lock:
+                for _, _, partition in state_changes.live_partitions(ledger.state):
+                    leaders[partition.leader] = leaders.get(partition.leader, 0) + 1
+                    for broker_id in partition.isr:
+                        in_sync[broker_id] = in_sync.get(broker_id, 0) + 1
+                    for broker_id in partition.replicas:
+                        assigned[broker_id] = assigned.get(broker_id, 0) + 1
+        with self._cluster.cluster_ledger.lock:
+            state = self._cluster.cluster_ledger.state
+            brokers, fenced = sorted(state.brokers.items()), set(state.fenced)
+        return [
+            BrokerListing(
+                broker_id,
+                found.url,
+                found.rack,
+                broker_id in fenced,
+                is_root_there(self._cluster.brokers, broker_id),
+                broker_id in self._cluster.brokers.metadata_broker_ids,
+                leaders.get(broker_id, 0),
+                in_sync.get(broker_id, 0),
+                assigned.get(broker_id, 0),
+            )
+            for broker_id, found in brokers
+        ]
+
+    def fence(self, broker_id: BrokerId) -> None:
+        """Take a broker out of service: it leaves every ISR and leads nothing, until it is put back.
+
+        Where its root does not answer, what only it holds above the stable index is given up (a Truncate).
+        Its journal, if it has one, goes on: metadata roots are chosen by ``init``.
+
+        Raises:
+            AuthorizationError: CLUSTER_AUTHORIZATION_FAILED.
+            NotFoundError: BROKER_ID_NOT_REGISTERED.
+            RetriableError: REPLOG_NO_QUORUM.
+        """
+        self._set(broker_id, is_fenced=True)
+
+    def unfence(self, broker_id: BrokerId) -> None:
+        """Put a broker back: it joins the ISRs again once it holds what it missed. See ``fence``."""
+        self._set(broker_id, is_fenced=False)
+
+    def _set(self, broker_id: BrokerId, *, is_fenced: bool) -> None:
+        self._cluster.refresh()
+        self._authorizer.require_cluster(AclOperation.ALTER)
+
+        def propose(state: ClusterLedgerState) -> bytes | None:
+            if broker_id not in state.brokers:
+                raise NotFoundError(
+                    ErrorCode.BROKER_ID_NOT_REGISTERED,
+                    f"this store has no broker {broker_id}. Look at those that it has: replog broker list.",
+                    brokers=",".join(map(str, sorted(state.brokers))),
+                )
+            if (broker_id in state.fenced) == is_fenced:
+                return None
+            return encode_command(BrokerFence(broker_id, is_fenced))
+
+        self._cluster.cluster_ledger.append(propose, timeout_ms=self._timeout_ms)
+        for ledger in topic_ledgers(self._cluster):
+            settle_fences(self._cluster, ledger, self._timeout_ms)
+
+
+def settle_fences(cluster: Cluster, ledger: Ledger[TopicLedgerState], timeout_ms: int) -> bool:
+    """Bring one topic ledger to the fences that the cluster ledger wants; return whether it was not.
+
+    Raises:
+        RetriableError: REPLOG_NO_QUORUM.
+    """
+    with cluster.cluster_ledger.lock:
+        wanted = frozenset(cluster.cluster_ledger.state.fenced)
+    away = frozenset(each for each in wanted if not is_root_there(cluster.brokers, each))
+    now_ms = cluster.clock.now_ms()
+
+    pending: list[BrokerFence] = []
+
+    def propose(state: TopicLedgerState) -> tuple[bytes, ...] | None:
+        pending[:] = state_changes.settle_fences(state, wanted)
+        if not pending:
+            return None
+        fence = pending[0]  # one per ENTRY: the next is judged by who is in sync after it
+        given_up = away & {fence.broker_id} if fence.is_fenced else frozenset()
+        lost = failover_commands(state, given_up, now_ms, is_forced=True)
+        return tuple(encode_command(each) for each in (*lost, fence))
+
+    is_changed = ledger.append(propose, timeout_ms=timeout_ms).index >= 0
+    for _ in tuple(pending[1:]):
+        ledger.append(propose, timeout_ms=timeout_ms)
+    return is_changed
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionOutcome:
+    """What became of one partition: its leader and replicas now, and the error if nothing was done."""
+
+    partition: int
+    leader: BrokerId
+    leader_epoch: int
+    isr: tuple[BrokerId, ...]
+    replicas: tuple[BrokerId, ...]
+    adding: tuple[BrokerId, ...]
+    removing: tuple[BrokerId, ...]
+    error: ReplogError | None = None
+
+
+_Decide = Callable[[TopicLedgerState, int], PartitionChange]
+
+
+class PartitionAdmin(Admin):
+    """Thread safe. Arguments: see ``Admin``."""
+
+    def elect_leaders(
+        self, name: str, partitions: Iterable[int] | None = None, *, is_unclean: bool = False
+    ) -> list[PartitionOutcome]:
+        """Elect the preferred leaders; if unclean, also a leader for each partition that has none.
+
+        An unclean election first tries a clean one. It needs the topic's ``unclean.leader.election.enable``,
+        and it loses the rows that the new leader lacks, readable ones too.
+
+        Returns:
+            Per partition its state; errors ELECTION_NOT_NEEDED, PREFERRED_LEADER_NOT_AVAILABLE,
+            ELIGIBLE_LEADERS_NOT_AVAILABLE, UNKNOWN_TOPIC_OR_PARTITION.
+
+        Raises:
+            AuthorizationError: CLUSTER_AUTHORIZATION_FAILED.
+            NotFoundError: UNKNOWN_TOPIC_OR_PARTITION: no such topic.
+            RetriableError: REPLOG_NO_QUORUM.
+        """
+        self._require_cluster(AclOperation.ALTER)
+        handle, ledger = self._open(name)
+        live = self._live_brokers(ledger, handle)
+        if is_unclean:
+            with ledger.lock:
+                leaders = {each.leader for each in ledger.state.topics[handle.topic_id].partitions}
+            LeaderFailover(self._cluster).fail_over(ledger, leaders - live - {NO_LEADER})
+
+        def decide(state: TopicLedgerState, number: int) -> PartitionChange:
+            topic = live_topic(state, handle.topic_id)
+            partition, candidates = topic.partitions[number], live - state.fenced
+            if is_unclean:
+                allowed = topic.config.get(UNCLEAN_KEY, "").lower() == "true"
+                found = _unclean(partition, candidates, name, number, allowed)
+            else:
+                found = _preferred(partition, candidates, name, number)
+            return change_partition(
+                state,
+                handle.topic_id,
+                number,
+                leader=found.leader,
+                isr=found.isr if found.is_unclean else None,
+                is_unclean=found.is_unclean,
+            )
+
+        return self._change(handle, ledger, partitions, decide)
+
+    def reassign(self, name: str, targets: Mapping[int, Sequence[BrokerId]]) -> list[PartitionOutcome]:
+        """Begin to move partitions: their new replicas catch up with the next commits, the old ones then leave.
+
+        Raises:
+            AuthorizationError: CLUSTER_AUTHORIZATION_FAILED.
+            InvalidConfigError: INVALID_REPLICA_ASSIGNMENT: nothing was changed.
+            NotFoundError: UNKNOWN_TOPIC_OR_PARTITION.
+            RetriableError: REPLOG_NO_QUORUM.
+        """
+        self._require_cluster(AclOperation.ALTER)
+        self._cluster.refresh()
+        with self._cluster.cluster_ledger.lock:
+            registered = set(self._cluster.cluster_ledger.state.brokers)
+        for target in targets.values():
+            check_explicit((tuple(target),), registered)
+        handle, ledger = self._open(name)
+        brokers = self._cluster.brokers
+        wanted = {broker_id for target in targets.values() for broker_id in target}
+        for broker_id in make_ledger_folders(brokers, handle.ledger_id, wanted):
+            brokers.check_root(broker_id)  # says what is wrong with it
+        outcomes = self._change(
+            handle,
+            ledger,
+            sorted(targets),
+            lambda state, number: reassignment.begin(state, handle.topic_id, number, targets[number]),
+        )
+        reassignment.complete_reassignments(ledger, self._timeout_ms)
+        return [each if each.error else self._outcome(ledger, handle, each.partition, None) for each in outcomes]
+
+    def cancel(self, name: str, partitions: Iterable[int] | None = None) -> list[PartitionOutcome]:
+        """Go back to the replicas of before, wherever a reassignment runs.
+
+        Returns:
+            Per partition its state; errors NO_REASSIGNMENT_IN_PROGRESS, INVALID_REPLICA_ASSIGNMENT.
+        """
+        self._require_cluster(AclOperation.ALTER)
+        handle, ledger = self._open(name)
+        return self._change(
+            handle, ledger, partitions, lambda state, number: reassignment.cancel(state, handle.topic_id, number)
+        )
+
+    def list_reassignments(self, name: str) -> list[PartitionOutcome]:
+        """Return the partitions that are being moved."""
+        self._require_topic(AclOperation.DESCRIBE, name)
+        handle, ledger = self._open(name)
+        with ledger.lock:
+            found = ledger.state.topics[handle.topic_id].partitions
+            moving = [number for number, each in enumerate(found) if reassignment.is_reassigning(each)]
+        return [self._outcome(ledger, handle, number, None) for number in moving]
+
+    def _live_brokers(self, ledger: Ledger[TopicLedgerState], handle: TopicHandle) -> set[BrokerId]:
+        with ledger.lock:
+            assigned = {each for row in ledger.state.topics[handle.topic_id].partitions for each in row.replicas}
+            fenced = ledger.state.fenced
+        timeout_ms = self._cluster.config.replica_lag_time_max_ms
+        return {each for each in assigned - fenced if is_root_there(self._cluster.brokers, each, timeout_ms)}
+
+    def _change(
+        self, handle: TopicHandle, ledger: Ledger[TopicLedgerState], partitions: Iterable[int] | None, decide: _Decide
+    ) -> list[PartitionOutcome]:
+        """Decide the changes of all partitions in one ENTRY, each made from the newest fold."""
+        errors: dict[int, ReplogError] = {}
+        numbers: list[int] = []
+        asked: list[int] = []
+        done: set[int] = set()
+        wanted = None if partitions is None else list(dict.fromkeys(partitions))
+
+        def propose(state: TopicLedgerState) -> tuple[bytes, ...] | None:
+            errors.clear()
+            asked.clear()
+            topic = live_topic(state, handle.topic_id)
+            numbers[:] = range(len(topic.partitions)) if wanted is None else wanted
+            commands = []
+            for number in numbers:
+                if not 0 <= number < len(topic.partitions):
+                    errors[number] = unknown_partition(handle.name, number, len(topic.partitions))
+                    continue
+                if number in done:
+                    continue
+                try:
+                    commands.append(encode_command(decide(state, number)))
+                    asked.append(number)
+                except ReplogError as error:
+                    errors[number] = error
+            return tuple(commands) or None
+
+        def keep(results: Sequence[CommandResult]) -> None:
+            done.update(number for number, each in zip(asked, results, strict=False) if not is_overtaken(each))
+
+        self._decide(ledger, propose, keep)
+        return [self._outcome(ledger, handle, number, errors.get(number)) for number in numbers]
+
+    def _outcome(
+        self, ledger: Ledger[TopicLedgerState], handle: TopicHandle, number: int, error: ReplogError | None
+    ) -> PartitionOutcome:
+        with ledger.lock:
+            found = ledger.state.topics[handle.topic_id].partitions
+            if not 0 <= number < len(found):
+                return PartitionOutcome(number, NO_LEADER, 0, (), (), (), (), error)
+            at = found[number]
+            return PartitionOutcome(
+                number, at.leader, at.leader_epoch, at.isr, at.replicas, at.adding, at.removing, error
+            )
+
+
+def _preferred(partition: PartitionState, live: set[BrokerId], name: str, number: int) -> Election:
+    if partition.leader == partition.replicas[0]:
+        raise _not_needed(name, number, partition.leader)
+    found = elect_preferred(partition.replicas, partition.isr, live)
+    if found is None:
+        raise ReplogError(
+            ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
+            f"broker {partition.replicas[0]} is out of sync, fenced or away, so it cannot lead. Bring its root back "
+            "and run replog coordinator run --once.",
+            topic=name,
+            partition=number,
+        )
+    return found
+
+
+def _unclean(partition: PartitionState, live: set[BrokerId], name: str, number: int, allowed: bool) -> Election:
+    if partition.leader in live:
+        raise _not_needed(name, number, partition.leader)
+    found = elect_offline(partition.replicas, partition.isr, live, is_unclean_allowed=allowed)
+    if found is None:
+        remedy = "Bring a root back." if allowed else f"Bring a root back, or set {UNCLEAN_KEY}=true on the topic."
+        raise ReplogError(
+            ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
+            f"no replica in sync answers{'' if allowed else ', and the topic allows no unclean leader'}. {remedy}",
+            topic=name,
+            partition=number,
+        )
+    return found
+
+
+def _not_needed(name: str, number: int, leader: BrokerId) -> ReplogError:
+    return ReplogError(
+        ErrorCode.ELECTION_NOT_NEEDED,
+        f"broker {leader} already leads, and the election would choose it again. Nothing to do.",
+        topic=name,
+        partition=number,
+    )

@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from spark_replog.admin import topic_rules
-from spark_replog.admin.admin import Admin
-from spark_replog.admin.broker_admin import settle_fences
+from spark_replog.admin.admin import Admin, settle_fences
 from spark_replog.admin.topic_rules import Assignment, check_explicit, place_replicas
 from spark_replog.cluster.cluster import Cluster, TopicHandle
 from spark_replog.cluster.root_check import make_ledger_folders

@@ -11,8 +11,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from spark_replog.admin.admin import topic_ledgers
-from spark_replog.admin.broker_admin import settle_fences
+from spark_replog.admin.admin import settle_fences, topic_ledgers
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.cluster.root_check import is_root_there
 from spark_replog.commit.catch_up import CatchUp

@@ -10,7 +10,7 @@ from spark_replog.cli.output import emit, item_table, warn_and_ask
 from spark_replog.cli.settings import ReplogGroup, Settings, current_settings, yes_flag
 
 if TYPE_CHECKING:
-    from spark_replog.admin.broker_admin import BrokerAdmin
+    from spark_replog.admin.admin import BrokerAdmin
 
 _SHOWN_MAX = 5
 
@@ -21,7 +21,7 @@ def broker() -> None:
 
 
 def _admin(settings: Settings) -> BrokerAdmin:
-    from spark_replog.admin.broker_admin import BrokerAdmin
+    from spark_replog.admin.admin import BrokerAdmin
 
     return BrokerAdmin(settings.open_cluster())
 
@@ -65,7 +65,7 @@ def fence(broker_ids: tuple[int, ...], yes: bool) -> int:
     that only it holds and that no reader has seen are given up. Warn where a partition would have no leader, or fewer
     in-sync replicas than min.insync.replicas.
     """
-    from spark_replog.admin.broker_admin import BrokerAdmin
+    from spark_replog.admin.admin import BrokerAdmin
     from spark_replog.monitor.store_monitor import StoreMonitor
 
     settings = current_settings()

@@ -34,7 +34,7 @@ def run(once: bool, interval_ms: int, configs: tuple[str, ...]) -> int:
     from spark_replog.admin.coordinator_loop import CoordinatorLoop
     from spark_replog.cluster.authorizer import require_of_readable
     from spark_replog.groups.group_coordinator import GroupCoordinator
-    from spark_replog.groups.group_expiry import SilenceWatch
+    from spark_replog.groups.group_rebalance import SilenceWatch
     from spark_replog.log.acl import AclOperation
     from spark_replog.maintenance.compaction import CompactionRounds
     from spark_replog.maintenance.upkeep import Upkeep

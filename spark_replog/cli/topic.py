@@ -27,8 +27,8 @@ from spark_replog.cli.store import size_items, size_table
 from spark_replog.errors import ErrorCode
 
 if TYPE_CHECKING:
+    from spark_replog.admin.admin import PartitionAdmin, PartitionOutcome
     from spark_replog.admin.controller import Controller
-    from spark_replog.admin.partition_admin import PartitionAdmin, PartitionOutcome
     from spark_replog.health.findings import Finding
     from spark_replog.health.topics import PartitionDescription, TopicDescription
 
@@ -435,7 +435,7 @@ def _show_config(found: TopicDescription, settings: Settings) -> int:
 
 
 def _partition_admin(settings: Settings) -> PartitionAdmin:
-    from spark_replog.admin.partition_admin import PartitionAdmin
+    from spark_replog.admin.admin import PartitionAdmin
 
     return PartitionAdmin(settings.open_cluster())
 

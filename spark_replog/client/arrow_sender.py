@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 import pyarrow as pa
 
 from spark_replog.client.producer_metadata import TopicEntry
-from spark_replog.client.producer_settings import ProducerSettings
+from spark_replog.client.settings import ProducerSettings
 from spark_replog.clock import SYSTEM_CLOCK, Clock
 from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError
 from spark_replog.write.accumulator import RecordAccumulator

@@ -26,11 +26,11 @@ from spark_replog.daemon_thread import DaemonThread
 from spark_replog.errors import ErrorCode, FencedError, OutcomeUnknownError, ReplogError, RetriableError
 from spark_replog.groups import group_rebalance
 from spark_replog.groups.group_coordinator import GroupCoordinator
-from spark_replog.groups.group_expiry import SilenceWatch
 from spark_replog.groups.group_ledger import NO_MEMBER, MemberIdentity
 from spark_replog.groups.group_notes import Note, NoteKind, NoteName, awaited_members, gatherer, member_digest
 from spark_replog.groups.group_rebalance import (
     GroupSubscription,
+    SilenceWatch,
     decode_assignment,
     decode_subscription,
     encode_assignment,

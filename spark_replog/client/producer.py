@@ -21,8 +21,8 @@ from spark_replog.client.arrow_sender import ArrowSender, TableHandle
 from spark_replog.client.committer import Appender, Committer
 from spark_replog.client.metrics import ProducerMetrics
 from spark_replog.client.producer_metadata import ProducerMetadata, TopicEntry, invalid_topic
-from spark_replog.client.producer_settings import ProducerSettings
 from spark_replog.client.sender_thread import SenderThread
+from spark_replog.client.settings import ProducerSettings
 from spark_replog.client.transactions import TransactionCoordinator, TransactionState
 from spark_replog.clock import SYSTEM_CLOCK, Clock
 from spark_replog.cluster.cluster import Cluster, StorePath

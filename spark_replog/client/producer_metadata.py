@@ -12,7 +12,7 @@ import random
 import threading
 from dataclasses import replace
 
-from spark_replog.client.producer_settings import ProducerSettings
+from spark_replog.client.settings import ProducerSettings
 from spark_replog.clock import Clock
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.commit.write_plan import make_write_plan

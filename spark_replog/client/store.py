@@ -9,8 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from spark_replog.admin.controller import Controller
-from spark_replog.client.async_consumer import AsyncConsumer
-from spark_replog.client.async_producer import AsyncProducer
+from spark_replog.client.async_clients import AsyncConsumer, AsyncProducer
 from spark_replog.client.consumer import Consumer
 from spark_replog.client.producer import Producer
 from spark_replog.client.record_fetcher import ConsumerMetrics, RecordFetcher

@@ -14,7 +14,7 @@ from enum import Enum
 
 from spark_replog.client.committer import Answer, Appender, StoredObject, results_of
 from spark_replog.client.metrics import ProducerMetrics
-from spark_replog.client.producer_settings import ProducerSettings
+from spark_replog.client.settings import ProducerSettings
 from spark_replog.clock import Clock
 from spark_replog.cluster.authorizer import Authorizer
 from spark_replog.cluster.cluster import Cluster

@@ -16,7 +16,7 @@ from spark_replog.log.fold.partition_state import NO_LEADER, PartitionState
 from spark_replog.log.fold.topic_state import TopicLedgerState
 from spark_replog.log.fold.topic_table import TopicState
 from spark_replog.log.write_plan import TopicPlan, WritePlan
-from spark_replog.once import Once
+from spark_replog.logs import Once
 
 _LOG = logging.getLogger(__name__)
 _warned = Once()

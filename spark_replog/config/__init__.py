@@ -6,11 +6,12 @@ Each setting is declared once, as a field of its settings class or as a ``Config
 
 from spark_replog.config.consumer import BY_DURATION, ConsumerConfig, duration_ms
 from spark_replog.config.coordinator import CoordinatorConfig
-from spark_replog.config.kafka_names import UNUSED_KAFKA_PREFIXES, UNUSED_KAFKA_SETTINGS, unused_reason
 from spark_replog.config.key import KEY_PREFIX, STORAGE_PREFIX, ConfigGroup, ConfigKey, name_of_keyword, normalise_key
 from spark_replog.config.producer import ClientConfig, ProducerConfig, TaskHooks
 from spark_replog.config.registry import (
     CONFIG_KEYS,
+    UNUSED_KAFKA_PREFIXES,
+    UNUSED_KAFKA_SETTINGS,
     given_settings,
     is_kafka_setting,
     keys_of,
@@ -23,8 +24,9 @@ from spark_replog.config.registry import (
     storage_texts,
     stored_topic_config,
     unknown_option_error,
+    unused_reason,
 )
-from spark_replog.config.session import SESSION_SETTINGS, UNIX_SOCKETS, lost_ms, session_conf, value_for
+from spark_replog.config.spark import SESSION_SETTINGS, UNIX_SOCKETS, lost_ms, session_conf, value_for
 from spark_replog.config.store import ALLOW_EVERYONE_KEY, SUPER_USERS_KEY, TopicConfig
 
 __all__ = [

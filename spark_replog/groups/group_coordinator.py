@@ -16,10 +16,15 @@ from spark_replog.cluster.authorizer import Authorizer
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError, ReplogError, unknown_partition
 from spark_replog.groups import group_rebalance
-from spark_replog.groups.group_expiry import SilenceWatch, SilentMember, agreed_time_ms, expired_records
 from spark_replog.groups.group_ledger import NO_MEMBER, GroupLedger, MemberIdentity
 from spark_replog.groups.group_notes import GroupRelay
-from spark_replog.groups.group_rebalance import subscribed_topics
+from spark_replog.groups.group_rebalance import (
+    SilenceWatch,
+    SilentMember,
+    agreed_time_ms,
+    expired_records,
+    subscribed_topics,
+)
 from spark_replog.ids import TopicId, TopicPartition
 from spark_replog.log.acl import AclOperation, ResourceType
 from spark_replog.log.codec.group_records import (

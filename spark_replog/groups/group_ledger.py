@@ -13,7 +13,7 @@ from spark_replog.admin.controller import Controller
 from spark_replog.cluster.cluster import Cluster, TopicHandle
 from spark_replog.errors import ErrorCode, NotFoundError, RetriableError
 from spark_replog.groups import group_rebalance
-from spark_replog.groups.group_expiry import commit_time_ms
+from spark_replog.groups.group_rebalance import commit_time_ms
 from spark_replog.ids import TopicId, new_id
 from spark_replog.ledger.ledger import Ledger
 from spark_replog.log.codec.commands import encode_command

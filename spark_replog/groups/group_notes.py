@@ -23,7 +23,7 @@ from spark_replog.groups.group_ledger import GroupLedger
 from spark_replog.log.codec.commands import decode_command, encode_command
 from spark_replog.log.codec.group_records import GroupMember, GroupMetadata, GroupPhase, GroupRecord
 from spark_replog.log.model import GroupRecords
-from spark_replog.once import Once
+from spark_replog.logs import Once
 
 _VERSION = 1
 

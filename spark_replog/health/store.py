@@ -22,7 +22,7 @@ from spark_replog.health.topics import TopicDescription
 from spark_replog.ids import BrokerId, LedgerId
 from spark_replog.log.fold.object_table import RecentWrites
 from spark_replog.log.fold.partition_state import NO_LEADER
-from spark_replog.log.fold.traffic import MINUTE_MS
+from spark_replog.log.fold.topic_state import MINUTE_MS
 
 DAY_MS = 86_400_000
 _HOUR_MS = 3_600_000

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from spark_replog.ids import BrokerId, LedgerId, TopicId
 from spark_replog.log.fold.partition_state import NO_LEADER
-from spark_replog.log.fold.topic_state import TopicLedgerState
-from spark_replog.log.fold.traffic import NO_TRAFFIC, Traffic
+from spark_replog.log.fold.topic_state import NO_TRAFFIC, TopicLedgerState, Traffic
 
 
 @dataclass(frozen=True, slots=True)

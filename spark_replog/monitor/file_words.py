@@ -30,7 +30,7 @@ from spark_replog.ledger.record import (
 )
 from spark_replog.ledger.snapshot_files import MARKER_MAGIC, SNAPSHOT_MAGIC, decode_marker, decode_snapshot
 from spark_replog.log.codec.snapshot import MAGIC as PAGE_MAGIC
-from spark_replog.log.codec.snapshot_page import Directory, decode_page, page_identity
+from spark_replog.log.codec.snapshot import Directory, decode_page, page_identity
 from spark_replog.log.entry_words import entry_words
 from spark_replog.storage.io_pool import io_pool
 from spark_replog.storage.object_store import Buffer

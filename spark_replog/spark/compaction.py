@@ -17,8 +17,7 @@ from spark_replog.log.acl import AclOperation
 from spark_replog.log.codec.commands import decode_command, encode_command
 from spark_replog.log.model import Replace
 from spark_replog.maintenance.compaction import CompactionReport, Compactor
-from spark_replog.maintenance.compaction_plan import SECTIONS_MIN, CompactionRun
-from spark_replog.maintenance.segment_writer import SegmentWriter
+from spark_replog.maintenance.segment_writer import SECTIONS_MIN, CompactionRun, SegmentWriter
 from spark_replog.storage.brokers import BrokerSet, shared_brokers
 
 _ANSWER = "id long, command binary"

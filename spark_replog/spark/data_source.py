@@ -6,8 +6,13 @@ Spark's Kafka connector, ``KafkaRecordToRowConverter`` and ``KafkaWriter``.
 
 from __future__ import annotations
 
+import atexit
 import logging
-from typing import TYPE_CHECKING
+import shutil
+import tempfile
+import zipimport
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import (
@@ -23,23 +28,74 @@ from pyspark.sql.types import (
 )
 
 from spark_replog.errors import ErrorCode, InvalidConfigError
-from spark_replog.logs import log_as_environment_says
-from spark_replog.once import Once
+from spark_replog.logs import Once, log_as_environment_says
 from spark_replog.spark.compat import in_push_down_worker, patch_zipimport_if_asked
 from spark_replog.spark.options import asked_columns, check_schema_options, parse_sink_options, parse_source_options
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from spark_replog.spark.sink.sink import BatchWriter, StreamWriter
     from spark_replog.spark.source.batch_reader import BatchReader
     from spark_replog.spark.source.stream_reader import StreamReader
 
-patch_zipimport_if_asked()
 
 _LOG = logging.getLogger(__name__)
+_shipped: set[tuple[int, str]] = set()
+patch_zipimport_if_asked()
+
 _HEADERS = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
 _HEADERS_TEXT = "array<struct<key:string,value:binary>>"
 _warned_types = Once()
 log_as_environment_says()
+
+
+def register(spark: SparkSession) -> None:
+    """Make ``format("replog")`` work in this session, classic or Connect. May be called repeatedly.
+
+    Spark finds an installed package by itself (``pyspark_replog``). A wheel from ``--py-files`` must be registered:
+    Spark puts zips on its workers' path, but not wheels.
+    """
+    _ship_wheel(spark)
+    try:
+        spark.dataSource.register(ReplogDataSource)
+    except Exception as error:  # 4.0 refuses a name that its own look-up has found; it is this class
+        if "DATA_SOURCE_ALREADY_EXISTS" not in str(error):
+            raise
+
+
+def use_session(spark: SparkSession) -> None:
+    """Make a session the active one of the calling thread, so that its writes find the format.
+
+    A write looks the format up in the active session of its JVM thread (``DataSource.lookupDataSource``), and Spark
+    sets one only in the thread that made the session. Takes some milliseconds. No effect on Spark Connect.
+    """
+    spark.createDataFrame([], "unused int")  # the public call that activates its session; runs no job
+
+
+def _ship_wheel(spark: SparkSession) -> None:
+    """Give workers the package under a name that Spark puts on their path."""
+    loader = globals().get("__loader__")
+    if not isinstance(loader, zipimport.zipimporter) or not loader.archive.endswith(".whl"):
+        return
+    context = _spark_context(spark)
+    if context is None or (id(context), loader.archive) in _shipped:
+        return
+    folder = Path(tempfile.mkdtemp(prefix="replog-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    copy = folder / f"{Path(loader.archive).stem}.zip"
+    shutil.copyfile(loader.archive, copy)
+    context.addPyFile(str(copy))
+    _shipped.add((id(context), loader.archive))
+
+
+def _spark_context(spark: SparkSession) -> Any:
+    """Return the context; None on Connect, where only the server needs the package."""
+    try:
+        return spark.sparkContext
+    except Exception:  # Connect's session raises its own error here, whose class may not be importable
+        _LOG.debug("no SparkContext: the package must be installed where the Connect server runs")
+        return None
 
 
 def read_schema(*, include_headers: bool, columns: tuple[str, ...] | None = None) -> StructType:

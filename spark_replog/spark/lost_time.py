@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import pyspark
 
 from spark_replog.config import SESSION_SETTINGS, UNIX_SOCKETS, lost_ms
-from spark_replog.once import Once
+from spark_replog.logs import Once
 
 SLOW_RENAME_MS = 8
 """From here on Spark's checkpoint files take longer than a rename does: 1 to 5 ms are usual, 16 to 30 ms by default."""

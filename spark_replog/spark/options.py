@@ -36,7 +36,7 @@ from spark_replog.config import (
 )
 from spark_replog.errors import ErrorCode, InvalidConfigError
 from spark_replog.log.model import ResetPolicy
-from spark_replog.once import Once
+from spark_replog.logs import Once
 from spark_replog.spark.source.positions import (
     Position,
     check_bounds,

@@ -20,7 +20,7 @@ from spark_replog.config import CONFIG_KEYS, ConfigKey, keys_of
 from spark_replog.health.findings import Finding
 from spark_replog.health.readers import Judged, Reader, Verdict
 from spark_replog.health.topics import PartitionDescription, TopicDescription
-from spark_replog.log.fold.traffic import MINUTE_MS
+from spark_replog.log.fold.topic_state import MINUTE_MS
 from spark_replog.monitor.store_monitor import Seen
 from spark_replog.ui.live import LagSample
 from spark_replog.ui.row_search import FoundRows, RowSearch, SearchPlan

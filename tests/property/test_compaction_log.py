@@ -15,7 +15,7 @@ import spark_replog
 from spark_replog.client.store import init_store
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.log.fold import frozen_topics, paged_table
-from spark_replog.maintenance import compaction_plan, log_cleaner
+from spark_replog.maintenance import compaction, segment_writer
 from spark_replog.maintenance.compaction import Compactor
 
 KEYS = ["a", "b", "c", "d"]
@@ -58,12 +58,12 @@ class CompactedLog(RuleBasedStateMachine):
 
     @rule(is_eager=st.booleans())
     def compact(self, is_eager):
-        groups = log_cleaner._groups
-        log_cleaner._groups = lambda sections, _: groups(sections, self.group_bytes)
+        groups = compaction._groups
+        compaction._groups = lambda sections, _: groups(sections, self.group_bytes)
         try:
             report = Compactor(self.cluster).compact(self.handle(), is_eager=is_eager)
         finally:
-            log_cleaner._groups = groups
+            compaction._groups = groups
         assert (report.failed_count, report.lost_race_count) == (0, 0)
 
     @rule()
@@ -150,12 +150,12 @@ def test_a_plan_that_pays_is_bounded():
 
     sections: list[SectionRef] = []
     written = rewritten = 0
-    limits = compaction_plan.CompactionLimits(1 << 26, None)
+    limits = segment_writer.CompactionLimits(1 << 26, None)
     for base in range(3000):
         sections.append(section(base, base + 1, 1000))
         written += 1000
-        for stretch in list(compaction_plan._stretches(sections, limits)):
-            kept = compaction_plan.worth_joining(stretch, limits.size_max_bytes, compaction_plan.SECTIONS_MIN)
+        for stretch in list(segment_writer._stretches(sections, limits)):
+            kept = segment_writer.worth_joining(stretch, limits.size_max_bytes, segment_writer.SECTIONS_MIN)
             if kept:
                 size_bytes = sum(each.size_bytes for each in kept)
                 rewritten += size_bytes

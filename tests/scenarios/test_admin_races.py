@@ -7,10 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from spark_replog.admin.admin import DECIDE_TRIES_MAX, Admin
-from spark_replog.admin.broker_admin import BrokerAdmin
+from spark_replog.admin.admin import DECIDE_TRIES_MAX, Admin, BrokerAdmin, PartitionAdmin
 from spark_replog.admin.controller import Controller
-from spark_replog.admin.partition_admin import PartitionAdmin
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.cluster.init_store import init_cluster
 from spark_replog.errors import NotFoundError, OutcomeUnknownError, ReplogError, RetriableError

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from spark_replog.admin.broker_admin import BrokerAdmin
+from spark_replog.admin.admin import BrokerAdmin
 from spark_replog.admin.coordinator_loop import CoordinatorLoop
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.commit import ledger_append

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from spark_replog import Consumer, Producer, TopicPartition
-from spark_replog.admin.broker_admin import BrokerAdmin
+from spark_replog.admin.admin import BrokerAdmin
 from spark_replog.admin.controller import Controller
 from tests.browser import Browser, find_chromium
 from tests.unit.client.consumer_setup import Store

@@ -6,9 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from spark_replog.admin.broker_admin import BrokerAdmin
+from spark_replog.admin.admin import BrokerAdmin, PartitionAdmin
 from spark_replog.admin.coordinator_loop import CoordinatorLoop
-from spark_replog.admin.partition_admin import PartitionAdmin
 from spark_replog.cluster.init_store import init_cluster
 from spark_replog.errors import InvalidConfigError, NotFoundError, RetriableError
 from spark_replog.log.model import Outcome

@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from spark_replog.admin.broker_admin import BrokerAdmin
+from spark_replog.admin.admin import BrokerAdmin
 from spark_replog.errors import ReplogError
 
 

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from spark_replog.admin.broker_admin import BrokerAdmin
+from spark_replog.admin.admin import BrokerAdmin
 from spark_replog.admin.controller import Controller
 from spark_replog.cluster.cluster import Cluster, TopicHandle
 from spark_replog.cluster.init_store import init_cluster, root_urls

@@ -12,10 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from spark_replog.admin.broker_admin import BrokerAdmin
+from spark_replog.admin.admin import BrokerAdmin, PartitionAdmin
 from spark_replog.admin.controller import Controller
 from spark_replog.admin.coordinator_loop import CoordinatorLoop
-from spark_replog.admin.partition_admin import PartitionAdmin
 from spark_replog.clock import SystemClock
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.cluster.init_store import init_cluster

@@ -33,11 +33,9 @@ from spark_replog.log.model import (
     Replace,
     Section,
 )
-from spark_replog.maintenance.compaction import Compactor, limits_of
-from spark_replog.maintenance.compaction_plan import CompactionRun, plan_compaction
+from spark_replog.maintenance.compaction import Compactor, KeyColumns, find_replaced, limits_of, plan_cleaning
 from spark_replog.maintenance.garbage import GarbageCollector, GarbageFile
-from spark_replog.maintenance.log_cleaner import KeyColumns, find_replaced, plan_cleaning
-from spark_replog.maintenance.segment_writer import replacement, slices_of
+from spark_replog.maintenance.segment_writer import CompactionRun, plan_compaction, replacement, slices_of
 from spark_replog.read.fetch_plan import FetchSlice, plan_fetch
 from tests.simulation.whole_checks import Place, Row, Violation
 from tests.simulation.whole_system import (

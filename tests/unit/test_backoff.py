@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spark_replog.backoff import ExponentialBackoff
-from spark_replog.once import Once
+from spark_replog.logs import Once
 
 
 @pytest.mark.parametrize(("draw", "pauses"), [(0.0, [80, 160, 320, 400, 400]), (0.5, [100, 200, 400, 500, 500])])

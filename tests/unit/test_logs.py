@@ -9,7 +9,7 @@ import re
 import pytest
 
 from spark_replog import logs
-from spark_replog.admin.broker_admin import BrokerAdmin
+from spark_replog.admin.admin import BrokerAdmin
 from tests.unit.client.consumer_setup import Store, rows
 
 LOG = logging.getLogger("spark_replog.test_logs")

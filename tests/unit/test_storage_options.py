@@ -10,7 +10,7 @@ import pytest
 import spark_replog
 from spark_replog.cli.main import run
 from spark_replog.cli.settings import Settings
-from spark_replog.client.producer_settings import ProducerSettings
+from spark_replog.client.settings import ProducerSettings
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.cluster.init_store import init_cluster
 from spark_replog.config import storage_options

@@ -13,17 +13,22 @@ import numpy as np
 import numpy.typing as npt
 
 from spark_replog.ids import ObjectId
-from spark_replog.log.codec.snapshot import SnapshotPart, read_table, read_texts, seal, write_table, write_texts
-from spark_replog.log.codec.snapshot_page import (
+from spark_replog.log.codec.snapshot import (
     BASE,
     ObjectColumn,
     PageKind,
     Rows,
     SectionColumn,
+    SnapshotPart,
     joined,
     no_rows,
     read_holders,
+    read_table,
+    read_texts,
+    seal,
     write_holders,
+    write_table,
+    write_texts,
 )
 from spark_replog.log.codec.wire import BOOL, TEXT, UINT, Reader, Writer, fields, list_of
 from spark_replog.log.fold.paged_table import (

@@ -15,8 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from spark_replog.ids import LedgerId, new_id
-from spark_replog.log.codec.snapshot import damaged
-from spark_replog.log.codec.snapshot_page import (
+from spark_replog.log.codec.snapshot import (
     BASE,
     END,
     SLOT,
@@ -27,6 +26,7 @@ from spark_replog.log.codec.snapshot_page import (
     PieceColumn,
     Rows,
     SectionColumn,
+    damaged,
     decode_page,
     encode_directory,
     encode_page,

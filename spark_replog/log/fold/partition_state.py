@@ -15,8 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from spark_replog.ids import BrokerId, LedgerId, ObjectId
-from spark_replog.log.codec.snapshot import damaged
-from spark_replog.log.codec.snapshot_page import PageKind, Rows, SectionColumn
+from spark_replog.log.codec.snapshot import PageKind, Rows, SectionColumn, damaged
 from spark_replog.log.codec.wire import BROKER_ID, SINT, TIME_MS, UINT, Kind, Reader, Writer, enum_of, list_of
 from spark_replog.log.fold.paged_table import Piece, SectionPages
 from spark_replog.log.model import LogStartReason, Section

@@ -26,9 +26,8 @@ from spark_replog.errors import ErrorCode, ReplogError, command_line
 from spark_replog.ids import LedgerId, new_id
 from spark_replog.log.model import Append, DataObject, IdentityKind, ProducerIdentity, ResetPolicy
 from spark_replog.log.write_plan import MadeCopy, WritePlan
-from spark_replog.logs import set_context
+from spark_replog.logs import Once, set_context
 from spark_replog.maintenance.upkeep import Upkeep
-from spark_replog.once import Once
 from spark_replog.spark import call_spool
 from spark_replog.spark.compat import StreamArrowWriter, freeze_garbage, in_commit_worker
 from spark_replog.spark.lost_time import log_lost_time

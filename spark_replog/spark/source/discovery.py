@@ -18,7 +18,7 @@ from enum import Enum
 from spark_replog.errors import ErrorCode, ReplogError, RetriableError
 from spark_replog.ids import TopicId, TopicPartition
 from spark_replog.log.log_offset import Ends, LogOffset
-from spark_replog.once import Once
+from spark_replog.logs import Once
 from spark_replog.spark.source.sizing import OffsetRange
 from spark_replog.spark.source.topics import LogView
 

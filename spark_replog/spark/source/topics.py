@@ -20,7 +20,7 @@ from spark_replog.ids import INTERNAL_TOPICS, TopicId, TopicPartition
 from spark_replog.log.acl import AclOperation
 from spark_replog.log.log_offset import LogOffset
 from spark_replog.log.model import LogStartReason
-from spark_replog.once import Once
+from spark_replog.logs import Once
 from spark_replog.read.fetch_plan import FetchSlice, in_log_order, plan_fetch
 from spark_replog.spark.messages import ReadPartition, ReadRange
 from spark_replog.spark.options import SourceOptions, Subscription

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from spark_replog.log.codec.snapshot_page import Directory, PageKind, Rows, encode_directory, pieces_of
+from spark_replog.log.codec.snapshot import Directory, PageKind, Rows, encode_directory, pieces_of
 from spark_replog.monitor.file_words import file_words
 from tests.unit.client.consumer_setup import Store, rows
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_replog.admin.broker_admin import BrokerAdmin
+from spark_replog.admin.admin import BrokerAdmin
 from spark_replog.health.readers import Verdict
 from tests.unit.client.consumer_setup import with_a_group
 

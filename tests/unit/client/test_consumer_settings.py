@@ -10,7 +10,7 @@ import pytest
 
 import spark_replog
 from spark_replog import Consumer
-from spark_replog.client.consumer_settings import ConsumerSettings
+from spark_replog.client.settings import ConsumerSettings
 from spark_replog.config import ConsumerConfig, keys_of, read_consumer_config, unused_reason
 from spark_replog.errors import ErrorCode, InvalidConfigError
 

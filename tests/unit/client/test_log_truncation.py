@@ -7,8 +7,7 @@ import logging
 import pytest
 
 from spark_replog import Consumer
-from spark_replog.admin.broker_admin import BrokerAdmin
-from spark_replog.admin.partition_admin import PartitionAdmin
+from spark_replog.admin.admin import BrokerAdmin, PartitionAdmin
 from spark_replog.errors import ErrorCode, ReplogError
 from spark_replog.ids import TopicPartition
 from tests.unit.client.consumer_setup import rows

@@ -10,8 +10,8 @@ import threading
 import pyarrow as pa
 import pytest
 
-from spark_replog.admin.broker_admin import BrokerAdmin
-from spark_replog.client import producer_settings
+from spark_replog.admin.admin import BrokerAdmin
+from spark_replog.client import settings as client_settings
 from spark_replog.client.producer import Producer
 from spark_replog.clock import SYSTEM_CLOCK
 from spark_replog.errors import ErrorCode, InvalidConfigError, OutcomeUnknownError, ReplogError, RetriableError
@@ -460,7 +460,7 @@ def test_rows_that_acks_0_loses_in_the_commit_are_logged_and_counted(shop, caplo
 @pytest.mark.parametrize("brokers", [1, 3])
 def test_one_send_is_one_object_and_one_round_of_entries(monkeypatch, brokers):
     """Nothing is waited for beside: no linger although one is the default, and no look before or after."""
-    monkeypatch.setattr(producer_settings, "LINGER_MS", 60_000)
+    monkeypatch.setattr(client_settings, "LINGER_MS", 60_000)
     store = Store.init(f"memory://{new_id()}", brokers, SYSTEM_CLOCK)
     store.create("orders", 1)
     store.count_calls()

@@ -17,10 +17,9 @@ from spark_replog.errors import (
     RetriableError,
 )
 from spark_replog.groups.group_coordinator import GroupCoordinator
-from spark_replog.groups.group_expiry import SilenceWatch
 from spark_replog.groups.group_ledger import NO_MEMBER, OFFSETS_TOPIC, GroupLedger, MemberIdentity
 from spark_replog.groups.group_notes import Note, NoteKind
-from spark_replog.groups.group_rebalance import GroupSubscription, encode_subscription
+from spark_replog.groups.group_rebalance import GroupSubscription, SilenceWatch, encode_subscription
 from spark_replog.ids import TopicPartition
 from spark_replog.log.codec.group_records import GroupMember, GroupPhase, OffsetAndMetadata
 from tests.unit.client.consumer_setup import ManualClock, Store, rows

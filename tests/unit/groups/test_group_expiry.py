@@ -8,8 +8,7 @@ import pytest
 
 from spark_replog import TopicPartition
 from spark_replog.groups.group_coordinator import GroupCoordinator
-from spark_replog.groups.group_expiry import expired_records
-from spark_replog.groups.group_rebalance import GroupSubscription, encode_subscription
+from spark_replog.groups.group_rebalance import GroupSubscription, encode_subscription, expired_records
 from spark_replog.log.codec.group_records import GroupMember, GroupMetadata, GroupPhase, GroupRecord, OffsetAndMetadata
 from spark_replog.log.fold.group_state import GroupState
 from tests.unit.client.consumer_setup import ManualClock

@@ -9,7 +9,7 @@ import pytest
 from spark_replog.health.findings import BrokerHealth
 from spark_replog.health.store import DAY_MS, days_until_full, growth_of
 from spark_replog.health.topics import PartitionDescription, TopicDescription
-from spark_replog.log.fold.traffic import NO_TRAFFIC
+from spark_replog.log.fold.topic_state import NO_TRAFFIC
 
 HOUR_MS = 3_600_000
 MB = 1_000_000

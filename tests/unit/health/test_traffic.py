@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_replog.log.fold.traffic import MINUTE_MS, MINUTES_KEPT, NO_TRAFFIC
+from spark_replog.log.fold.topic_state import MINUTE_MS, MINUTES_KEPT, NO_TRAFFIC
 
 
 def steady(minutes, *, per_second=10):

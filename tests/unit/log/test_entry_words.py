@@ -7,7 +7,7 @@ import typing
 import pytest
 
 from spark_replog import Consumer
-from spark_replog.admin.broker_admin import BrokerAdmin
+from spark_replog.admin.admin import BrokerAdmin
 from spark_replog.admin.controller import Controller
 from spark_replog.log.codec.commands import Undecodable
 from spark_replog.log.entry_words import command_words, entry_words

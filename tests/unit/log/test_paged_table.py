@@ -10,8 +10,17 @@ import pytest
 from spark_replog.errors import CorruptDataError, UnsupportedFormatError
 from spark_replog.ids import ObjectId
 from spark_replog.log.codec.commands import encode_command, encode_entry
-from spark_replog.log.codec.snapshot import SnapshotPart, seal, unseal
-from spark_replog.log.codec.snapshot_page import Directory, PageKind, Rows, decode_page, encode_directory, encode_page
+from spark_replog.log.codec.snapshot import (
+    Directory,
+    PageKind,
+    Rows,
+    SnapshotPart,
+    decode_page,
+    encode_directory,
+    encode_page,
+    seal,
+    unseal,
+)
 from spark_replog.log.fold import frozen_topics, paged_table
 from spark_replog.log.fold.topic_state import TopicLedgerState
 from spark_replog.log.model import (

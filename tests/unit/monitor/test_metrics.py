@@ -18,7 +18,7 @@ from prometheus_client.openmetrics.exposition import generate_latest as open_met
 from prometheus_client.parser import text_string_to_metric_families
 
 from spark_replog import Consumer, Producer
-from spark_replog.admin.broker_admin import BrokerAdmin
+from spark_replog.admin.admin import BrokerAdmin
 from spark_replog.cli import metrics as command
 from spark_replog.health.metrics import METRICS
 from spark_replog.monitor.exporter import SCRAPE_AGE_MS, ClientCollector, StoreCollector, registry_of

@@ -8,7 +8,7 @@ import zipimport
 import pytest
 
 import spark_replog
-from spark_replog.spark import data_source, session
+from spark_replog.spark import data_source
 
 
 class Context:
@@ -46,8 +46,8 @@ def carried(tmp_path, monkeypatch):
     wheel = tmp_path / "spark_replog-0.1.0-py3-none-any.whl"
     with zipfile.ZipFile(wheel, "w") as file:
         file.writestr("spark_replog/__init__.py", "")
-    monkeypatch.setattr(session, "__loader__", zipimport.zipimporter(str(wheel)))
-    monkeypatch.setattr(session, "_shipped", set())
+    monkeypatch.setattr(data_source, "__loader__", zipimport.zipimporter(str(wheel)))
+    monkeypatch.setattr(data_source, "_shipped", set())
     return wheel
 
 

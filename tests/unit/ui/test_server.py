@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from spark_replog import Consumer
-from spark_replog.admin.broker_admin import BrokerAdmin
+from spark_replog.admin.admin import BrokerAdmin
 from spark_replog.admin.controller import Controller
 from spark_replog.errors import ErrorCode, RetriableError
 from spark_replog.ledger.record import (
