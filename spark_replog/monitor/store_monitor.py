@@ -24,8 +24,8 @@ from spark_replog.ids import BrokerId, LedgerId
 from spark_replog.ledger.ledger import Ledger
 from spark_replog.log.acl import AclOperation
 from spark_replog.log.fold.object_table import RecentWrites
+from spark_replog.logs import Once
 from spark_replog.monitor.query_monitor import QueryMonitor, list_checkpoints, read_checkpoint
-from spark_replog.once import Once
 
 RECENT_ENTRIES = 512
 
