@@ -123,6 +123,8 @@ class FsspecStore:
     classes: ClassVar[frozenset[str]]
     size_bytes_max: ClassVar[int]
     """Above this the client would upload in parts, whose answers are ambiguous."""
+    is_taken_forbidden: ClassVar[bool] = False
+    """Whether the service forbids a create where the name is taken, to who may create and not overwrite."""
 
     def __init__(self, url: str, storage_options: Mapping[str, str]) -> None:
         self.url = url
@@ -335,6 +337,8 @@ class FsspecStore:
         if self._is_existing(error, status):
             return CreateOutcome.EXISTS
         if self._is_refused(error, status):
+            if self.is_taken_forbidden and self._is_forbidden(error, status) and self._holds(key):
+                return CreateOutcome.EXISTS
             raise ReplogError(
                 ErrorCode.REPLOG_STORE_REFUSED,
                 f"the store refused the write ({_describe(error, status)}). {_remedy(error, status)}",
@@ -347,6 +351,15 @@ class FsspecStore:
             url=self.url,
             key=key,
         ) from error
+
+    def _is_forbidden(self, error: Exception, status: int | None) -> bool:
+        return status == 403
+
+    def _holds(self, key: str) -> bool:
+        try:
+            return self.get(key, size_bytes=1) is not None
+        except ReplogError:
+            return False
 
     def _read_failed(self, error: Exception, key: str) -> RetriableError:
         self._check_options(error)
@@ -465,6 +478,7 @@ class GcsStore(FsspecStore):
     )
     # gcsfs: one request below its chunk size of 50 MiB.
     size_bytes_max: ClassVar[int] = 50 * (1 << 20) - 1
+    is_taken_forbidden: ClassVar[bool] = True
 
     def file_system_class(self) -> Any:
         """As ``FsspecStore.file_system_class``: always the plain class.
@@ -502,10 +516,13 @@ class GcsStore(FsspecStore):
                 return
             more = {"pageToken": page["nextPageToken"]}
 
+    # gcsfs turns 403 and some 400 into plain errors without their response.
+    def _is_forbidden(self, error: Exception, status: int | None) -> bool:
+        return super()._is_forbidden(error, status) or (status is None and str(error).startswith("Forbidden"))
+
     def _is_refused(self, error: Exception, status: int | None) -> bool:
-        # gcsfs turns 403 and some 400 into plain errors without their response.
-        told = status is None and str(error).startswith(("Forbidden", "Bad Request"))
-        return told or super()._is_refused(error, status)
+        told = status is None and str(error).startswith("Bad Request")
+        return told or self._is_forbidden(error, status) or super()._is_refused(error, status)
 
 
 class AzureStore(FsspecStore):
@@ -516,6 +533,7 @@ class AzureStore(FsspecStore):
     classes: ClassVar[frozenset[str]] = frozenset({"adlfs.spec.AzureBlobFileSystem"})
     # azure-storage-blob: one Put Blob up to max_single_put_size, 64 MiB.
     size_bytes_max: ClassVar[int] = 64 * (1 << 20) - 1
+    is_taken_forbidden: ClassVar[bool] = True
 
     def _prepared(self, file_system: Any) -> Any:
         # The SDK tries four times, with 15 s and more between, and waits 60 s. adlfs hands no settings on, and the

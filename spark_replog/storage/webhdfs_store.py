@@ -7,7 +7,7 @@ rename drops the boolean, its writer shows an empty file first.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar
 
 from spark_replog.errors import ErrorCode, OutcomeUnknownError, ReplogError
@@ -16,7 +16,7 @@ from spark_replog.storage.fsspec_store import Apart, FsspecStore
 from spark_replog.storage.object_store import Buffer, ObjectInfo
 
 TEMP_PREFIX = ".tmp-"
-_TIMEOUTS_SECONDS = (5, 30)
+_CONNECT_SECONDS, _READ_SECONDS = 5, 30
 
 
 class WebHdfsStore(FsspecStore):
@@ -94,11 +94,28 @@ class WebHdfsStore(FsspecStore):
             if not key.endswith("/") and not isinstance(error, FileNotFoundError):
                 raise self._read_failed(error, key) from error
 
+    def _listed(self, prefix: str) -> Iterable[tuple[str, int]]:
+        # fsspec's own walk leaves out what did not answer.
+        folders = [self._folder_path(prefix.rpartition("/")[0])]
+        while folders:
+            folder = folders.pop()
+            try:
+                answer = self.file_system()._call("LISTSTATUS", path=folder)
+            except FileNotFoundError:  # it is not there, or went after its parent was read
+                continue
+            for each in answer.json()["FileStatuses"]["FileStatus"]:
+                name = f"{folder.rstrip('/')}/{each['pathSuffix']}"
+                if each["type"] == "DIRECTORY":
+                    folders.append(name)
+                elif each["pathSuffix"]:  # else the folder is a file itself
+                    yield name, int(each["length"])
+
     def _prepared(self, file_system: Any) -> Any:
         # Without a time-out requests waits for ever.
-        session = file_system.session
+        session, given = file_system.session, self._file_system_options()
+        waits = given.get("connect_timeout", _CONNECT_SECONDS), given.get("read_timeout", _READ_SECONDS)
         if not isinstance(session.request, functools.partial):
-            session.request = functools.partial(session.request, timeout=_TIMEOUTS_SECONDS)
+            session.request = functools.partial(session.request, timeout=waits)
         return file_system
 
     def _put(self, key: str, body: bytes, *, make_parent: bool) -> None:

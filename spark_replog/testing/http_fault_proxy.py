@@ -67,7 +67,7 @@ class HttpFaultProxy:
         self._turn = threading.Lock() if one_at_a_time else contextlib.nullcontext()
         self._released = threading.Event()
         self._upstream_port = upstream_port
-        self._planned: dict[str, deque[PlannedAnswer]] = {}
+        self._planned: dict[str, deque[tuple[str, PlannedAnswer]]] = {}
         self._lock = threading.Lock()
         proxy = self
 
@@ -88,10 +88,15 @@ class HttpFaultProxy:
         self._server.server_close()
         self._thread.join()
 
-    def plan(self, method: str, answer: PlannedAnswer, *, times: int = 1) -> None:
-        """Use the answer for the next requests of a method."""
+    def plan(self, method: str, answer: PlannedAnswer, *, times: int = 1, part: str = "") -> None:
+        """Use the answer for the next requests of a method whose path and query hold ``part``."""
         with self._lock:
-            self._planned.setdefault(method, deque()).extend([answer] * times)
+            self._planned.setdefault(method, deque()).extend([(part, answer)] * times)
+
+    def is_planned(self) -> bool:
+        """Return whether a plan still waits for its request."""
+        with self._lock:
+            return any(self._planned.values())
 
     def clear(self) -> None:
         """Forget plans and recorded requests; who hangs is hung up on."""
@@ -106,7 +111,7 @@ class HttpFaultProxy:
         with self._lock:
             self.requests.append((method, path))
             waiting = self._planned.get(method)
-            return waiting.popleft() if waiting else None
+            return waiting.popleft()[1] if waiting and waiting[0][0] in path else None
 
     def exchange(
         self, planned: PlannedAnswer | None, method: str, path: str, headers: dict[str, str], body: bytes

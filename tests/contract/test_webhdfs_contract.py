@@ -86,6 +86,26 @@ class TestRecipe:
         name_node.sick_data_node = False
         assert store.get("a") is None and store.create("a", b"x") is CREATED
 
+    def test_a_listing_is_whole_or_fails(self, store, name_node):
+        store.make_folder("f/deep")
+        store.create("a", b"x")
+        store.create("f/deep/b", b"xy")
+        for answered in range(3):
+            asked = iter(range(3))
+
+            def answer(perform, asked=asked, answered=answered):
+                if next(asked) == answered:
+                    return 503, {}, b""
+                name_node.plan("LISTSTATUS", answer)
+                return perform()
+
+            name_node.plan("LISTSTATUS", answer)
+            with pytest.raises(RetriableError) as raised:
+                list(store.list_keys(""))
+            assert raised.value.code is ErrorCode.REPLOG_STORE_UNAVAILABLE
+        assert [(info.key, info.size_bytes) for info in store.list_keys("")] == [("a", 1), ("f/deep/b", 2)]
+        assert list(store.list_keys("a/")) == []
+
     def test_no_permission_is_refused(self, store, name_node):
         def fail(perform):
             raise RemoteError(403, "AccessControlException")
@@ -105,7 +125,9 @@ class TestRecipe:
 
     def test_requests_have_time_outs(self, store):
         request = store.file_system().session.request
-        assert request.keywords["timeout"]
+        assert request.keywords["timeout"] == (5, 30)
+        other = open_store(store.url, {"user": "me", "read_timeout": "7"})
+        assert other.file_system().session.request.keywords["timeout"] == (5, 7)
 
     def test_probe(self, store, name_node):
         assert probe_root(RetryingStore(store, deadline_ms=2000)).file_system == "webhdfs"

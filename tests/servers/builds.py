@@ -85,3 +85,12 @@ AZURITE = Build(
 S3RVER = Build(
     "s3rver-3.7.1", "npm", ("npm", "install", "--no-audit", "--no-fund", "--prefix", "{folder}", "s3rver@3.7.1")
 )
+HADOOP = Build(
+    "hadoop-3.4.2",
+    "mvn",
+    (
+        "mvn", "-q", "-B", "-f", str(Path(__file__).with_name("hadoop.xml")),
+        "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies",
+        "-DincludeScope=runtime", "-DoutputDirectory={folder}",
+    ),
+)  # fmt: skip

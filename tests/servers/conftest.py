@@ -7,7 +7,8 @@ import functools
 import pytest
 
 from tests.servers import server
-from tests.servers.builds import NotBuilt
+from tests.servers.builds import IS_ALL, NotBuilt
+from tests.servers.hdfs import Hdfs
 
 
 @pytest.fixture(scope="session")
@@ -37,9 +38,15 @@ def servers(tmp_path_factory):
 
 
 KINDS = (server.VersityGateway, server.Minio, server.FakeGcs, server.Azurite)
+on_buckets = pytest.mark.parametrize("real", KINDS, ids=lambda kind: kind.name, indirect=True)
+"""For tests of what HDFS has not: buckets."""
+_LONG = pytest.mark.skipif(not IS_ALL, reason="half a minute on HDFS: REPLOG_TEST_SERVERS_ALL=1 runs it")
+on_all_for_long = pytest.mark.parametrize(
+    "real", [*KINDS, pytest.param(Hdfs, marks=_LONG)], ids=lambda kind: kind.name, indirect=True
+)
 
 
-@pytest.fixture(params=KINDS, ids=lambda kind: kind.name)
+@pytest.fixture(params=(*KINDS, Hdfs), ids=lambda kind: kind.name)
 def real(request, servers):
     """Each kind of server in turn."""
     return servers(request.param)

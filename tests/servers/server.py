@@ -12,8 +12,11 @@ import urllib.request
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any, ClassVar, Self
+
+from azure.storage.blob import generate_container_sas
 
 from spark_replog.storage.open_store import open_store
 from tests.servers.builds import AZURITE, FAKE_GCS, MINIO, S3RVER, VERSITYGW, Build
@@ -42,6 +45,8 @@ class Server(ABC):
     scheme: ClassVar[str]
     put: ClassVar[str] = "PUT"
     """The method of a create."""
+    create_parts: ClassVar[Sequence[str]] = ("",)
+    """What the requests of a create have in their paths, one a step."""
     end: ClassVar[signal.Signals] = signal.SIGKILL
     build: ClassVar[Build]
 
@@ -270,3 +275,14 @@ class Azurite(Server):
     def hasty_options(self, port: int) -> dict[str, str]:
         """As ``Server.hasty_options``."""
         return {**self.options(port), "read_timeout": "1"}
+
+    def token_options(self, container: str, permissions: str, expiry: datetime) -> dict[str, str]:
+        """Return the options of a client with a shared access signature only.
+
+        Args:
+            permissions: letters of Azure's, in its order: r, a, c, w, d, l.
+        """
+        given = {"account_key": self.secret, "permission": permissions, "expiry": expiry}
+        token = generate_container_sas(self.account, container, **given)
+        end = f"http://127.0.0.1:{self.port}/{self.account}"
+        return {"connection_string": f"BlobEndpoint={end};SharedAccessSignature={token}"}

@@ -13,12 +13,15 @@ from spark_replog.storage.brokers import BrokerSet, write_root_files
 from spark_replog.storage.object_store import CreateOutcome
 from spark_replog.storage.open_store import open_store
 from spark_replog.storage.retrying_store import RetryingStore
+from tests.servers.conftest import on_buckets
+from tests.servers.hdfs import Hdfs
 from tests.servers.server import Azurite, FakeGcs, Minio, VersityGateway, free_port
 from tests.servers.stores import RealRoots
 
 CREATED = CreateOutcome.CREATED
 
 
+@on_buckets
 def test_a_missing_bucket_is_named_and_leaves_no_root_file_in_the_others(real):
     first, last = real.new_root(), real.new_root()
     missing = f"{real.scheme}://no-such-bucket/log"
@@ -79,6 +82,7 @@ def test_a_url_that_services_would_read_in_different_ways_is_refused(end):
 def test_trailing_slashes_and_odd_letters_are_one_place(real):
     url = real.new_root("a b/ü+%41")
     store, other = open_store(url, real.options()), open_store(f"{url}//", real.options())
+    store.make_folder("f")
     assert store.create("f/x y", b"1") is CREATED
     assert other.create("f/x y", b"2") is CreateOutcome.EXISTS
     assert [info.key for info in other.list_keys("f/")] == ["f/x y"]
@@ -102,9 +106,14 @@ def test_an_endpoint_that_is_away_at_the_start_is_named_in_time(real):
 
 
 @pytest.mark.guarantee("G4")
-def test_one_roots_server_goes_in_the_middle_and_comes_back(real, servers):
+@pytest.mark.parametrize(
+    ("staying", "leaving"),
+    [(FakeGcs, VersityGateway), (VersityGateway, Minio), (Azurite, FakeGcs), (FakeGcs, Azurite), (VersityGateway, Hdfs)],
+    ids=lambda kind: kind.name,
+)
+def test_one_roots_server_goes_in_the_middle_and_comes_back(staying, leaving, servers):
     """The third root is on another server: it is away while rows are written, then repaired."""
-    other = servers(next(kind for kind in (FakeGcs, VersityGateway) if not isinstance(real, kind)))
+    real, other = servers(staying), servers(leaving)
     two, one = RealRoots.of(real, 2), RealRoots.of(other, 1)
     roots = RealRoots([*two.path.split(","), one.path], {**two.options, **one.options})
     store = roots.make("orders")

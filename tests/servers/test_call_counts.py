@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from spark_replog.storage.open_store import open_store
 from spark_replog.testing.http_fault_proxy import HttpFaultProxy
+from tests.servers.conftest import on_buckets
 
 
+@on_buckets
 def test_each_verb_is_one_request(real):
     with HttpFaultProxy(real.port, one_at_a_time=False) as proxy:
         store = open_store(real.new_root(), real.options(proxy.port))
@@ -28,6 +30,7 @@ def test_each_verb_is_one_request(real):
         assert told == dict.fromkeys(told, 1)
 
 
+@on_buckets
 def test_a_listing_of_several_pages_is_whole(real, monkeypatch):
     store = open_store(real.new_root(), real.options())
     keys = [f"f/{number:03}" for number in range(7)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import re
 from pathlib import Path
 
@@ -10,30 +11,50 @@ import pytest
 import spark_replog
 from spark_replog.cli.main import run
 from spark_replog.errors import ErrorCode, ReplogError
+from spark_replog.storage.object_store import CreateOutcome
 from spark_replog.storage.open_store import open_store
-from tests.servers.server import VersityGateway
+from tests.servers.server import Azurite, VersityGateway
 from tests.servers.stores import RealRoots
 
 PAGE = Path(__file__).parents[2] / "docs/storage.md"
 
 
-def actions_of(role: str) -> list[str]:
-    """Return the S3 actions that the page lists for a role."""
+def cell_of(role: str, back_end: int) -> str:
+    """Return what the page lists for a role; back ends count from 1."""
     (row,) = (line for line in PAGE.read_text().splitlines() if line.startswith(f"| {role} |"))
-    return re.findall(r"`(s3:\w+)`", row)
+    return row.split("|")[1 + back_end]
+
+
+def s3_options(server, path: str, name: str, role: str) -> dict[str, str]:
+    return server.make_user(name, path.split("/")[2], re.findall(r"`(s3:\w+)`", cell_of(role, 1)))
+
+
+def azure_options(server, path: str, name: str, role: str) -> dict[str, str]:
+    letters = re.findall(r"`([rcdl]+)`", cell_of(role, 3))[0]
+    return server.token_options(path.split("/")[2], letters, soon(hours=1))
+
+
+def soon(**more: int) -> datetime.datetime:
+    return datetime.datetime.now(datetime.UTC) + datetime.timedelta(**more)
+
+
+@pytest.fixture(
+    params=[(VersityGateway, s3_options), (Azurite, azure_options)], ids=lambda param: param[0].name, scope="module"
+)
+def back_end(request, servers):
+    return servers(request.param[0]), request.param[1]
 
 
 @pytest.fixture
-def store(servers):
-    server = servers(VersityGateway)
+def store(back_end):
+    server, options_of = back_end
     roots = RealRoots.of(server, 1)
     opened = roots.make("orders", replicas=1)
     with opened.producer() as producer:
         assert producer.send("orders", b"0").result(timeout=30).offset == 0
-    bucket = roots.path.split("/")[2]
 
     def as_user(name: str, role: str) -> RealRoots:
-        return RealRoots([roots.path], server.make_user(name, bucket, actions_of(role)))
+        return RealRoots([roots.path], options_of(server, roots.path, name, role))
 
     return as_user
 
@@ -65,6 +86,7 @@ def test_a_producer_writes_and_deletes_nothing(store):
     opened = spark_replog.open(roots.path, roots.options)
     with opened.producer() as producer:
         assert [producer.send("orders", b"%d" % n).result(timeout=30).offset for n in (1, 2)] == [1, 2]
+    assert open_store(f"{roots.path}/broker-0", roots.options).create("replog.json", b"x") is CreateOutcome.EXISTS
     with opened.consumer("orders", group="billing", auto_offset_reset="earliest") as consumer:
         assert len(consumer.poll(20_000)) > 0
         consumer.commit()
@@ -84,3 +106,12 @@ def test_a_coordinator_deletes_what_is_trimmed(store):
     ]
     assert keys == []
     assert roots.replog("store", "repair", "--dry-run")[0] == 0
+
+
+def test_a_token_that_ran_out_is_refused_at_once_and_named(servers):
+    server = servers(Azurite)
+    url = server.new_root()
+    over = open_store(url, server.token_options(url.split("/")[2], "rcdl", soon(seconds=-60)))
+    for call in (lambda: over.create("a", b"x"), lambda: over.get("a"), lambda: list(over.list_keys(""))):
+        refused(call)
+    assert list(open_store(url, server.options()).list_keys("")) == []

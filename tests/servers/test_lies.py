@@ -12,6 +12,7 @@ from spark_replog.storage.object_store import CreateOutcome
 from spark_replog.storage.open_store import open_store
 from spark_replog.storage.retrying_store import RetryingStore
 from spark_replog.testing.http_fault_proxy import HttpFault, HttpFaultProxy, PlannedAnswer
+from tests.servers.conftest import on_all_for_long
 from tests.servers.stores import RealRoots
 
 CREATED, EXISTS = CreateOutcome.CREATED, CreateOutcome.EXISTS
@@ -42,8 +43,11 @@ def test_a_create_is_settled_by_the_bytes(real, proxy, lie):
     store = open_store(real.new_root(), real.hasty_options(proxy.port))
     retrying = RetryingStore(store, deadline_ms=5_000)
     body = random.randbytes(70_000)
-    proxy.plan(real.put, lie, times=1 if lie.when is HttpFault.HANG else 2)
+    retrying.make_folder("f")
+    for part in real.create_parts:
+        proxy.plan(real.put, lie, times=1 if lie.when is HttpFault.HANG else 2, part=part)
     assert retrying.create("f/a", body) is CREATED
+    assert not proxy.is_planned()
     assert retrying.create("f/a", b"another's") is EXISTS
     assert store.get("f/a") == body
     assert [info.size_bytes for info in store.list_keys("f/")] == [len(body)]
@@ -52,6 +56,7 @@ def test_a_create_is_settled_by_the_bytes(real, proxy, lie):
 def test_a_read_is_cut_or_refused_but_never_short(real, proxy):
     store = open_store(real.new_root(), real.hasty_options(proxy.port))
     body = random.randbytes(300_000)
+    store.make_folder("f")
     assert store.create("f/a", body) is CREATED
     retrying = RetryingStore(store, deadline_ms=5_000)
     for lie in (PlannedAnswer(HttpFault.CUT_ANSWER), PlannedAnswer(BEFORE, 503), PlannedAnswer(HttpFault.HANG)):
@@ -77,6 +82,7 @@ def test_a_server_that_is_away_is_told_in_time_and_used_again(real, proxy):
 
 
 @pytest.mark.guarantee("G3", "G4")
+@on_all_for_long
 def test_nothing_acknowledged_is_lost_or_doubled_behind_a_lying_server(real, proxy):
     """Two of three roots answer as the lies have it; the rows sent are the rows read, each once, in order."""
     roots = RealRoots.of(real, 3, ports=[None, proxy.port, proxy.port])

@@ -9,9 +9,12 @@ from spark_replog.storage.open_store import open_store
 from spark_replog.storage.probe import probe_root
 from spark_replog.storage.retrying_store import RetryingStore
 from spark_replog.testing.store_contract import ObjectStoreContract
+from tests.servers.conftest import on_buckets
+from tests.servers.hdfs import Hdfs
 from tests.servers.server import S3rver
 
 
+@on_buckets
 class TestRealStore(ObjectStoreContract):
     has_folders = False
     # Eight clients in processes would each import their packages for seconds: threads race.
@@ -21,6 +24,16 @@ class TestRealStore(ObjectStoreContract):
     @pytest.fixture
     def store(self, real):
         return open_store(real.new_root(), real.options())
+
+
+class TestRealHdfs(ObjectStoreContract):
+    race_in_processes = False
+    race_name_count, race_racer_count = 5, 4
+
+    @pytest.fixture
+    def store(self, servers):
+        found = servers(Hdfs)
+        return open_store(found.new_root(), found.options())
 
 
 def test_probe_passes(real):

@@ -154,7 +154,27 @@ def test_failed_creates(cls, url, error, expected):
     store, file_system = store_over(cls, url)
     file_system.answers = [error]
     assert outcome_of(store) == expected
-    assert [verb for verb, _, _ in file_system.calls] == ["pipe_file"]
+    # Who may create and not overwrite is forbidden a taken name: the store looks whether it is one.
+    look = ["cat_file"] if "Forbidden" in str(error) or status_of(error) == 403 else []
+    assert [verb for verb, _, _ in file_system.calls] == ["pipe_file", *look]
+
+
+@pytest.mark.parametrize(
+    ("cls", "url", "error"),
+    [
+        (GcsStore, "gs://b/r", OSError("Forbidden: b/x\nno")),
+        (GcsStore, "gs://b/r", HttpError(403)),
+        (AzureStore, "abfs://c/r", HttpResponseError(403, "AuthorizationPermissionMismatch")),
+    ],
+)
+def test_a_taken_name_that_is_forbidden_is_taken(cls, url, error):
+    store, file_system = store_over(cls, url)
+    assert store.create("k", b"1") is CreateOutcome.CREATED
+    file_system.answers = [error]
+    assert outcome_of(store) == EXISTS
+    file_system.answers = [error, error]
+    assert outcome_of(store) == REFUSED
+    assert bytes(store.get("k")) == b"1"
 
 
 @pytest.mark.parametrize(("cls", "url"), [(GcsStore, "gs://b/r"), (AzureStore, "abfs://c/r")])

@@ -1,0 +1,104 @@
+"""What only a real NameNode and DataNode show: two servers in one write, folders, permissions."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+import spark_replog
+from spark_replog.errors import ErrorCode, OutcomeUnknownError, ReplogError, RetriableError
+from spark_replog.storage.object_store import CreateOutcome
+from spark_replog.storage.open_store import open_store
+from spark_replog.storage.retrying_store import RetryingStore
+from spark_replog.testing.http_fault_proxy import HttpFault, HttpFaultProxy, PlannedAnswer
+from tests.servers.hdfs import Hdfs
+from tests.servers.stores import RealRoots
+from tests.servers.test_lies import LIES
+
+CREATED, EXISTS = CreateOutcome.CREATED, CreateOutcome.EXISTS
+
+
+@pytest.fixture
+def hdfs(servers):
+    return servers(Hdfs)
+
+
+def test_what_each_verb_asks_the_name_node(hdfs):
+    with HttpFaultProxy(hdfs.port, one_at_a_time=False) as proxy:
+        store = open_store(hdfs.new_root(), hdfs.options(proxy.port))
+        store.make_folder("f")
+        store.create("f/a", b"0123456789")
+        for call, asked in (
+            (lambda: store.create("f/b", b"x"), {"CREATE": 1, "RENAME": 1}),
+            (lambda: store.create("f/a", b"x"), {"CREATE": 1, "RENAME": 1, "GETFILESTATUS": 1, "DELETE": 1}),
+            (lambda: store.get("f/a", start=2, size_bytes=3), {"GETFILESTATUS": 1, "OPEN": 1}),
+            (lambda: store.get("f/absent"), {"GETFILESTATUS": 1}),
+            (lambda: list(store.list_keys("f/")), {"LISTSTATUS": 1}),
+            (lambda: store.delete("f/b"), {"DELETE": 1}),
+        ):
+            proxy.clear()
+            call()
+            assert Counter(parse_qs(urlsplit(path).query)["op"][0] for _, path in proxy.requests) == asked
+
+
+def test_a_listing_of_several_pages_is_whole(hdfs):
+    """The NameNode reads three names at a time here."""
+    store = open_store(hdfs.new_root(), hdfs.options())
+    store.make_folder("f")
+    keys = [f"f/{number:03}" for number in range(7)]
+    for key in keys:
+        store.create(key, b"x")
+    assert [info.key for info in store.list_keys("f/")] == keys
+
+
+def test_bytes_are_settled_when_the_data_node_lies(hdfs):
+    with HttpFaultProxy(hdfs.data_port, one_at_a_time=False) as proxy:
+        store = open_store(hdfs.new_root(), hdfs.hasty_options(hdfs.port))
+        store.file_system().proxy = {f":{hdfs.data_port}/": f":{proxy.port}/"}
+        retrying = RetryingStore(store, deadline_ms=20_000)
+        for name, lie in LIES.items():
+            body = random.randbytes(70_000)
+            proxy.plan("PUT", lie)
+            assert retrying.create(name, body) is CREATED
+            assert not proxy.is_planned()
+            assert retrying.create(name, b"another's") is EXISTS
+            assert store.get(name) == body
+            proxy.clear()
+        assert [info.key for info in store.list_keys("")] == sorted(LIES)
+
+
+def test_a_data_node_that_is_away_costs_time_and_nothing_else(hdfs):
+    store = open_store(hdfs.new_root(), hdfs.options())
+    assert store.create("a", b"0") is CREATED
+    hdfs.kill_data_node()
+    try:
+        with pytest.raises(OutcomeUnknownError):
+            store.create("b", b"1")
+        with pytest.raises(RetriableError) as raised:
+            store.get("a")
+        assert raised.value.code is ErrorCode.REPLOG_STORE_UNAVAILABLE
+        assert [info.key for info in store.list_keys("")] == ["a"]
+    finally:
+        hdfs.start_data_node()
+    retrying = RetryingStore(store, deadline_ms=60_000)
+    assert retrying.get("a") == b"0"
+    assert (retrying.create("b", b"1"), retrying.get("b")) == (CREATED, b"1")
+
+
+def test_a_user_with_the_right_to_read_reads_and_writes_nothing(hdfs):
+    roots = RealRoots.of(hdfs, 1)
+    with roots.make("orders", replicas=1).producer() as producer:
+        assert producer.send("orders", b"0").result(timeout=30).offset == 0
+    reader = RealRoots([roots.path], {"user": "reader"})
+    opened = spark_replog.open(reader.path, reader.options)
+    assert opened.topic("orders").scan().to_arrow()["value"].to_pylist() == [b"0"]
+    assert reader.replog("store", "verify", "--deep")[0] == 0
+    raw = open_store(f"{roots.path}/broker-0", reader.options)
+    for call in (lambda: raw.create("ledgers/x", b"x"), lambda: raw.delete("replog.json")):
+        with pytest.raises(ReplogError) as raised:
+            call()
+        assert raised.value.code is ErrorCode.REPLOG_STORE_REFUSED
+    assert raw.get("replog.json") is not None
