@@ -79,7 +79,6 @@ class Hdfs(Server):
         for folder in ("hdfs", "datanode"):  # web pages that it wants to have
             (self.folder / "webapps" / folder).mkdir(parents=True, exist_ok=True)
         (self.folder / "log4j.properties").write_text(_LOG)
-        environment = {**self.environment(), "HOME": str(self.folder)}
         if not data.exists():
             self._run([*self.command(data), "-format", "-nonInteractive"]).wait()
         self.start_data_node()
