@@ -23,6 +23,7 @@ from spark_replog.commit.replica_manager import ReplicaManager
 from spark_replog.commit.write_plan import make_write_plan
 from spark_replog.config import ProducerConfig
 from spark_replog.errors import ErrorCode, InvalidConfigError
+from spark_replog.fault_point import fault_point
 from spark_replog.ids import TopicPartition, new_id
 from spark_replog.log.model import Append, IdentityKind, ProducerIdentity
 from spark_replog.maintenance.upkeep import Upkeep
@@ -189,9 +190,11 @@ class TopicCopy:
         objects = tuple(item for _, item in made.objects)
         append = Append(identity, default_principal(), "replog copy", self._target.clock.now_ms(), objects)
         request = AppendRequest(append, config.request_timeout_ms, after_sequence=part.last)
+        fault_point("copy.written")
         (answer,) = self._manager.append_records({ledger_id: request}).values()
         if answer.error is not None:
             raise answer.error
+        fault_point("copy.appended")
         part.position = part.last = end
         part.row_count += made.row_count
         part.size_bytes += made.size_bytes

@@ -28,7 +28,7 @@ from spark_replog.log.fold.topic_state import TopicLedgerState
 from spark_replog.log.fold.topic_table import TopicState
 from spark_replog.log.model import CommandResult
 from spark_replog.log.write_plan import unknown_topic
-from spark_replog.logs import event
+from spark_replog.logs import Once, event
 from spark_replog.storage.brokers import BrokerSet
 from spark_replog.storage.io_pool import io_pool
 from spark_replog.storage.paths import LEDGERS_PREFIX, journal_folder
@@ -78,6 +78,7 @@ class Cluster:
         self.cluster_ledger: Ledger[ClusterLedgerState] = self._make_ledger(brokers.cluster_id, ClusterLedgerState())
         self._topic_ledgers: dict[LedgerId, Ledger[TopicLedgerState]] = {}
         self._refreshed_ms: int | None = None
+        self._deposed = Once()
 
     @classmethod
     def open(
@@ -290,11 +291,26 @@ class Cluster:
         decided = partial(self._log_changes, ledger_id)
         return Ledger(ledger_id, roots, state, settings=settings, clock=self.clock, on_decided=decided)
 
-    def _log_changes(self, ledger_id: LedgerId, index: int, payload: bytes, results: Sequence[CommandResult]) -> None:
-        """Log what this process has changed in the store; a change is logged where it is decided, and only there."""
+    def _log_changes(
+        self,
+        ledger_id: LedgerId,
+        index: int,
+        payload: bytes,
+        results: Sequence[CommandResult],
+        owners: tuple[bytes, bytes],
+    ) -> None:
+        """Log what this process has changed in the store; a change is logged where it is decided, and only there.
+
+        That the ledger was another process's is logged once for each such process: two writers take turns all the time.
+        """
         if not _LOG.isEnabledFor(logging.INFO):
             return
         try:
+            before, owner = (each.hex()[:8] for each in owners)
+            if any(owners[0]) and self._deposed.is_first((ledger_id, before)):
+                words = f"this process, {owner}, writes ledger {ledger_id} now; before it did {before}"
+                fields = {"ledger": ledger_id, "index": index, "owner": owner, "before": before}
+                event(_LOG, "owner_change", words, fields)
             names = {topic_id: name for name, (topic_id, _) in list(self.cluster_ledger.state.topics.items())}
             for kind, words in state_changes(payload, results, names):
                 event(_LOG, kind, words, {"ledger": ledger_id, "index": index})

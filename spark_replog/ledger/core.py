@@ -121,6 +121,7 @@ class LedgerCore:
         fatal: an error that ends this ledger in this process.
         snapshot: the last decided snapshot whose head is on a majority: its base and its name; None for none.
         base_name: of the snapshot that the prefix began with, "" for entry 0.
+        owners: incarnations: whose ledger it was before the last own claim, and this one; the first is zero for nobody.
         settled: of the last own value: (index, whether it was decided there); read and set to None.
         wake_at_ms: when `poll` must be called again even if nothing completes; None: not before something does.
         claims: claims begun; entries: own values decided; rounds: rounds of creates; turns_lost: own claims
@@ -143,6 +144,7 @@ class LedgerCore:
         self.fatal: ReplogError | None = None
         self.snapshot: tuple[Base, str] | None = None
         self.base_name = ""
+        self.owners = ZERO_EPOCH.incarnation, incarnation
         self.settled: tuple[int, bool] | None = None
         self.claims = self.entries = self.rounds = self.turns_lost = 0
         self._root_names = root_names
@@ -699,6 +701,9 @@ class LedgerCore:
             if self._is_rival_at_work(now_ms):
                 self._yield(now_ms)
                 return
+            before = self.prefix.promised().incarnation
+            if before != proposer.incarnation:
+                self.owners = before, proposer.incarnation
             proposer.start_claim()
             self._streak = 0
             self.claims += 1

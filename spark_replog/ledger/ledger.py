@@ -83,7 +83,7 @@ class Ledger(Generic[S]):
         *,
         settings: LedgerSettings = DEFAULT_SETTINGS,
         clock: Clock = SYSTEM_CLOCK,
-        on_decided: Callable[[int, bytes, Sequence[Any]], None] | None = None,
+        on_decided: Callable[[int, bytes, Sequence[Any], tuple[bytes, bytes]], None] | None = None,
     ) -> None:
         self.ledger_id, self._on_decided = ledger_id, on_decided
         self.state = state
@@ -513,7 +513,7 @@ class Ledger(Generic[S]):
         if not is_won or index not in results:  # in a snapshot only: its answer is not known here
             return  # the batch is proposed again on the new fold
         if self._on_decided is not None and (value := prefix.payloads.get(index)) is not None:
-            self._on_decided(index, value[TAG_SIZE_BYTES:], results[index])
+            self._on_decided(index, value[TAG_SIZE_BYTES:], results[index], self._core.owners)
         with self._turn:
             for request in self._sent:
                 if not request.is_done:

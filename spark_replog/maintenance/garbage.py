@@ -10,6 +10,7 @@ A live object stays on every broker: one that becomes a replica later counts as 
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
@@ -28,11 +29,13 @@ from spark_replog.fault_point import fault_point
 from spark_replog.ids import BrokerId, LedgerId, ObjectId, is_valid_object_name
 from spark_replog.ledger.ledger import Ledger
 from spark_replog.log.fold.topic_state import TopicLedgerState
+from spark_replog.logs import event
 from spark_replog.storage.io_pool import io_pool
 from spark_replog.storage.object_store import ObjectInfo
 from spark_replog.storage.paths import all_data_folder, data_folder, data_key
 from spark_replog.storage.posix_store import TEMP_FILE_AGE_MS, sweep_temp_files
 
+_LOG = logging.getLogger(__name__)
 _CHUNK = 100
 _CHUNKS_AHEAD = 16
 _EMPTY_FOLDERS_MAX = 1_000
@@ -231,33 +234,40 @@ class GarbageCollector:
         self.delete(broker_id, self.find(ledger, broker_id, dropped))
 
     def delete(self, broker_id: BrokerId, files: Iterator[GarbageFile]) -> None:
-        """Delete files of one root, several at a time; each is counted when it is gone. Repeatable.
+        """Delete files of one root, several at a time; each is counted when it is gone, and one event says how many.
 
         Raises:
             ReplogError: the root failed; what it has confirmed is gone.
         """
         pending: list[tuple[Future[None], list[GarbageFile]]] = []
         lane = f"garbage {self._cluster.brokers.url(broker_id)}"
+        gone: Counter[tuple[LedgerId, Why]] = Counter()
 
         def finish(count_max: int) -> None:
             while len(pending) > count_max:
                 future, chunk = pending.pop(0)
                 future.result()
                 self.report.count(chunk)
+                gone.update((each.ledger_id, each.why) for each in chunk)
                 self._on_progress(self.report)
 
-        while chunk := list(islice(files, _CHUNK)):
-            for each in chunk:
-                self._on_file(each)
-            if self._is_dry_run:
-                self.report.count(chunk)
-                continue
-            fault_point("gc.delete")
-            pending.append(
-                (io_pool().submit_to(lane, self._delete_keys, broker_id, [each.key for each in chunk]), chunk)
-            )
-            finish(_CHUNKS_AHEAD)
-        finish(0)
+        try:
+            while chunk := list(islice(files, _CHUNK)):
+                for each in chunk:
+                    self._on_file(each)
+                if self._is_dry_run:
+                    self.report.count(chunk)
+                    continue
+                fault_point("gc.delete")
+                pending.append(
+                    (io_pool().submit_to(lane, self._delete_keys, broker_id, [each.key for each in chunk]), chunk)
+                )
+                finish(_CHUNKS_AHEAD)
+            finish(0)
+        finally:
+            for (ledger_id, why), count in gone.items():
+                words = f"deletes {count:,} data objects on broker {broker_id}: {why.value}"
+                event(_LOG, "garbage_delete", words, {"ledger": ledger_id, "broker": broker_id, "files": count})
 
     def _delete_keys(self, broker_id: BrokerId, keys: Iterable[str]) -> None:
         store = self._cluster.brokers.store(broker_id)

@@ -10,6 +10,8 @@ import pytest
 
 from spark_replog import logs
 from spark_replog.admin.admin import BrokerAdmin
+from spark_replog.admin.controller import Controller
+from spark_replog.maintenance.garbage import GarbageCollector
 from tests.unit.client.consumer_setup import Store, rows
 
 LOG = logging.getLogger("spark_replog.test_logs")
@@ -78,6 +80,46 @@ def test_each_change_is_one_event_of_the_process_that_decided_it_and_a_batch_is_
     caplog.clear()
     store.another_process().cluster.refresh()  # who only reads logs nothing
     assert events(caplog) == []
+
+
+def fields_of(caplog, name):
+    return [each.replog_fields for each in caplog.records if getattr(each, "replog_event", "") == name]
+
+
+def test_a_ledger_that_another_process_wrote_is_an_event_once_and_turns_of_two_writers_are_none(tmp_path, caplog):
+    caplog.set_level(logging.INFO, "spark_replog")
+    one = Store.init(str(tmp_path / "store"), 3)
+    one.create("orders")
+    one.write("orders", rows(1))
+    other = one.another_process()
+    caplog.clear()
+    for number in range(1, 6):
+        other.write("orders", rows(1, 2 * number))
+        one.write("orders", rows(1, 2 * number + 1))
+    ledger, _ = one.cluster.topic_state(one.cluster.lookup("orders"))
+    found = [each for each in fields_of(caplog, "owner_change") if each["ledger"] == ledger.ledger_id]
+    assert len(found) == 2 and found[0]["owner"] == found[1]["before"] and found[0]["before"] == found[1]["owner"]
+    single = Store.init(str(tmp_path / "single"))
+    single.create("orders")
+    caplog.clear()
+    single.another_process().write("orders", rows(1))
+    assert fields_of(caplog, "owner_change") == [], "one root has no owners"
+
+
+def test_what_is_deleted_as_garbage_is_one_event_for_each_root_and_reason(tmp_path, caplog, replog):
+    caplog.set_level(logging.INFO, "spark_replog")
+    store = Store.init(str(tmp_path / "store"), 3)
+    store.create("orders")
+    for number in range(3):
+        store.write("orders", rows(2, number))
+    Controller(store.cluster).delete_records("orders", {0: 6})
+    caplog.clear()
+    assert GarbageCollector(store.another_process().cluster, is_dry_run=True, is_floor_raised=True).run().files
+    assert fields_of(caplog, "garbage_delete") == []
+    report = GarbageCollector(store.another_process().cluster, is_floor_raised=True).run()
+    found = fields_of(caplog, "garbage_delete")
+    assert sorted(each["broker"] for each in found) == [0, 1, 2] and sum(report.files.values()) == 9
+    assert [each["files"] for each in found] == [3, 3, 3]
 
 
 def test_below_info_an_entry_is_not_even_decoded(tmp_path, monkeypatch):
