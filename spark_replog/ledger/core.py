@@ -272,9 +272,9 @@ class LedgerCore:
         self._reread_ms = min(REREAD_MS, max(1.0, self._operation_ms))
         self._yields = 0
         self.is_tail_unclear = False
-        for root in self.damaged_roots(1):
-            if self.roots[root].retry_at_ms < now_ms + DAMAGED_RETRY_MS / 2:
-                self.roots[root].failures = 1  # the files may have been put back
+        for state in self.roots:
+            if isinstance(state.error, DAMAGE) and state.retry_at_ms < now_ms + DAMAGED_RETRY_MS / 2:
+                state.failures = 1  # the files may have been put back
 
     def _enter(self, phase: Phase) -> None:
         assert phase in TRANSITIONS[self.phase], (self.phase, phase)
@@ -587,7 +587,7 @@ class LedgerCore:
         missing = sum(1 << root for root, state in enumerate(self.roots) if state.standing not in READ_BY_THIS_GOAL)
         if self._is_minority(missing) or (missing and self._is_waiting(missing, now_ms)):
             return
-        if missing or self.prefix.has_undecided_tail():
+        if missing or self.prefix.tail_index >= self.prefix.length:
             missing |= self._doubted_roots(missing)
             if self._is_minority(missing):
                 return
@@ -737,7 +737,7 @@ class LedgerCore:
             elif self.prefix.length > proposal.index and self.roots[0].standing in _READ:
                 proposer.proposal = None  # another writer has the index
                 self._enter(Phase.READY)
-        elif proposer.is_proposal_decided():
+        elif proposer.proposal_roots().bit_count() >= self.prefix.majority:
             self._decided(proposal)
 
     def _decided(self, proposal: Proposal) -> None:

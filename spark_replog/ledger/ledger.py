@@ -10,7 +10,7 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import takewhile, zip_longest
 from typing import Any, Generic, TypeVar
 
@@ -37,7 +37,6 @@ from spark_replog.ledger.types import (
     LedgerState,
     LedgerStats,
     Proposed,
-    Request,
     SnapshotState,
 )
 from spark_replog.snapshot import PageMissingError
@@ -56,6 +55,27 @@ ASK_RESTORES_MAX = 3
 """A question finds its pages gone again only where a newer snapshot was decided, and cleaned up behind, meanwhile."""
 SILENT_WAIT_MS = 3_000
 """A write that is not decided after this time is logged once with the reason."""
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """One caller's append.
+
+    Attributes:
+        deadline_ms: when the caller gets an error, `timeout_ms` after its call.
+        turns_lost: the core's count at the call.
+        command_no: which command of the ENTRY in flight answers the caller.
+        command_count: how many are the caller's, the last of them that one.
+        answer: what the caller gets, or what is raised to it; None until then.
+    """
+
+    propose: Callable[[Any], Proposed]
+    deadline_ms: float
+    timeout_ms: int
+    turns_lost: int
+    command_no: int = 0
+    command_count: int = 0
+    answer: AppendOutcome | BaseException | None = None
 
 
 class Ledger(Generic[S]):
@@ -202,17 +222,14 @@ class Ledger(Generic[S]):
         finally:
             self._end_turn(ticket if is_complete else None)
 
-    def _start(self) -> None:
-        """Once in a process: begin with the newest snapshot, so that only the entries after it are read."""
-        if not self._has_started and self._snapshots is not None:
-            self._snapshots.start(self._core)
-        self._has_started = True
-
     def _drive_read(self) -> None:
         """Drive the core until the tail is known; what counts as no answer is silence, not a long journal."""
         core = self._core
         self._check_whole()
-        self._start()
+        if not self._has_started:  # begin with the newest snapshot, so that only the entries after it are read
+            if self._snapshots is not None:
+                self._snapshots.start(core)
+            self._has_started = True
         self._heard_ms = self._clock.monotonic_ms()
         log_at_ms = self._heard_ms + LONG_READ_MS
         if self._to_check:
@@ -277,49 +294,43 @@ class Ledger(Generic[S]):
         if not self._has_started:
             with suppress(RetriableError):  # said by what follows
                 self.refresh()  # a long read of a cold process is not the time of its caller
-        request = Request(propose, self._clock.monotonic_ms(), timeout_ms, self._core.turns_lost)
-        self._answer(request)
-        if isinstance(request.error, PageMissingError) and request not in self._sent:
+        request = self._serve(propose, timeout_ms)
+        if isinstance(request.answer, PageMissingError) and request not in self._sent:
             self._with_turn(self._restore)
-            request = Request(propose, self._clock.monotonic_ms(), timeout_ms, self._core.turns_lost)
-            self._answer(request)
-        if request.error is not None:
-            raise request.error
-        assert request.outcome is not None
-        return request.outcome
+            request = self._serve(propose, timeout_ms)
+        if isinstance(request.answer, BaseException):
+            raise request.answer
+        assert request.answer is not None
+        return request.answer
 
-    def _answer(self, request: Request) -> None:
+    def _serve(self, propose: Callable[[S], Proposed], timeout_ms: int) -> Request:
+        """Return a request that has its answer: from the caller that drives the core now, or by driving it."""
+        request = Request(propose, self._clock.monotonic_ms() + timeout_ms, timeout_ms, self._core.turns_lost)
         with self._turn:
             self._waiting.append(request)
-            while self._is_driven and not request.is_done:
+            while self._is_driven and request.answer is None:
                 rest_ms = request.deadline_ms - self._clock.monotonic_ms()
                 if rest_ms <= 0:
                     self._expire(request, is_driver=False)
                     break
                 self._turn.wait(rest_ms / 1000.0)
-            if not request.is_done:
-                self._is_driven = True
-        if not request.is_done:
-            self._drive_turn(request)
-
-    def _drive_turn(self, request: Request) -> None:
+            if request.answer is not None:
+                return request
+            self._is_driven = True
         try:
             self._drive_write(request)
         except BaseException as error:
-            self._give_up(request, error)
+            with self._turn:
+                request.answer = request.answer or error
+                if request in self._waiting:
+                    self._waiting.remove(request)
             if not isinstance(error, ReplogError):
                 raise
         finally:
             self._end_turn(None)
         if self._snapshots is not None and self._snapshots.is_due() and not self._settings.read_only:
             io_pool().submit_to(f"snapshots of {self.ledger_id}", self._write_snapshot)
-
-    def _give_up(self, request: Request, error: BaseException) -> None:
-        with self._turn:
-            if not request.is_done:
-                request.error = error
-            if request in self._waiting:
-                self._waiting.remove(request)
+        return request
 
     def _drive_write(self, request: Request) -> None:
         """Drive the core until this request is answered; others are served on the way."""
@@ -333,7 +344,7 @@ class Ledger(Generic[S]):
             self._unverify()
         core.begin_write(self._clock.monotonic_ms())
         log_at_ms: float = self._clock.monotonic_ms() + SILENT_WAIT_MS
-        while not request.is_done:
+        while request.answer is None:
             if core.phase is Phase.READY:
                 if not self._propose():
                     return
@@ -357,7 +368,7 @@ class Ledger(Generic[S]):
     def _propose(self) -> bool:
         """In READY: collect the waiting commands on the newest fold; False when there are none."""
         with self._turn:
-            candidates = [each for each in self._sent if not each.is_done]
+            candidates = [each for each in self._sent if each.answer is None]
             candidates += self._waiting
             self._waiting = []
         commands: list[bytes] = []
@@ -401,15 +412,15 @@ class Ledger(Generic[S]):
                     self._fold_whole(is_stale=True)
                     proposed = request.propose(self.state)
             except Exception as error:  # the caller's own, raised in its thread
-                request.error = error
+                request.answer = error
                 return ()
         if not proposed:
-            request.outcome = AppendOutcome(-1, None)
+            request.answer = AppendOutcome(-1, None)
             return ()
         commands = (proposed,) if isinstance(proposed, bytes) else proposed
         size_bytes = sum(map(len, commands))
         if size_bytes > self._settings.command_size_bytes_max:
-            request.error = ReplogError(
+            request.answer = ReplogError(
                 ErrorCode.RECORD_LIST_TOO_LARGE,
                 f"the entry would have {size_bytes} bytes, and {self._settings.command_size_bytes_max} is the most. "
                 "Nothing was decided. Write with fewer tasks or smaller batches, so that sections have more rows.",
@@ -421,16 +432,16 @@ class Ledger(Generic[S]):
     def _expire(self, request: Request, *, is_driver: bool) -> None:
         """Answer a request whose time is over."""
         with self._turn:
-            if request.is_done:
+            if request.answer is not None:
                 return
             if request in self._waiting and request not in self._sent:
                 self._waiting.remove(request)
-                request.error = self._not_decided(request)
+                request.answer = self._not_decided(request)
             elif is_driver and not self._core.is_user_open():
-                request.error = self._not_decided(request)
+                request.answer = self._not_decided(request)
             else:
                 # Seen from a thread that does not drive, a command in the driver's hands may just be sent.
-                request.error = self._outcome_unknown(request)
+                request.answer = self._outcome_unknown(request)
 
     # -- driving the core -------------------------------------------------------------------------
 
@@ -454,7 +465,8 @@ class Ledger(Generic[S]):
             self._check_journals()
         # What was just learned may complete a claim, which decides entries: before the fold, not after.
         core.advance(core_now_ms)
-        if self._snapshots is not None:
+        applied, prefix = self.state.applied_index, core.prefix
+        if self._snapshots is not None and applied < prefix.base.index and applied + 1 not in prefix.payloads:
             self._snapshots.restore_base(core)
         self._fold_whole()
         return core.phase in (Phase.READY, Phase.DONE) or core_now_ms < deadline_ms
@@ -498,10 +510,7 @@ class Ledger(Generic[S]):
             self._is_folding = True
             for index in range(self.state.applied_index + 1, prefix.length):
                 results[index] = self.state.apply(index, prefix.payloads[index][TAG_SIZE_BYTES:])
-            snapshot_index = None
-            if self._snapshots is not None:
-                self._snapshots.folded(self._core)
-                snapshot_index = self._snapshots.index
+            snapshot_index = None if self._snapshots is None else self._snapshots.folded(self._core)
             if len(prefix.payloads) > 1:  # the last one always stays
                 prefix.release(self.state.applied_index + 1, snapshot_index)
             self._is_folding = False
@@ -516,9 +525,9 @@ class Ledger(Generic[S]):
             self._on_decided(index, value[TAG_SIZE_BYTES:], results[index], self._core.owners)
         with self._turn:
             for request in self._sent:
-                if not request.is_done:
+                if request.answer is None:
                     mine = results[index][: request.command_no + 1][-request.command_count :]
-                    request.outcome = AppendOutcome(index, mine[-1], mine)
+                    request.answer = AppendOutcome(index, mine[-1], mine)
             self._sent = []
             self._turn.notify_all()
 
@@ -571,8 +580,8 @@ class Ledger(Generic[S]):
         if keeper is None or self._core.fatal is not None or not keeper.decided.name:
             raise error
         with self._turn:
-            for each in [each for each in self._sent if not each.is_done]:
-                each.error = self._outcome_unknown(each)  # its entry is not known as this process's any more
+            for each in [each for each in self._sent if each.answer is None]:
+                each.answer = self._outcome_unknown(each)  # its entry is not known as this process's any more
             self._sent = []
             self._turn.notify_all()
         with self.lock:

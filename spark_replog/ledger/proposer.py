@@ -112,21 +112,18 @@ class Proposer:
                 self.prefix.decide(tail, self.prefix.best(tail, claimed))
             return
         payload = self.prefix.payloads[tail] if tail < self.prefix.length else self.prefix.best(tail, claimed).payload
-        self._propose(tail, payload, is_recovered=True)
+        self.propose(payload, tail)
 
-    def propose(self, payload: bytes) -> None:
-        """Put a new value in flight at the next index; only while leading and with none in flight."""
-        assert self.is_leading and self.proposal is None
-        self._propose(self.prefix.length, payload, is_recovered=False)
+    def propose(self, payload: bytes, recovered: int | None = None) -> None:
+        """Put a value in flight; only while leading and with none in flight.
 
-    def _propose(self, index: int, payload: bytes, *, is_recovered: bool) -> None:
-        assert self.epoch is not None
+        Args:
+            recovered: the index of an earlier owner's value; None: a new value, at the next index.
+        """
+        assert self.is_leading and self.proposal is None and self.epoch is not None
+        index = self.prefix.length if recovered is None else recovered
         digest = entry_hash(self.prefix.previous_hash(index), index, payload)
-        self.proposal = Proposal(index, payload, digest, self.epoch, is_recovered)
-
-    def is_proposal_decided(self) -> bool:
-        """Return whether a majority holds the value in flight under its epoch."""
-        return self.proposal_roots().bit_count() >= self.prefix.majority
+        self.proposal = Proposal(index, payload, digest, self.epoch, is_recovered=recovered is not None)
 
     def proposal_roots(self) -> int:
         """Return the bit mask of roots that hold the value in flight under its epoch."""

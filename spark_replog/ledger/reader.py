@@ -11,6 +11,7 @@ marker's position: its records of entries up to the marker's index count for not
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from spark_replog.errors import CorruptDataError, ErrorCode
 from spark_replog.ledger.record import (
@@ -123,11 +124,6 @@ class JournalView:
         self.entries: dict[int, tuple[Epoch, bytes]] = {}
         self._tail = (NO_INDEX, origin)  # the highest index, and the point before its first record
 
-    @property
-    def has_entry(self) -> bool:
-        """Return whether the journal's hash chain has begun, which proves whose journal it is."""
-        return self.matched > NO_INDEX or bool(self.entries)
-
     def learn(self, record: JournalRecord, crc: int) -> None:
         """Take in the record at `next_position`, which `order` has taken; it counts unless there is a fault."""
         if record.kind is RecordKind.ENTRY and record.index > self._tail[0]:
@@ -193,17 +189,15 @@ class JournalView:
         return max(self.entries, default=self.matched)
 
 
+@dataclass(slots=True, eq=False)
 class Vote:
     """One value proposed for one index under one epoch, and the roots (bit mask) that hold it."""
 
-    __slots__ = ("entry_hash", "epoch", "payload", "previous", "roots")
-
-    def __init__(self, record: JournalRecord, previous: bytes) -> None:
-        self.epoch = record.epoch
-        self.entry_hash = record.entry_hash
-        self.payload = record.payload
-        self.previous = previous
-        self.roots = 0
+    epoch: Epoch
+    entry_hash: bytes
+    payload: bytes
+    previous: bytes
+    roots: int = 0
 
 
 class DecidedPrefix:
@@ -270,7 +264,8 @@ class DecidedPrefix:
         for found in (self._votes, self._vouched):
             for index in [each for each in found if each <= base.index]:
                 del found[index]
-        self._settle_views()
+        for view in self.views:
+            view.match(self)
         self._extend()
         return True
 
@@ -290,10 +285,6 @@ class DecidedPrefix:
         }
         self._vouched = {index: each for index, each in self._vouched.items() if each[2] != root}
         self.tail_index = max([self.length - 1, *self._votes])
-
-    def _settle_views(self) -> None:
-        for view in self.views:
-            view.match(self)
 
     def learned_count(self) -> int:
         """Return a number that changes with every record that is learned."""
@@ -369,8 +360,8 @@ class DecidedPrefix:
     def _note_known(self, root: int, known: Sequence[LastKnown]) -> None:
         for other, last in enumerate(known):
             self._named_by[other][root] = max(self._named_by[other][root], last.position)
-        # A journal without an entry may be another ledger's.
-        heard = [number for number, view in enumerate(self.views) if view.has_entry]
+        # A journal whose hash chain has not begun may be another ledger's.
+        heard = [number for number, view in enumerate(self.views) if view.matched > NO_INDEX or view.entries]
         for other in range(len(known)):
             named = sorted(self._named_by[other][witness] for witness in heard if witness != other)
             if named:
@@ -386,7 +377,7 @@ class DecidedPrefix:
         key = (record.epoch, record.entry_hash)
         vote = votes.get(key)
         if vote is None:
-            vote = votes[key] = Vote(record, previous)
+            vote = votes[key] = Vote(*key, record.payload, previous)
             if any(each.epoch == record.epoch and each is not vote for each in votes.values()):
                 self.conflicts.append((root, position, index))
         vote.roots |= 1 << root
@@ -438,7 +429,8 @@ class DecidedPrefix:
         self.length += 1
         self._votes.pop(index - 1, None)
         self._vouched.pop(index, None)
-        self._settle_views()
+        for view in self.views:
+            view.match(self)
 
     def _names_of(self, roots: int) -> str:
         return ", ".join(self._root_name(root) for root in range(len(self.views)) if roots >> root & 1)
@@ -476,10 +468,6 @@ class DecidedPrefix:
             return True
         votes = self._votes.get(index, {}).values()
         return any((vote.roots | missing_roots).bit_count() >= self.majority for vote in votes)
-
-    def has_undecided_tail(self) -> bool:
-        """Return whether some root holds an ENTRY above the decided prefix."""
-        return self.tail_index >= self.length
 
     def tail_of(self, claimed: Sequence[int]) -> int:
         """Return the last index that may be decided, as the roots of a claim show it; NO_INDEX for none."""

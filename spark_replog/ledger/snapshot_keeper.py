@@ -111,11 +111,6 @@ class SnapshotKeeper:
         self._rested_ms = self._rest_ms = 0.0  # since when it rests, and for how long
         self._busy = threading.Lock()
 
-    @property
-    def index(self) -> int:
-        """Return what the decided snapshot holds, -1 before the first."""
-        return self._state.snapshot.index
-
     def is_behind(self) -> bool:
         """Return whether entries other than the snapshot's own were folded since the decided snapshot."""
         snapshot = self._state.snapshot
@@ -173,8 +168,6 @@ class SnapshotKeeper:
             CorruptDataError, UnsupportedFormatError: the snapshot cannot be read.
         """
         prefix = core.prefix
-        if self._state.applied_index >= prefix.base.index or self._state.applied_index + 1 in prefix.payloads:
-            return
         try:
             if not core.base_name:
                 raise PageMissingError(ErrorCode.REPLOG_SNAPSHOT_MISSING, "no marker names a snapshot.")
@@ -239,11 +232,15 @@ class SnapshotKeeper:
 
     # -- what a fold brings -----------------------------------------------------------------------
 
-    def folded(self, core: LedgerCore) -> None:
-        """Take in which snapshot counts now; under the lock, after entries were folded."""
+    def folded(self, core: LedgerCore) -> int:
+        """Take in which snapshot counts now; under the lock, after entries were folded.
+
+        Returns:
+            What it holds, -1 before the first.
+        """
         snapshot = self._state.snapshot
         if snapshot is self._seen or snapshot == self._seen:
-            return
+            return snapshot.index
         self._seen = snapshot
         stored, self._stored = self._stored, None
         if stored is not None and stored.name == snapshot.name:
@@ -256,6 +253,7 @@ class SnapshotKeeper:
         known = self._heads.get(snapshot.name)
         base = known.base if known is not None else self._base_of(core, snapshot)
         core.snapshot = None if base is None else (base, snapshot.name)
+        return snapshot.index
 
     def _base_of(self, core: LedgerCore, snapshot: DecidedSnapshot) -> Base | None:
         return core.prefix.base_at(snapshot.index) if snapshot.index in core.prefix.hashes else None

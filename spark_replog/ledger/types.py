@@ -171,33 +171,3 @@ class LedgerStats:
 Proposed = bytes | tuple[bytes, ...] | None
 """One encoded command, or several that go into one ENTRY in this order (the last one's result is
 the caller's), or nothing to do."""
-
-
-class Request:
-    """One caller's append.
-
-    Attributes:
-        deadline_ms: when the caller gets an error, `timeout_ms` after its call.
-        turns_lost: the core's count at the call.
-        command_no: which command of the ENTRY in flight answers the caller.
-        command_count: how many are the caller's, the last of them that one.
-    """
-
-    __slots__ = (
-        "command_count", "command_no", "deadline_ms", "error", "outcome", "propose", "timeout_ms", "turns_lost",
-    )  # fmt: skip
-
-    def __init__(self, propose: Callable[[Any], Proposed], now_ms: float, timeout_ms: int, turns_lost: int) -> None:
-        self.propose = propose
-        self.deadline_ms = now_ms + timeout_ms
-        self.timeout_ms = timeout_ms
-        self.turns_lost = turns_lost
-        self.command_no = 0
-        self.command_count = 0
-        self.outcome: AppendOutcome | None = None
-        self.error: BaseException | None = None
-
-    @property
-    def is_done(self) -> bool:
-        """Return whether the caller has its answer."""
-        return self.outcome is not None or self.error is not None
