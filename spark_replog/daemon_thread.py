@@ -33,17 +33,12 @@ class DaemonThread(threading.Thread):
 
 
 _threads: weakref.WeakSet[DaemonThread] = weakref.WeakSet()
-_is_ending = False
-
-
-def process_is_ending() -> bool:
-    """Return whether threads have been asked to stop: nothing new may begin."""
-    return _is_ending
+PROCESS_ENDING = threading.Event()
+"""Threads have been asked to stop: nothing new may begin."""
 
 
 def _stop_all() -> None:
-    global _is_ending
-    _is_ending = True
+    PROCESS_ENDING.set()
     alive = [each for each in list(_threads) if each.is_alive()]
     for thread in alive:
         thread.stop()

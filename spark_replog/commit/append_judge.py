@@ -239,17 +239,21 @@ class AppendJudge:
         partitions = row_counts(append)
         errors = self._authorizer.refused_partitions(state, append, partitions)
         allowed = [key for key in partitions if key not in refused and key not in errors]
-        append = self._leave_out(append, refused, errors)
+        if errors or refused:
+            append = self._leave_out(append, refused, errors)
         unwritable = find_unwritable(state, allowed, internal_topics_allowed=request.internal_topics_allowed)
-        append = self._leave_out(append, refused, unwritable)
+        if unwritable:
+            append = self._leave_out(append, refused, unwritable)
         judgement = state.judge(append)
         if judgement.outcome is not Outcome.APPLIED:
             result = CommandResult(judgement.outcome, judgement.ranges, judgement.detail)
             return Verdict(Phase.SETTLING, append, result=result, refused=refused)
-        self._check_place(state)
+        if request.after_sequence is not None:
+            self._check_place(state, request.after_sequence)
         if request.required_acks == -1:
-            writable = [key for key in allowed if key not in unwritable]
-            append = self._leave_out(append, refused, find_under_min_isr(state, writable))
+            short = find_under_min_isr(state, [key for key in allowed if key not in unwritable])
+            if short:
+                append = self._leave_out(append, refused, short)
         else:
             if self._is_in_doubt(state, append):
                 this = plan_round(state, self._ledger_id, append, self.known, self._clock.monotonic_ms())
@@ -280,11 +284,11 @@ class AppendJudge:
         decided = replace(append, objects=objects, append_time_ms=self._clock.now_ms())
         return Verdict(Phase.SETTLING, append, (*commands, encode_command(decided)), refused=refused, leaving=leaving)
 
-    def _check_place(self, state: TopicLedgerState) -> None:
+    def _check_place(self, state: TopicLedgerState, after: int) -> None:
         """Refuse an append that does not follow the one that its writer saw: the entry is decided on this very fold."""
-        identity, after = self._request.append.identity, self._request.after_sequence
+        identity = self._request.append.identity
         last = state.producers.last_sequence(identity)
-        if after is not None and last != after:
+        if last != after:
             raise FencedError(
                 ErrorCode.PRODUCER_FENCED,
                 f"another process appended as '{identity.producer_id}' meanwhile, up to {last}. Nothing of this append "
@@ -299,8 +303,6 @@ class AppendJudge:
         if errors and self._request.is_atomic:
             raise errors[min(errors)]
         refused.update(errors)
-        if not refused:
-            return append
         left = without_partitions(append, refused)
         if not left.objects:
             raise refused[min(refused)]

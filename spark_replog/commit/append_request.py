@@ -295,8 +295,6 @@ def find_under_min_isr(
 
 def without_partitions(append: Append, refused: Mapping[PartitionKey, ReplogError]) -> Append:
     """Return the append without the rows of the refused partitions; their bytes stay in the objects, unnamed."""
-    if not refused:
-        return append
     objects = []
     for item in append.objects:
         sections = tuple(each for each in item.sections if (each.topic_id, each.partition) not in refused)

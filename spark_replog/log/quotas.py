@@ -234,8 +234,8 @@ class ProduceRates:
             rate = self._rates.pop(key, None) or SampledRate()
             rate.record(size_bytes, now_ms)
             self._rates[key] = rate
-        for key in list(self._idle(now_ms)):
-            del self._rates[key]
+        while self._rates[oldest := next(iter(self._rates))].is_idle(now_ms):  # the newest one is not
+            del self._rates[oldest]
 
     def write(self, writer: Writer) -> None:
         """Write the rates as a snapshot holds them."""
@@ -251,14 +251,6 @@ class ProduceRates:
         if rate is None:
             return 0.0, (SAMPLE_COUNT - 1) * WINDOW_MS
         return rate.per_second(now_ms), rate.elapsed_ms(now_ms)
-
-    def _idle(self, now_ms: int) -> list[RateKey]:
-        found = []
-        for key, rate in self._rates.items():
-            if not rate.is_idle(now_ms):
-                break
-            found.append(key)
-        return found
 
 
 _SCOPES = list(QuotaScope)

@@ -40,11 +40,14 @@ def listen(query_id: str) -> None:
             folder.mkdir(mode=0o700, exist_ok=True)
 
 
-def report(query_id: str, calls: Mapping[tuple[str, str, str], Calls]) -> None:
-    """Leave the calls of a micro-batch; a failure is none of the query's: the numbers are lost."""
+def heard_folder(query_id: str) -> Path | None:
+    """Return the folder that a listener has made, None where none listens."""
     folder = _folder(query_id)
-    if not _is_own(folder.parent) or not _is_own(folder):
-        return
+    return folder if _is_own(folder.parent) and _is_own(folder) else None
+
+
+def report(folder: Path, calls: Mapping[tuple[str, str, str], Calls]) -> None:
+    """Leave the calls of a micro-batch; a failure is none of the query's: the numbers are lost."""
     part = folder / f".{new_id()}"
     with suppress(OSError):
         part.write_text(json.dumps(calls_to_json(calls)))
@@ -54,9 +57,9 @@ def report(query_id: str, calls: Mapping[tuple[str, str, str], Calls]) -> None:
 def collect(query_id: str) -> NamedCalls:
     """Return what was left since the last call."""
     found: list[NamedCalls] = []
-    folder = _folder(query_id)
+    folder = heard_folder(query_id)
     with suppress(OSError):
-        for path in folder.iterdir() if _is_own(folder.parent) and _is_own(folder) else ():
+        for path in () if folder is None else folder.iterdir():
             if not path.name.startswith("."):
                 with suppress(ValueError, TypeError):
                     found.append(calls_from_json(json.loads(path.read_text())))

@@ -122,8 +122,19 @@ class CallCounter:
         self._taken: CallTable = {}
         self._pid = os.getpid()
 
-    def count(self, key: CallKey, size_bytes: int, *, call_count: int = 1, is_retry: bool = False) -> None:
-        """Count a request that was answered, or failed."""
+    def count(
+        self,
+        root: str,
+        kind: str,
+        name: str,
+        size_bytes: int = 0,
+        *,
+        body: object = None,
+        call_count: int = 1,
+        is_retry: bool = False,
+    ) -> None:
+        """Count a request that was answered, or failed; `name` is of the object or the folder, `body` what it got."""
+        key = CallKey(root, kind, purpose_of(kind, name, body))
         with _lock:
             if self._pid != os.getpid():
                 self._counts, self._taken, self._pid = {}, {}, os.getpid()

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, ParamSpec, TypeVar
 
-from spark_replog.daemon_thread import DaemonThread, process_is_ending
+from spark_replog.daemon_thread import PROCESS_ENDING, DaemonThread
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -40,7 +40,7 @@ class _Lane:
 
     def put(self, job: _Job) -> None:
         with self._wake:
-            if self._is_ended or process_is_ending():
+            if self._is_ended or PROCESS_ENDING.is_set():
                 raise SystemExit
             self._jobs.append(job)
             if self._idle_count >= len(self._jobs):

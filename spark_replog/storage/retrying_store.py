@@ -8,7 +8,7 @@ from typing import TypeVar
 from spark_replog.backoff import SYSTEM_RANDOM, ExponentialBackoff
 from spark_replog.clock import SYSTEM_CLOCK, Clock
 from spark_replog.errors import ErrorCode, OutcomeUnknownError, ReplogError, RetriableError
-from spark_replog.storage.call_counter import NAMES_PER_LIST, CallCounter, CallKey, purpose_of
+from spark_replog.storage.call_counter import NAMES_PER_LIST, CallCounter
 from spark_replog.storage.object_store import Buffer, CreateOutcome, ObjectInfo, ObjectStore, pieces_of
 
 T = TypeVar("T")
@@ -88,7 +88,8 @@ class RetryingStore:
         unknown: ReplogError | None = None
         while True:
             try:
-                self._count("create", key, _size_bytes(pieces_of(data)), body=data, is_retry=failed_count > 0)
+                size_bytes = _size_bytes(pieces_of(data))
+                self.calls.count(self.url, "create", key, size_bytes, body=data, is_retry=failed_count > 0)
                 if self.store.create(key, data, make_parent=make_parent) is CreateOutcome.CREATED:
                     return CreateOutcome.CREATED
                 outcome = self._judge_existing(key, data)
@@ -122,7 +123,7 @@ class RetryingStore:
         """As ``ObjectStore.list_keys``; a failure on the way starts again, so the whole list is held."""
         found = self._repeated("list", prefix, lambda prefix: list(self.store.list_keys(prefix)))
         if len(found) > NAMES_PER_LIST:
-            self._count("list", prefix, call_count=(len(found) - 1) // NAMES_PER_LIST)
+            self.calls.count(self.url, "list", prefix, call_count=(len(found) - 1) // NAMES_PER_LIST)
         return iter(found)
 
     def delete(self, key: str) -> None:
@@ -131,7 +132,7 @@ class RetryingStore:
 
     def _repeated(self, kind: str, key: str, call: Callable[[str], T]) -> T:
         def attempt(*, is_retry: bool = True) -> T:
-            self._count(kind, key, is_retry=is_retry)
+            self.calls.count(self.url, kind, key, is_retry=is_retry)
             return call(key)
 
         try:
@@ -144,21 +145,8 @@ class RetryingStore:
         try:
             found = self.store.get(key, start=start, size_bytes=size_bytes)
         finally:
-            self._count("get", key, _length(found), is_retry=is_retry)
+            self.calls.count(self.url, "get", key, _length(found), is_retry=is_retry)
         return found
-
-    def _count(
-        self,
-        kind: str,
-        key: str,
-        size_bytes: int = 0,
-        *,
-        body: object = None,
-        call_count: int = 1,
-        is_retry: bool = False,
-    ) -> None:
-        called = CallKey(self.url, kind, purpose_of(kind, key, body))
-        self.calls.count(called, size_bytes, call_count=call_count, is_retry=is_retry)
 
     def _judge_existing(self, key: str, data: Buffer | Sequence[Buffer]) -> CreateOutcome | None:
         """Return whose bytes hold the name; None where it is empty after all (a delete, a misread 409)."""

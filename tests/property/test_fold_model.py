@@ -17,6 +17,7 @@ from spark_replog.log.model import (
     Append,
     BrokerFence,
     DataObject,
+    FeatureSet,
     HoldersAdd,
     IdentityKind,
     IsrChange,
@@ -252,7 +253,8 @@ def histories(draw):
 @given(histories())
 def test_the_fold_is_the_slow_model(history):
     state, model = TopicLedgerState("L"), Model()
-    start = [TopicInit(topic, topic[0], REPLICAS, ()) for topic in TOPICS]
+    # Before level 2 a broker that lacks an object of a closed topic goes on lacking it; the model knows the newer rule.
+    start = [*(TopicInit(topic, topic[0], REPLICAS, ()) for topic in TOPICS), FeatureSet(2)]
     state.apply(0, encode_entry([encode_command(command) for command in start]))
     model.apply(0, [])
     for index, commands in enumerate(history, start=1):

@@ -40,20 +40,20 @@ def corrupt(what: str) -> CorruptDataError:
 
 
 class Writer:
-    """Appends primitives to one growing buffer."""
+    """Appends primitives to one growing buffer.
 
-    __slots__ = ("data",)
+    Attributes:
+        data: the buffer.
+        byte: appends one byte, 0..255.
+        raw: appends bytes without a length.
+    """
+
+    __slots__ = ("byte", "data", "raw")
 
     def __init__(self) -> None:
         self.data = bytearray()
-
-    def byte(self, value: int) -> None:
-        """Append one byte, 0..255."""
-        self.data.append(value)
-
-    def raw(self, value: bytes) -> None:
-        """Append bytes without a length."""
-        self.data += value
+        self.byte: Callable[[int], None] = self.data.append
+        self.raw: Callable[[bytes], None] = self.data.extend
 
     def uint(self, value: int) -> None:
         """Append an unsigned varint, 7 bits a byte, low bits first.
@@ -88,7 +88,7 @@ class Writer:
 
     def columns(self, *columns: Sequence[int]) -> None:
         """Append several columns of equal length."""
-        assert len({len(values) for values in columns}) <= 1, [len(values) for values in columns]
+        assert len(set(map(len, columns))) <= 1, list(map(len, columns))
         for values in columns:
             self.column(values)
 
@@ -153,7 +153,10 @@ class Reader:
             return data[at]
         value = shift = 0
         while True:
-            byte = self.byte()
+            if self._position >= len(self._data):
+                raise corrupt("it ends early")
+            byte = self._data[self._position]
+            self._position += 1
             value |= (byte & 0x7F) << shift
             if byte < 0x80:
                 if value >> 64:
@@ -254,7 +257,7 @@ class Reader:
 
     def finish(self) -> None:
         """Check that nothing is left."""
-        if not self.is_at_end:
+        if self._position != len(self._data):
             raise corrupt(f"{len(self._data) - self._position} bytes follow its end")
 
 
@@ -282,7 +285,7 @@ def _write_bytes(writer: Writer, value: bytes) -> None:
 
 UINT, SINT, TEXT = Kind(Writer.uint, Reader.uint), Kind(Writer.sint, Reader.sint), Kind(Writer.text, Reader.text)
 BYTES = Kind(_write_bytes, lambda reader: reader.raw(reader.uint()))
-BOOL = Kind(Writer.byte, lambda reader: bool(reader.byte()))
+BOOL = Kind(lambda writer, value: writer.byte(value), lambda reader: bool(reader.byte()))
 ID = Kind(Writer.text, Reader.id)
 BROKER_ID = Kind(Writer.uint, Reader.broker_id)
 TIME_MS = Kind(Writer.sint, Reader.time_ms)
@@ -290,7 +293,7 @@ TIME_MS = Kind(Writer.sint, Reader.time_ms)
 
 def enum_of(kind: type[IntEnum]) -> Kind:
     """Return the kind of an enum in one byte; another number is a ValueError."""
-    return Kind(Writer.byte, lambda reader: kind(reader.byte()))
+    return Kind(BOOL.write, lambda reader: kind(reader.byte()))
 
 
 def name_of(is_valid: Callable[[str], bool], what: str) -> Kind:

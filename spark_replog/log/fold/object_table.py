@@ -125,6 +125,7 @@ class ObjectTable:
 
     Attributes:
         pages: the others.
+        next_number: of the next object that is added.
         paged_below: objects of lower numbers may be in pages.
         now_ms: time of the last append.
         dropped: the newest objects that lost their last row, oldest first, and when. Not part of the state: a hint for
@@ -139,7 +140,7 @@ class ObjectTable:
         self.pages = pages
         self.paged_below = 0
         self._objects: dict[int, LogObject] = {}
-        self._next_number = 0
+        self.next_number = 0
         self._numbers: dict[tuple[int, int, int], int] = {}
         self._missing: dict[BrokerId, dict[int, None]] = {}
         self._unstable: deque[_Unstable] = deque()
@@ -149,14 +150,9 @@ class ObjectTable:
         self.is_exact = False
 
     @property
-    def next_number(self) -> int:
-        """Return the number of the next object that is added."""
-        return self._next_number
-
-    @property
     def settled_below(self) -> int:
         """Return the number below which rows of objects may go to pages: no truncation can cut them any more."""
-        index = self._unstable[0].index if self._unstable else (self._next_number >> ORDINAL_BITS) + 1
+        index = self._unstable[0].index if self._unstable else (self.next_number >> ORDINAL_BITS) + 1
         return index << ORDINAL_BITS
 
     @property
@@ -177,9 +173,9 @@ class ObjectTable:
 
     def recent_writes(self, entry_count: int) -> RecentWrites:
         """Return what the newest entries named."""
-        first = max(0, (self._next_number >> ORDINAL_BITS) + 1 - entry_count) << ORDINAL_BITS
+        first = max(0, (self.next_number >> ORDINAL_BITS) + 1 - entry_count) << ORDINAL_BITS
         found: dict[int, tuple[int, int]] = {}
-        for rows in self.pages.between(first, self._next_number) if self.pages.runs else ():
+        for rows in self.pages.between(first, self.next_number) if self.pages.runs else ():
             sizes = rows.cells[ObjectColumn.SIZE_BYTES].tolist()
             found.update(zip(rows.cells[BASE].tolist(), zip(sizes, map(len, rows.holders), strict=True), strict=True))
         for number in [number for number in self._objects if number >= first]:
@@ -217,7 +213,7 @@ class ObjectTable:
             self._keep(number, item)
 
     def _keep(self, number: int, item: LogObject) -> None:
-        item.changed_index = self._next_number >> ORDINAL_BITS
+        item.changed_index = self.next_number >> ORDINAL_BITS
         self._objects[number] = item
         self._numbers[item.place[:3]] = number
 
@@ -322,7 +318,7 @@ class ObjectTable:
 
     def begin_entry(self, index: int) -> None:
         """Begin an entry: its objects are numbered from here, in every process alike."""
-        self._next_number = index << ORDINAL_BITS
+        self.next_number = index << ORDINAL_BITS
 
     def begin_append(self, index: int) -> None:
         """Begin an append: the next objects belong to it."""
@@ -332,11 +328,11 @@ class ObjectTable:
     def add(self, item: DataObject, place: ObjectPlace, spans: Sequence[Span]) -> None:
         """Add an object of the append begun; `spans` has the offsets of each of its sections."""
         assert len(spans) == len(item.sections) and self._unstable, place
-        number = self._next_number
+        number = self.next_number
         self._unstable[-1].objects[number] = self._add(item, place, spans)
 
     def _add(self, item: DataObject, place: ObjectPlace, spans: Sequence[Span]) -> LogObject:
-        number, self._next_number = self._next_number, self._next_number + 1
+        number, self.next_number = self.next_number, self.next_number + 1
         fields = (item.id, item.size_bytes, item.has_headers, item.holders, place, item.has_offsets)
         added = LogObject(*fields, len(spans))
         self._keep(number, added)
@@ -386,7 +382,7 @@ class ObjectTable:
         item = self._objects[number]
         del item.partitions[partition]
         item.sections = ()  # those that are left are looked up when they are needed
-        item.changed_index = self._next_number >> ORDINAL_BITS
+        item.changed_index = self.next_number >> ORDINAL_BITS
         for broker_id, numbers in self._missing.items():
             if not any(broker_id in each.replicas for each in item.partitions):
                 numbers.pop(number, None)
@@ -434,7 +430,7 @@ class ObjectTable:
         for number in numbers:
             item = self._objects[number]
             item.live_count -= 1
-            item.changed_index = self._next_number >> ORDINAL_BITS
+            item.changed_index = self.next_number >> ORDINAL_BITS
             if number < self.paged_below:
                 self._removed.append(number)
             if is_hint:
@@ -545,7 +541,7 @@ class ObjectTable:
         if not added:
             return CommandResult(Outcome.EXISTS, {}, f"object '{item.id.name}' is known to be there")
         item.holders |= added
-        item.changed_index = self._next_number >> ORDINAL_BITS
+        item.changed_index = self.next_number >> ORDINAL_BITS
         for broker_id in added:
             self._missing.get(broker_id, {}).pop(object_number, None)
         if item.partitions and all(item.holders.issuperset(p.replicas) for p in item.partitions):

@@ -502,30 +502,31 @@ class TopicLedgerState(EntryFold):
         judgement = self.judge(append)
         if judgement.outcome is not Outcome.APPLIED:
             return CommandResult(judgement.outcome, judgement.ranges, judgement.detail)
-        if self._append_time.observe(append.append_time_ms):
+        is_earlier = self._append_time.observe(append.append_time_ms)
+        now_ms = self._objects.now_ms = self._append_time.now_ms
+        if is_earlier:
             self.produce_rates = ProduceRates()
             self.traffic = {}
             for generation, began_ms in self.generation_began_ms.items():
-                self.generation_began_ms[generation] = min(began_ms, self.append_time_ms)
-        self._objects.now_ms = self.append_time_ms
+                self.generation_began_ms[generation] = min(began_ms, now_ms)
         if not self.generation_began_ms:
-            self.generation_began_ms[self.generation] = self.append_time_ms
+            self.generation_began_ms[self.generation] = now_ms
         self._objects.begin_append(index)
         log_times = {
-            topic_id: self.append_time_ms if self.topics[topic_id].log_append_time else None
+            topic_id: now_ms if self.topics[topic_id].log_append_time else None
             for topic_id in {where[0] for where in judgement.ranges}
         }
         for object_no, item in enumerate(append.objects):
-            self._add_object(item, ObjectPlace(index, number, object_no, self.append_time_ms), log_times)
+            self._add_object(item, ObjectPlace(index, number, object_no, now_ms), log_times)
         undo = self.producers.record(append, judgement.ranges)
         self._objects.end_append(
             ((self._partitions[where], range_) for where, range_ in judgement.ranges.items()), undo
         )
-        size_bytes = self._count_traffic(append)
-        self.produce_rates.record(append.principal, append.client_id, size_bytes, self.append_time_ms)
+        size_bytes = self._count_traffic(append, now_ms)
+        self.produce_rates.record(append.principal, append.client_id, size_bytes, now_ms)
         return CommandResult(Outcome.APPLIED, judgement.ranges)
 
-    def _count_traffic(self, append: Append) -> int:
+    def _count_traffic(self, append: Append, now_ms: int) -> int:
         """Count an applied append per topic; return its bytes."""
         rows: dict[TopicId, int] = {}
         sizes: dict[TopicId, int] = {}
@@ -536,7 +537,7 @@ class TopicLedgerState(EntryFold):
                 sizes[topic_id] = sizes.get(topic_id, 0) + section.size_bytes
         for topic_id, row_count in rows.items():
             before = self.traffic.get(topic_id, NO_TRAFFIC)
-            self.traffic[topic_id] = before.plus(self.append_time_ms, row_count, sizes[topic_id])
+            self.traffic[topic_id] = before.plus(now_ms, row_count, sizes[topic_id])
         return sum(sizes.values())
 
     def _add_object(self, item: DataObject, place: ObjectPlace, log_times: dict[TopicId, int | None]) -> None:

@@ -157,8 +157,12 @@ def _plan_tasks(options: SinkOptions) -> tuple[WritePlan, BrokerSet, CallTable]:
 def _report_calls(options: SinkOptions, query: QueryTask, written: Sequence[WriteMessage]) -> None:
     """Tell the listener, if there is one, and the log what a micro-batch asked of the roots."""
     brokers = options.store.cluster().brokers
-    calls = summed([brokers.calls.take(), *(message.calls for message in written)])
-    call_spool.report(query.query_id, brokers.name_calls(calls))
+    own, folder = brokers.calls.take(), call_spool.heard_folder(query.query_id)
+    if folder is None and not _LOG.isEnabledFor(logging.DEBUG):
+        return
+    calls = summed([own, *(message.calls for message in written)])
+    if folder is not None:
+        call_spool.report(folder, brokers.name_calls(calls))
     _LOG.debug("batch %d of query %s: %s", query.batch_id, query.query_id, totals(calls))
 
 

@@ -51,6 +51,7 @@ def test_a_micro_batch_is_a_copy_per_task_and_replica_and_one_create_per_metadat
     shared,
     task_count,
     monkeypatch,
+    tmp_path,
 ):
     for batch in range(3):
         writes.run(batch, *[[b"warm"]] * task_count, topic="orders")
@@ -63,6 +64,7 @@ def test_a_micro_batch_is_a_copy_per_task_and_replica_and_one_create_per_metadat
     # The planner folds the topic's ledger, and once a second the cluster's; that rides in the first task's message.
     assert planned in ({("get", "journal"): ROOTS}, {("get", "journal"): 2 * ROOTS})
     left = []
+    monkeypatch.setattr(call_spool, "heard_folder", lambda _: tmp_path)
     monkeypatch.setattr(call_spool, "report", lambda _, calls: left.append(calls))
     writer.commit(messages, 3)
     committed = Counter(kinds(left[0]))
@@ -148,5 +150,5 @@ def test_a_folder_of_another_user_is_not_written_to(monkeypatch, tmp_path):
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / f"replog-calls-{call_spool.os.getuid()}").symlink_to(tmp_path / "elsewhere")
     call_spool.listen("q")
-    call_spool.report("q", {})
+    assert call_spool.heard_folder("q") is None
     assert list((tmp_path / "elsewhere").iterdir()) == [] and call_spool.collect("q") == {}

@@ -102,7 +102,10 @@ def test_a_listing_of_many_names_is_several_requests():
 
 def test_take_gives_each_call_once_and_no_thread_loses_one():
     calls, key, taken = CallCounter(), CallKey("r", "get", "journal"), []
-    threads = [threading.Thread(target=lambda: [calls.count(key, 1) for _ in range(2_000)]) for _ in range(4)]
+    name = "ledgers/L/journal/0"
+    threads = [
+        threading.Thread(target=lambda: [calls.count("r", "get", name, 1) for _ in range(2_000)]) for _ in range(4)
+    ]
     for each in threads:
         each.start()
     while any(each.is_alive() for each in threads):
@@ -116,10 +119,10 @@ def test_take_gives_each_call_once_and_no_thread_loses_one():
 
 def test_a_forked_child_counts_from_zero():
     calls, key = CallCounter(), CallKey("r", "get", "journal")
-    calls.count(key, 1)
+    calls.count("r", "get", "ledgers/L/journal/0", 1)
     reader, writer = os.pipe()
     if os.fork() == 0:
-        calls.count(key, 5)
+        calls.count("r", "get", "ledgers/L/journal/0", 5)
         os.write(writer, pickle.dumps(calls.take()))
         os._exit(0)
     assert pickle.loads(os.read(reader, 9_999)) == {key: Calls(1, 5, 0)}
