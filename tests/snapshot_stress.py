@@ -36,7 +36,7 @@ def install() -> None:
         drive(ledger, request)
         keeper = ledger._snapshots
         if keeper is not None and keeper.is_due() and not ledger._settings.read_only:
-            ledger._write_snapshot()
+            ledger._snapshot_writer(ledger._snapshots).write_behind()
 
     Ledger._drive_turn = drive_and_write  # type: ignore[method-assign]
 

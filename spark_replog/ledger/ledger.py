@@ -10,7 +10,7 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import takewhile, zip_longest
 from typing import Any, Generic, TypeVar
 
@@ -28,8 +28,8 @@ from spark_replog.ledger.journal_rebuild import OwnedLog
 from spark_replog.ledger.record import INCARNATION_SIZE_BYTES, TAG_SIZE_BYTES, genesis_hash
 from spark_replog.ledger.root import WENT_BACK, Standing
 from spark_replog.ledger.shell_io import RootIo
-from spark_replog.ledger.snapshot_files import Marker
-from spark_replog.ledger.snapshot_keeper import Draft, Garbage, SnapshotKeeper, SnapshotStats
+from spark_replog.ledger.snapshot_keeper import SnapshotKeeper, SnapshotStats
+from spark_replog.ledger.snapshot_writer import SnapshotWriter
 from spark_replog.ledger.types import (
     AppendOutcome,
     JournalRoot,
@@ -329,7 +329,7 @@ class Ledger(Generic[S]):
         finally:
             self._end_turn(None)
         if self._snapshots is not None and self._snapshots.is_due() and not self._settings.read_only:
-            io_pool().submit_to(f"snapshots of {self.ledger_id}", self._write_snapshot)
+            io_pool().submit_to(f"snapshots of {self.ledger_id}", self._snapshot_writer(self._snapshots).write_behind)
         return request
 
     def _drive_write(self, request: Request) -> None:
@@ -611,83 +611,30 @@ class Ledger(Generic[S]):
         finally:
             self._end_turn(None)
 
-    def _write_snapshot(self) -> None:
-        """Write a snapshot and clean up behind the last one; on a thread of its own, errors are logged."""
-        keeper = self._snapshots
-        assert keeper is not None
-
-        def look() -> tuple[Draft | None, list[tuple[int, int, Marker]], int]:
-            return self._freeze(), keeper.truncations(self._core), keeper.garbage_below(self._core)
-
-        try:
-            keeper.work(*self._with_turn(look))
-        except ReplogError as error:
-            _LOG.warning("ledger %s: no snapshot now: %s", self.ledger_id, error)
-
-    def _freeze(self) -> Draft | None:
-        """Freeze a state that derives from the decided snapshot; None where nothing was folded."""
-        assert self._snapshots is not None
-        if not self._snapshots.is_derived:
-            self._restore()
-        return self._snapshots.freeze(self._core)
+    def _snapshot_writer(self, keeper: SnapshotKeeper) -> SnapshotWriter:
+        """Return one for now; a lasting one would be a cycle, which keeps the state of a closed ledger in memory."""
+        return SnapshotWriter(
+            self.ledger_id,
+            keeper,
+            self.lock,
+            lambda: self._core,
+            refresh=self.refresh,
+            append=self.append,
+            with_turn=self._with_turn,
+            restore=self._restore,
+        )
 
     def snapshot(self, *, timeout_ms: int) -> SnapshotStats:
-        """Write a snapshot now, have it decided, and delete the journal records and heads that it makes needless.
-
-        Returns:
-            What was written, decided and deleted by this call.
-
-        Raises:
-            RetriableError: REPLOG_NO_QUORUM: too few roots took it. What `append` raises.
-        """
-        keeper = self._snapshots
-        if keeper is None or self._settings.read_only:
+        """Write a snapshot now: see ``SnapshotWriter``. Raises what `append` raises."""
+        if self._snapshots is None or self._settings.read_only:
             raise InvalidConfigError(ErrorCode.INVALID_REQUEST, "This process opened the ledger read-only.")
-        self.refresh()
-        before = replace(keeper.stats)
-        if keeper.feature() is not None:
-            self.append(lambda _: keeper.feature(), timeout_ms=timeout_ms)
-        draft = None
-        if keeper.is_behind():
-            draft = self._with_turn(self._freeze)
-        if draft is not None:
-            keeper.write(draft)
-            self.append(lambda _: keeper.rider(), timeout_ms=timeout_ms)
-        todo = self._with_turn(lambda: (keeper.truncations(self._core), keeper.garbage_below(self._core)))
-        keeper.tidy(*todo)
-        return keeper.stats.since(before)
+        return self._snapshot_writer(self._snapshots).snapshot(timeout_ms=timeout_ms)
 
     def collect(self, *, is_dry_run: bool = False) -> int:
-        """Delete heads, pages and journal records that decided snapshots have made needless; some at a time.
-
-        Repeatable, and safe beside anything: what is garbage stays garbage for ever.
-
-        Returns:
-            How many files went, or would go; records are not looked for in a dry run.
-
-        Raises:
-            RetriableError: REPLOG_NO_QUORUM.
-        """
-        keeper = self._snapshots
-        if keeper is None or self._settings.read_only:
+        """Delete what snapshots have made needless: see ``SnapshotWriter``. Raises REPLOG_NO_QUORUM."""
+        if self._snapshots is None or self._settings.read_only:
             return 0
-
-        def look() -> Garbage:
-            if not keeper.is_derived:
-                self._restore()
-            with self.lock:
-                try:
-                    is_page = keeper.page_garbage()
-                except PageMissingError:
-                    self._restore()
-                    is_page = keeper.page_garbage()
-                is_head = keeper.head_garbage(keeper.garbage_below(self._core))
-            floors = [(number, root.floor.position, root.error) for number, root in enumerate(self._core.roots)]
-            positions = [(number, at) for number, at, error in floors if at and error is None]
-            return Garbage(is_head, is_page, positions, keeper.feature_index)
-
-        self.refresh()
-        return keeper.collect(self._with_turn(look), is_dry_run=is_dry_run)
+        return self._snapshot_writer(self._snapshots).collect(is_dry_run=is_dry_run)
 
     def _end_turn(self, refresh_ticket: int | None) -> None:
         core = self._core

@@ -427,7 +427,9 @@ def test_pages_that_the_decided_snapshot_does_not_name_go_and_a_process_that_sle
     wanted = fill(writer, 0, 20)
     shoot(writer)
     sleeper.ledger.refresh()
-    stalled = sleeper.ledger._with_turn(sleeper.ledger._freeze)  # a writer of snapshots that stops here
+    stalled = sleeper.ledger._snapshot_writer(
+        sleeper.ledger._snapshots
+    ).freeze()  # a writer of snapshots that stops here
     assert writer.ledger.collect(is_dry_run=True) == 0
     before = pages(store)
     wanted = fill(writer, 20, 40)
@@ -603,7 +605,7 @@ def test_a_process_that_fell_far_behind_with_its_snapshots_rests_less(make_store
 def shoot_and_die(process: Process) -> None:
     """Have a snapshot decided and clean nothing up behind it."""
     keeper = process.ledger._snapshots
-    keeper.write(process.ledger._with_turn(process.ledger._freeze))
+    keeper.write(process.ledger._with_turn(process.ledger._snapshot_writer(keeper).freeze))
     process.ledger.append(lambda _: keeper.rider(), timeout_ms=60_000)
 
 
