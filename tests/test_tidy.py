@@ -29,6 +29,8 @@ CHECKED = sorted(
 
 FUNCTION_LINES_MAX = 70
 FILE_LINES_MAX = 800
+PRIVATE_USES_IN_TESTS_MAX = 250
+"""This number may only fall. Where no interface gives the same, one helper of a test setup holds the private name."""
 # The house's plan: which room may import which, imports inside functions included. A file that needs an edge that is
 # not here stands in the wrong room. Rooms are folders; a folder with rooms of its own lists them by path.
 EDGES: dict[str, set[str]] = {
@@ -218,6 +220,29 @@ def test_no_leftovers(path):
     text = path.read_text(encoding="utf-8")
     assert not re.search(r"\b(TODO|FIXME|XXX|raise NotImplementedError)\b", text)
     assert not re.search(r"""["'](/root/|/Users/|/work/|/tmp/venv)""", text), "a machine's own path"
+
+
+def private_uses(path: Path) -> Iterator[str]:
+    """Private names of other objects that a test reads, patches or imports; its own classes' among them."""
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.Attribute) and not (isinstance(node.value, ast.Name) and node.value.id == "self"):
+            yield node.attr
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "setattr":
+            texts = [each.value for each in node.args[:2] if isinstance(each, ast.Constant)]
+            yield from (str(text).rsplit(".")[-1] for text in texts)
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("spark_replog"):
+            yield from (alias.name for alias in node.names)
+
+
+def test_tests_use_no_more_private_names_than_before():
+    public_in_spite = {"_replace", "_asdict", "_fields", "_field_defaults", "_exit"}
+    found = [
+        f"{name_of(path)}: {name}"
+        for path in ROOT.glob("tests/**/*.py")
+        for name in private_uses(path)
+        if re.match(r"_(?!_)", name) and name not in public_in_spite
+    ]
+    assert len(found) <= PRIVATE_USES_IN_TESTS_MAX, found
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=name_of)

@@ -274,7 +274,7 @@ class GroupCoordinator:
     def expire_offsets(self) -> int:
         """Delete the offsets that ``offsets.retention.minutes`` has passed for; return how many.
 
-        Any process may call it at any time. Two clocks must agree on the time: see ``group_expiry``.
+        Any process may call it at any time. Two clocks must agree on the time: see ``group_rebalance``.
 
         Raises:
             RetriableError: COORDINATOR_NOT_AVAILABLE.

@@ -57,7 +57,7 @@ class GroupLedger:
         return _own_groups.setdefault(self._cluster, set())
 
     def commit_time_ms(self) -> int:
-        """Return the wall time to write into records: see ``group_expiry.commit_time_ms``."""
+        """Return the wall time to write into records: see ``commit_time_ms``."""
         now_ms = self._cluster.clock.now_ms()
         found = self._folded() or self.find()
         if found is None:

@@ -3,7 +3,7 @@
 Spark passes names in lower case, so they are compared in lower case. Every entry point of the data source parses its
 options here: Spark calls ``schema()`` only for some reads and never for writes.
 
-Names that are unused here but known to Kafka's clients (``config.kafka_names``) are accepted with the ``kafka.`` prefix
+Names that are unused here but known to Kafka's clients (``config.registry``) are accepted with the ``kafka.`` prefix
 and logged once, so that a job changes its format and its address only. Options that would change what is read or
 written are refused in the words of Spark's Kafka connector.
 """

@@ -174,6 +174,16 @@ def assigned(store, *keys, **settings):
     return made
 
 
+def membership_of(consumer):
+    """The consumer's part in its group."""
+    return consumer._membership
+
+
+def end_process(consumer):
+    """As if its process were gone: no thread, no poll, and the group is told nothing."""
+    membership_of(consumer)._closed.set()
+
+
 def values(records):
     """The records' values."""
     return [record.value for record in records]

@@ -9,12 +9,16 @@ import pyarrow as pa
 
 from spark_replog.admin.controller import Controller
 from spark_replog.client.producer import Producer
+from spark_replog.client.producer_metadata import ProducerMetadata
+from spark_replog.client.sender_thread import SenderThread
+from spark_replog.client.transactions import TransactionCoordinator
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.cluster.init_store import init_cluster
 from spark_replog.config import CoordinatorConfig
 from spark_replog.log.codec.data_object import decode_section
 from spark_replog.storage.brokers import BrokerSet
 from spark_replog.storage.paths import data_key
+from spark_replog.write.sender import Sender
 
 FAST = CoordinatorConfig(replica_rejoin_wait_ms=0, replica_lag_time_max_ms=300, commit_wait_ms=5)
 QUICK = {"linger.ms": 1, "retry.backoff.ms": 1, "retry.backoff.max.ms": 5, "replica.grace.ms": 20}
@@ -72,3 +76,25 @@ class Shop:
 
     def values(self, topic: str = "orders", partition: int = 0) -> list[bytes]:
         return [row["value"] for row in self.rows(topic, partition)]
+
+
+def metadata_of(producer: Producer) -> ProducerMetadata:
+    """Return the part that knows the topics."""
+    return producer._metadata
+
+
+def sender_of(producer: Producer) -> Sender:
+    """Return the part that puts objects."""
+    return producer._sender
+
+
+def thread_of(producer: Producer) -> SenderThread:
+    """Return the thread that runs the sender."""
+    return producer._thread
+
+
+def transactions_of(producer: Producer) -> TransactionCoordinator:
+    """Return the part that knows what a transaction may do now."""
+    manager = producer._transactions
+    assert manager is not None
+    return manager

@@ -9,7 +9,7 @@ from spark_replog.admin.controller import Controller
 from spark_replog.errors import ErrorCode, FencedError, InvalidConfigError, ReplogError, RetriableError
 from spark_replog.groups.group_coordinator import GroupCoordinator
 from spark_replog.log.codec.group_records import GroupPhase
-from tests.unit.client.consumer_setup import rows
+from tests.unit.client.consumer_setup import end_process, membership_of, rows
 
 P = [TopicPartition("orders", number) for number in range(4)]
 
@@ -138,12 +138,11 @@ def test_a_member_that_slept_through_a_rebalance_cannot_commit(filled, join):
 def test_a_dead_member_is_removed_by_another_after_its_session_and_its_late_commit_is_refused(filled, join):
     first, second = join(), join()
     settle(filled, first, second)
-    dead = second._membership
-    dead._closed.set()  # its process is gone: no thread, no poll
+    end_process(second)  # its process is gone: no thread, no poll
     for _ in range(20):
         filled.clock.advance(3_000)
         first.poll()
-        first._membership.beat_if_due()
+        membership_of(first).beat_if_due()
     assert shares(first) == [[0, 1, 2, 3]]
     with pytest.raises(FencedError) as refused:
         second.commit({P[0]: 1})
@@ -156,7 +155,7 @@ def test_a_member_that_shows_signs_of_life_stays_however_long_it_processes(fille
     generation = first.group_metadata()[1]
     for _ in range(20):
         filled.clock.advance(3_000)
-        second._membership.beat_if_due()  # what its thread does while the application is busy
+        membership_of(second).beat_if_due()  # what its thread does while the application is busy
         first.poll()
     assert first.group_metadata()[1] == generation
 
@@ -190,11 +189,11 @@ def test_an_application_that_polls_no_more_leaves_its_group(filled, join, caplog
     first = join()
     first.poll(timeout_ms=5_000)
     filled.clock.advance(300_000)
-    first._membership.beat_if_due()
+    membership_of(first).beat_if_due()
     assert "max.poll.interval.ms" in caplog.text
     assert GroupCoordinator(filled.cluster).group("g").phase is GroupPhase.EMPTY
     lost = []
-    first._membership.listen(None, None, lost.extend)
+    membership_of(first).listen(None, None, lost.extend)
     first.poll(timeout_ms=5_000)
     assert lost == P
     assert shares(first) == [[0, 1, 2, 3]]
@@ -233,7 +232,7 @@ def test_partitions_that_a_topic_gains_are_given_out(filled, join):
     Controller(filled.cluster).add_partitions("orders", 6)
     for _ in range(4):
         filled.clock.advance(300_000 - 1)
-        first._membership._polled_ms = filled.clock.monotonic_ms()
+        membership_of(first)._polled_ms = filled.clock.monotonic_ms()
         first.poll(timeout_ms=5_000)
     assert shares(first) == [[0, 1, 2, 3, 4, 5]]
 
@@ -284,14 +283,14 @@ def test_a_static_member_keeps_its_place_when_it_unsubscribes_or_polls_no_more(f
     static.unsubscribe()
     assert revoked == [P]
     filled.clock.advance(300_000)
-    static._membership.beat_if_due()
+    membership_of(static).beat_if_due()
     (place,) = groups.group("g").metadata.members
     assert (place.instance_id, groups.group("g").metadata.generation) == ("s", generation)
     static.subscribe(["orders"])
     settle(filled, static)
     assert shares(static) == [[0, 1, 2, 3]]
     filled.clock.advance(300_000)
-    static._membership.beat_if_due()
+    membership_of(static).beat_if_due()
     (place,) = groups.group("g").metadata.members
     assert place.instance_id == "s"
     settle(filled, static)
@@ -309,7 +308,7 @@ def test_who_waits_for_a_slow_member_is_not_taken_for_silent(filled, join):
         filled.clock.advance(10_000)
         for member in (second, third):
             member.poll()
-        slow._membership.beat_if_due()
+        membership_of(slow).beat_if_due()
     state = groups.group("g")
     assert state.phase is GroupPhase.PREPARING_REBALANCE
     waiting = {second.group_metadata()[0], third.group_metadata()[0]}
@@ -335,7 +334,7 @@ def test_a_rebalance_ends_without_a_member_that_did_not_join_in_the_time_it_may_
     dead = join(max_poll_interval_ms=10_000, session_timeout_ms=1_800_000, heartbeat_interval_ms=3_000)
     second = join(max_poll_interval_ms=10_000, heartbeat_interval_ms=3_000)
     settle(filled, dead, second)
-    dead._membership._closed.set()  # its process ended; its session has half an hour to go
+    end_process(dead)  # its process ended; its session has half an hour to go
     third = join(max_poll_interval_ms=10_000, heartbeat_interval_ms=3_000)
     third.poll()
     settle(filled, second, third)
@@ -348,7 +347,7 @@ def test_a_member_that_slept_alone_does_not_take_itself_out(filled, join):
     before = member.group_metadata()
     filled.clock.advance(3_000)
     member.poll()
-    member._membership._closed.set()  # its thread sleeps too
+    end_process(member)  # its thread sleeps too
     filled.clock.advance(100_000)
     member.poll()
     assert member.group_metadata() == before

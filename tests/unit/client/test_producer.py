@@ -19,7 +19,7 @@ from spark_replog.ids import new_id
 from spark_replog.testing.faulty_store import Fault
 from spark_replog.write.murmur2 import partition_of
 from tests.unit.client.consumer_setup import Store
-from tests.unit.client.producer_setup import Shop
+from tests.unit.client.producer_setup import Shop, metadata_of, thread_of
 from tests.unit.write.support import FaultyBrokers
 
 
@@ -319,7 +319,7 @@ def test_close_and_flush_in_a_callback_do_not_wait_for_themselves(shop):
     handle = producer.send("orders", b"v")
     handle.add_done_callback(callback)
     handle.result(10)
-    assert producer._thread._ended.wait(10)
+    assert thread_of(producer)._ended.wait(10)
     assert raised == [0]
 
 
@@ -437,7 +437,7 @@ def test_a_deleted_topic_fails_its_records_and_a_new_one_of_its_name_is_found(sh
         ErrorCode.UNKNOWN_TOPIC_ID,
     )
     shop.topic()
-    producer._metadata.refresh()
+    metadata_of(producer).refresh()
     assert producer.send("orders", b"new").result(10).offset == 0
     assert shop.values() == [b"new"]
 

@@ -11,6 +11,7 @@ from spark_replog.client import producer_metadata
 from spark_replog.client.committer import Appender
 from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError, RetriableError
 from spark_replog.testing.faulty_store import Fault
+from tests.unit.client.producer_setup import metadata_of, sender_of, thread_of
 
 SECONDS = 10
 
@@ -40,8 +41,8 @@ def in_thread(call):
 def test_a_close_ends_the_wait_for_a_topic_in_another_thread(shop, monkeypatch):
     producer = shop.producer(max__block__ms=600_000)
     has_looked = threading.Event()
-    look_up = producer._metadata._look_up
-    monkeypatch.setattr(producer._metadata, "_look_up", lambda *given: (has_looked.set(), look_up(*given))[1])
+    look_up = metadata_of(producer)._look_up
+    monkeypatch.setattr(metadata_of(producer), "_look_up", lambda *given: (has_looked.set(), look_up(*given))[1])
     thread, found = in_thread(lambda: producer.send("nothing", b"v"))
     assert has_looked.wait(SECONDS)
     producer.close()
@@ -179,8 +180,8 @@ def test_a_failure_that_old_metadata_may_cause_fetches_it_anew(shop, monkeypatch
     producer = shop.producer()
     assert producer.send("orders", b"first").result(10).offset == 0
     calls = []
-    refresh = producer._metadata.refresh
-    monkeypatch.setattr(producer._metadata, "refresh", lambda: (calls.append(1), refresh()))
+    refresh = metadata_of(producer).refresh
+    monkeypatch.setattr(metadata_of(producer), "refresh", lambda: (calls.append(1), refresh()))
     assert producer.send("orders", b"second").result(10).offset == 1
     assert calls == []
     shop.brokers.faulty[0].fail_next("create", Fault.REFUSE, key_part="/data/")
@@ -215,7 +216,7 @@ def test_a_close_in_time_ends_the_thread_without_an_error(shop, caplog):
     handle = producer.send("orders", b"v")
     producer.close()
     assert handle.result(0).offset == 0
-    assert (producer._thread.error, caplog.records) == (None, [])
+    assert (thread_of(producer).error, caplog.records) == (None, [])
 
 
 def test_a_thread_that_ends_unexpectedly_fails_what_waits_and_says_so(shop, monkeypatch, caplog):
@@ -226,15 +227,15 @@ def test_a_thread_that_ends_unexpectedly_fails_what_waits_and_says_so(shop, monk
     def fail(_now_ms):
         raise RuntimeError("a mistake of ours")
 
-    monkeypatch.setattr(producer._sender, "run_once", fail)
+    monkeypatch.setattr(sender_of(producer), "run_once", fail)
     with pytest.raises(ZeroDivisionError):
-        producer._thread.call(lambda: 1 / 0)
+        thread_of(producer).call(lambda: 1 / 0)
     error = handle.exception(SECONDS)
     assert error.code is ErrorCode.UNKNOWN_SERVER_ERROR
     assert "a mistake of ours" in str(error)
     assert producer.send("orders", b"behind it").exception(SECONDS) is error
     ran = threading.Event()
-    threading.Thread(target=producer._thread.call, args=(ran.set,), daemon=True).start()
+    threading.Thread(target=thread_of(producer).call, args=(ran.set,), daemon=True).start()
     assert ran.wait(SECONDS)  # an abort behind it does not hang
     assert "the sender's thread ended" in caplog.text
 
@@ -246,7 +247,7 @@ def test_a_topic_that_is_idle_is_forgotten_and_looked_up_again(shop):
     shop.topic("orders")
     shop.topic("stock")
     producer = shop.producer(linger__ms=60_000)
-    metadata = producer._metadata
+    metadata = metadata_of(producer)
 
     def sweep():
         metadata._swept_ms -= 300_000  # metadata.max.idle.ms
@@ -270,12 +271,12 @@ def test_a_topic_that_is_idle_is_forgotten_and_looked_up_again(shop):
 def test_metadata_that_cannot_be_fetched_anew_serves_on(shop, monkeypatch):
     shop.topic()
     producer = shop.producer()
-    entry = producer._metadata.wait_for("orders", None, 0)
+    entry = metadata_of(producer).wait_for("orders", None, 0)
     with monkeypatch.context() as patch:
         lost = RetriableError(ErrorCode.REPLOG_NO_QUORUM, "gone.")
         patch.setattr(producer_metadata, "make_write_plan", lambda *_: (_ for _ in ()).throw(lost))
-        producer._metadata.refresh()
-    assert producer._metadata.topics == {"orders": entry}
+        metadata_of(producer).refresh()
+    assert metadata_of(producer).topics == {"orders": entry}
     assert producer.send("orders", b"v").result(SECONDS).offset == 0
 
 
@@ -284,7 +285,7 @@ def test_tables_reach_partitions_that_were_added(shop):
     producer = shop.producer()
     assert producer.send_arrow("orders", TABLE).result(SECONDS)[0].partition == 0
     shop.controller.add_partitions("orders", 2)
-    producer._metadata.refresh()
+    metadata_of(producer).refresh()
     table = TABLE.append_column("partition", pa.array([1], pa.int32()))
     assert producer.send_arrow("orders", table).result(SECONDS)[0].partition == 1
     assert shop.values(partition=1) == [b"row"]
@@ -320,7 +321,7 @@ def test_records_without_key_go_less_to_partitions_that_wait(shop):
     stall(shop)
     for _ in range(4):
         producer.send("orders", b"v" * 80, partition=0)
-        producer._thread.call(lambda: None)
+        thread_of(producer).call(lambda: None)
     sticky = producer._topics["orders"].sticky
     for _ in range(1000):
         if sticky._table is not None:

@@ -13,6 +13,7 @@ from spark_replog.client.producer import Producer
 from spark_replog.errors import ErrorCode, ReplogError, RetriableError
 from spark_replog.testing.faulty_store import Fault
 from spark_replog.write.buffer_pool import BufferPool
+from tests.unit.client.producer_setup import sender_of, thread_of
 
 pytestmark = pytest.mark.case("producer-values-metrics-clock")
 
@@ -29,13 +30,13 @@ def timed(request, shop, clock):
     made = Producer(shop.cluster, given, clock=clock)
     shop.producers.append(made)
     made.partitions_for("orders")
-    put = made._sender._transport.put
+    put = sender_of(made)._transport.put
 
     def slow_put(*given, **named):
         clock.sleep_ms(40)
         put(*given, **named)
 
-    made._sender._transport.put = slow_put
+    sender_of(made)._transport.put = slow_put
     return made
 
 
@@ -97,7 +98,7 @@ def test_records_that_wait_when_the_producer_is_forced_to_close_are_counted(shop
     producer = shop.producer(linger__ms=60_000)
     producer.partitions_for("orders")
     handle = producer.send("orders", b"v")
-    producer._thread.force(ReplogError(ErrorCode.REPLOG_PRODUCER_CLOSED, "gone."))
+    thread_of(producer).force(ReplogError(ErrorCode.REPLOG_PRODUCER_CLOSED, "gone."))
     assert handle.exception(10).code is ErrorCode.REPLOG_PRODUCER_CLOSED
     assert producer.metrics()["record-error-total"] == 1
 

@@ -20,6 +20,7 @@ from spark_replog.errors import (
     RetriableError,
 )
 from spark_replog.testing.faulty_store import Fault
+from tests.unit.client.producer_setup import sender_of, thread_of, transactions_of
 from tests.unit.client.test_transactions import TILL
 
 pytestmark = pytest.mark.case("producer-send-close-newer-program-majority")
@@ -111,7 +112,7 @@ def test_an_end_waits_for_the_sends_of_other_threads(shop, monkeypatch, end):
         sent = pool.submit(producer.send, "orders", b"second")
         assert entered.wait(20)
         ended = pool.submit(getattr(producer, end))
-        while producer._transactions.state is transactions.TransactionState.OPEN:
+        while transactions_of(producer).state is transactions.TransactionState.OPEN:
             threading.Event().wait(0.001)
         assert not ended.done()
         go.set()
@@ -261,7 +262,7 @@ def test_a_close_without_time_does_not_wait_for_the_puts_of_an_open_transaction(
     shop.brokers.faulty[0].fail_next("create", Fault.STALL, key_part="/data/", times=5)
     put_count = shop.brokers.put_count()
     sent = producer.send("orders", b"on its way")
-    while producer._sender.in_flight_count == 0:
+    while sender_of(producer).in_flight_count == 0:
         threading.Event().wait(0.001)
     producer.close(0)
     assert sent.exception(0).code is ErrorCode.REPLOG_PRODUCER_CLOSED  # its put was not waited for
@@ -276,7 +277,7 @@ def test_a_close_drops_what_is_stored_behind_it(shop):
     shop.brokers.faulty[0].stall_ms = 200
     shop.brokers.faulty[0].fail_next("create", Fault.STALL, key_part="/data/")
     sent = producer.send("orders", b"on its way")
-    while producer._sender.in_flight_count == 0:
+    while sender_of(producer).in_flight_count == 0:
         threading.Event().wait(0.001)
     assert in_time(producer.close) is None
     assert sent.exception(0).code is ErrorCode.REPLOG_TRANSACTION_ABORTED
@@ -297,7 +298,7 @@ def test_a_close_ends_though_a_commit_of_another_thread_is_refused_before_its_ap
             assert go.wait(20)
             raise refusal
 
-    monkeypatch.setattr(producer._transactions, "check_commit", check_commit)
+    monkeypatch.setattr(transactions_of(producer), "check_commit", check_commit)
     with ThreadPoolExecutor(2) as pool:
         commit = pool.submit(producer.commit_transaction)
         assert entered.wait(20)
@@ -326,7 +327,7 @@ def test_a_close_in_a_callback_drops_the_open_transaction(shop):
 
     with producer.transaction():
         producer.send("orders", b"kept").add_done_callback(callback)
-    assert producer._thread._ended.wait(20)
+    assert thread_of(producer)._ended.wait(20)
     assert len(refused) == 2
     assert shop.values() == [b"kept"]
 

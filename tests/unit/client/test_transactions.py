@@ -12,6 +12,7 @@ from spark_replog.clock import SYSTEM_CLOCK
 from spark_replog.commit.proposals import claim_producer
 from spark_replog.errors import ErrorCode, FencedError, InvalidConfigError, OutcomeUnknownError, ReplogError
 from spark_replog.testing.faulty_store import Fault
+from tests.unit.client.producer_setup import transactions_of
 
 TILL = {
     "transactional.id": "till",
@@ -338,7 +339,7 @@ def test_what_an_abort_found_undecided_can_never_be_decided(shop, monkeypatch):
         patch.setattr(Appender, "append", lambda *_, **__: Answer({}, unknown))
         with pytest.raises(OutcomeUnknownError):
             producer.commit_transaction()
-    late = producer._transactions._append
+    late = transactions_of(producer)._append
     producer.abort_transaction()
     assert handle.exception(5).code is ErrorCode.REPLOG_TRANSACTION_ABORTED
     again = producer._appender.append(shop.cluster.lookup("orders").ledger_id, late, 0, is_atomic=True)

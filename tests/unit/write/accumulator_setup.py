@@ -51,6 +51,10 @@ class Setup:
             self.it.assign(queue, node)
         self.woken = 0
 
+    @property
+    def is_flushing(self) -> bool:
+        return self.it._flush_count > 0
+
     def add(self, partition: int, size: int = 100, value: bytes | None = None, time_ms: int = 0) -> RecordHandle:
         value = b"v" * (size - 16) if value is None else value
         queue = self.queues[partition]

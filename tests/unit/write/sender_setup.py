@@ -171,18 +171,20 @@ class Setup:
         """Return (epoch, base sequence) of the requests that wait for an answer."""
         return [(batch.producer_epoch, batch.base_sequence) for item in self.open for batch in item.batches]
 
-    def last_acked_sequence(self, partition: int = 0) -> int | None:
+    def entry(self, partition: int = 0) -> Any:
+        """Return what is known of a partition's sequences."""
         assert self.sequences is not None
-        found = self.sequences._entry(TP[partition]).last_acked_sequence
+        return self.sequences._entry(TP[partition])
+
+    def last_acked_sequence(self, partition: int = 0) -> int | None:
+        found = self.entry(partition).last_acked_sequence
         return None if found < 0 else found
 
     def next_sequence(self, partition: int = 0) -> int:
-        assert self.sequences is not None
-        return self.sequences._entry(TP[partition]).next_sequence
+        return self.entry(partition).next_sequence
 
     def has_unresolved(self, partition: int = 0) -> bool:
-        assert self.sequences is not None
-        return self.sequences._entry(TP[partition]).unresolved is not None
+        return self.entry(partition).unresolved is not None
 
     def check_clean(self) -> None:
         assert self.sender.in_flight_count == 0

@@ -177,7 +177,7 @@ def test_case_18_flush(clock: Any) -> None:
         setup.add(number % 3)
     assert setup.ready() == set()
     results = setup.it.begin_flush()
-    assert setup.it._flush_count
+    assert setup.is_flushing
     assert setup.ready() == {NODE_1, NODE_2}
     drained = setup.drain(NODE_1, NODE_2)
     later = setup.add(0)
@@ -186,7 +186,7 @@ def test_case_18_flush(clock: Any) -> None:
     assert all(result.is_decided for result in results)
     assert not later.done()
     setup.it.end_flush()
-    assert not setup.it._flush_count
+    assert not setup.is_flushing
     assert setup.ready() == set()
 
 
@@ -196,13 +196,13 @@ def test_case_18_an_interrupted_flush_ends(clock: Any, monkeypatch: pytest.Monke
     setup.add(0)
 
     def interrupt(_result: BatchResult, _timeout: float | None) -> bool:
-        assert setup.it._flush_count
+        assert setup.is_flushing
         raise KeyboardInterrupt
 
     monkeypatch.setattr(BatchResult, "wait_until_settled", interrupt)
     with pytest.raises(KeyboardInterrupt):
         setup.it.flush()
-    assert not setup.it._flush_count
+    assert not setup.is_flushing
 
 
 def fill(setup: Setup) -> tuple[list[RecordHandle], list[ProducerBatch]]:

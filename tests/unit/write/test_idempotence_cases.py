@@ -213,7 +213,7 @@ class TestIdempotence:
     def test_case_57_a_producer_goes_on_behind_the_wrap(self, make: Callable[..., Setup]) -> None:
         setup = make()
         assert setup.sequences is not None
-        entry = setup.sequences._entry(TP[0])
+        entry = setup.entry()
         entry.next_sequence, entry.last_acked_sequence = SEQUENCE_MAX - 1, SEQUENCE_MAX - 2
         handles = [setup.send_and_run(count=2), setup.send_and_run()]
         assert setup.numbers() == [(0, SEQUENCE_MAX - 1), (0, 0)]

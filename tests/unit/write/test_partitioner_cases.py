@@ -82,6 +82,16 @@ class Setup:
         return handle.batch_result.topic_partition.partition
 
 
+def draw(setup: Setup) -> int:
+    """Return the partition that the next batch would go to."""
+    return setup.sticky._draw()
+
+
+def table_of(setup: Setup) -> object:
+    """Return the weights by which partitions are drawn, None where all weigh the same."""
+    return setup.sticky._table
+
+
 @pytest.mark.case("kafka-1")
 @pytest.mark.parametrize("key", VECTORS, ids=lambda key: repr(key[:20]))
 def test_case_1_murmur2_of_one_key(key):
@@ -138,7 +148,7 @@ def test_bytes_of_a_partition_are_shared_evenly_in_the_long_run():
 def test_case_4_adaptive():
     setup = Setup()
     setup.sticky.update_loads([1, 7, 2])
-    drawn = [setup.sticky._draw() for _ in range(28)]
+    drawn = [draw(setup) for _ in range(28)]
     assert [drawn.count(number) for number in range(3)] == [14, 2, 12]
     availability = NodeAvailability(100)
     availability.note([NODES[0]], 0)
@@ -163,9 +173,9 @@ def test_case_5_adaptive_weights():
     setup = Setup(partitions=4)
     setup.sticky = StickyPartitioner([*setup.queues, setup.queues[0]], range(5), 1_024, setup.draws)
     setup.sticky.update_loads([5, 0, 3, 0, 1])
-    assert setup.sticky._table == ([1, 7, 10, 16, 21], [0, 1, 2, 3, 4])
+    assert table_of(setup) == ([1, 7, 10, 16, 21], [0, 1, 2, 3, 4])
     setup.draws.count = 0
-    drawn = [setup.sticky._draw() for _ in range(42)]
+    drawn = [draw(setup) for _ in range(42)]
     assert drawn[:21] == [0] + [1] * 6 + [2] * 3 + [3] * 6 + [4] * 5
     assert [drawn.count(number) for number in range(5)] == [2, 12, 6, 12, 10]
 
@@ -173,7 +183,7 @@ def test_case_5_adaptive_weights():
 def test_two_partitions_are_weighed_and_a_node_is_away_behind_its_time_out_only():
     setup = Setup(partitions=2)
     setup.sticky.update_loads([5, 0])
-    assert setup.sticky._table == ([1, 7], [0, 1])
+    assert table_of(setup) == ([1, 7], [0, 1])
     availability = NodeAvailability(1)
     availability.note([NODES[0]], 0)
     assert [availability.is_available(NODES[0], now_ms) for now_ms in (1, 2)] == [True, False]
@@ -200,18 +210,18 @@ def test_case_26_a_round_of_small_records_makes_one_fractional_batch():
 def test_even_queues_and_a_switched_off_adaption_draw_uniformly(lengths):
     setup = Setup()
     setup.sticky.update_loads(lengths)
-    assert setup.sticky._table is None
+    assert table_of(setup) is None
     fixed = Setup(is_adaptive=False)
     fixed.sticky.update_loads([1, 7, 2])
-    assert [fixed.sticky._draw() for _ in range(3)] == [1, 2, 0]
+    assert [draw(fixed) for _ in range(3)] == [1, 2, 0]
 
 
 @pytest.mark.case("kafka-6")
 def test_case_6_partitions_without_leader_are_left_out_unless_all_are():
     setup = Setup(available=[1])
-    assert {setup.sticky._draw() for _ in range(10)} == {1}
+    assert {draw(setup) for _ in range(10)} == {1}
     setup.sticky.update_loads([0, 9, 0])
-    assert {setup.sticky._draw() for _ in range(10)} == {1}
+    assert {draw(setup) for _ in range(10)} == {1}
     assert {StickyPartitioner(setup.queues, [], 1, random.Random(number)).queue for number in range(50)} == set(
         setup.queues
     )
