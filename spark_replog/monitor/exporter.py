@@ -6,18 +6,20 @@ more storage calls.
 
 from __future__ import annotations
 
+import gzip
 import logging
+import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
-from typing import Any
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, ClassVar
 
-from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from spark_replog.errors import ReplogError
-from spark_replog.health.metrics import METRICS, Sample, call_samples, collect
+from spark_replog.health.metrics import METRICS, Sample, call_samples, collect, exposition
 from spark_replog.monitor.store_monitor import StoreWatch
 
 _LOG = logging.getLogger(__name__)
@@ -64,6 +66,7 @@ class StoreCollector(SampleCollector):
         self._watch = watch
         self._lock = threading.Lock()
         self._answer: tuple[int, Mapping[str, list[Sample]]] | None = None
+        self._texts: dict[bool, bytes] = {}
 
     def samples(self) -> Mapping[str, list[Sample]]:
         """Return all metrics, at most `SCRAPE_AGE_MS` old."""
@@ -79,7 +82,56 @@ class StoreCollector(SampleCollector):
                     _LOG.warning("the store does not answer: %s", error)
                     found = {"replog_up": [Sample((), 0)]}
                 self._answer = (now_ms, found)
+                self._texts = {}
             return self._answer[1]
+
+    def text(self, *, is_open: bool = False) -> bytes:
+        """Return all metrics as Prometheus' text, or as OpenMetrics, at most `SCRAPE_AGE_MS` old."""
+        found = self.samples()
+        with self._lock:
+            if is_open not in self._texts:
+                self._texts[is_open] = exposition(found, is_open=is_open).encode()
+            return self._texts[is_open]
+
+
+class _Handler(BaseHTTPRequestHandler):
+    collector: ClassVar[StoreCollector]
+    protocol_version = "HTTP/1.1"
+    timeout = 60
+    """Seconds: a connection that is idle for longer is closed."""
+
+    def do_GET(self) -> None:
+        if self.path.partition("?")[0] != "/metrics":
+            self.send_error(404, "metrics are at /metrics")
+            return
+        is_open = "application/openmetrics-text" in self.headers.get("Accept", "")
+        kind = "application/openmetrics-text; version=1.0.0" if is_open else "text/plain; version=0.0.4"
+        body = self.collector.text(is_open=is_open)
+        is_packed = "gzip" in self.headers.get("Accept-Encoding", "")
+        if is_packed:
+            body = gzip.compress(body, 1)
+        self.send_response(200)
+        self.send_header("Content-Type", f"{kind}; charset=utf-8")
+        if is_packed:
+            self.send_header("Content-Encoding", "gzip")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Log no line for each scrape."""
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+
+def server_of(collector: StoreCollector, host: str, port: int) -> ThreadingHTTPServer:
+    """Return a server of ``/metrics`` that listens and does not serve yet. Raises OSError."""
+    is_six = ":" in host
+    kind = type("_Server6", (_Server,), {"address_family": socket.AF_INET6}) if is_six else _Server
+    server: ThreadingHTTPServer = kind((host, port), type("_Handler", (_Handler,), {"collector": collector}))
+    return server
 
 
 _TIMES = ("latency", "queue_time", "throttle_time")
@@ -116,10 +168,3 @@ class ClientCollector(Collector):
             family = kind(name, f"Kafka's {kafka_name}.", labels=("client_id",))
             family.add_metric([self._client_id], value / 1000 if is_time else value)
             yield family
-
-
-def registry_of(collector: StoreCollector) -> CollectorRegistry:
-    """Return a registry with this collector only, without the metrics of this process."""
-    registry = CollectorRegistry()
-    registry.register(collector)
-    return registry

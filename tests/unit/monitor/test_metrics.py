@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 import shutil
@@ -9,22 +10,26 @@ import socket
 import subprocess
 import threading
 import time
+import urllib.error
 import urllib.request
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import pytest
-from prometheus_client import CollectorRegistry, generate_latest, start_http_server
+from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.openmetrics.exposition import generate_latest as open_metrics
 from prometheus_client.parser import text_string_to_metric_families
 
 from spark_replog import Consumer, Producer
 from spark_replog.admin.admin import BrokerAdmin
 from spark_replog.cli import metrics as command
-from spark_replog.health.metrics import METRICS
-from spark_replog.monitor.exporter import SCRAPE_AGE_MS, ClientCollector, StoreCollector, registry_of
+from spark_replog.health.metrics import METRICS, Sample
+from spark_replog.ledger.types import LedgerSettings
+from spark_replog.monitor.exporter import SCRAPE_AGE_MS, ClientCollector, StoreCollector, server_of
 from spark_replog.monitor.store_monitor import StoreWatch
 from tests.unit.client.consumer_setup import with_a_group
 
+MARKER_CHECK_MS = LedgerSettings().marker_check_ms
 CONF = Path(__file__).parents[3] / "conf"
 without_prometheus = pytest.mark.skipif(
     shutil.which("promtool") is None or shutil.which("prometheus") is None,
@@ -37,14 +42,15 @@ def store(tmp_path):
     return with_a_group(tmp_path / "store")
 
 
-def scrape(registry):
-    """Values by name and labels."""
-    families = text_string_to_metric_families(generate_latest(registry).decode())
+def scrape(source):
+    """Values by name and labels, of a store's collector or of a registry."""
+    data = source.text() if isinstance(source, StoreCollector) else generate_latest(source)
+    families = text_string_to_metric_families(data.decode())
     return {(each.name, *sorted(each.labels.items())): each.value for family in families for each in family.samples}
 
 
 def test_a_scrape_says_what_the_store_holds_and_how_its_readers_do(store):
-    found = scrape(registry_of(StoreCollector(StoreWatch(store.cluster))))
+    found = scrape(StoreCollector(StoreWatch(store.cluster)))
     assert found["replog_up",] == 1
     where = (("partition", "0"), ("topic", "orders"))
     assert found["replog_partition_high_watermark", *where] == 10
@@ -56,21 +62,28 @@ def test_a_scrape_says_what_the_store_holds_and_how_its_readers_do(store):
     assert [found["replog_broker_up", ("broker", str(each))] for each in range(3)] == [1, 1, 1]
 
 
-def test_open_metrics_are_valid_too(store):
-    text = open_metrics(registry_of(StoreCollector(StoreWatch(store.cluster)))).decode()
-    assert text.endswith("# EOF\n") and "replog_ledger_entries_total{" in text
+def test_both_texts_are_what_prometheus_client_makes_of_the_same_samples(store):
+    collector, registry = StoreCollector(StoreWatch(store.cluster)), CollectorRegistry()
+    registry.register(collector)
+    store.clock.advance(10**9)  # numbers with exponents, and a look that stays the newest
+    collector.samples()
+    collector._answer[1]["replog_topic_rows"].append(Sample(('a "b" \\ c\n',), 12345678.5))
+    assert collector.text() == generate_latest(registry)
+    text = collector.text(is_open=True)
+    assert text == open_metrics(registry)
+    assert text.endswith(b"# EOF\n") and b"replog_ledger_entries_total{" in text and b"e+07" in text
 
 
 def test_a_store_in_trouble_says_so(store):
     for broker in (0, 1):
         BrokerAdmin(store.cluster).fence(broker)
-    found = scrape(registry_of(StoreCollector(StoreWatch(store.another_process().cluster))))
+    found = scrape(StoreCollector(StoreWatch(store.another_process().cluster)))
     assert found["replog_findings", ("fault", "under-min-isr"), ("level", "critical")] >= 2
     assert found["replog_broker_fenced", ("broker", "0")] == 1
 
 
 def test_a_store_that_does_not_answer_is_down_and_nothing_else(store, tmp_path):
-    registry = registry_of(StoreCollector(StoreWatch(store.cluster)))
+    registry = StoreCollector(StoreWatch(store.cluster))
     scrape(registry)
     store.clock.advance(SCRAPE_AGE_MS)
     for broker in (0, 1):
@@ -81,28 +94,49 @@ def test_a_store_that_does_not_answer_is_down_and_nothing_else(store, tmp_path):
 def test_a_warm_scrape_costs_one_get_per_metadata_root_and_ledger_whoever_asks(store):
     store.count_calls()
     collector = StoreCollector(StoreWatch(store.cluster, root_look_ms=10**9))
-    registry = registry_of(collector)
-    scrape(registry)
+    scrape(collector)
     ledger_count = len(store.cluster._topic_ledgers) + 1
     store.clock.advance(SCRAPE_AGE_MS)
     store.forget_calls()
-    threads = [threading.Thread(target=scrape, args=(registry,)) for _ in range(8)]
+    threads = [threading.Thread(target=scrape, args=(collector,)) for _ in range(8)]
     for each in threads:
         each.start()
     for each in threads:
         each.join()
     assert store.calls() == {"get": 3 * ledger_count}
+    store.clock.advance(MARKER_CHECK_MS)
+    store.forget_calls()
+    scrape(collector)
+    assert store.calls() == {"get": 2 * 3 * ledger_count}, "each 5 seconds one more, for the next truncation marker"
 
 
-def test_it_is_served_over_http(store):
-    server, thread = start_http_server(0, "127.0.0.1", registry_of(StoreCollector(StoreWatch(store.cluster))))
+@contextmanager
+def serving(store):
+    server = server_of(StoreCollector(StoreWatch(store.cluster)), "127.0.0.1", 0)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{server.server_port}/metrics", timeout=20) as answer:
-            assert b"replog_up 1.0" in answer.read()
+        yield server
     finally:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+def test_it_is_served_over_http(store):
+    def ask(path, **headers):
+        request = urllib.request.Request(f"http://127.0.0.1:{server.server_port}{path}", headers=headers)
+        with urllib.request.urlopen(request, timeout=20) as answer:
+            return answer.headers, answer.read()
+
+    with serving(store) as server:
+        headers, body = ask("/metrics")
+        assert b"replog_up 1.0" in body and headers["Content-Type"].startswith("text/plain; version=0.0.4")
+        headers, packed = ask("/metrics", Accept="application/openmetrics-text", **{"Accept-Encoding": "gzip"})
+        assert headers["Content-Type"].startswith("application/openmetrics-text; version=1.0.0")
+        assert gzip.decompress(packed).endswith(b"# EOF\n")
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            ask("/")
 
 
 def test_producers_and_consumers_serve_their_own(store):
@@ -137,20 +171,20 @@ def test_once_prints_or_replaces_a_file(store, replog, tmp_path):
 
 
 def test_serving_says_where_and_an_address_in_use_is_an_error(store, replog, monkeypatch):
-    class Ended:
-        def join(self):
+    class Ended(nullcontext):
+        def serve_forever(self):
             """As a server that ended."""
 
-    import prometheus_client
+    from spark_replog.monitor import exporter
 
-    monkeypatch.setattr(prometheus_client, "start_http_server", lambda *_: (None, Ended()))
+    monkeypatch.setattr(exporter, "server_of", lambda *_: Ended())
     answer = replog("-s", store.path, "metrics", "serve", "--listen", "127.0.0.1:0")
     assert answer.exit_code == 0 and "http://127.0.0.1:0/metrics" in answer.err
 
     def refuse(*_):
         raise OSError(98, "Address already in use")
 
-    monkeypatch.setattr(prometheus_client, "start_http_server", refuse)
+    monkeypatch.setattr(exporter, "server_of", refuse)
     answer = replog("-s", store.path, "metrics", "serve")
     assert answer.exit_code == 1 and "Address already in use" in answer.err
     assert command.EXIT_OK == 0
@@ -172,7 +206,7 @@ def test_rules_and_dashboard_use_metrics_that_exist(file):
 @without_prometheus
 def test_promtool_accepts_rules_and_metrics(store):
     subprocess.run(["promtool", "check", "rules", CONF / "replog-alerts.yml"], check=True, capture_output=True)
-    text = generate_latest(registry_of(StoreCollector(StoreWatch(store.cluster))))
+    text = StoreCollector(StoreWatch(store.cluster)).text()
     done = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, check=False)
     assert (done.returncode, done.stderr) == (0, b"")
 
@@ -181,34 +215,31 @@ def test_promtool_accepts_rules_and_metrics(store):
 def test_a_real_prometheus_scrapes_a_store_in_trouble_and_raises_the_alert(store, tmp_path):
     for broker in (0, 1):
         BrokerAdmin(store.cluster).fence(broker)
-    server, thread = start_http_server(0, "127.0.0.1", registry_of(StoreCollector(StoreWatch(store.cluster))))
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    config = tmp_path / "prometheus.yml"
-    config.write_text(
-        "global: {scrape_interval: 1s, evaluation_interval: 1s}\n"
-        f"rule_files: ['{CONF / 'replog-alerts.yml'}']\n"
-        f"scrape_configs: [{{job_name: r, static_configs: [{{targets: ['127.0.0.1:{server.server_port}']}}]}}]\n"
-    )
-    words = [f"--config.file={config}", f"--storage.tsdb.path={tmp_path / 'tsdb'}"]
-    words.append(f"--web.listen-address=127.0.0.1:{port}")
-    with (tmp_path / "log").open("wb") as log:
-        process = subprocess.Popen(["prometheus", *words], stdout=log, stderr=log)
-    try:
-        deadline, names = time.monotonic() + 60, set()
-        while "ReplogPartitionUnderMinIsr" not in names and time.monotonic() < deadline and process.poll() is None:
-            time.sleep(0.2)
-            try:
-                with urllib.request.urlopen(f"http://127.0.0.1:{port}/api/v1/alerts", timeout=5) as answer:
-                    names = {each["labels"]["alertname"] for each in json.load(answer)["data"]["alerts"]}
-            except OSError:
-                continue
-        assert "ReplogPartitionUnderMinIsr" in names, (tmp_path / "log").read_text()[-2000:]
-        assert "ReplogStoreUnreachable" not in names
-    finally:
-        process.terminate()
-        process.wait(20)
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with serving(store) as server:
+        config = tmp_path / "prometheus.yml"
+        config.write_text(
+            "global: {scrape_interval: 1s, evaluation_interval: 1s}\n"
+            f"rule_files: ['{CONF / 'replog-alerts.yml'}']\n"
+            f"scrape_configs: [{{job_name: r, static_configs: [{{targets: ['127.0.0.1:{server.server_port}']}}]}}]\n"
+        )
+        words = [f"--config.file={config}", f"--storage.tsdb.path={tmp_path / 'tsdb'}"]
+        words.append(f"--web.listen-address=127.0.0.1:{port}")
+        with (tmp_path / "log").open("wb") as log:
+            process = subprocess.Popen(["prometheus", *words], stdout=log, stderr=log)
+        try:
+            deadline, names = time.monotonic() + 60, set()
+            while "ReplogPartitionUnderMinIsr" not in names and time.monotonic() < deadline and process.poll() is None:
+                time.sleep(0.2)
+                try:
+                    with urllib.request.urlopen(f"http://127.0.0.1:{port}/api/v1/alerts", timeout=5) as answer:
+                        names = {each["labels"]["alertname"] for each in json.load(answer)["data"]["alerts"]}
+                except OSError:
+                    continue
+            assert "ReplogPartitionUnderMinIsr" in names, (tmp_path / "log").read_text()[-2000:]
+            assert "ReplogStoreUnreachable" not in names
+        finally:
+            process.terminate()
+            process.wait(20)
