@@ -80,8 +80,8 @@ def freeze_garbage() -> None:
     """Exclude what is loaded from garbage collection, again where modules were imported since the last call.
 
     ``pyspark.daemon`` collects after every call of a worker, also of those that plan and commit. With pandas and
-    pyarrow loaded that takes tens of milliseconds, of a processor that the next tasks want. Call it at the end of a
-    worker's work, when its imports are done.
+    pyarrow loaded that takes tens of milliseconds, of a processor that the next tasks want. Call it where a worker
+    begins: what the call before imported is there by then, and its garbage, which would stay for ever, is collected.
     """
     global _frozen_module_count
     if len(sys.modules) > _frozen_module_count:

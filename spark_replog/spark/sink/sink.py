@@ -52,9 +52,9 @@ class StreamWriter(StreamArrowWriter):
     """The sink of one micro-batch."""
 
     def __init__(self, options: SinkOptions) -> None:
+        freeze_garbage()
         self._options = options
         self._plan = None if in_commit_worker() else _plan_tasks(options)
-        freeze_garbage()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriteMessage:
         """Put one task's rows. Executor."""
@@ -92,7 +92,6 @@ class StreamWriter(StreamArrowWriter):
         finally:
             _report_calls(self._options, query, written)
         log_lost_time(query.query_id, self._options.checkpoint, batchId)
-        freeze_garbage()
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Delete nothing: Spark also calls this after a commit that raised, and that commit may be decided."""
@@ -225,7 +224,6 @@ def _write_task(
     if plan.missing_copies:
         copies = TaskCatchUp(brokers, options.coordinator).run(plan.missing_copies, query.batch_id, task_id)
     calls = summed([planning, brokers.calls.take()])
-    freeze_garbage()
     return WriteMessage(query, task_id, result.objects, result.dropped_rows, copies, calls)
 
 

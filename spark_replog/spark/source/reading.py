@@ -62,7 +62,6 @@ class _TaskRead:
                 is_new = not {each.object.id for each in slices} <= before
         else:
             yield from self._fetch(slices) if self._options.fail_on_data_loss else self._fetch_existing(slices)
-        freeze_garbage()
         waited_ms, quota = self._fetcher.stats.throttle_time_ms, self._partition.quota
         if waited_ms and quota is not None:  # a task has no metrics: only this line explains why it is slow
             _LOG.warning(

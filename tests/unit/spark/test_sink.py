@@ -338,39 +338,39 @@ def test_a_topic_setting_of_a_newer_release_does_not_stop_writers(source, caplog
     assert "'t'" in warning and "remote.storage.enable=true" in warning
 
 
-def test_each_worker_leaves_all_that_it_imported_out_of_the_collection_after_its_call(writes, freezes, monkeypatch):
-    """``pyspark.daemon`` collects after the call: of a worker that plans, of a task, of one that commits."""
+def test_what_a_worker_imports_is_out_of_the_collection_from_its_next_call_on(writes, freezes, monkeypatch):
+    """``pyspark.daemon`` collects after each call: of a worker that plans, of a task, of one that commits."""
 
-    def imports(name):
-        monkeypatch.setitem(sys.modules, f"replog_late_{name}", types.ModuleType(name))
+    def freezes_again(call):
+        name = f"replog_imported_late_{len(freezes)}"
+        monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+        before = len(freezes)
+        found = call()
+        assert len(freezes) > before
+        return found
 
-    def late(name):
-        plain = getattr(sink, name)
+    source = ReplogDataSource({"path": str(writes.source.path), "topic": "orders"})
+    writer = freezes_again(lambda: source.streamWriter(SCHEMA, False))
+    properties = {"sql.streaming.queryId": "query-1", "streaming.sql.batchId": "0", "spark.jobGroup.id": "run"}
+    message = freezes_again(lambda: writes._write(writer, 0, [b"a"], properties))
+    monkeypatch.setattr(sink, "in_commit_worker", lambda: True)
+    freezes_again(lambda: source.streamWriter(SCHEMA, False)).commit([message], 0)
+    reader = writes.source.batch(subscribe="orders")
+    (task,) = reader.partitions()
+    assert freezes_again(lambda: list(reader.read(task)))[0].num_rows == 1
 
-        def call(*args):
-            imports(name)
-            return plain(*args)
 
-        monkeypatch.setattr(sink, name, call)
-
-    late("_plan_tasks")
-    writer, messages = writes.tasks(0, [b"a"], topic="orders")
-    assert freezes[-1] == len(sys.modules)
-    writes.task = Task(
-        1, {"sql.streaming.queryId": "query-1", "streaming.sql.batchId": "0", "spark.jobGroup.id": "run"}
-    )
+def test_a_task_freezes_nothing_of_its_own_rows(writes, freezes, monkeypatch):
+    """Frozen garbage stays for ever: a writer refers to itself, and to what it wrote."""
+    during = []
+    monkeypatch.setattr(sink, "freeze_garbage", lambda: during.append("freeze"))
 
     def batches():
+        during.append("rows")
         yield pa.record_batch({"topic": ["orders"], "value": [b"b"]})
-        imports("write")
 
-    messages.append(writer.write(batches()))
-    assert freezes[-1] == len(sys.modules)
-    late("_report_calls")
-    writer.commit(messages, 0)
-    assert freezes[-1] == len(sys.modules)
-    reader = writes.source.batch(subscribe="orders")
-    for task in reader.partitions():
-        for _ in reader.read(task):
-            imports("read")
-    assert freezes[-1] == len(sys.modules)
+    writer, _ = writes.tasks(0, topic="orders")
+    writes.task = Task(0, {"sql.streaming.queryId": "query-1", "streaming.sql.batchId": "0"})
+    del during[:]
+    writer.write(batches())
+    assert during == ["freeze", "rows"]
