@@ -524,13 +524,8 @@ class LedgerCore:
             self.fatal = error  # what a majority holds cannot be right
             return
         pending, state.pending = state.pending, None
-        is_own = pending is not None and pending.data == data
-        self._note(root, record, is_own, now_ms)
-        self._settle()
-
-    def _note(self, root: int, record: JournalRecord, is_own: bool, now_ms: float) -> None:
         proposer = self.proposer
-        if is_own:
+        if pending is not None and pending.data == data:  # this process's own
             if record.kind is RecordKind.CLAIM and record.epoch == proposer.epoch:
                 proposer.claimed |= 1 << root
             user = self._user
@@ -550,6 +545,7 @@ class LedgerCore:
             self._streak = 0
             if self.phase in (Phase.CLAIM, Phase.LEAD):
                 self._yield(now_ms)
+        self._settle()
 
     def _settle(self) -> None:
         """Once the index of the last own value is decided, say whether with that value."""
@@ -585,11 +581,12 @@ class LedgerCore:
 
     def _advance_sync(self, now_ms: float) -> None:
         missing = sum(1 << root for root, state in enumerate(self.roots) if state.standing not in READ_BY_THIS_GOAL)
-        if self._is_minority(missing) or (missing and self._is_waiting(missing, now_ms)):
+        spare_count = len(self.roots) - self.prefix.majority
+        if missing.bit_count() > spare_count or (missing and self._is_waiting(missing, now_ms)):
             return
         if missing or self.prefix.tail_index >= self.prefix.length:
             missing |= self._doubted_roots(missing)
-            if self._is_minority(missing):
+            if missing.bit_count() > spare_count:
                 return
         self._was_synced = True
         is_ambiguous = self.prefix.is_ambiguous(missing)
@@ -606,9 +603,6 @@ class LedgerCore:
         else:
             self.is_tail_unclear = True
             self._enter(Phase.DONE)
-
-    def _is_minority(self, missing: int) -> bool:
-        return len(self.roots) - missing.bit_count() < self.prefix.majority
 
     def _doubted_roots(self, missing: int) -> int:
         """Return the roots that were read and whose ``replog.json`` must be read after that; ask for it.

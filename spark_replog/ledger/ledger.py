@@ -342,8 +342,9 @@ class Ledger(Generic[S]):
             )
         if self._to_check:
             self._unverify()
-        core.begin_write(self._clock.monotonic_ms())
-        log_at_ms: float = self._clock.monotonic_ms() + SILENT_WAIT_MS
+        now_ms = self._clock.monotonic_ms()
+        core.begin_write(now_ms)
+        log_at_ms: float = now_ms + SILENT_WAIT_MS
         while request.answer is None:
             if core.phase is Phase.READY:
                 if not self._propose():

@@ -221,10 +221,16 @@ def _trimmed(
 
 
 def _readable(cluster: Cluster, subscription: Subscription, principal: str | None) -> Sequence[str]:
-    names = _subscribed_names(cluster, subscription)
+    """Return the names subscribed to; of a pattern those that the principal may know of."""
     authorizer = Authorizer(cluster, principal)
-    if subscription.pattern is not None:
-        names = authorizer.allowed_topics(AclOperation.DESCRIBE, names)
+    if subscription.assignment is not None:
+        names = sorted(subscription.assignment)
+    elif subscription.pattern is None:
+        names = sorted(subscription.topics)
+    else:
+        pattern = re.compile(subscription.pattern)
+        found = [name for name in cluster.topic_names() if name not in INTERNAL_TOPICS and pattern.search(name)]
+        names = authorizer.allowed_topics(AclOperation.DESCRIBE, found)
     authorizer.require_topic(AclOperation.READ, *names)
     return names
 
@@ -237,15 +243,6 @@ def _refresh_ledgers(cluster: Cluster, names: Iterable[str]) -> dict[str, TopicH
             handles[name] = cluster.lookup(name)
     cluster.refresh_topics(handles.values())
     return handles
-
-
-def _subscribed_names(cluster: Cluster, subscription: Subscription) -> Sequence[str]:
-    if subscription.assignment is not None:
-        return sorted(subscription.assignment)
-    if subscription.pattern is None:
-        return sorted(subscription.topics)
-    pattern = re.compile(subscription.pattern)
-    return [name for name in cluster.topic_names() if name not in INTERNAL_TOPICS and pattern.search(name)]
 
 
 def _bounds_of(cluster: Cluster, handle: TopicHandle, fresh: set[str]) -> tuple[TopicHandle, list[tuple[int, int]]]:
