@@ -21,6 +21,7 @@ import click
 from spark_replog.cli.settings import Settings
 from spark_replog.clock import SYSTEM_CLOCK, Clock
 from spark_replog.errors import ErrorCode, InvalidConfigError, OutcomeUnknownError, ReplogError, RetriableError
+from spark_replog.ids import INTERNAL_TOPICS
 
 if TYPE_CHECKING:
     from spark_replog.health.findings import Finding
@@ -361,6 +362,7 @@ class ProgressLine:
 
 
 _SHOWN_MAX = 20
+_ALIKE_SHOWN_MAX = 4
 
 
 def finding_subject(finding: Finding) -> str:
@@ -399,16 +401,35 @@ def finding_items(findings: Sequence[Finding], settings: Settings) -> list[dict[
 
 
 def finding_text(findings: Sequence[Finding], settings: Settings) -> str:
-    """Return a table of the first findings and the commands that help, each once; empty without findings."""
-    if not findings:
+    """Return a table of the findings and the commands that help, each once; empty without findings.
+
+    Those of one fault and remedy are one row: a fenced broker is one thing to do, not a thousand.
+    """
+    kinds: dict[tuple[int, str, str], list[Finding]] = {}
+    for each in sorted(findings, key=lambda each: (-each.level, each.topic in INTERNAL_TOPICS)):
+        kinds.setdefault((each.level, each.fault.value, finding_remedy(each, settings)), []).append(each)
+    if not kinds:
         return ""
-    shown = findings[:_SHOWN_MAX]
-    rows = [(each.level.name, finding_subject(each), each.fault.value, each.detail) for each in shown]
+    rows = [
+        (
+            alike[0].level.name,
+            finding_subject(alike[0]),
+            alike[0].fault.value,
+            alike[0].detail + _alike_words(alike[1:]),
+        )
+        for alike in list(kinds.values())[:_SHOWN_MAX]
+    ]
     lines = [table(["LEVEL", "WHERE", "FAULT", "DETAIL"], rows)]
-    if len(findings) > len(shown):
-        lines.append(f"and {len(findings) - len(shown)} more: add -f json to list all")
-    remedies = dict.fromkeys(finding_remedy(each, settings) for each in shown)
+    if len(kinds) > len(rows):
+        lines.append(f"and {len(kinds) - len(rows)} more: add -f json to list all")
+    remedies = dict.fromkeys(remedy for _, _, remedy in list(kinds)[:_SHOWN_MAX])
     return "\n".join([*lines, "", *(f"-> {remedy}" for remedy in remedies)])
+
+
+def _alike_words(others: Sequence[Finding]) -> str:
+    names = ", ".join(map(finding_subject, others[:_ALIKE_SHOWN_MAX]))
+    more = len(others) - _ALIKE_SHOWN_MAX
+    return f"; also {names}" + (f" and {more:,} more: -f json" if more > 0 else "") if others else ""
 
 
 def exit_code_of_findings(findings: Sequence[Finding]) -> int:

@@ -74,8 +74,9 @@ def info(cost: bool, prices: str | None, readers: int, look: str) -> int:
     partition without a leader or below min.insync.replicas. 'store verify' reads every journal and copy. Growth is what
     was written in the last 24 hours; the days until a root is full assume the same growth, less what retention removes.
 
-    With --cost, objects are as large as those of the newest 512 entries. Snapshots, garbage collection, compaction and
-    group commits are not in it. The prices are list prices: check yours, and give them with --prices.
+    With --cost, objects are as large as those of the newest 512 entries, and each reader gets each once: what Spark's
+    tasks read is not counted. Snapshots, garbage collection, compaction and group commits are not in it. The prices
+    are list prices: check yours, and give them with --prices.
 
     Exit code 3 with a warning, 4 where rows cannot be written or read.
     """

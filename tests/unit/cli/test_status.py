@@ -47,6 +47,7 @@ def test_partitions_that_suffer_are_counted_and_named(store, replog, fenced, cod
     assert (item["offline"], item["underMinIsr"], item["underReplicated"]) == counts
     text = replog("-s", store, "status").out
     assert "orders-0" in text and "orders-1" in text and "unfence" in text
+    assert text.count("; also orders-1") == 1, "partitions with one fault and remedy are one line"
 
 
 def test_a_root_that_is_away_is_a_warning_and_named(store, replog):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
@@ -96,3 +97,9 @@ def test_the_sample_is_what_the_newest_entries_named(tmp_path):
 def test_bad_prices_are_refused(text):
     with pytest.raises(InvalidConfigError, match="prices cannot be read"):
         read_prices(text)
+
+
+def test_the_price_file_of_the_page_can_be_read():
+    page = (Path(__file__).parents[3] / "docs/storage.md").read_text(encoding="utf-8")
+    prices = read_prices(re.search(r"```toml\n(currency.*?)```", page, re.S)[1])
+    assert (prices.currency, prices.by_scheme["s3"].get, set(prices.by_scheme)) == ("EUR", 0.00043, {"s3"})
