@@ -1,6 +1,6 @@
 """The bytes of truncation markers and snapshot heads (docs/format-journal.md). Pure.
 
-Both name a base: a decided index with its entry hash, from which a process goes on without the entries before it.
+Both name a base: a decided index with its entry hash, from which a process continues without the entries before it.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class JournalPoint(NamedTuple):
 
 
 class Marker(NamedTuple):
-    """Says of one root: everything below a position is deleted or may be, and a snapshot stands for it.
+    """States for one root that everything below a position may be deleted, because a snapshot replaces it.
 
     Attributes:
         position: the first record that counts. It exists, except on a journal without any record; the last one, which
@@ -282,7 +282,7 @@ class _Reader:
     def name(self) -> str:
         name = self.take(_NAME_SIZE_BYTES).decode("ascii").rstrip(" ")
         if name and SNAPSHOT_NAME.fullmatch(name) is None:
-            raise ValueError(f"{name!r} is no snapshot's name")
+            raise ValueError(f"{name!r} is not the name of a snapshot")
         return name
 
     def point(self) -> JournalPoint:

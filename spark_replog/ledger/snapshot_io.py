@@ -44,7 +44,7 @@ on it refuses the ledger. It is what one that lags by fewer records meets, howev
 FIRST_RECORDS_KEPT = 16
 """As above, where that entry is the first: for a process that slept since the journals were empty."""
 PAGE_DELETES_MAX = 2_000
-"""Of one run, on one root; the next run goes on."""
+"""Of one run, on one root; the next run continues."""
 _LOG = logging.getLogger(__name__)
 _LISTING_PATIENCE = 10
 """Times the time-out: a journal that grew long is listed before its first file goes."""
@@ -156,7 +156,7 @@ class SnapshotIo:
         errors: list[ReplogError] | None = None,
         is_long: bool = False,
     ) -> list[tuple[int, T]]:
-        """Call it on several roots at once; return the answers once so many are there, or all have answered.
+        """Call it on several roots at once; return the answers when there are enough, or all have answered.
 
         Args:
             is_long: the time-out begins again while the calls get on.

@@ -1,4 +1,4 @@
-"""Writes the snapshots of one ledger and cleans up behind them, between the turns of its readers and writers."""
+"""Writes the snapshots of one ledger and deletes what they replace, between the turns of its readers and writers."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class SnapshotWriter:
         self._restore = restore
 
     def write_behind(self) -> None:
-        """Write a snapshot and clean up behind the last one; on a thread of its own, errors are logged."""
+        """Write a snapshot and delete what the last one replaces; on a separate thread errors are logged."""
         keeper = self._keeper
 
         def look() -> tuple[Draft | None, list[tuple[int, int, Marker]], int]:

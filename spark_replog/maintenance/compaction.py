@@ -2,7 +2,7 @@
 
 Optimistic, without a lock: a run is planned from a fold, rewritten beside the log, and put in place by one `Replace`
 entry that the fold refuses where the log changed meanwhile. Any number of compactors may run, stop or die at any
-moment; what they leave behind is garbage and nothing else. Offsets, times, order and bytes of rows stay.
+moment; what they leave is garbage only. Offsets, times, order and bytes of rows stay.
 
 By key (source: Kafka's ``LogCleaner``, ``LogCleanerManager``) a pass reads the keys of the rows that came since the
 last one, up to the memory that `log.cleaner.dedupe.buffer.size` allows. It then rewrites, oldest first, the sections
@@ -327,7 +327,7 @@ class Compactor:
         Args:
             partitions: None: all.
             is_eager: whether to compact also where it hardly pays.
-            bytes_max: stop after so many bytes; None: go on to the end.
+            bytes_max: stop after this many bytes; None: continue to the end.
             on_progress: called after each run.
 
         Raises:
@@ -398,7 +398,7 @@ class Compactor:
                 command = self._writer.rewrite(run, dropped)
                 assert command is not None  # a row stays
                 if not report.count(run, command, self.decide(run.ledger_id, command)):
-                    return  # the next pass begins anew
+                    return  # the next pass starts again
         except ReplogError as error:
             report.failed_count += 1
             _log.warning("%s-%d is not compacted by key: %s", handle.name, partition, error)
@@ -468,7 +468,7 @@ class CompactionRounds:
             except ReplogError as error:
                 total.failed_count += 1
                 _log.warning("topic %s is left to the next round: %s", handle.name, error)
-        if total.size_bytes < self._bytes_max:  # else there may be more: the next round goes on at once
+        if total.size_bytes < self._bytes_max:  # else there may be more: the next round starts at once
             self._next_ms = clock.monotonic_ms() + config.log_cleaner_backoff_ms
         return total
 

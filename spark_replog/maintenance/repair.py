@@ -118,7 +118,7 @@ class StoreRepair:
 
     Args:
         config: ``num.replica.fetchers``, ``follower.replication.throttled.rate``.
-        deep: read every copy whole; else only those that are missing or of a wrong size are mended.
+        deep: read every copy whole; else only copies that are missing or of a wrong size are repaired.
         rebuild: brokers to treat as lost although their root file is there: roots that were put back
             from a backup and so forgot what they had promised. Those that a process caught at it say so
             themselves, by the object `out`, and need not be named.

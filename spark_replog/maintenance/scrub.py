@@ -1,6 +1,6 @@
 """Holds every copy that the ledgers name against the roots: present, whole and, when asked, byte for byte.
 
-Reads only. A finding is not a loss while another copy is good; repairing is another noun.
+Reads only. A finding is not a loss while another copy is good. ``maintenance.repair`` repairs.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _AWAY = frozenset({ErrorCode.REPLOG_STORE_UNAVAILABLE, ErrorCode.KAFKA_STORAGE_E
 
 
 AHEAD_OBJECTS = 8
-"""How many objects are looked at side by side, and at most so many bytes of one copy of each."""
+"""How many objects are checked in parallel, and the most bytes of one copy of each."""
 AHEAD_BYTES = 64 << 20
 
 

@@ -22,7 +22,7 @@ from spark_replog.storage.paths import data_folder
 
 _log = logging.getLogger(__name__)
 DELETES_MAX = 2_000
-"""Of one run, on one root and of either kind; then the next commit goes on."""
+"""Of one run, on one root and of either kind; the next commit continues."""
 
 
 class Upkeep:
@@ -88,7 +88,7 @@ class Upkeep:
         return True
 
     def _collect_deleted(self) -> None:
-        """Collect in one ledger whose topics were all deleted, each once in this process: nobody commits there."""
+        """Collect in one ledger whose topics were all deleted, each once in this process: it gets no more commits."""
         with self._cluster.cluster_ledger.lock:
             state = self._cluster.cluster_ledger.state
             candidates = state.ledger_ids() - {ledger_id for _, ledger_id in state.topics.values()} - self._emptied
