@@ -207,7 +207,7 @@ class SegmentWriter:
     def rewrite(self, run: CompactionRun, dropped: np.ndarray | None = None) -> Replace | None:
         """Write the rows of a run, and return the command that puts them in its place.
 
-        Nothing refers to the object before that command is decided: a process that stops in between leaves garbage only.
+        Nothing refers to the object before that command is decided: a process that stops before leaves garbage only.
 
         Args:
             run: as planned.
