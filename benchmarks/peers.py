@@ -454,6 +454,7 @@ def main() -> None:
         settings = {name.replace(".", "__"): value for name, value in confs.items()}
         spark = stack.enter_context(session("peers", TASKS, **settings))
         base = run_shape(spark, peers, Shape(TASKS, VALUE_BYTES, given.rows), given.rounds, missing)
+        print(table(base), flush=True)
         few = {name: peers[name] for name in SWEEP_PEERS if name in peers and name not in missing}
         size = given.sweep_mb * 1_000_000
         shapes = {
@@ -464,7 +465,6 @@ def main() -> None:
             by: [each for shape in all_ for each in run_shape(spark, few, shape, SWEEP_ROUNDS, missing)]
             for by, all_ in (shapes if size else {}).items()
         }
-    print(table(base))
     for name, why in missing.items():
         print(f"\nwithout {name}: {why}")
     if given.plots is not None:
