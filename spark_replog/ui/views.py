@@ -261,15 +261,17 @@ def health(seen: Seen, settings: Settings) -> Item:
     findings = seen.health.findings
     items = _by_remedy(findings, settings)
     unwell = seen.unwell
-    remedies = dict.fromkeys(each["remedy"] for each in unwell_items(seen, settings)[:FINDINGS_SHOWN_MAX])
+    remedies = [escaped(each["remedy"]) for each in unwell_items(seen, settings)]
     return {
         "nowMs": seen.health.now_ms,
         "verdict": VERDICT_WORDS[seen.exit_code],
         "findings": items[:FINDINGS_SHOWN_MAX],
         "findingCount": len(findings),
-        "readers": [_reader_line(*each) for each in unwell[:FINDINGS_SHOWN_MAX]],
+        "readers": [
+            {**_reader_line(*pair), "remedy": remedy}
+            for pair, remedy in zip(unwell[:FINDINGS_SHOWN_MAX], remedies, strict=False)
+        ],
         "readerCount": len(unwell),
-        "readerRemedies": _escaped(list(remedies)[:OTHERS_SHOWN_MAX]),
     }
 
 

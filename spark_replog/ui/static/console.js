@@ -350,7 +350,8 @@ const health = {
   load: () => ask("health"),
   view: (d) => el("div", {}, el("h1", {}, "Health", pill(d.verdict)),
     card("Store", d.findingCount ? many(d.findingCount, "finding") : null, findingList(d.findings, "All roots serve, and every partition has a leader and its replicas in sync.")),
-    card("Groups and queries in trouble", d.readerCount > d.readers.length ? `the first ${d.readers.length} of ${count(d.readerCount)}` : null, readerTable(d.readers, "Every group and query is OK."), d.readerRemedies.map((each) => el("code", { class: "command" }, each)))),
+    card("Groups and queries in trouble", d.readerCount > d.readers.length ? `the first ${d.readers.length} of ${count(d.readerCount)}` : null, 
+      findingList(d.readers.map((each) => ({ ...each, level: each.verdict, fault: each.kind, detail: [a("reader", { kind: each.kind, name: each.reader }, each.reader), ": " + each.reason] })), "Every group and query is OK."))),
 };
 
 // -- which page, and when it is asked again ---------------------------------------------------------

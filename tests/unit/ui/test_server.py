@@ -196,7 +196,10 @@ def test_a_query_is_judged_by_its_checkpoint(store, tmp_path):
     (line,) = [each for each in console.get("readers")["readers"] if each["kind"] == "query"]
     assert (line["lag"], line["verdict"], line["batch"]) == (7, "STOPPED", 0)
     assert console.get("reader", kind="query", name=line["reader"])["partitionItems"][0]["committed"] == 3
-    assert line["reader"] in {each["reader"] for each in console.get("health")["readers"]}
+    remedies = {each["reader"]: each["remedy"] for each in console.get("health")["readers"]}
+    assert "query describe" in remedies[line["reader"]] and "group delete" in remedies["billing"]
+    overview = console.get("overview")
+    assert overview["verdict"] == "CRITICAL" and overview["troubleCount"] == overview["findingCount"] + len(remedies)
 
 
 def test_a_thousand_partitions_come_in_pages_and_one_look_is_a_get_per_root_and_ledger(tmp_path):
