@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import mmap
 import os
 import shlex
@@ -53,6 +54,8 @@ TEMP_FILE_AGE_MS = 86_400_000
 """So old a temp file was left by an interrupted writer."""
 _HIDDEN_PREFIXES = (TEMP_PREFIX, ".nfs")
 _FOLDER_FLAGS = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC
+_FLUSH_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+"""What is opened by O_PATH cannot be flushed."""
 _FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 """O_NONBLOCK: opening a named pipe must not wait for its other end."""
 _NEW_FILE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
@@ -149,10 +152,10 @@ class PosixStore:
         """
         check_key(key, self.url)
         folder, _, name = key.rpartition("/")
-        temp_name = f"{TEMP_PREFIX}{os.urandom(16).hex()}"
+        temp_name = f"{TEMP_PREFIX}{_temp_token}-{next(_temp_numbers)}"
         folder_fd = -1
         try:
-            folder_fd = self._open_folder(folder, make_last=make_parent)
+            folder_fd = self._open_folder(folder, make_last=make_parent, is_to_flush=self._fsync)
             self._write_temp(folder_fd, temp_name, pieces_of(data))
             return self._publish(folder_fd, temp_name, name)
         except OSError as error:
@@ -236,7 +239,9 @@ class PosixStore:
         finally:
             os.close(folder_fd)
 
-    def _open_folder(self, folder: str, *, make_last: bool = False, make_all: bool = False) -> int:
+    def _open_folder(
+        self, folder: str, *, make_last: bool = False, make_all: bool = False, is_to_flush: bool = False
+    ) -> int:
         """Return a descriptor of the folder, reached without a symbolic link on the way from the root.
 
         A folder that was reached part by part once is opened by its path and must be the same one: a link in its way
@@ -249,7 +254,8 @@ class PosixStore:
         known = (self._durable_folders if make_last else self._reached_folders).get(folder)
         if known is not None and not make_all:
             try:
-                fd = os.open(f"{self._root}/{folder}", _FOLDER_FLAGS | os.O_NOFOLLOW)
+                flags = _FLUSH_FLAGS if is_to_flush else _FOLDER_FLAGS
+                fd = os.open(f"{self._root}/{folder}", flags | os.O_NOFOLLOW)
             except OSError:  # opening it part by part gives the reason
                 fd = -1
             if fd >= 0 and _identity(fd) == known:
@@ -537,11 +543,31 @@ def _take_mode(fd: int, above: os.stat_result, bits: int) -> None:
             os.fchmod(fd, mode)
 
 
+_temp_numbers = itertools.count()
+
+
+_temp_token = os.urandom(16).hex()
+
+
+def _new_temp_token() -> None:
+    global _temp_token  # of one process: a forked child makes its own
+    _temp_token = os.urandom(16).hex()
+
+
+os.register_at_fork(after_in_child=_new_temp_token)
+
+
 def _rebuild(url: str, fsync: bool) -> PosixStore:
     return PosixStore(url, fsync=fsync)
 
 
 def _fsync_folder(path_fd: int) -> None:
+    try:
+        os.fsync(path_fd)
+        return
+    except OSError as error:
+        if error.errno != errno.EBADF:  # opened by O_PATH
+            raise
     fd = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=path_fd)
     try:
         os.fsync(fd)

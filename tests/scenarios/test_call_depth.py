@@ -1,0 +1,125 @@
+"""How many storage calls follow each other: over a network each costs a round trip, however many go side by side.
+
+The stores hold every call until no other comes any more, then answer all that they hold: one round. Calls of one round
+do not wait for each other's answers. A thread that comes late makes a round more, never one less, so the least of some
+attempts is a bound.
+"""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+import spark_replog
+from spark_replog.client.producer import Producer
+from spark_replog.cluster.cluster import Cluster
+from spark_replog.cluster.init_store import init_cluster
+from spark_replog.config import CoordinatorConfig
+from spark_replog.ids import new_id
+from spark_replog.storage.brokers import BrokerSet
+from spark_replog.storage.open_store import open_store
+from spark_replog.storage.retrying_store import RetryingStore
+
+QUIET_SECONDS = 0.1
+ATTEMPTS = 5
+
+
+class Rounds:
+    """Counts the rounds in which calls are answered."""
+
+    def __init__(self):
+        self.count = self._held = 0
+        self._changed = threading.Condition()
+        self._is_over = False
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def hold(self):
+        with self._changed:
+            mine = self.count
+            self._held += 1
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self.count > mine or self._is_over)
+
+    def end(self):
+        with self._changed:
+            self._is_over = True
+            self._changed.notify_all()
+        self._thread.join()
+
+    def _run(self):
+        with self._changed:
+            while not self._is_over:
+                self._changed.wait_for(lambda: self._held or self._is_over)
+                held = -1
+                while held != self._held:
+                    held = self._held
+                    self._changed.wait_for(lambda: self._held != held or self._is_over, QUIET_SECONDS)  # noqa: B023
+                self._held = 0
+                self.count += 1
+                self._changed.notify_all()
+
+
+class FarStore:
+    """A root beyond a network."""
+
+    def __init__(self, store, rounds):
+        self._store, self._rounds, self.url = store, rounds, store.url.replace("memory://", "far://")
+
+    def __getattr__(self, name):
+        call = getattr(self._store, name)
+
+        def held(*args, **how):
+            self._rounds.hold()
+            return call(*args, **how)
+
+        return held
+
+    def list_keys(self, prefix):
+        self._rounds.hold()
+        return self._store.list_keys(prefix)
+
+
+@pytest.fixture
+def rounds():
+    made = Rounds()
+    yield made
+    made.end()
+
+
+@pytest.fixture
+def path():
+    found = f"memory://{new_id()}"
+    init_cluster(found, 3, fsync=False)
+    store = spark_replog.open(found)
+    store.admin().create_topic("orders", partitions=1, replicas=3)
+    with store.producer() as producer:
+        for number in range(3):
+            producer.send("orders", b"%d" % number).result(60)
+    return found
+
+
+def far(path, rounds):
+    """Open the store with roots that are far away; its root files are read before that."""
+    brokers = BrokerSet.open(path)
+    for each in brokers.broker_ids:
+        raw = FarStore(open_store(brokers.url(each), fsync=False), rounds)
+        brokers.stores[each] = RetryingStore(raw, deadline_ms=60_000)
+    config = CoordinatorConfig(metadata_max_age_ms=600_000)
+    return Cluster(brokers, path=path, storage_options={}, config=config)
+
+
+def test_a_send_is_an_object_an_entry_and_a_look_at_the_marker(path, rounds):
+    """The look behind the create is what makes a record count beside truncation (ADR 26); it cannot go before it."""
+    found = []
+    with Producer(far(path, rounds)) as producer:
+        for _ in range(3):  # claims the ledger
+            producer.send("orders", b"x").result(60)
+        for _ in range(ATTEMPTS):
+            before = rounds.count
+            producer.send("orders", b"x").result(60)
+            found.append(rounds.count - before)
+            if min(found) <= 3:
+                break
+    assert min(found) == 3, found
