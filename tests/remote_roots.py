@@ -209,7 +209,7 @@ class RemoteRoots:
         self.path = ",".join(urls)
         self.options = {f"s3://{bucket}.{name}": value for name, value in s3_options_of(s3).items()}
         self.options["webhdfs.user"] = "me"
-        open_store(urls[1], self.options).file_system().mkdir(bucket)
+        open_store(urls[1], {**self.options, f"s3://{bucket}.client": "fsspec"}).file_system().mkdir(bucket)
 
     def away(self, broker_id: int) -> None:
         if broker_id == 0:

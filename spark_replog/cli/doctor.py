@@ -325,7 +325,7 @@ def store_checks(settings: Settings, *, is_probe: bool) -> Iterator[Check]:
         yield from _probes(brokers, healthy)
         return
     for broker in healthy:
-        yield Check(f"root {broker}", "ok", brokers.url(broker))
+        yield Check(f"root {broker}", "ok", _served(brokers, broker))
 
 
 def _check_name(finding: Finding) -> str:
@@ -348,7 +348,12 @@ def _probes(brokers: BrokerSet, broker_ids: Iterable[int]) -> Iterator[Check]:
             detail = f"{brokers.url(broker)}: {'; '.join(report.warnings)}"
             yield Check(name, "warn", detail, "Use a file system that supports create-if-absent.")
         else:
-            yield Check(name, "ok", f"{brokers.url(broker)}: create-if-absent works")
+            yield Check(name, "ok", f"{_served(brokers, broker)}: create-if-absent works")
+
+
+def _served(brokers: BrokerSet, broker: int) -> str:
+    client = brokers.client_name(broker)
+    return brokers.url(broker) + (f" by {client}" if client else "")
 
 
 def _store_failure(name: str, error: ReplogError) -> Check:

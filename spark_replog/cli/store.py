@@ -88,9 +88,11 @@ def info(cost: bool, prices: str | None, readers: int, look: str) -> int:
     if look_ms <= 0:
         raise click.UsageError("--look needs a duration above zero")
     price_list = _read_prices(prices) if cost or prices else None
-    monitor = StoreMonitor(settings.open_cluster())
+    cluster = settings.open_cluster()
+    monitor = StoreMonitor(cluster)
     health = monitor.look()
     findings = health.findings
+    clients = {each: cluster.brokers.client_name(each) for each in cluster.brokers.broker_ids}
     states, sizes = broker_items(health, findings), size_items(health.topics, health.now_ms)
     item: dict[str, Any] = {
         "clusterId": health.cluster_id,
@@ -99,7 +101,7 @@ def info(cost: bool, prices: str | None, readers: int, look: str) -> int:
         "topics": len(health.topics),
         "bytes": sum(each.size_bytes for each in health.topics),
         "bytesPerDay": round(health.bytes_per_day),
-        "brokers": states,
+        "brokers": [{**each, "client": clients.get(each["broker"])} for each in states],
         "sizes": sizes,
         "findings": finding_items(findings, settings),
         "ok": not findings,
@@ -111,7 +113,7 @@ def info(cost: bool, prices: str | None, readers: int, look: str) -> int:
         f"topics   {len(health.topics)}, {health.partition_count} partitions",
         f"holds    {human_bytes(item['bytes'])} in one copy, and {human_bytes(item['bytesPerDay'])} more a day",
         "",
-        broker_table(states),
+        broker_table(item["brokers"]),
         *(["", size_table(sizes[:_TOPICS_SHOWN])] if sizes else []),
     ]
     if len(sizes) > _TOPICS_SHOWN:
@@ -270,6 +272,7 @@ def broker_table(items: Sequence[dict[str, Any]]) -> str:
         "FREE": "freeBytes",
         "FULL IN": "daysUntilFull",
         "RACK": "rack",
+        **({"CLIENT": "client"} if any(each.get("client") for each in items) else {}),
         "URL": "url",
     }
     shown: dict[str, Callable[[Any], str]] = {

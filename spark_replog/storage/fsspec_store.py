@@ -25,6 +25,9 @@ from spark_replog.errors import (
     RetriableError,
 )
 from spark_replog.storage.object_store import Buffer, CreateOutcome, ObjectInfo, check_key, pieces_of
+from spark_replog.storage.obstore_client import ObstoreClient, ObstoreSettings, is_inherited, settings_of
+
+CLIENTS = ("auto", "fsspec", "obstore")
 
 _KEPT: dict[int, Any] = {}
 """Every file system made here, for ever, and so also in forked children. A child that let an
@@ -115,14 +118,15 @@ class FsspecStore:
     async ones refuse to work in a forked child.
 
     Args:
-        storage_options: the file system's own options; JSON text for nested ones.
+        storage_options: the file system's own options; JSON text for nested ones. ``client`` is one of `CLIENTS`:
+            auto takes obstore where it is installed and means the same by the other options.
     """
 
     protocol: ClassVar[str]
     extra: ClassVar[str]
     classes: ClassVar[frozenset[str]]
-    size_bytes_max: ClassVar[int]
-    """Above this the client would upload in parts, whose answers are ambiguous."""
+    size_bytes_max: ClassVar[int] = 1 << 30
+    """Of an object. Each service takes this in one request; parts would make the answer ambiguous (ADR 28)."""
     is_taken_forbidden: ClassVar[bool] = False
     """Whether the service forbids a create where the name is taken, to who may create and not overwrite."""
 
@@ -142,7 +146,7 @@ class FsspecStore:
         try:
             end = None if size_bytes is None else start + size_bytes
             with Apart():
-                body: bytes = self.file_system().cat_file(self._path(key), start=start, end=end)
+                body: Buffer = self.file_system().cat_file(self._path(key), start=start, end=end)
             if size_bytes is not None and len(body) > size_bytes:
                 raise OSError(f"{len(body)} bytes came, and {size_bytes} were asked for")
             return body
@@ -161,18 +165,18 @@ class FsspecStore:
 
         EXISTS may mean this call's own bytes: clients send a request again whose answer was lost.
         """
-        body = b"".join(pieces_of(data))
-        if len(body) > self.size_bytes_max:
+        size_bytes = sum(memoryview(piece).nbytes for piece in pieces_of(data))
+        if size_bytes > self.size_bytes_max:
             raise ReplogError(
                 ErrorCode.REPLOG_STORE_REFUSED,
-                f"an object of {len(body)} bytes needs more than one request. "
+                f"an object of {size_bytes} bytes needs more than one request. "
                 f"Lower max.request.size below {self.size_bytes_max}.",
                 url=self.url,
                 key=key,
             )
         try:
             with Apart():
-                self._put(key, body, make_parent=make_parent)
+                self._put(key, b"".join(pieces_of(data)), make_parent=make_parent)
         except ReplogError:
             raise
         except Exception as error:
@@ -223,6 +227,40 @@ class FsspecStore:
         self._file_system = (os.getpid(), found)
         return found
 
+    def client_name(self) -> str:
+        """Return what serves the root in this process: obstore or fsspec.
+
+        Raises:
+            InvalidConfigError: as ``check_client``.
+        """
+        return "obstore" if isinstance(self._obstore(), ObstoreSettings) else "fsspec"
+
+    def check_client(self) -> None:
+        """Show that a client can be made.
+
+        Raises:
+            InvalidConfigError: REPLOG_UNSUPPORTED_STORE: as ``file_system``; REPLOG_INVALID_OPTION: obstore is asked
+                for by name and cannot serve the root, or no client has that name.
+        """
+        if self.client_name() == "fsspec":
+            self.file_system_class()
+
+    def _obstore(self) -> ObstoreSettings | str:
+        wanted = self._storage_options.get("client", "auto")
+        if wanted not in CLIENTS:
+            raise self._wrong_client(f"there is no client '{wanted}'. Write one of {', '.join(CLIENTS)}.")
+        if wanted == "fsspec":
+            return "fsspec is asked for"
+        if is_inherited():
+            return "this process was forked from one that uses obstore"
+        found = settings_of(self.url, self._storage_options, is_forced=wanted == "obstore")
+        if wanted == "obstore" and isinstance(found, str):
+            raise self._wrong_client(f"obstore cannot serve this root: {found}. Correct that, or give client=fsspec.")
+        return found
+
+    def _wrong_client(self, text: str) -> InvalidConfigError:
+        return InvalidConfigError(ErrorCode.REPLOG_INVALID_OPTION, f"storage.client: {text}", url=self.url)
+
     def file_system_class(self) -> Any:
         """Return the proven fsspec class that serves the scheme here.
 
@@ -249,6 +287,13 @@ class FsspecStore:
         return cls
 
     def _make_file_system(self) -> Any:
+        settings = self._obstore()
+        if isinstance(settings, ObstoreSettings):
+            self._root = f"{settings.place}/{settings.folder}".rstrip("/")
+            try:
+                return ObstoreClient(self._root, settings)
+            except ValueError as error:
+                raise self._wrong_options(error) from error
         cls = self.file_system_class()
         try:
             options = {**cls._get_kwargs_from_urls(self.url), **self._file_system_options()}
@@ -259,7 +304,7 @@ class FsspecStore:
 
     def _file_system_options(self) -> dict[str, Any]:
         """Return the options given, typed, without the listing cache: it never sees other writers."""
-        options = {name: _typed(name, value) for name, value in self._storage_options.items()}
+        options = {name: _typed(name, value) for name, value in self._storage_options.items() if name != "client"}
         options["use_listings_cache"] = False
         return options
 
@@ -276,10 +321,16 @@ class FsspecStore:
         return self._path(folder.strip("/")) if folder.strip("/") else self._root or "/"
 
     def _put(self, key: str, body: bytes, *, make_parent: bool) -> None:
-        self.file_system().pipe_file(self._path(key), body, mode="create")
+        self.file_system().pipe_file(self._path(key), body, mode="create", **self._one_request(len(body)))
+
+    def _one_request(self, size_bytes: int) -> dict[str, int]:
+        """Return what makes the client send a body of this size at once: from 50 MiB on it would send parts."""
+        return {} if isinstance(self.file_system(), ObstoreClient) else {"chunksize": size_bytes + 1}
 
     def _find(self, prefix: str) -> list[ObjectInfo]:
-        self.file_system()
+        client = self.file_system()
+        if isinstance(client, ObstoreClient):
+            return [ObjectInfo(name, size_bytes) for name, size_bytes in client.listed(prefix)]
         cut = len(self._root) + 1
         return [
             ObjectInfo(name[cut:], size_bytes)
@@ -423,7 +474,6 @@ def _remedy(error: Exception, status: int | None) -> str:
     return "Check credentials and permissions (read, write, delete and list are all needed)."
 
 
-_MIB = 1 << 20
 # Our own loop repeats, with a deadline; a client that waits and repeats as well only hides time.
 _CONNECT_SECONDS = 5
 _READ_SECONDS = 10
@@ -441,8 +491,6 @@ class S3Store(FsspecStore):
     protocol: ClassVar[str] = "s3"
     extra: ClassVar[str] = "s3"
     classes: ClassVar[frozenset[str]] = frozenset({"s3fs.core.S3FileSystem"})
-    # s3fs: one PUT below twice its chunk size of 50 MiB.
-    size_bytes_max: ClassVar[int] = 2 * 50 * _MIB - 1
 
     def _file_system_options(self) -> dict[str, Any]:
         options = super()._file_system_options()
@@ -476,8 +524,6 @@ class GcsStore(FsspecStore):
     classes: ClassVar[frozenset[str]] = frozenset(
         {"gcsfs.core.GCSFileSystem", "gcsfs.extended_gcsfs.ExtendedGcsFileSystem"}
     )
-    # gcsfs: one request below its chunk size of 50 MiB.
-    size_bytes_max: ClassVar[int] = 50 * (1 << 20) - 1
     is_taken_forbidden: ClassVar[bool] = True
 
     def file_system_class(self) -> Any:
@@ -531,8 +577,6 @@ class AzureStore(FsspecStore):
     protocol: ClassVar[str] = "abfs"
     extra: ClassVar[str] = "azure"
     classes: ClassVar[frozenset[str]] = frozenset({"adlfs.spec.AzureBlobFileSystem"})
-    # azure-storage-blob: one Put Blob up to max_single_put_size, 64 MiB.
-    size_bytes_max: ClassVar[int] = 64 * (1 << 20) - 1
     is_taken_forbidden: ClassVar[bool] = True
 
     def _prepared(self, file_system: Any) -> Any:
@@ -544,7 +588,11 @@ class AzureStore(FsspecStore):
         given = self._file_system_options()
         connection.timeout = given.get("connection_timeout", _CONNECT_SECONDS)
         connection.read_timeout = given.get("read_timeout", _READ_SECONDS)
+        config.max_single_put_size = self.size_bytes_max  # else 64 MiB
         return file_system
+
+    def _one_request(self, size_bytes: int) -> dict[str, int]:
+        return {}
 
     def _listed(self, prefix: str) -> Iterable[tuple[str, int]]:
         client, (bucket, start) = self.file_system(), self._bucket_and_start(prefix)

@@ -153,9 +153,22 @@ def open_store(url: str, storage_options: Mapping[str, str] = _NO_OPTIONS, *, fs
     if remote is not None:
         made: type[FsspecStore] = getattr(import_module(f"spark_replog.storage.{remote[0]}"), remote[1])
         store = made(url, options)
-        store.file_system_class()  # a missing package or an unknown class fails here, not in a task
+        store.check_client()  # a missing package or an unknown class fails here, not in a task
         return store
     raise _unsupported(scheme, url)
+
+
+def client_name(url: str, storage_options: Mapping[str, str] = _NO_OPTIONS) -> str | None:
+    """Return which client serves a root in this process, obstore or fsspec; None where it needs none.
+
+    Raises:
+        InvalidConfigError: as ``open_store``.
+    """
+    url = normalise_url(url)
+    if scheme_of(url) not in _REMOTE_STORES:
+        return None
+    store: FsspecStore = open_store(url, storage_options)  # type: ignore[assignment]
+    return store.client_name()
 
 
 def _unsupported(scheme: str, url: str) -> InvalidConfigError:

@@ -15,6 +15,7 @@ T = TypeVar("T")
 
 BACKOFF_MS = 5.0
 BACKOFF_MS_MAX = 500.0
+LOOK_SIZE_BYTES_MIN = 256 * 1024
 _SETTLED = frozenset({ErrorCode.REPLOG_ROOT_STALE, ErrorCode.REPLOG_STORE_REFUSED})
 """A read that failed with one of these would fail again: it is not repeated."""
 
@@ -114,6 +115,9 @@ class RetryingStore:
             if not self._wait(failed_count, deadline_ms):
                 raise self._outcome_unknown(key, unknown) from unknown
             failed_count += 1
+            outcome = self._look(key, data)
+            if outcome is not None:
+                return outcome
 
     def make_folder(self, key_prefix: str) -> None:
         """As ``ObjectStore.make_folder``, repeated on RetriableError until the deadline."""
@@ -147,6 +151,19 @@ class RetryingStore:
         finally:
             self.calls.count(self.url, "get", key, _length(found), is_retry=is_retry)
         return found
+
+    def _look(self, key: str, data: Buffer | Sequence[Buffer]) -> CreateOutcome | None:
+        """Return whose bytes hold the name before a create is repeated; None: nothing is known, or there are none.
+
+        Only for a large body: it is not sent again for nothing, and a server may cut the connection in the middle of
+        it when the name is taken, so that a repeated create would never be told.
+        """
+        if _size_bytes(pieces_of(data)) < LOOK_SIZE_BYTES_MIN:
+            return None
+        try:
+            return self._judge_existing(key, data)
+        except ReplogError:
+            return None
 
     def _judge_existing(self, key: str, data: Buffer | Sequence[Buffer]) -> CreateOutcome | None:
         """Return whose bytes hold the name; None where it is empty after all (a delete, a misread 409)."""

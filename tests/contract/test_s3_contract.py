@@ -32,9 +32,8 @@ def error_document(code, extra=""):
 @pytest.fixture
 def store(s3_options):
     bucket = f"bucket-{uuid.uuid4().hex}"
-    made = open_store(f"s3://{bucket}/some/root", s3_options)
-    made.file_system().mkdir(bucket)
-    return made
+    open_store(f"s3://{bucket}", {**s3_options, "client": "fsspec"}).file_system().mkdir(bucket)
+    return open_store(f"s3://{bucket}/some/root", s3_options)
 
 
 @pytest.fixture
@@ -166,7 +165,7 @@ class TestErrorMapping:
 
     def test_unknown_client_option_is_named(self, s3_options):
         with pytest.raises(InvalidConfigError, match=r"REPLOG_INVALID_OPTION.*no_such_option") as raised:
-            open_store("s3://bucket/root", {**s3_options, "no_such_option": "1"}).get("a")
+            open_store("s3://bucket/root", {**s3_options, "client": "auto", "no_such_option": "1"}).get("a")
         assert "secret'" in str(raised.value) and "=secret" not in str(raised.value)
 
 
@@ -181,7 +180,11 @@ class TestLostAnswers:
     def test_the_client_may_call_its_own_write_existing(self, store, s3_proxy):
         # aiohttp sends the PUT again by itself: why EXISTS from a raw store proves nothing.
         s3_proxy.plan("PUT", PlannedAnswer(HttpFault.AFTER, 0))
-        assert store.create("a", b"mine") is EXISTS
+        if store.client_name() == "fsspec":
+            assert store.create("a", b"mine") is EXISTS
+        else:
+            with pytest.raises(OutcomeUnknownError):
+                store.create("a", b"mine")
 
     def test_nothing_written(self, store, retrying, s3_proxy):
         s3_proxy.plan("PUT", PlannedAnswer(HttpFault.BEFORE, 0), times=3)
@@ -207,7 +210,8 @@ class TestCost:
         store.delete("f/a")
         assert [method for method, _ in s3_proxy.requests] == ["PUT", "GET", "GET", "GET", "GET", "DELETE"]
 
-    def test_object_that_needs_parts_is_refused(self, store, s3_proxy):
+    def test_object_that_needs_parts_is_refused(self, store, s3_proxy, monkeypatch):
+        monkeypatch.setattr(type(store), "size_bytes_max", 9)
         s3_proxy.clear()
         with pytest.raises(ReplogError, match=r"REPLOG_STORE_REFUSED.*max\.request\.size"):
             store.create("big", bytes(store.size_bytes_max + 1))

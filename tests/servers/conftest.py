@@ -38,15 +38,23 @@ def servers(tmp_path_factory):
 
 
 KINDS = (server.VersityGateway, server.Minio, server.FakeGcs, server.Azurite)
-on_buckets = pytest.mark.parametrize("real", KINDS, ids=lambda kind: kind.name, indirect=True)
+CLIENTS = [(kind, "fsspec") for kind in KINDS] + [(kind, "obstore") for kind in (server.VersityGateway, server.Azurite)]
+on_buckets = pytest.mark.parametrize("real", CLIENTS, ids=lambda each: f"{each[0].name}-{each[1]}", indirect=True)
 """For tests of what HDFS has not: buckets."""
 _LONG = pytest.mark.skipif(not IS_ALL, reason="half a minute on HDFS: REPLOG_TEST_SERVERS_ALL=1 runs it")
 on_all_for_long = pytest.mark.parametrize(
-    "real", [*KINDS, pytest.param(Hdfs, marks=_LONG)], ids=lambda kind: kind.name, indirect=True
+    "real",
+    [
+        *(pytest.param(each, id=f"{each[0].name}-{each[1]}") for each in CLIENTS),
+        pytest.param((Hdfs, "auto"), id="hdfs", marks=_LONG),
+    ],
+    indirect=True,
 )
 
 
-@pytest.fixture(params=(*KINDS, Hdfs), ids=lambda kind: kind.name)
-def real(request, servers):
-    """Each kind of server in turn."""
-    return servers(request.param)
+@pytest.fixture(params=(*CLIENTS, (Hdfs, "auto")), ids=lambda each: f"{each[0].name}-{each[1]}")
+def real(request, servers, monkeypatch):
+    """Each kind of server in turn, by each client that may serve it."""
+    kind, client = request.param
+    monkeypatch.setattr(kind, "client", client)
+    return servers(kind)

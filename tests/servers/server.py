@@ -49,6 +49,8 @@ class Server(ABC):
     """What the requests of a create have in their paths, one a step."""
     end: ClassVar[signal.Signals] = signal.SIGKILL
     build: ClassVar[Build]
+    client = "auto"
+    """What the options name as the client of the stores that are opened with them."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -84,7 +86,8 @@ class Server(ABC):
 
     def file_system(self, bucket: str) -> Any:
         """Return the client's file system, past the proxy."""
-        return open_store(f"{self.scheme}://{bucket}/x", self.options()).file_system()  # type: ignore[attr-defined]
+        options = {**self.options(), "client": "fsspec"}
+        return open_store(f"{self.scheme}://{bucket}/x", options).file_system()  # type: ignore[attr-defined]
 
     def new_root(self, folder: str = "some/root") -> str:
         """Return the URL of a root in a new bucket."""
@@ -144,7 +147,8 @@ class S3Server(Server):
 
     def options(self, port: int | None = None) -> dict[str, str]:
         """As ``Server.options``."""
-        return {"key": self.key, "secret": self.secret, "endpoint_url": f"http://127.0.0.1:{port or self.port}"}
+        end = f"http://127.0.0.1:{port or self.port}"
+        return {"key": self.key, "secret": self.secret, "endpoint_url": end, "client": self.client}
 
     def hasty_options(self, port: int) -> dict[str, str]:
         """As ``Server.hasty_options``."""
@@ -242,7 +246,8 @@ class FakeGcs(Server):
 
     def options(self, port: int | None = None) -> dict[str, str]:
         """As ``Server.options``."""
-        return {"project": "project", "token": "anon", "endpoint_url": f"http://127.0.0.1:{port or self.port}"}
+        end = f"http://127.0.0.1:{port or self.port}"
+        return {"project": "project", "token": "anon", "endpoint_url": end, "client": self.client}
 
     def hasty_options(self, port: int) -> dict[str, str]:
         """As ``Server.hasty_options``."""
@@ -270,7 +275,7 @@ class Azurite(Server):
         """As ``Server.options``."""
         end = f"http://127.0.0.1:{port or self.port}/{self.account}"
         text = f"DefaultEndpointsProtocol=http;AccountName={self.account};AccountKey={self.secret};BlobEndpoint={end};"
-        return {"connection_string": text}
+        return {"connection_string": text, "client": self.client}
 
     def hasty_options(self, port: int) -> dict[str, str]:
         """As ``Server.hasty_options``."""

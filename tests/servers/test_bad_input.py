@@ -36,9 +36,11 @@ def test_a_missing_bucket_is_named_and_leaves_no_root_file_in_the_others(real):
     assert refused.value.code is ErrorCode.REPLOG_STORE_REFUSED
 
 
+@pytest.mark.parametrize("client", ["fsspec", "obstore"])
 @pytest.mark.parametrize("kind", [VersityGateway, Minio, Azurite], ids=lambda kind: kind.name)
-def test_wrong_credentials_are_refused_at_once_and_never_shown(servers, kind):
+def test_wrong_credentials_are_refused_at_once_and_never_shown(servers, kind, client, monkeypatch):
     found = servers(kind)
+    monkeypatch.setattr(kind, "client", client)
     wrong = {name: value.replace(found.secret, "d3JvbmctdmVyeS13cm9uZw==") for name, value in found.options().items()}
     path = ",".join([found.new_root(), found.new_root()])
     for call in (lambda: BrokerSet.open(path, wrong), lambda: write_root_files(path.split(","), wrong)):
@@ -51,7 +53,7 @@ def test_wrong_credentials_are_refused_at_once_and_never_shown(servers, kind):
 @pytest.mark.parametrize("kind", [VersityGateway, Minio], ids=lambda kind: kind.name)
 def test_a_clock_that_is_wrong_is_named(servers, kind, monkeypatch):
     found = servers(kind)
-    store = open_store(found.new_root(), found.options())
+    store = open_store(found.new_root(), {**found.options(), "client": "fsspec"})  # obstore's clock cannot be set
     now = botocore.auth.get_current_datetime
     monkeypatch.setattr(botocore.auth, "get_current_datetime", lambda: now() - datetime.timedelta(hours=3))
     with pytest.raises(ReplogError, match=r"Set this machine's clock\.") as raised:
@@ -59,11 +61,15 @@ def test_a_clock_that_is_wrong_is_named(servers, kind, monkeypatch):
     assert raised.value.code is ErrorCode.REPLOG_STORE_REFUSED
 
 
-def test_a_versioned_bucket_behaves_as_any_other(servers):
+@pytest.mark.parametrize("client", ["fsspec", "obstore"])
+def test_a_versioned_bucket_behaves_as_any_other(servers, client, monkeypatch):
+    monkeypatch.setattr(Minio, "client", client)
     found = servers(Minio)
     store = open_store(found.new_root(), found.options())
     bucket = store.url.split("/")[2]
-    store.file_system().call_s3("put_bucket_versioning", Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
+    found.file_system(bucket).call_s3(
+        "put_bucket_versioning", Bucket=bucket, VersioningConfiguration={"Status": "Enabled"}
+    )
     assert store.create("f/a", b"1") is CREATED
     assert store.create("f/a", b"2") is CreateOutcome.EXISTS
     store.delete("f/a")

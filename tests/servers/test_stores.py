@@ -42,7 +42,9 @@ def test_probe_passes(real):
     assert list(store.list_keys("")) == []
 
 
-def test_a_server_without_conditional_writes_is_refused(servers):
+@pytest.mark.parametrize("client", ["fsspec", "obstore"])
+def test_a_server_without_conditional_writes_is_refused(servers, client, monkeypatch):
+    monkeypatch.setattr(S3rver, "client", client)
     found = servers(S3rver)
     with pytest.raises(ReplogError) as raised:
         probe_root(RetryingStore(open_store(found.new_root(), found.options()), deadline_ms=5_000))

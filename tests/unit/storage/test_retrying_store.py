@@ -4,7 +4,7 @@ import pytest
 
 from spark_replog.errors import ErrorCode, OutcomeUnknownError, ReplogError, RetriableError
 from spark_replog.storage.object_store import CreateOutcome
-from spark_replog.storage.retrying_store import RetryingStore
+from spark_replog.storage.retrying_store import LOOK_SIZE_BYTES_MIN, RetryingStore
 from spark_replog.testing.counting_store import CountingStore
 from spark_replog.testing.faulty_store import Fault, FaultRates, FaultyStore
 from spark_replog.testing.manual_clock import ManualClock
@@ -97,6 +97,20 @@ def test_refused_after_unknown_is_unknown(faulty, store):
 def test_create_before_the_effect_is_repeated(faulty, store):
     faulty.fail_next("create", Fault.FAIL_BEFORE, times=4)
     assert store.create("a", b"x") is CREATED
+
+
+def test_a_large_body_is_looked_for_before_it_is_sent_again(faulty, store):
+    """A server may cut the connection in the middle of a body whose name is taken: no repeated create is ever told."""
+    mine, other = (bytes([number]) * LOOK_SIZE_BYTES_MIN for number in (1, 2))
+    faulty.fail_next("create", Fault.LOSE_ANSWER)
+    assert store.create("a", mine) is CREATED
+    assert (faulty.store.counts["create"], faulty.store.counts["get"]) == (1, 1)
+    faulty.fail_next("create", Fault.FAIL_BEFORE, times=9)
+    assert store.create("a", other) is EXISTS
+    assert faulty.store.counts["create"] == 1
+    faulty.clear()
+    faulty.fail_next("create", Fault.FAIL_BEFORE)
+    assert store.create("b", mine) is CREATED
 
 
 def test_others_bytes_are_exists_own_bytes_are_created(faulty, store):
