@@ -191,7 +191,8 @@ def s3_running():
 
 def s3_options_of(proxy):
     """Return the options of a client."""
-    return {"key": "user", "secret": "secret", "endpoint_url": f"http://127.0.0.1:{proxy.port}"}
+    end = f"http://127.0.0.1:{proxy.port}"
+    return {"key": "user", "secret": "secret", "endpoint_url": end, "client": "fsspec"}
 
 
 class RemoteRoots:
@@ -209,7 +210,7 @@ class RemoteRoots:
         self.path = ",".join(urls)
         self.options = {f"s3://{bucket}.{name}": value for name, value in s3_options_of(s3).items()}
         self.options["webhdfs.user"] = "me"
-        open_store(urls[1], {**self.options, f"s3://{bucket}.client": "fsspec"}).file_system().mkdir(bucket)
+        open_store(urls[1], self.options).file_system().mkdir(bucket)
 
     def away(self, broker_id: int) -> None:
         if broker_id == 0:
