@@ -1,22 +1,58 @@
-"""A query over a store whose three replicas lie in a folder, in an S3 bucket and on HDFS."""
+"""A query over a store whose three replicas lie in a folder, in an S3 bucket and in a third kind of storage."""
 
 from __future__ import annotations
 
 import json
+from contextlib import ExitStack
 
 import pytest
 
 from tests.remote_roots import RemoteRoots, name_node_running, s3_running
+from tests.servers.builds import IS_ALL
+from tests.servers.server import Azurite, VersityGateway
 
-QUICK = {"kafka.request.timeout.ms": "3000", "replica.lag.time.max.ms": "1000", "replica.rejoin.wait.ms": "0"}
+QUICK = {"kafka.request.timeout.ms": "15000", "replica.lag.time.max.ms": "1000", "replica.rejoin.wait.ms": "0"}
+
+
+class RealRoots:
+    """As RemoteRoots, on versitygw and Azurite; who is away is killed."""
+
+    def __init__(self, folder, s3, azure):
+        self.local, self._servers = folder, {1: s3, 2: azure}
+        urls = [s3.new_root("log"), azure.new_root("log")]
+        self.path = ",".join([str(folder), *urls])
+        self.options = {**s3.scoped_options(urls[0]), **azure.scoped_options(urls[1])}
+
+    def away(self, broker_id):
+        if broker_id == 0:
+            self.local.rename(f"{self.local}.away")
+        else:
+            self._servers[broker_id].kill()
+
+    def back(self, broker_id):
+        if broker_id == 0:
+            self.local.with_name(f"{self.local.name}.away").rename(self.local)
+        else:
+            self._servers[broker_id].start()
+
+
+def real_or_doubles(stack, folder):
+    """Return the roots: on doubles (moto, a NameNode of ours), or on servers where all tests of servers are wanted."""
+    if not IS_ALL:
+        return RemoteRoots(folder / "log", stack.enter_context(s3_running()), stack.enter_context(name_node_running()))
+    servers = []
+    for kind in (VersityGateway, Azurite):
+        (folder / kind.name).mkdir()
+        servers.append(stack.enter_context(kind(folder / kind.name)))
+    return RealRoots(folder / "log", *servers)
 
 
 @pytest.fixture
 def roots(work_folder, environment):
     folder = work_folder / "mixed"
     folder.mkdir()
-    with s3_running() as s3, name_node_running() as name_node:
-        made = RemoteRoots(folder / "log", s3, name_node)
+    with ExitStack() as stack:
+        made = real_or_doubles(stack, folder)
         made.spark_options = {f"storage.{name}": value for name, value in made.options.items()}
 
         def cli(*arguments):

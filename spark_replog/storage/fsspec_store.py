@@ -462,6 +462,12 @@ def _describe(error: Exception, status: int | None) -> str:
     return f"{answer}, {type(error).__name__}: {text.rstrip('.')[:300]}"
 
 
+_SPENT_CODES = frozenset(
+    {"ExpiredToken", "ExpiredTokenException", "InvalidToken", "InvalidTokenId", "TokenRefreshRequired"}
+)
+"""S3's, of session tokens."""
+
+
 def _remedy(error: Exception, status: int | None) -> str:
     if any(type(cause).__name__ == "ParamValidationError" for cause in causes_of(error)):
         return "Check the root's URL."
@@ -469,6 +475,8 @@ def _remedy(error: Exception, status: int | None) -> str:
         return "It has no conditional writes: use a store that has them."
     if error_code_of(error) in ("RequestTimeTooSkewed", "RequestExpired"):
         return "Set this machine's clock."
+    if error_code_of(error) in _SPENT_CODES:
+        return "The token ran out: let the client renew its own (a profile, a credential process, a role)."
     if status == 404 or isinstance(error, FileNotFoundError):
         return "Check the bucket's name, and that it exists."
     return "Check credentials and permissions (read, write, delete and list are all needed)."

@@ -83,6 +83,8 @@ class Hdfs(Server):
             self._run([*self.command(data), "-format", "-nonInteractive"]).wait()
         self.start_data_node()
         super().start()
+        # The first write loads classes for seconds: no test with a short time-out is to wait for them.
+        open_store(f"webhdfs://127.0.0.1:{self.port}/", self.options()).create(f"warm-{uuid.uuid4().hex}", b"x")
 
     def _run(self, command: Sequence[str]) -> subprocess.Popen[bytes]:
         environment = {**self.environment(), "HOME": str(self.folder)}
@@ -126,7 +128,7 @@ class Hdfs(Server):
 
     def hasty_options(self, port: int) -> dict[str, str]:
         """As ``Server.hasty_options``."""
-        return {**self.options(port), "read_timeout": "1"}
+        return {**self.options(port), "read_timeout": "2"}
 
     def new_root(self, folder: str = "some/root") -> str:
         """As ``Server.new_root``: the folder is there."""

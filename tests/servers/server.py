@@ -169,19 +169,17 @@ class VersityGateway(S3Server):
             "--port", f"127.0.0.1:{self.port}", "--iam-dir", str(users), "--quiet", "posix", str(data),
         )  # fmt: skip
 
-    def make_user(self, name: str, bucket: str, actions: Sequence[str]) -> dict[str, str]:
+    def make_user(self, name: str, bucket: str, actions: Sequence[str], *beside: str) -> dict[str, str]:
         """Make a user that may do these things in one bucket, and return the options that make a client this user.
 
         Args:
             actions: of the bucket (``s3:List...``) and of the objects below ``log/``.
+            beside: users who may go on to do the same; all others may nothing from now on.
         """
-        endpoint = f"http://127.0.0.1:{self.port}"
-        admin = [str(self.build.folder() / "versitygw"), "admin", "-a", self.key, "-s", self.secret, "--er", endpoint]
-        made = ["create-user", "-a", name, "-s", f"{name}-secret", "-r", "user"]
-        subprocess.run([*admin, *made], check=True, capture_output=True)
+        self._admin("create-user", "-a", name, "-s", f"{name}-secret", "-r", "user")
         arn, of_bucket = f"arn:aws:s3:::{bucket}", [each for each in actions if each.startswith("s3:List")]
         statements = [
-            {"Effect": "Allow", "Principal": {"AWS": [name]}, "Action": some, "Resource": [resource]}
+            {"Effect": "Allow", "Principal": {"AWS": [name, *beside]}, "Action": some, "Resource": [resource]}
             for some, resource in (
                 (of_bucket, arn),
                 ([each for each in actions if each not in of_bucket], f"{arn}/log/*"),
@@ -191,6 +189,15 @@ class VersityGateway(S3Server):
         policy = json.dumps({"Version": "2012-10-17", "Statement": statements})
         self.file_system(bucket).call_s3("put_bucket_policy", Bucket=bucket, Policy=policy)
         return {**self.options(), "key": name, "secret": f"{name}-secret"}
+
+    def drop_user(self, name: str) -> None:
+        """Delete a user: its keys are refused from now on."""
+        self._admin("delete-user", "-a", name)
+
+    def _admin(self, *command: str) -> None:
+        endpoint = f"http://127.0.0.1:{self.port}"
+        admin = [str(self.build.folder() / "versitygw"), "admin", "-a", self.key, "-s", self.secret, "--er", endpoint]
+        subprocess.run([*admin, *command], check=True, capture_output=True)
 
 
 class Minio(S3Server):

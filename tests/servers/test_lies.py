@@ -41,7 +41,7 @@ def proxy(real):
 @pytest.mark.parametrize("lie", LIES.values(), ids=LIES.keys())
 def test_a_create_is_settled_by_the_bytes(real, proxy, lie):
     store = open_store(real.new_root(), real.hasty_options(proxy.port))
-    retrying = RetryingStore(store, deadline_ms=5_000)
+    retrying = RetryingStore(store, deadline_ms=30_000)
     body = random.randbytes(70_000)
     retrying.make_folder("f")
     for part in real.create_parts:
@@ -58,7 +58,7 @@ def test_a_read_is_cut_or_refused_but_never_short(real, proxy):
     body = random.randbytes(300_000)
     store.make_folder("f")
     assert store.create("f/a", body) is CREATED
-    retrying = RetryingStore(store, deadline_ms=5_000)
+    retrying = RetryingStore(store, deadline_ms=30_000)
     for lie in (PlannedAnswer(HttpFault.CUT_ANSWER), PlannedAnswer(BEFORE, 503), PlannedAnswer(HttpFault.HANG)):
         proxy.plan("GET", lie)
         assert retrying.get("f/a", start=10, size_bytes=200_000) == body[10:200_010]
@@ -78,7 +78,7 @@ def test_a_server_that_is_away_is_told_in_time_and_used_again(real, proxy):
         assert raised.value.code is ErrorCode.REPLOG_STORE_UNAVAILABLE
     finally:
         real.start()
-    assert RetryingStore(store, deadline_ms=5_000).create("a", b"x") is CREATED
+    assert RetryingStore(store, deadline_ms=30_000).create("a", b"x") is CREATED
 
 
 @pytest.mark.guarantee("G3", "G4")
