@@ -497,6 +497,7 @@ class Consumer:
                     self._membership.close()  # commits with it; calls on_revoked, which may commit
                 finally:
                     self._guard.is_closed = True
+                    self._fetcher.close()
 
     def __enter__(self) -> Consumer:
         """Return self."""

@@ -267,6 +267,11 @@ class RecordFetcher:
         self._cluster.refresh_topics(handles)
         self._metrics.refreshes += 1
 
+    def close(self) -> None:
+        """Give back what the kernel holds for the watch: a user has few of them."""
+        if self._watch is not None:
+            self._watch.close()
+
     def _watch_of(self, ledger_ids: frozenset[LedgerId]) -> FolderWatch | None:
         """Return a watch of the ledgers' journals; None where a metadata root is no folder of this machine."""
         brokers, now_ms = self._cluster.brokers, self._cluster.clock.monotonic_ms()

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import threading
+from contextlib import suppress
 
 import pyarrow as pa
 import pytest
 
 from spark_replog.client.store import open_store
 from spark_replog.cluster.init_store import init_cluster
+from spark_replog.storage.folder_watch import FolderWatch
 from tests.unit.client.consumer_setup import P0, P1, assigned, consumer, rows, values
 
 
@@ -201,8 +204,20 @@ def test_both_isolation_levels_read_the_same(filled):
         assert len(assigned(filled, P0, isolation_level=level).poll()) == 10
 
 
+def watch_count():
+    found = []
+    for each in os.listdir("/proc/self/fd"):
+        with suppress(OSError):  # closed meanwhile
+            found.append(os.readlink(f"/proc/self/fd/{each}"))
+    return sum("inotify" in each for each in found)
+
+
 def test_a_waiting_poll_of_local_journals_is_woken_by_the_entry_and_looks_no_more_than_that(tmp_path):
     """The longest pause is a minute: without the watch the poll would look all the time at first, or come that late."""
+    try:
+        FolderWatch([[str(tmp_path)]])
+    except OSError as error:
+        pytest.skip(f"no inotify here: {error}")
     init_cluster(str(tmp_path / "s"), 3, {}, fsync=False)
     store = open_store(str(tmp_path / "s"))
     store.admin().create_topic("orders", partitions=1, replicas=3, config={})
@@ -217,4 +232,7 @@ def test_a_waiting_poll_of_local_journals_is_woken_by_the_entry_and_looks_no_mor
             sent.start()
             assert [record.value for record in reader.poll(60_000)] == [b"%d" % number]
             sent.join()
+        watches = watch_count()
+        assert watches
         assert reader.metrics().refreshes - looks <= 40  # looks all the time would be some 150
+    assert watch_count() < watches, "close gives it back"
