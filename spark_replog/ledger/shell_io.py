@@ -7,6 +7,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 
 from spark_replog.clock import Clock
 from spark_replog.errors import ErrorCode, OutcomeUnknownError, ReplogError, RetriableError
@@ -17,7 +18,7 @@ from spark_replog.ledger.snapshot_files import MARKER_SIZE_BYTES_MAX, Marker, de
 from spark_replog.ledger.types import JournalRoot, LedgerStats
 from spark_replog.storage.io_pool import io_pool
 from spark_replog.storage.object_store import Buffer, CreateOutcome
-from spark_replog.storage.paths import journal_folder, journal_key, marker_folder, marker_key, out_key
+from spark_replog.storage.paths import journal_folder, journal_key, marker_folder, marker_key, out_key, snapshot_key
 
 _log = logging.getLogger(__name__)
 SLOW_GET_MS = 3
@@ -112,9 +113,24 @@ class RootIo:
             return Completion(operation, Status.DONE)
         if isinstance(operation, PutMarker):
             data = encode_marker(self._genesis, operation.marker)
+            self._give_head(root, operation.marker.name)
             root.store.create(marker_key(self._ledger_id, operation.marker_no), data, make_parent=True)
             return Completion(operation, Status.DONE)
         return self._create(root, operation)
+
+    def _give_head(self, root: JournalRoot, name: str) -> None:
+        """Store the head that a marker names on its own root, where the marker alone keeps it.
+
+        Where no root has it, a newer snapshot is decided: whoever meets the marker takes that one.
+        """
+        key = snapshot_key(self._ledger_id, name)
+        others = (each for each in self._roots if each is not root)
+        if root.store.get(key, size_bytes=1) is None:
+            for other in others:
+                with suppress(ReplogError):
+                    if (data := other.store.get(key)) is not None:
+                        root.store.create(key, bytes(data), make_parent=True)
+                        return
 
     def _create(self, root: JournalRoot, operation: Create) -> Completion:
         self._stats.creates += 1

@@ -105,6 +105,17 @@ class SnapshotIo:
         key = snapshot_key(self._ledger_id, name)
         return self._first(f"snapshot {name}", key, SNAPSHOT_SIZE_BYTES_MAX + 1, decode)
 
+    def head_data(self, name: str) -> bytes:
+        """Return the bytes of a snapshot's head as it is stored; raises what `load_head` does."""
+
+        def check(data: Buffer) -> bytes:
+            if snapshot_name(int(name[:20]), bytes(data)) == name:
+                return bytes(data)
+            where = f"The snapshot {name} of ledger {self._ledger_id}"
+            raise CorruptDataError(ErrorCode.CORRUPT_MESSAGE, f"{where} is damaged: its bytes have another name.")
+
+        return self._first(f"snapshot {name}", snapshot_key(self._ledger_id, name), SNAPSHOT_SIZE_BYTES_MAX + 1, check)
+
     def newest_head(self) -> tuple[str, SnapshotHead] | None:
         """Return the newest snapshot that the listings show and that is whole; None for none. A head start only."""
         names: set[str] = set()
@@ -236,17 +247,21 @@ class SnapshotIo:
 
     # -- truncation -------------------------------------------------------------------------------
 
-    def truncate(self, number: int, marker_no: int, marker: Marker, feature_index: int) -> int:
+    def truncate(self, number: int, marker_no: int, marker: Marker, head: bytes, feature_index: int) -> int:
         """Put a marker on a root, then delete what lies below it in its journal, from the newest down.
 
+        The root gets the head that the marker names, before it and behind it: whoever deletes it in between did not know
+        of the marker.
+
         Args:
-            number: of the root; marker_no: of the marker; feature_index: as ``delete_below`` takes it.
+            number: of the root; marker_no: of the marker; head: what it names; feature_index: see ``delete_below``.
 
         Returns:
             Files deleted; 0 also where another process put this marker.
         """
         root = self._roots[number]
         root.check()
+        self._create(root, snapshot_key(self._ledger_id, marker.name), head)
         fault_point("truncate.before_marker")
         data = encode_marker(self._genesis, marker)
         outcome = root.store.create(marker_key(self._ledger_id, marker_no), data, make_parent=True)
@@ -255,6 +270,7 @@ class SnapshotIo:
             if found is None or bytes(found) != data:
                 return 0
         fault_point("truncate.marker")
+        self._create(root, snapshot_key(self._ledger_id, marker.name), head)
         return self.delete_below(number, marker.position, feature_index)
 
     def delete_below(self, number: int, position: int, feature_index: int) -> int:
@@ -280,8 +296,10 @@ class SnapshotIo:
             fault_point("truncate.delete")
         return len(below)
 
-    def delete_heads(self, is_garbage: Callable[[str], bool], *, is_dry_run: bool = False) -> int:
-        """Delete the heads that the rule names, on every root that answers; return how many files."""
+    def delete_heads(
+        self, is_garbage: Callable[[str], bool], among: Sequence[int], *, is_dry_run: bool = False
+    ) -> int:
+        """Delete the heads that the rule names, on those of these roots that answer; return how many files."""
 
         def delete(root: JournalRoot) -> int:
             garbage = [name for name in self._list_heads(root) if is_garbage(name)]
@@ -290,7 +308,8 @@ class SnapshotIo:
                 fault_point("snapshot.delete_head")
             return len(garbage)
 
-        return sum(count for _, count in self._each(delete, needed_count=len(self._roots) // 2 + 1, is_long=True))
+        needed_count = len(among) // 2 + 1 if among else 0
+        return sum(count for _, count in self._each(delete, needed_count=needed_count, among=among, is_long=True))
 
     def delete_pages(self, is_garbage: Callable[[str], bool], *, is_dry_run: bool = False) -> int:
         """Delete pages that the rule names, at most `PAGE_DELETES_MAX` on a root; return how many files."""

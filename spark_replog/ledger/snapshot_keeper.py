@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
@@ -48,10 +49,39 @@ class Stored:
     name: str
 
 
+class HeadGarbage(NamedTuple):
+    """Which heads nothing needs: those below an index, but for the decided one and those that markers name.
+
+    A marker's own root has a copy of the head that it names. So a root whose marker is not known keeps all of its
+    heads, and keeps none alive elsewhere.
+
+    Attributes:
+        among: numbers of the roots whose newest marker is known.
+    """
+
+    below: int
+    decided: str
+    named: frozenset[int]
+    among: tuple[int, ...]
+
+    def __call__(self, name: str) -> bool:
+        """Return whether the head of this name is garbage on the roots `among`."""
+        index = int(name[:20])
+        return index < self.below and index not in self.named and name != self.decided
+
+
+class Cut(NamedTuple):
+    """A marker that shall be put on a root, as that root's `marker_no`-th."""
+
+    root: int
+    marker_no: int
+    marker: Marker
+
+
 class Garbage(NamedTuple):
     """Which names are garbage, per root below which position its journal is, and `feature_index`."""
 
-    is_head: Callable[[str], bool]
+    heads: HeadGarbage
     is_page: Callable[[str], bool]
     positions: Sequence[tuple[int, int]]
     feature_index: int
@@ -108,6 +138,7 @@ class SnapshotKeeper:
         self._seen = self._newest = state.snapshot
         self._stored: Stored | None = None
         self._heads: dict[str, SnapshotHead] = {}
+        self._ends: deque[tuple[float, list[int]]] = deque()  # when, and where each root's journal ended then
         self._rested_ms = self._rest_ms = 0.0  # since when it rests, and for how long
         self._busy = threading.Lock()
 
@@ -155,9 +186,16 @@ class SnapshotKeeper:
             PageMissingError: REPLOG_SNAPSHOT_MISSING: it is on no root that answers; a newer one may be decided.
             RetriableError: REPLOG_NO_QUORUM.
         """
-        core.base_name = self.decided.name
-        head = self._io.load_head(core.base_name)
-        self._restore(core.base_name, head)
+        name = self.decided.name
+        try:
+            head = self._io.load_head(name)
+        except PageMissingError:  # deleted, so a newer one is decided
+            newest = self._io.newest_head()
+            if newest is None or newest[1].base.index < self.decided.index:
+                raise
+            name, head = newest
+        core.base_name = name
+        self._restore(name, head)
         core.start_at(head.base, head.points)
 
     def restore_base(self, core: LedgerCore) -> None:
@@ -325,7 +363,7 @@ class SnapshotKeeper:
         self.stats.written += 1
         fault_point("snapshot.stored")
 
-    def work(self, draft: Draft | None, truncations: Sequence[tuple[int, int, Marker]], garbage_below: int) -> None:
+    def work(self, draft: Draft | None, cuts: Sequence[Cut], heads: HeadGarbage) -> None:
         """Store a draft and clean up behind decided snapshots; what fails is tried again at the next turn."""
         if not self._busy.acquire(blocking=False):
             return
@@ -333,7 +371,7 @@ class SnapshotKeeper:
         try:
             if draft is not None:
                 self.write(draft)
-            self.tidy(truncations, garbage_below)
+            self.tidy(cuts, heads)
         except ReplogError as error:
             _LOG.warning("ledger %s: no snapshot now: %s", self._ledger_id, error)
         finally:
@@ -345,11 +383,16 @@ class SnapshotKeeper:
 
     # -- truncation -------------------------------------------------------------------------------
 
-    def truncations(self, core: LedgerCore) -> list[tuple[int, int, Marker]]:
-        """Return per root the marker that shall be put there now: (root, marker number, marker)."""
-        name = self._state.snapshot.name
+    def truncations(self, core: LedgerCore, *, is_asked: bool = False) -> list[Cut]:
+        """Return the markers that shall be put now.
+
+        Args:
+            is_asked: someone waits for it, so that nothing is left for processes that look again within
+                `marker_check_ms`: they may answer what they knew before until that time is over.
+        """
+        ends, name = self._old_ends(core), self._state.snapshot.name
         head, settings = self._heads.get(name), self._settings
-        found: list[tuple[int, int, Marker]] = []
+        found: list[Cut] = []
         kept_count = max(1, settings.kept_record_count)
         feature_end = self.feature_index + kept_count + 1
         for number, state in enumerate(core.roots):
@@ -358,15 +401,34 @@ class SnapshotKeeper:
             if state.floor.marker_no == 0 < self.feature_index and head.base.index <= feature_end:
                 continue  # the first cut must lie behind what older releases have to find
             marker = core.truncation(number, head, name, settings.kept_record_count)
+            if marker is not None and not is_asked:
+                marker = marker._replace(position=min(marker.position, ends[number]))
             if marker is not None and marker.position - state.floor.position >= settings.truncate_record_count_min:
-                found.append((number, state.floor.marker_no, marker))
+                found.append(Cut(number, state.floor.marker_no, marker))
         return found
 
-    def garbage_below(self, core: LedgerCore) -> int:
-        """Return below which index heads may go that neither the decided snapshot nor a marker needs; 0: none."""
-        if any(state.marker_at_ms is None for state in core.roots):
-            return 0  # what a marker there names is not known
-        return min([self._state.snapshot.entry_index, *(s.floor.base_index for s in core.roots if s.floor.marker_no)])
+    def _old_ends(self, core: LedgerCore) -> list[int]:
+        """Return where each root's journal ended `marker_check_ms` ago.
+
+        Whoever looked there within that time finds the next record, so an empty position is news of none.
+        """
+        ends, now_ms = self._ends, self._clock.monotonic_ms()
+        old_ms = now_ms - self._settings.marker_check_ms
+        ends.append((now_ms, [view.next_position for view in core.prefix.views]))
+        while len(ends) > 1 and ends[1][0] <= old_ms:
+            ends.popleft()
+        return ends[0][1] if ends[0][0] <= old_ms else [0] * len(core.roots)
+
+    def head_garbage(self, core: LedgerCore) -> HeadGarbage:
+        """Return which heads nothing needs.
+
+        A head below the entry that decided the newest snapshot derives from an older one, so it is never decided again.
+        Whoever still holds such an older snapshot takes the newest one once a head or a page of it is gone.
+        """
+        snapshot, roots = self._state.snapshot, core.roots
+        named = frozenset(state.floor.base_index for state in roots if state.floor.marker_no)
+        among = tuple(number for number, state in enumerate(roots) if state.marker_at_ms is not None)
+        return HeadGarbage(snapshot.entry_index if snapshot.no else 0, snapshot.name, named, among)
 
     def page_garbage(self) -> Callable[[str], bool]:
         """Return which pages no snapshot can refer to again; under the lock, on a state of the decided snapshot.
@@ -381,28 +443,28 @@ class SnapshotKeeper:
         no, needed = self._state.snapshot.no, frozenset(self._state.page_names())
         return lambda name: int(name[:12]) < no and name not in needed
 
-    def head_garbage(self, garbage_below: int) -> Callable[[str], bool]:
-        """Return which heads neither the decided snapshot nor a marker needs; see `garbage_below`."""
-        kept = self._state.snapshot.name
-        return lambda name: int(name[:20]) < garbage_below and name != kept
-
     def collect(self, garbage: Garbage, *, is_dry_run: bool) -> int:
         """Delete what decided snapshots have made needless; return how many files it was."""
-        count = self._io.delete_heads(garbage.is_head, is_dry_run=is_dry_run)
+        count = self._io.delete_heads(garbage.heads, garbage.heads.among, is_dry_run=is_dry_run)
         count += self._io.delete_pages(garbage.is_page, is_dry_run=is_dry_run)
         for number, position in garbage.positions if not is_dry_run else ():
             count += self._io.on_root(number, partial(self._io.delete_below, number, position, garbage.feature_index))
         return count
 
-    def tidy(self, truncations: Sequence[tuple[int, int, Marker]], garbage_below: int) -> None:
-        """Put markers, delete below them, and delete heads that nothing needs any more."""
-        for number, marker_no, marker in truncations:
+    def tidy(self, cuts: Sequence[Cut], heads: HeadGarbage) -> None:
+        """Put markers, delete below them, and delete heads that nothing needs any more.
+
+        Raises:
+            PageMissingError: REPLOG_SNAPSHOT_MISSING: the head that the markers would name is gone; a newer one is decided.
+        """
+        head = self._io.head_data(cuts[0].marker.name) if cuts else b""  # the decided one, in all of them
+        for number, marker_no, marker in cuts:
             try:
-                call = partial(self._io.truncate, number, marker_no, marker, self.feature_index)
+                call = partial(self._io.truncate, number, marker_no, marker, head, self.feature_index)
                 deleted = self._io.on_root(number, call)
             except ReplogError as error:
                 _LOG.warning("ledger %s: a journal is not truncated now: %s", self._ledger_id, error)
             else:
                 self.stats.deleted += deleted
-        if garbage_below > 0:
-            self._io.delete_heads(self.head_garbage(garbage_below))
+        if heads.below > 0:
+            self._io.delete_heads(heads, heads.among)

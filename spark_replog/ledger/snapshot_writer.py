@@ -10,8 +10,7 @@ from typing import Any, Protocol, TypeVar
 
 from spark_replog.errors import ReplogError
 from spark_replog.ledger.core import LedgerCore
-from spark_replog.ledger.snapshot_files import Marker
-from spark_replog.ledger.snapshot_keeper import Draft, Garbage, SnapshotKeeper, SnapshotStats
+from spark_replog.ledger.snapshot_keeper import Cut, Draft, Garbage, HeadGarbage, SnapshotKeeper, SnapshotStats
 from spark_replog.ledger.types import AppendOutcome, Proposed
 from spark_replog.snapshot import PageMissingError
 
@@ -64,8 +63,8 @@ class SnapshotWriter:
         """Write a snapshot and delete what the last one replaces; on a separate thread errors are logged."""
         keeper = self._keeper
 
-        def look() -> tuple[Draft | None, list[tuple[int, int, Marker]], int]:
-            return self.freeze(), keeper.truncations(self._core()), keeper.garbage_below(self._core())
+        def look() -> tuple[Draft | None, list[Cut], HeadGarbage]:
+            return self.freeze(), keeper.truncations(self._core()), keeper.head_garbage(self._core())
 
         try:
             keeper.work(*self._with_turn(look))
@@ -98,8 +97,8 @@ class SnapshotWriter:
         if draft is not None:
             keeper.write(draft)
             self._append(lambda _: keeper.rider(), timeout_ms=timeout_ms)
-        todo = self._with_turn(lambda: (keeper.truncations(self._core()), keeper.garbage_below(self._core())))
-        keeper.tidy(*todo)
+        core = self._core
+        keeper.tidy(*self._with_turn(lambda: (keeper.truncations(core(), is_asked=True), keeper.head_garbage(core()))))
         return keeper.stats.since(before)
 
     def collect(self, *, is_dry_run: bool = False) -> int:
@@ -124,10 +123,10 @@ class SnapshotWriter:
                 except PageMissingError:
                     self._restore()
                     is_page = keeper.page_garbage()
-                is_head = keeper.head_garbage(keeper.garbage_below(self._core()))
+                heads = keeper.head_garbage(self._core())
             floors = [(number, root.floor.position, root.error) for number, root in enumerate(self._core().roots)]
             positions = [(number, at) for number, at, error in floors if at and error is None]
-            return Garbage(is_head, is_page, positions, keeper.feature_index)
+            return Garbage(heads, is_page, positions, keeper.feature_index)
 
         self._refresh()
         return keeper.collect(self._with_turn(look), is_dry_run=is_dry_run)

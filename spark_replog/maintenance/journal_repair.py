@@ -157,8 +157,9 @@ def _copy_markers(ledger_id: LedgerId, source: ObjectStore, target: ObjectStore,
         marker = decode_marker(data, genesis=genesis, where=f"marker {next_no} of ledger {ledger_id} on {source.url}")
         next_no += 1
     for info in source.list_keys(snapshot_folder(ledger_id)):
-        head = decode_snapshot(source.get(info.key) or b"", genesis=genesis, root_count=root_count, where=info.key)
-        next_no = max(next_no, head.points[number].floor.marker_no)
+        if (head_data := source.get(info.key)) is not None:  # else a newer one replaced it meanwhile
+            head = decode_snapshot(head_data, genesis=genesis, root_count=root_count, where=info.key)
+            next_no = max(next_no, head.points[number].floor.marker_no)
     there = [info.key.rpartition("/")[2] for info in target.list_keys(marker_folder(ledger_id))]
     next_no = max([next_no, *(int(name) + 1 for name in there if name.isdecimal())])
     data = encode_marker(genesis, marker._replace(renewal=os.urandom(NONCE_SIZE_BYTES)))

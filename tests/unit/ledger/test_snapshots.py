@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from crc32c import crc32c
 
+from spark_replog.clock import SYSTEM_CLOCK, Clock
 from spark_replog.errors import CorruptDataError, ErrorCode, RetriableError, UnsupportedFormatError
 from spark_replog.ledger import reader
 from spark_replog.ledger.core import LedgerCore
@@ -139,8 +140,8 @@ class PagedState:
         )
 
 
-def paged(store: Store, settings: Any = BY_HAND) -> Process:
-    return store.process(settings, PagedState())
+def paged(store: Store, settings: Any = BY_HAND, clock: Clock = SYSTEM_CLOCK) -> Process:
+    return store.process(settings, PagedState(), clock)
 
 
 def command(number: int) -> bytes:
@@ -703,3 +704,172 @@ def test_a_start_over_that_no_majority_answers_is_made_good_by_the_next_call(mak
         faulty.clear()
     assert old.ledger.ask(lambda state: state.commands) == wanted
     assert shoot(old).decided == 1
+
+
+def heads(store: Store, root: int) -> set[int]:
+    """Indexes of the heads on a root."""
+    return {int(path.name[:20]) for path in store.root_path(root).glob(f"ledgers/{LEDGER_ID}/snapshots/*")}
+
+
+def cannot_list(process: Process) -> Process:
+    for root in process.faulty:
+        root.fail_next("list_keys", Fault.REFUSE, times=1000)
+    return process
+
+
+def is_tidy(store: Store, process: Process) -> bool:
+    """Return whether each root has but the head that its marker names, and the decided one."""
+    floors = {root.floor.base_index for root in process.ledger._core.roots}
+    return all(heads(store, root) <= {*floors, process.ledger.state.snapshot.index} for root in range(store.root_count))
+
+
+@pytest.mark.parametrize("root_count", [1, 3])
+def test_heads_between_the_markers_and_the_decided_snapshot_go(make_store, root_count):
+    store = make_store(root_count)
+    writer = paged(store)
+    fill(writer, 0, 20)
+    shoot(writer)  # markers name this one
+    shooter, late = paged(store, KEPT), paged(store, KEPT)
+    late.commands()
+    stopped = late.ledger._with_turn(lambda: late.ledger._snapshots.head_garbage(late.ledger._core))
+    for first in range(20, 80, 10):
+        wanted = fill(shooter, first, first + 10)
+        shoot(shooter)
+    assert soon(lambda: is_tidy(store, shooter)), heads(store, 0)
+    before = [heads(store, root) for root in range(root_count)]
+    late.ledger._snapshots.tidy((), stopped)  # one that was stopped meanwhile deletes nothing that is needed
+    assert [heads(store, root) for root in range(root_count)] == before
+    # One that holds an older snapshot, one that may not list, and one that begins cold read on.
+    assert late.commands() == wanted
+    assert cannot_list(paged(store, replace(KEPT, read_only=True))).commands() == wanted
+    assert paged(store, KEPT).commands() == wanted
+
+
+@pytest.mark.parametrize("root_count", [1, 3])
+@pytest.mark.parametrize("is_behind_marker", [True, False])
+def test_a_marker_that_comes_late_has_the_head_that_it_names(make_store, monkeypatch, root_count, is_behind_marker):
+    """Whoever truncates is stopped before its marker, or right behind it, until its snapshot's head is deleted."""
+    store = make_store(root_count)
+    late, writer = paged(store), paged(store, KEPT)
+    late_keeper = late.ledger._snapshots
+    fill(late, 0, 20)
+    shoot_and_die(late)
+    cuts = late.ledger._with_turn(lambda: late_keeper.truncations(late.ledger._core))
+    assert len(cuts) == root_count
+    old = cuts[0].marker.base.index
+
+    def others_go_on(step: str) -> None:
+        if step == ("truncate.marker" if is_behind_marker else "truncate.before_marker"):
+            for first in (20, 30):
+                fill(writer, first, first + 10)
+                shoot(writer)
+            for root in range(root_count):  # whatever looked for markers before this one was there
+                for path in store.root_path(root).glob(f"ledgers/{LEDGER_ID}/snapshots/{old:020d}-*"):
+                    path.unlink()
+            monkeypatch.undo()
+
+    monkeypatch.setattr("spark_replog.ledger.snapshot_io.fault_point", others_go_on)
+    late_keeper.tidy(cuts, late_keeper.head_garbage(late.ledger._core))
+    assert old in heads(store, cuts[0].root)
+    assert cannot_list(paged(store, replace(BY_HAND, read_only=True))).commands() == writer.commands()
+
+
+def test_a_process_that_dies_behind_its_marker_has_left_the_head_on_that_root(make_store, monkeypatch):
+    store = make_store(3)
+    late = paged(store)
+    keeper = late.ledger._snapshots
+    fill(late, 0, 20)
+    shoot_and_die(late)
+    (cut,) = [each for each in late.ledger._with_turn(lambda: keeper.truncations(late.ledger._core)) if each.root == 2]
+    assert soon(lambda: bool(heads(store, 2)))
+    for path in store.root_path(2).glob(f"ledgers/{LEDGER_ID}/snapshots/*"):
+        path.unlink()  # the two others were the majority that took it
+
+    def die(step: str) -> None:
+        if step == "truncate.marker":
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("spark_replog.ledger.snapshot_io.fault_point", die)
+    with pytest.raises(KeyboardInterrupt):
+        keeper._io.truncate(2, cut.marker_no, cut.marker, keeper._io.head_data(cut.marker.name), -1)
+    assert heads(store, 2) == {cut.marker.base.index}
+
+
+def test_no_marker_names_a_head_that_is_gone(make_store):
+    store = make_store(3)
+    late, writer = paged(store), paged(store, KEPT)
+    keeper = late.ledger._snapshots
+    fill(late, 0, 20)
+    shoot_and_die(late)
+    cuts = late.ledger._with_turn(lambda: keeper.truncations(late.ledger._core))
+    for first in (20, 30):
+        wanted = fill(writer, first, first + 10)
+        shoot(writer)
+    assert soon(lambda: all(cuts[0].marker.base.index not in heads(store, root) for root in range(3)))
+    with pytest.raises(PageMissingError):
+        keeper.tidy(cuts, keeper.head_garbage(late.ledger._core))
+    assert not list(store.root_path(0).glob(f"ledgers/{LEDGER_ID}/markers/*"))
+    assert late.commands() == wanted
+
+
+def test_a_root_whose_marker_is_not_known_keeps_its_heads_and_no_others(make_store):
+    store = make_store(3)
+    writer = paged(store)
+    fill(writer, 0, 20)
+    shoot(writer)
+    named = writer.ledger.state.snapshot.index
+    assert soon(lambda: all(named in heads(store, root) for root in range(3)))
+    for started in (paged(store), paged(store, KEPT)):  # while root 2 is away; the first one moves the other markers
+        for what in ("get", "create"):
+            started.faulty[2].fail_next(what, Fault.FAIL_BEFORE, times=10_000)
+        fill(started, 20, 30)
+        shoot(started)
+    for first in range(30, 60, 10):
+        wanted = fill(started, first, first + 10)
+        shoot(started)
+    assert soon(lambda: all(len(heads(store, root)) == 2 and named not in heads(store, root) for root in (0, 1)))
+    assert named in heads(store, 2)
+    assert cannot_list(paged(store, replace(KEPT, read_only=True))).commands() == wanted
+
+
+def test_a_root_that_lags_gets_the_head_with_its_marker(make_store, monkeypatch):
+    monkeypatch.setattr(reader, "PAYLOADS_KEPT_MAX", 4)
+    store = make_store(3)
+    writer = paged(store)
+    fill(writer, 0, 10)
+    for what in ("get", "create"):
+        writer.faulty[2].fail_next(what, Fault.FAIL_BEFORE, times=10_000)
+    fill(writer, 10, 40)
+    shoot(writer)
+    assert not heads(store, 2)
+    back = paged(store)
+    wanted = fill(back, 40, 42)
+    assert soon(lambda: bool(list(store.root_path(2).glob(f"ledgers/{LEDGER_ID}/markers/*"))))
+    assert heads(store, 2)
+    assert cannot_list(paged(store, replace(BY_HAND, read_only=True))).commands() == wanted
+
+
+@pytest.mark.parametrize("root_count", [1, 3])
+def test_a_process_that_looks_within_five_seconds_misses_no_cut(make_store, root_count):
+    store, clock = make_store(root_count), ManualClock()
+    settings = replace(BY_HAND, marker_check_ms=5_000, read_only=True)
+    writer = paged(store, replace(BY_HAND, marker_check_ms=5_000), clock)
+    keeper = writer.ledger._snapshots
+
+    def cut() -> list[int]:
+        shoot_and_die(writer)
+        found = writer.ledger._with_turn(lambda: keeper.truncations(writer.ledger._core))
+        keeper.tidy(found, keeper.head_garbage(writer.ledger._core))
+        return [each.marker.position for each in found]
+
+    fill(writer, 0, 20)
+    reader = paged(store, settings, clock)
+    assert len(reader.commands()) == 20
+    wanted = fill(writer, 20, 60)
+    assert cut() == []
+    assert reader.commands() == wanted, "it finds what follows"
+    clock.sleep_ms(5_000)
+    wanted = fill(writer, 60, 90)
+    first = cut()
+    assert len(first) == root_count and max(first) <= 60 + 4, "up to what was there five seconds ago"
+    assert reader.commands() == wanted
