@@ -64,7 +64,7 @@ class HeadGarbage(NamedTuple):
     named: frozenset[int]
     among: tuple[int, ...]
 
-    def __call__(self, name: str) -> bool:
+    def is_garbage(self, name: str) -> bool:
         """Return whether the head of this name is garbage on the roots `among`."""
         index = int(name[:20])
         return index < self.below and index not in self.named and name != self.decided
@@ -445,7 +445,7 @@ class SnapshotKeeper:
 
     def collect(self, garbage: Garbage, *, is_dry_run: bool) -> int:
         """Delete what decided snapshots have made needless; return how many files it was."""
-        count = self._io.delete_heads(garbage.heads, garbage.heads.among, is_dry_run=is_dry_run)
+        count = self._io.delete_heads(garbage.heads.is_garbage, garbage.heads.among, is_dry_run=is_dry_run)
         count += self._io.delete_pages(garbage.is_page, is_dry_run=is_dry_run)
         for number, position in garbage.positions if not is_dry_run else ():
             count += self._io.on_root(number, partial(self._io.delete_below, number, position, garbage.feature_index))
@@ -467,4 +467,4 @@ class SnapshotKeeper:
             else:
                 self.stats.deleted += deleted
         if heads.below > 0:
-            self._io.delete_heads(heads, heads.among)
+            self._io.delete_heads(heads.is_garbage, heads.among)
