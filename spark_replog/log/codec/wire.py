@@ -61,6 +61,9 @@ class Writer:
         Raises:
             ValueError: negative or above 64 bits.
         """
+        if 0 <= value < 0x80:  # most numbers
+            self.data.append(value)
+            return
         if not 0 <= value < 1 << 64:
             raise ValueError(f"{value} does not fit an unsigned varint")
         while value > 0x7F:
@@ -98,6 +101,10 @@ class Writer:
         A constant column takes width 0. The row count is not written.
         """
         if not values:
+            return
+        if len(values) == 1:
+            self.byte(0)
+            self.uint(values[0])
             return
         base = min(values)
         width = ((max(values) - base).bit_length() + 7) // 8
