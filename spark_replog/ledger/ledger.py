@@ -228,6 +228,7 @@ class Ledger(Generic[S]):
         self._check_whole()
         if not self._has_started:  # begin with the newest snapshot, so that only the entries after it are read
             if self._snapshots is not None:
+                self._io.check_ahead()
                 self._snapshots.start(core)
             self._has_started = True
         self._heard_ms = self._clock.monotonic_ms()

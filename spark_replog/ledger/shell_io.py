@@ -7,6 +7,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 
 from spark_replog.clock import Clock
@@ -24,6 +25,9 @@ _log = logging.getLogger(__name__)
 SLOW_GET_MS = 3
 """From here on a get is a network's, and a cold start must not pay one round trip per entry."""
 WINDOW_MAX = 8
+FIRST_WINDOW = WINDOW_MAX
+"""A first read over a network asks for so many at once: a new ledger has few records, and each get is a round trip."""
+_NEAR = frozenset({"file", "memory"})
 LISTING_MS_MAX = 30_000
 """For so long a root that lists a journal is not silent: the listing of 10^5 names is no short call."""
 READ_SIZE_BYTES_MAX = 8 * 1024 * 1024
@@ -43,6 +47,7 @@ class RootIo:
         self._learned_ms = 0.0
         self._listings: dict[str, float] = {}  # root's URL -> when the listing that is under way began
         self._listed: set[str] = set()  # URLs of the roots that were listed, and where nothing new was found since
+        self._ahead: dict[int, Future[None]] = {}
         self._ends: dict[str, int] = {}  # root's URL -> position after the last record found there
         self._ledger_id = ledger_id
         self._genesis = genesis_hash(ledger_id)
@@ -60,6 +65,11 @@ class RootIo:
         now_ms = self._clock.monotonic_ms()
         is_listing = any(now_ms - start_ms < LISTING_MS_MAX for start_ms in tuple(self._listings.values()))
         return now_ms if is_listing else self._learned_ms
+
+    def check_ahead(self) -> None:
+        """Begin each root's first check, beside what is read before the journals. Errors are those of the check."""
+        for number, root in enumerate(self._roots):
+            self._ahead[number] = io_pool().submit_to(root.store.url, self._check, root)
 
     def start(self, operations: Sequence[Operation]) -> None:
         """Run operations, one lane per root; returns at once."""
@@ -94,7 +104,11 @@ class RootIo:
             return self._read(root, operation)
         if isinstance(operation, Check):
             self._stats.checks += 1
-            self._check(root)
+            ahead = self._ahead.pop(operation.root, None)
+            if ahead is None:
+                self._check(root)
+            else:
+                ahead.result()  # on this lane, and earlier: it has a thread already
             if operation.repair:
                 # Away while the ledger was made: the root is proven to be itself, so its folder may be made.
                 root.store.make_folder(journal_folder(self._ledger_id))
@@ -191,7 +205,8 @@ class RootIo:
     def _read(self, root: JournalRoot, operation: Read) -> Completion:
         """Read on until a position is empty: one by one where gets are quick, else several at a time."""
         records: list[bytes] = []
-        window, size_bytes = 1, 0
+        is_far = root.store.url.partition("://")[0] not in _NEAR
+        window, size_bytes = FIRST_WINDOW if is_far and operation.finds_gaps else 1, 0
         while len(records) < operation.limit and size_bytes < READ_SIZE_BYTES_MAX:
             start_ms = self._clock.monotonic_ms()
             for found in self._get(root, operation.position + len(records), window):
@@ -207,10 +222,12 @@ class RootIo:
     def _read_to_end(self, root: JournalRoot, operation: Read, records: tuple[bytes, ...]) -> Completion:
         """Answer a read behind whose records nothing was found: by truncation, or because it is the end."""
         marker = after_gap = None
+        lane, end = f"{root.store.url}#window", operation.position + len(records)
+        listing = io_pool().submit_to(lane, self._record_after_gap, root, end) if operation.finds_gaps else None
         if records or operation.checks_marker:
             marker = self._newest_marker(root, operation.marker_no)
-        if marker is None and operation.finds_gaps:
-            after_gap = self._record_after_gap(root, operation.position + len(records))
+        if marker is None and listing is not None:
+            after_gap = listing.result()
             if after_gap is not None:  # truncated between the two looks
                 marker = self._newest_marker(root, operation.marker_no)
         return Completion(operation, Status.DONE, records, ended=True, marker=marker, after_gap=after_gap)

