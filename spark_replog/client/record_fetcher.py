@@ -52,6 +52,7 @@ class ConsumerMetrics:
         bytes_consumed: of the sections that were read.
         fetches: that read something.
         refreshes: folds of the newest entries: one get per metadata root and ledger each.
+        hedges: reads that took long and were asked of a second root as well.
         storage_get and so on: requests to the roots by this process through the same open store, as of ``metrics()``.
     """
 
@@ -59,6 +60,7 @@ class ConsumerMetrics:
     bytes_consumed: int = 0
     fetches: int = 0
     refreshes: int = 0
+    hedges: int = 0
     storage_get: int = 0
     storage_create: int = 0
     storage_list: int = 0
@@ -88,7 +90,7 @@ class RecordFetcher:
         self._config = config
         self._metrics = metrics
         self._on_look = on_look
-        self._fetcher = Fetcher(cluster.brokers, clock=cluster.clock)
+        self._fetcher = Fetcher(cluster.brokers, hedge_ratio=config.fetch_hedge_ratio, clock=cluster.clock)
         self._authorizer = Authorizer(cluster, config.principal)
         self._buffers: dict[TopicPartition, deque[tuple[int, pa.RecordBatch, int]]] = {}
         """Rows of [first, second) offsets; fewer than that where compaction left gaps."""
@@ -313,7 +315,8 @@ class RecordFetcher:
 
         Objects that are gone were compacted meanwhile: what is left is planned again from the newest fold.
         """
-        before = self._fetcher.stats.read_bytes
+        stats = self._fetcher.stats
+        before, hedged = stats.read_bytes, stats.hedges
         done: dict[TopicPartition, int] = {}
         while slices:
             try:
@@ -325,7 +328,8 @@ class RecordFetcher:
                     raise
                 _LOG.info("rows are read from other objects than planned: %s", error)
                 slices = again
-        self._metrics.bytes_consumed += self._fetcher.stats.read_bytes - before
+        self._metrics.bytes_consumed += stats.read_bytes - before
+        self._metrics.hedges += stats.hedges - hedged
 
     def _read_planned(self, slices: Sequence[FetchSlice], done: dict[TopicPartition, int]) -> Iterator[FetchedRows]:
         ends = {TopicPartition(each.topic, each.partition): each.end_offset for each in slices}

@@ -84,6 +84,12 @@ class ConsumerConfig:
         "they grow with the time since. A look costs one get per metadata root and ledger.",
         minimum=1,
     )
+    fetch_hedge_ratio: float = setting(
+        0.05,
+        "A read from a remote root that takes longer than the p95 of that root's reads is asked of a second replica "
+        "too. This is the largest part of reads that may be; 0: none.",
+        unit="ratio",
+    )
     max_poll_records: int = setting(
         500, "Maximum number of records that one poll returns.", kafka=SAME, minimum=1, maximum=INT32_MAX
     )

@@ -143,6 +143,13 @@ SOURCE_KEYS = (
         maximum=INT32_MAX,
     ),
     _source(
+        "hedgeRatio",
+        "A read from a remote root that takes longer than the p95 of that root's reads is asked of a second replica "
+        "too. This is the largest part of reads that may be; 0: none.",
+        default=0.05,
+        unit="ratio",
+    ),
+    _source(
         "principal", "Who reads (advisory). Not set: REPLOG_PRINCIPAL, else User: and the operating system's user name."
     ),
     _source(

@@ -10,7 +10,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, as_completed, wait
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,6 +30,7 @@ from spark_replog.log.codec.data_object import decode_section
 from spark_replog.log.fold.partition_state import TIMESTAMP_CREATE_TIME, TIMESTAMP_LOG_APPEND_TIME
 from spark_replog.log.quotas import FetchQuota, RateKey, SampledRate, bounded_throttle_time_ms
 from spark_replog.read.fetch_plan import FetchSlice
+from spark_replog.read.hedge import RATIO, hedge_budget
 from spark_replog.read.rows import Run, read_columns, stored_columns
 from spark_replog.storage.brokers import BrokerSet
 from spark_replog.storage.io_pool import io_pool
@@ -86,6 +87,8 @@ class FetchStats:
         copies_corrupt: copies cut short, or with a wrong checksum or shape.
         copies_unreachable: copies whose root gave an error.
         throttle_time_ms: waited because of the reader's quota.
+        hedges: reads that took long and were asked of a second root as well.
+        hedges_won: those that the second root answered first.
     """
 
     reads: int = 0
@@ -94,6 +97,8 @@ class FetchStats:
     copies_corrupt: int = 0
     copies_unreachable: int = 0
     throttle_time_ms: int = 0
+    hedges: int = 0
+    hedges_won: int = 0
 
 
 @dataclass(slots=True)
@@ -105,6 +110,7 @@ class _Read:
     end_byte: int
     broker_id: BrokerId = -1
     future: Future[Buffer | None] | None = None
+    started_ms: float = 0.0
 
 
 class Fetcher:
@@ -113,15 +119,24 @@ class Fetcher:
     Args:
         brokers: whose roots hold the objects.
         quota: how fast this process may read for its client.
+        hedge_ratio: second gets of slow reads from remote roots, as a part of the reads; 0: none.
 
     Attributes:
         quota: may be replaced between two fetches.
     """
 
-    def __init__(self, brokers: BrokerSet, *, quota: FetchQuota | None = None, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(
+        self,
+        brokers: BrokerSet,
+        *,
+        quota: FetchQuota | None = None,
+        hedge_ratio: float = RATIO,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
         self._brokers = brokers
         self._clock = clock
         self.quota = quota
+        self._hedge_ratio = hedge_ratio
         self._suspects: set[BrokerId] = set()
         self.stats = FetchStats()
 
@@ -193,15 +208,43 @@ class Fetcher:
         read.broker_id = holders[0]
         if read.broker_id in self._brokers.local_ids:
             return  # a memory map: the kernel reads ahead
+        read.future = self._submit(read, read.broker_id)
+
+    def _submit(self, read: _Read, broker_id: BrokerId) -> Future[Buffer | None]:
         item = read.slices[0].object
-        read.future = io_pool().submit_to(
-            self._brokers.url(read.broker_id),
-            self._get,
-            read.broker_id,
-            data_key(item.ledger_id, *item.id),
-            read.start_byte,
-            read.end_byte - read.start_byte,
-        )
+        key = data_key(item.ledger_id, *item.id)
+        read.started_ms = self._clock.monotonic_ms()
+        span = read.start_byte, read.end_byte - read.start_byte
+        return io_pool().submit_to(self._brokers.url(broker_id), self._timed_get, broker_id, key, *span)
+
+    def _timed_get(self, broker_id: BrokerId, key: str, start: int, size_bytes: int) -> Buffer | None:
+        started_ms = self._clock.monotonic_ms()
+        buffer = self._get(broker_id, key, start, size_bytes)
+        hedge_budget().note(self._brokers.url(broker_id), self._clock.monotonic_ms() - started_ms, self._hedge_ratio)
+        return buffer
+
+    def _result(self, read: _Read, future: Future[Buffer | None]) -> Buffer | None:
+        """Return what a root has; a second one is asked too where the first takes longer than it mostly does."""
+        budget = hedge_budget()
+        slow_ms = budget.after_ms(self._brokers.url(read.broker_id))
+        others = self._holders(read.slices[0]) if self._hedge_ratio else []
+        others = [each for each in others if each != read.broker_id and each not in self._suspects]
+        if others:
+            wait([future], max(0.0, slow_ms - (self._clock.monotonic_ms() - read.started_ms)) / 1000)
+        if future.done() or not others or not budget.take():
+            return future.result()
+        self.stats.hedges += 1
+        second = self._submit(read, others[0])
+        size_bytes = read.end_byte - read.start_byte
+        for each in as_completed((future, second)):
+            if each.exception() is None and _length(each.result()) == size_bytes:
+                if each is second and not future.done():
+                    self.stats.hedges_won += 1
+                    budget.lost(self._brokers.url(read.broker_id))
+                    read.broker_id = others[0]
+                (future if each is second else second).cancel()
+                return each.result()
+        return future.result()
 
     def _finish(self, read: _Read) -> Iterator[tuple[FetchSlice, Sequence[pa.RecordBatch]]]:
         size_bytes = read.end_byte - read.start_byte
@@ -211,7 +254,7 @@ class Fetcher:
             problem = _absent(read.slices[0], "no broker of this store is known to hold it")
         try:
             if read.future is not None:
-                buffer = read.future.result()
+                buffer = self._result(read, read.future)
             elif problem is None:
                 item = read.slices[0].object
                 key = data_key(item.ledger_id, *item.id)
@@ -271,7 +314,11 @@ class Fetcher:
         turn = sum(piece.object.id.name.encode()) % len(holders)
         return sorted(
             holders[turn:] + holders[:turn],
-            key=lambda broker_id: (broker_id in self._suspects, broker_id not in self._brokers.local_ids),
+            key=lambda broker_id: (
+                broker_id in self._suspects,
+                broker_id not in self._brokers.local_ids,
+                hedge_budget().is_slow(self._brokers.url(broker_id)),
+            ),
         )
 
     def _report(self, piece: FetchSlice, broker_id: BrokerId, problem: Exception) -> None:
@@ -331,6 +378,10 @@ class Fetcher:
         except (ReplogError, OSError) as error:
             return error
         return problem
+
+
+def _length(buffer: Buffer | None) -> int:
+    return -1 if buffer is None else memoryview(buffer).nbytes
 
 
 def _plan_reads(slices: Iterable[FetchSlice]) -> Iterator[_Read]:

@@ -117,6 +117,7 @@ class SourceOptions:
     partitions_min: int | None
     rows_per_partition_max: int | None
     push_down_filters: bool = False
+    hedge_ratio: float = 0.0
     partitions_max: int | None = None
     principal: str | None = None
     client_id: str = DEFAULT_CLIENT_ID
@@ -187,6 +188,7 @@ def _source_options(lowered: Mapping[str, str], given: Mapping[str, str], *, str
         rows_per_partition_max=rows_per_partition_max,
         partitions_max=partitions_max,
         push_down_filters=_typed(given, "pushDownFilters"),
+        hedge_ratio=_typed(given, "hedgeRatio"),
         principal=given.get("principal") or None,
         client_id=_client_id(lowered),
         group_id=_get_prefixed(given, "group.id"),

@@ -14,7 +14,7 @@ from spark_replog.spark.compat import freeze_garbage
 from spark_replog.spark.messages import ReadPartition, ReadRange
 from spark_replog.spark.options import SourceOptions
 from spark_replog.spark.source.discovery import undecided_tail
-from spark_replog.storage.brokers import shared_brokers
+from spark_replog.storage.brokers import BrokerSet, shared_brokers
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -46,8 +46,12 @@ class _TaskRead:
     def __init__(self, partition: ReadPartition, options: SourceOptions) -> None:
         self._partition = partition
         self._options = options
-        self._fetcher = Fetcher(shared_brokers(partition.brokers), quota=partition.quota)
+        self._fetcher = self._fetcher_of(partition.brokers)
         self._done: dict[tuple[str, int], int] = {}
+
+    def _fetcher_of(self, brokers: BrokerSet) -> Fetcher:
+        ratio = self._options.hedge_ratio
+        return Fetcher(shared_brokers(brokers), quota=self._partition.quota, hedge_ratio=ratio)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         slices, is_new = self._partition.slices, True
@@ -95,7 +99,7 @@ class _TaskRead:
             if isinstance(outage, DataLossError):
                 raise
             raise outage from error
-        self._fetcher = Fetcher(shared_brokers(cluster.brokers), quota=self._partition.quota)
+        self._fetcher = self._fetcher_of(cluster.brokers)
         plans = []
         for item in self._partition.ranges:
             start = max(item.start, self._done.get((item.topic, item.partition), 0))

@@ -1,0 +1,153 @@
+"""A slow root is not waited for: counted by gets, never by time."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from spark_replog.errors import ErrorCode, RetriableError
+from spark_replog.read import hedge
+from spark_replog.read.fetcher import Fetcher
+from spark_replog.read.hedge import AVOIDED_READS, BURST_MAX, KEPT_COUNT, KNOWN_COUNT, HedgeBudget, hedge_budget
+from tests.unit.read.conftest import Roots
+from tests.unit.read.test_fetcher import fetch, plan
+
+
+class SlowRoots(Roots):
+    """Slow roots answer when the test says so; sick ones fail, and let the slow ones answer.
+
+    Attributes:
+        answer: is set when slow roots may answer.
+    """
+
+    def __init__(self, folder):
+        super().__init__(folder, local=False)
+        self.slow, self.sick, self.answer = set(), set(), threading.Event()
+
+    def store(self, broker_id):
+        return _Slow(self, broker_id, super().store(broker_id))
+
+    def asked(self):
+        found, self.gets = [each[0] for each in self.gets], []
+        return found
+
+
+class _Slow:
+    def __init__(self, roots, broker_id, store):
+        self.roots, self.broker_id, self.store = roots, broker_id, store
+
+    def get(self, key, **what):
+        found = self.store.get(key, **what)
+        if self.broker_id in self.roots.slow:
+            assert self.roots.answer.wait(60)
+        if self.broker_id in self.roots.sick:
+            self.roots.answer.set()
+            raise RetriableError(ErrorCode.KAFKA_STORAGE_ERROR, "root is away.")
+        return found
+
+
+@pytest.fixture
+def roots(tmp_path, monkeypatch):
+    """Three remote roots; every read that is not answered at once is slow."""
+    monkeypatch.setattr(hedge, "MIN_MS", 0)
+    monkeypatch.setattr(hedge, "UNKNOWN_MS", 0)
+    hedge.forget_hedges()
+    made = SlowRoots(tmp_path)
+    yield made
+    made.answer.set()
+    hedge.forget_hedges()
+
+
+@pytest.fixture
+def slow(roots, make_topic):
+    """A slice, and the root that is asked first for it, which is slow now."""
+    topic = make_topic(roots)
+    topic.write([(0, [b"a"])])
+    slices = plan(topic)
+    fetch(roots, slices, fetcher=Fetcher(roots, hedge_ratio=0))
+    (first,) = roots.asked()
+    roots.slow.add(first)
+    return slices, first
+
+
+def read(roots, slices):
+    fetcher = Fetcher(roots)
+    assert fetch(roots, slices, fetcher=fetcher)["value"].to_pylist() == [b"a"]
+    return fetcher.stats
+
+
+def test_a_second_replica_answers_and_the_slow_one_is_asked_last(roots, slow):
+    slices, first = slow
+    stats = read(roots, slices)
+    assert (stats.hedges, stats.hedges_won, stats.reads) == (1, 1, 1)
+    asked = roots.asked()
+    assert len(asked) == 2 and asked.count(first) == 1
+    for _ in range(3):
+        read(roots, slices)
+    assert first not in roots.asked()
+    url = roots.url(first)
+    for _ in range(AVOIDED_READS):
+        hedge_budget().note(url, 0, 1.0)
+    assert not hedge_budget().is_slow(url)
+    read(roots, slices)
+    assert first in roots.asked()
+
+
+def test_where_the_second_replica_fails_the_first_is_waited_for(roots, slow):
+    slices, first = slow
+    roots.sick = {0, 1, 2} - {first}
+    stats = read(roots, slices)
+    assert (stats.hedges, stats.hedges_won, stats.copies_unreachable) == (1, 0, 0)
+    assert roots.asked().count(first) == 1
+
+
+def test_where_the_second_replica_has_no_good_copy_the_first_is_waited_for(roots, slow, monkeypatch):
+    slices, first = slow
+    for broker_id in {0, 1, 2} - {first}:
+        roots.path(broker_id, slices[0].object.id.name).unlink()
+    absent = _Slow.get
+
+    def get(self, key, **what):
+        if self.broker_id != first:
+            roots.answer.set()
+        return absent(self, key, **what)
+
+    monkeypatch.setattr(_Slow, "get", get)
+    stats = read(roots, slices)
+    assert (stats.hedges, stats.hedges_won, stats.copies_absent) == (1, 0, 0)
+
+
+def test_none_is_asked_where_it_is_switched_off_or_nobody_else_has_it(roots, slow, make_topic, monkeypatch):
+    slices, _ = slow
+    roots.slow.clear()
+    monkeypatch.setattr(HedgeBudget, "take", lambda self: pytest.fail("a second get"))
+    fetch(roots, slices, fetcher=Fetcher(roots, hedge_ratio=0))
+    topic = make_topic(Roots(roots.folder / "other", local=False))
+    topic.write([(0, [b"a"])], holders=[1])
+    fetch(topic.roots, plan(topic))
+
+
+def test_second_gets_are_a_part_of_the_reads():
+    budget = HedgeBudget()
+    for _ in range(1_000):
+        budget.note("a", 1, 0.05)
+    taken = 0
+    for _ in range(1_000):
+        taken += budget.take()
+        budget.note("a", 1, 0.05)
+    assert 50 <= taken <= 50 + BURST_MAX
+
+
+def test_a_root_is_slow_after_the_p95_of_its_latest_reads(monkeypatch):
+    monkeypatch.setattr(hedge, "UNKNOWN_MS", 1_000)
+    monkeypatch.setattr(hedge, "MIN_MS", 20)
+    budget = HedgeBudget()
+    for number in range(KNOWN_COUNT):
+        assert budget.after_ms("a") == 1_000
+        budget.note("a", number, 0)
+    assert budget.after_ms("a") == 20
+    for number in range(KEPT_COUNT):
+        budget.note("a", 100 + number, 0)
+    assert budget.after_ms("a") == 100 + KEPT_COUNT * 95 // 100
+    assert budget.after_ms("b") == 1_000
