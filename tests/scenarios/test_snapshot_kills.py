@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -248,9 +249,9 @@ def test_a_full_disk_stops_snapshots_and_loses_nothing(store, parts) -> None:
         assert "bounds" in said, said
         told.take(said)
     ledger = store.cluster.topic_ledger(store.cluster.lookup("orders").ledger_id)
-    if parts != ("/markers/",):
-        with pytest.raises(ReplogError):
-            ledger.snapshot(timeout_ms=500)
+    stops = nullcontext() if parts == ("/markers/",) else pytest.raises(ReplogError)
+    with stops:  # commits write in the background, and cut later
+        ledger.snapshot(timeout_ms=500)
     assert all(each.refused_count for each in full.values())
     for each in full.values():
         each.parts = ()
