@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+import hypothesis
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
@@ -21,6 +22,9 @@ io_pool.THREAD_IDLE_SECONDS_MAX = 0.5
 probe.RACE_NAMES = 1
 # Tests count gets: none is sent twice because this machine is busy. tests/unit/read/test_hedge.py sets what it needs.
 hedge.UNKNOWN_MS = hedge.MIN_MS = 600_000
+# No test depends on how fast this machine is.
+hypothesis.settings.register_profile("untimed", deadline=None)
+hypothesis.settings.load_profile("untimed")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -296,9 +296,7 @@ class SnapshotIo:
             fault_point("truncate.delete")
         return len(below)
 
-    def delete_heads(
-        self, is_garbage: Callable[[str], bool], among: Sequence[int], *, is_dry_run: bool = False
-    ) -> int:
+    def delete_heads(self, is_garbage: Callable[[str], bool], among: Sequence[int], *, is_dry_run: bool = False) -> int:
         """Delete the heads that the rule names, on those of these roots that answer; return how many files."""
 
         def delete(root: JournalRoot) -> int:

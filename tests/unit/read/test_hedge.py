@@ -77,15 +77,19 @@ def read(roots, slices):
     return fetcher.stats
 
 
-def test_a_second_replica_answers_and_the_slow_one_is_asked_last(roots, slow):
+def test_a_second_replica_answers_and_the_slow_one_is_asked_last(roots, slow, monkeypatch):
     slices, first = slow
     stats = read(roots, slices)
     assert (stats.hedges, stats.hedges_won, stats.reads) == (1, 1, 1)
     asked = roots.asked()
     assert len(asked) == 2 and asked.count(first) == 1
-    for _ in range(3):
-        read(roots, slices)
-    assert first not in roots.asked()
+    with monkeypatch.context() as patient:  # the others are in time, however busy the machine is
+        patient.setattr(hedge, "MIN_MS", 60_000)
+        patient.setattr(hedge, "UNKNOWN_MS", 60_000)
+        for _ in range(3):
+            read(roots, slices)
+    asked = roots.asked()
+    assert len(asked) == 3 and first not in asked
     url = roots.url(first)
     for _ in range(AVOIDED_READS):
         hedge_budget().note(url, 0, 1.0)
