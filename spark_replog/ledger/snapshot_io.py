@@ -250,8 +250,8 @@ class SnapshotIo:
     def truncate(self, number: int, marker_no: int, marker: Marker, head: bytes, feature_index: int) -> int:
         """Put a marker on a root, then delete what lies below it in its journal, from the newest down.
 
-        The root gets the head that the marker names, before it and behind it: whoever deletes it in between did not know
-        of the marker.
+        The root gets the head that the marker names, before it and behind it: whoever deletes it in between did not
+        know of the marker.
 
         Args:
             number: of the root; marker_no: of the marker; head: what it names; feature_index: see ``delete_below``.

@@ -455,7 +455,8 @@ class SnapshotKeeper:
         """Put markers, delete below them, and delete heads that nothing needs any more.
 
         Raises:
-            PageMissingError: REPLOG_SNAPSHOT_MISSING: the head that the markers would name is gone; a newer one is decided.
+            PageMissingError: REPLOG_SNAPSHOT_MISSING: the head that the markers would name is gone; a newer one is
+                decided.
         """
         head = self._io.head_data(cuts[0].marker.name) if cuts else b""  # the decided one, in all of them
         for number, marker_no, marker in cuts:
