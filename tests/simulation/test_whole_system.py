@@ -8,17 +8,20 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import pytest
 
 from spark_replog.commit import retention
 from spark_replog.commit.append_judge import AppendJudge, Settling
-from spark_replog.log.fold import frozen_topics, paged_table, topic_state
+from spark_replog.log.codec.commands import decode_commands
+from spark_replog.log.fold import entry_fold, frozen_topics, group_state, paged_table, producer_state, topic_state
 from spark_replog.log.fold.entry_fold import EntryFold
+from spark_replog.log.fold.group_state import GroupTable
 from spark_replog.log.fold.object_table import ObjectTable
 from spark_replog.log.fold.partition_state import PartitionState
-from spark_replog.log.fold.producer_state import ProducerTable
+from spark_replog.log.fold.producer_state import ProducerTable, SequenceTable
 from spark_replog.log.fold.topic_state import TopicLedgerState
 from spark_replog.log.fold.topic_table import TopicTable
 from spark_replog.log.model import OK, CommandResult, SnapshotCommit
@@ -39,6 +42,8 @@ def _small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(paged_table, "PAGE_ROWS", 4)
     monkeypatch.setattr(paged_table, "FLUSH_ROWS", 3)
     monkeypatch.setattr(frozen_topics, "FLUSH_ROWS", 3)
+    # Every process folds every entry: commands are values, so one decoding serves all.
+    monkeypatch.setattr(entry_fold, "decode_commands", lru_cache(1024)(decode_commands))
 
 
 def fail(seed: int, rules: Rules | None = None) -> None:
@@ -231,6 +236,43 @@ def takes_back_trims(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(TopicLedgerState, "restore", restore)
 
 
+def loses_groups(patch: pytest.MonkeyPatch) -> None:
+    real = GroupTable.read
+
+    def read(table: GroupTable, reader: Any) -> None:
+        real(table, reader)
+        for group in table._groups.values():
+            group.offsets.clear()
+
+    patch.setattr(GroupTable, "read", read)
+
+
+def takes_deleted(patch: pytest.MonkeyPatch) -> None:
+    real = TopicLedgerState.judge
+
+    def judge(state: TopicLedgerState, append: Any) -> Any:
+        closed = [each for each in state.topics.values() if each.closed]
+        for each in closed:
+            each.closed = False
+        try:
+            return real(state, append)
+        finally:
+            for each in closed:
+                each.closed = True
+
+    patch.setattr(TopicLedgerState, "judge", judge)
+
+
+def fences_nobody(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(SequenceTable, "judge_fenced", lambda *_: None)
+    patch.setattr(producer_state, "_judge_partition", lambda *_: None)
+
+
+def attribute(owner: Any, name: str, value: Any) -> Patch:
+    """Replace one function."""
+    return lambda patch: patch.setattr(owner, name, value)
+
+
 VARIANTS: dict[str, tuple[Rules, Patch]] = {
     "appends below the floor are taken": (Rules(), without_floor("judge")),
     "replacements below the floor are taken": (Rules(), no_floor_for_replace),
@@ -250,6 +292,12 @@ VARIANTS: dict[str, tuple[Rules, Patch]] = {
     "a repeated append is acknowledged as early as the first": (Rules(), takes_any_repeated_append),
     "objects of what was cut off are garbage": (Rules(), drops_what_was_cut),
     "an object is garbage when a part of it is": (Rules(), drops_all_of_an_object),
+    "a repeated sequenced append is not found": (Rules(), attribute(SequenceTable, "judge_duplicate", lambda *_: None)),
+    "sequences of what was cut off stay": (Rules(), attribute(SequenceTable, "undo", lambda *_: None)),
+    "a replaced instance writes on": (Rules(), fences_nobody),
+    "a member of an older generation commits": (Rules(), attribute(group_state, "judge_member", lambda *_, **__: None)),
+    "a snapshot loses committed offsets": (Rules(), loses_groups),
+    "rows go to a deleted topic": (Rules(), takes_deleted),
     "programs are forgotten before the floor passes them": (Rules(), forgets_programs),
 }
 

@@ -9,7 +9,22 @@ from spark_replog.ids import ObjectId
 from spark_replog.log.codec.commands import decode_commands
 from spark_replog.log.fold.partition_state import PartitionState, SectionRef
 from spark_replog.log.fold.topic_state import TopicLedgerState
-from spark_replog.log.model import CommandResult, LogStartAdvance, Outcome
+from spark_replog.log.codec.group_records import GroupRecord, OffsetRecord
+from spark_replog.log.model import (
+    Append,
+    Command,
+    CommandResult,
+    GroupRecords,
+    IdentityKind,
+    LogStartAdvance,
+    Outcome,
+    PartitionChange,
+    ProducerInit,
+    SequencedAppend,
+    SnapshotCommit,
+    TopicClose,
+    row_counts,
+)
 from spark_replog.snapshot import DecidedSnapshot
 from tests.simulation.ledger_invariants import Violation
 
@@ -53,6 +68,11 @@ class Checker:
         self.acknowledged: dict[str, tuple[Place, int]] = {}
         self.counts: dict[str, int] = {}
         self._holds, self._pages, self._heads = holds, pages, heads
+        self.generation = 0
+        self.commits: dict[int, int] = {}
+        self._committed: dict[int, int] = {}
+        self._closed: set[str] = set()
+        self._claims: dict[str, int] = {}
         self._live: set[ObjectId] = set()
         self._ends: dict[Place, tuple[int, int]] = {}
 
@@ -61,9 +81,9 @@ class Checker:
         self.counts[what] = self.counts.get(what, 0) + number
 
     def partitions(self) -> Iterator[tuple[Place, PartitionState]]:
-        """Yield all partitions."""
+        """Yield all partitions of topics that are not deleted."""
         for topic_id, topic in self.state.topics.items():
-            for number, each in enumerate(topic.partitions):
+            for number, each in enumerate(topic.partitions if topic_id not in self._closed else ()):
                 yield (topic_id, number), each
 
     def sections(self, place: Place) -> list[SectionRef]:
@@ -77,14 +97,23 @@ class Checker:
         """Fold an entry and look at everything."""
         floor, snapshot = self.state.gc_floor, self.state.snapshot
         self.results.append(self.state.apply(index, payload))
-        moved = {
-            (command.topic_id, number)
-            for command in decode_commands(payload)
-            if isinstance(command, LogStartAdvance)
-            for number, _ in command.offsets
-        }
-        live: set[ObjectId] = set()
+        moved: set[Place] = set()
+        changed: set[Place] | None = set()
+        for command, result in zip(decode_commands(payload), self.results[-1], strict=True):
+            if isinstance(command, LogStartAdvance):
+                moved.update((command.topic_id, number) for number, _ in command.offsets)
+            if result.outcome is Outcome.APPLIED:
+                self._check_command(command)
+            if isinstance(command, Append):
+                if changed is not None and result.outcome is Outcome.APPLIED:
+                    changed.update(row_counts(command))
+            elif not isinstance(command, ProducerInit | GroupRecords | SnapshotCommit):
+                changed = None  # any of them
+        # Where there are appends only, objects are added and none go.
+        live: set[ObjectId] = set() if changed is None else set(self._live)
         for place, partition in self.partitions():
+            if changed is not None and place not in changed:
+                continue
             self._check_ends(place, partition, is_moved=place in moved)
             for section in self.sections(place):
                 live.add(section.object.id)
@@ -97,6 +126,50 @@ class Checker:
         self._live = live
         if self.state.snapshot != snapshot:
             self._check_snapshot()
+
+    def _check_command(self, command: Command | object) -> None:
+        """Look whether an applied command may have been applied, by what was applied before."""
+        if isinstance(command, Append) and not self._closed.isdisjoint(topic for topic, _ in row_counts(command)):
+            raise Violation(f"rows of {command.identity.producer_id} are in a topic that was deleted")
+        if isinstance(command, TopicClose):
+            self._closed.add(command.topic_id)
+        elif isinstance(command, ProducerInit):
+            self.count("claims")
+            self._claims[command.producer_id] = command.epoch
+        elif isinstance(command, SequencedAppend):
+            self.count("sequenced appends")
+            claimed = self._claims.get(command.identity.producer_id, 0)
+            if command.identity.kind is IdentityKind.TRANSACTIONAL and command.batches[0].epoch != claimed:
+                raise Violation(f"epoch {command.batches[0].epoch} of a transactional id writes after {claimed}")
+        elif isinstance(command, PartitionChange) and command.is_unclean:
+            self._cut((command.topic_id, command.partition))
+        elif isinstance(command, GroupRecords):
+            for each in command.records:
+                self._check_record(command.generation, each)
+
+    def _check_record(self, generation: int, record: GroupRecord | OffsetRecord) -> None:
+        if isinstance(record, GroupRecord):
+            assert record.value is not None
+            self.generation = record.value.generation
+        elif record.value is not None:
+            self.count("commits")
+            if generation != self.generation:
+                raise Violation(f"a member of generation {generation} commits in generation {self.generation}")
+            if record.value.offset <= self._committed.get(generation, -1):
+                raise Violation(f"generation {generation} commits {record.value.offset} again")
+            self._committed[generation] = record.value.offset
+
+    def _cut(self, place: Place) -> None:
+        """Forget what an unclean election has cut: the one loss that someone asked for."""
+        end = self.state.topics[place[0]].partitions[place[1]].log_end_offset
+        self.count("unclean elections")
+        self.seen[place] = {offset: row for offset, row in self.seen.get(place, {}).items() if offset < end}
+        lost = [uid for uid, (where, offset) in self.acknowledged.items() if where == place and offset >= end]
+        self.count("rows lost", len(lost))
+        for uid in lost:
+            del self.acknowledged[uid]
+        start, high = self._ends.get(place, (0, 0))
+        self._ends[place] = (start, min(high, end))
 
     def _check_ends(self, place: Place, partition: PartitionState, *, is_moved: bool) -> None:
         start, high = partition.log_start_offset, partition.high_watermark
@@ -126,6 +199,19 @@ class Checker:
         return self._pages[name]
 
     # -- what processes do --------------------------------------------------------------------------
+
+    def agrees(self, process: str, state: TopicLedgerState) -> None:
+        """Take what a process knows of groups and producers at the end: what a fold of every entry knows."""
+        mine = self.state
+        committed = {key: value for each in mine.groups.groups.values() for key, value in each.offsets.items()}
+        for (_, number), value in committed.items():
+            if value.offset < self.commits.get(self.generation, 0):
+                raise Violation(f"offset {self.commits[self.generation]} of {number} was committed, not {value}")
+        if state.groups.groups != mine.groups.groups:
+            raise Violation(f"{process} knows groups {state.groups.groups}, not {mine.groups.groups}")
+        for producer_id in self._claims:
+            if state.producers.sequenced.get(producer_id) != mine.producers.sequenced.get(producer_id):
+                raise Violation(f"{process} knows another state of producer {producer_id}")
 
     def folded(self, process: str, index: int, results: tuple[CommandResult, ...]) -> None:
         """Take what a process made of an entry: the same as every other."""
@@ -167,6 +253,13 @@ class Checker:
         start, high = found.log_start_offset, found.high_watermark
         if len({row.uid for row in rows.values()}) != len(rows):
             raise Violation(f"a row is in {place} twice")
+        ranks: dict[str, tuple[int, int]] = {}
+        for _, row in sorted(rows.items()):
+            producer, number, _, at = row.uid.split("/")
+            if producer[0] in "it":  # in the order of its sequences
+                if ranks.get(producer, (-1, 0)) >= (int(number), int(at)):
+                    raise Violation(f"row {row.uid} of {place} comes after {ranks[producer]}")
+                ranks[producer] = int(number), int(at)
         latest = {
             row.key: offset for offset, row in sorted({**self.seen.get(place, {}), **rows}.items()) if offset >= start
         }

@@ -84,35 +84,42 @@ def write(world: World, me: Process) -> Job:
         name = world.rng.choice(("q0", "q1"))
         identity = ProducerIdentity(name, name, world.checkpoints.get(name, -1) + 1, me.name, IdentityKind.STREAM)
     for _ in range(_ATTEMPTS):
-        if world.rng.random() < 0.7:
-            me.refresh()
-        generation, replicas = me.state.generation, set(BROKERS)
-        if world.rng.random() < 0.3:
-            yield
-        items = []
-        for place, rows in rows_of(identity).items():
-            took = {each for each in replicas - world.away if world.rng.random() < 0.8}
-            after, parts = me.state.applied_index, [list(enumerate(rows, 0))]
-            item = new_object(world, generation, after, place, parts, took, "write", has_offsets=False)
-            for broker_id in sorted(took):
-                world.put(broker_id, item.id)
-            items.append(item)
-            if world.rng.random() < 0.3:
-                yield
-        append = Append(identity, "User:s", "", me.clock_ms, tuple(items))
-        outcome = yield from _commit(world, me, append)
+        rows = rows_of(identity)
+        items = yield from put_rows(world, me, rows)
+        append = Append(identity, "User:s", "", me.clock_ms, items)
+        outcome = yield from commit(world, me, append, rows)
         if outcome is not Outcome.BELOW_FLOOR or identity.kind is IdentityKind.ONE_SHOT:
             return  # a program is told that its write was too long; a query begins the batch again
         world.checker.count("below floor")
 
 
-def _commit(world: World, me: Process, append: Append) -> Job:  # type: ignore[misc]
+def put_rows(world: World, me: Process, rows: Mapping[Place, list[Row]]) -> Job:  # type: ignore[misc]
+    """Put an object per partition on the brokers that answer; return them."""
+    if world.rng.random() < 0.7:
+        me.refresh()
+    generation, replicas = me.state.generation, set(BROKERS)
+    if world.rng.random() < 0.3:
+        yield
+    items = []
+    for place, some in rows.items():
+        took = {each for each in replicas - world.away if world.rng.random() < 0.8}
+        after, parts = me.state.applied_index, [list(enumerate(some, 0))]
+        item = new_object(world, generation, after, place, parts, took, "write", has_offsets=False)
+        for broker_id in sorted(took):
+            world.put(broker_id, item.id)
+        items.append(item)
+        if world.rng.random() < 0.3:
+            yield
+    return tuple(items)
+
+
+def commit(world: World, me: Process, append: Append, rows: Mapping[Place, list[Row]]) -> Job:  # type: ignore[misc]
     """Propose until the answer is there and every in-sync replica has the rows; return what the fold refused with."""
     is_judged = world.rng.random() < 0.5
 
     def propose(state: TopicLedgerState) -> bytes | None:
         is_led = all(
-            state.topics[s.topic_id].partitions[s.partition].leader in item.holders
+            s.topic_id not in state.topics or state.topics[s.topic_id].partitions[s.partition].leader in item.holders
             for item in append.objects
             for s in item.sections
         )
@@ -143,21 +150,23 @@ def _commit(world: World, me: Process, append: Append) -> Job:  # type: ignore[m
             if settling.result is not None:
                 ranges = settling.result.base_offsets
             if me.state.stable_index >= settling.stable_index:
-                _acknowledge(world, append, ranges)
+                _acknowledge(world, append, rows, ranges)
                 return Outcome.DUPLICATE
             yield
             me.refresh()
     return None
 
 
-def _acknowledge(world: World, append: Append, ranges: Mapping[Place, tuple[int, int]]) -> None:
+def _acknowledge(
+    world: World, append: Append, rows: Mapping[Place, list[Row]], ranges: Mapping[Place, tuple[int, int]]
+) -> None:
     identity = append.identity
-    for place, rows in rows_of(identity).items():
+    for place, some in rows.items():
         if place in ranges:
             base, end = ranges[place]
-            if end - base != len(rows):
-                raise Violation(f"{identity.producer_id} was told {base} to {end} for {len(rows)} rows of {place}")
-            world.checker.told(place, base, rows)
+            if end - base != len(some):
+                raise Violation(f"{identity.producer_id} was told {base} to {end} for {len(some)} rows of {place}")
+            world.checker.told(place, base, some)
     if identity.kind is IdentityKind.STREAM:
         name = identity.producer_id
         world.checkpoints[name] = max(world.checkpoints.get(name, -1), identity.sequence)
@@ -436,23 +445,3 @@ def fail_over(world: World, me: Process) -> Job:
 
     me.append(propose)
     yield
-
-
-JOBS: dict[str, Callable[[World, Process], Job]] = {
-    "write": write,
-    "read": read,
-    "compact": compact,
-    "clean": clean,
-    "retain": retain,
-    "trim": trim,
-    "floor": floor,
-    "collect": collect,
-    "snapshot": snapshot,
-    "pages": collect_pages,
-    "catch_up": catch_up,
-    "fail_over": fail_over,
-}
-WEIGHTS = {
-    "write": 22, "read": 10, "compact": 8, "clean": 6, "retain": 1, "trim": 0.5, "floor": 1, "collect": 5,
-    "snapshot": 5, "pages": 3, "catch_up": 9, "fail_over": 2.5, "outage": 2, "clock": 0.7, "restart": 1,
-}  # fmt: skip

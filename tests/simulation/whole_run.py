@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from random import Random
 
 from tests.simulation.whole_checks import Row, Violation
-from tests.simulation.whole_jobs import JOBS, WEIGHTS
-from tests.simulation.whole_system import BROKERS, COMPACTED, PARTITIONS, Rules, Step, World
+from tests.simulation.whole_clients import JOBS, WEIGHTS
+from tests.simulation.whole_system import BROKERS, COMPACTED, Rules, Step, World
 
 STEPS = 120
 FOUND = (Violation, AssertionError, LookupError, ValueError)
@@ -19,7 +19,7 @@ def schedule_of(seed: int) -> list[Step]:
     rng = Random(seed)
     weights = {job: weight * rng.choice((0.3, 1, 1, 3)) for job, weight in WEIGHTS.items()}
     if rng.random() < 0.25:  # leaders fall, and followers are late
-        weights |= {"outage": 6, "fail_over": 8, "catch_up": 4, "write": 30}
+        weights |= {"outage": 6, "fail_over": 8, "catch_up": 4, "write": 30, "elect": 6}
     jobs = rng.choices(list(weights), list(weights.values()), k=STEPS)
     processes = rng.choices(range(3), (3, 2, 1), k=STEPS)
     stalls = {(rng.randrange(3), rng.choice(list(JOBS))): sorted(rng.sample(range(STEPS), 2)) for _ in range(6)}
@@ -43,9 +43,9 @@ def run(steps: Sequence[Step], rules: Rules | None = None) -> World:
     world.away = set()
     for process in world.processes:
         process.refresh()
-    for place in PARTITIONS:
+        world.checker.agrees(process.name, process.state)
+    for place, found in world.checker.partitions():
         rows: dict[int, Row] = {}
-        found = world.checker.state.topics[place[0]].partitions[place[1]]
         start, high = found.log_start_offset, found.high_watermark
         for section in world.checker.sections(place):
             if not any(world.holds(each, section.object.id) for each in BROKERS):

@@ -19,7 +19,7 @@ COLUMN_WIDTH_BYTES_MAX = 8
 """Widest column value; anything above does not fit the format."""
 _NUMPY_ROWS_MIN = 12
 """Below this many values a Python loop beats numpy's call overhead."""
-_VARINT_BITS_MAX = 70
+_VARINT_BYTES_MAX = 10
 _FREE_ROWS = 4096
 """Column values that an entry may hold beyond those that its bytes account for: a constant column takes no bytes."""
 _ROW_BYTES_MIN = 2
@@ -154,24 +154,19 @@ class Reader:
 
     def uint(self) -> int:
         """Take an unsigned varint."""
-        data, at = self._data, self._position
+        data, at, value, shift = self._data, self._position, 0, 0
         if at < len(data) and data[at] < 0x80:  # most of them
             self._position = at + 1
             return data[at]
-        value = shift = 0
-        while True:
-            if self._position >= len(self._data):
-                raise corrupt("it ends early")
-            byte = self._data[self._position]
-            self._position += 1
+        for byte in data[at : at + _VARINT_BYTES_MAX]:
             value |= (byte & 0x7F) << shift
+            shift += 7
             if byte < 0x80:
                 if value >> 64:
                     raise corrupt(f"{value} does not fit 64 bits")
+                self._position = at + shift // 7
                 return value
-            shift += 7
-            if shift >= _VARINT_BITS_MAX:
-                raise corrupt("a number has too many bytes")
+        raise corrupt("it ends early" if len(data) - at < _VARINT_BYTES_MAX else "a number has too many bytes")
 
     def count(self) -> int:
         """Take the length of a list whose items take at least one byte each."""

@@ -154,8 +154,8 @@ class SequenceTable:
                 found_count += 1
                 base, _ = ranges.get(place, (found.base_offset, 0))
                 ranges[place] = (base, found.end_offset)
-        if not found_count:
-            return None
+        if not found_count or (new_count and max(each.epoch for each in append.batches) < known.epoch):
+            return None  # in the latter case a newer instance's batches took the place of some, and it is fenced
         if new_count:
             return Outcome.INVALID, f"{found_count} of its batches are in the log and {new_count} are not", {}
         return Outcome.DUPLICATE, "", ranges
