@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 from spark_replog.ids import ObjectId
 from spark_replog.log.codec.commands import decode_commands
+from spark_replog.log.codec.group_records import GroupRecord, OffsetRecord
 from spark_replog.log.fold.partition_state import PartitionState, SectionRef
 from spark_replog.log.fold.topic_state import TopicLedgerState
-from spark_replog.log.codec.group_records import GroupRecord, OffsetRecord
 from spark_replog.log.model import (
     Append,
     Command,

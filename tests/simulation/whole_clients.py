@@ -18,7 +18,15 @@ from spark_replog.log.codec.group_records import (
 )
 from spark_replog.log.fold.partition_state import elect_offline
 from spark_replog.log.fold.topic_state import TopicLedgerState
-from spark_replog.log.model import BatchSequence, GroupRecords, IdentityKind, Outcome, ProducerIdentity, SequencedAppend, TopicInit
+from spark_replog.log.model import (
+    BatchSequence,
+    GroupRecords,
+    IdentityKind,
+    Outcome,
+    ProducerIdentity,
+    SequencedAppend,
+    TopicInit,
+)
 from tests.simulation import whole_jobs
 from tests.simulation.whole_checks import Place, Row, Violation
 from tests.simulation.whole_jobs import commit, put_rows

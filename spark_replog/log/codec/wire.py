@@ -154,10 +154,11 @@ class Reader:
 
     def uint(self) -> int:
         """Take an unsigned varint."""
-        data, at, value, shift = self._data, self._position, 0, 0
+        data, at = self._data, self._position
         if at < len(data) and data[at] < 0x80:  # most of them
             self._position = at + 1
             return data[at]
+        value = shift = 0
         for byte in data[at : at + _VARINT_BYTES_MAX]:
             value |= (byte & 0x7F) << shift
             shift += 7

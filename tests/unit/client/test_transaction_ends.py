@@ -21,7 +21,7 @@ from spark_replog.errors import (
 )
 from spark_replog.testing.faulty_store import Fault
 from tests.unit.client.producer_setup import sender_of, thread_of, transactions_of
-from tests.unit.client.test_transactions import TILL
+from tests.unit.client.test_transactions import TILL, entries
 
 pytestmark = pytest.mark.case("producer-send-close-newer-program-majority")
 
@@ -390,3 +390,32 @@ def test_an_abort_of_what_is_in_the_log_on_too_few_replicas_says_that_it_was_com
     assert handle.exception(0) is None
     producer.begin_transaction()
     producer.abort_transaction()
+
+
+@pytest.mark.parametrize("end", ["commit_transaction", "abort_transaction"])
+def test_a_transaction_that_is_in_the_log_is_not_called_aborted_where_a_newer_program_wrote_to_a_part(
+    shop, monkeypatch, end
+):
+    shop.topic("orders", 2)
+    producer = shop.producer(**TILL)
+    producer.begin_transaction()
+    handles = [producer.send("orders", b"%d" % number, partition=number) for number in range(2)]
+    real = Appender.append
+    unknown = OutcomeUnknownError(ErrorCode.REPLOG_COMMIT_OUTCOME_UNKNOWN, "no answer.")
+
+    def decided_without_answer(*arguments, **keywords):
+        assert real(*arguments, **keywords).error is None
+        return Answer({}, unknown)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Appender, "append", decided_without_answer)
+        with pytest.raises(OutcomeUnknownError):
+            producer.commit_transaction()
+    newer = shop.producer(shop.open(), **TILL)
+    with newer.transaction():
+        newer.send("orders", b"newer", partition=0)
+    entries(shop)  # this process learns of it
+    for call in (end, "abort_transaction"):  # the program that gives up aborts
+        assert isinstance(in_time(getattr(producer, call)), FencedError)
+    assert [handle.exception(0).code for handle in handles] == [ErrorCode.PRODUCER_FENCED] * 2
+    assert (shop.values(), shop.values("orders", 1)) == ([b"0", b"newer"], [b"1"])

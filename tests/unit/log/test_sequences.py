@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from spark_replog.commit.append_request import respond
@@ -12,7 +14,9 @@ from spark_replog.log.model import (
     BatchSequence,
     GenerationAdvance,
     IdentityKind,
+    IsrChange,
     Outcome,
+    PartitionChange,
     ProducerIdentity,
     ProducerInit,
     SequencedAppend,
@@ -184,6 +188,42 @@ def test_a_claim_fences_the_instance_before_and_a_repeated_one_does_nothing(kit)
     assert "replaced by epoch 1 of instance b" in fenced.detail
     assert outcome(log, sequenced(kit, {0: 1}, 0, epoch=1, producer="till", kind=txn)) is Outcome.APPLIED
     assert log.ends() == [1, 0]
+
+
+def test_a_replaced_instance_that_repeats_a_transaction_is_fenced_where_the_newer_one_has_written(kit):
+    log = kit.Log()
+    txn = IdentityKind.TRANSACTIONAL
+    log.one(ProducerInit("p", "a", 0))
+    decided = sequenced(kit, {0: 1, 1: 2}, 0, 0, kind=txn)
+    log.one(decided)
+    log.one(ProducerInit("p", "b", 1))
+    known = log.one(decided)  # all of it is known still
+    assert (known.outcome, known.base_offsets) == (Outcome.DUPLICATE, {(kit.TOPIC, 0): (0, 1), (kit.TOPIC, 1): (0, 2)})
+    log.one(sequenced(kit, {0: 1}, 0, epoch=1, kind=txn))
+    fenced = log.one(decided)  # partition 0 has forgotten it, partition 1 has not
+    assert fenced.outcome is Outcome.FENCED
+    assert "replaced by epoch 1 of instance b" in fenced.detail
+    log.one(sequenced(kit, {1: 1}, 0, epoch=1, kind=txn))
+    assert outcome(log, decided) is Outcome.FENCED
+    assert log.ends() == [2, 3]
+
+
+def test_what_an_unclean_election_cut_stays_known_so_its_repetition_is_a_duplicate(kit):
+    """Not as in Kafka, which builds a producer's state again from what is left: docs/replication.md says so."""
+    log = kit.Log(partitions=1, config=(("unclean.leader.election.enable", "true"), ("min.insync.replicas", "1")))
+    log.one(sequenced(kit, {0: 2}, 0))
+    log.entry(IsrChange(None, 1, False, 0), IsrChange(None, 2, False, 0))
+    lost = sequenced(kit, {0: 3}, 2)
+    lost = replace(lost, objects=(kit.data_object({0: 3}, holders=(0,)),))
+    log.one(lost)
+    now = log.state.topics[kit.TOPIC].partitions[0]
+    epochs = now.leader_epoch, now.partition_epoch
+    cut = log.one(PartitionChange(kit.TOPIC, 0, *epochs, 1, (1,), (0, 1, 2), is_unclean=True))
+    assert (cut.detail, log.ends()) == ("3 rows are lost", [2])
+    again = log.one(lost)
+    assert (again.outcome, again.base_offsets, log.ends()) == (Outcome.DUPLICATE, {(kit.TOPIC, 0): (2, 5)}, [2])
+    assert outcome(log, sequenced(kit, {0: 1}, 5)) is Outcome.APPLIED  # it goes on, with a gap that only it could see
+    assert log.ends() == [3]
 
 
 @pytest.mark.parametrize(
