@@ -1,6 +1,6 @@
 """The whole system in seeded schedules: nothing told is lost, nothing is twice, nothing that is needed is deleted.
 
-``--seeds`` sets how many schedules run (a fifth of it here), ``--seed N`` replays one. Every rule that is taken away is
+``--seeds`` sets how many schedules run (a tenth of it here), ``--seed N`` replays one. Every rule that is taken away is
 caught.
 """
 
@@ -32,7 +32,7 @@ from tests.simulation.whole_run import FOUND, run, schedule_of, shrunk, violatio
 from tests.simulation.whole_system import Rules
 
 CHUNK_COUNT = 10
-SEEDS_PER_SCHEDULE = 5
+SEEDS_PER_SCHEDULE = 10
 """One schedule takes as long as some of the ledger's."""
 VARIANT_SEEDS = 2000
 
@@ -74,6 +74,11 @@ def test_nothing_is_lost_or_twice_whatever_is_deleted_meanwhile(request: pytest.
             "pages": 1,
             "deleted objects": 2,
             "replaced": 0.1,
+            "sequenced acknowledged": 0.8,
+            "transactions": 0.3,
+            "commits": 2,
+            "deleted topics": 0.3,
+            "unclean elections": 0.02,
         }
         assert all(done[what] >= number * len(seeds) for what, number in least.items()), done
 
@@ -302,11 +307,22 @@ VARIANTS: dict[str, tuple[Rules, Patch]] = {
 }
 
 
+CAUGHT_BY = {
+    "a reader does not plan again": 421,
+    "a repeated append is acknowledged as early as the first": 258,
+    "a replacement of other sections is taken": 251,
+    "objects of what was cut off are garbage": 561,
+    "sequences of what was cut off stay": 195,
+    "what was cut off is acknowledged": 184,
+}
+"""The first schedule that caught a rare one: tried first, as those before it take long. All others follow."""
+
+
 @pytest.mark.parametrize("name", VARIANTS)
 def test_rule_taken_away_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     rules, patch = VARIANTS[name]
     patch(monkeypatch)
-    for seed in range(VARIANT_SEEDS):
+    for seed in (CAUGHT_BY.get(name, 0), *range(VARIANT_SEEDS)):
         error = violation_of(schedule_of(seed), rules)
         if error is not None:
             print(f"{name}: seed {seed}: {error}")
