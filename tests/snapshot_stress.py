@@ -30,15 +30,16 @@ def install() -> None:
 
     from spark_replog.ledger.ledger import Ledger
 
-    drive = Ledger._drive_turn
+    serve = Ledger._serve
 
-    def drive_and_write(ledger: Ledger[Any], request: types.Request) -> None:
-        drive(ledger, request)
+    def serve_and_write(ledger: Ledger[Any], *asked: Any) -> types.Request:
+        request = serve(ledger, *asked)
         keeper = ledger._snapshots
         if keeper is not None and keeper.is_due() and not ledger._settings.read_only:
-            ledger._snapshot_writer(ledger._snapshots).write_behind()
+            ledger._snapshot_writer(keeper).write_behind()
+        return request
 
-    Ledger._drive_turn = drive_and_write  # type: ignore[method-assign]
+    Ledger._serve = serve_and_write  # type: ignore[method-assign]
 
 
 def _set_defaults(function: Callable[..., None], values: dict[str, Any]) -> None:

@@ -132,18 +132,25 @@ def _screen() -> Iterator[Callable[[float], str]]:
     keys = sys.stdin.fileno() if has_keys else -1
     before = termios.tcgetattr(keys) if has_keys else []
 
-    def stop(*_: object) -> None:
+    asked_to_stop: list[int] = []
+
+    def stop(number: int, *_: object) -> None:
+        """Stop now, and at the next wait: Python drops an exception that is raised while it frees an object."""
+        asked_to_stop.append(number)
+        os.write(resize, b"s")
         raise KeyboardInterrupt  # SIGTERM leaves the terminal as it was, too
 
     def wait(seconds: float) -> str:
         ready, _, _ = select.select([resized, *([keys] if has_keys else [])], [], [], seconds)
+        if asked_to_stop:
+            raise KeyboardInterrupt
         if keys in ready and os.read(keys, 32)[:1] in (b"q", b"Q", b"\x04", b""):
             return "q"
         if resized in ready:
             os.read(resized, 1024)
         return "resized" if ready else ""
 
-    olds = {signal.SIGTERM: signal.signal(signal.SIGTERM, stop)}
+    olds = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
     if hasattr(signal, "SIGWINCH"):
         olds[signal.SIGWINCH] = signal.signal(signal.SIGWINCH, lambda *_: os.write(resize, b"r") and None)
     try:

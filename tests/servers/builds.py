@@ -92,5 +92,7 @@ HADOOP = Build(
         "mvn", "-q", "-B", "-f", str(Path(__file__).with_name("hadoop.xml")),
         "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies",
         "-DincludeScope=runtime", "-DoutputDirectory={folder}",
+        # Not the user's own: Ivy, which finds a description there, looks for the jar nowhere else.
+        "-Dmaven.repo.local={folder}/repository",
     ),
 )  # fmt: skip

@@ -294,7 +294,8 @@ class Azurite(Server):
         Args:
             permissions: letters of Azure's, in its order: r, a, c, w, d, l.
         """
-        given = {"account_key": self.secret, "permission": permissions, "expiry": expiry}
-        token = generate_container_sas(self.account, container, **given)
+        token = generate_container_sas(
+            self.account, container, account_key=self.secret, permission=permissions, expiry=expiry
+        )
         end = f"http://127.0.0.1:{self.port}/{self.account}"
         return {"connection_string": f"BlobEndpoint={end};SharedAccessSignature={token}"}

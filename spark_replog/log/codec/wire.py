@@ -91,7 +91,7 @@ class Writer:
 
     def columns(self, *columns: Sequence[int]) -> None:
         """Append several columns of equal length."""
-        assert len(set(map(len, columns))) <= 1, list(map(len, columns))
+        assert len({len(each) for each in columns}) <= 1, [len(each) for each in columns]
         for values in columns:
             self.column(values)
 
