@@ -284,17 +284,20 @@ class Committer:
 
     def _work(self, ledger_id: LedgerId) -> None:
         """Make entries until no object waits."""
+        results: list[DeliveryResult] = []
         while True:
             with self._lock:
                 lane = self._lanes[ledger_id]
+                self._results.extend(results)
                 group = _next_group(lane.waiting)
-                if not group:
-                    lane.is_busy = False
-                    break
-            self._commit(ledger_id, group)
-        self._wake_up()
+                lane.is_busy = bool(group)
+            if results:
+                self._wake_up()
+            if not group:
+                return
+            results = self._commit(ledger_id, group)
 
-    def _commit(self, ledger_id: LedgerId, group: Sequence[StoredObject]) -> None:
+    def _commit(self, ledger_id: LedgerId, group: Sequence[StoredObject]) -> list[DeliveryResult]:
         began_ms = self._clock.monotonic_ms()
         try:
             if group[0].batches and group[0].producer_id is None:
@@ -325,7 +328,7 @@ class Committer:
         results = results_of(group, answer)
         if self._config.acks == 0:
             self._report_dropped(group, results)
-        self.tell(results)
+        return results
 
     def _report_dropped(self, group: Sequence[StoredObject], results: Sequence[DeliveryResult]) -> None:
         """Log what acks=0 lost: its records were acknowledged before their first put."""

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
-import threading
-from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import suppress
+from queue import Empty, SimpleQueue
 
 from spark_replog.clock import Clock
 from spark_replog.errors import ErrorCode, OutcomeUnknownError, ReplogError, RetriableError
@@ -53,8 +52,7 @@ class RootIo:
         self._genesis = genesis_hash(ledger_id)
         self._roots = roots
         self._stats = stats
-        self._ready = threading.Condition(threading.Lock())
-        self._answers: deque[Completion] = deque()
+        self._answers: SimpleQueue[Completion] = SimpleQueue()
 
     @property
     def learned_ms(self) -> float:
@@ -77,14 +75,14 @@ class RootIo:
         for operation in operations:
             pool.submit_to(self._roots[operation.root].store.url, self._run, operation)
 
-    def take(self, timeout_ms: float | None) -> list[Completion]:
+    def take(self, timeout_ms: float) -> list[Completion]:
         """Return the answers that came in; waits for one, up to the time-out."""
-        with self._ready:
-            if not self._answers and (timeout_ms is None or timeout_ms > 0):
-                self._ready.wait(None if timeout_ms is None else timeout_ms / 1000.0)
-            found = list(self._answers)
-            self._answers.clear()
-            return found
+        found: list[Completion] = []
+        with suppress(Empty):
+            found.append(self._answers.get(timeout=timeout_ms / 1000.0))
+            while True:
+                found.append(self._answers.get_nowait())
+        return found
 
     def _run(self, operation: Operation) -> None:
         try:
@@ -94,9 +92,7 @@ class RootIo:
         except Exception as error:  # a lane must answer, whatever a file system raises
             status = Status.UNKNOWN if isinstance(operation, Create) else Status.FAILED
             completion = Completion(operation, status, error=error)
-        with self._ready:
-            self._answers.append(completion)
-            self._ready.notify()
+        self._answers.put(completion)
 
     def _execute(self, operation: Operation) -> Completion:
         root = self._roots[operation.root]

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import os
 import threading
-from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
+from queue import Empty, SimpleQueue
 from typing import Any, ParamSpec, TypeVar
 
 from spark_replog.daemon_thread import PROCESS_ENDING, DaemonThread
@@ -27,78 +27,76 @@ _Job = tuple["Future[Any]", Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 
 
 class _Lane:
-    """A queue and the threads that serve it."""
+    """A queue and the threads that serve it: as many as it has open jobs, up to a limit."""
 
     def __init__(self, name: str, threads_max: int) -> None:
         self._name = name
         self._threads_max = threads_max
-        self._wake = threading.Condition(threading.Lock())
-        self._jobs: deque[_Job] = deque()
-        self._idle_count = 0
+        self._lock = threading.Lock()
+        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        self._open_count = 0
+        """Jobs that wait or run."""
         self._thread_count = 0
         self._is_ended = False
 
     def put(self, job: _Job) -> None:
-        with self._wake:
+        with self._lock:
             if self._is_ended or PROCESS_ENDING.is_set():
                 raise SystemExit
-            self._jobs.append(job)
-            if self._idle_count >= len(self._jobs):
-                self._wake.notify()
-                return
-            if self._thread_count >= self._threads_max:
+            self._open_count += 1
+            self._jobs.put(job)
+            if self._thread_count >= min(self._open_count, self._threads_max):
                 return
             self._thread_count += 1
         thread = DaemonThread(self._serve, name=f"replog-io {self._name}", stop=self.end)
         try:
             thread.start()
         except RuntimeError:
-            with self._wake:
+            with self._lock:
                 self._thread_count -= 1
-                if self._thread_count == 0:
-                    self._jobs.remove(job)
+                if self._thread_count == 0 and job[0].cancel():  # the next thread passes over it
                     raise
 
     def end(self) -> None:
         """Begin no further job: the process ends."""
-        with self._wake:
+        with self._lock:
             self._is_ended = True
-            left, self._jobs = self._jobs, deque()
-            self._wake.notify_all()
-        for future, *_ in left:
-            if future.set_running_or_notify_cancel():
-                future.set_exception(SystemExit())
-
-    def _next(self) -> _Job | None:
-        with self._wake:
-            while not self._jobs:
-                if self._is_ended:
-                    return None
-                self._idle_count += 1
-                woken = self._wake.wait(THREAD_IDLE_SECONDS_MAX)
-                self._idle_count -= 1
-                if not woken and not self._jobs:
-                    self._thread_count -= 1
-                    return None
-            return self._jobs.popleft()
+            left = [self._jobs.get_nowait() for _ in range(self._jobs.qsize())]
+            for _ in range(self._thread_count):
+                self._jobs.put(None)
+        for job in left:
+            if job is not None and job[0].set_running_or_notify_cancel():
+                job[0].set_exception(SystemExit())
 
     def _serve(self) -> None:
         while True:
-            job = self._next()
+            try:
+                job = self._jobs.get(timeout=THREAD_IDLE_SECONDS_MAX)
+            except Empty:
+                with self._lock:
+                    if self._thread_count <= self._open_count:
+                        continue
+                    self._thread_count -= 1
+                    return
             if job is None:
                 return
             future, function, args, kwargs = job
-            if not future.set_running_or_notify_cancel():
-                continue
+            result, error = None, None
+            is_wanted = future.set_running_or_notify_cancel()
             try:
-                result = function(*args, **kwargs)
-            except BaseException as error:  # the caller's to judge, whatever it is
+                if is_wanted:
+                    result = function(*args, **kwargs)
+            except BaseException as raised:  # the caller's to judge, whatever it is
+                error = raised
+            with self._lock:  # before the answer: whoever gets it may have the next job
+                self._open_count -= 1
+            if error is not None:
                 future.set_exception(error)
-            else:
+            elif is_wanted:
                 future.set_result(result)
             # An idle thread must not keep the last body or memory map alive.
             del job, future, function, args, kwargs
-            result = None
+            result = error = None
 
 
 class IoPool:

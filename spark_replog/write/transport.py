@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import threading
-from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
+from queue import Empty, SimpleQueue
 
 from spark_replog.errors import ErrorCode, ReplogError
 from spark_replog.ids import BrokerId
@@ -34,8 +34,10 @@ class PutTransport:
 
     def __init__(self, brokers: BrokerSet) -> None:
         self._brokers = brokers
-        self._answers: deque[PutResult] = deque()
-        self._has_answer = threading.Event()
+        self._answers: SimpleQueue[PutResult | None] = SimpleQueue()
+        """None wakes who waits."""
+        self._seen: list[PutResult] = []
+        """Answers that ended a ``wait`` and were not polled yet."""
 
     def put(
         self,
@@ -58,8 +60,7 @@ class PutTransport:
             error = done.exception()
             if error is not None and not isinstance(error, ReplogError):
                 error = _unexpected(broker_id, error)
-            self._answers.append(PutResult(sequence, broker_id, attempt, check_root, error))
-            self._has_answer.set()
+            self._answers.put(PutResult(sequence, broker_id, attempt, check_root, error))
 
         future = io_pool().submit_to(self._brokers.url(broker_id), self._put, broker_id, key, buffers, check_root)
         self._brokers.own_puts.begin(broker_id, key, future)
@@ -71,19 +72,21 @@ class PutTransport:
 
     def poll(self) -> list[PutResult]:
         """Return the answers since the last call, without waiting."""
-        self._has_answer.clear()
-        answers: list[PutResult] = []
-        while self._answers:
-            answers.append(self._answers.popleft())
+        answers, self._seen = self._seen, []
+        while not self._answers.empty():
+            if (answer := self._answers.get_nowait()) is not None:
+                answers.append(answer)
         return answers
 
     def wake(self) -> None:
         """End a ``wait``; called by any thread."""
-        self._has_answer.set()
+        self._answers.put(None)
 
     def wait(self, timeout_ms: float) -> None:
         """Wait for an answer that was not polled yet."""
-        self._has_answer.wait(timeout_ms / 1000)
+        with suppress(Empty):
+            if not self._seen and (answer := self._answers.get(timeout=max(0.0, timeout_ms / 1000))) is not None:
+                self._seen.append(answer)
 
     def _put(self, broker_id: BrokerId, key: str, buffers: Sequence[Buffer], check_root: bool) -> None:
         try:
