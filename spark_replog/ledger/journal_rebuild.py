@@ -30,6 +30,7 @@ from spark_replog.ledger.record import (
     RecordKind,
     decode_record,
     encode_record,
+    entry_hash,
     genesis_hash,
 )
 from spark_replog.ledger.snapshot_files import Marker, encode_marker
@@ -130,6 +131,8 @@ class JournalRebuild:
         self._first = origin.matched  # up to here a snapshot stands for the entries
         self._copied = self._first  # up to here the last ENTRY of each index, read back, is the decided one
         self._vouched = self._first
+        self._others: dict[int, bytes] = {}
+        """Entry hash per index where the root's last ENTRY is not the decided one, or of an index after these."""
         self._has_claim = False
         self._last_listed = NO_INDEX
         self.written_count = 0
@@ -160,7 +163,7 @@ class JournalRebuild:
                 return True
             # Somebody who writes at the same time leaves gaps in what is created at once.
             self._last_listed = max(self._last_listed, position + len(missing) - 1)
-            self.written_count += self._write(missing)
+            self.written_count += self._write(position, missing)
         return False
 
     def _put_markers(self) -> None:
@@ -197,15 +200,32 @@ class JournalRebuild:
             self._has_claim |= record.kind is RecordKind.CLAIM and record.epoch == self._owned.epoch
             if self._order.take(record, position):
                 self._copied = self._first
-            if record.kind is RecordKind.ENTRY and self._first < record.index < self._owned.length:
-                if record.entry_hash != self._owned.hashes[record.index]:
-                    self._copied = min(self._copied, record.index - 1)
-                elif record.index == self._copied + 1:
-                    self._copied += 1
+                self._others.clear()
+            if record.kind is RecordKind.ENTRY and record.index > self._first:
+                self._take_entry(record, position)
             self._vouched = max(self._vouched, record.commit_index)
             self._position += 1
             if self._has_claim and self._order.fault is not None:
                 return False
+
+    def _take_entry(self, record: JournalRecord, position: int) -> None:
+        """Compare an entry with the decided one; note as a fault, as every reader will, that it breaks the hash chain.
+
+        A writer that knew the old journal chains its entry to one that is not here, or not with that value.
+        """
+        index, hashes, others = record.index, self._owned.hashes, self._others
+        previous = others.get(index - 1, hashes.get(index - 1) if index else genesis_hash(self._ledger_id))
+        is_decided = record.entry_hash == hashes.get(index)
+        is_chained = is_decided and index - 1 not in others
+        if not is_chained and previous is not None and entry_hash(previous, index, record.payload) != record.entry_hash:
+            self._order.note(f"the hash chain breaks at entry {index}", position)
+        if not is_decided:
+            others[index] = record.entry_hash
+            self._copied = min(self._copied, index - 1)
+            return
+        others.pop(index, None)
+        if index == self._copied + 1:
+            self._copied += 1
 
     def _get_several(self, first: int, count: int) -> list[Buffer | None]:
         """Get records at once, as many as a listing has shown or this rebuild has written, within bounds."""
@@ -222,25 +242,35 @@ class JournalRebuild:
         """Fill the positions before the next record there; return how many were written.
 
         An attempt that died had copies of decided entries for them. Epochs must not decrease on one root, so they are
-        written in the epoch of the record after the gap.
+        written in the epoch of the record after the gap. The gap is searched once, and written whole before it is read
+        back: a record that appears in it meanwhile stays, and reading on shows whether it broke the order (ADR 8).
         """
-        position, data = first, None
-        while data is None and position < self._last_listed:
-            position += 1
-            data = self._get(position)
-        if data is None:
+        position, behind = self._next_record(first + 1)
+        if behind is None:
             self._last_listed = first  # listed and gone, or never created
             return 0
-        behind = decode_record(data, root=self._root_name, position=position)
         epoch = max(min(behind.epoch, self._owned.epoch), self._order.epoch)
-        index = self._copied + 1
-        records = []
-        for _ in range(min(position - first, _WINDOW)):
-            is_entry = behind.kind is RecordKind.ENTRY and index < min(behind.index, self._owned.length)
-            record = self._record(RecordKind.ENTRY, index) if is_entry else self._record(RecordKind.CLAIM, NO_INDEX)
-            records.append(replace(record, epoch=epoch))
-            index += is_entry
-        return self._write(records)
+        end = min(behind.index, self._owned.length) if behind.kind is RecordKind.ENTRY else NO_INDEX
+        index, written_count = self._copied + 1, 0
+        for start in range(first, position, _WINDOW):
+            records = []
+            for _ in range(min(position - start, _WINDOW)):
+                is_entry = index < end
+                record = self._record(RecordKind.ENTRY, index) if is_entry else self._record(RecordKind.CLAIM, NO_INDEX)
+                records.append(replace(record, epoch=epoch))
+                index += is_entry
+            written_count += self._write(start, records)
+        return written_count
+
+    def _next_record(self, first: int) -> tuple[int, JournalRecord | None]:
+        """Return the first record from this position on, and where it is; None where nothing listed is there."""
+        position = first
+        while position <= self._last_listed:
+            for data in self._get_several(position, self._last_listed + 1 - position):
+                if data is not None:
+                    return position, decode_record(data, root=self._root_name, position=position)
+                position += 1
+        return position, None
 
     def _missing_records(self) -> list[JournalRecord]:
         """Return the next records: the promise, the decided entries, padding, and at last what vouches for all."""
@@ -269,10 +299,9 @@ class JournalRebuild:
             owned.payloads[index] if is_entry else b"",
         )
 
-    def _write(self, records: list[JournalRecord]) -> int:
-        """Create the records at the next positions, several at a time; a name taken is read afterwards."""
+    def _write(self, first: int, records: list[JournalRecord]) -> int:
+        """Create the records from this position on, several at a time; a name taken is read afterwards."""
         lane = f"{self._store.url}#rebuild"
-        first = self._position
         pending: list[Future[CreateOutcome]] = [
             io_pool().submit_to(
                 lane, self._store.create, journal_key(self._ledger_id, first + number), encode_record(record)

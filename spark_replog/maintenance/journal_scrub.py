@@ -32,6 +32,8 @@ from spark_replog.storage.paths import journal_folder, journal_key, marker_folde
 
 AHEAD_RECORDS_MAX = 16
 """Of one root on their way side by side; a ledger begins with one, since most are short."""
+ATTEMPTS_MAX = 5
+"""A journal that is cut while it is read shows gaps. It is read again from its new marker on, which is not far."""
 
 
 class JournalFault(Enum):
@@ -96,7 +98,12 @@ def scrub_journals(cluster: Cluster, *, on_ledger: Callable[[int, int], None] | 
     ledger_ids = [cluster.brokers.cluster_id, *sorted(of_topics)]
     away = AwayRoots(cluster.clock)
     for number, ledger_id in enumerate(ledger_ids):
-        _LedgerScrub(cluster.brokers, ledger_id, report, away).run()
+        for attempt in range(ATTEMPTS_MAX):
+            scrub = _LedgerScrub(cluster.brokers, ledger_id, away)
+            scrub.run()
+            if not scrub.was_cut(is_last=attempt == ATTEMPTS_MAX - 1):
+                break
+        scrub.report_to(report)
         if on_ledger is not None:
             on_ledger(number + 1, len(ledger_ids))
     return report
@@ -108,7 +115,7 @@ class _Journal:
     def __init__(self, broker_id: BrokerId, store: ObjectStore) -> None:
         self.broker_id = broker_id
         self.store = store
-        self.position = self.start = 0
+        self.position = self.start = self.marker_count = 0
         self.is_read = False
         self.finding: JournalFinding | None = None
 
@@ -126,11 +133,11 @@ class _Start:
 class _LedgerScrub:
     """The journals of one ledger, read side by side, so that memory is bounded by how far they differ."""
 
-    def __init__(self, brokers: BrokerSet, ledger_id: LedgerId, report: JournalReport, away: AwayRoots) -> None:
+    def __init__(self, brokers: BrokerSet, ledger_id: LedgerId, away: AwayRoots) -> None:
         self._away = away
         self._brokers = brokers
         self._ledger_id = ledger_id
-        self._report = report
+        self._behind_count = 0
         genesis = self._genesis = genesis_hash(ledger_id)
         roots = brokers.metadata_broker_ids
         self._journals = [_Journal(each, brokers.store(each)) for each in roots]
@@ -155,7 +162,34 @@ class _LedgerScrub:
         for number, journal in enumerate(self._journals):
             if journal.finding is None:
                 self._guard(journal, partial(self._compare, number))
-        report = self._report
+
+    def was_cut(self, *, is_last: bool) -> bool:
+        """Return whether a journal with a finding got a marker since it was begun: then read all of them again.
+
+        Args:
+            is_last: nobody will: the finding says nothing but that the journal could not be read.
+        """
+        faults = {JournalFault.CORRUPT, JournalFault.GAP, JournalFault.SET_BACK, JournalFault.DIVERGED}
+        cut = [
+            each
+            for each in self._journals
+            if each.finding is not None and each.finding.fault in faults and self._has_new_marker(each)
+        ]
+        for journal in cut if is_last else ():
+            why = "writers cut the journal each time while it was read. Repeat the command."
+            self._note(journal, JournalFault.UNREACHABLE, None, why)
+        return bool(cut)
+
+    def _has_new_marker(self, journal: _Journal) -> bool:
+        try:
+            key = marker_key(self._ledger_id, journal.marker_count)
+            return journal.store.get(key, size_bytes=1) is not None
+        except ReplogError:
+            return False  # what was found before stays
+
+    def report_to(self, report: JournalReport) -> None:
+        """Add what was found."""
+        report.behind_count += self._behind_count
         report.journal_count += len(self._journals)
         report.record_count += sum(each.position - each.start for each in self._journals)
         found = [each.finding for each in self._journals if each.finding is not None]
@@ -189,6 +223,7 @@ class _LedgerScrub:
         """Begin where the newest marker says; check the heads of the snapshots that stand for what is gone."""
         found = start.result()
         if found.newest is not None:
+            journal.marker_count = found.newest + 1
             where = f"marker {found.newest} on broker {journal.broker_id}"
             marker = decode_marker(found.marker, genesis=self._genesis, where=where)
             self._prefix.set_view(self._journals.index(journal), marker.point(found.newest + 1))
@@ -248,11 +283,11 @@ class _LedgerScrub:
         view, decided_count = self._prefix.views[root], self._prefix.length
         view.match(self._prefix, is_final=True)
         vouched = min(view.commit_index, decided_count - 1)
-        if view.matched < vouched:
+        if view.matched < vouched and vouched >= self._prefix.base.index:  # below, a snapshot stands for the values
             why = f"it vouches for another value of entry {view.matched + 1} than was decided. {self._remedy(journal)}"
             self._note(journal, JournalFault.DIVERGED, None, why)
         elif view.matched < decided_count - 1:
-            self._report.behind_count += 1
+            self._behind_count += 1
 
     def _remedy(self, journal: _Journal) -> str:
         root_count = len(self._prefix.views)

@@ -13,8 +13,10 @@ from spark_replog.cli.main import run
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.cluster.init_store import init_cluster
 from spark_replog.ledger.record import RecordKind, decode_record, encode_record, entry_hash
+from spark_replog.maintenance import journal_scrub
 from spark_replog.maintenance.journal_scrub import JournalFault, JournalReport, scrub_journals
 from spark_replog.storage.paths import journal_folder, out_key
+from tests.scenarios.committing import SMALL
 from tests.scenarios.conftest import LocalStore
 from tests.scenarios.repairing import fill, lose, repair
 
@@ -124,6 +126,52 @@ def test_a_root_that_missed_entries_is_behind_and_no_fault(written) -> None:
     written.back(2)
     report = verify(written)
     assert (report.findings, report.behind_count) == ([], 1)
+
+
+@pytest.fixture
+def short_journals(monkeypatch, store: LocalStore) -> LocalStore:
+    """Each commit writes a snapshot and cuts the journals; the first positions stay for older releases."""
+    for module, name, value in SMALL:
+        monkeypatch.setattr(module, name, value)
+    store.reopen()
+    store.create("orders", 2)
+    fill(store, 0, 20)
+    return store
+
+
+def fill_until_cut(store: LocalStore, first_batch: int, holders: frozenset[int] = frozenset({0, 1, 2})) -> int:
+    """Write until a worker has cut what is the newest record of a root now; return how many batches."""
+    last = journal(store, 0)[-1]
+    for count in range(100):
+        if not last.exists():
+            return count
+        fill(store, first_batch + count, 1, holders)
+    raise AssertionError("nothing was cut")
+
+
+def test_a_root_that_missed_entries_which_are_only_in_a_snapshot_is_behind_and_no_fault(short_journals) -> None:
+    written = short_journals
+    written.away(2)
+    fill_until_cut(written, 20, frozenset({0, 1}))
+    written.back(2)
+    report = verify(written)
+    assert (report.findings, report.behind_count) == ([], 1)
+
+
+@pytest.mark.parametrize("cut_count", [1, 99])
+def test_a_journal_that_is_cut_while_it_is_read_is_read_again(short_journals, monkeypatch, cut_count) -> None:
+    written, cuts = short_journals, []
+    ask = journal_scrub._LedgerScrub._ask_ahead
+
+    def cut_first(scrub, *at):
+        is_topic = scrub._ledger_id == written.cluster.lookup("orders").ledger_id
+        if is_topic and len(cuts) < cut_count and at[0].position > at[0].start:
+            cuts.append(fill_until_cut(written, first_batch=20 + 100 * len(cuts)))
+        return ask(scrub, *at)
+
+    monkeypatch.setattr(journal_scrub._LedgerScrub, "_ask_ahead", cut_first)
+    faults = {each.fault for each in verify(written).findings}
+    assert faults == (set() if cut_count == 1 else {JournalFault.UNREACHABLE}) and cuts
 
 
 def test_one_root_and_rebuilt_roots_are_whole(written, tmp_path) -> None:

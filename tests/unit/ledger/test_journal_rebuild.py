@@ -91,6 +91,7 @@ class Root:
             order.take(each, position)
         assert [prefix.hashes[index] for index in range(prefix.length)] == HASHES
         assert order.fault is None and order.last_index == len(HASHES) - 1
+        assert prefix.views[0].order.fault is None
 
 
 @pytest.fixture
@@ -123,6 +124,15 @@ def test_a_record_of_a_writer_that_knew_the_old_journal_is_outlived(root, positi
     root.check()
 
 
+@pytest.mark.parametrize("first", [1, 10])
+def test_entries_that_continue_others_than_the_new_journal_has_are_outlived(root, first):
+    """Two writers knew the old journal: the value that one of them proposed was lost, and the other went on."""
+    root.put(first, record(ENTRY, epoch(7), 2, 1, b"a value that lost"))
+    root.put(first + 1, record(ENTRY, epoch(8), 3, 2))
+    root.rebuild_until_done()
+    root.check()
+
+
 @pytest.mark.parametrize("lost_value", [False, True])
 def test_records_that_come_while_it_is_rebuilt_are_outlived(root, lost_value):
     real, pending = root.store.create, [9, 3, 17]
@@ -137,6 +147,17 @@ def test_records_that_come_while_it_is_rebuilt_are_outlived(root, lost_value):
     root.store.create = create
     root.rebuild_until_done()
     assert not pending
+    root.check()
+
+
+@pytest.mark.parametrize("position", [400, 1600])
+def test_a_gap_before_a_stray_record_is_searched_once(root, monkeypatch, position):
+    """Searched again for every few records that are written, the gets would grow with the square of its length."""
+    root.put(position, record(CLAIM, epoch(7)))
+    get, keys = MemoryStore.get, []
+    monkeypatch.setattr(MemoryStore, "get", lambda store, key, **more: keys.append(key) or get(store, key, **more))
+    assert root.rebuild()
+    assert len(keys) < 2 * position + 8 * READ_WINDOW
     root.check()
 
 
