@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from spark_replog.clock import Clock
 from spark_replog.config import ProducerConfig
@@ -20,7 +21,7 @@ from spark_replog.errors import ErrorCode, InvalidConfigError
 from spark_replog.ids import TopicPartition
 from spark_replog.log.write_plan import TopicPlan, WritePlan
 from spark_replog.write.accumulator import RecordAccumulator
-from spark_replog.write.buffer_pool import PinnedBytes
+from spark_replog.write.buffer_pool import ROW_MEMORY, PinnedBytes
 from spark_replog.write.columns import Int64Array, Rows
 from spark_replog.write.partition_queue import Destination, PartitionQueue
 from spark_replog.write.partitioner import Partitioner, TopicPartitioner
@@ -88,7 +89,7 @@ class RoutedRows:
         sizes = rows.sizes[start:stop]
         if self.slots is None:
             assert self.lone_slot is not None
-            columns = [pa.concat_arrays([column]) for column in part.columns]
+            columns = [pa.concat_arrays([column], ROW_MEMORY) for column in part.columns]
             copy = pa.RecordBatch.from_arrays(columns, part.schema.names)
             return SlotRows(copy, [self.lone_slot], [0, len(sizes)], _running_sum(sizes))
         slots = self.slots[start:stop]
@@ -96,7 +97,7 @@ class RoutedRows:
         ordered = slots[order]
         cuts = np.flatnonzero(ordered[1:] != ordered[:-1]) + 1
         return SlotRows(
-            data=part.take(pa.array(order)),
+            data=pc.take(part, pa.array(order), boundscheck=False, memory_pool=ROW_MEMORY),
             slots=ordered[np.concatenate([[0], cuts])].tolist(),
             bounds=[0, *cuts.tolist(), stop - start],
             ends=_running_sum(sizes[order]),

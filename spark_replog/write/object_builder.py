@@ -15,7 +15,7 @@ from spark_replog.log.codec.data_object import (
 )
 from spark_replog.log.write_plan import WritePlan
 from spark_replog.storage.paths import data_key, object_name
-from spark_replog.write.buffer_pool import BufferPool, PinnedBytes
+from spark_replog.write.buffer_pool import ROW_MEMORY, BufferPool, PinnedBytes, trim_row_memory
 from spark_replog.write.data_request import DataRequest, Releasable
 from spark_replog.write.partition_queue import Destination
 from spark_replog.write.producer_batch import ProducerBatch, Slice, join_slices, with_headers
@@ -51,6 +51,7 @@ class ObjectBuilder:
         self._batch_id = batch_id
         self._task_id = task_id
         self._freed_bytes = 0
+        self._keeps_pages = False
         # The driver of an older release does not say.
         planned = {topic.ledger_id: getattr(topic, "fold_index", -1) for topic in plan.topics}
         self._folded = folded or (lambda ledger_id: planned.get(ledger_id, -1))
@@ -118,7 +119,11 @@ class ObjectBuilder:
             # Arrow's allocators keep freed pages for later, and a bound on the process must not depend on
             # that. Not after small objects: pages that come back are zeroed by the kernel first.
             self._freed_bytes = 0
+            self._keeps_pages = True
             pa.default_memory_pool().release_unused()
+        if self._keeps_pages and self._pool.available_bytes == self._pool.total_bytes:
+            self._keeps_pages = False
+            trim_row_memory()  # not while rows come: they would need the pages again
 
     def _decode(self, request: DataRequest, name: TopicPartition, body: bytes) -> Iterator[pa.RecordBatch]:
         for item in request.sections:
@@ -129,7 +134,7 @@ class ObjectBuilder:
     def _own_slice(self, rows: pa.Table, size_bytes: int) -> Slice:
         """Return the rows in memory of their own, counted."""
         self._pool.charge(size_bytes)
-        columns = [pa.concat_arrays(column.chunks) for column in rows.columns]
+        columns = [pa.concat_arrays(column.chunks, ROW_MEMORY) for column in rows.columns]
         own = PinnedBytes(self._pool, size_bytes)
         own.retain(size_bytes)
         own.release()

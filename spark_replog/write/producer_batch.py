@@ -16,7 +16,7 @@ import pyarrow as pa
 from spark_replog.errors import ReplogError
 from spark_replog.ids import TopicPartition
 from spark_replog.log.codec.data_object import HEADERS_TYPE, TIMESTAMP_TYPE
-from spark_replog.write.buffer_pool import BufferPool, PinnedBytes
+from spark_replog.write.buffer_pool import ROW_MEMORY, BufferPool, PinnedBytes
 from spark_replog.write.columns import HEADER_OVERHEAD_BYTES, ROW_OVERHEAD_BYTES
 from spark_replog.write.record_handle import BatchResult
 
@@ -427,5 +427,7 @@ def with_headers(records: pa.RecordBatch) -> pa.RecordBatch:
 def _concatenate(parts: list[pa.RecordBatch]) -> pa.RecordBatch:
     if any(part.num_columns == 4 for part in parts):
         parts = [with_headers(part) for part in parts]
-    columns = [pa.concat_arrays([part.column(index) for part in parts]) for index in range(parts[0].num_columns)]
+    columns = [
+        pa.concat_arrays([part.column(index) for part in parts], ROW_MEMORY) for index in range(parts[0].num_columns)
+    ]
     return pa.RecordBatch.from_arrays(columns, parts[0].schema.names)

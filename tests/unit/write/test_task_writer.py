@@ -16,6 +16,8 @@ from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError, Re
 from spark_replog.log.write_plan import TopicPlan
 from spark_replog.storage.paths import data_key
 from spark_replog.testing.faulty_store import FaultRates, FaultyStore
+from spark_replog.write import object_builder
+from spark_replog.write.buffer_pool import ROW_MEMORY
 from spark_replog.write.task_writer import TaskResult, TaskWriter, pool_bytes_of
 from tests.unit.write.support import HEADERS, PATIENT, Task, batch, written
 
@@ -236,6 +238,29 @@ class TestMemory:
     )
     def test_of_a_large_memory_a_quarter_is_not_lent(self, memory_bytes: int, lent_bytes: int) -> None:
         assert pool_bytes_of(replace(PATIENT, buffer_memory_bytes=memory_bytes)) == lent_bytes
+
+    def test_rows_are_in_memory_whose_pages_are_kept_until_the_task_ends(
+        self, make_task: Callable[..., Task], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        config = replace(PATIENT, buffer_memory_bytes=2_000_000, max_request_size_bytes=200_000)
+        task = make_task(partitions=3, config=config)
+        pool, lent_bytes = task.writer._pool, []
+        monkeypatch.setattr(
+            object_builder, "trim_row_memory", lambda: lent_bytes.append(pool.total_bytes - pool.available_bytes)
+        )
+        idle_bytes = ROW_MEMORY.bytes_allocated()
+        task.writer.append(batch(250, size_bytes=600))
+        assert ROW_MEMORY.bytes_allocated() - idle_bytes >= 150_000
+        for number in range(1, 40):
+            task.writer.append(batch(250, 250 * number, size_bytes=600))
+        task.writer.close()
+        assert lent_bytes and set(lent_bytes) == {0}
+
+    def test_a_small_task_gives_no_pages_back(
+        self, make_task: Callable[..., Task], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(object_builder, "trim_row_memory", lambda: pytest.fail("it costs more than it brings"))
+        assert make_task(partitions=3).write(batch(1_000, size_bytes=600)).row_count == 1_000
 
     def test_a_sliced_batch_that_pins_much_is_copied(self, make_task: Callable[..., Task]) -> None:
         task = make_task(config=replace(PATIENT, buffer_memory_bytes=200_000, max_request_size_bytes=100_000))
