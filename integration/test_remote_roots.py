@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import json
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
 from tests.remote_roots import RemoteRoots, name_node_running, s3_running
 from tests.servers.builds import IS_ALL
+from tests.servers.nfs import Nfs
 from tests.servers.server import Azurite, VersityGateway
 
 QUICK = {"kafka.request.timeout.ms": "15000", "replica.lag.time.max.ms": "1000", "replica.rejoin.wait.ms": "0"}
 
 
 class RealRoots:
-    """As RemoteRoots, on versitygw and Azurite; who is away is killed."""
+    """As RemoteRoots, on NFS, versitygw and Azurite; the folder that is away is renamed, a server is killed."""
 
-    def __init__(self, folder, s3, azure):
-        self.local, self._servers = folder, {1: s3, 2: azure}
+    def __init__(self, nfs, s3, azure):
+        self.local, self._servers = Path(nfs.new_root("log")), {1: s3, 2: azure}
         urls = [s3.new_root("log"), azure.new_root("log")]
-        self.path = ",".join([str(folder), *urls])
+        self.path = ",".join([str(self.local), *urls])
         self.options = {**s3.scoped_options(urls[0]), **azure.scoped_options(urls[1])}
 
     def away(self, broker_id):
@@ -41,10 +43,10 @@ def real_or_doubles(stack, folder):
     if not IS_ALL:
         return RemoteRoots(folder / "log", stack.enter_context(s3_running()), stack.enter_context(name_node_running()))
     servers = []
-    for kind in (VersityGateway, Azurite):
+    for kind in (Nfs, VersityGateway, Azurite):
         (folder / kind.name).mkdir()
         servers.append(stack.enter_context(kind(folder / kind.name)))
-    return RealRoots(folder / "log", *servers)
+    return RealRoots(*servers)
 
 
 @pytest.fixture

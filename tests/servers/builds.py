@@ -85,6 +85,19 @@ AZURITE = Build(
 S3RVER = Build(
     "s3rver-3.7.1", "npm", ("npm", "install", "--no-audit", "--no-fund", "--prefix", "{folder}", "s3rver@3.7.1")
 )
+_APT = "apt-get -qq -y -o Dir::State::lists={folder}/lists -o Dir::Cache={folder}/cache"
+MOUNTS = Build(
+    "debian-nfs-fuse",
+    "apt-get",
+    (
+        "sh", "-ec",
+        f"mkdir -p {{folder}}/lists/partial {{folder}}/cache/archives/partial; {_APT} update; "
+        f"{_APT} --reinstall --no-install-recommends --download-only install nfs-ganesha-vfs libnfs-utils fuse3; "
+        "for each in {folder}/cache/archives/*.deb; do dpkg -x $each {folder}; done; "
+        "rm -r {folder}/lists {folder}/cache",
+    ),
+)  # fmt: skip
+"""An NFS server and client in user space, and what mounts a file system of a process: unpacked, not installed."""
 HADOOP = Build(
     "hadoop-3.4.2",
     "mvn",

@@ -20,10 +20,10 @@ def servers(tmp_path_factory):
     def start(kind):
         try:
             kind.build.folder()
+            running.append(kind(tmp_path_factory.mktemp(kind.name)))
+            running[-1].start()
         except NotBuilt as why:
             return why
-        running.append(kind(tmp_path_factory.mktemp(kind.name)))
-        running[-1].start()
         return running[-1]
 
     def get(kind):
@@ -34,7 +34,7 @@ def servers(tmp_path_factory):
 
     yield get
     for each in running:
-        each.kill()
+        each.close()
 
 
 KINDS = (server.VersityGateway, server.Minio, server.FakeGcs, server.Azurite)
@@ -42,14 +42,10 @@ CLIENTS = [(kind, "fsspec") for kind in KINDS] + [(kind, "obstore") for kind in 
 on_buckets = pytest.mark.parametrize("real", CLIENTS, ids=lambda each: f"{each[0].name}-{each[1]}", indirect=True)
 """For tests of what HDFS has not: buckets."""
 _LONG = pytest.mark.skipif(not IS_ALL, reason="half a minute on HDFS: REPLOG_TEST_SERVERS_ALL=1 runs it")
-on_all_for_long = pytest.mark.parametrize(
-    "real",
-    [
-        *(pytest.param(each, id=f"{each[0].name}-{each[1]}") for each in CLIENTS),
-        pytest.param((Hdfs, "auto"), id="hdfs", marks=_LONG),
-    ],
-    indirect=True,
-)
+ON_ALL_FOR_LONG = [
+    *(pytest.param(each, id=f"{each[0].name}-{each[1]}") for each in CLIENTS),
+    pytest.param((Hdfs, "auto"), id="hdfs", marks=_LONG),
+]
 
 
 @pytest.fixture(params=(*CLIENTS, (Hdfs, "auto")), ids=lambda each: f"{each[0].name}-{each[1]}")

@@ -62,7 +62,7 @@ class Server(ABC):
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        self.kill()
+        self.close()
 
     @abstractmethod
     def command(self, data: Path) -> Sequence[str]:
@@ -137,6 +137,10 @@ class Server(ABC):
         if process is not None:
             process.send_signal(self.end)
             process.wait()
+
+    def close(self) -> None:
+        """End all that belongs to it."""
+        self.kill()
 
 
 class S3Server(Server):

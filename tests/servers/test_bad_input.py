@@ -15,6 +15,7 @@ from spark_replog.storage.open_store import open_store
 from spark_replog.storage.retrying_store import RetryingStore
 from tests.servers.conftest import on_buckets
 from tests.servers.hdfs import Hdfs
+from tests.servers.nfs import Nfs
 from tests.servers.server import Azurite, FakeGcs, Minio, VersityGateway, free_port
 from tests.servers.stores import RealRoots
 
@@ -114,7 +115,7 @@ def test_an_endpoint_that_is_away_at_the_start_is_named_in_time(real):
 @pytest.mark.guarantee("G4")
 @pytest.mark.parametrize(
     ("leaving", "staying"),
-    [(VersityGateway, FakeGcs), (FakeGcs, VersityGateway), (Minio, FakeGcs), (Azurite, FakeGcs), (Hdfs, FakeGcs)],
+    [(each, FakeGcs) for each in (VersityGateway, Minio, Azurite, Hdfs, Nfs)] + [(FakeGcs, VersityGateway)],
     ids=lambda kind: kind.name,
 )
 def test_one_roots_server_goes_in_the_middle_and_comes_back(staying, leaving, servers):

@@ -12,14 +12,15 @@ import pytest
 
 from tests.scenarios.test_snapshot_kills import Told
 from tests.servers.committing import RemoteStore
-from tests.servers.conftest import on_all_for_long
+from tests.servers.conftest import ON_ALL_FOR_LONG
+from tests.servers.nfs import Nfs
 from tests.servers.stores import RealRoots
 
 KILLS = 2
 
 
 @pytest.mark.guarantee("G3")
-@on_all_for_long
+@pytest.mark.parametrize("real", [*ON_ALL_FOR_LONG, pytest.param((Nfs, ""), id="nfs")], indirect=True)
 def test_a_writer_that_is_killed_again_and_again_has_each_batch_in_the_log_once(real):
     roots = RealRoots.of(real, 3)
     roots.make("orders")
