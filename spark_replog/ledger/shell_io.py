@@ -162,15 +162,17 @@ class RootIo:
         newest = number
         # A listing shows most of them at once; what it misses, or a reader may not list, one get each finds.
         try:
-            names = [info.key.rpartition("/")[2] for info in root.store.list_keys(marker_folder(self._ledger_id))]
+            known = marker_key(self._ledger_id, number)
+            later = list(root.store.list_keys(marker_folder(self._ledger_id), after=known))
         except ReplogError as error:
             _log.debug("no listing of the markers on %s: %s", root.store.url, error)
         else:
+            names = (info.key.rpartition("/")[2] for info in later)
             newest = max([newest, *(int(name) for name in names if name.isdecimal())])
         if newest > number:
             data = self._get_marker(root, newest) or data
-        while (later := self._get_marker(root, newest + 1)) is not None:
-            newest, data = newest + 1, later
+        while (following := self._get_marker(root, newest + 1)) is not None:
+            newest, data = newest + 1, following
         where = f"The marker {newest} of ledger {self._ledger_id} on {root.store.url}"
         return decode_marker(data, genesis=self._genesis, where=where), newest + 1
 
@@ -239,7 +241,8 @@ class RootIo:
         if is_first:
             self._listings[url] = self._clock.monotonic_ms()
         try:
-            names = [info.key.rpartition("/")[2] for info in root.store.list_keys(journal_folder(self._ledger_id))]
+            known = journal_key(self._ledger_id, end)
+            found = list(root.store.list_keys(journal_folder(self._ledger_id), after=known))
         except ReplogError as error:
             _log.debug("no listing of the journals on %s: %s", root.store.url, error)
             return None
@@ -247,10 +250,11 @@ class RootIo:
             if is_first:
                 del self._listings[url]
                 self._learned_ms = self._clock.monotonic_ms()
-        found = min((int(name) for name in names if name.isdigit() and int(name) > end), default=None)
-        if found is None or root.store.get(journal_key(self._ledger_id, end), size_bytes=1) is not None:
+        names = (info.key.rpartition("/")[2] for info in found)
+        first = min((int(name) for name in names if name.isdecimal()), default=None)
+        if first is None or root.store.get(journal_key(self._ledger_id, end), size_bytes=1) is not None:
             return None  # created meanwhile, as every record below another one
-        return found
+        return first
 
     def _get(self, root: JournalRoot, position: int, count: int) -> list[Buffer | None]:
         self._stats.gets += count

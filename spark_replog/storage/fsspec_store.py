@@ -186,18 +186,19 @@ class FsspecStore:
     def make_folder(self, key_prefix: str) -> None:
         """Do nothing: an object store has no folders."""
 
-    def list_keys(self, prefix: str) -> Iterator[ObjectInfo]:
+    def list_keys(self, prefix: str, *, after: str = "") -> Iterator[ObjectInfo]:
         """As ``ObjectStore.list_keys``."""
         try:
             with Apart():
-                found = self._find(prefix)
+                found = self._find(prefix, after)
         except ReplogError:
             raise
         except Exception as error:
             if self._is_absent(error, status_of(error)):
                 return iter(())
             raise self._read_failed(error, prefix) from error
-        return iter(sorted((info for info in found if info.key.startswith(prefix)), key=lambda info: info.key))
+        wanted = (info for info in found if info.key.startswith(prefix) and info.key > after)
+        return iter(sorted(wanted, key=lambda info: info.key))
 
     def delete(self, key: str) -> None:
         """As ``ObjectStore.delete``."""
@@ -327,19 +328,19 @@ class FsspecStore:
         """Return what makes the client send a body of this size at once: from 50 MiB on it would send parts."""
         return {} if isinstance(self.file_system(), ObstoreClient) else {"chunksize": size_bytes + 1}
 
-    def _find(self, prefix: str) -> list[ObjectInfo]:
+    def _find(self, prefix: str, after: str) -> list[ObjectInfo]:
         client = self.file_system()
         if isinstance(client, ObstoreClient):
-            return [ObjectInfo(name, size_bytes) for name, size_bytes in client.listed(prefix)]
+            return [ObjectInfo(name, size_bytes) for name, size_bytes in client.listed(prefix, after)]
         cut = len(self._root) + 1
         return [
             ObjectInfo(name[cut:], size_bytes)
-            for name, size_bytes in self._listed(prefix)
+            for name, size_bytes in self._listed(prefix, after)
             if not name.endswith("/")  # a console's folder marker
         ]
 
-    def _listed(self, prefix: str) -> Iterable[tuple[str, int]]:
-        """Yield full names and sizes; others than those of the prefix may be among them.
+    def _listed(self, prefix: str, after: str) -> Iterable[tuple[str, int]]:
+        """Yield full names and sizes; others than those wanted may be among them.
 
         Object stores have one of their own: the clients' ``find`` asks up to three times more, whether a folder
         without objects is an object, or a folder after all.
@@ -509,9 +510,9 @@ class S3Store(FsspecStore):
         file_system.retries = 1
         return file_system
 
-    def _listed(self, prefix: str) -> Iterable[tuple[str, int]]:
+    def _listed(self, prefix: str, after: str) -> Iterable[tuple[str, int]]:
         client, (bucket, start) = self.file_system(), self._bucket_and_start(prefix)
-        more: dict[str, str] = {}
+        more = {"StartAfter": self._bucket_and_start(after)[1]} if after else {}
         while True:
             page = client.call_s3("list_objects_v2", Bucket=bucket, Prefix=start, **more)
             yield from ((f"{bucket}/{each['Key']}", each["Size"]) for each in page.get("Contents", ()))
@@ -560,7 +561,7 @@ class GcsStore(FsspecStore):
             file_system._request = functools.partial(once, file_system)
         return file_system
 
-    def _listed(self, prefix: str) -> Iterable[tuple[str, int]]:
+    def _listed(self, prefix: str, after: str) -> Iterable[tuple[str, int]]:
         client, (bucket, start) = self.file_system(), self._bucket_and_start(prefix)
         more: dict[str, str] = {}
         while True:
@@ -602,7 +603,7 @@ class AzureStore(FsspecStore):
     def _one_request(self, size_bytes: int) -> dict[str, int]:
         return {}
 
-    def _listed(self, prefix: str) -> Iterable[tuple[str, int]]:
+    def _listed(self, prefix: str, after: str) -> Iterable[tuple[str, int]]:
         client, (bucket, start) = self.file_system(), self._bucket_and_start(prefix)
 
         async def found() -> list[tuple[str, int]]:

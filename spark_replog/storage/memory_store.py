@@ -53,10 +53,11 @@ class MemoryStore:
     def make_folder(self, key_prefix: str) -> None:
         """Do nothing: folders do not exist here."""
 
-    def list_keys(self, prefix: str) -> Iterator[ObjectInfo]:
+    def list_keys(self, prefix: str, *, after: str = "") -> Iterator[ObjectInfo]:
         """As ``ObjectStore.list_keys``."""
         with _lock:
-            found = sorted((key, len(body)) for key, body in self._objects().items() if key.startswith(prefix))
+            objects = self._objects().items()
+            found = sorted((key, len(body)) for key, body in objects if key.startswith(prefix) and key > after)
         return (ObjectInfo(key, size_bytes) for key, size_bytes in found)
 
     def delete(self, key: str) -> None:

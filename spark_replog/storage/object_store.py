@@ -69,8 +69,11 @@ class ObjectStore(Protocol):
         """Make a folder and all above it below the root, durably. No-op on object stores."""
         ...
 
-    def list_keys(self, prefix: str) -> Iterator[ObjectInfo]:
-        """Yield objects whose key starts with the prefix, in key order, never from a cache."""
+    def list_keys(self, prefix: str, *, after: str = "") -> Iterator[ObjectInfo]:
+        """Yield objects whose key starts with the prefix and is above `after`, in key order, never from a cache.
+
+        What is not above costs no look at a file, and no part of an answer of a bucket that can begin there.
+        """
         ...
 
     def delete(self, key: str) -> None:

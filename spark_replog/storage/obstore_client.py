@@ -248,10 +248,11 @@ class ObstoreClient:
         with _translated():
             self._store.delete(path[self._cut :])
 
-    def listed(self, prefix: str) -> list[tuple[str, int]]:
-        """Return names below the root and sizes of all objects of the prefix's folder."""
+    def listed(self, prefix: str, after: str) -> list[tuple[str, int]]:
+        """Return names below the root and sizes of the objects of the prefix's folder whose name is above `after`."""
         with _translated():
-            pages = self._store.list(prefix.rpartition("/")[0] or None, chunk_size=NAMES_PER_PAGE)
+            folder = prefix.rpartition("/")[0] or None
+            pages = self._store.list(folder, offset=after or None, chunk_size=NAMES_PER_PAGE)
             return [(each["path"], each["size"]) for page in pages for each in page]
 
 

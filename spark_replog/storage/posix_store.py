@@ -188,13 +188,13 @@ class PosixStore:
                 raise self._refused(error, key_prefix) from error
             raise self._read_failed(error, key_prefix) from error
 
-    def list_keys(self, prefix: str) -> Iterator[ObjectInfo]:
-        """Yield the files whose key starts with the prefix, in key order; without temp files."""
+    def list_keys(self, prefix: str, *, after: str = "") -> Iterator[ObjectInfo]:
+        """Yield the files whose key starts with the prefix and is above `after`, in key order; without temp files."""
         folder, _, start_of_name = prefix.rpartition("/")
         if folder:
             check_key(folder, self.url)
         try:
-            yield from self._walk(folder, start_of_name)
+            yield from self._walk(folder, start_of_name, after)
         except OSError as error:
             raise self._read_failed(error, prefix) from error
 
@@ -361,21 +361,20 @@ class PosixStore:
                 finally:
                     os.close(fd)
 
-    def _walk(self, folder: str, start_of_name: str) -> Iterator[ObjectInfo]:
+    def _walk(self, folder: str, start_of_name: str, after: str) -> Iterator[ObjectInfo]:
         try:
-            found = self._scan(folder, start_of_name)
+            found = self._scan(folder, start_of_name, after)
         except (FileNotFoundError, NotADirectoryError):
             self._check_root()
             return
-        for name, size_bytes in found:
-            key = f"{folder}/{name}" if folder else name
+        for key, size_bytes in found:
             if size_bytes is None:
-                yield from self._walk(key.removesuffix("/"), "")
+                yield from self._walk(key.removesuffix("/"), "", after)
             else:
                 yield ObjectInfo(key, size_bytes)
 
-    def _scan(self, folder: str, start_of_name: str) -> list[tuple[str, int | None]]:
-        """Return names and sizes in one folder, in key order; a folder has a trailing slash and no size.
+    def _scan(self, folder: str, start_of_name: str, after: str) -> list[tuple[str, int | None]]:
+        """Return keys and sizes in one folder, in key order; a folder has a trailing slash and no size.
 
         'a.b' sorts before 'a/x': a folder takes part under its name with the slash.
         """
@@ -393,9 +392,12 @@ class PosixStore:
                         continue
                     if entry.is_symlink():
                         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), name)
-                    with suppress(FileNotFoundError):  # deleted since the scan
-                        is_folder = name.endswith("/")
-                        found.append((name, None if is_folder else entry.stat(follow_symlinks=False).st_size))
+                    key = f"{folder}/{name}" if folder else name
+                    if name.endswith("/"):
+                        found.append((key, None))
+                    elif key > after:
+                        with suppress(FileNotFoundError):  # deleted since the scan
+                            found.append((key, entry.stat(follow_symlinks=False).st_size))
         finally:
             os.close(fd)
         return sorted(found)

@@ -123,9 +123,9 @@ class RetryingStore:
         """As ``ObjectStore.make_folder``, repeated on RetriableError until the deadline."""
         self._repeated("folder", key_prefix, self.store.make_folder)
 
-    def list_keys(self, prefix: str) -> Iterator[ObjectInfo]:
+    def list_keys(self, prefix: str, *, after: str = "") -> Iterator[ObjectInfo]:
         """As ``ObjectStore.list_keys``; a failure on the way starts again, so the whole list is held."""
-        found = self._repeated("list", prefix, lambda prefix: list(self.store.list_keys(prefix)))
+        found = self._repeated("list", prefix, lambda prefix: list(self.store.list_keys(prefix, after=after)))
         if len(found) > NAMES_PER_LIST:
             self.calls.count(self.url, "list", prefix, call_count=(len(found) - 1) // NAMES_PER_LIST)
         return iter(found)

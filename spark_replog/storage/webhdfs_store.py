@@ -73,9 +73,9 @@ class WebHdfsStore(FsspecStore):
         except Exception as error:
             raise self._read_failed(error, key_prefix) from error
 
-    def list_keys(self, prefix: str) -> Iterator[ObjectInfo]:
+    def list_keys(self, prefix: str, *, after: str = "") -> Iterator[ObjectInfo]:
         """As ``ObjectStore.list_keys``; temp files never show. HDFS lists whole folders only."""
-        found = super().list_keys(prefix.rpartition("/")[0] + "/" if "/" in prefix else "")
+        found = super().list_keys(prefix.rpartition("/")[0] + "/" if "/" in prefix else "", after=after)
         return (
             info
             for info in found
@@ -94,7 +94,7 @@ class WebHdfsStore(FsspecStore):
             if not key.endswith("/") and not isinstance(error, FileNotFoundError):
                 raise self._read_failed(error, key) from error
 
-    def _listed(self, prefix: str) -> Iterable[tuple[str, int]]:
+    def _listed(self, prefix: str, after: str) -> Iterable[tuple[str, int]]:
         # fsspec's own walk leaves out what did not answer.
         folders = [self._folder_path(prefix.rpartition("/")[0])]
         while folders:

@@ -48,10 +48,10 @@ class CountingStore:
         self._count("make_folder", key_prefix)
         self.store.make_folder(key_prefix)
 
-    def list_keys(self, prefix: str) -> Iterator[ObjectInfo]:
+    def list_keys(self, prefix: str, *, after: str = "") -> Iterator[ObjectInfo]:
         """As ``ObjectStore.list_keys``."""
         self._count("list_keys", prefix)
-        return self.store.list_keys(prefix)
+        return self.store.list_keys(prefix, after=after)
 
     def delete(self, key: str) -> None:
         """As ``ObjectStore.delete``."""

@@ -110,9 +110,9 @@ class FaultyStore:
         """As ``ObjectStore.make_folder``, or the fault."""
         self._call("make_folder", key_prefix, lambda: self.store.make_folder(key_prefix), _read_error)
 
-    def list_keys(self, prefix: str) -> Iterator[ObjectInfo]:
+    def list_keys(self, prefix: str, *, after: str = "") -> Iterator[ObjectInfo]:
         """As ``ObjectStore.list_keys``, or the fault."""
-        return self._call("list_keys", prefix, lambda: self.store.list_keys(prefix), _read_error)
+        return self._call("list_keys", prefix, lambda: self.store.list_keys(prefix, after=after), _read_error)
 
     def delete(self, key: str) -> None:
         """As ``ObjectStore.delete``, or the fault."""

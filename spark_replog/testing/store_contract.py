@@ -187,6 +187,17 @@ class ObjectStoreContract:
         assert [info.key for info in store.list_keys("list/a/")] == ["list/a/x", "list/a/y/z"]
         assert [info.key for info in store.list_keys("list")] == [*sorted(keys), "lists"]
 
+    def test_listing_can_begin_behind_a_key(self, store: ObjectStore) -> None:
+        keys = ["behind/2", "behind/3.a", "behind/3/1", "behind/3/2", "behind/4", "behind/5"]
+        for key in keys:
+            self.put(store, key, key.encode())
+        listed = list(store.list_keys("behind/", after="behind/3/1"))
+        assert [info.key for info in listed] == ["behind/3/2", "behind/4", "behind/5"]
+        assert [info.size_bytes for info in listed] == [len(info.key) for info in listed]
+        assert [info.key for info in store.list_keys("behind/", after="behind/1")] == keys
+        assert [info.key for info in store.list_keys("behind/3", after="behind/3")] == keys[1:4]
+        assert list(store.list_keys("behind/", after="behind/5")) == []
+
     def test_listing_of_nothing_is_empty(self, store: ObjectStore) -> None:
         self.put(store, "something", b"x")
         assert list(store.list_keys("nothing/")) == []

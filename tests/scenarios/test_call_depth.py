@@ -76,9 +76,9 @@ class FarStore:
 
         return held
 
-    def list_keys(self, prefix):
+    def list_keys(self, prefix, *, after=""):
         self._rounds.hold()
-        return self._store.list_keys(prefix)
+        return self._store.list_keys(prefix, after=after)
 
 
 @pytest.fixture

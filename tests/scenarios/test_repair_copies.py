@@ -60,10 +60,10 @@ class Unlisted:
     def __getattr__(self, name: str):
         return getattr(self._store, name)
 
-    def list_keys(self, prefix: str):
+    def list_keys(self, prefix: str, *, after: str = ""):
         if self._folder in prefix:
             raise RetriableError(ErrorCode.REPLOG_STORE_UNAVAILABLE, "the root does not list.")
-        return self._store.list_keys(prefix)
+        return self._store.list_keys(prefix, after=after)
 
 
 def test_a_short_copy_stays_until_good_bytes_for_it_are_in_hand(store) -> None:

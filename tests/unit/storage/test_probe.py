@@ -64,13 +64,13 @@ class IgnoresRanges(MemoryStore):
 
 
 class CachedListing(MemoryStore):
-    def list_keys(self, prefix):
-        return iter(list(super().list_keys(prefix))[:-1])
+    def list_keys(self, prefix, *, after=""):
+        return iter(list(super().list_keys(prefix, after=after))[:-1])
 
 
 class WrongSizes(MemoryStore):
-    def list_keys(self, prefix):
-        return (ObjectInfo(info.key, 0) for info in super().list_keys(prefix))
+    def list_keys(self, prefix, *, after=""):
+        return (ObjectInfo(info.key, 0) for info in super().list_keys(prefix, after=after))
 
 
 class Undeleting(MemoryStore):

@@ -146,8 +146,8 @@ def test_listing_that_fails_on_the_way_starts_again(store, faulty):
     real = faulty.store.list_keys
     broken = [True]
 
-    def list_keys(prefix):
-        for info in real(prefix):
+    def list_keys(prefix, *, after):
+        for info in real(prefix, after=after):
             if info.key == "b" and broken:
                 broken.clear()
                 raise RetriableError(ErrorCode.KAFKA_STORAGE_ERROR, "cut.")
