@@ -12,6 +12,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
+from itertools import accumulate
 
 import crc32c as crc32c_module
 import numpy as np
@@ -113,21 +114,19 @@ def read_table(reader: Reader, column_count: int) -> list[Column]:
 
 
 def write_texts(writer: Writer, texts: Sequence[str]) -> None:
-    """Append strings: their number and lengths as a table, then all bytes."""
-    encoded = [text.encode() for text in texts]
-    write_table(writer, [np.fromiter(map(len, encoded), np.int64, len(encoded))])
-    writer.raw(b"".join(encoded))
+    """Append ASCII strings, as names of objects and pages are: their number and lengths as a table, then all bytes."""
+    write_table(writer, [np.fromiter(map(len, texts), np.int64, len(texts))])
+    writer.raw("".join(texts).encode("ascii"))
 
 
 def read_texts(reader: Reader) -> list[str]:
     """Take what `write_texts` wrote."""
     (sizes,) = read_table(reader, 1)
-    found = []
-    for size_bytes in sizes.tolist():
-        if size_bytes < 0:
-            raise damaged("a text has a negative length")
-        found.append(reader.raw(size_bytes).decode())
-    return found
+    if sizes.min(initial=0) < 0:
+        raise damaged("a text has a negative length")
+    ends = list(accumulate(sizes.tolist()))
+    text = reader.raw(ends[-1] if ends else 0).decode("ascii")
+    return [text[start:end] for start, end in zip([0, *ends], ends, strict=False)]
 
 
 def _width_of(span: int) -> int:
