@@ -188,13 +188,16 @@ class Cluster:
         with self.cluster_ledger.lock:
             return sorted(self.cluster_ledger.state.topics)
 
-    def refresh(self) -> None:
+    def refresh(self, *, is_glance: bool = False) -> None:
         """Fold the cluster ledger's newest entries; check roots again that it says were replaced.
+
+        Args:
+            is_glance: see ``Ledger.glance``.
 
         Raises:
             CorruptDataError: REPLOG_JOURNAL_HOLE: the ledger's files are gone. RetriableError: REPLOG_NO_QUORUM.
         """
-        state = self.cluster_ledger.refresh()
+        state = self.cluster_ledger.glance() if is_glance else self.cluster_ledger.refresh()
         if not state.brokers:
             self._check_not_lost()
         self._refreshed_ms = self.clock.monotonic_ms()
@@ -238,12 +241,17 @@ class Cluster:
         self.refresh_topics([handle])
         return self.folded_topic(handle)
 
-    def refresh_topics(self, handles: Iterable[TopicHandle]) -> None:
-        """Fold the newest entries of the topics' ledgers, each once, in parallel. Raises REPLOG_NO_QUORUM."""
+    def refresh_topics(self, handles: Iterable[TopicHandle], *, is_glance: bool = False) -> None:
+        """Fold the newest entries of the topics' ledgers, each once, in parallel. Raises REPLOG_NO_QUORUM.
+
+        Args:
+            is_glance: see ``Ledger.glance``.
+        """
         ledgers = [self.topic_ledger(each) for each in {handle.ledger_id: None for handle in handles}]
-        pending = [io_pool().submit(ledger.refresh) for ledger in ledgers[1:]]
-        for ledger in ledgers[:1]:  # the usual single one costs no thread
-            ledger.refresh()
+        looks = [ledger.glance if is_glance else ledger.refresh for ledger in ledgers]
+        pending = [io_pool().submit(look) for look in looks[1:]]
+        for look in looks[:1]:  # the usual single one costs no thread
+            look()
         for future in pending:
             future.result()
 

@@ -152,6 +152,8 @@ class LedgerCore:
         self._rng = rng
         self._goal = 0
         self._is_write = False
+        self._glanced: int | None = None
+        self._learned_before = 0
         self._may_claim = not settings.read_only
         self._user: Proposal | None = None
         self._is_user_sent = False
@@ -207,10 +209,27 @@ class LedgerCore:
 
     # -- goals ------------------------------------------------------------------------------------
 
-    def begin_read(self, now_ms: float) -> None:
-        """Start to learn the newest decided prefix; ends in DONE."""
+    def begin_read(self, now_ms: float, *, is_glance: bool = False) -> None:
+        """Start to learn the newest decided prefix; ends in DONE.
+
+        Args:
+            is_glance: where a look for the markers is due, one root in turn shows its marker, the others show their
+                tails: one get each. If there is anything new, all of them are read. What a majority holds shows in one
+                of these gets, unless a root that held it was cut or emptied while the root in turn is behind: such a
+                glance is one glance late.
+        """
         self._begin(now_ms, is_write=False)
         self._enter_sync()
+        if is_glance:
+            self._glanced, self._learned_before = self._root_to_glance_at(now_ms), self.prefix.learned_count()
+
+    def _root_to_glance_at(self, now_ms: float) -> int | None:
+        """Return the root whose marker was looked for the longest ago, None where all roots are to be read."""
+        due = [(-1.0 if at is None else at, root) for root, at in enumerate(each.marker_at_ms for each in self.roots)]
+        at_ms, root = min(due)
+        is_quiet = len(due) > 1 and self.prefix.tail_index < self.prefix.length
+        is_due = now_ms - at_ms >= self._settings.marker_check_ms
+        return root if is_quiet and is_due and all(each.is_idle() for each in self.roots) else None
 
     def begin_write(self, now_ms: float) -> None:
         """Start towards an own ENTRY; comes to READY before each value is proposed, ends in DONE."""
@@ -268,6 +287,7 @@ class LedgerCore:
     def _begin(self, now_ms: float, *, is_write: bool) -> None:
         self._goal += 1
         self._is_write = is_write
+        self._glanced = None
         self._goal_start_ms = now_ms
         self._reread_ms = min(REREAD_MS, max(1.0, self._operation_ms))
         self._yields = 0
@@ -349,7 +369,10 @@ class LedgerCore:
         is_due = state.marker_at_ms is None or now_ms - state.marker_at_ms >= self._settings.marker_check_ms
         is_first = state.standing is Standing.UNREAD
         # A named position that is empty may have been truncated; so may the next one, after a long sleep.
-        checks_marker = is_first or is_due or position <= self.prefix.named[root]
+        is_glance = self._glanced is not None
+        checks_marker = is_first or (is_due and not is_glance) or position <= self.prefix.named[root]
+        if self._glanced == root:
+            return Read(root, position, 0, state.floor.marker_no, checks_marker=True)
         return Read(root, position, READ_LIMIT, state.floor.marker_no, checks_marker, is_first)
 
     def _put_marker(self, root: int, state: RootState) -> PutMarker | None:
@@ -390,7 +413,7 @@ class LedgerCore:
             self._fail(state, completion.error, now_ms)
             return
         if (isinstance(operation, Create) and completion.status is Status.DONE) or (
-            isinstance(operation, Read) and operation.checks_marker
+            isinstance(operation, Read) and (operation.checks_marker or completion.records)
         ):
             state.marker_at_ms = now_ms
         if completion.marker is not None and self._moved(operation.root, *completion.marker, now_ms):
@@ -482,6 +505,9 @@ class LedgerCore:
 
     def _learn_all(self, operation: Read, completion: Completion, state: RootState, now_ms: float) -> None:
         root = operation.root
+        if not operation.limit:
+            state.enter(Standing.FRESH if self._glanced == root else Standing.KNOWN)
+            return
         for data in completion.records:
             try:
                 self._learn(root, state, data, now_ms)
@@ -582,7 +608,12 @@ class LedgerCore:
     def _advance_sync(self, now_ms: float) -> None:
         missing = sum(1 << root for root, state in enumerate(self.roots) if state.standing not in READ_BY_THIS_GOAL)
         spare_count = len(self.roots) - self.prefix.majority
-        if missing.bit_count() > spare_count or (missing and self._is_waiting(missing, now_ms)):
+        is_early = missing.bit_count() > spare_count or (missing and self._is_waiting(missing, now_ms))
+        if self._glanced is not None and not (self._is_quiet() and (is_early or not missing)):
+            self._glanced = None
+            self._forget_reads()
+            return
+        if is_early:
             return
         if missing or self.prefix.tail_index >= self.prefix.length:
             missing |= self._doubted_roots(missing)
@@ -603,6 +634,10 @@ class LedgerCore:
         else:
             self.is_tail_unclear = True
             self._enter(Phase.DONE)
+
+    def _is_quiet(self) -> bool:
+        is_seen = all(state.standing in (Standing.KNOWN, Standing.FRESH) for state in self.roots)
+        return is_seen and self.prefix.learned_count() == self._learned_before
 
     def _doubted_roots(self, missing: int) -> int:
         """Return the roots that were read and whose ``replog.json`` must be read after that; ask for it.

@@ -156,8 +156,16 @@ class Ledger(Generic[S]):
         """Return whether too few roots answered the last refresh to tell if the newest entry is decided."""
         return self._core.is_tail_unclear
 
+    def glance(self) -> S:
+        """Fold what is new, for who only watches: one get per metadata root when nothing is, however seldom.
+
+        As `refresh`, whose Raises it has, but for ``LedgerCore.begin_read``: it may be one glance late.
+        """
+        self._refresh_once(is_glance=True)
+        return self.state
+
     def refresh(self, reached: Callable[[S], bool] | None = None) -> S:
-        """Fold the newest decided prefix; one get per metadata root when nothing is new.
+        """Fold the newest decided prefix; one get per metadata root when nothing is new, two after a pause.
 
         Args:
             reached: false on a state that lacks an offset that was given before. The read is
@@ -198,7 +206,7 @@ class Ledger(Generic[S]):
             if state.standing not in WENT_BACK:
                 state.enter(Standing.UNVERIFIED)
 
-    def _refresh_once(self) -> None:
+    def _refresh_once(self, *, is_glance: bool = False) -> None:
         deadline_ms = self._clock.monotonic_ms() + self._settings.quorum_timeout_ms
         with self._turn:
             ticket = self._refresh_started + 1
@@ -211,18 +219,19 @@ class Ledger(Generic[S]):
             if self._refresh_done >= ticket:
                 return  # another caller's refresh began after this call and has ended
             self._is_driven = True
-            self._refresh_started = ticket
+            if not is_glance:
+                self._refresh_started = ticket
         is_complete = False
         try:
             try:
-                self._drive_read()
+                self._drive_read(is_glance=is_glance)
             except PageMissingError as error:
                 self._start_over(error)
             is_complete = True
         finally:
-            self._end_turn(ticket if is_complete else None)
+            self._end_turn(ticket if is_complete and not is_glance else None)
 
-    def _drive_read(self) -> None:
+    def _drive_read(self, *, is_glance: bool = False) -> None:
         """Drive the core until the tail is known; what counts as no answer is silence, not a long journal."""
         core = self._core
         self._check_whole()
@@ -235,7 +244,7 @@ class Ledger(Generic[S]):
         log_at_ms = self._heard_ms + LONG_READ_MS
         if self._to_check:
             self._unverify()
-        core.begin_read(self._heard_ms)
+        core.begin_read(self._heard_ms, is_glance=is_glance)
         learned, gets = core.prefix.learned_count(), self.stats.gets
         while True:
             is_in_time = self._step(self._heard_ms + self._settings.quorum_timeout_ms)

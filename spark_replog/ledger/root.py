@@ -14,7 +14,7 @@ class Read:
     """Get the records at position, position + 1, ... until one is missing, at most `limit`.
 
     Then look for the marker: where a record was found, or `checks_marker`.
-    `finds_gaps`: also look for records after the first empty position.
+    `finds_gaps`: also look for records after the first empty position. With limit 0 only the marker is looked for.
     """
 
     root: int
@@ -194,6 +194,10 @@ class RootState:
         """Change the standing along the table."""
         assert standing is self.standing or standing in TRANSITIONS[self.standing], (self.standing, standing)
         self.standing = standing
+
+    def is_idle(self) -> bool:
+        """Return whether it was read to its end and nothing is in flight there."""
+        return self.standing is Standing.KNOWN and self.busy is None and self.error is None
 
     def fail(self, error: Exception | None) -> None:
         """Note an error: the root must be verified again."""

@@ -193,11 +193,14 @@ def _damaged(name: str) -> CorruptDataError:
 class QueryMonitor(Admin):
     """Thread safe. Arguments: see ``Admin``."""
 
-    def describe(self, checkpoint: Checkpoint) -> Reader:
+    def describe(self, checkpoint: Checkpoint, *, is_folded: bool = False) -> Reader:
         """Return a query with its lags on the newest folds; no row is read.
 
         A topic that was deleted or recreated has no lag. A partition that was added after the newest batch is read
         from its first offset.
+
+        Args:
+            is_folded: the newest folds are there: no ledger is read.
 
         Raises:
             AuthorizationError: TOPIC_AUTHORIZATION_FAILED: without DESCRIBE on a topic.
@@ -217,7 +220,8 @@ class QueryMonitor(Admin):
                 continue
             if handle.topic_id == ids.get(name):
                 handles[name] = handle
-        self._cluster.refresh_topics(handles.values())
+        if not is_folded:
+            self._cluster.refresh_topics(handles.values())
         planned_ms = 0 if newest is None else newest.time_ms
         keys = {*positions, *(key for handle in handles.values() for key in self._added(handle, positions, planned_ms))}
         parts = tuple(self._progress(key, handles.get(key.topic), positions.get(key, 0), done) for key in sorted(keys))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from typing import Any, NamedTuple
 
 from spark_replog.admin.admin import Admin, topic_ledgers
@@ -26,6 +27,7 @@ from spark_replog.log.acl import AclOperation
 from spark_replog.log.fold.object_table import RecentWrites
 from spark_replog.logs import Once
 from spark_replog.monitor.query_monitor import QueryMonitor, list_checkpoints, read_checkpoint
+from spark_replog.storage.io_pool import io_pool
 
 RECENT_ENTRIES = 512
 
@@ -50,7 +52,7 @@ class StoreMonitor(Admin):
         with_groups: bool = False,
         looks: Sequence[RootLook] | None = None,
     ) -> StoreHealth:
-        """Return the current state. Costs one get per metadata root and ledger, and the check of the roots.
+        """Return the current state. Costs one get per metadata root and ledger (``Ledger.glance``), and the root check.
 
         Args:
             timeout_ms: a root that does not answer within this time counts as unreachable.
@@ -62,7 +64,7 @@ class StoreMonitor(Admin):
             RetriableError: REPLOG_NO_QUORUM.
         """
         cluster = self._cluster
-        cluster.refresh()
+        cluster.refresh(is_glance=True)
         self._authorizer.require_cluster(AclOperation.DESCRIBE)
         topics = self._topics()
         groups: list[Reader] = []
@@ -120,7 +122,7 @@ class StoreMonitor(Admin):
         with self._cluster.cluster_ledger.lock:
             found = self._cluster.cluster_ledger.state.topics
             handles = [TopicHandle(name, topic_id, ledger_id) for name, (topic_id, ledger_id) in found.items()]
-        self._cluster.refresh_topics(handles)
+        self._cluster.refresh_topics(handles, is_glance=True)
         topics = []
         for ledger in topic_ledgers(self._cluster):
             index, known = self._described.get(ledger.ledger_id, (-1, []))
@@ -196,16 +198,23 @@ class StoreWatch:
         self._store, self._queries = StoreMonitor(cluster), QueryMonitor(cluster)
         self._checkpoints, self._options = tuple(checkpoints), dict(storage_options or {})
         self._limits, self._root_look_ms = limits or Limits(), root_look_ms
-        self._looks: tuple[int, Sequence[RootLook]] | None = None
+        self._roots: tuple[int, Sequence[RootLook]] | None = None
+        self._next_roots: tuple[int, Future[list[RootLook]]] | None = None
         self._told = Once()
 
     def look(self) -> Seen:
-        """Look now. Raises what ``StoreMonitor.look`` raises; an unreadable checkpoint is returned, not raised."""
+        """Look now. Raises what ``StoreMonitor.look`` raises; an unreadable checkpoint is returned, not raised.
+
+        Roots are checked by the first look, then in the background: a look takes what is known of them by then.
+        """
         now_ms = self.cluster.clock.monotonic_ms()
-        is_due = self._looks is None or now_ms - self._looks[0] >= self._root_look_ms
-        health = self._store.look(with_groups=True, looks=None if is_due or self._looks is None else self._looks[1])
-        if is_due:
-            self._looks = (now_ms, self._store.root_looks)
+        if self._next_roots is not None and self._next_roots[1].done():
+            self._roots, self._next_roots = (self._next_roots[0], self._next_roots[1].result()), None
+        health = self._store.look(with_groups=True, looks=None if self._roots is None else self._roots[1])
+        if self._roots is None:
+            self._roots = (now_ms, self._store.root_looks)
+        elif self._next_roots is None and now_ms - self._roots[0] >= self._root_look_ms:
+            self._next_roots = now_ms, io_pool().submit_to("roots", self._store.look_at_roots)
         unread: list[tuple[str, ReplogError]] = []
         readers = [*health.groups, *self._read_checkpoints(unread)]
         return Seen(health, tuple((each, judge(each, health.now_ms, self._limits)) for each in readers), tuple(unread))
@@ -220,7 +229,7 @@ class StoreWatch:
                     )
                     raise InvalidConfigError(ErrorCode.REPLOG_INPUT, what)
                 for url in urls:
-                    yield self._queries.describe(read_checkpoint(url, self._options))
+                    yield self._queries.describe(read_checkpoint(url, self._options), is_folded=True)
             except ReplogError as error:
                 if self._told.is_first((folder, error.code)):
                     _LOG.warning("the checkpoint %s cannot be read: %s", folder, error)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from spark_replog.ledger.core import LedgerCore
+from spark_replog.ledger.core import LedgerCore, Phase
 from spark_replog.ledger.root import Completion, Create, Read
 from spark_replog.ledger.snapshot_files import Marker
 from tests.simulation.ledger_simulation import Scenario, Violation
@@ -47,6 +47,29 @@ def test_invariants_hold_while_journals_are_truncated(request: pytest.FixtureReq
 def test_same_seed_gives_same_trace() -> None:
     for seed in range(20):
         assert truncate(seed, THREE) == truncate(seed, THREE)
+
+
+class Glances(LedgerCore):
+    """Only glances, and says so: the schedule does not expect the newest entries of it."""
+
+    def begin_read(self, now_ms: float, *, is_glance: bool = False) -> None:
+        super().begin_read(now_ms, is_glance=True)
+
+    def _enter(self, phase: Phase) -> None:
+        super()._enter(phase)
+        self.is_tail_unclear |= phase is Phase.DONE
+
+
+@pytest.mark.guarantee("G5")
+@pytest.mark.parametrize("scenario", [THREE, FIVE])
+def test_glances_show_what_is_decided_and_nothing_else(request: pytest.FixtureRequest, scenario: Scenario) -> None:
+    runs = max(40, request.config.getoption("--seeds") // 200)
+    jumps = acknowledged = 0
+    for seed in range(runs):
+        report = truncate(seed, scenario, Rules(Glances))
+        jumps += report.jumps
+        acknowledged += report.acknowledged
+    assert min(jumps, acknowledged) >= runs
 
 
 class KeepsKnowledge(LedgerCore):

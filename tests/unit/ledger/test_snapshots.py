@@ -877,3 +877,60 @@ def test_a_process_that_looks_within_five_seconds_misses_no_cut(make_store, root
     first = cut()
     assert len(first) == root_count and max(first) <= 60 + 4, "up to what was there five seconds ago"
     assert reader.commands() == wanted
+
+
+def paused_watcher(store: Store) -> tuple[Process, Process, ManualClock]:
+    """A writer of 20 commands, and who has watched them; for longer than a cut leaves, whatever follows."""
+    clock = ManualClock()
+    writer, watcher = paged(store), paged(store, replace(BY_HAND, marker_check_ms=5_000), clock)
+    wanted = fill(writer, 0, 20)
+    assert watcher.ledger.glance().commands == wanted
+    clock.sleep_ms(5_000)
+    watcher.reset()
+    return writer, watcher, clock
+
+
+def asked(process: Process) -> list[list[str]]:
+    """Per root, what its gets were for."""
+    return [[key.split("/")[2] for verb, key in each.calls if verb == "get"] for each in process.counting]
+
+
+def test_a_glance_after_a_pause_is_one_get_for_each_root_and_misses_no_cut(make_store):
+    writer, watcher, clock = paused_watcher(make_store(3))
+    seen = watcher.ledger.glance().commands
+    assert asked(watcher) == [["markers"], ["journal"], ["journal"]] and len(seen) == 20
+    clock.sleep_ms(5_000)
+    watcher.reset()
+    watcher.ledger.glance()
+    assert asked(watcher) == [["journal"], ["markers"], ["journal"]], "the next root's turn"
+    wanted = fill(writer, 20, 60)
+    shoot(writer)
+    clock.sleep_ms(5_000)
+    assert watcher.ledger.glance().commands == wanted
+
+
+def test_a_glance_finds_what_the_root_in_turn_does_not_hold(make_store):
+    writer, watcher, _ = paused_watcher(make_store(3))
+    writer.faulty[0].fail_next("create", Fault.FAIL_BEFORE, times=10_000)
+    wanted = fill(writer, 20, 25)
+    assert watcher.ledger.glance().commands == wanted
+
+
+def test_a_glance_that_lacks_a_tail_reads_all_of_them(make_store):
+    store = make_store(3)
+    writer, watcher = paged(store), paged(store)
+    watcher.ledger.glance()
+    writer.faulty[2].fail_next("create", Fault.FAIL_BEFORE, times=10_000)
+    wanted = fill(writer, 20, 25)[20:]
+    watcher.faulty[1].fail_next("get", Fault.FAIL_BEFORE, times=10_000)
+    assert watcher.ledger.glance().commands == wanted, "only the root in turn holds it among those that answer"
+
+
+def test_a_glance_at_one_root_reads_its_tail_and_its_marker(make_store):
+    writer, watcher, clock = paused_watcher(make_store(1))
+    assert len(watcher.ledger.glance().commands) == 20
+    assert asked(watcher) == [["journal", "markers"]]
+    clock.sleep_ms(5_000)
+    wanted = fill(writer, 20, 60)
+    shoot(writer)
+    assert watcher.ledger.glance().commands == wanted

@@ -26,7 +26,7 @@ from spark_replog.cli import metrics as command
 from spark_replog.health.metrics import METRICS, Sample
 from spark_replog.ledger.types import LedgerSettings
 from spark_replog.monitor.exporter import SCRAPE_AGE_MS, ClientCollector, StoreCollector, server_of
-from spark_replog.monitor.store_monitor import StoreWatch
+from spark_replog.monitor.store_monitor import ROOT_LOOK_INTERVAL_MS, StoreWatch
 from tests.unit.client.consumer_setup import with_a_group
 
 MARKER_CHECK_MS = LedgerSettings().marker_check_ms
@@ -110,10 +110,38 @@ def test_a_warm_scrape_costs_one_get_per_metadata_root_and_ledger_whoever_asks(s
     for each in threads:
         each.join()
     assert store.calls() == {"get": 3 * ledger_count}
-    store.clock.advance(MARKER_CHECK_MS)
-    store.forget_calls()
-    scrape(collector)
-    assert store.calls() == {"get": 2 * 3 * ledger_count}, "each 5 seconds one more, for the next truncation marker"
+    asked = {broker: set() for broker in range(3)}
+    for _ in range(3):
+        store.clock.advance(MARKER_CHECK_MS)
+        store.forget_calls()
+        scrape(collector)
+        assert store.calls() == {"get": 3 * ledger_count}, "a marker is looked for in place of a tail"
+        for broker, counted in store.counted.items():
+            asked[broker] |= {key for _, key in counted.calls if "/markers/" in key}
+    assert [len(keys) for keys in asked.values()] == [ledger_count] * 3, "of each root in turn"
+
+
+def test_a_scrape_waits_for_no_check_of_a_root(store, monkeypatch):
+    checked, may_answer = threading.Event(), threading.Event()
+    watch = StoreWatch(store.cluster)
+    assert [each.error for each in watch.look().health.brokers] == [None] * 3
+    check_root = store.cluster.brokers.check_root
+
+    def hang(broker):
+        checked.set()
+        assert may_answer.wait(30)
+        check_root(broker)
+
+    monkeypatch.setattr(store.cluster.brokers, "check_root", hang)
+    shutil.move(Path(store.path) / "broker-2", Path(store.path) / "away")
+    store.clock.advance(ROOT_LOOK_INTERVAL_MS)
+    assert [each.error for each in watch.look().health.brokers] == [None] * 3, "as it was known"
+    assert checked.wait(30)
+    may_answer.set()
+    found = []
+    while not any(found):  # the check ends in the background
+        found = [each.error for each in watch.look().health.brokers]
+    assert [error is not None for error in found] == [False, False, True]
 
 
 @contextmanager
