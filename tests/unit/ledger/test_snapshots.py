@@ -916,12 +916,20 @@ def test_a_glance_finds_what_the_root_in_turn_does_not_hold(make_store):
     assert watcher.ledger.glance().commands == wanted
 
 
+def test_a_glance_at_something_new_reads_the_root_in_turn_too(make_store):
+    writer, watcher, _ = paused_watcher(make_store(3))
+    writer.faulty[2].fail_next("create", Fault.FAIL_BEFORE, times=10_000)
+    wanted = fill(writer, 20, 25)
+    assert watcher.ledger.glance().commands == wanted, "one tail alone does not show the newest entry decided"
+
+
 def test_a_glance_that_lacks_a_tail_reads_all_of_them(make_store):
     store = make_store(3)
     writer, watcher = paged(store), paged(store)
     watcher.ledger.glance()
     writer.faulty[2].fail_next("create", Fault.FAIL_BEFORE, times=10_000)
     wanted = fill(writer, 20, 25)[20:]
+    core_of(watcher).roots[0].marker_at_ms = -1.0  # its turn
     watcher.faulty[1].fail_next("get", Fault.FAIL_BEFORE, times=10_000)
     assert watcher.ledger.glance().commands == wanted, "only the root in turn holds it among those that answer"
 
