@@ -208,14 +208,12 @@ def test_a_thousand_partitions_come_in_pages_and_one_look_is_a_get_per_root_and_
         store.create(f"topic-{number}", 250)
     again = store.another_process()
     again.count_calls()
-    console = ConsoleClient(again, age_ms=60_000).enter()
+    console = ConsoleClient(again, age_ms=20_000).enter()
     again.forget_calls()
     found = console.http.get("/api/overview")
     assert found.json()["partitions"] == 1000 and len(found.content) < 10_000
-    again.clock.advance(60_000)
+    again.clock.advance(20_000)  # no check of the roots is due
     again.forget_calls()
-    monkey = console.live._watch
-    monkey._looks = (again.clock.monotonic_ms(), monkey._looks[1])
     console.get("overview")
     ledgers = len(console.get("ledgers")["ledgers"])
     assert again.calls().get("get", 0) <= 3 * ledgers and set(again.calls()) <= {"get"}
