@@ -39,3 +39,16 @@ class SystemClock:
 
 
 SYSTEM_CLOCK = SystemClock()
+
+
+def human_duration(duration_ms: int | None) -> str:
+    """Return a duration as ``3 s``, ``11 m 2 s``, ``2 h 5 m`` or ``3 d 4 h``; ``-`` without one."""
+    if duration_ms is None:
+        return "-"
+    parts: list[str] = []
+    left = max(0, duration_ms) // 1000
+    for unit, size in (("d", 86_400), ("h", 3600), ("m", 60), ("s", 1)):
+        count, left = divmod(left, size)
+        if count or (unit == "s" and not parts):
+            parts.append(f"{count} {unit}")
+    return " ".join(parts[:2])

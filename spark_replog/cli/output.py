@@ -9,6 +9,7 @@ import re
 import shlex
 import shutil
 import sys
+import textwrap
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import fields
 from datetime import UTC, datetime
@@ -48,6 +49,8 @@ _UNREACHABLE = frozenset(
     }
 )
 
+_NAME_WIDTH = 20
+"""The first column of a table is not made narrower than this."""
 Item = Mapping[str, Any]
 NO_FORMATS: Mapping[str, Callable[[Any], str]] = MappingProxyType({})
 
@@ -175,21 +178,51 @@ def item_table(
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Return rows under headings, columns aligned; numbers to the right, with thousands separated."""
+    """Return rows under headings, columns aligned; numbers to the right, with thousands separated.
+
+    Where stdout is a terminal, no line is wider than it: columns that have no room follow below each row, with their
+    headings; a long name is on a line of its own.
+    """
     cells = [[_cell(value) for value in row] for row in rows]
     is_number = [
         bool(cells) and all(isinstance(value, tuple) for value in column) for column in zip(*cells, strict=True)
     ] or [False] * len(headings)
     texts = [[value[0] if isinstance(value, tuple) else value for value in row] for row in cells]
     widths = [max([len(heading), *(len(row[index]) for row in texts)]) for index, heading in enumerate(headings)]
-    lines = [
-        "  ".join(
-            value.rjust(width) if number else value.ljust(width)
-            for value, width, number in zip(row, widths, is_number, strict=True)
-        ).rstrip()
-        for row in [list(headings), *texts]
-    ]
+    count = _fitted(widths)
+    lines: list[str] = []
+    for row in [list(headings), *texts]:
+        name, *others = row[:count]
+        if len(name) > widths[0]:
+            lines.append(name)
+            name = ""
+        columns = zip([name, *others], widths, is_number, strict=False)
+        line = "  ".join(value.rjust(width) if number else value.ljust(width) for value, width, number in columns)
+        lines.append(line.rstrip())
+        if len(lines) > 1:
+            below = [f"{heading} {value}" for heading, value in zip(headings, row, strict=True)][count:]
+            lines += _below([part for part, value in zip(below, row[count:], strict=True) if value not in ("", "-")])
     return "\n".join(lines)
+
+
+def _fitted(widths: list[int]) -> int:
+    """Return how many columns fit into the terminal's width, and narrow the first one to what they leave it."""
+    count = len(widths)
+    if not sys.stdout.isatty():
+        return count
+    width = shutil.get_terminal_size().columns
+    name_width = min(widths[0], _NAME_WIDTH)
+    while count > 1 and name_width + sum(2 + each for each in widths[1:count]) > width:
+        count -= 1
+    widths[0] = min(widths[0], max(name_width, width - sum(2 + each for each in widths[1:count])))
+    return count
+
+
+def _below(parts: Sequence[str]) -> list[str]:
+    width, indent = shutil.get_terminal_size().columns, " " * 4
+    kept = [part.replace(" ", "\xa0") if len(indent + part) <= width else part for part in parts]  # in one piece
+    wrapper = textwrap.TextWrapper(width, indent, indent, break_long_words=False, break_on_hyphens=False)
+    return [line.replace("\xa0", " ") for line in wrapper.wrap("  ".join(kept))]
 
 
 def _cell(value: object) -> str | tuple[str]:
@@ -216,19 +249,6 @@ def human_bytes(size_bytes: int | None) -> str:
             break
         value /= 1024 if unit != "PiB" else 1
     return f"{value:.0f} {unit}" if unit == "B" or value >= 100 else f"{value:.1f} {unit}"
-
-
-def human_duration(duration_ms: int | None) -> str:
-    """Return a duration as ``3 s``, ``11 m 2 s``, ``2 h 5 m`` or ``3 d 4 h``; ``-`` without one."""
-    if duration_ms is None:
-        return "-"
-    parts: list[str] = []
-    left = max(0, duration_ms) // 1000
-    for unit, size in (("d", 86_400), ("h", 3600), ("m", 60), ("s", 1)):
-        count, left = divmod(left, size)
-        if count or (unit == "s" and not parts):
-            parts.append(f"{count} {unit}")
-    return " ".join(parts[:2])
 
 
 def human_days(days: float | None) -> str:

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from spark_replog.cli.output import act_on_each, emit, human_bytes, human_duration, human_time, item_table, quoted
+from spark_replog.cli.output import act_on_each, emit, human_bytes, human_time, item_table, quoted
 from spark_replog.cli.settings import ReplogGroup, Settings, current_settings, parse_duration_ms
+from spark_replog.clock import human_duration
 
 if TYPE_CHECKING:
     from spark_replog.health.readers import Judged, Limits, PartitionProgress, Reader

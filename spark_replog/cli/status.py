@@ -11,7 +11,6 @@ from spark_replog.cli.output import (
     finding_items,
     finding_text,
     human_bytes,
-    human_duration,
     human_time,
     item_table,
     quoted,
@@ -20,6 +19,7 @@ from spark_replog.cli.output import (
 from spark_replog.cli.query import limit_flags, read_limits
 from spark_replog.cli.settings import ReplogCommand, Settings, current_settings
 from spark_replog.cli.store import broker_items, broker_table
+from spark_replog.clock import human_duration
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -23,7 +23,6 @@ from spark_replog.cli.output import (
     finding_remedy,
     finding_subject,
     human_bytes,
-    human_duration,
     human_time,
     quoted,
     show,
@@ -33,6 +32,7 @@ from spark_replog.cli.output import (
 from spark_replog.cli.settings import ReplogCommand, Settings, current_settings
 from spark_replog.cli.status import VERDICT_WORDS, totals
 from spark_replog.cli.store import broker_items, broker_table
+from spark_replog.clock import human_duration
 
 if TYPE_CHECKING:
     from spark_replog.health.findings import Finding

@@ -181,4 +181,5 @@ def _root_finding(found: BrokerHealth) -> list[Finding]:
         return []
     level = Level.CRITICAL if free < FREE_BYTES_CRITICAL else Level.WARN
     detail = f"the root of broker {broker_id} has {free >> 20} MiB free"
-    return [Finding(level, Fault.ROOT_FULL, detail, "free space on that file system", broker_id=broker_id)]
+    remedy = "replog store gc, or free space on that file system"
+    return [Finding(level, Fault.ROOT_FULL, detail, remedy, broker_id=broker_id)]

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
+from spark_replog.clock import human_duration
 from spark_replog.config import stored_topic_config
 from spark_replog.ids import TopicId
 from spark_replog.log.codec.group_records import GroupMember
@@ -292,12 +293,8 @@ def _ok_reason(reader: Reader) -> str:
     if not reader.lag:
         return "caught up"
     catch_up_ms = reader.catch_up_ms
-    pace = "" if catch_up_ms is None else f"; catches up in {_seconds(catch_up_ms)} at this pace"
-    return f"{reader.lag:,} rows and {_seconds(reader.lag_ms)} behind{pace}"
-
-
-def _seconds(duration_ms: int) -> str:
-    return f"{max(0, duration_ms) / 1000:,.0f} s"
+    pace = "" if catch_up_ms is None else f"; catches up in {human_duration(catch_up_ms)} at this pace"
+    return f"{reader.lag:,} rows and {human_duration(reader.lag_ms)} behind{pace}"
 
 
 def _judge_partition(reader: Reader, part: PartitionProgress, now_ms: int, limits: Limits) -> Judged:
@@ -315,7 +312,7 @@ def _judge_partition(reader: Reader, part: PartitionProgress, now_ms: int, limit
         )
     if not lag.lag or lag.lag_ms is None:
         return Judged(Verdict.OK, "is caught up")
-    waits = f"{lag.lag:,} rows wait, the oldest for {_seconds(lag.lag_ms)}"
+    waits = f"{lag.lag:,} rows wait, the oldest for {human_duration(lag.lag_ms)}"
     if lag.retention_share is not None and lag.retention_share >= LOSING_SHARE:
         return Judged(
             Verdict.LOSING,
@@ -329,8 +326,8 @@ def _judge_partition(reader: Reader, part: PartitionProgress, now_ms: int, limit
     was_behind = min(lag.lag_ms, lag.lag_before_ms or 0) > limits.slow_ms
     if is_limit or (was_behind and lag.speed is not None and lag.speed <= 1):
         speed = "" if lag.speed is None else f", reading {lag.speed:.2f} s of log per second"
-        return Judged(Verdict.SLOW, f"is {lag.lag:,} rows and {_seconds(lag.lag_ms)} behind{speed}")
-    return Judged(Verdict.OK, f"is {lag.lag:,} rows and {_seconds(lag.lag_ms)} behind")
+        return Judged(Verdict.SLOW, f"is {lag.lag:,} rows and {human_duration(lag.lag_ms)} behind{speed}")
+    return Judged(Verdict.OK, f"is {lag.lag:,} rows and {human_duration(lag.lag_ms)} behind")
 
 
 def _judge_still(reader: Reader, waits: str, still_ms: int, now_ms: int, limits: Limits) -> Judged:
@@ -338,20 +335,21 @@ def _judge_still(reader: Reader, waits: str, still_ms: int, now_ms: int, limits:
     if reader.state == "IN_BATCH":
         batch_ms = now_ms - reader.state_since_ms
         if batch_ms < limits.still_ms:
-            return Judged(Verdict.OK, f"has been in batch {reader.batch_id} for {_seconds(batch_ms)}")
+            return Judged(Verdict.OK, f"has been in batch {reader.batch_id} for {human_duration(batch_ms)}")
         return Judged(
             Verdict.STALLED,
-            f"makes no progress: {waits}. Batch {reader.batch_id} started {_seconds(batch_ms)} ago and is not done: it "
-            "is long, it fails every time, or the query stopped during it",
+            f"makes no progress: {waits}. Batch {reader.batch_id} started {human_duration(batch_ms)} ago and is not "
+            "done: it is long, it fails every time, or the query stopped during it",
         )
     if reader.state.endswith("REBALANCE") and now_ms - reader.state_since_ms < limits.still_ms:
         return Judged(Verdict.OK, "waits for a running rebalance")
     patience_ms = max(limits.still_ms, reader.sign_every_ms or 0)
     if silent_ms >= patience_ms:
-        return Judged(Verdict.STOPPED, f"is not being read: {waits}. No activity for {_seconds(silent_ms)}")
+        return Judged(Verdict.STOPPED, f"is not being read: {waits}. No activity for {human_duration(silent_ms)}")
     return Judged(
         Verdict.STALLED,
-        f"makes no progress: {waits}. The reader is active, but its position has not changed for {_seconds(still_ms)}",
+        f"makes no progress: {waits}. The reader is active, but its position has not changed for "
+        f"{human_duration(still_ms)}",
     )
 
 

@@ -15,7 +15,14 @@ from typing import Any
 
 from spark_replog.admin.admin import Admin
 from spark_replog.cluster.cluster import TopicHandle
-from spark_replog.errors import CorruptDataError, ErrorCode, InvalidConfigError, NotFoundError, UnsupportedFormatError
+from spark_replog.errors import (
+    CorruptDataError,
+    ErrorCode,
+    InvalidConfigError,
+    NotFoundError,
+    RetriableError,
+    UnsupportedFormatError,
+)
 from spark_replog.health.readers import Lag, PartitionProgress, Reader, first_append_times, lag_of
 from spark_replog.ids import TopicPartition
 from spark_replog.log.acl import AclOperation
@@ -88,8 +95,8 @@ def read_checkpoint(url: str, storage_options: Mapping[str, str]) -> Checkpoint:
         ReplogError: what the storage raises.
     """
     store = open_store(url, storage_options)
-    planned, done = _numbers(store, "offsets/"), _numbers(store, "commits/")
     query = _get(store, "metadata")
+    planned, done = _numbers(store, "offsets/"), _numbers(store, "commits/")
     if query is None and not planned:
         raise InvalidConfigError(
             ErrorCode.REPLOG_INPUT,
@@ -168,7 +175,13 @@ def _numbers(store: ObjectStore, prefix: str) -> set[int]:
 
 
 def _get(store: ObjectStore, key: str) -> bytes | None:
-    data = store.get(key, size_bytes=FILE_BYTES_MAX)
+    try:
+        data = store.get(key, size_bytes=FILE_BYTES_MAX)
+    except RetriableError as error:
+        if error.code is not ErrorCode.REPLOG_ROOT_STALE:
+            raise
+        what = f"the folder '{store.url}' does not exist. Mount it, or give a query's checkpointLocation."
+        raise InvalidConfigError(ErrorCode.REPLOG_INPUT, what) from error
     return None if data is None else bytes(data)
 
 

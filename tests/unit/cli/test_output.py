@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import sys
+
+import pytest
 
 from spark_replog.cli import output
 from spark_replog.cli.output import emit, error_item, exit_code_of, table
@@ -81,3 +84,28 @@ def test_json_escapes_what_a_terminal_acts_on(capsys):
     printed = capsys.readouterr().out
     assert "\x1b" not in printed
     assert json.loads(printed)["items"][0]["name"] == EVIL
+
+
+WIDE = (
+    ["TOPIC", "ROWS", "LAST WRITE", "ID", "DETAIL"],
+    [
+        ("orders", 20_000, "2026-11-23T03:04:03Z", "200cdcef97fe48b69bdfbb339aafb1f5", "nothing, at some length " * 6),
+        ("a-topic-with-a-rather-long-name.eu-west-1.events", 3, "never", "6cbfdc175e774464a156bf26cedfe123", None),
+    ],
+)
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_a_table_is_not_wider_than_the_terminal_and_loses_nothing(monkeypatch, width):
+    piped = output.table(*WIDE)
+    assert len(piped.splitlines()) == 3, "scripts get a line for each row"
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", str(width))
+    shown = output.table(*WIDE)
+    assert max(map(len, shown.splitlines())) <= width
+    words = shown.split()
+    assert all(words.count(each) >= piped.split().count(each) for each in set(piped.split()) - {*WIDE[0], "-"})
+    order = [words.index(each) for each in ("orders", "20,000", "200cdcef97fe48b69bdfbb339aafb1f5", WIDE[1][1][0], "3")]
+    assert order == sorted(order), "each row in one piece"
+    monkeypatch.setenv("COLUMNS", "500")
+    assert output.table(*WIDE) == piped

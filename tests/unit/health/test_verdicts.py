@@ -83,13 +83,13 @@ def test_3_a_paused_consumer_that_sends_heartbeats_is_stalled():
     log = Log().append(*range(30))
     found = verdict(log.reader(30, [(5, 50), (6, 60)], last_sign=30), 30)
     assert found.verdict is Verdict.STALLED
-    assert found.reason.startswith("orders-0 ") and "240 rows wait, the oldest for 1,440 s" in found.reason
+    assert found.reason.startswith("orders-0 ") and "240 rows wait, the oldest for 24 m" in found.reason
 
 
 def test_4_a_consumer_that_is_gone_is_stopped():
     log = Log().append(*range(30))
     found = verdict(log.reader(30, [(5, 50), (6, 60)], last_sign=6), 30)
-    assert found.verdict is Verdict.STOPPED and "No activity for 1,440 s" in found.reason
+    assert found.verdict is Verdict.STOPPED and "No activity for 24 m" in found.reason
 
 
 def test_5_one_dead_member_stalls_its_partitions_only():
@@ -148,7 +148,7 @@ def test_10_a_reader_that_catches_up_is_well_and_says_when_it_arrives():
     reader = log.reader(60, [(59, 200), (60, 240)])  # four minutes of log in one; 36 minutes are left
     found = verdict(reader, 60)
     assert (found.verdict, reader.catch_up_ms) == (Verdict.OK, 12 * MINUTE)
-    assert "catches up in 720 s at this pace" in found.reason
+    assert "catches up in 12 m at this pace" in found.reason
     assert verdict(reader, 60, lag_ms_max=30 * MINUTE).verdict is Verdict.SLOW
 
 
@@ -188,7 +188,7 @@ def test_15_a_batch_that_runs_is_given_time_and_one_that_never_ends_is_stalled(b
     reader = log.reader(30, [(9, 90), (10, 100)], kind="query", state="IN_BATCH", state_since=began, last_sign=began)
     found = verdict(reader, 30)
     assert found.verdict is expected
-    assert expected is Verdict.OK or "Batch 7 started 1,080 s ago" in found.reason
+    assert expected is Verdict.OK or "Batch 7 started 18 m ago" in found.reason
 
 
 def test_16_rows_that_came_a_moment_ago_make_nobody_late():

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from spark_replog.admin.controller import Controller
-from spark_replog.errors import CorruptDataError, InvalidConfigError, UnsupportedFormatError
+from spark_replog.errors import CorruptDataError, ErrorCode, InvalidConfigError, UnsupportedFormatError
 from spark_replog.health.readers import Verdict, judge
 from spark_replog.monitor.query_monitor import QueryMonitor, list_checkpoints, parse_batch, read_checkpoint
 from tests.unit.client.consumer_setup import Store, rows
@@ -146,3 +146,10 @@ def test_the_commands(store, query, replog):
     query.done(0, now_ms - 9_000, {0: 4, 1: 0})
     late = replog(*words, "check", query.folder, "--after", "PT0S")
     assert late.exit_code == 4 and late.out.splitlines()[1].startswith("STOPPED")
+
+
+@pytest.mark.parametrize("read", [read_checkpoint, list_checkpoints])
+def test_a_folder_that_does_not_exist_is_no_root_of_a_store(tmp_path, read):
+    with pytest.raises(InvalidConfigError, match="none' does not exist") as refused:
+        read(str(tmp_path / "none"), {})
+    assert refused.value.code is ErrorCode.REPLOG_INPUT
