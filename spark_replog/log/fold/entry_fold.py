@@ -78,12 +78,8 @@ class EntryFold:
             )
         commands = decode_commands(payload)
         for each in commands:
-            if isinstance(each, FeatureSet) and each.level > FEATURE_LEVEL_MAX:
-                raise UnsupportedFormatError(
-                    ErrorCode.UNSUPPORTED_VERSION,
-                    f"ledger {self._name} is at feature level {each.level}, this release knows {FEATURE_LEVEL_MAX}."
-                    " Upgrade spark-replog on every driver and worker.",
-                )
+            if isinstance(each, FeatureSet):
+                self._check_level(each.level)
         self.applied_index = index
         return tuple(self._apply_command(command, index, number) for number, command in enumerate(commands))
 
@@ -118,6 +114,7 @@ class EntryFold:
             fresh.applied_index = entry_count - 1
             fresh._read(reader)
             level, raised_count = (FEATURE_LEVEL_MAX, 0) if reader.is_at_end else _FEATURE.read(reader)
+            self._check_level(level)
             fresh._set_feature(level, raised_count - 1)
             reader.finish()
         except (ValueError, LookupError, TypeError, OverflowError) as error:
@@ -162,6 +159,14 @@ class EntryFold:
             return CommandResult(Outcome.EXISTS, {}, f"the ledger is at feature level {self.feature_level}")
         self._set_feature(command.level, index)
         return OK
+
+    def _check_level(self, level: int) -> None:
+        if level > FEATURE_LEVEL_MAX:
+            raise UnsupportedFormatError(
+                ErrorCode.UNSUPPORTED_VERSION,
+                f"ledger {self._name} is at feature level {level}, this release knows {FEATURE_LEVEL_MAX}."
+                " Upgrade spark-replog on every driver and worker.",
+            )
 
     def _set_feature(self, level: int, index: int) -> None:
         self.feature_level, self.feature_index = level, index
