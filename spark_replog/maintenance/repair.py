@@ -496,7 +496,7 @@ class StoreRepair:
         def propose(state: TopicLedgerState) -> tuple[bytes, ...] | None:
             gone = [
                 each.entry_index
-                for each in state.under_replicated()
+                for each in state.under_replicated(include_out_of_sync=True)
                 if each.object.id.name in lost
                 and each.entry_index > state.stable_index
                 and looked_through.issuperset(each.object.holders)

@@ -18,6 +18,8 @@ from spark_replog.cluster.cluster import Cluster
 from spark_replog.cluster.init_store import init_cluster
 from spark_replog.config import CoordinatorConfig
 from spark_replog.errors import ErrorCode, RetriableError
+from spark_replog.log.codec.commands import encode_command
+from spark_replog.log.model import Append, IdentityKind, IsrChange, ProducerIdentity
 from spark_replog.maintenance.journal_scrub import scrub_journals
 from spark_replog.maintenance.repair import RootCondition, StoreRepair
 from spark_replog.maintenance.scrub import scrub
@@ -485,3 +487,22 @@ def test_unread_rows_whose_only_copy_is_gone_hold_nothing_back_after_a_repair(st
     assert repair(store).lost_objects == [lost.id.name]
     assert is_applied(store.append("orders", {0: 2, 1: 3}, batch=2))
     assert store.high_watermarks("orders") == [4, 6] and read_all(store) == 10
+
+
+def test_unread_rows_of_the_last_replica_in_sync_are_cut_when_its_root_is_lost(store) -> None:
+    """Nobody else is in sync, so none in sync lacks them: it has to be asked what those lack that are to join."""
+    store.create("orders", 2)
+    fill(store, 0, 2)
+    ledger = store.cluster.topic_ledger(store.cluster.lookup("orders").ledger_id)
+    leave = tuple(encode_command(IsrChange(None, broker_id, False, 1)) for broker_id in (0, 2))
+    ledger.append(lambda _: leave, timeout_ms=10_000)
+    only = store.put("orders", {0: 9}, {1})
+    append = Append(ProducerIdentity("q", "q", 0, "run", IdentityKind.STREAM), "User:test", "", 0, (only,))
+    ledger.append(lambda _: encode_command(append), timeout_ms=10_000)
+    assert store.isr("orders") == (1,)
+    lose(store, 1)
+    report = repair(store)
+    assert report.lost_objects == [only.id.name]
+    store.reopen()
+    assert is_applied(store.append("orders", {0: 2, 1: 3}, batch=2))
+    assert store.high_watermarks("orders") == [6, 9] and sorted(store.isr("orders")) == [0, 1, 2]
