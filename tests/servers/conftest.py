@@ -39,8 +39,11 @@ def servers(tmp_path_factory):
 
 KINDS = (server.VersityGateway, server.Minio, server.FakeGcs, server.Azurite)
 CLIENTS = [(kind, "fsspec") for kind in KINDS] + [(kind, "obstore") for kind in (server.VersityGateway, server.Azurite)]
-on_buckets = pytest.mark.parametrize("real", CLIENTS, ids=lambda each: f"{each[0].name}-{each[1]}", indirect=True)
-"""For tests of what HDFS has not: buckets."""
+on_buckets, on_fsspec_buckets = (
+    pytest.mark.parametrize("real", clients, ids=lambda each: f"{each[0].name}-{each[1]}", indirect=True)
+    for clients in (CLIENTS, CLIENTS[: len(KINDS)])
+)
+"""For tests of what HDFS has not: buckets; and of what only fsspec's clients do."""
 _LONG = pytest.mark.skipif(not IS_ALL, reason="half a minute on HDFS: REPLOG_TEST_SERVERS_ALL=1 runs it")
 ON_ALL_FOR_LONG = [
     *(pytest.param(each, id=f"{each[0].name}-{each[1]}") for each in CLIENTS),

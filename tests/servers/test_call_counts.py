@@ -9,7 +9,7 @@ from spark_replog.storage.obstore_client import NAMES_PER_PAGE
 from spark_replog.storage.open_store import open_store
 from spark_replog.storage.retrying_store import RetryingStore
 from spark_replog.testing.http_fault_proxy import HttpFaultProxy
-from tests.servers.conftest import on_buckets
+from tests.servers.conftest import on_buckets, on_fsspec_buckets
 from tests.servers.server import Azurite, FakeGcs, VersityGateway
 
 
@@ -36,10 +36,9 @@ def test_each_verb_is_one_request(real):
         assert told == dict.fromkeys(told, 1)
 
 
-@on_buckets
+@on_fsspec_buckets
 def test_a_listing_of_several_pages_is_whole(real, monkeypatch):
-    if real.client == "obstore":
-        pytest.skip("it turns pages itself: the test below has more than one")
+    """obstore turns pages itself: the test below has more than one."""
     store = open_store(real.new_root(), real.options())
     keys = [f"f/{number:03}" for number in range(7)]
     for key in keys:
