@@ -2,8 +2,8 @@
 
 A line of JSON on standard input is what is wrong from now on: ``{"seed": 1, "faults": [[CALL, WHAT, SHARE], ...],
 "stale": LOOKS}``. WHAT is the name of an error, ``"EIO after"`` (the call was made), or ``"short"`` (half of what a
-read found). ``stale`` is a client with a cache of names, as of NFS: what was absent stays so for LOOKS more looks at
-most, or until the client itself makes it. The answer counts the faults since the last line.
+read found). ``stale`` is a client with a cache of names, as of NFS: what was absent stays so for LOOKS more looks,
+or until the client itself makes it. The answer counts the faults since the last line.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class FaultyFolder(mfusepy.Operations):
             found = self._do("getattr", os.lstat, self._below(path))
         except FileNotFoundError:
             with self._lock:
-                self._absent[path] = self._draw.randint(0, self._stale)
+                self._absent[path] = self._stale
             raise
         told = {f"st_{name}": getattr(found, f"st_{name}") for name in _STAT}
         return {**told, **{f"st_{name}": getattr(found, f"st_{name}_ns") for name in _TIMES}}

@@ -194,7 +194,7 @@ def test_of_two_writers_one_sees_all_roots_late_and_both_have_each_row_once(faul
         while len(got) < COUNT:
             got += [record.value for record in consumer.poll(30_000)]
     counted = [disk.set() for disk in disks]
-    assert all(each["stale name"] > 0 for each in counted), counted
+    assert sum(each["stale name"] for each in counted) >= 5, counted
     assert told == {number: b"%d" % number for number in range(COUNT)}
     assert got == list(told.values()) == repaired(late)
 
