@@ -41,8 +41,8 @@ GROWTH_MIN = 4
 few times at most (log 4 of the object's size), however slowly a partition grows."""
 RETENTION_PARTS = 8
 """A run spans at most this part of `retention.ms`: what is joined ages out together."""
-JOINED_BYTES = 128 * 1024
-"""Smaller neighbours are joined. Larger batches pass through as they are: no copy, and readers join them anyway."""
+JOINED_BYTES = 512 * 1024
+"""Smaller neighbours are joined: the copy costs less than a batch of their own. Larger ones pass through uncopied."""
 
 
 class CompactionLimits(NamedTuple):
