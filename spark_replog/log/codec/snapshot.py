@@ -9,10 +9,10 @@ in one page.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from itertools import accumulate
+from typing import Generic, Protocol, TypeVar
 
 import crc32c as crc32c_module
 import numpy as np
@@ -33,6 +33,8 @@ _HEADER_BYTES = 6
 _CRC_BYTES = 4
 _DELTA = 0x80
 _UINT64 = np.uint64
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 Column = npt.NDArray[np.int64]
 Cells = npt.NDArray[np.int64]
 """Columns by rows."""
@@ -105,28 +107,59 @@ def write_table(writer: Writer, columns: Sequence[Column]) -> None:
         _write_column(writer, values)
 
 
-def read_table(reader: Reader, column_count: int) -> list[Column]:
+def read_table(reader: Reader, column_count: int) -> Cells:
     """Take what `write_table` wrote; refuse more cells than `_CELLS_MAX` before memory is taken."""
     row_count = reader.uint()
     if row_count > ROWS_MAX or row_count * column_count > _CELLS_MAX:
         raise damaged(f"a table claims {row_count} rows")
-    return [_read_column(reader, row_count) for _ in range(column_count)]
+    table = np.empty((column_count, row_count), np.int64)
+    for column in table if row_count else ():
+        _read_column(reader, column.view(_UINT64))
+    return table
 
 
-def write_texts(writer: Writer, texts: Sequence[str]) -> None:
+class Items(Protocol[T_co]):
+    """One item a row."""
+
+    def __len__(self) -> int: ...
+
+    def __iter__(self) -> Iterator[T_co]: ...
+
+    def __getitem__(self, row: int, /) -> T_co: ...
+
+
+class _MadeItems(Generic[T]):
+    """Items that are made when they are asked for: a look into a page needs one of thousands."""
+
+    def __init__(self, count: int, make: Callable[[int], T]) -> None:
+        self._count = count
+        self._make = make
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[T]:
+        return map(self._make, range(self._count))
+
+    def __getitem__(self, row: int, /) -> T:
+        return self._make(row)
+
+
+def write_texts(writer: Writer, texts: Items[str]) -> None:
     """Append ASCII strings, as names of objects and pages are: their number and lengths as a table, then all bytes."""
     write_table(writer, [np.fromiter(map(len, texts), np.int64, len(texts))])
     writer.raw("".join(texts).encode("ascii"))
 
 
-def read_texts(reader: Reader) -> list[str]:
+def read_texts(reader: Reader) -> Items[str]:
     """Take what `write_texts` wrote."""
     (sizes,) = read_table(reader, 1)
-    if sizes.min(initial=0) < 0:
-        raise damaged("a text has a negative length")
-    ends = list(accumulate(sizes.tolist()))
-    text = reader.raw(ends[-1] if ends else 0).decode("ascii")
-    return [text[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+    if sizes.min(initial=0) < 0 or sizes.max(initial=0) > BODY_BYTES_MAX:
+        raise damaged("a text has an impossible length")
+    ends = np.cumsum(sizes)
+    starts = ends - sizes
+    text = reader.raw(int(sizes.sum())).decode("ascii")
+    return _MadeItems(len(sizes), lambda row: text[starts[row] : ends[row]])
 
 
 def _width_of(span: int) -> int:
@@ -162,9 +195,8 @@ def _write_column(writer: Writer, values: Column) -> None:
         writer.raw(moved.view(np.uint8).reshape(len(cells), 8)[:, :width].tobytes())
 
 
-def _read_column(reader: Reader, row_count: int) -> Column:
-    if not row_count:
-        return np.empty(0, np.int64)
+def _read_column(reader: Reader, column: npt.NDArray[np.uint64]) -> None:
+    """Fill a column, which is not empty."""
     form = reader.byte()
     width, is_delta = form & ~_DELTA, bool(form & _DELTA)
     if width > 8:
@@ -173,19 +205,15 @@ def _read_column(reader: Reader, row_count: int) -> Column:
     low = reader.sint()
     if not -(2**63) <= first < 2**63 or not -(2**63) <= low < 2**63:
         raise damaged("a column's base does not fit 64 bits")
-    count = row_count - is_delta
-    cells = np.full(count, low, np.int64).view(_UINT64)
+    cells = column[is_delta:]
+    cells.fill(low % 2**64)
     if width:
-        padded = np.zeros((count, 8), np.uint8)
-        padded[:, :width] = np.frombuffer(reader.raw(width * count), np.uint8).reshape(count, width)
+        padded = np.zeros((len(cells), 8), np.uint8)
+        padded[:, :width] = np.frombuffer(reader.raw(width * len(cells)), np.uint8).reshape(len(cells), width)
         cells += padded.view("<u8").ravel()
-    if not is_delta:
-        return cells.view(np.int64)
-    values = np.empty(row_count, _UINT64)
-    values[0] = first % 2**64
-    np.cumsum(cells, out=values[1:])
-    values[1:] += values[0]
-    return values.view(np.int64)
+    if is_delta:
+        column[0] = first % 2**64
+        np.cumsum(column, out=column)
 
 
 class PageKind(IntEnum):
@@ -250,8 +278,8 @@ class Rows:
 
     kind: PageKind
     cells: Cells
-    names: list[str]
-    holders: list[frozenset[int]]
+    names: Items[str]
+    holders: Items[frozenset[int]]
 
     def __len__(self) -> int:
         return len(self.cells[0])
@@ -380,9 +408,9 @@ def decode_page(ledger_id: str, name: str, data: bytes) -> Rows | Directory:
         if _HEADER.read(reader) != (ledger_id, name):
             raise damaged("it is another page, or of another ledger", name)
         kind = PageKind(reader.byte())
-        cells = np.stack(read_table(reader, _COLUMN_COUNTS[kind]))
+        cells = read_table(reader, _COLUMN_COUNTS[kind])
         if kind is PageKind.DIRECTORY:
-            found = Directory(cells, read_texts(reader))
+            found = Directory(cells, list(read_texts(reader)))
             numbers = cells[PieceColumn.PAGE_NO]
             is_whole = numbers.min(initial=0) >= 0 and numbers.max(initial=-1) < len(found.pages)
         else:
@@ -393,22 +421,24 @@ def decode_page(ledger_id: str, name: str, data: bytes) -> Rows | Directory:
         reader.finish()
     except (ValueError, LookupError, OverflowError) as error:
         raise damaged(repr(error), name) from error
-    if not is_whole or (np.lexsort((cells[BASE], cells[SLOT])) != np.arange(cells.shape[1])).any():
+    slots, bases = cells[SLOT], cells[BASE]
+    is_sorted = (slots[:-1] < slots[1:]) | ((slots[:-1] == slots[1:]) & (bases[:-1] <= bases[1:]))
+    if not is_whole or not is_sorted.all():
         raise damaged("its rows contradict each other", name)
     return found
 
 
-def write_holders(writer: Writer, holders: Sequence[frozenset[int]]) -> None:
+def write_holders(writer: Writer, holders: Items[frozenset[int]]) -> None:
     """Append sets of brokers: the different ones, then which one each row has."""
     numbers = {each: number for number, each in enumerate(dict.fromkeys(holders))}
     _HOLDERS.write(writer, [sorted(each) for each in numbers])
     write_table(writer, [np.array([numbers[each] for each in holders], np.int64)])
 
 
-def read_holders(reader: Reader) -> list[frozenset[int]]:
+def read_holders(reader: Reader) -> Items[frozenset[int]]:
     """Take what `write_holders` wrote."""
     different = [frozenset(each) for each in _HOLDERS.read(reader)]
     (numbers,) = read_table(reader, 1)
-    if numbers.min(initial=0) < 0:
+    if numbers.min(initial=0) < 0 or numbers.max(initial=-1) >= len(different):
         raise damaged("a set of brokers is missing")
-    return [different[number] for number in numbers.tolist()]
+    return _MadeItems(len(numbers), lambda row: different[numbers[row]])

@@ -136,8 +136,8 @@ class FrozenTopics:
 def read_index(reader: Reader) -> tuple[tuple[Run, ...], tuple[Run, ...], Rows, Rows]:
     """Take the runs and the rows of a head: those of sections, those of objects."""
     section_runs, object_runs = (tuple(Run(*each) for each in runs) for runs in _INDEX.read(reader))
-    sections = Rows(PageKind.SECTIONS, np.stack(read_table(reader, len(no_rows(PageKind.SECTIONS).cells))), [], [])
-    cells = np.stack(read_table(reader, len(no_rows(PageKind.OBJECTS).cells)))
+    sections = Rows(PageKind.SECTIONS, read_table(reader, len(no_rows(PageKind.SECTIONS).cells)), [], [])
+    cells = read_table(reader, len(no_rows(PageKind.OBJECTS).cells))
     return section_runs, object_runs, sections, Rows(PageKind.OBJECTS, cells, read_texts(reader), read_holders(reader))
 
 

@@ -200,6 +200,27 @@ def test_a_cold_process_reads_the_snapshot_and_the_tail(make_store, root_count):
 
 
 @pytest.mark.parametrize("root_count", [1, 3])
+def test_a_cold_process_looks_at_no_record_before_the_snapshot(make_store, root_count):
+    """However many records stay for processes that pause: a listing begins behind the journal's end."""
+    store = make_store(root_count)
+    writer = paged(store, KEPT)
+    for first, end in ((0, 150), (150, 151)):
+        wanted = fill(writer, first, end)
+        shoot(writer)
+    assert all(len(store.journal(root)) > 150 for root in range(root_count))
+    cold, listed = paged(store, KEPT), []
+    for root in cold.counting:
+        real = root.store.list_keys
+        root.store.list_keys = lambda prefix, after="", real=real: (
+            listed.append(each.key) or each for each in real(prefix, after=after)
+        )
+    assert cold.commands() == wanted
+    assert all(root.counts["get"] <= 10 for root in cold.counting)
+    assert sum("/journal/" in prefix for root in cold.counting for verb, prefix in root.calls if verb == "list_keys")
+    assert not [key for key in listed if "/journal/" in key]
+
+
+@pytest.mark.parametrize("root_count", [1, 3])
 def test_a_process_that_slept_over_a_truncation_goes_on(make_store, root_count):
     store = make_store(root_count)
     sleeper, writer = paged(store), paged(store)
