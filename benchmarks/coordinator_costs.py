@@ -47,11 +47,11 @@ def purgatory() -> float:
         operation = Waiting()
         operations.append(operation)
         waiting.try_complete_else_watch(operation, (number,))
-    assert waiting.delayed_count == OPERATION_COUNT
+    assert waiting.timer.size == OPERATION_COUNT
     for number, operation in enumerate(operations):
         operation.is_ready = True
         waiting.check_and_complete(number)
-    assert (waiting.delayed_count, waiting.watched_count) == (0, 0)
+    assert (waiting.timer.size, waiting.watchers) == (0, {})
     return time.process_time() - start
 
 

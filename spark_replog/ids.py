@@ -20,7 +20,11 @@ BROKER_ID_MAX = 2**31 - 1
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 _ID = re.compile(r"[0-9a-f]{32}")
 _OBJECT_NAME = re.compile(r"(?!\.)[a-zA-Z0-9 ._-]{1,255}")
-KEY_PART = re.compile(r"(?!\.\.?\Z)[^/\\\x00-\x1f\x7f]{1,255}")
+_KEY_PART = r"(?!\.\.?(?:/|\Z))[^/\\\x00-\x1f\x7f]{1,255}"
+KEY = re.compile(rf"{_KEY_PART}(?:/{_KEY_PART})*")
+"""A key that stays below its root on every kind of storage, matched in full: parts separated by ``/``, none of them
+empty, ``.``, ``..``, longer than 255 characters, or with a backslash or a control character. Every store matches a key
+before it makes a path of it: keys may hold names that were read from storage."""
 
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state", "__cluster_metadata"})
 """Names that only coordinators write to."""
@@ -60,11 +64,3 @@ def is_valid_id(text: str) -> bool:
 def is_valid_object_name(name: str) -> bool:
     """Return whether a data object may have the name: 1 to 255 of ``a-z A-Z 0-9 space . _ -``, no leading dot."""
     return _OBJECT_NAME.fullmatch(name) is not None
-
-
-def is_valid_key(key: str) -> bool:
-    """Return whether a key stays below its root on every kind of storage.
-
-    Parts are separated by ``/``. None is empty, ``.`` or ``..``, or holds a backslash or a control character.
-    """
-    return all(KEY_PART.fullmatch(part) for part in key.split("/"))

@@ -15,8 +15,8 @@ from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError
 from spark_replog.write.accumulator import RecordAccumulator
 from spark_replog.write.arrow_appender import ArrowAppender, RowRouter
 from spark_replog.write.columns import InputColumns
+from spark_replog.write.data_request import ObjectBuilder
 from spark_replog.write.interceptors import Interceptors
-from spark_replog.write.object_builder import ObjectBuilder
 from spark_replog.write.partitioner import UserPartitioner, check_arrow_partitioner
 from spark_replog.write.record_handle import RecordHandle, RecordMetadata
 from spark_replog.write.serializers import Serializer, serialize_columns

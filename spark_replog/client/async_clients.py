@@ -7,7 +7,8 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar
+from types import TracebackType
+from typing import Any, Generic, Self, TypeVar
 
 from spark_replog.client.consumer import Consumer
 from spark_replog.client.consumer_record import ConsumerRecord, ConsumerRecords
@@ -19,9 +20,56 @@ from spark_replog.log.codec.group_records import OffsetAndMetadata
 from spark_replog.write.record_handle import RecordHandle, RecordMetadata
 
 T = TypeVar("T")
+C = TypeVar("C", bound=Producer | Consumer)
 
 
-class AsyncProducer:
+class _OnOneThread(Generic[C]):
+    """A client whose calls that wait run on a thread of its own, one after the other.
+
+    Args:
+        make: opens the client; called on that thread by ``async with``.
+    """
+
+    def __init__(self, make: Callable[[], C], thread_name: str) -> None:
+        self._make = make
+        self._made: C | None = None
+        self._thread = ThreadPoolExecutor(1, thread_name)
+        self._is_closed = False
+
+    async def __aenter__(self) -> Self:
+        """Open the store.
+
+        Raises:
+            InvalidConfigError: as the client.
+            ReplogError: REPLOG_STORE_NOT_INITIALISED.
+        """
+        self._made = await self._call(self._make)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close."""
+        await self._close(lambda: self._client.close())
+
+    @property
+    def _client(self) -> C:
+        assert self._made is not None, "use 'async with'"
+        return self._made
+
+    async def _call(self, call: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, call)
+
+    async def _close(self, close: Callable[[], None]) -> None:
+        if self._made is not None and not self._is_closed:
+            self._is_closed = True
+            try:
+                await self._call(close)
+            finally:
+                self._thread.shutdown(wait=False)
+
+
+class AsyncProducer(_OnOneThread[Producer]):
     """Appends records to topics from one event loop: ``async with AsyncProducer(store) as producer``.
 
     Calls that have to wait (for a new topic's metadata, for memory, for a flush) run on a thread of its own, in their
@@ -36,26 +84,9 @@ class AsyncProducer:
     def __init__(
         self, store: StorePath | Cluster, config: Mapping[str, object] | None = None, **settings: object
     ) -> None:
-        self._make = lambda: Producer(store, config, **settings)  # type: ignore[arg-type]
-        self._made: Producer | None = None
-        self._thread = ThreadPoolExecutor(1, "replog-async-producer")
-        self._is_closed = False
+        super().__init__(lambda: Producer(store, config, **settings), "replog-async-producer")  # type: ignore[arg-type]
         self._turn = asyncio.Lock()
         self._decided: deque[tuple[asyncio.Future[RecordMetadata], RecordHandle]] = deque()
-
-    async def __aenter__(self) -> AsyncProducer:
-        """Open the store.
-
-        Raises:
-            InvalidConfigError: as ``Producer``.
-            ReplogError: REPLOG_STORE_NOT_INITIALISED.
-        """
-        self._made = await self._call(self._make)
-        return self
-
-    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        """Send what waits and close."""
-        await self.close()
 
     async def send(
         self,
@@ -99,48 +130,35 @@ class AsyncProducer:
 
     async def flush(self) -> None:
         """Send what waits, and wait for the outcome of every earlier record."""
-        await self._call(self._producer.flush)
+        await self._call(self._client.flush)
 
     async def partitions_for(self, topic: str) -> int:
         """Return a topic's number of partitions."""
-        return await self._call(lambda: self._producer.partitions_for(topic))
+        return await self._call(lambda: self._client.partitions_for(topic))
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[AsyncProducer]:
         """Commit what the block sends, or abort it if the block raises; see ``Producer.transaction``."""
-        await self._call(self._producer.begin_transaction)
+        await self._call(self._client.begin_transaction)
         try:
             yield self
-            await self._call(self._producer.commit_transaction)
+            await self._call(self._client.commit_transaction)
         except FencedError:
             raise
         except BaseException:
-            if self._producer.is_in_transaction:
-                await self._call(self._producer.abort_transaction)
+            if self._client.is_in_transaction:
+                await self._call(self._client.abort_transaction)
             raise
 
     async def close(self, timeout: float | None = None) -> None:
         """Send what waits and close. Repeatable; see ``Producer.close``."""
-        if self._made is not None and not self._is_closed:
-            self._is_closed = True
-            try:
-                await self._call(lambda: self._producer.close(timeout))
-            finally:
-                self._thread.shutdown(wait=False)
+        await self._close(lambda: self._client.close(timeout))
 
     # ------------------------------------------------------------------------------------------ inside
 
-    @property
-    def _producer(self) -> Producer:
-        assert self._made is not None, "use 'async with'"
-        return self._made
-
-    async def _call(self, call: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, call)
-
     async def _append(self, topic: str, *record: Any) -> tuple[asyncio.Future[RecordMetadata], RecordHandle]:
         loop = asyncio.get_running_loop()
-        producer = self._producer
+        producer = self._client
         async with self._turn:  # a record that waits for memory is not overtaken
             if not self._is_closed and producer.would_block(topic, *record[:3]):
                 handle = await self._call(lambda: producer.send(topic, *record))
@@ -170,7 +188,7 @@ class AsyncProducer:
             self._decided.popleft()
 
 
-class AsyncConsumer:
+class AsyncConsumer(_OnOneThread[Consumer]):
     """Reads topics from one event loop. A context manager, and an asynchronous iterator of records.
 
     Listeners and deserializers run on its thread. A poll whose task is cancelled loses nothing: its records come again
@@ -183,23 +201,7 @@ class AsyncConsumer:
     """
 
     def __init__(self, store: StorePath | Cluster, *topics: str, **settings: Any) -> None:
-        self._make = lambda: Consumer(store, *topics, **settings)
-        self._made: Consumer | None = None
-        self._is_closed = False
-        self._thread = ThreadPoolExecutor(1, "replog-async-consumer")
-
-    async def __aenter__(self) -> AsyncConsumer:
-        """Open the store.
-
-        Raises:
-            ReplogError: as ``Consumer``.
-        """
-        self._made = await self._call(self._make)
-        return self
-
-    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        """Close."""
-        await self.close()
+        super().__init__(lambda: Consumer(store, *topics, **settings), "replog-async-consumer")
 
     async def poll(self, timeout_ms: int = 0, max_records: int | None = None) -> ConsumerRecords:
         """Return the next records; see ``Consumer.poll``.
@@ -207,7 +209,7 @@ class AsyncConsumer:
         Raises:
             ReplogError: as ``Consumer.poll``.
         """
-        consumer = self._consumer
+        consumer = self._client
         job = self._thread.submit(consumer.poll, timeout_ms, max_records)
         try:
             return await asyncio.wrap_future(job)
@@ -224,61 +226,48 @@ class AsyncConsumer:
 
     async def subscribe(self, topics: Collection[str] = (), **more: Any) -> None:
         """See ``Consumer.subscribe``."""
-        await self._call(lambda: self._consumer.subscribe(topics, **more))
+        await self._call(lambda: self._client.subscribe(topics, **more))
 
     async def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """See ``Consumer.assign``."""
-        await self._call(lambda: self._consumer.assign(partitions))
+        await self._call(lambda: self._client.assign(partitions))
 
     def assignment(self) -> set[TopicPartition]:
         """Return the partitions that are read now."""
-        return self._consumer.assignment()
+        return self._client.assignment()
 
     async def commit(self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None) -> None:
         """See ``Consumer.commit``."""
-        await self._call(lambda: self._consumer.commit(offsets))
+        await self._call(lambda: self._client.commit(offsets))
 
     async def committed(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """See ``Consumer.committed``."""
-        return await self._call(lambda: self._consumer.committed(partitions))
+        return await self._call(lambda: self._client.committed(partitions))
 
     async def position(self, key: TopicPartition) -> int:
         """See ``Consumer.position``."""
-        return await self._call(lambda: self._consumer.position(key))
+        return await self._call(lambda: self._client.position(key))
 
     async def seek(self, key: TopicPartition, offset: int | OffsetAndMetadata) -> None:
         """See ``Consumer.seek``."""
-        await self._call(lambda: self._consumer.seek(key, offset))
+        await self._call(lambda: self._client.seek(key, offset))
 
     async def end_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """See ``Consumer.end_offsets``."""
-        return await self._call(lambda: self._consumer.end_offsets(partitions))
+        return await self._call(lambda: self._client.end_offsets(partitions))
 
     async def close(self) -> None:
         """Commit (with auto commit), leave the group; see ``Consumer.close``."""
-        if self._made is not None and not self._is_closed:
-            self._is_closed = True
-            try:
-                await self._call(self._made.close)
-            finally:
-                self._thread.shutdown(wait=False)
-
-    @property
-    def _consumer(self) -> Consumer:
-        assert self._made is not None, "use 'async with'"
-        return self._made
-
-    async def _call(self, call: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, call)
+        await self._close(lambda: self._client.close())
 
     def _take_back(self, job: Future[ConsumerRecords]) -> None:
         """Go back to the first records that a cancelled poll returned to nobody. This consumer's thread."""
-        self._consumer.forget_wakeup()
+        self._client.forget_wakeup()
         if job.cancelled() or job.exception() is not None:
             return
         first: dict[TopicPartition, int] = {}
         for record in job.result():
             first.setdefault(TopicPartition(record.topic, record.partition), record.offset)
         for key, offset in first.items():
-            if key in self._consumer.assignment():
-                self._consumer.seek(key, offset)
+            if key in self._client.assignment():
+                self._client.seek(key, offset)

@@ -16,9 +16,8 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from spark_replog.backoff import ExponentialBackoff
 from spark_replog.client.metrics import ProducerMetrics
-from spark_replog.clock import Clock
+from spark_replog.clock import Clock, ExponentialBackoff
 from spark_replog.commit.append_request import AppendRequest, ProduceResponse, without_partitions
 from spark_replog.commit.replica_manager import ReplicaManager
 from spark_replog.config import ProducerConfig

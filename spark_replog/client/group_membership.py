@@ -17,9 +17,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
-from spark_replog.backoff import SYSTEM_RANDOM, ExponentialBackoff
 from spark_replog.client.assignors import make_assignors
 from spark_replog.client.subscription_state import SubscriptionState, TopicDiscovery
+from spark_replog.clock import SYSTEM_RANDOM, ExponentialBackoff
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.config import ConsumerConfig
 from spark_replog.daemon_thread import DaemonThread

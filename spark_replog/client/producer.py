@@ -36,11 +36,10 @@ from spark_replog.write.accumulator import RecordAccumulator
 from spark_replog.write.arrow_appender import no_key, too_large
 from spark_replog.write.buffer_pool import BufferPool
 from spark_replog.write.columns import ROW_OVERHEAD_BYTES
+from spark_replog.write.data_request import ObjectBuilder
 from spark_replog.write.interceptors import Interceptors, ProducerRecord
-from spark_replog.write.object_builder import ObjectBuilder
-from spark_replog.write.partition_queue import PartitionQueue
 from spark_replog.write.partitioner import StickyPartitioner, make_partitioner
-from spark_replog.write.producer_batch import Headers, record_size
+from spark_replog.write.producer_batch import Headers, PartitionQueue, record_size
 from spark_replog.write.record_handle import BatchResult, RecordHandle, RecordMetadata
 from spark_replog.write.sender import Sender
 from spark_replog.write.sequences import ProducerSequences

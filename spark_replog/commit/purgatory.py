@@ -87,8 +87,6 @@ class Timer:
 
     Attributes:
         size: pending tasks.
-        moved_count: how often a task was put into a bucket: once when added, at most once a level on its way down.
-        flushed_count: buckets that ``advance`` looked at; an empty tick costs none.
     """
 
     def __init__(self, start_ms: int, *, tick_ms: int = TICK_MS, size: int = WHEEL_SIZE) -> None:
@@ -96,7 +94,7 @@ class Timer:
         self._due: list[tuple[int, int, _Bucket]] = []
         self._pushed = 0
         self._lock = threading.Lock()
-        self.size = self.moved_count = self.flushed_count = 0
+        self.size = 0
 
     def add(self, expiry_ms: int, action: Callable[[], None]) -> TimerTask:
         """Call a function at a time; one that is already due is called now, in this thread."""
@@ -135,7 +133,6 @@ class Timer:
             while self._due and self._due[0][0] <= now_ms:
                 expiry_ms, _, bucket = heapq.heappop(self._due)
                 self._turn_wheels(expiry_ms)
-                self.flushed_count += 1
                 tasks, bucket.tasks, bucket.expiry_ms = bucket.tasks, {}, _NOT_QUEUED_MS
                 for task in tasks:
                     task.bucket = None
@@ -172,7 +169,6 @@ class Timer:
             heapq.heappush(self._due, (bucket.expiry_ms, self._pushed, bucket))
         bucket.tasks[task] = None
         task.bucket = bucket
-        self.moved_count += 1
         return True
 
 
@@ -270,6 +266,10 @@ class DelayedOperationPurgatory:
     """Watch lists by key, and the timer. Thread safe.
 
     Call ``check_and_complete`` without holding a lock that some operation's condition needs.
+
+    Attributes:
+        timer: of the time-outs that are running.
+        watchers: the operations listed under each key, completed ones not yet purged included.
     """
 
     def __init__(self, *, clock: Clock = SYSTEM_CLOCK, purge_interval: int = PURGE_INTERVAL) -> None:
@@ -278,19 +278,8 @@ class DelayedOperationPurgatory:
         self.timer = Timer(clock.monotonic_ms())
         self._lock = threading.Lock()
         """Guards the watch lists: never held while a condition is checked."""
-        self._watchers: dict[Hashable, dict[DelayedOperation, None]] = {}
+        self.watchers: dict[Hashable, dict[DelayedOperation, None]] = {}
         self._registered_count = self._registered_at_purge = 0
-
-    @property
-    def delayed_count(self) -> int:
-        """Return how many time-outs are running."""
-        return self.timer.size
-
-    @property
-    def watched_count(self) -> int:
-        """Return how many (operation, key) pairs are listed, completed ones not yet purged included."""
-        with self._lock:
-            return sum(map(len, self._watchers.values()))
 
     def try_complete_else_watch(self, operation: DelayedOperation, keys: Sequence[Hashable]) -> bool:
         """Complete the operation, or watch it under every key.
@@ -311,7 +300,7 @@ class DelayedOperationPurgatory:
     def check_and_complete(self, key: Hashable) -> int:
         """Try every operation watched under the key, oldest first; return how many this call completed."""
         with self._lock:
-            watched = list(self._watchers.get(key, ()))
+            watched = list(self.watchers.get(key, ()))
         finished, completed_here = [], 0
         for operation in watched:
             is_completed = operation.is_completed
@@ -335,7 +324,7 @@ class DelayedOperationPurgatory:
         purged_count = 0
         with self._lock:
             self._registered_at_purge = self._registered_count - self.timer.size
-            for key, operations in list(self._watchers.items()):
+            for key, operations in list(self.watchers.items()):
                 purged_count += self._drop(key, [each for each in operations if each.is_completed])
         return purged_count
 
@@ -363,12 +352,12 @@ class DelayedOperationPurgatory:
         with self._lock:
             self._registered_count += 1
             for key in keys:
-                self._watchers.setdefault(key, {})[operation] = None
+                self.watchers.setdefault(key, {})[operation] = None
 
     def _drop(self, key: Hashable, operations: Sequence[DelayedOperation]) -> int:
         """Take operations off a list, under the lock; return how many were on it."""
-        found = self._watchers.get(key, {})
+        found = self.watchers.get(key, {})
         dropped_count = sum(found.pop(each, self) is None for each in operations)
         if not found:
-            self._watchers.pop(key, None)
+            self.watchers.pop(key, None)
         return dropped_count

@@ -124,8 +124,7 @@ class LedgerCore:
         owners: incarnations: whose ledger it was before the last own claim, and this one; the first is zero for nobody.
         settled: of the last own value: (index, whether it was decided there); read and set to None.
         wake_at_ms: when `poll` must be called again even if nothing completes; None: not before something does.
-        claims: claims begun; entries: own values decided; rounds: rounds of creates; turns_lost: own claims
-            that another process's claim ended.
+        claims: claims begun; entries: own values decided; turns_lost: own claims that another process's claim ended.
     """
 
     def __init__(
@@ -146,7 +145,7 @@ class LedgerCore:
         self.base_name = ""
         self.owners = ZERO_EPOCH.incarnation, incarnation
         self.settled: tuple[int, bool] | None = None
-        self.claims = self.entries = self.rounds = self.turns_lost = 0
+        self.claims = self.entries = self.turns_lost = 0
         self._root_names = root_names
         self._settings = settings
         self._rng = rng
@@ -209,19 +208,41 @@ class LedgerCore:
 
     # -- goals ------------------------------------------------------------------------------------
 
-    def begin_read(self, now_ms: float, *, is_glance: bool = False) -> None:
-        """Start to learn the newest decided prefix; ends in DONE.
+    def begin(self, now_ms: float, *, is_write: bool, is_glance: bool = False) -> None:
+        """Start a goal: the newest decided prefix, or an own ENTRY. Both end in DONE.
 
         Args:
-            is_glance: where a look for the markers is due, one root in turn shows its marker, the others show their
-                tails: one get each. If there is anything new, all of them are read. What a majority holds shows in one
-                of these gets, unless a root that held it was cut or emptied while the root in turn is behind: such a
-                glance is one glance late.
+            is_write: towards an ENTRY: it comes to READY before each value is proposed.
+            is_glance: of a read: where a look for the markers is due, one root in turn shows its marker, the others
+                show their tails: one get each. If there is anything new, all of them are read. What a majority holds
+                shows in one of these gets, unless a root that held it was cut or emptied while the root in turn is
+                behind: such a glance is one glance late.
         """
-        self._begin(now_ms, is_write=False)
+        is_recent = now_ms - self._goal_start_ms < 4 * self._operation_ms  # the journals were looked at moments ago
+        self._goal += 1
+        self._is_write = is_write
+        self._glanced = None
+        self._goal_start_ms = now_ms
+        self._reread_ms = min(REREAD_MS, max(1.0, self._operation_ms))
+        self._yields = 0
+        self.is_tail_unclear = False
+        for state in self.roots:
+            if isinstance(state.error, DAMAGE) and state.retry_at_ms < now_ms + DAMAGED_RETRY_MS / 2:
+                state.failures = 1  # the files may have been put back
+        proposal = self.proposer.proposal
+        if is_write and proposal is not None:
+            # Given up by its caller, not by us: its epoch may not propose another value for this index.
+            proposal.is_recovered = True
+            self._enter(Phase.LEAD)
+            return
+        # Where another process claimed lately the next entry is as likely to be its, so look first.
+        is_alone = is_recent or all(now_ms - at_ms >= RIVAL_MS for at_ms in self._rivals.values())
+        if is_write and self._streak >= STREAK_MIN and is_alone:
+            self._enter(Phase.READY)
+            return
         self._enter_sync()
         if is_glance:
-            self._glanced, self._learned_before = self._root_to_glance_at(now_ms), self.prefix.learned_count()
+            self._glanced, self._learned_before = self._root_to_glance_at(now_ms), self.prefix.learned_count
 
     def _root_to_glance_at(self, now_ms: float) -> int | None:
         """Return the root whose marker was looked for the longest ago, None where all roots are to be read."""
@@ -230,20 +251,6 @@ class LedgerCore:
         is_quiet = len(due) > 1 and self.prefix.tail_index < self.prefix.length
         is_due = now_ms - at_ms >= self._settings.marker_check_ms
         return root if is_quiet and is_due and all(each.is_idle() for each in self.roots) else None
-
-    def begin_write(self, now_ms: float) -> None:
-        """Start towards an own ENTRY; comes to READY before each value is proposed, ends in DONE."""
-        is_recent = now_ms - self._goal_start_ms < 4 * self._operation_ms  # the journals were looked at moments ago
-        self._begin(now_ms, is_write=True)
-        proposal = self.proposer.proposal
-        if proposal is not None:
-            # Given up by its caller, not by us: its epoch may not propose another value for this index.
-            proposal.is_recovered = True
-            self._enter(Phase.LEAD)
-        elif self._streak >= STREAK_MIN and (is_recent or not self._has_rivals(now_ms)):
-            self._enter(Phase.READY)
-        else:
-            self._enter_sync()
 
     def propose(self, payload: bytes) -> None:
         """In READY: put a value in flight, or claim first and come back to READY."""
@@ -255,7 +262,6 @@ class LedgerCore:
         self._user = self.proposer.proposal
         self._is_user_sent = False
         self.settled = None
-        self.rounds += 1
         self._enter(Phase.LEAD)
 
     def finish(self) -> None:
@@ -283,18 +289,6 @@ class LedgerCore:
             for root, state in enumerate(self.roots)
             if isinstance(state.error, DAMAGE) and state.failures >= failures_min
         ]
-
-    def _begin(self, now_ms: float, *, is_write: bool) -> None:
-        self._goal += 1
-        self._is_write = is_write
-        self._glanced = None
-        self._goal_start_ms = now_ms
-        self._reread_ms = min(REREAD_MS, max(1.0, self._operation_ms))
-        self._yields = 0
-        self.is_tail_unclear = False
-        for state in self.roots:
-            if isinstance(state.error, DAMAGE) and state.retry_at_ms < now_ms + DAMAGED_RETRY_MS / 2:
-                state.failures = 1  # the files may have been put back
 
     def _enter(self, phase: Phase) -> None:
         assert phase in TRANSITIONS[self.phase], (self.phase, phase)
@@ -543,15 +537,20 @@ class LedgerCore:
             state.enter(Standing.FRESH if state.busy_goal == self._goal else Standing.KNOWN)
 
     def _learn(self, root: int, state: RootState, data: bytes, now_ms: float) -> None:
-        record = decode_record(data, root=self._root_names[root], position=self.prefix.views[root].next_position)
+        pending = state.pending
+        is_own = pending is not None and pending.data == data
+        if pending is not None and is_own:
+            record = pending.record
+        else:
+            record = decode_record(data, root=self._root_names[root], position=self.prefix.views[root].next_position)
         try:
             self.prefix.learn(root, record, record_crc(data))
         except CorruptDataError as error:
             self.fatal = error  # what a majority holds cannot be right
             return
-        pending, state.pending = state.pending, None
+        state.pending = None
         proposer = self.proposer
-        if pending is not None and pending.data == data:  # this process's own
+        if is_own:
             if record.kind is RecordKind.CLAIM and record.epoch == proposer.epoch:
                 proposer.claimed |= 1 << root
             user = self._user
@@ -637,7 +636,7 @@ class LedgerCore:
 
     def _is_quiet(self) -> bool:
         is_seen = all(state.standing in (Standing.KNOWN, Standing.FRESH) for state in self.roots)
-        return is_seen and self.prefix.learned_count() == self._learned_before
+        return is_seen and self.prefix.learned_count == self._learned_before
 
     def _doubted_roots(self, missing: int) -> int:
         """Return the roots that were read and whose ``replog.json`` must be read after that; ask for it.
@@ -689,10 +688,6 @@ class LedgerCore:
             self._rival_until_ms = now_ms + 4 * self._turn_ms(now_ms)
         return now_ms < self._rival_until_ms
 
-    def _has_rivals(self, now_ms: float) -> bool:
-        """Return whether another process claimed lately: the next entry is as likely to be its, so look first."""
-        return any(now_ms - at_ms < RIVAL_MS for at_ms in self._rivals.values())
-
     def _turn_ms(self, now_ms: float) -> float:
         """Return how long to leave a ledger to the others: by their number, and by what an operation takes here.
 
@@ -736,7 +731,6 @@ class LedgerCore:
             proposer.start_claim()
             self._streak = 0
             self.claims += 1
-            self.rounds += 1
             return
         if not proposer.has_claim_majority():
             return
@@ -746,7 +740,6 @@ class LedgerCore:
         proposer.finish_claim()
         self._settle()
         if proposer.proposal is not None:
-            self.rounds += 1
             self._enter(Phase.LEAD)
         else:
             self._owned()

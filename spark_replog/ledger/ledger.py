@@ -159,7 +159,7 @@ class Ledger(Generic[S]):
     def glance(self) -> S:
         """Fold what is new, for who only watches: one get per metadata root when nothing is, however seldom.
 
-        As `refresh`, whose Raises it has, but for ``LedgerCore.begin_read``: it may be one glance late.
+        As `refresh`, whose Raises it has, but for ``LedgerCore.begin``: it may be one glance late.
         """
         self._refresh_once(is_glance=True)
         return self.state
@@ -181,7 +181,7 @@ class Ledger(Generic[S]):
             CorruptDataError: CORRUPT_MESSAGE: damaged records where no majority is left without them.
             UnsupportedFormatError: UNSUPPORTED_VERSION: a newer release writes this ledger.
         """
-        start_ms = self._clock.monotonic_ms()
+        start_ms = 0 if reached is None else self._clock.monotonic_ms()
         while True:
             self._refresh_once()
             if reached is None:
@@ -207,12 +207,13 @@ class Ledger(Generic[S]):
                 state.enter(Standing.UNVERIFIED)
 
     def _refresh_once(self, *, is_glance: bool = False) -> None:
-        deadline_ms = self._clock.monotonic_ms() + self._settings.quorum_timeout_ms
+        began_ms: float | None = None
         with self._turn:
             ticket = self._refresh_started + 1
             while self._is_driven and self._refresh_done < ticket:
-                patience_ms = self._heard_ms + self._settings.quorum_timeout_ms
-                rest_ms = max(deadline_ms, patience_ms) - self._clock.monotonic_ms()
+                now_ms = self._clock.monotonic_ms()
+                began_ms = now_ms if began_ms is None else began_ms
+                rest_ms = max(began_ms, self._heard_ms) + self._settings.quorum_timeout_ms - now_ms
                 if rest_ms <= 0:
                     raise self._not_decided()
                 self._turn.wait(rest_ms / 1000.0)
@@ -234,24 +235,27 @@ class Ledger(Generic[S]):
     def _drive_read(self, *, is_glance: bool = False) -> None:
         """Drive the core until the tail is known; what counts as no answer is silence, not a long journal."""
         core = self._core
-        self._check_whole()
+        if self._core.fatal is not None:
+            raise self._core.fatal
         if not self._has_started:  # begin with the newest snapshot, so that only the entries after it are read
             if self._snapshots is not None:
                 self._io.check_ahead()
                 self._snapshots.start(core)
             self._has_started = True
         self._heard_ms = self._clock.monotonic_ms()
-        log_at_ms = self._heard_ms + LONG_READ_MS
+        log_at_ms: float = self._heard_ms + LONG_READ_MS
         if self._to_check:
             self._unverify()
-        core.begin_read(self._heard_ms, is_glance=is_glance)
-        learned, gets = core.prefix.learned_count(), self.stats.gets
+        core.begin(self._heard_ms, is_write=False, is_glance=is_glance)
+        learned, gets = core.prefix.learned_count, self.stats.gets
+        now_ms: float = self._heard_ms
         while True:
-            is_in_time = self._step(self._heard_ms + self._settings.quorum_timeout_ms)
+            deadline_ms = self._heard_ms + self._settings.quorum_timeout_ms
+            now_ms = self._step(now_ms, deadline_ms)
             if core.phase is Phase.DONE:
                 break
-            if core.prefix.learned_count() != learned:
-                learned, self._heard_ms = core.prefix.learned_count(), self._clock.monotonic_ms()
+            if core.prefix.learned_count != learned:
+                learned, self._heard_ms = core.prefix.learned_count, now_ms
                 if self._heard_ms >= log_at_ms:
                     log_at_ms = self._heard_ms + 5 * LONG_READ_MS
                     _LOG.warning(
@@ -260,7 +264,7 @@ class Ledger(Generic[S]):
                         self.ledger_id,
                         self.stats.gets - gets,
                     )
-            elif not is_in_time:
+            elif now_ms >= deadline_ms:
                 if self._io.learned_ms <= self._heard_ms:
                     raise self._not_decided()
                 self._heard_ms = self._io.learned_ms  # a read of many records is under way
@@ -345,36 +349,37 @@ class Ledger(Generic[S]):
     def _drive_write(self, request: Request) -> None:
         """Drive the core until this request is answered; others are served on the way."""
         core = self._core
-        self._check_whole()
+        if self._core.fatal is not None:
+            raise self._core.fatal
         if self._settings.read_only:
             raise InvalidConfigError(
                 ErrorCode.INVALID_REQUEST, "This process opened the ledger read-only. Open it for writing."
             )
         if self._to_check:
             self._unverify()
-        now_ms = self._clock.monotonic_ms()
-        core.begin_write(now_ms)
-        log_at_ms: float = now_ms + SILENT_WAIT_MS
+        now_ms: float = self._clock.monotonic_ms()
+        core.begin(now_ms, is_write=True)
+        log_at_ms = now_ms + SILENT_WAIT_MS
         while request.answer is None:
             if core.phase is Phase.READY:
                 if not self._propose():
                     return
+                now_ms = self._clock.monotonic_ms()
                 continue
             if core.phase is Phase.DONE:
-                core.begin_write(self._clock.monotonic_ms())
-            if not self._step(request.deadline_ms):
+                core.begin(now_ms, is_write=True)
+            now_ms = self._step(now_ms, request.deadline_ms)
+            if core.phase not in (Phase.READY, Phase.DONE) and now_ms >= request.deadline_ms:
                 self._expire(request, is_driver=True)
-            elif self._clock.monotonic_ms() >= log_at_ms:
+            elif now_ms >= log_at_ms:
                 log_at_ms = math.inf
                 _LOG.warning("A write to ledger %s waits. %s", self.ledger_id, self._delay_reason(request))
-        if core.phase is not Phase.DONE:
-            self._wait_grace()
-
-    def _wait_grace(self) -> None:
-        """Let the remaining roots finish; only when the own ENTRY is what was just decided."""
-        limit_ms = self._clock.monotonic_ms() + self._settings.grace_ms
-        while self._core.phase is Phase.GRACE and self._step(limit_ms):
-            pass
+        # Let the remaining roots finish, where the own ENTRY is what was just decided.
+        limit_ms = now_ms + self._settings.grace_ms
+        while core.phase is Phase.GRACE:
+            now_ms = self._step(now_ms, limit_ms)
+            if now_ms >= limit_ms:
+                break
 
     def _propose(self) -> bool:
         """In READY: collect the waiting commands on the newest fold; False when there are none."""
@@ -456,10 +461,9 @@ class Ledger(Generic[S]):
 
     # -- driving the core -------------------------------------------------------------------------
 
-    def _step(self, deadline_ms: float) -> bool:
-        """Run what the core asks for and take in what was answered; False at the deadline."""
+    def _step(self, now_ms: float, deadline_ms: float) -> float:
+        """Run what the core asks for and take in what is answered, up to the deadline; return the time then."""
         core = self._core
-        now_ms = self._clock.monotonic_ms()
         operations = core.poll(now_ms)
         if operations:
             self._io.start(operations)
@@ -468,19 +472,20 @@ class Ledger(Generic[S]):
             until_ms = deadline_ms if core.wake_at_ms is None else min(deadline_ms, core.wake_at_ms)
             wait_ms = max(0.0, min(until_ms - now_ms, _POLL_MS_MAX))
         completions = self._io.take(wait_ms)
-        core_now_ms = self._clock.monotonic_ms()
+        now_ms = self._clock.monotonic_ms()
         for completion in completions:
-            core.complete(completion, core_now_ms)
-        self._check_whole()
+            core.complete(completion, now_ms)
+        if self._core.fatal is not None:
+            raise self._core.fatal
         if self._reported or any(state.error is not None for state in core.roots):
             self._check_journals()
         # What was just learned may complete a claim, which decides entries: before the fold, not after.
-        core.advance(core_now_ms)
+        core.advance(now_ms)
         applied, prefix = self.state.applied_index, core.prefix
         if self._snapshots is not None and applied < prefix.base.index and applied + 1 not in prefix.payloads:
             self._snapshots.restore_base(core)
         self._fold_whole()
-        return core.phase in (Phase.READY, Phase.DONE) or core_now_ms < deadline_ms
+        return now_ms
 
     def _fold_whole(self, *, is_stale: bool = False) -> None:
         """Fold; where a page that an entry needs is gone, begin again from a snapshot: nobody sees half an entry.
@@ -617,7 +622,8 @@ class Ledger(Generic[S]):
                 self._turn.wait(_POLL_MS_MAX / 1000.0)
             self._is_driven = True
         try:
-            self._check_whole()
+            if self._core.fatal is not None:
+                raise self._core.fatal
             return work()
         finally:
             self._end_turn(None)
@@ -650,7 +656,7 @@ class Ledger(Generic[S]):
     def _end_turn(self, refresh_ticket: int | None) -> None:
         core = self._core
         core.finish()
-        self.stats.claims, self.stats.entries, self.stats.create_rounds = core.claims, core.entries, core.rounds
+        self.stats.claims, self.stats.entries = core.claims, core.entries
         with self._turn:
             self._is_driven = False
             if refresh_ticket is not None:
@@ -673,10 +679,6 @@ class Ledger(Generic[S]):
         return OwnedLog.of(self._core, [each.broker_id for each in self._roots].index(broker_id))
 
     # -- errors -----------------------------------------------------------------------------------
-
-    def _check_whole(self) -> None:
-        if self._core.fatal is not None:
-            raise self._core.fatal
 
     def _check_journals(self) -> None:
         """Log each journal that turns out to be damaged; raise where too few others are left.

@@ -130,7 +130,8 @@ class Proposer:
         proposal = self.proposal
         if proposal is None:
             return 0
-        return self.prefix.vote_roots(proposal.index, proposal.epoch, proposal.entry_hash)
+        vote = self.prefix.votes.get(proposal.index, {}).get((proposal.epoch, proposal.entry_hash))
+        return 0 if vote is None else vote.roots
 
     def claim_record(self, root: int, nonce: bytes) -> JournalRecord | None:
         """Return the CLAIM that the root still needs, None where it has it."""

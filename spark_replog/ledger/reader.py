@@ -178,7 +178,7 @@ class JournalView:
                 # The prefix begins later. That one entry is the decided one says so of those it is chained to.
                 index = prefix.base.index
                 found, decided = self.entries.get(index), prefix.base.entry_hash
-            if found is None or found[1] != decided or not (is_final or self.promised >= prefix.epoch_of(index)):
+            if found is None or found[1] != decided or not (is_final or self.promised >= prefix.epochs[index]):
                 return
             for each in [index] if index == self.matched + 1 else [each for each in self.entries if each <= index]:
                 del self.entries[each]
@@ -211,10 +211,13 @@ class DecidedPrefix:
         base: what it begins with; everything up to its index is decided, and no value below it is known here.
         length: number of decided entries known; it never shrinks (the floor of this process).
         hashes: entry hash per decided index, from the base's on.
+        epochs: per decided index, from the base's on, an epoch from which on no ENTRY for it has another value.
+        votes: per index above the last decided one but one, what was proposed under which epoch.
         payloads: value per decided index, until it is folded and every root holds it (a root that was away is
             backfilled from here); the last one always, but for the base's. `release` says what else is kept.
         named: per root the highest position that the other roots' records say it holds. With two other roots or more
             two of them must say so: one damaged journal cannot put the others out.
+        learned_count: changes with every record that is learned, and where a journal is read from elsewhere.
         conflicts: (root, position, index) of records that give an index a second value in one epoch: that root's
             journal is damaged, or the one read before it. The majority's value wins.
     """
@@ -229,9 +232,10 @@ class DecidedPrefix:
         self.payload_bytes = 0
         self.named = [NO_INDEX] * root_count
         self.tail_index = NO_INDEX
+        self.learned_count = 0
         self.conflicts: list[tuple[int, int, int]] = []
-        self._epochs: dict[int, Epoch] = {}
-        self._votes: dict[int, dict[tuple[Epoch, bytes], Vote]] = {}
+        self.epochs: dict[int, Epoch] = {}
+        self.votes: dict[int, dict[tuple[Epoch, bytes], Vote]] = {}
         self._vouched: dict[int, tuple[Vote, Epoch, int]] = {}
         self._named_by = [[NO_INDEX] * root_count for _ in range(root_count)]
         self._genesis = genesis
@@ -240,15 +244,11 @@ class DecidedPrefix:
     @property
     def last_epoch(self) -> Epoch:
         """Return an epoch under which the last decided entry is known to be decided, ZERO_EPOCH before the first."""
-        return self._epochs.get(self.length - 1, ZERO_EPOCH)
-
-    def epoch_of(self, index: int) -> Epoch:
-        """Return an epoch from which on no ENTRY for a decided index has another value; from the base's index on."""
-        return self._epochs[index]
+        return self.epochs.get(self.length - 1, ZERO_EPOCH)
 
     def base_at(self, index: int) -> Base:
         """Return a decided index as the base of a snapshot."""
-        return Base(index, self.hashes[index], self._epochs[index])
+        return Base(index, self.hashes[index], self.epochs[index])
 
     def jump(self, base: Base) -> bool:
         """Begin with a base that is further than all that is known, False where it is not.
@@ -258,10 +258,10 @@ class DecidedPrefix:
         if base.index < self.length:
             return False
         self.base, self.length, self.tail_index = base, base.index + 1, max(self.tail_index, base.index)
-        self.hashes, self._epochs = {base.index: base.entry_hash}, {base.index: base.epoch}
+        self.hashes, self.epochs = {base.index: base.entry_hash}, {base.index: base.epoch}
         self.payloads.clear()
         self.payload_bytes = 0
-        for found in (self._votes, self._vouched):
+        for found in (self.votes, self._vouched):
             for index in [each for each in found if each <= base.index]:
                 del found[index]
         for view in self.views:
@@ -272,23 +272,20 @@ class DecidedPrefix:
     def set_view(self, root: int, origin: JournalPoint) -> None:
         """Read a root's journal from here on; nothing that was read of it before counts any more."""
         view = self.views[root] = JournalView(origin)
+        self.learned_count += 1
         if origin.is_held and origin.last_index in self.hashes:
             view.entries[origin.last_index] = origin.promised, self.hashes[origin.last_index]
             view.match(self)
-        for votes in self._votes.values():
+        for votes in self.votes.values():
             for vote in votes.values():
                 vote.roots &= ~(1 << root)
-        self._votes = {
+        self.votes = {
             index: kept
-            for index, votes in self._votes.items()
+            for index, votes in self.votes.items()
             if (kept := {key: vote for key, vote in votes.items() if vote.roots})
         }
         self._vouched = {index: each for index, each in self._vouched.items() if each[2] != root}
-        self.tail_index = max([self.length - 1, *self._votes])
-
-    def learned_count(self) -> int:
-        """Return a number that changes with every record that is learned."""
-        return sum(view.next_position for view in self.views)
+        self.tail_index = max([self.length - 1, *self.votes])
 
     def promised(self) -> Epoch:
         """Return the highest epoch in any journal."""
@@ -309,6 +306,7 @@ class DecidedPrefix:
         view = self.views[root]
         position = view.next_position
         previous = self._check(view, record)
+        self.learned_count += 1
         view.learn(record, crc)
         if view.order.fault is not None:
             return
@@ -352,7 +350,7 @@ class DecidedPrefix:
         return previous or b""
 
     def _continues(self, record: JournalRecord, previous: bytes) -> bool:
-        vote = self._votes.get(record.index, {}).get((record.epoch, record.entry_hash))
+        vote = self.votes.get(record.index, {}).get((record.epoch, record.entry_hash))
         if vote is not None and vote.payload == record.payload:
             return vote.previous == previous
         return entry_hash(previous, record.index, record.payload) == record.entry_hash
@@ -373,7 +371,7 @@ class DecidedPrefix:
 
     def _vote(self, root: int, position: int, record: JournalRecord, previous: bytes) -> None:
         index = record.index
-        votes = self._votes.setdefault(index, {})
+        votes = self.votes.setdefault(index, {})
         key = (record.epoch, record.entry_hash)
         vote = votes.get(key)
         if vote is None:
@@ -386,20 +384,20 @@ class DecidedPrefix:
         for index in range(self.length, min(record.commit_index, self.tail_index) + 1):
             last = self.views[root].entries.get(index)
             if last is not None and index not in self._vouched:
-                self._vouched[index] = (self._votes[index][last], record.epoch, root)
+                self._vouched[index] = (self.votes[index][last], record.epoch, root)
 
     def _winner(self, index: int) -> tuple[Vote, Epoch] | None:
         """Return the decided value, and an epoch from which on no ENTRY for the index has another value."""
         vouched = self._vouched.get(index)
         if vouched is not None:
             return vouched[:2]
-        for vote in self._votes.get(index, {}).values():
+        for vote in self.votes.get(index, {}).values():
             if vote.roots.bit_count() >= self.majority:
                 return vote, vote.epoch
         return None
 
     def _extend(self) -> None:
-        while self.length in self._votes:
+        while self.length in self.votes:
             winner = self._winner(self.length)
             if winner is None:
                 return
@@ -423,11 +421,11 @@ class DecidedPrefix:
                 index=index,
             )
         self.hashes[index] = vote.entry_hash
-        self._epochs[index] = max(vote.epoch, epoch or vote.epoch)
+        self.epochs[index] = max(vote.epoch, epoch or vote.epoch)
         self.payloads[index] = vote.payload
         self.payload_bytes += len(vote.payload)
         self.length += 1
-        self._votes.pop(index - 1, None)
+        self.votes.pop(index - 1, None)
         self._vouched.pop(index, None)
         for view in self.views:
             view.match(self)
@@ -454,19 +452,14 @@ class DecidedPrefix:
             self.payload_bytes -= len(self.payloads.pop(index))
             self.base = self.base_at(index)
             self.hashes.pop(index - 1, None)
-            self._epochs.pop(index - 1, None)
-
-    def vote_roots(self, index: int, epoch: Epoch, hash_: bytes) -> int:
-        """Return the bit mask of roots seen to hold this value for the index under this epoch."""
-        vote = self._votes.get(index, {}).get((epoch, hash_))
-        return vote.roots if vote is not None else 0
+            self.epochs.pop(index - 1, None)
 
     def is_ambiguous(self, missing_roots: int) -> bool:
         """Return whether the next index may be decided, given roots that did not answer (bit mask)."""
         index = self.length
         if self.tail_index > index:
             return True
-        votes = self._votes.get(index, {}).values()
+        votes = self.votes.get(index, {}).values()
         return any((vote.roots | missing_roots).bit_count() >= self.majority for vote in votes)
 
     def tail_of(self, claimed: Sequence[int]) -> int:
@@ -500,11 +493,11 @@ class DecidedPrefix:
                 "Bring the other metadata roots back, then run `replog store verify`.",
                 index=index,
             )
-        return self._votes[index][top]
+        return self.votes[index][top]
 
     def testify(self, index: int, claimed: Sequence[int]) -> bool:
         """Return whether the claimed roots ALONE show the index decided, by the reader rule, or a snapshot holds it."""
         if index <= self.base.index or any(self.views[root].commit_index >= index for root in claimed):
             return True
         mask = sum(1 << root for root in claimed)
-        return any((vote.roots & mask).bit_count() >= self.majority for vote in self._votes.get(index, {}).values())
+        return any((vote.roots & mask).bit_count() >= self.majority for vote in self.votes.get(index, {}).values())

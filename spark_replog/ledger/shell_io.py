@@ -177,7 +177,6 @@ class RootIo:
         return decode_marker(data, genesis=self._genesis, where=where), newest + 1
 
     def _get_marker(self, root: JournalRoot, number: int) -> Buffer | None:
-        self._stats.marker_gets += 1
         key = marker_key(self._ledger_id, number)
         return root.store.get(key, size_bytes=MARKER_SIZE_BYTES_MAX + 1)
 
@@ -260,19 +259,19 @@ class RootIo:
         self._stats.gets += count
         keys = [journal_key(self._ledger_id, position + step) for step in range(count)]
         if count == 1:
-            return [self._found(root, position, root.store.get(keys[0], size_bytes=RECORD_GET_BYTES))]
-        # A lane of its own: a job that waits for jobs of its own lane could wait for ever.
-        lane = f"{root.store.url}#window"
-        futures = [io_pool().submit_to(lane, root.store.get, key, size_bytes=RECORD_GET_BYTES) for key in keys]
-        return [self._found(root, position + step, future.result()) for step, future in enumerate(futures)]
-
-    def _found(self, root: JournalRoot, position: int, found: Buffer | None) -> Buffer | None:
+            bodies = [root.store.get(keys[0], size_bytes=RECORD_GET_BYTES)]
+        else:
+            # A lane of its own: a job that waits for jobs of its own lane could wait for ever.
+            lane = f"{root.store.url}#window"
+            futures = [io_pool().submit_to(lane, root.store.get, key, size_bytes=RECORD_GET_BYTES) for key in keys]
+            bodies = [future.result() for future in futures]
+        end = next((number for number, body in enumerate(bodies) if body is None), count) + position
         # Only what is new: reading one root again does not show that the others answer.
-        if found is not None and position >= self._ends.get(root.store.url, 0):
-            self._ends[root.store.url] = position + 1
+        if end > max(position, self._ends.get(root.store.url, 0)):
+            self._ends[root.store.url] = end
             self._listed.discard(root.store.url)
             self._learned_ms = self._clock.monotonic_ms()
-        return found
+        return bodies
 
 
 def _out_body(ledger_id: str, root: JournalRoot, position: int) -> bytes:

@@ -151,18 +151,14 @@ class LedgerStats:
 
     Attributes:
         gets: objects asked for in journals.
-        marker_gets: truncation markers asked for.
         creates: journal creates sent.
-        create_rounds: rounds of them: one per claim and one per proposed ENTRY.
         claims: claims begun.
         checks: ``replog.json`` read again.
         entries: own entries decided.
     """
 
     gets: int = 0
-    marker_gets: int = 0
     creates: int = 0
-    create_rounds: int = 0
     claims: int = 0
     checks: int = 0
     entries: int = 0

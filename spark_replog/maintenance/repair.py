@@ -17,7 +17,7 @@ from enum import Enum
 from functools import partial
 from typing import TypeVar
 
-from spark_replog.backoff import SYSTEM_RANDOM
+from spark_replog.clock import SYSTEM_RANDOM
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.commit.catch_up import CatchUp
 from spark_replog.commit.failover import failover_commands

@@ -83,9 +83,6 @@ class FetchStats:
     Attributes:
         reads: ranged reads that were answered.
         read_bytes: bytes of them.
-        copies_absent: copies that a root did not have.
-        copies_corrupt: copies cut short, or with a wrong checksum or shape.
-        copies_unreachable: copies whose root gave an error.
         throttle_time_ms: waited because of the reader's quota.
         hedges: reads that took long and were asked of a second root as well.
         hedges_won: those that the second root answered first.
@@ -93,9 +90,6 @@ class FetchStats:
 
     reads: int = 0
     read_bytes: int = 0
-    copies_absent: int = 0
-    copies_corrupt: int = 0
-    copies_unreachable: int = 0
     throttle_time_ms: int = 0
     hedges: int = 0
     hedges_won: int = 0
@@ -311,23 +305,17 @@ class Fetcher:
         holders = sorted(piece.object.holders.intersection(self._brokers.broker_ids))
         if not holders:
             return holders
-        turn = sum(piece.object.id.name.encode()) % len(holders)
+        turn, hedges = sum(piece.object.id.name.encode()) % len(holders), hedge_budget()
         return sorted(
             holders[turn:] + holders[:turn],
             key=lambda broker_id: (
                 broker_id in self._suspects,
                 broker_id not in self._brokers.local_ids,
-                hedge_budget().is_slow(self._brokers.url(broker_id)),
+                hedges.is_slow(self._brokers.url(broker_id)),
             ),
         )
 
     def _report(self, piece: FetchSlice, broker_id: BrokerId, problem: Exception) -> None:
-        if isinstance(problem, NotFoundError):
-            self.stats.copies_absent += 1
-        elif isinstance(problem, CorruptDataError):
-            self.stats.copies_corrupt += 1
-        else:
-            self.stats.copies_unreachable += 1
         self._suspects.add(broker_id)
         LOGGER.warning(
             "copy of a section is unusable, another holder is tried: object=%s broker=%s topic=%s"

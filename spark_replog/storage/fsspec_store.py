@@ -24,7 +24,8 @@ from spark_replog.errors import (
     ReplogError,
     RetriableError,
 )
-from spark_replog.storage.object_store import Buffer, CreateOutcome, ObjectInfo, check_key, pieces_of
+from spark_replog.ids import KEY
+from spark_replog.storage.object_store import Buffer, CreateOutcome, ObjectInfo, pieces_of, refused_key
 from spark_replog.storage.obstore_client import ObstoreClient, ObstoreSettings, is_inherited, settings_of
 
 CLIENTS = ("auto", "fsspec", "obstore")
@@ -313,7 +314,8 @@ class FsspecStore:
         return file_system
 
     def _path(self, key: str) -> str:
-        check_key(key, self.url)
+        if KEY.fullmatch(key) is None:
+            raise refused_key(key, self.url)
         self.file_system()
         return f"{self._root}/{key}"
 

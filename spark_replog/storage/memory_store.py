@@ -6,7 +6,8 @@ import os
 import threading
 from collections.abc import Iterator, Sequence
 
-from spark_replog.storage.object_store import Buffer, CreateOutcome, ObjectInfo, check_key, pieces_of
+from spark_replog.ids import KEY
+from spark_replog.storage.object_store import Buffer, CreateOutcome, ObjectInfo, pieces_of, refused_key
 
 _lock = threading.Lock()
 _objects_by_root: dict[str, dict[str, bytes]] = {}
@@ -33,7 +34,8 @@ class MemoryStore:
 
     def get(self, key: str, *, start: int = 0, size_bytes: int | None = None) -> Buffer | None:
         """As ``ObjectStore.get``."""
-        check_key(key, self.url)
+        if KEY.fullmatch(key) is None:
+            raise refused_key(key, self.url)
         found = self._objects().get(key)
         if found is None:
             return None
@@ -41,7 +43,8 @@ class MemoryStore:
 
     def create(self, key: str, data: Buffer | Sequence[Buffer], *, make_parent: bool = False) -> CreateOutcome:
         """As ``ObjectStore.create``; folders do not exist here."""
-        check_key(key, self.url)
+        if KEY.fullmatch(key) is None:
+            raise refused_key(key, self.url)
         body = b"".join(pieces_of(data))
         with _lock:
             objects = _objects_by_root.setdefault(self.url, {})

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from functools import lru_cache
 from typing import Protocol
 
 from spark_replog.errors import CorruptDataError, ErrorCode
-from spark_replog.ids import KEY_PART, is_valid_key
 
 Buffer = bytes | bytearray | memoryview
 
@@ -84,26 +82,14 @@ class ObjectStore(Protocol):
         ...
 
 
-def check_key(key: str, url: str) -> None:
-    """Refuse a key that could leave its root; every store calls this before it makes a path of it.
-
-    Args:
-        key: '/'-separated. Keys may hold names that were read from storage.
-
-    Raises:
-        CorruptDataError: CORRUPT_MESSAGE: a part is empty, ``.`` or ``..``, or holds a backslash or control character.
-    """
-    folder, separator, name = key.rpartition("/")
-    if KEY_PART.fullmatch(name) is None or (separator and not _is_valid_folder(folder)):
-        raise CorruptDataError(
-            ErrorCode.CORRUPT_MESSAGE,
-            f"the key {key[:300]!r} is not valid below a root. The metadata that names it is damaged: run "
-            "`replog store verify`.",
-            url=url,
-        )
-
-
-_is_valid_folder = lru_cache(maxsize=4096)(is_valid_key)
+def refused_key(key: str, url: str) -> CorruptDataError:
+    """Return CORRUPT_MESSAGE for a key that could leave its root: ``ids.KEY`` does not match it."""
+    return CorruptDataError(
+        ErrorCode.CORRUPT_MESSAGE,
+        f"the key {key[:300]!r} is not valid below a root. The metadata that names it is damaged: run "
+        "`replog store verify`.",
+        url=url,
+    )
 
 
 def pieces_of(data: Buffer | Sequence[Buffer]) -> Sequence[Buffer]:

@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 
 from spark_replog.errors import ErrorCode, OutcomeUnknownError, ReplogError, RetriableError
+from spark_replog.ids import KEY
 from spark_replog.storage.direct_write import DIRECT_SIZE_BYTES_MIN, open_direct, write_direct
-from spark_replog.storage.object_store import Buffer, CreateOutcome, ObjectInfo, check_key, pieces_of
+from spark_replog.storage.object_store import Buffer, CreateOutcome, ObjectInfo, pieces_of, refused_key
 
 _MOUNT_TABLE = "/proc/self/mountinfo"
 _REMOTE_TYPES = ("nfs", "cifs", "smb", "fuse", "9p", "ceph", "glusterfs", "lustre", "afs", "vboxsf", "beegfs")
@@ -123,7 +124,8 @@ class PosixStore:
                 never looks like an empty one).
             CorruptDataError: CORRUPT_MESSAGE: the key could leave the root.
         """
-        check_key(key, self.url)
+        if KEY.fullmatch(key) is None:
+            raise refused_key(key, self.url)
         try:
             fd = self._open_file(key)
             if fd is None:
@@ -150,7 +152,8 @@ class PosixStore:
             OutcomeUnknownError: the link may have happened, or may not survive power loss.
             CorruptDataError: CORRUPT_MESSAGE: the key could leave the root.
         """
-        check_key(key, self.url)
+        if KEY.fullmatch(key) is None:
+            raise refused_key(key, self.url)
         folder, _, name = key.rpartition("/")
         temp_name = f"{TEMP_PREFIX}{_temp_token}-{next(_temp_numbers)}"
         folder_fd = -1
@@ -181,7 +184,8 @@ class PosixStore:
             if not inner:
                 self._make_root()
                 return
-            check_key(inner, self.url)
+            if KEY.fullmatch(inner) is None:
+                raise refused_key(inner, self.url)
             os.close(self._open_folder(inner, make_all=True))
         except OSError as error:
             if error.errno in _REFUSED_ERRNOS and error.errno != errno.EIO:
@@ -191,8 +195,8 @@ class PosixStore:
     def list_keys(self, prefix: str, *, after: str = "") -> Iterator[ObjectInfo]:
         """Yield the files whose key starts with the prefix and is above `after`, in key order; without temp files."""
         folder, _, start_of_name = prefix.rpartition("/")
-        if folder:
-            check_key(folder, self.url)
+        if folder and KEY.fullmatch(folder) is None:
+            raise refused_key(folder, self.url)
         try:
             yield from self._walk(folder, start_of_name, after)
         except OSError as error:
@@ -200,7 +204,8 @@ class PosixStore:
 
     def delete(self, key: str) -> None:
         """Remove the file, or the empty folder; absent is success. Needs no free space."""
-        check_key(key.removesuffix("/"), self.url)
+        if KEY.fullmatch(key.removesuffix("/")) is None:
+            raise refused_key(key.removesuffix("/"), self.url)
         folder, _, name = key.removesuffix("/").rpartition("/")
         try:
             folder_fd = self._open_folder(folder)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
-from spark_replog.backoff import SYSTEM_RANDOM, ExponentialBackoff
-from spark_replog.clock import SYSTEM_CLOCK, Clock
+from spark_replog.clock import SYSTEM_CLOCK, SYSTEM_RANDOM, Clock, ExponentialBackoff
 from spark_replog.errors import ErrorCode, OutcomeUnknownError, ReplogError, RetriableError
 from spark_replog.storage.call_counter import NAMES_PER_LIST, CallCounter
 from spark_replog.storage.object_store import Buffer, CreateOutcome, ObjectInfo, ObjectStore, pieces_of
@@ -20,12 +19,11 @@ _SETTLED = frozenset({ErrorCode.REPLOG_ROOT_STALE, ErrorCode.REPLOG_STORE_REFUSE
 """A read that failed with one of these would fail again: it is not repeated."""
 
 
-def _size_bytes(pieces: Sequence[Buffer]) -> int:
-    return sum(piece.nbytes if isinstance(piece, memoryview) else len(piece) for piece in pieces)
-
-
-def _length(found: Buffer | None) -> int:
-    return 0 if found is None else found.nbytes if isinstance(found, memoryview) else len(found)
+def _size_bytes(data: Buffer | Sequence[Buffer]) -> int:
+    """Return the bytes of a body, or of its pieces."""
+    if isinstance(data, (bytes, bytearray)):
+        return len(data)
+    return data.nbytes if isinstance(data, memoryview) else sum(memoryview(piece).nbytes for piece in data)
 
 
 def _is_same(found: Buffer, pieces: Sequence[Buffer]) -> bool:
@@ -89,7 +87,7 @@ class RetryingStore:
         unknown: ReplogError | None = None
         while True:
             try:
-                size_bytes = _size_bytes(pieces_of(data))
+                size_bytes = _size_bytes(data)
                 self.calls.count(self.url, "create", key, size_bytes, body=data, is_retry=failed_count > 0)
                 if self.store.create(key, data, make_parent=make_parent) is CreateOutcome.CREATED:
                     return CreateOutcome.CREATED
@@ -149,7 +147,7 @@ class RetryingStore:
         try:
             found = self.store.get(key, start=start, size_bytes=size_bytes)
         finally:
-            self.calls.count(self.url, "get", key, _length(found), is_retry=is_retry)
+            self.calls.count(self.url, "get", key, 0 if found is None else _size_bytes(found), is_retry=is_retry)
         return found
 
     def _look(self, key: str, data: Buffer | Sequence[Buffer]) -> CreateOutcome | None:
@@ -158,7 +156,7 @@ class RetryingStore:
         Only for a large body: it is not sent again for nothing, and a server may cut the connection in the middle of
         it when the name is taken, so that a repeated create would never be told.
         """
-        if _size_bytes(pieces_of(data)) < LOOK_SIZE_BYTES_MIN:
+        if _size_bytes(data) < LOOK_SIZE_BYTES_MIN:
             return None
         try:
             return self._judge_existing(key, data)

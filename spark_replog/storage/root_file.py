@@ -18,7 +18,7 @@ from spark_replog.errors import (
     RetriableError,
     UnsupportedFormatError,
 )
-from spark_replog.ids import BROKER_ID_MAX, BrokerId, is_valid_id, is_valid_key
+from spark_replog.ids import BROKER_ID_MAX, KEY, BrokerId, is_valid_id
 from spark_replog.storage.call_counter import CallCounter
 from spark_replog.storage.io_pool import io_pool
 from spark_replog.storage.object_store import Buffer, ObjectStore
@@ -173,7 +173,7 @@ def _check_root_file(root: RootFile, fields: dict[str, Any]) -> None:
 def _broker_ref(fields: object) -> BrokerRef:
     ref = _typed(fields, dict)
     url, rack = _typed(ref["url"], str), ref["rack"]
-    if not url.isprintable() or not ("://" in url or ("/" not in url and is_valid_key(url))):
+    if not url.isprintable() or not ("://" in url or ("/" not in url and KEY.fullmatch(url))):
         raise ValueError(f"it lists the URL {url!r}")
     return BrokerRef(_broker_id(ref["id"]), url, None if rack is None else _typed(rack, str))
 

@@ -17,14 +17,21 @@ from collections.abc import Callable, Iterable
 
 import pyarrow as pa
 
-from spark_replog.backoff import ExponentialBackoff
-from spark_replog.clock import SYSTEM_CLOCK, Clock
+from spark_replog.clock import SYSTEM_CLOCK, Clock, ExponentialBackoff
 from spark_replog.errors import ErrorCode, ReplogError
 from spark_replog.ids import TopicPartition
 from spark_replog.write.buffer_pool import BufferPool, PinnedBytes
-from spark_replog.write.partition_queue import Destination, Node, PartitionQueue, ReadyCheck
 from spark_replog.write.partitioner import StickyPartitioner
-from spark_replog.write.producer_batch import BatchState, Headers, ProducerBatch, RecordColumns
+from spark_replog.write.producer_batch import (
+    BatchState,
+    Destination,
+    Headers,
+    Node,
+    PartitionQueue,
+    ProducerBatch,
+    ReadyCheck,
+    RecordColumns,
+)
 from spark_replog.write.record_handle import BatchResult, RecordHandle
 from spark_replog.write.sequences import ProducerSequences
 
@@ -156,12 +163,14 @@ class RecordAccumulator:
                         sticky.add(size_bytes)
                     return RecordHandle(columns.result, index)
                 queue.close_for_appends()
-            self._check_open()
+            if self._is_closed:
+                raise _closed()
         buffer: bytearray | None = self.pool.allocate_buffer(max(self._batch_size_bytes, size_bytes), max_block_ms)
         assert buffer is not None
         try:
             with self._lock:
-                self._check_open()
+                if self._is_closed:
+                    raise _closed()
                 if sticky is not None:
                     sticky.switch_if_due()  # put off until now by the batch that was half full
                     queue = sticky.queue
@@ -207,7 +216,8 @@ class RecordAccumulator:
         """
         assert records.num_rows == 1 or size_bytes <= self._max_request_size_bytes, "appenders cut slices to fit"
         with self._lock:
-            self._check_open()
+            if self._is_closed:
+                raise _closed()
             batch = queue.batches[-1] if queue.batches else None
             index = 0 if batch is None else batch.row_count
             is_new = batch is None or not batch.try_append(records, size_bytes, pinned)
@@ -357,10 +367,11 @@ class RecordAccumulator:
 
     def next_expiry_ms(self, now_ms: int) -> int | None:
         """Return when the next waiting batch expires, from now."""
+        if self._delivery_timeout_ms == _NEVER_MS:
+            return None
         with self._lock:
             made = [queue.batches[0].created_ms for queue in self._queues.values() if queue.batches]
-        wait_ms = min(made, default=0) + self._delivery_timeout_ms - now_ms
-        return max(0, wait_ms) if made and self._delivery_timeout_ms < _NEVER_MS else None
+        return max(0, min(made) + self._delivery_timeout_ms - now_ms) if made else None
 
     def succeed(self, batch: ProducerBatch, base_offset: int, log_append_time_ms: int | None) -> bool:
         """Acknowledge a drained batch and release its memory; returns False if it had ended before."""
@@ -455,12 +466,6 @@ class RecordAccumulator:
         with self._lock:
             return bool(self._incomplete)
 
-    def _check_open(self) -> None:
-        if self._is_closed:
-            raise ReplogError(
-                ErrorCode.REPLOG_PRODUCER_CLOSED, "The producer was closed while a record was sent. Open a new one."
-            )
-
     def _open_batch(self, queue: PartitionQueue, buffer: bytearray) -> RecordColumns:
         now_ms = self._clock.monotonic_ms()
         batch = ProducerBatch.of_records(queue.topic_partition, self._batch_size_bytes, now_ms, buffer, self.pool)
@@ -472,6 +477,7 @@ class RecordAccumulator:
         return batch.columns
 
     def _add(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
+        batch.leader_epoch = queue.leader_epoch
         queue.batches.append(batch)
         self._incomplete[batch] = None
         if self._sends_awaited:
@@ -487,3 +493,9 @@ class RecordAccumulator:
             if self._end(batch, BatchState.ABORTED):
                 self._on_failed(batch.row_count)
                 batch.result.fail(error)
+
+
+def _closed() -> ReplogError:
+    return ReplogError(
+        ErrorCode.REPLOG_PRODUCER_CLOSED, "The producer was closed while a record was sent. Open a new one."
+    )

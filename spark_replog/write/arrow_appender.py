@@ -23,8 +23,8 @@ from spark_replog.log.write_plan import TopicPlan, WritePlan
 from spark_replog.write.accumulator import RecordAccumulator
 from spark_replog.write.buffer_pool import ROW_MEMORY, PinnedBytes
 from spark_replog.write.columns import Int64Array, Rows
-from spark_replog.write.partition_queue import Destination, PartitionQueue
 from spark_replog.write.partitioner import Partitioner, TopicPartitioner
+from spark_replog.write.producer_batch import Destination, PartitionQueue
 from spark_replog.write.record_handle import RecordHandle
 
 
@@ -258,7 +258,7 @@ class ArrowAppender:
         config: ProducerConfig,
         clock: Clock,
         make_progress: Callable[[int], None] | None = None,
-        after_range: Callable[[], None] = lambda: None,
+        after_range: Callable[[], object] = lambda: None,
     ) -> None:
         self._router = router
         self._accumulator = accumulator

@@ -13,8 +13,7 @@ from spark_replog.errors import ErrorCode, FencedError, OutcomeUnknownError, Rep
 from spark_replog.ids import BrokerId
 from spark_replog.log.model import PartitionResponse
 from spark_replog.write.accumulator import RecordAccumulator
-from spark_replog.write.data_request import DataRequest, DeliveryResult, Put, RequestState
-from spark_replog.write.object_builder import ObjectBuilder
+from spark_replog.write.data_request import DataRequest, DeliveryResult, ObjectBuilder, Put, RequestState
 from spark_replog.write.producer_batch import BatchState, ProducerBatch
 from spark_replog.write.record_handle import UNKNOWN_OFFSET
 from spark_replog.write.sequences import ProducerSequences

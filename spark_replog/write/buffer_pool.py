@@ -57,6 +57,9 @@ class BufferPool:
         total_bytes: ``buffer.memory``.
         poolable_bytes: ``batch.size``: buffers of this size are kept for reuse; 0: none are.
         on_wait: gets each blocked allocation: for how many milliseconds, and whether it failed.
+
+    Attributes:
+        unallocated_bytes: what is available besides the free buffers (Kafka ``unallocatedMemory``).
     """
 
     def __init__(
@@ -72,7 +75,7 @@ class BufferPool:
         self._clock = clock
         self._on_wait = on_wait
         self._lock = threading.Lock()
-        self._unallocated_bytes = total_bytes
+        self.unallocated_bytes = total_bytes
         self._free: deque[bytearray] = deque()
         self._waiters: deque[_Waiter] = deque()
         self._is_closed = False
@@ -82,12 +85,7 @@ class BufferPool:
     @property
     def available_bytes(self) -> int:
         """Return what can be allocated now; negative while charges exceed the total."""
-        return self._unallocated_bytes + len(self._free) * self.poolable_bytes
-
-    @property
-    def unallocated_bytes(self) -> int:
-        """Return what is available besides the free buffers (Kafka ``unallocatedMemory``)."""
-        return self._unallocated_bytes
+        return self.unallocated_bytes + len(self._free) * self.poolable_bytes
 
     @property
     def queued_count(self) -> int:
@@ -133,13 +131,14 @@ class BufferPool:
                 size_bytes=size_bytes,
             )
         with self._lock:
-            self._check_open()
+            if self._is_closed:
+                raise _closed()
             if takes_buffer and size_bytes == self.poolable_bytes and self._free:
                 return self._free.popleft()
             if self.available_bytes >= size_bytes:
                 if self._free:
                     self._free_up(size_bytes)
-                self._unallocated_bytes -= size_bytes
+                self.unallocated_bytes -= size_bytes
                 return None
             waiter = _Waiter(size_bytes, takes_buffer, self._lock)
             self._waiters.append(waiter)
@@ -175,7 +174,7 @@ class BufferPool:
     def charge(self, size_bytes: int) -> None:
         """Count bytes that exist already, without waiting: a copy made to release a larger original."""
         with self._lock:
-            self._unallocated_bytes -= size_bytes
+            self.unallocated_bytes -= size_bytes
 
     def deallocate(self, size_bytes: int, buffer: bytearray | None = None) -> None:
         """Return bytes; works after ``close`` too.
@@ -188,7 +187,7 @@ class BufferPool:
             if buffer is not None and size_bytes == self.poolable_bytes == len(buffer) and not self._is_closed:
                 self._free.append(buffer)
             else:
-                self._unallocated_bytes += size_bytes
+                self.unallocated_bytes += size_bytes
             assert self.available_bytes <= self.total_bytes, "more was given back than taken"
             if self._waiters:
                 self._serve_head()
@@ -214,7 +213,8 @@ class BufferPool:
                     self._wait_ms += now_ms - start_ms
                     self._on_wait(now_ms - start_ms, False)
                     return
-                self._check_open()
+                if self._is_closed:
+                    raise _closed()
                 if left_ms <= 0:
                     self._wait_ms += now_ms - start_ms
                     self._exhausted_count += 1
@@ -234,8 +234,8 @@ class BufferPool:
                 head.missing_bytes = 0
             else:
                 self._free_up(head.missing_bytes)
-                given_bytes = min(self._unallocated_bytes, head.missing_bytes)
-                self._unallocated_bytes -= given_bytes
+                given_bytes = min(self.unallocated_bytes, head.missing_bytes)
+                self.unallocated_bytes -= given_bytes
                 head.missing_bytes -= given_bytes
             if head.missing_bytes:
                 return
@@ -244,9 +244,9 @@ class BufferPool:
 
     def _free_up(self, size_bytes: int) -> None:
         """Drop free buffers until ``size_bytes`` are unallocated, the most recently used first."""
-        while self._free and self._unallocated_bytes < size_bytes:
+        while self._free and self.unallocated_bytes < size_bytes:
             self._free.pop()
-            self._unallocated_bytes += self.poolable_bytes
+            self.unallocated_bytes += self.poolable_bytes
 
     def _withdraw(self, waiter: _Waiter) -> None:
         if waiter in self._waiters:
@@ -254,15 +254,8 @@ class BufferPool:
         if waiter.buffer is not None:
             self._free.append(waiter.buffer)
         else:
-            self._unallocated_bytes += waiter.size_bytes - waiter.missing_bytes
+            self.unallocated_bytes += waiter.size_bytes - waiter.missing_bytes
         self._serve_head()
-
-    def _check_open(self) -> None:
-        if self._is_closed:
-            raise ReplogError(
-                ErrorCode.REPLOG_PRODUCER_CLOSED,
-                "The producer was closed while an append waited for memory. Open a new one.",
-            )
 
     def _exhausted(self, waiter: _Waiter, max_block_ms: int) -> RetriableError:
         return RetriableError(
@@ -270,6 +263,13 @@ class BufferPool:
             f"{waiter.size_bytes} bytes of buffer.memory ({self.total_bytes}) did not become free within max.block.ms "
             f"({max_block_ms}): rows arrive faster than the roots store them. Raise max.block.ms or buffer.memory.",
         )
+
+
+def _closed() -> ReplogError:
+    return ReplogError(
+        ErrorCode.REPLOG_PRODUCER_CLOSED,
+        "The producer was closed while an append waited for memory. Open a new one.",
+    )
 
 
 class PinnedBytes:

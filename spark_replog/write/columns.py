@@ -150,18 +150,17 @@ class InputColumns:
         return times
 
     def _check_types(self) -> None:
-        self._check(self._value, (*_STRINGS, *_BINARIES).__contains__, "a(n) string or binary")
-        self._check(self._key, (*_STRINGS, *_BINARIES).__contains__, "a(n) string or binary")
-        self._check(self._topic, _STRINGS.__contains__, "a(n) string")
-        self._check(self._partition, (pa.int32(),).__contains__, "a(n) int")
-        self._check(self._timestamp, is_time, "a(n) timestamp with a time zone")
-        self._check(self._headers, _is_headers, f"a(n) {_HEADERS_WORD}")
-
-    def _check(self, index: int | None, accepts: Any, allowed: str) -> None:
-        if index is None:
-            return
-        column = self.schema.field(index)
-        if not accepts(column.type):
+        is_text = (*_STRINGS, *_BINARIES).__contains__
+        for index, accepts, allowed in (
+            (self._value, is_text, "a(n) string or binary"),
+            (self._key, is_text, "a(n) string or binary"),
+            (self._topic, _STRINGS.__contains__, "a(n) string"),
+            (self._partition, (pa.int32(),).__contains__, "a(n) int"),
+            (self._timestamp, is_time, "a(n) timestamp with a time zone"),
+            (self._headers, _is_headers, f"a(n) {_HEADERS_WORD}"),
+        ):
+            if index is None or accepts((column := self.schema.field(index)).type):
+                continue
             kind = _SPARK_WORDS.get(str(column.type), str(column.type))
             raise InvalidConfigError(
                 ErrorCode.REPLOG_INVALID_SCHEMA,

@@ -20,7 +20,7 @@ from spark_replog.errors import ErrorCode, InvalidConfigError
 from spark_replog.log.write_plan import TopicPlan
 from spark_replog.write.columns import Int32Array, Int64Array
 from spark_replog.write.murmur2 import murmur2_array, partitions_of
-from spark_replog.write.partition_queue import PartitionQueue
+from spark_replog.write.producer_batch import PartitionQueue
 from spark_replog.write.serializers import load_class, make_object
 
 

@@ -29,7 +29,7 @@ import math
 import random
 from collections.abc import Callable, Iterable
 
-from spark_replog.backoff import ExponentialBackoff
+from spark_replog.clock import ExponentialBackoff
 from spark_replog.config import ProducerConfig
 from spark_replog.errors import ErrorCode, OutcomeUnknownError, ReplogError, RetriableError
 from spark_replog.ids import BrokerId
@@ -49,12 +49,12 @@ from spark_replog.write.data_request import (
     Delivered,
     Delivery,
     DeliveryResult,
+    ObjectBuilder,
     Put,
     PutState,
     RequestState,
 )
-from spark_replog.write.object_builder import ObjectBuilder
-from spark_replog.write.partition_queue import Destination
+from spark_replog.write.producer_batch import Destination
 from spark_replog.write.sequences import ProducerSequences
 from spark_replog.write.transport import NEEDED_AWAY_MS, PutResult, PutTransport, RootHealth
 
@@ -228,19 +228,6 @@ class Sender:
         needed_count = request.required_count if self._config.acks == -1 else 1
         return quick if len(quick) >= needed_count else able
 
-    def _submit(self, request: DataRequest, put: Put, now_ms: int) -> None:
-        put.attempt += 1
-        put.sent_ms = now_ms
-        request.unanswered_count += 1
-        self._transport.put(
-            put.broker_id,
-            request.key,
-            request.buffers,
-            sequence=request.sequence,
-            attempt=put.attempt,
-            check_root=self._health.on_sent(put.broker_id),
-        )
-
     # ------------------------------------------------------------------------------------ answers
 
     def _on_answer(self, result: PutResult, now_ms: int) -> None:
@@ -306,7 +293,17 @@ class Sender:
             return
         for put in request.puts.values():
             if put.state is PutState.OPEN and put.sent_ms is None and put.next_attempt_ms <= now_ms:
-                self._submit(request, put, now_ms)
+                put.attempt += 1
+                put.sent_ms = now_ms
+                request.unanswered_count += 1
+                self._transport.put(
+                    put.broker_id,
+                    request.key,
+                    request.buffers,
+                    sequence=request.sequence,
+                    attempt=put.attempt,
+                    check_root=self._health.on_sent(put.broker_id),
+                )
 
     def _on_silence(self, put: Put, now_ms: int) -> None:
         put.sent_ms = None

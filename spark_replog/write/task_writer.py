@@ -27,9 +27,8 @@ from spark_replog.write.accumulator import RecordAccumulator
 from spark_replog.write.arrow_appender import ArrowAppender, RowRouter
 from spark_replog.write.buffer_pool import BufferPool
 from spark_replog.write.columns import InputColumns
-from spark_replog.write.data_request import DataRequest, Delivered, DeliveryResult, RequestState
+from spark_replog.write.data_request import DataRequest, Delivered, DeliveryResult, ObjectBuilder, RequestState
 from spark_replog.write.interceptors import Interceptors
-from spark_replog.write.object_builder import ObjectBuilder
 from spark_replog.write.partitioner import load_partitioner
 from spark_replog.write.sender import Sender
 from spark_replog.write.serializers import check_arrow_form, make_serializer, serialize_columns
@@ -166,7 +165,8 @@ class TaskWriter:
             NotFoundError: UNKNOWN_TOPIC_OR_PARTITION, a row names an unknown topic.
             RetriableError: a request failed, or memory stayed exhausted; nothing was committed.
         """
-        self._check_open()
+        if self._is_closed:
+            raise _closed()
         if self._hooks is not None:
             batch = self._hooks.apply(self._default_topic, batch)
         if self._columns is None or not self._columns.schema.equals(batch.schema):
@@ -185,11 +185,11 @@ class TaskWriter:
             RetriableError: NOT_ENOUGH_REPLICAS, LEADER_NOT_AVAILABLE or REQUEST_TIMED_OUT; nothing
                 was committed.
         """
-        self._check_open()
+        if self._is_closed:
+            raise _closed()
         self._accumulator.close()
         while True:
-            wait_ms = self._sender.run_once(self._clock.monotonic_ms())
-            self._raise_failure()
+            wait_ms = self._run_sender()
             if not self._accumulator.has_undrained and not self._sender.has_open_requests:
                 break
             self._transport.wait(wait_ms)
@@ -231,22 +231,16 @@ class TaskWriter:
 
     def _make_progress(self, left_ms: int) -> None:
         """Run the sender for a blocked allocation, then wait for an answer to come."""
-        wait_ms = self._sender.run_once(self._clock.monotonic_ms())
-        self._raise_failure()
+        wait_ms = self._run_sender()
         if self._pool.queued_count:
             self._transport.wait(min(wait_ms, left_ms))
 
-    def _run_sender(self) -> None:
-        self._sender.run_once(self._clock.monotonic_ms())
-        self._raise_failure()
-
-    def _raise_failure(self) -> None:
+    def _run_sender(self) -> int:
+        """Return for how many milliseconds nothing is due; raise why a request failed."""
+        wait_ms = self._sender.run_once(self._clock.monotonic_ms())
         if self._sender.failure is not None:
             raise self._sender.failure
-
-    def _check_open(self) -> None:
-        if self._is_closed:
-            raise InvalidConfigError(ErrorCode.INVALID_REQUEST, "This writer is closed. Open a new one.")
+        return wait_ms
 
 
 class _Hooks:
@@ -272,6 +266,10 @@ class _Hooks:
     def close(self) -> None:
         """Close the interceptors."""
         self._interceptors.close()
+
+
+def _closed() -> InvalidConfigError:
+    return InvalidConfigError(ErrorCode.INVALID_REQUEST, "This writer is closed. Open a new one.")
 
 
 def _log(error: ReplogError) -> None:

@@ -55,16 +55,10 @@ class PutTransport:
             key: of the object; the same bytes under it on every attempt.
             check_root: read ``replog.json`` first, since this root gave an error before.
         """
-
-        def answer(done: Future[None]) -> None:
-            error = done.exception()
-            if error is not None and not isinstance(error, ReplogError):
-                error = _unexpected(broker_id, error)
-            self._answers.put(PutResult(sequence, broker_id, attempt, check_root, error))
-
-        future = io_pool().submit_to(self._brokers.url(broker_id), self._put, broker_id, key, buffers, check_root)
+        future = io_pool().submit_to(
+            self._brokers.url(broker_id), self._put, broker_id, key, buffers, sequence, attempt, check_root
+        )
         self._brokers.own_puts.begin(broker_id, key, future)
-        future.add_done_callback(answer)
 
     def delete(self, broker_id: BrokerId, key: str) -> Future[None]:
         """Start deleting an object that no message names."""
@@ -88,38 +82,48 @@ class PutTransport:
             if not self._seen and (answer := self._answers.get(timeout=max(0.0, timeout_ms / 1000))) is not None:
                 self._seen.append(answer)
 
-    def _put(self, broker_id: BrokerId, key: str, buffers: Sequence[Buffer], check_root: bool) -> None:
+    def _put(
+        self,
+        broker_id: BrokerId,
+        key: str,
+        buffers: Sequence[Buffer],
+        sequence: int,
+        attempt: int,
+        check_root: bool,
+    ) -> None:
+        """Put the object and answer; the call's own outcome is for ``OwnPuts``."""
+        error: ReplogError | None = None
         try:
             if check_root or broker_id in self._brokers.root_ids:  # the root that was replaced may be back
                 self._brokers.check_root(broker_id)
             outcome = self._brokers.store(broker_id).create(key, buffers, make_parent=True)
-        except ReplogError as error:
-            if error.code is not ErrorCode.REPLOG_ROOT_STALE:
-                self._raise_if_stale(broker_id)
-            raise
-        if outcome is CreateOutcome.EXISTS:
-            raise ReplogError(
-                ErrorCode.KAFKA_STORAGE_ERROR,
-                f"Broker {broker_id} holds other bytes under the name of a new data object. Run `replog store verify`.",
-                key=key,
+            if outcome is CreateOutcome.EXISTS:
+                raise ReplogError(
+                    ErrorCode.KAFKA_STORAGE_ERROR,
+                    f"Broker {broker_id} holds other bytes under the name of a new data object. Run `replog store "
+                    "verify`.",
+                    key=key,
+                )
+        except ReplogError as raised:
+            error = raised if raised.code is ErrorCode.REPLOG_ROOT_STALE else self._staleness(broker_id) or raised
+            raise error from raised.__cause__
+        except BaseException as raised:
+            error = ReplogError(
+                ErrorCode.UNKNOWN_SERVER_ERROR,
+                f"the put on broker {broker_id} ended with {type(raised).__name__}: {raised}. Please report it.",
             )
+            raise error from raised
+        finally:
+            self._answers.put(PutResult(sequence, broker_id, attempt, check_root, error))
 
-    def _raise_if_stale(self, broker_id: BrokerId) -> None:
-        """Raise REPLOG_ROOT_STALE if the root is away or replaced: such a root gets no retry."""
+    def _staleness(self, broker_id: BrokerId) -> ReplogError | None:
+        """Return REPLOG_ROOT_STALE if the root is away or replaced: such a root gets no retry."""
         try:
             self._brokers.check_root(broker_id)
         except ReplogError as error:
             if error.code is ErrorCode.REPLOG_ROOT_STALE:
-                raise
-
-
-def _unexpected(broker_id: BrokerId, error: BaseException) -> ReplogError:
-    wrapped = ReplogError(
-        ErrorCode.UNKNOWN_SERVER_ERROR,
-        f"the put on broker {broker_id} ended with {type(error).__name__}: {error}. Please report it.",
-    )
-    wrapped.__cause__ = error
-    return wrapped
+                return error
+        return None
 
 
 AWAY_MS = 10_000

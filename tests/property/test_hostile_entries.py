@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_replog.errors import CorruptDataError, ErrorCode, UnsupportedFormatError
-from spark_replog.ids import ObjectId, is_valid_key
+from spark_replog.ids import KEY, ObjectId
 from spark_replog.log.codec import commands as c
 from spark_replog.log.codec.group_records import GroupRecord, OffsetAndMetadata, OffsetRecord
 from spark_replog.log.codec.wire import Writer
@@ -89,7 +89,7 @@ def test_a_decoded_object_has_a_key_below_its_root(name, generation):
         return
     (item,) = command.objects
     key = data_key(LEDGER, *item.id)
-    assert is_valid_key(key)
+    assert KEY.fullmatch(key)
     assert key.split("/")[:3] == ["ledgers", LEDGER, "data"] and len(key.split("/")) == 5
 
 

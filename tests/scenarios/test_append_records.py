@@ -310,7 +310,7 @@ def test_an_election_answers_a_parked_append_at_once(store, faults) -> None:
         )
         waiting.start()
         purgatory = store.purgatory
-        while not purgatory.delayed_count:
+        while not purgatory.timer.size:
             threading.Event().wait(0.005)
         handle = store.cluster.lookup("orders")
         leader = store.controller.describe_topic("orders").partitions[0].leader
@@ -338,7 +338,7 @@ def test_an_isr_change_of_another_process_wakes_a_parked_append(store, faults, m
             target=lambda: answers.append(store.append("orders", {0: 1}, batch=0, objects=objects))
         )
         waiting.start()
-        while not store.purgatory.delayed_count:
+        while not store.purgatory.timer.size:
             threading.Event().wait(0.005)
         other = Cluster.open(store.cluster.path)
         leave = encode_command(IsrChange(None, third, False, other.clock.now_ms()))
@@ -367,7 +367,7 @@ def test_an_append_that_elects_wakes_those_that_wait(store, faults, parked, monk
         waiting = threading.Thread(target=lambda: answers.append(store.append("orders", {}, batch=0, objects=waits)))
         waiting.start()
         purgatory = store.purgatory
-        while not purgatory.delayed_count:
+        while not purgatory.timer.size:
             threading.Event().wait(0.005)
         assert len(parked) == 1
         store.away(leader)
@@ -403,7 +403,7 @@ def test_an_append_that_is_cut_off_while_it_waits_is_not_acknowledged(store, fau
         waiting = threading.Thread(target=lambda: answers.append(store.append("orders", {}, batch=1, objects=objects)))
         waiting.start()
         purgatory = store.purgatory
-        while not purgatory.delayed_count:
+        while not purgatory.timer.size:
             threading.Event().wait(0.005)
         cut = (
             encode_command(Truncate(stable)),
@@ -442,7 +442,7 @@ def test_what_was_appended_is_let_go_while_its_operation_is_still_listed(store, 
         del append
         answers.clear()
         gc.collect()
-        assert store.purgatory.watched_count > 0  # completed, not purged
+        assert store.purgatory.watchers  # completed, not purged
         assert alive() is None
 
 

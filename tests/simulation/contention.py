@@ -150,7 +150,7 @@ class _Writer:
 
     def request(self) -> None:
         self._since_ms = self._world.now_ms
-        self.core.begin_write(self._world.now_ms)
+        self.core.begin(self._world.now_ms, is_write=True)
         self._drive()
 
     def _drive(self) -> None:
@@ -169,7 +169,7 @@ class _Writer:
                 core.propose(world._rng.randbytes(TAG_SIZE_BYTES) + b"command")
                 continue
             if core.phase is Phase.DONE:
-                core.begin_write(world.now_ms)
+                core.begin(world.now_ms, is_write=True)
                 continue
             break
         wake_ms = core.wake_at_ms

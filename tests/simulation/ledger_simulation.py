@@ -215,9 +215,9 @@ class Simulation:
         process.deadline_ms = now_ms + 30 + self._rng.random() * 400
         process.acknowledged_before = self._truth.acknowledged
         if process.todo and not process.is_reader:
-            process.core.begin_write(now_ms)
+            process.core.begin(now_ms, is_write=True)
         else:
-            process.core.begin_read(now_ms)
+            process.core.begin(now_ms, is_write=False)
         self._drive(process)
 
     def _drive(self, process: Process) -> None:

@@ -75,14 +75,14 @@ class OneRootsTail(DecidedPrefix):
     """A single journal's tail is enough."""
 
     def _winner(self, index: int) -> tuple[Vote, Epoch] | None:
-        return next(((vote, vote.epoch) for vote in self._votes.get(index, {}).values()), None)
+        return next(((vote, vote.epoch) for vote in self.votes.get(index, {}).values()), None)
 
 
 class EqualValuesOfAnyEpoch(DecidedPrefix):
     """Counts equal values, whatever their epochs."""
 
     def _winner(self, index: int) -> tuple[Vote, Epoch] | None:
-        votes = list(self._votes.get(index, {}).values())
+        votes = list(self.votes.get(index, {}).values())
         for vote in votes:
             roots = 0
             for other in votes:
@@ -108,7 +108,7 @@ class NewestCommitIndexAnyValue(TrustsEveryJournal):
     """A commit index read anywhere vouches for the value of the highest epoch read anywhere."""
 
     def _winner(self, index: int) -> tuple[Vote, Epoch] | None:
-        votes = self._votes.get(index, {})
+        votes = self.votes.get(index, {})
         if votes and index <= max(view.commit_index for view in self.views):
             return votes[max(votes)], max(votes)[0]
         return super()._winner(index)

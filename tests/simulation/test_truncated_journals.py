@@ -52,8 +52,8 @@ def test_same_seed_gives_same_trace() -> None:
 class Glances(LedgerCore):
     """Only glances, and says so: the schedule does not expect the newest entries of it."""
 
-    def begin_read(self, now_ms: float, *, is_glance: bool = False) -> None:
-        super().begin_read(now_ms, is_glance=True)
+    def begin(self, now_ms: float, *, is_write: bool, is_glance: bool = False) -> None:
+        super().begin(now_ms, is_write=is_write, is_glance=not is_write)
 
     def _enter(self, phase: Phase) -> None:
         super()._enter(phase)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_replog.backoff import ExponentialBackoff
+from spark_replog.clock import ExponentialBackoff
 from spark_replog.logs import Once
 
 

@@ -175,40 +175,29 @@ def encode_data_object(
             batches = [rows] if isinstance(rows, pa.RecordBatch) else rows
             conformed = (_conform(batch, schema) for batch in batches)
             for group in _group_sections(conformed if is_sized else resize_batches(conformed)):
-                section = _SectionBuilder()
+                start, crc, micros = sink.size_bytes, 0, list[int]()
                 for batch in group:
-                    at, piece, times = sink.size_bytes, sink.cut(), _time_range_us(batch)
+                    at, piece, (low_us, high_us) = sink.size_bytes, sink.cut(), _time_range_us(batch)
+                    micros += low_us, high_us
                     hole = _CRC_PLACEHOLDERS[producer == _CRC_PLACEHOLDERS[0]]
-                    metadata = _batch_metadata(topic, topic_id, partition, batch.num_rows, times, producer)
-                    writer.write_batch(batch, {**metadata, "replog.body_crc32c": hole})
+                    metadata = {
+                        "replog.topic": topic,
+                        "replog.topic_id": topic_id,
+                        "replog.partition": str(partition),
+                        "replog.rows": str(batch.num_rows),
+                        "replog.min_timestamp_us": str(low_us),
+                        "replog.max_timestamp_us": str(high_us),
+                        "replog.producer": producer,
+                        "replog.body_crc32c": hole,
+                    }
+                    writer.write_batch(batch, metadata)
                     if at == 0:
-                        at, piece = sink.split_prelude(), 1
-                    section.add(at, batch.num_rows, times, _seal(sink.pieces, piece, hole, section.crc))
-                written.append(section.build(topic_id, partition, sink.size_bytes))
+                        start, piece = sink.split_prelude(), 1
+                    crc = _seal(sink.pieces, piece, hole, crc)
+                rows, times_ms = sum(batch.num_rows for batch in group), (min(micros) // 1000, -(-max(micros) // 1000))
+                written.append(Section(topic_id, partition, rows, start, sink.size_bytes - start, crc, *times_ms))
         sink.cut()
     return EncodedObject(sink.pieces, sink.size_bytes, tuple(written))
-
-
-class _SectionBuilder:
-    """Sums up the batches of one section."""
-
-    def __init__(self) -> None:
-        self.crc = 0
-        self._start: int | None = None
-        self._rows = 0
-        self._times: list[int] = []
-
-    def add(self, at: int, row_count: int, times_us: tuple[int, int], crc: int) -> None:
-        if self._start is None:
-            self._start = at
-        self._rows += row_count
-        self._times += times_us
-        self.crc = crc
-
-    def build(self, topic_id: str, partition: int, end: int) -> Section:
-        start = self._start or 0
-        low_ms, high_ms = min(self._times) // 1000, -(-max(self._times) // 1000)
-        return Section(topic_id, partition, self._rows, start, end - start, self.crc, low_ms, high_ms)
 
 
 def decode_section(
@@ -390,20 +379,6 @@ def _time_range_us(batch: pa.RecordBatch) -> tuple[int, int]:
         raise InvalidConfigError(ErrorCode.INVALID_TIMESTAMP, "a record has no timestamp.")
     micros = np.frombuffer(times.buffers()[1], dtype="<i8")[times.offset : times.offset + len(times)]
     return int(micros.min()), int(micros.max())
-
-
-def _batch_metadata(
-    topic: str, topic_id: str, partition: int, row_count: int, times_us: tuple[int, int], producer: str
-) -> dict[str, str]:
-    return {
-        "replog.topic": topic,
-        "replog.topic_id": topic_id,
-        "replog.partition": str(partition),
-        "replog.rows": str(row_count),
-        "replog.min_timestamp_us": str(times_us[0]),
-        "replog.max_timestamp_us": str(times_us[1]),
-        "replog.producer": producer,
-    }
 
 
 def _seal(pieces: list[Buffer], first_piece: int, hole: str, section_crc: int) -> int:

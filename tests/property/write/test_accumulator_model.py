@@ -17,8 +17,7 @@ from spark_replog.log.codec.data_object import data_schema
 from spark_replog.write.accumulator import RecordAccumulator
 from spark_replog.write.buffer_pool import BufferPool, PinnedBytes
 from spark_replog.write.columns import ROW_OVERHEAD_BYTES, row_sizes
-from spark_replog.write.partition_queue import Destination, PartitionQueue
-from spark_replog.write.producer_batch import BatchState, ProducerBatch, record_size
+from spark_replog.write.producer_batch import BatchState, Destination, PartitionQueue, ProducerBatch, record_size
 from spark_replog.write.record_handle import RecordHandle
 
 TOTAL_BYTES = 1 << 20

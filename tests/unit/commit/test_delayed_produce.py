@@ -67,7 +67,7 @@ def test_case_b_another_leads_the_partition() -> None:
     leaders.answers[KEY] = LeaderAndIsr(1, (1, 2))
     assert purgatory.check_and_complete(KEY) == 1
     assert operation.errors() == {KEY: ErrorCode.NOT_LEADER_OR_FOLLOWER}
-    assert purgatory.delayed_count == 0
+    assert purgatory.timer.size == 0
 
 
 @pytest.mark.case("kafka-98")

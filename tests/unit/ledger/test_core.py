@@ -21,7 +21,7 @@ class OneRoot:
 
     def reach_ready(self):
         """Begin a write and answer what the core asks until it wants a value."""
-        self.core.begin_write(0.0)
+        self.core.begin(0.0, is_write=True)
         while True:
             operations = self.core.poll(0.0)
             if self.core.phase is Phase.READY:
@@ -72,7 +72,7 @@ def test_an_answer_to_an_operation_that_is_not_out_changes_nothing(one_root):
 def test_a_root_that_fails_is_tried_less_and_less_often_up_to_a_bound():
     settings = LedgerSettings(root_retry_ms=20, root_retry_max_ms=250)
     core = LedgerCore(["root 0"], genesis_hash("l"), b"i" * 16, settings, random.Random(1))
-    core.begin_read(0.0)
+    core.begin(0.0, is_write=False)
     now_ms, waits_ms = 0.0, []
     for _ in range(1000):
         (operation,) = core.poll(now_ms)
@@ -87,7 +87,7 @@ def test_a_root_that_fails_is_tried_less_and_less_often_up_to_a_bound():
 
 def test_a_root_that_was_asked_just_now_is_not_reported_as_missing():
     core = LedgerCore(["root 0"], genesis_hash("l"), b"i" * 16, LedgerSettings(), random.Random(1))
-    core.begin_read(0.0)
+    core.begin(0.0, is_write=False)
     (check,) = core.poll(0.0)
     core.complete(Completion(check, Status.DONE), 1.0)
     assert core.poll(1.0) != []

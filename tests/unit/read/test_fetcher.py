@@ -136,10 +136,8 @@ def test_a_bad_copy_is_read_elsewhere_and_reported(both_roots, make_topic, warni
     damage_all(topic, both_roots, name, [0, 1])
     fetcher = Fetcher(both_roots)
     assert fetch(both_roots, plan(topic), fetcher=fetcher)["value"].to_pylist() == [b"a", b"b"]
-    assert fetcher.stats.copies_corrupt == len(warnings_logged.records)
-    fetcher = Fetcher(both_roots)
-    fetch(both_roots, [*plan(topic)] * 3, fetcher=fetcher)
-    assert fetcher.stats.copies_corrupt <= 6
+    assert len(warnings_logged.records) <= 2
+    assert all("checksum" in each.getMessage() for each in warnings_logged.records)
 
 
 def test_only_the_bad_section_is_read_again(roots, make_topic):
@@ -162,7 +160,7 @@ def test_an_absent_copy_is_read_elsewhere(both_roots, make_topic, keep, warnings
         both_roots.path(broker_id, name).unlink()
     fetcher = Fetcher(both_roots)
     assert fetch(both_roots, plan(topic), fetcher=fetcher)["value"].to_pylist() == [b"a"]
-    assert fetcher.stats.copies_absent == len(warnings_logged.records) <= 2
+    assert len(warnings_logged.records) <= 2
 
 
 @pytest.mark.parametrize("keep", [0, 1, 2])
@@ -172,7 +170,6 @@ def test_a_root_that_is_away_is_not_in_the_way(both_roots, make_topic, keep):
     both_roots.away = {0, 1, 2} - {keep}
     fetcher = Fetcher(both_roots)
     assert fetch(both_roots, plan(topic), fetcher=fetcher)["value"].to_pylist() == [b"a"]
-    assert fetcher.stats.copies_unreachable <= 2
 
 
 def test_a_truncated_object_is_read_elsewhere(both_roots, make_topic):
@@ -304,4 +301,3 @@ def test_a_root_that_failed_once_is_asked_last(roots, make_topic):
     for section_end in range(1, 10):
         fetch(roots, plan(topic, 0, section_end - 1, section_end), fetcher=fetcher)
     assert sum(1 for broker_id, *_ in roots.gets if broker_id == 1) == 1
-    assert fetcher.stats.copies_unreachable == 1

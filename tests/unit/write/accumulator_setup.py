@@ -9,8 +9,7 @@ from spark_replog.errors import ErrorCode, ReplogError
 from spark_replog.ids import TopicPartition
 from spark_replog.write.accumulator import RecordAccumulator
 from spark_replog.write.buffer_pool import BufferPool
-from spark_replog.write.partition_queue import Destination
-from spark_replog.write.producer_batch import ProducerBatch, record_size
+from spark_replog.write.producer_batch import Destination, ProducerBatch, record_size
 from spark_replog.write.record_handle import RecordHandle
 
 NODE_1 = Destination("ledger", 0, (0,), None, "none")

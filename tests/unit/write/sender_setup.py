@@ -12,10 +12,8 @@ from spark_replog.log.model import PartitionResponse
 from spark_replog.log.write_plan import WritePlan
 from spark_replog.write.accumulator import RecordAccumulator
 from spark_replog.write.buffer_pool import BufferPool
-from spark_replog.write.data_request import OPEN, DataRequest, Delivered, DeliveryResult
-from spark_replog.write.object_builder import ObjectBuilder
-from spark_replog.write.partition_queue import Destination
-from spark_replog.write.producer_batch import record_size
+from spark_replog.write.data_request import OPEN, DataRequest, Delivered, DeliveryResult, ObjectBuilder
+from spark_replog.write.producer_batch import Destination, record_size
 from spark_replog.write.record_handle import RecordHandle
 from spark_replog.write.sender import Sender
 from spark_replog.write.sequences import ProducerSequences

@@ -14,9 +14,8 @@ from spark_replog.log.codec.data_object import data_schema
 from spark_replog.log.write_plan import WritePlan
 from spark_replog.write.accumulator import RecordAccumulator
 from spark_replog.write.buffer_pool import BufferPool, PinnedBytes
-from spark_replog.write.data_request import DataRequest
-from spark_replog.write.object_builder import ObjectBuilder
-from spark_replog.write.partition_queue import Destination
+from spark_replog.write.data_request import DataRequest, ObjectBuilder
+from spark_replog.write.producer_batch import Destination
 from spark_replog.write.sender import Sender
 from spark_replog.write.task_writer import TaskReport
 from tests.unit.write.sender_setup import FakeTransport

@@ -11,8 +11,7 @@ from spark_replog.ids import TopicPartition
 from spark_replog.log.codec.data_object import data_schema
 from spark_replog.write.accumulator import RecordAccumulator
 from spark_replog.write.buffer_pool import BufferPool, PinnedBytes
-from spark_replog.write.partition_queue import Destination
-from spark_replog.write.producer_batch import BatchState, ProducerBatch
+from spark_replog.write.producer_batch import BatchState, Destination, ProducerBatch
 from tests.unit.write import accumulator_setup
 
 GONE = ReplogError(ErrorCode.INVALID_REQUEST, "gone.")

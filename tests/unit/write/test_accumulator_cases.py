@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from spark_replog.errors import ReplogError
-from spark_replog.write.partition_queue import Destination
-from spark_replog.write.producer_batch import BatchState, ProducerBatch
+from spark_replog.write.producer_batch import BatchState, Destination, ProducerBatch
 from spark_replog.write.record_handle import BatchResult, RecordHandle
 from tests.unit.write.accumulator_setup import ERROR, NODE_1, NODE_2, TP, Setup, put_back, records
 

@@ -8,7 +8,7 @@ import pytest
 
 from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError, RetriableError
 from spark_replog.write.buffer_pool import BufferPool
-from spark_replog.write.partition_queue import Destination
+from spark_replog.write.producer_batch import Destination
 from spark_replog.write.record_handle import RecordHandle
 from tests.unit.write.accumulator_setup import NODE_1, NODE_2, TP, Setup, records
 

@@ -10,7 +10,7 @@ import pytest
 
 from spark_replog.ids import ObjectId
 from spark_replog.write.data_request import OPEN, TRANSITIONS, DataRequest, RequestState
-from spark_replog.write.partition_queue import Destination
+from spark_replog.write.producer_batch import Destination
 
 ARCHITECTURE = Path(__file__).parents[3] / "docs/architecture.md"
 FINAL = {RequestState.ANSWERED, RequestState.FAILED, RequestState.DROPPED}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from spark_replog.write.partition_queue import Destination
+from spark_replog.write.producer_batch import Destination
 from tests.unit.write.sender_setup import CONFIG, TP, Setup
 
 ONE = replace(CONFIG, max_in_flight=1, request_timeout_ms=30_000, delivery_timeout_ms=120_000)

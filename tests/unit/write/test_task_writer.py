@@ -16,7 +16,7 @@ from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError, Re
 from spark_replog.log.write_plan import TopicPlan
 from spark_replog.storage.paths import data_key
 from spark_replog.testing.faulty_store import FaultRates, FaultyStore
-from spark_replog.write import object_builder
+from spark_replog.write import data_request
 from spark_replog.write.buffer_pool import ROW_MEMORY
 from spark_replog.write.task_writer import TaskResult, TaskWriter, pool_bytes_of
 from tests.unit.write.support import HEADERS, PATIENT, Task, batch, written
@@ -246,7 +246,7 @@ class TestMemory:
         task = make_task(partitions=3, config=config)
         pool, lent_bytes = task.writer._pool, []
         monkeypatch.setattr(
-            object_builder, "trim_row_memory", lambda: lent_bytes.append(pool.total_bytes - pool.available_bytes)
+            data_request, "trim_row_memory", lambda: lent_bytes.append(pool.total_bytes - pool.available_bytes)
         )
         idle_bytes = ROW_MEMORY.bytes_allocated()
         task.writer.append(batch(250, size_bytes=600))
@@ -259,7 +259,7 @@ class TestMemory:
     def test_a_small_task_gives_no_pages_back(
         self, make_task: Callable[..., Task], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(object_builder, "trim_row_memory", lambda: pytest.fail("it costs more than it brings"))
+        monkeypatch.setattr(data_request, "trim_row_memory", lambda: pytest.fail("it costs more than it brings"))
         assert make_task(partitions=3).write(batch(1_000, size_bytes=600)).row_count == 1_000
 
     def test_a_sliced_batch_that_pins_much_is_copied(self, make_task: Callable[..., Task]) -> None:
