@@ -7,7 +7,7 @@ import shutil
 import statistics
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -65,8 +65,8 @@ def table(rows: list[tuple[str, list[float]]], unit: str) -> str:
     return "\n".join(lines)
 
 
-def tree_usage() -> tuple[float, float]:
-    """Return processor seconds and resident MiB of this process and all below it that live."""
+def tree_usage(without: Collection[int] = ()) -> tuple[float, float]:
+    """Return processor seconds and resident MiB of this process and all below it that live, but some ids."""
     parents: dict[int, int] = {}
     usage: dict[int, tuple[float, float]] = {}
     page_bytes, tick = os.sysconf("SC_PAGE_SIZE"), os.sysconf("SC_CLK_TCK")
@@ -84,4 +84,5 @@ def tree_usage() -> tuple[float, float]:
     while len(found) != size:
         size = len(found)
         found |= {pid for pid, parent in parents.items() if parent in found}
+    found -= set(without)
     return sum(usage[pid][0] for pid in found), sum(usage[pid][1] for pid in found)

@@ -1,16 +1,19 @@
 """The time of one micro-batch, replog to replog, beside a Python source and sink that do nothing.
 
 Three local roots, 3 replicas, fsync on, Spark's defaults, two tasks, 1,000 rows a batch. The pairs run
-in turn in one session, several times; the first 30 micro-batches of each run are dropped.
+in turn in one session, several times; the first 30 micro-batches of each run are dropped. Beside replog to replog runs
+replog with one end that does nothing, its garbage frozen: only the sink, only the source.
 
     python -m benchmarks.micro_batch [--batches 70] [--rounds 3] [--dir FOLDER] [--shipped]
+        [--conf NAME=VALUE ...]
         [--two-queries [--trigger-ms 1000]]
 
 --two-queries: instead, one query beside two that write to one topic, and two that write to a topic each.
 --trigger-ms: with a processing-time trigger, so that turns at the ledger are measured and not who gets a processor.
 Spark starts such batches at multiples of the interval: two queries of one interval always start at the same moment. In
 the cases "apart" the second one's interval is 0.7 of the first one's, so that it starts at ten moments of it.
---shipped: with the settings of ``spark_replog.session_conf()``.
+--shipped: with the settings of ``spark_replog.session_conf()``. --conf: with one more, for instance
+spark.python.udf.pipelined.enabled=true.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -53,29 +57,31 @@ def durations(query: StreamingQuery, batches: int) -> list[dict[str, float]]:
     return [value | {"processor": used * 1000} for batch, value in sorted(seen.items()) if batch >= WARM_UP]
 
 
-def floor_query(spark: SparkSession, folder: Path, batches: int, freeze: bool) -> StreamingQuery:
-    """Start the do-nothing pair, with or without the `gc.freeze()` that replog's workers do."""
+def floor_source(spark: SparkSession, batches: int, freeze: bool) -> DataFrame:
+    """Return the source that does nothing, with or without the `gc.freeze()` that replog's workers do."""
     reader = spark.readStream.format("floor").option("rows", ROWS).option("tasks", 2)
-    source: DataFrame = reader.option("batches", batches).option("freeze", freeze).load()
+    return reader.option("batches", batches).option("freeze", freeze).load()
+
+
+def replog_source(spark: SparkSession, path: str) -> DataFrame:
+    """Return 1,000 rows a micro-batch of the topic in."""
+    reader = spark.readStream.format("replog").option("path", path).option("subscribe", "in")
+    return reader.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", ROWS).load()
+
+
+def floor_sink(source: DataFrame, checkpoint: Path, freeze: bool) -> StreamingQuery:
+    """Start a query into the sink that does nothing."""
     writer = source.select("key", "value").writeStream.format("floor").option("freeze", freeze)
-    return writer.option("checkpointLocation", str(folder)).start()
+    return writer.option("checkpointLocation", str(checkpoint)).start()
 
 
-def replog_query(
-    spark: SparkSession, path: str, folder: Path, topic: str = "out", trigger_ms: float = 0
+def replog_sink(
+    source: DataFrame, path: str, checkpoint: Path, topic: str = "out", trigger_ms: float = 0
 ) -> StreamingQuery:
-    """Start replog to replog."""
-    source = (
-        spark.readStream.format("replog")
-        .option("path", path)
-        .option("subscribe", "in")
-        .option("startingOffsets", "earliest")
-        .option("maxOffsetsPerTrigger", ROWS)
-        .load()
-    )
+    """Start a query into a topic."""
     writer = source.select("key", "value").writeStream.format("replog").option("path", path).option("topic", topic)
     writer = writer.trigger(processingTime=f"{trigger_ms:.0f} milliseconds")
-    return writer.option("checkpointLocation", str(folder)).start()
+    return writer.option("checkpointLocation", str(checkpoint)).start()
 
 
 def print_two_queries(spark: SparkSession, path: str, folder: Path, arguments: argparse.Namespace) -> None:
@@ -89,7 +95,13 @@ def print_two_queries(spark: SparkSession, path: str, folder: Path, arguments: a
     for number in range(arguments.rounds):
         for name, (topics, parts) in cases.items():
             queries = [
-                replog_query(spark, path, folder / f"{name}-{number}-{each}", topic, trigger_ms * parts[each])
+                replog_sink(
+                    replog_source(spark, path),
+                    path,
+                    folder / f"{name}-{number}-{each}",
+                    topic,
+                    trigger_ms * parts[each],
+                )
                 for each, topic in enumerate(topics)
             ]
             with ThreadPoolExecutor(len(queries)) as pool:
@@ -110,10 +122,13 @@ def main() -> None:
     parser.add_argument("--two-queries", action="store_true")
     parser.add_argument("--trigger-ms", type=float, default=0)
     parser.add_argument("--shipped", action="store_true")
+    parser.add_argument("--conf", nargs="*", default=[])
     arguments = parser.parse_args()
     batches = arguments.batches
-    results: dict[str, list[dict[str, float]]] = {"floor": [], "floor, gc frozen": [], "replog": []}
-    confs = spark_replog.session_conf() if arguments.shipped else {}
+    results: dict[str, list[dict[str, float]]] = {}
+    confs = (spark_replog.session_conf() if arguments.shipped else {}) | dict(
+        each.split("=", 1) for each in arguments.conf
+    )
     settings = {name.replace(".", "__"): value for name, value in confs.items()}
     with scratch(arguments.dir) as folder, session("micro-batch", 2, **settings) as spark:
         spark.conf.set("spark.sql.streaming.numRecentProgressUpdates", "1000")
@@ -126,11 +141,17 @@ def main() -> None:
         if arguments.two_queries:
             print_two_queries(spark, path, folder, arguments)
             return
+        cases: dict[str, Callable[[Path], StreamingQuery]] = {
+            "floor": lambda home: floor_sink(floor_source(spark, batches, False), home, False),
+            "floor, gc frozen": lambda home: floor_sink(floor_source(spark, batches, True), home, True),
+            "replog": lambda home: replog_sink(replog_source(spark, path), path, home),
+            "replog as sink": lambda home: replog_sink(floor_source(spark, batches, True), path, home),
+            "replog as source": lambda home: floor_sink(replog_source(spark, path), home, True),
+        }
         for number in range(arguments.rounds):
-            for name, freeze in (("floor", False), ("floor, gc frozen", True)):
-                query = floor_query(spark, folder / f"{name}-{number}", batches, freeze)
-                results[name] += durations(query, batches)
-            results["replog"] += durations(replog_query(spark, path, folder / f"replog-{number}"), batches)
+            for name, start in cases.items():
+                found = durations(start(folder / f"{name}-{number}"), batches)
+                results.setdefault(name, []).extend(found)
     phases = "triggerExecution", "latestOffset", "queryPlanning", "addBatch", "walCommit", "commitOffsets", "processor"
     for phase in phases:
         print(f"\n{phase}")

@@ -1,17 +1,18 @@
 """replog beside Kafka (one and three brokers), Delta and parquet: one command, one run, cases in turn.
 
-    python -m benchmarks.peers [--rows 1000000] [--rounds 5] [--dir FOLDER] [--plots FOLDER] [--without delta ...]
-        [--records FILE] [--sweep-mb 30]
+    python -m benchmarks.peers [--rows 1000000] [--rounds 3] [--dir FOLDER] [--plots FOLDER] [--without delta ...]
+        [--records FILE] [--sweep-mb 30] [--minutes 12]
 
+--minutes: rounds and points of the plots that do not fit in are left out; the table has at least one round.
 --sweep-mb: payload of each point of the plots by partitions and by the size of a value, 0 for none; their peers are
 replog and Kafka with three roots or brokers, and parquet.
 
 Kafka 4.1 in KRaft mode, its Spark connector and Delta come from Maven Central by ``mvn``, once per cache folder
-(``REPLOG_PEERS_CACHE``). Brokers listen on loopback. A peer that cannot be had or does not start is left out, and a
-line says why. The first round warms up. Seconds are of a whole write or read; processor seconds and peak memory of
-the process tree: Spark's JVM, its Python workers, the brokers; bytes are what lies on disk, by payload byte and
-replica. Kafka runs as it flushes by default, and once with a flush after every message batch (``fsync``), as replog
-does.
+(``REPLOG_PEERS_CACHE``). Brokers listen on loopback, and are stopped (SIGSTOP) while others have their turn. A peer
+that cannot be had or does not start is left out, and a line says why. The first round warms up. Seconds are of a whole
+write or read; processor seconds and peak memory of Spark's JVM with its heap, its Python workers and the peer's own
+brokers; bytes are what lies on disk, by payload byte and replica. Kafka runs as it flushes by default, and once with a
+flush after every message batch (``fsync``), as replog does.
 """
 
 from __future__ import annotations
@@ -21,13 +22,14 @@ import json
 import math
 import os
 import shutil
+import signal
 import socket
 import statistics
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from html import escape
@@ -46,6 +48,9 @@ TASKS = 2
 VALUE_BYTES = 100
 SWEEP_PEERS = "replog, 3 roots", "Kafka, 3 brokers", "parquet"
 SWEEP_ROUNDS = 2
+BASE_SHARE = 0.6
+"""Of the time that a run may take, for the table."""
+SETTLE_SECONDS = 0.5
 COLORS = {"replog, 3 roots": "#c87838", "Kafka, 3 brokers": "#4878a8", "parquet": "#489858"}
 _ALONE = "<exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions>"
 JARS: dict[str, list[tuple[str, str, str]]] = {
@@ -118,8 +123,8 @@ def _java() -> list[str]:
 
 
 @contextmanager
-def kafka(folder: Path, brokers: int, *, is_fsync: bool) -> Iterator[str]:
-    """Start a cluster of brokers that are controllers too; yield its addresses."""
+def kafka(folder: Path, brokers: int, *, is_fsync: bool) -> Iterator[tuple[str, list[int]]]:
+    """Start a cluster of brokers that are controllers too; yield its addresses and process ids."""
     base = _java()
     ports = [(_free_port(), _free_port()) for _ in range(brokers)]
     voters = ",".join(f"{number}@127.0.0.1:{control}" for number, (_, control) in enumerate(ports))
@@ -143,6 +148,9 @@ def kafka(folder: Path, brokers: int, *, is_fsync: bool) -> Iterator[str]:
                 "offsets.topic.replication.factor": brokers,
                 "message.max.bytes": 33554432,
             }
+            # A cluster that was stopped for others' cases goes on as it was: nobody is late, nobody is elected.
+            patient = "broker.session", "controller.quorum.fetch"
+            lines |= {f"{name}.timeout.ms": 3_600_000 for name in patient} | {"replica.lag.time.max.ms": 3_600_000}
             if is_fsync:
                 lines["log.flush.interval.messages"] = 1
             conf = home / "server.properties"
@@ -161,7 +169,7 @@ def kafka(folder: Path, brokers: int, *, is_fsync: bool) -> Iterator[str]:
                     break
                 except OSError:
                     time.sleep(0.3)
-        yield ",".join(f"127.0.0.1:{port}" for port, _ in ports)
+        yield ",".join(f"127.0.0.1:{port}" for port, _ in ports), [process.pid for process in processes]
     finally:
         for process in processes:
             process.kill()
@@ -169,13 +177,16 @@ def kafka(folder: Path, brokers: int, *, is_fsync: bool) -> Iterator[str]:
 
 
 class Watch:
-    """Samples the memory of the process tree while a case runs."""
+    """Samples the memory of the process tree while a case runs, without others' brokers."""
+
+    def __init__(self, without: Sequence[int]) -> None:
+        self._without = without
 
     def __enter__(self) -> Watch:
         """Begin."""
         self._ended = threading.Event()
         self.peak_mib = 0.0
-        self._cpu_seconds, _ = tree_usage()
+        self._cpu_seconds, _ = tree_usage(self._without)
         self._began = time.perf_counter()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -183,14 +194,14 @@ class Watch:
 
     def _run(self) -> None:
         while not self._ended.wait(0.2):
-            self.peak_mib = max(self.peak_mib, tree_usage()[1])
+            self.peak_mib = max(self.peak_mib, tree_usage(self._without)[1])
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         """End; ``seconds``, ``cpu_seconds`` and ``peak_mib`` are known then."""
         self.seconds = time.perf_counter() - self._began
         self._ended.set()
         self._thread.join()
-        cpu_seconds, mib = tree_usage()
+        cpu_seconds, mib = tree_usage(self._without)
         self.cpu_seconds, self.peak_mib = cpu_seconds - self._cpu_seconds, max(self.peak_mib, mib)
 
 
@@ -202,6 +213,21 @@ class Peer(NamedTuple):
     read: Callable[[SparkSession, str], DataFrame]
     folder: Path
     replicas: int
+    pids: Sequence[int] = ()
+    """Of its brokers."""
+
+
+@contextmanager
+def awake(pids: Sequence[int]) -> Iterator[None]:
+    """Let a peer's stopped brokers run meanwhile."""
+    for pid in pids:
+        os.kill(pid, signal.SIGCONT)
+    try:
+        time.sleep(SETTLE_SECONDS if pids else 0.0)
+        yield
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
 
 
 class Shape(NamedTuple):
@@ -231,7 +257,7 @@ def replog_peer(folder: Path, replicas: int, compression: str = "none") -> Peer:
     )
 
 
-def kafka_peer(folder: Path, address: str, brokers: int) -> Peer:
+def kafka_peer(folder: Path, address: str, brokers: int, pids: Sequence[int]) -> Peer:
     """Return Kafka's connector, acks=all."""
 
     def options(each: Any) -> Any:
@@ -248,6 +274,7 @@ def kafka_peer(folder: Path, address: str, brokers: int) -> Peer:
         lambda spark, topic: options(spark.read).option("subscribe", topic).load(),
         folder,
         brokers,
+        pids,
     )
 
 
@@ -268,20 +295,21 @@ def bytes_in(folder: Path) -> int:
     return sum(min(each.stat().st_blocks * 512, each.stat().st_size) for each in folder.rglob("*") if each.is_file())
 
 
-def run_case(name: str, action: Callable[[], object]) -> dict[str, float]:
-    """Return what one case took."""
-    with Watch() as watch:
+def run_case(name: str, action: Callable[[], object], without: Sequence[int]) -> dict[str, float]:
+    """Return what one case took, some processes not counted."""
+    with Watch(without) as watch:
         action()
     print(f"{name}: {watch.seconds:.2f} s", file=sys.stderr, flush=True)
     return {"seconds": watch.seconds, "cpu_seconds": watch.cpu_seconds, "peak_mib": watch.peak_mib}
 
 
 def run_shape(
-    spark: SparkSession, peers: dict[str, Peer], shape: Shape, rounds: int, missing: dict[str, str]
+    spark: SparkSession, peers: dict[str, Peer], shape: Shape, rounds: int, missing: dict[str, str], ends: float
 ) -> list[dict[str, Any]]:
     """Write and read a shape with each peer in turn, round after round; the first round warms up.
 
     Args:
+        ends: moment of the monotonic clock from which on no round but the first two begins.
         missing: gets the peers that failed, with the reason; the others go on.
     """
     text = "concat('order ', id, ' of customer ', id % 1000, ' is on its way to the warehouse')"
@@ -293,13 +321,18 @@ def run_shape(
     found: list[dict[str, Any]] = []
     here = dict(peers)
     for number in range(rounds + 1):
+        if number > 1 and time.monotonic() > ends:
+            break
         for name, peer in list(here.items()):
+            others = [pid for each in peers.values() if each is not peer for pid in each.pids]
             try:
-                if not number:
-                    peer.make(shape.topic, shape.partitions)
-                wrote = run_case(f"{name}, {shape.topic}, write", partial(peer.write, frame, shape.topic))
-                sink = peer.read(spark, shape.topic).write.format("noop").mode("overwrite")
-                took = run_case(f"{name}, {shape.topic}, read", sink.save)
+                with awake(peer.pids):
+                    if not number:
+                        peer.make(shape.topic, shape.partitions)
+                    write = partial(peer.write, frame, shape.topic)
+                    wrote = run_case(f"{name}, {shape.topic}, write", write, others)
+                    sink = peer.read(spark, shape.topic).write.format("noop").mode("overwrite")
+                    took = run_case(f"{name}, {shape.topic}, read", sink.save, others)
             except Exception as error:  # a peer that fails leaves the others
                 said = " ".join(line for line in str(error).splitlines() if line)
                 missing.setdefault(name, said[:300])
@@ -372,7 +405,8 @@ def rates(records: list[dict[str, Any]], case: str, by: str) -> dict[str, dict[i
 def table(records: list[dict[str, Any]]) -> str:
     """Return the table of the records of one shape."""
     lines = [
-        "| case | M rows/s, median | min | max | processor s | peak MiB | bytes by payload byte and replica |",
+        "| case | M rows/s, median | min | max | processor s | peak MiB of Spark and own brokers "
+        "| bytes by payload byte and replica |",
         "| --- | --- | --- | --- | --- | --- | --- |",
     ]
     for verb in ("write", "read"):
@@ -419,13 +453,15 @@ def main() -> None:
     """Start the peers, run their cases in turn, print the table and the records."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=1_000_000)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--minutes", type=float, default=12)
     parser.add_argument("--sweep-mb", type=int, default=30)
     parser.add_argument("--dir", default=None)
     parser.add_argument("--plots", type=Path)
     parser.add_argument("--records", type=Path, help="write every measurement here, one JSON line each")
     parser.add_argument("--without", nargs="*", default=[], choices=["kafka", "delta"])
     given = parser.parse_args()
+    began, seconds = time.monotonic(), given.minutes * 60
     missing: dict[str, str] = {}
     found = found_jars(given.without, missing)
     with scratch(given.dir) as folder, ExitStack() as stack:
@@ -447,13 +483,18 @@ def main() -> None:
             name = f"Kafka, {brokers} broker{'s'[: brokers - 1]}{', fsync' if is_fsync else ''}"
             home = folder / name.replace(", ", "-").replace(" ", "-")
             try:
-                address = stack.enter_context(kafka(home, brokers, is_fsync=is_fsync))
-                peers[name] = kafka_peer(home, address, brokers)
+                address, pids = stack.enter_context(kafka(home, brokers, is_fsync=is_fsync))
+                peers[name] = kafka_peer(home, address, brokers, pids)
+                time.sleep(SETTLE_SECONDS)
+                with awake(pids):
+                    pass  # stopped from here on
             except (RuntimeError, OSError, subprocess.SubprocessError) as error:
                 missing[name] = str(error)
         settings = {name.replace(".", "__"): value for name, value in confs.items()}
         spark = stack.enter_context(session("peers", TASKS, **settings))
-        base = run_shape(spark, peers, Shape(TASKS, VALUE_BYTES, given.rows), given.rounds, missing)
+        base = run_shape(
+            spark, peers, Shape(TASKS, VALUE_BYTES, given.rows), given.rounds, missing, began + BASE_SHARE * seconds
+        )
         print(table(base), flush=True)
         few = {name: peers[name] for name in SWEEP_PEERS if name in peers and name not in missing}
         size = given.sweep_mb * 1_000_000
@@ -461,10 +502,12 @@ def main() -> None:
             "value_bytes": [Shape(TASKS, each, size // each) for each in (20, 500, 5_000, 50_000)],
             "partitions": [Shape(each, VALUE_BYTES, size // VALUE_BYTES) for each in (1, 8, 32, 128)],
         }
-        sweeps = {
-            by: [each for shape in all_ for each in run_shape(spark, few, shape, SWEEP_ROUNDS, missing)]
-            for by, all_ in (shapes if size else {}).items()
-        }
+        sweeps: dict[str, list[dict[str, Any]]] = {}
+        for by, shape in ((by, shape) for by, all_ in (shapes if size else {}).items() for shape in all_):
+            if time.monotonic() > began + seconds:
+                missing[f"plots of {shape.topic}"] = "no time was left"
+                continue
+            sweeps.setdefault(by, []).extend(run_shape(spark, few, shape, SWEEP_ROUNDS, missing, began + seconds))
     for name, why in missing.items():
         print(f"\nwithout {name}: {why}")
     if given.plots is not None:

@@ -3,7 +3,7 @@
 Floors: a Python data source that only passes Arrow batches, and Spark's own uncompressed parquet. The
 cases are interleaved round by round; medians are printed as rows/s and MB/s of values.
 
-    python -m benchmarks.spark_throughput [--rows 4000000] [--rounds 5] [--dir FOLDER]
+    python -m benchmarks.spark_throughput [--rows 4000000] [--rounds 5] [--dir FOLDER] [--conf NAME=VALUE ...]
 """
 
 from __future__ import annotations
@@ -84,9 +84,11 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=4_000_000)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--dir", default=None)
+    parser.add_argument("--conf", nargs="*", default=[], help="Spark settings")
     arguments = parser.parse_args()
     rows = arguments.rows
-    with scratch(arguments.dir) as folder, session("throughput") as spark:
+    confs = {name.replace(".", "__"): value for name, value in (each.split("=", 1) for each in arguments.conf)}
+    with scratch(arguments.dir) as folder, session("throughput", **confs) as spark:
         source = spark.read.format("floor").option("rows", rows).option("tasks", PARTITIONS).load()
         frame = source.select("key", "value").cache()
         frame.count()

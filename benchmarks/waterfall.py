@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.bench_session import scratch, session
-from benchmarks.micro_batch import ROWS, WARM_UP, durations, floor_query, replog_query
+from benchmarks.micro_batch import ROWS, WARM_UP, durations, floor_sink, floor_source, replog_sink, replog_source
 from spark_replog import session_conf
 from spark_replog.admin.controller import Controller
 from spark_replog.cluster.init_store import init_cluster
@@ -280,9 +280,9 @@ def main() -> None:
             rows = spark.read.format("floor").option("rows", ROWS * (given.batches + 5)).load().select("key", "value")
             rows.write.format("replog").option("path", path).option("topic", "in").mode("append").save()
             if given.floor:
-                query = floor_query(spark, folder / "checkpoint", given.batches, freeze=True)
+                query = floor_sink(floor_source(spark, given.batches, True), folder / "checkpoint", True)
             else:
-                query = replog_query(spark, path, folder / "checkpoint")
+                query = replog_sink(replog_source(spark, path), path, folder / "checkpoint")
             run_id = str(query.runId)
             durations(query, given.batches)
         batches, spans = spans_of_spark(folder / "events", run_id)
