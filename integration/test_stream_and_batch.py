@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
+from spark_driver import SparkDriver
 
 READ_SCHEMA = (
     "struct<key:binary,value:binary,topic:string,partition:int,offset:bigint,timestamp:timestamp,timestampType:int"
@@ -45,6 +47,25 @@ def test_equal_keys_stay_in_order(spark, store):
         values = [int(row[3]) for row in rows if row[2] == str(key)]
         assert values == list(range(key, 1000, 10))
         assert len({row[0] for row in rows if row[2] == str(key)}) == 1
+
+
+@pytest.mark.guarantee("G1")
+def test_rows_that_workers_read_ahead_keep_their_order(environment, work_folder, store):
+    """Spark 4.3 can read a task's Arrow batches ahead on a thread of the worker, for data sources too."""
+    settings = {"spark.python.udf.pipelined.enabled": "true", "spark.sql.execution.arrow.maxRecordsPerBatch": "100"}
+    source, sink = store.topic("ahead", 3), store.topic("ahead-out", 2)
+    driver = SparkDriver(environment, work_folder / "driver-ahead.log", "serve", json.dumps(settings))
+    try:
+        driver.call("write", path=str(store.path), topic=source, start=0, end=20_000, tasks=1)
+        arguments = {"path": str(store.path), "source": source, "sink": sink, "checkpoint": store.checkpoint("ahead")}
+        assert sum(driver.call("copy_stream", **arguments)) == 20_000
+        for topic in (source, sink):
+            rows = driver.call("read", path=str(store.path), topic=topic)
+            for key in range(10):
+                values = [int(row[3]) for row in sorted(rows) if row[2] == str(key)]
+                assert values == list(range(key, 20_000, 10))
+    finally:
+        driver.close()
 
 
 def test_stream_in_and_out_with_restart(spark, store):
