@@ -1,6 +1,6 @@
 """Reads planned slices from the roots: ranged, checked, from any holder. Runs in executors.
 
-Memory: a few sections (prefetch) plus one output batch, whatever the size of the partition.
+Memory: reads of at most 16 MiB and one more (prefetch) plus one output batch, whatever the size of the partition.
 """
 
 from __future__ import annotations
@@ -44,7 +44,9 @@ READ_SIZE_BYTES_MAX = 8 * 1024 * 1024
 """Neighbouring sections are read together up to this size."""
 READ_GAP_BYTES_MAX = 64 * 1024
 """Skipping less than this costs more than reading it."""
-PREFETCH_READS = 2
+PREFETCH_SIZE_BYTES = 2 * READ_SIZE_BYTES_MAX
+PREFETCH_READS_MAX = 8
+"""Reads under way at once: small ones wait for a remote root together, large ones are bounded by their bytes."""
 BATCH_SIZE_BYTES_MIN = 1024 * 1024
 """Smaller neighbours are joined: what Spark does per batch costs more than the copy."""
 
@@ -182,11 +184,14 @@ class Fetcher:
     def _sections(self, slices: Iterable[FetchSlice]) -> Iterator[tuple[FetchSlice, Sequence[pa.RecordBatch]]]:
         """Yield each slice with the decoded batches of its whole section."""
         ahead: deque[_Read] = deque()
+        ahead_bytes = 0
         try:
             for read in _plan_reads(slices):
                 self._start(read)
                 ahead.append(read)
-                if len(ahead) > PREFETCH_READS:
+                ahead_bytes += read.end_byte - read.start_byte
+                while len(ahead) >= PREFETCH_READS_MAX or (len(ahead) > 1 and ahead_bytes > PREFETCH_SIZE_BYTES):
+                    ahead_bytes -= ahead[0].end_byte - ahead[0].start_byte
                     yield from self._finish(ahead.popleft())
             while ahead:
                 yield from self._finish(ahead.popleft())

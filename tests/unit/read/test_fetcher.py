@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import shutil
+import threading
 import time
 
 import pyarrow as pa
@@ -8,7 +9,7 @@ import pytest
 
 from spark_replog.errors import DataLossError, ErrorCode, RetriableError
 from spark_replog.read.fetch_plan import plan_fetch
-from spark_replog.read.fetcher import Fetcher
+from spark_replog.read.fetcher import PREFETCH_READS_MAX, READ_SIZE_BYTES_MAX, Fetcher
 from spark_replog.read.rows import read_schema
 
 TOPIC = "ab" * 16
@@ -105,16 +106,32 @@ def test_small_sections_are_joined_and_large_ones_are_not(roots, make_topic):
 
 
 @pytest.mark.guarantee("G8")
-def test_reads_are_bounded_and_run_ahead(tmp_path, roots, make_topic):
+def test_reads_run_ahead_and_are_bounded_by_their_bytes(tmp_path, roots, make_topic):
     roots.local = False
     topic = make_topic(roots)
-    for _ in range(6):
+    for _ in range(12):
         topic.write([(0, [b"x" * 3_000_000])])
     batches = Fetcher(roots).fetch(plan(topic))
     next(batches)
     time.sleep(0.2)
-    assert 3 <= len(roots.gets) <= 4
+    assert 12_000_000 <= sum(size_bytes for *_, size_bytes in roots.gets) <= 3 * READ_SIZE_BYTES_MAX
     batches.close()
+
+
+def test_small_reads_wait_for_a_remote_root_together(roots, make_topic, monkeypatch):
+    roots.local = False
+    topic = make_topic(roots)
+    for _ in range(3 * PREFETCH_READS_MAX):
+        topic.write([(0, [b"x"])])
+    arrived = threading.Barrier(PREFETCH_READS_MAX)
+    plain = Fetcher._get
+
+    def get(*call):
+        arrived.wait(timeout=20)  # each read waits until as many are under way; else it is broken and raises
+        return plain(*call)
+
+    monkeypatch.setattr(Fetcher, "_get", get)
+    assert sum(batch.num_rows for batch in Fetcher(roots, hedge_ratio=0).fetch(plan(topic))) == 3 * PREFETCH_READS_MAX
 
 
 def damage(path, at=-200):
