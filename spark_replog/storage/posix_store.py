@@ -440,7 +440,8 @@ class PosixStore:
             kind = file_system_type(self._root) or "this file system"
             remedy = (
                 f"{kind} refuses hard links, and a create needs them. Use a file system that has them (ext4, xfs; not "
-                "vfat or exFAT), or an NFS export without all_squash."
+                "vfat or exFAT), an NFS export without all_squash, or the URL of the bucket (s3://, gs://, abfs://) "
+                "instead of its mount."
             )
         elif error.errno == errno.ENOTDIR:
             remedy = "A file has the name of a folder: choose another path."

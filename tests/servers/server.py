@@ -170,8 +170,15 @@ class VersityGateway(S3Server):
         users.mkdir(exist_ok=True)
         return (
             str(self.build.folder() / "versitygw"), "--access", self.key, "--secret", self.secret,
-            "--port", f"127.0.0.1:{self.port}", "--iam-dir", str(users), "--quiet", "posix", str(data),
+            "--port", f"127.0.0.1:{self.port}", "--iam-dir", str(users), "--quiet",
+            "--access-log", str(self.folder / "access.log"), "posix", str(data),
         )  # fmt: skip
+
+    def clients_of_objects(self) -> set[str]:
+        """Return which clients have read or created objects so far, as replog names them."""
+        lines = (self.folder / "access.log").read_text().splitlines()
+        calls = [line for line in lines if " s3_GetObject " in line or " s3_PutObject " in line]
+        return {"fsspec" if "aiobotocore" in line else "obstore" for line in calls}
 
     def make_user(self, name: str, bucket: str, actions: Sequence[str], *beside: str) -> dict[str, str]:
         """Make a user that may do these things in one bucket, and return the options that make a client this user.

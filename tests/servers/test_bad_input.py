@@ -103,6 +103,17 @@ def test_two_roots_that_are_one_place_are_found_at_init(real):
     assert raised.value.code is ErrorCode.REPLOG_CONFLICTING_OPTIONS
 
 
+@pytest.mark.parametrize(("kind", "scheme"), [(VersityGateway, "s3a"), (FakeGcs, "gcs"), (Azurite, "az")])
+def test_two_roots_that_are_one_place_under_two_names_are_found_at_init(servers, kind, scheme):
+    url = servers(kind).new_root("log")
+    other = f"{scheme}{url[url.index(':') :]}"
+    with pytest.raises(ReplogError) as raised:
+        write_root_files([url, other], servers(kind).options())
+    assert raised.value.code is ErrorCode.REPLOG_CONFLICTING_OPTIONS
+    assert f"{url},{url}" in str(raised.value)
+    assert list(open_store(url, servers(kind).options()).list_keys("")) == []
+
+
 def test_an_endpoint_that_is_away_at_the_start_is_named_in_time(real):
     path = ",".join(real.new_root() for _ in range(2))
     away = real.hasty_options(free_port())

@@ -92,6 +92,18 @@ def test_a_link_that_fails_is_in_doubt_and_settled_by_the_bytes(faulty, fault):
     assert [(info.key, store.get(info.key)) for info in store.list_keys("f/b")] == [("f/b", b"b")]
 
 
+@pytest.mark.parametrize("what", ["EPERM", "EOPNOTSUPP", "ENOSYS"])
+def test_a_mount_without_hard_links_is_named_with_what_to_use_instead(faulty, what):
+    disk = faulty()
+    store = open_store(str(disk.root))
+    store.make_folder("f")
+    disk.set(["link", what, 1.0])
+    error = raised_by(lambda: store.create("f/a", b"x"), disk)
+    assert error.code is REFUSED
+    assert "fuse refuses hard links" in str(error) and "s3://" in str(error)
+    assert os.listdir(disk.below / "f") == []
+
+
 @pytest.mark.parametrize(
     ("fault", "verb"),
     [

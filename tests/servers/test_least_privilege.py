@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,9 +14,12 @@ from spark_replog.cli.main import run
 from spark_replog.errors import ErrorCode, ReplogError
 from spark_replog.storage.object_store import CreateOutcome
 from spark_replog.storage.open_store import open_store
-from tests.servers.server import Azurite, VersityGateway
+from spark_replog.testing.http_fault_proxy import HttpFault, HttpFaultProxy, PlannedAnswer
+from tests.servers.server import Azurite, FakeGcs, VersityGateway
 from tests.servers.stores import RealRoots
 
+ROLES = ("reader", "producer, consumer of a group, streaming sink", "coordinator, admin")
+"""On the page, for GCS, each has the rights of the one before too."""
 PAGE = Path(__file__).parents[2] / "docs/storage.md"
 
 
@@ -115,3 +119,39 @@ def test_a_token_that_ran_out_is_refused_at_once_and_named(servers):
     for call in (lambda: over.create("a", b"x"), lambda: over.get("a"), lambda: list(over.list_keys(""))):
         refused(call)
     assert list(open_store(url, server.options()).list_keys("")) == []
+
+
+def test_on_gcs_each_role_needs_its_verbs_alone(servers):
+    """fake-gcs-server checks no rights: a proxy before it refuses the verbs that a role's row lacks."""
+    server = servers(FakeGcs)
+    path = RealRoots.of(server, 1).path
+    with HttpFaultProxy(server.port, one_at_a_time=False) as proxy:
+        roots = RealRoots([path], server.options(proxy.port))
+
+        def as_role(role: str) -> Any:
+            proxy.clear()
+            for method, verb in (("POST", "create"), ("DELETE", "delete")):
+                if not any(f"storage.objects.{verb}" in cell_of(each, 2) for each in ROLES[: ROLES.index(role) + 1]):
+                    proxy.plan(method, PlannedAnswer(HttpFault.BEFORE, 403, b"{}"), times=1000)
+            return spark_replog.open(roots.path, roots.options)
+
+        roots.make("orders", replicas=1)
+        opened = as_role("producer, consumer of a group, streaming sink")
+        with opened.producer() as producer:
+            assert producer.send("orders", b"0").result(timeout=30).offset == 0
+        with opened.consumer("orders", group="billing", auto_offset_reset="earliest") as consumer:
+            assert [record.value for record in consumer.poll(20_000)] == [b"0"]
+            consumer.commit()
+        posts = [target for method, target in proxy.requests if method not in ("GET", "DELETE")]
+        assert posts and all("ifGenerationMatch=0" in target for target in posts)
+        reader = as_role("reader")
+        assert reader.topic("orders").scan().to_arrow()["value"].to_pylist() == [b"0"]
+        assert roots.replog("store", "verify", "--deep")[0] == 0
+        assert {method for method, _ in proxy.requests} == {"GET"}
+        refused(lambda: open_store(f"{path}/broker-0", roots.options).create("ledgers/x", b"x"))
+        refused(lambda: open_store(f"{path}/broker-0", roots.options).delete("replog.json"))
+        as_role("coordinator, admin")
+        assert roots.replog("topic", "delete", "orders", "-y")[0] == 0
+        assert roots.replog("store", "gc", "--now")[0] == 0
+        assert roots.replog("store", "repair", "-y")[0] == 0
+        assert {method for method, _ in proxy.requests} == {"GET", "POST", "DELETE"}

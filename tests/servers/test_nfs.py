@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from spark_replog.errors import ErrorCode, ReplogError
+from spark_replog.storage.brokers import write_root_files
 from spark_replog.storage.object_store import CreateOutcome
 from spark_replog.storage.open_store import open_store
 from spark_replog.storage.posix_store import sweep_temp_files
@@ -96,6 +97,14 @@ def test_what_another_client_deletes_is_absent_and_its_folder_is_made_again(two)
     assert raised.value.code is ErrorCode.REPLOG_STORE_REFUSED
     assert ours.create("f/b", b"2", make_parent=True) is CREATED
     assert theirs.get("f/b") == b"2"
+
+
+def test_two_roots_that_are_one_folder_under_two_mounts_are_found_at_init(two):
+    urls = [store.url.removeprefix("file://") for store in two]
+    with pytest.raises(ReplogError) as raised:
+        write_root_files(urls, {})
+    assert raised.value.code is ErrorCode.REPLOG_STORE_EXISTS
+    assert "one place" in str(raised.value), raised.value
 
 
 def test_temp_files_are_swept_by_the_servers_clock(nfs):
