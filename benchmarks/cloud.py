@@ -3,9 +3,9 @@
     python -m benchmarks.cloud --server versitygw
     python -m benchmarks.cloud --server minio --delay-ms 20
 
-Puts and ranged gets: the client's own, and those of replog's store of the root, of the same sizes, on as many threads,
-in turns. With `--delay-ms` a proxy adds that to each call; then times are told in calls: one is a plain ranged get.
-Servers are those of the tests (docs/storage.md).
+Puts and ranged gets: those of fsspec's and obstore's clients, and those of replog's store of the root over each, of the
+same sizes, on as many threads, in turns. With `--delay-ms` a proxy adds that to each call; then times are told in
+calls: one is a plain ranged get. Servers are those of the tests (docs/storage.md).
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ import itertools
 import os
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from tests.servers.stores import RealRoots
 
 KINDS = {kind.name: kind for kind in (VersityGateway, Minio, FakeGcs, Azurite)}
 THREADS = 8
+WHOSE = ("fsspec", "replog over fsspec", "replog over obstore", "obstore")
 _names = itertools.count()
 
 
@@ -58,36 +60,50 @@ def _fast_store(server: Server, url: str) -> Any:
     )  # fmt: skip
 
 
-def rates(server: Server, *, rounds: int) -> Iterator[tuple[str, int, list[float], list[float], list[float]]]:
-    """Yield (what, size, plain MB/s, replog MB/s, obstore MB/s), a number a round."""
+def rates(server: Server, *, rounds: int) -> Iterator[tuple[str, int, Sequence[list[float]]]]:
+    """Yield (what, size, MB/s of each of `WHOSE`), a number a round; none where there is no such client."""
     url = server.new_root("bench")
-    store = RetryingStore(open_store(url, server.options()), deadline_ms=INIT_DEADLINE_MS)
+    stores = [
+        RetryingStore(open_store(url, {**server.options(), "client": client}), deadline_ms=INIT_DEADLINE_MS)
+        for client in (("fsspec", "obstore") if server.scheme in ("s3", "abfs") else ("fsspec",))
+    ]
     client, root = server.file_system(url.split("/")[2]), url.partition("://")[2]
     fast = _fast_store(server, url)
     for size_bytes, count in ((4 << 10, 200), (1 << 20, 64), (8 << 20, 16)):
-        told: dict[str, tuple[list[float], list[float], list[float]]] = {"put": ([], [], []), "get": ([], [], [])}
+        told: dict[str, list[list[float]]] = {what: [[] for _ in WHOSE] for what in ("put", "get")}
         for _ in range(rounds):
-            for what, who, call in _calls(client, root, store, fast, size_bytes):
+            for what, who, call in _calls(client, root, stores, fast, size_bytes):
                 told[what][who].append(_rate(call, count, size_bytes))
         for what, found in told.items():
-            yield what, size_bytes, *found
+            yield what, size_bytes, found
+
+
+def _create(store: Any, folder: str, body: bytes, number: int) -> None:
+    store.create(f"{folder}/{number}", [body])
+
+
+def _read(store: Any, folder: str, size_bytes: int, number: int) -> None:
+    store.get(f"{folder}/{number}", size_bytes=size_bytes)
 
 
 def _calls(
-    client: Any, root: str, store: Any, fast: Any, size_bytes: int
+    client: Any, root: str, stores: Sequence[Any], fast: Any, size_bytes: int
 ) -> list[tuple[str, int, Callable[[int], Any]]]:
     """Return (what, whose, call of the object's number) over new names."""
     body, turn = os.urandom(size_bytes), f"{next(_names)}"
-    calls: list[tuple[str, int, Callable[[int], Any]]] = [
-        ("put", 0, lambda n: client.pipe_file(f"{root}/p{turn}/{n}", body, mode="create")),
-        ("put", 1, lambda n: store.create(f"r{turn}/{n}", [body])),
-        ("get", 0, lambda n: client.cat_file(f"{root}/p{turn}/{n}", start=0, end=size_bytes)),
-        ("get", 1, lambda n: store.get(f"r{turn}/{n}", size_bytes=size_bytes)),
+    puts: list[tuple[str, int, Callable[[int], Any]]] = [
+        ("put", 0, lambda n: client.pipe_file(f"{root}/p{turn}/{n}", body, mode="create"))
     ]
+    gets: list[tuple[str, int, Callable[[int], Any]]] = [
+        ("get", 0, lambda n: client.cat_file(f"{root}/p{turn}/{n}", start=0, end=size_bytes))
+    ]
+    for who, store in enumerate(stores, 1):
+        puts.append(("put", who, partial(_create, store, f"{who}{turn}", body)))
+        gets.append(("get", who, partial(_read, store, f"{who}{turn}", size_bytes)))
     if fast is not None:
-        calls.insert(2, ("put", 2, lambda n: fast.put(f"f{turn}/{n}", body, mode="create")))
-        calls.append(("get", 2, lambda n: fast.get_range(f"f{turn}/{n}", start=0, end=size_bytes)))
-    return calls
+        puts.append(("put", 3, lambda n: fast.put(f"f{turn}/{n}", body, mode="create")))
+        gets.append(("get", 3, lambda n: fast.get_range(f"f{turn}/{n}", start=0, end=size_bytes)))
+    return puts + gets
 
 
 def _p50_ms(call: Callable[[], Any], count: int) -> float:
@@ -126,7 +142,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--server", choices=KINDS, default="versitygw")
     parser.add_argument("--delay-ms", type=float, default=0)
-    parser.add_argument("--client", default="auto", help="of replog's store; the plain calls are always fsspec's")
+    parser.add_argument("--client", default="auto", help="of replog's store with --delay-ms")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--base", help="folder of the server's data")
     given = parser.parse_args()
@@ -137,11 +153,10 @@ def main() -> None:
             for what, spent, calls in delayed(server, given.delay_ms):
                 print(f"| {what} | {spent:.1f} | {calls:.1f} |", flush=True)
             return
-        print("| call | size | plain MB/s | replog MB/s | of plain | obstore MB/s |")
-        print("| --- | --- | --- | --- | --- | --- |")
-        for what, size_bytes, *three in rates(server, rounds=given.rounds):
-            plain, ours, fast = (statistics.median(each) if each else 0.0 for each in three)
-            print(f"| {what} | {size_bytes >> 10} KiB | {plain:.1f} | {ours:.1f} | {ours / plain:.2f} | {fast:.1f} |")
+        print(f"| call | size | {' | '.join(f'{who}, MB/s' for who in WHOSE)} |\n| --- | --- |{' --- |' * len(WHOSE)}")
+        for what, size_bytes, found in rates(server, rounds=given.rounds):
+            cells = [f"{statistics.median(each):.1f}" if each else "" for each in found]
+            print(f"| {what} | {size_bytes >> 10} KiB | {' | '.join(cells)} |", flush=True)
 
 
 if __name__ == "__main__":

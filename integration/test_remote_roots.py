@@ -25,6 +25,10 @@ class RealRoots:
         self.path = ",".join([str(self.local), *urls])
         self.options = {**s3.scoped_options(urls[0]), **azure.scoped_options(urls[1])}
 
+    def clients(self):
+        """Return which clients have asked versitygw, from any process."""
+        return self._servers[1].clients_of_objects()
+
     def away(self, broker_id):
         if broker_id == 0:
             self.local.rename(f"{self.local}.away")
@@ -38,7 +42,7 @@ class RealRoots:
             self._servers[broker_id].start()
 
 
-def real_or_doubles(stack, folder):
+def real_or_doubles(stack, folder, client):
     """Return the roots: on doubles (moto, a NameNode of ours), or on servers where all tests of servers are wanted."""
     if not IS_ALL:
         return RemoteRoots(folder / "log", stack.enter_context(s3_running()), stack.enter_context(name_node_running()))
@@ -46,15 +50,18 @@ def real_or_doubles(stack, folder):
     for kind in (Nfs, VersityGateway, Azurite):
         (folder / kind.name).mkdir()
         servers.append(stack.enter_context(kind(folder / kind.name)))
+        servers[-1].client = client
     return RealRoots(*servers)
 
 
-@pytest.fixture
-def roots(work_folder, environment):
-    folder = work_folder / "mixed"
+@pytest.fixture(params=["fsspec", "obstore"] if IS_ALL else ["fsspec"])
+def roots(request, work_folder, environment):
+    """On doubles, or with each client on real servers: Spark forks its workers, and none may use another's client."""
+    folder = work_folder / f"mixed-{request.param}"
     folder.mkdir()
     with ExitStack() as stack:
-        made = real_or_doubles(stack, folder)
+        made = real_or_doubles(stack, folder, request.param)
+        made.name, made.client = folder.name, request.param
         made.spark_options = {f"storage.{name}": value for name, value in made.options.items()}
 
         def cli(*arguments):
@@ -73,8 +80,8 @@ def test_a_query_goes_on_whichever_kind_of_storage_is_away(spark, roots, work_fo
     options = roots.spark_options
     spark.call("write", path=roots.path, topic="in", start=0, end=100, options=options)
     spark.call(
-        "start_named", name="mixed", path=roots.path, source="in", sink="out", checkpoint=str(work_folder / "mixed/ck"),
-        source_options=options, sink_options={**options, **QUICK},
+        "start_named", name=roots.name, path=roots.path, source="in", sink="out",
+        checkpoint=str(work_folder / roots.name / "ck"), source_options=options, sink_options={**options, **QUICK},
     )  # fmt: skip
     try:
         for broker_id in range(3):
@@ -83,10 +90,12 @@ def test_a_query_goes_on_whichever_kind_of_storage_is_away(spark, roots, work_fo
             spark.call("write", path=roots.path, topic="in", start=start, end=start + 100, options={**options, **QUICK})
             roots.back(broker_id)
     finally:
-        spark.call("drain_named", name="mixed")
+        spark.call("drain_named", name=roots.name)
     rows = spark.call("read", path=roots.path, topic="out", options=options)
     assert sorted(int(row[3]) for row in rows) == list(range(400))
     assert [row[:2] for row in rows] == [[p, n] for p in (0, 1) for n in range(sum(row[0] == p for row in rows))]
     assert roots.cli("store", "repair") is not None
+    if IS_ALL:  # planner, tasks and commits were served by the chosen client alone
+        assert roots.clients() == {roots.client}
     (checked,) = roots.cli("store", "verify", "--deep")
     assert (checked["ok"], checked["lostObjects"]) == (True, 0)
