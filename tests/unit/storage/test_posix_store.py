@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_replog.errors import ErrorCode, OutcomeUnknownError, ReplogError, RetriableError
+from spark_replog.errors import CorruptDataError, ErrorCode, OutcomeUnknownError, ReplogError, RetriableError
 from spark_replog.ids import new_id
 from spark_replog.storage import posix_store
 from spark_replog.storage.object_store import CreateOutcome
@@ -641,3 +641,20 @@ def test_many_threads_one_winner_each(store):
         thread.join()
     assert sorted(name for name, _ in wins) == list(range(20))
     assert all(store.get(f"j/{name}") == f"{number}".encode() for name, number in wins)
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["", ".", "..", "../x", "j/..", "j/../x", "j/./x", "/x", "j//x", "j/", "j\\x", "j/x\n", "j/\x7f", "j/" + "x" * 256],
+)
+def test_a_key_that_could_leave_the_root_is_refused(store, root, key):
+    for call in (lambda: store.get(key), lambda: store.create(key, b"x", make_parent=True)):
+        with pytest.raises(CorruptDataError):
+            call()
+    assert list(root.rglob("*")) == [root / "j"]
+
+
+@pytest.mark.parametrize("key", ["x", ".x", "...", "j/..x", "j/x..", "j/x y", "j/" + "x" * 255])
+def test_any_other_key_is_a_name(store, key):
+    assert store.create(key, b"body") is CREATED
+    assert bytes(store.get(key)) == b"body"
