@@ -236,7 +236,7 @@ _SUFFIXES = {
     ".feather": "arrow",
     ".ipc": "arrow",
 }
-_READ_BYTES = 1 << 20
+READ_BYTES = 1 << 20
 _RECORD_FIELDS = frozenset({"key", "value", "headers", "timestamp"})
 """What each line of ``replog consume -f jsonl`` has, beside ``_POSITION_FIELDS``."""
 _POSITION_FIELDS = frozenset({"topic", "partition", "offset"})
@@ -283,7 +283,7 @@ def _chunks(stream: IO[bytes]) -> Iterator[list[bytes]]:
     read = getattr(stream, "read1", stream.read)
     rest: list[bytes] = []  # parts of an incomplete line, joined once
     while True:
-        data = read(_READ_BYTES)
+        data = read(READ_BYTES)
         if not data:
             break
         first, *others = data.split(b"\n")

@@ -46,7 +46,7 @@ patch_zipimport_if_asked()
 
 _HEADERS = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
 _HEADERS_TEXT = "array<struct<key:string,value:binary>>"
-_warned_types = Once()
+WARNED_TYPES = Once()
 log_as_environment_says()
 
 
@@ -173,7 +173,7 @@ def _check(types: dict[str, DataType], name: str, allowed: tuple[type[DataType],
 
 def _warn_of_other_times(given: DataType) -> None:
     """Log a ``timestamp`` column that is ignored; the same rule on Arrow types is ``write.columns.is_time``."""
-    if not _warned_types.is_first(given.simpleString()):
+    if not WARNED_TYPES.is_first(given.simpleString()):
         return
     _LOG.warning(
         "the column 'timestamp' has type %s and is ignored, as by Kafka's sink: the rows get the time of the write. "

@@ -14,7 +14,7 @@ from spark_replog.logs import Once
 SLOW_RENAME_MS = 8
 """From here on Spark's checkpoint files take longer than a rename does: 1 to 5 ms are usual, 16 to 30 ms by default."""
 _LOG = logging.getLogger(__name__)
-_hinted = Once()
+HINTED_QUERIES = Once()
 
 
 def log_lost_time(
@@ -25,7 +25,7 @@ def log_lost_time(
     A worker does not see the session's settings. It sees whether it was started with Unix sockets, and how long Spark
     took to give the micro-batch's offsets file its name: the time from its last write to its last change.
     """
-    if not _hinted.is_first(query_id):
+    if not HINTED_QUERIES.is_first(query_id):
         return
     has_sockets = environ.get("PYTHON_UNIX_DOMAIN_ENABLED", "false").lower() == "true"
     lost = lost_ms({UNIX_SOCKETS: str(has_sockets)}, pyspark.__version__)

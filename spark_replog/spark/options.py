@@ -77,7 +77,7 @@ _STREAM_ONLY = ("minOffsetsPerTrigger", "maxOffsetsPerTrigger", "maxTriggerDelay
 _HOST_AND_PORT = re.compile(r"(?:\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}")
 
 _LOG = logging.getLogger(__name__)
-_logged = Once()
+LOGGED_OPTIONS = Once()
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,7 +320,7 @@ def _is_unused(name: str, side: Side, client_of: Side) -> bool:
 
 
 def _log_once(why: str, names: Iterable[str]) -> None:
-    fresh = sorted(name for name in names if _logged.is_first(name))
+    fresh = sorted(name for name in names if LOGGED_OPTIONS.is_first(name))
     if fresh:
         _LOG.warning("%s: %s", why, ", ".join(fresh))
 

@@ -185,7 +185,7 @@ def test_a_standard_input_that_is_closed_is_told(store, replog, monkeypatch):
 
 
 def test_a_line_may_come_in_many_pieces(monkeypatch):
-    monkeypatch.setattr(produce_module, "_READ_BYTES", 10)
+    monkeypatch.setattr(produce_module, "READ_BYTES", 10)
     long = b"x" * 1_003
     (batch,) = produce_module.read_batches(io.BytesIO(long), "-", "lines", None, None)
     assert batch.column("value").to_pylist() == [long]
@@ -194,7 +194,7 @@ def test_a_line_may_come_in_many_pieces(monkeypatch):
 
 
 def test_a_failure_says_what_was_acknowledged_before(store, replog, tmp_path, monkeypatch):
-    monkeypatch.setattr(produce_module, "_READ_BYTES", 4)
+    monkeypatch.setattr(produce_module, "READ_BYTES", 4)
     (tmp_path / "in.jsonl").write_text('{"a":1}\n{"a":2}\nno json\n')
     answer = replog("produce", "t", tmp_path / "in.jsonl", "-k", "a", "-f", "json")
     (item,) = answer.items
@@ -206,7 +206,7 @@ def test_a_failure_says_what_was_acknowledged_before(store, replog, tmp_path, mo
 
 
 def test_a_large_input_is_read_in_pieces(store, replog, tmp_path, monkeypatch):
-    monkeypatch.setattr(produce_module, "_READ_BYTES", 100)
+    monkeypatch.setattr(produce_module, "READ_BYTES", 100)
     (tmp_path / "in.txt").write_text("\n".join(str(number) for number in range(3_000)))
     assert (
         json.loads(replog("produce", "t", tmp_path / "in.txt", "-p", "0", "-f", "json").out)["items"][0]["records"]

@@ -341,7 +341,7 @@ def test_kafka_options_that_mean_nothing_here_are_named_once(caplog):
         "kafka.client.rack": "3", "kafka.config.providers.env.class": "x", "kafka.auto.include.jmx.reporter": "true",
         "includeheaders": "true",
     }  # fmt: skip
-    options._logged.forget()
+    options.LOGGED_OPTIONS.forget()
     assert write(**harmless) == write()
     assert write(**harmless, **{"kafka.client.id": "me"}).client_id == "me"
     assert read(**{"kafka.bootstrap.servers": "h:1", "kafka.fetch.max.wait.ms": "9"}) == read()
@@ -358,7 +358,7 @@ def test_a_producer_setting_is_never_taken_for_a_harmless_one():
 
 @pytest.mark.parametrize("streaming", [True, False])
 def test_settings_of_kafkas_other_client_are_named_once_as_one_set_of_options_serves_a_job(caplog, streaming):
-    options._logged.forget()
+    options.LOGGED_OPTIONS.forget()
     of_producer = {"kafka.acks": "all", "kafka.linger.ms": "x", "kafka.key.serializer": "y", "kafka.retries": "3"}
     of_consumer = {"kafka.max.poll.records": "9", "kafka.group.id": "g", "kafka.auto.offset.reset": "latest"}
     for _ in range(2):
@@ -375,7 +375,7 @@ def test_settings_of_kafkas_other_client_are_named_once_as_one_set_of_options_se
 
 
 def test_a_client_id_is_used_and_so_not_called_ignored(caplog):
-    options._logged.forget()
+    options.LOGGED_OPTIONS.forget()
     assert write(**{"kafka.client.id": "me"}).client_id == "me"
     assert not caplog.records
 

@@ -59,7 +59,7 @@ def checkpoint(tmp_path):
 @pytest.mark.parametrize("sockets", [True, False])
 @pytest.mark.parametrize("rename_ms", [2, 20])
 def test_first_micro_batch_says_what_is_lost(checkpoint, caplog, monkeypatch, sockets, rename_ms):
-    monkeypatch.setattr(lost_time, "_hinted", lost_time.Once())
+    monkeypatch.setattr(lost_time, "HINTED_QUERIES", lost_time.Once())
     monkeypatch.setattr(lost_time.pyspark, "__version__", "4.3.0")
     path = checkpoint / "offsets" / "7"
     os.utime(path, ns=(0, path.stat().st_ctime_ns - rename_ms * 1_000_000))
@@ -83,7 +83,7 @@ def test_first_micro_batch_says_what_is_lost(checkpoint, caplog, monkeypatch, so
 
 @pytest.mark.parametrize("where", [None, "s3a://bucket/x", "/nowhere"])
 def test_a_checkpoint_that_cannot_be_seen_says_nothing(where, caplog, monkeypatch):
-    monkeypatch.setattr(lost_time, "_hinted", lost_time.Once())
+    monkeypatch.setattr(lost_time, "HINTED_QUERIES", lost_time.Once())
     lost_time.log_lost_time("query", where, 0, {"PYTHON_UNIX_DOMAIN_ENABLED": "true"})
     assert not caplog.records
 
