@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from spark_replog.health.readers import lag_of
@@ -82,3 +84,31 @@ def test_a_topic_knows_its_size_and_its_last_append(state):
     found = describe(state, TOPIC, "orders")
     assert (found.row_count, found.size_bytes, found.traffic.last_append_ms) == (30, 300, 300_000)
     assert sum(rows for _, rows, _ in found.traffic.minutes) == 30
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_age_of_the_oldest_unread_row_is_exact_up_to_the_time_that_one_append_collects(seed):
+    """Rows come at random times; an append takes those since the one before it, and knows its own time only."""
+    rng = random.Random(seed)
+    arrivals_ms = sorted(rng.sample(range(600_000), 400))
+    log, appends_ms, first = TopicLedgerState("L"), [], 0
+    fold(log, TopicInit(TOPIC, "orders", ((0,),), ()))
+    while first < len(arrivals_ms):
+        count = min(rng.randint(1, 30), len(arrivals_ms) - first)
+        first += count
+        append_ms = arrivals_ms[first - 1]
+        section = Section(TOPIC, 0, count, 0, count, 7, append_ms, append_ms)
+        item = DataObject(ObjectId(0, f"{first}.arrow"), count, False, frozenset({0}), (section,))
+        fold(
+            log,
+            Append(
+                ProducerIdentity(f"{first:032x}", "", 0, "", IdentityKind.ONE_SHOT), "User:a", "", append_ms, (item,)
+            ),
+        )
+        appends_ms += [(append_ms, append_ms - arrivals_ms[first - count])] * count
+    now_ms = 700_000
+    for position, arrival_ms in enumerate(arrivals_ms):
+        append_ms, span_ms = appends_ms[position]
+        shown_ms = lag_of(log, TOPIC, 0, position, now_ms).lag_ms
+        assert shown_ms == now_ms - append_ms, "exact since the append"
+        assert 0 <= now_ms - arrival_ms - shown_ms <= span_ms
