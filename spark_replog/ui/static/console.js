@@ -378,7 +378,7 @@ async function refresh() {
     fit();
     fresh = here.page.view(d, here.params);
     if (here.page === overview) { document.getElementById("path").textContent = "\u200e" + d.path; here.verdict = d; }
-    if (d && d.findingCount !== undefined) showNav(here.name, d);
+    if (d && d.findingCount !== undefined) showNav(current.name, d);  // the viewer may be on another page by now
   } catch (error) { fresh = failed(error); }
   isAsking = false;
   if (at !== turn) return;
