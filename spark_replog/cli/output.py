@@ -164,6 +164,7 @@ def item_table(
     *,
     texts: Container[str] = (),
     shown: Mapping[str, Callable[[Any], str]] = NO_FORMATS,
+    is_whole: bool = False,
 ) -> str:
     """Return JSON values as a table.
 
@@ -171,17 +172,21 @@ def item_table(
         columns: heading -> key.
         texts: keys of numbers that are names: to the left, without separators.
         shown: key -> how its values are shown to people.
+        is_whole: see `table`.
     """
     hows = [(key, str if key in texts else shown.get(key, lambda value: value)) for key in columns.values()]
     rows = [[how(item[key]) for key, how in hows] for item in items]
-    return table(list(columns), rows)
+    return table(list(columns), rows, is_whole=is_whole)
 
 
-def table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+def table(headings: Sequence[str], rows: Iterable[Sequence[object]], *, is_whole: bool = False) -> str:
     """Return rows under headings, columns aligned; numbers to the right, with thousands separated.
 
     Where stdout is a terminal, no line is wider than it: columns that have no room follow below each row, with their
     headings; a long name is on a line of its own.
+
+    Args:
+        is_whole: one line for each row, however wide.
     """
     cells = [[_cell(value) for value in row] for row in rows]
     is_number = [
@@ -189,7 +194,7 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     ] or [False] * len(headings)
     texts = [[value[0] if isinstance(value, tuple) else value for value in row] for row in cells]
     widths = [max([len(heading), *(len(row[index]) for row in texts)]) for index, heading in enumerate(headings)]
-    count = _fitted(widths)
+    count = len(widths) if is_whole else _fitted(widths)
     lines: list[str] = []
     for row in [list(headings), *texts]:
         name, *others = row[:count]

@@ -261,8 +261,8 @@ def _broker_item(health: StoreHealth, broker: BrokerHealth, findings: Sequence[F
     return item
 
 
-def broker_table(items: Sequence[dict[str, Any]]) -> str:
-    """Return the brokers as a table."""
+def broker_table(items: Sequence[dict[str, Any]], *, is_whole: bool = False) -> str:
+    """Return the brokers as a table; `is_whole`: see ``output.table``."""
     keys = {
         "BROKER": "broker",
         "STATE": "state",
@@ -280,7 +280,7 @@ def broker_table(items: Sequence[dict[str, Any]]) -> str:
         "freeBytes": human_bytes,
         "daysUntilFull": human_days,
     }
-    return item_table(keys, items, texts={"broker"}, shown=shown)
+    return item_table(keys, items, texts={"broker"}, shown=shown, is_whole=is_whole)
 
 
 @store.command("verify", examples=["store verify", "store verify --deep -f json"])

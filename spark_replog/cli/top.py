@@ -177,7 +177,7 @@ def page(seen: Seen, settings: Settings, width: int, height: int) -> list[Line]:
     head = [Line(f"{title[: width - len(time) - 1].ljust(width - len(time))}{time}", worst), *_totals(health)]
     faults = _faults(findings, settings)
     faults += [Line(f"WARN {folder}: {error.args[0]}", EXIT_WARN) for folder, error in seen.unread]
-    brokers = [Line(text) for text in broker_table(broker_items(health, findings)).split("\n")]
+    brokers = [Line(text) for text in broker_table(broker_items(health, findings), is_whole=True).split("\n")]
     for number, each in enumerate(health.brokers, 1):
         level = max((finding.level for finding in findings if finding.broker_id == each.broker_id), default=0)
         brokers[number] = Line(brokers[number].text, level)
@@ -265,7 +265,7 @@ def _readers(seen: Seen, width: int) -> list[Line]:
 
 
 def _lines(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> list[Line]:
-    return [Line(text) for text in table(headings, rows).split("\n")]
+    return [Line(text) for text in table(headings, rows, is_whole=True).split("\n")]
 
 
 def _short(name: str, size: int) -> str:

@@ -32,7 +32,9 @@ def store(tmp_path):
 
 @pytest.mark.parametrize("height", [3, 5, 10, 24, 60])
 @pytest.mark.parametrize("width", [40, 80, 160])
-def test_the_page_fits_and_hostile_names_do_nothing(store, width, height):
+def test_the_page_fits_and_hostile_names_do_nothing(store, width, height, monkeypatch):
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", str(width))
     lines = page(StoreWatch(store.cluster).look(), Settings(store=store.path), width, height)
     assert len(lines) <= height and all(len(line.text) <= width for line in lines)
     text = "\n".join(line.text for line in lines)

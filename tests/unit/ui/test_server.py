@@ -169,7 +169,7 @@ def test_a_checkpoint_that_cannot_be_read_is_named(store, tmp_path):
     folders = [str(tmp_path / "none"), str(tmp_path / "bad")]
     found = ConsoleClient(store, checkpoints=folders).enter().get("readers")
     assert [each["checkpoint"] for each in found["unread"]] == folders and found["total"] == 1
-    assert [each["error"] for each in found["unread"]] == ["REPLOG_ROOT_STALE", "CORRUPT_MESSAGE"]
+    assert [each["error"] for each in found["unread"]] == ["REPLOG_INPUT", "CORRUPT_MESSAGE"]
 
 
 def test_health_names_the_command_that_helps(console, store):
