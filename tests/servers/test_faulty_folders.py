@@ -127,7 +127,7 @@ def test_what_cannot_be_read_or_deleted_is_an_error_and_never_absent(faulty, fau
 
 
 SETTINGS = {"acks": "all", "request.timeout.ms": 20_000, "retry.backoff.ms": 5, "replica.lag.time.max.ms": 500}
-COUNT = 16
+COUNT = 24
 SICK = {
     "full now and then": [["write", "ENOSPC", 0.04], ["create", "ENOSPC", 0.02], ["mkdir", "ENOSPC", 0.1]],
     "input and output errors": [
@@ -200,13 +200,13 @@ def test_of_two_writers_one_sees_all_roots_late_and_both_have_each_row_once(faul
         for number in range(COUNT):
             value = b"%d" % number
             told[(one, two)[number % 2].send("orders", value).result(timeout=60).offset] = value
-            if number % 4 == 3:
+            if number % 2:
                 got += [record.value for record in consumer.poll(1_000)]
                 consumer.commit()
         while len(got) < COUNT:
             got += [record.value for record in consumer.poll(30_000)]
     counted = [disk.set() for disk in disks]
-    assert sum(each["stale name"] for each in counted) >= 5, counted
+    assert sum(each["stale name"] for each in counted) > 0, counted
     assert told == {number: b"%d" % number for number in range(COUNT)}
     assert got == list(told.values()) == repaired(late)
 
