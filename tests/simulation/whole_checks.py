@@ -39,12 +39,11 @@ class Row(NamedTuple):
     is_tombstone: bool
 
 
-def _answers(results: tuple[CommandResult, ...]) -> list[object]:
-    """Return what must be the same everywhere. Copies of objects without rows may be remembered here, and not there."""
-    return [
-        (Outcome.INVALID if each.detail.startswith(("object '", "entry ")) else each.outcome, each.base_offsets)
-        for each in results
-    ]
+def _is_same(mine: CommandResult, reference: CommandResult) -> bool:
+    """Return whether a process answers as the reference. Objects without rows may be remembered here, and not there."""
+    if reference.detail.startswith(("object '", "entry ")):
+        return True
+    return (mine.outcome, mine.base_offsets) == (reference.outcome, reference.base_offsets)
 
 
 class Checker:
@@ -64,9 +63,11 @@ class Checker:
         self.state = TopicLedgerState("L")
         self.results: list[tuple[CommandResult, ...]] = []
         self.live_pages: set[str] = set()
+        self.named_pages: dict[str, set[str]] = {}
         self.seen: dict[Place, dict[int, Row]] = {}
         self.acknowledged: dict[str, tuple[Place, int]] = {}
         self.counts: dict[str, int] = {}
+        self.unclean: set[Place] = set()
         self._holds, self._pages, self._heads = holds, pages, heads
         self.generation = 0
         self.commits: dict[int, int] = {}
@@ -75,6 +76,7 @@ class Checker:
         self._claims: dict[str, int] = {}
         self._live: set[ObjectId] = set()
         self._ends: dict[Place, tuple[int, int]] = {}
+        self._log_ends: dict[Place, int] = {}
 
     def count(self, what: str, number: int = 1) -> None:
         """Count what happened: a schedule in which nothing does proves nothing."""
@@ -115,11 +117,17 @@ class Checker:
             if changed is not None and place not in changed:
                 continue
             self._check_ends(place, partition, is_moved=place in moved)
-            for section in self.sections(place):
+            first = partition.log_start_offset if changed is None else self._log_ends.get(place, 0)
+            for section in self.state.sections(*place, first, partition.log_end_offset):
                 live.add(section.object.id)
                 for broker_id in section.object.holders:
                     if not self._holds(broker_id, section.object.id):
                         raise Violation(f"I10 broker {broker_id} lacks {section.object.id}, which entry {index} names")
+                if section.base_offset < partition.high_watermark and not section.object.holders.issuperset(
+                    partition.isr
+                ):
+                    raise Violation(f"I2 {section} of {place} is readable, and one of {partition.isr} lacks it")
+            self._log_ends[place] = partition.log_end_offset
         for item in live - self._live:
             if item.generation < floor:
                 raise Violation(f"I12 entry {index} names {item}, which is below the floor {floor}")
@@ -163,6 +171,7 @@ class Checker:
         """Forget what an unclean election has cut: the one loss that someone asked for."""
         end = self.state.topics[place[0]].partitions[place[1]].log_end_offset
         self.count("unclean elections")
+        self.unclean.add(place)
         self.seen[place] = {offset: row for offset, row in self.seen.get(place, {}).items() if offset < end}
         lost = [uid for uid, (where, offset) in self.acknowledged.items() if where == place and offset >= end]
         self.count("rows lost", len(lost))
@@ -188,7 +197,7 @@ class Checker:
             raise Violation(f"I11 the decided snapshot {name} is gone")
         restored = TopicLedgerState("L")
         restored.restore(self._heads[name][0], self._page)
-        self.live_pages = set(restored.page_names())
+        self.live_pages = self.named_pages[name] = set(restored.page_names())
         for page in self.live_pages:
             self._page(page)
         self.count("pages", len(self.live_pages))
@@ -215,8 +224,16 @@ class Checker:
 
     def folded(self, process: str, index: int, results: tuple[CommandResult, ...]) -> None:
         """Take what a process made of an entry: the same as every other."""
-        if _answers(results) != _answers(self.results[index]):
+        if not all(_is_same(*each) for each in zip(results, self.results[index], strict=True)):
             raise Violation(f"{process} folds entry {index} to {results}, not {self.results[index]}")
+
+    def check_copies(self) -> None:
+        """Look whether every broker has what the log says that it has."""
+        for place, _ in self.partitions():
+            for section in self.sections(place):
+                for broker_id in section.object.holders:
+                    if not self._holds(broker_id, section.object.id):
+                        raise Violation(f"I10 broker {broker_id} is whole again, and lacks {section.object.id}")
 
     def deletes(self, item: ObjectId) -> None:
         """Take that a copy of an object goes."""

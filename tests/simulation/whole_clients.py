@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from spark_replog.commit.failover import failover_commands
 from spark_replog.commit.proposals import claim_producer
-from spark_replog.commit.state_changes import change_partition, close_topic
+from spark_replog.commit.state_changes import change_partition, close_topic, live_partitions
+from spark_replog.ids import ObjectId
 from spark_replog.log.codec.commands import encode_command
 from spark_replog.log.codec.group_records import (
     GroupMember,
@@ -16,21 +18,24 @@ from spark_replog.log.codec.group_records import (
     OffsetRecord,
     Record,
 )
-from spark_replog.log.fold.partition_state import elect_offline
+from spark_replog.log.fold.partition_state import SectionRef, elect_offline
 from spark_replog.log.fold.topic_state import TopicLedgerState
 from spark_replog.log.model import (
     BatchSequence,
     GroupRecords,
     IdentityKind,
+    IsrChange,
     Outcome,
     ProducerIdentity,
     SequencedAppend,
     TopicInit,
+    Truncate,
 )
+from spark_replog.storage.paths import data_key
 from tests.simulation import whole_jobs
 from tests.simulation.whole_checks import Place, Row, Violation
 from tests.simulation.whole_jobs import commit, put_rows
-from tests.simulation.whole_system import BROKERS, DELETED, RISKY, SHORT, Job, Lost, Process, World
+from tests.simulation.whole_system import BROKERS, DELETED, LEDGER, RISKY, SHORT, Job, Lost, Process, World
 
 _TRIES = 12
 _TRANSACTIONAL_ID, _GROUP = "t", "g"
@@ -210,7 +215,7 @@ def elect(world: World, me: Process) -> Job:
     me.refresh()
     in_sync = me.state.topics[RISKY].partitions[0].isr
     if not world.away and len(in_sync) < len(BROKERS):
-        world.away = set(in_sync)
+        world.outage = set(in_sync)
     yield
 
     def propose(state: TopicLedgerState) -> bytes | None:
@@ -222,6 +227,56 @@ def elect(world: World, me: Process) -> Job:
         return encode_command(change)
 
     me.append(propose)
+
+
+def rebuild(world: World, me: Process) -> Job:
+    """A root is lost with all that it holds, and ``replog store repair`` rebuilds it as ``StoreRepair`` does."""
+    if world.lost is None:
+        if world.away:
+            return  # of three roots one may be lost
+        world.lose(world.rng.choice(BROKERS))
+        yield
+    broker_id, loss_no = world.lost, world.loss_no
+    if broker_id is None:
+        return  # another process was faster
+
+    def leave(state: TopicLedgerState) -> tuple[bytes, ...]:
+        commands = failover_commands(state, frozenset({broker_id}), me.clock_ms, is_forced=True)
+        return tuple(map(encode_command, (*commands, IsrChange(None, broker_id, False, me.clock_ms))))
+
+    me.append(leave)
+    yield
+    gone: set[ObjectId] = set()
+    for section in me.ask(_live_sections):
+        item = section.object.id
+        if any(world.holds(each, item) for each in BROKERS):
+            world.keys[broker_id].add(data_key(LEDGER, *item))
+        else:
+            gone.add(item)
+        if world.rng.random() < 0.1:
+            yield
+
+    def cut(state: TopicLedgerState) -> bytes | None:
+        lacking = [
+            each.entry_index for each in state.under_replicated(include_out_of_sync=True) if each.object.id in gone
+        ]
+        above = [each for each in lacking if each > state.stable_index]
+        return encode_command(Truncate(min(above) - 1)) if above else None
+
+    if gone:
+        me.append(cut)
+    if (world.lost, world.loss_no) == (broker_id, loss_no):
+        world.lost = None
+        world.checker.count("rebuilt roots")
+        world.checker.check_copies()
+
+
+def _live_sections(state: TopicLedgerState) -> list[SectionRef]:
+    return [
+        section
+        for topic, number, partition in live_partitions(state)
+        for section in state.sections(topic.topic_id, number, partition.log_start_offset, partition.log_end_offset)
+    ]
 
 
 JOBS: Mapping[str, Callable[[World, Process], Job]] = {
@@ -242,9 +297,10 @@ JOBS: Mapping[str, Callable[[World, Process], Job]] = {
     "consume": consume,
     "delete_topic": delete_topic,
     "elect": elect,
+    "rebuild": rebuild,
 }
 WEIGHTS = {
     "write": 18, "read": 10, "compact": 8, "clean": 6, "retain": 1, "trim": 0.5, "floor": 1, "collect": 5,
     "snapshot": 5, "pages": 3, "catch_up": 9, "fail_over": 2.5, "outage": 2, "clock": 0.7, "restart": 1,
-    "produce": 6, "transact": 5, "consume": 5, "delete_topic": 0.7, "elect": 0.7,
+    "produce": 6, "transact": 5, "consume": 5, "delete_topic": 0.7, "elect": 0.7, "rebuild": 2,
 }  # fmt: skip

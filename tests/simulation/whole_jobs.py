@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -115,18 +116,23 @@ def put_rows(world: World, me: Process, rows: Mapping[Place, list[Row]]) -> Job:
 
 def commit(world: World, me: Process, append: Append, rows: Mapping[Place, list[Row]]) -> Job:  # type: ignore[misc]
     """Propose until the answer is there and every in-sync replica has the rows; return what the fold refused with."""
-    is_judged = world.rng.random() < 0.5
+    is_judged, encoded = world.rng.random() < 0.5, encode_command(append)
+    judge = AppendJudge(LEDGER, AppendRequest(append, 0, -1), _ANYBODY, _NO_CLOCK)
 
     def propose(state: TopicLedgerState) -> bytes | None:
+        sure = judge.known.doubt(state, append)
+        if sure is not append:
+            sure = replace(append, objects=tuple(_looked_at(world, judge, item) for item in sure.objects))
         is_led = all(
             s.topic_id not in state.topics or state.topics[s.topic_id].partitions[s.partition].leader in item.holders
-            for item in append.objects
+            for item in sure.objects
             for s in item.sections
         )
         is_refused = is_judged and state.judge(append).outcome is not Outcome.APPLIED
-        return None if is_refused or not is_led else encode_command(append)
+        if is_refused or not is_led:
+            return None
+        return encoded if sure is append else encode_command(sure)
 
-    judge = AppendJudge(LEDGER, AppendRequest(append, 0, -1), _ANYBODY, _NO_CLOCK)
     for _ in range(_ATTEMPTS):
         try:
             outcome = me.append(propose)
@@ -157,6 +163,12 @@ def commit(world: World, me: Process, append: Append, rows: Mapping[Place, list[
     return None
 
 
+def _looked_at(world: World, judge: AppendJudge, item: DataObject) -> DataObject:
+    """Return an object with those of its doubtful copies that are there."""
+    doubtful = judge.known.doubtful.get(item.id, frozenset()) - world.away
+    return replace(item, holders=item.holders | {each for each in doubtful if world.holds(each, item.id)})
+
+
 def _acknowledge(
     world: World, append: Append, rows: Mapping[Place, list[Row]], ranges: Mapping[Place, tuple[int, int]]
 ) -> None:
@@ -166,10 +178,20 @@ def _acknowledge(
             base, end = ranges[place]
             if end - base != len(some):
                 raise Violation(f"{identity.producer_id} was told {base} to {end} for {len(some)} rows of {place}")
+            if place in world.checker.unclean and not _is_in_log(world, place, base, some[0]):
+                world.checker.count("told of cut rows")  # an unclean election leaves producers alone (ADR 10)
+                continue
             world.checker.told(place, base, some)
     if identity.kind is IdentityKind.STREAM:
         name = identity.producer_id
         world.checkpoints[name] = max(world.checkpoints.get(name, -1), identity.sequence)
+
+
+def _is_in_log(world: World, place: Place, offset: int, row: Row) -> bool:
+    for section in world.checker.state.sections(*place, offset, offset + 1):
+        stored = world.content[section.object.id][section.start_byte]
+        return any((section.base_offset + at, each) == (offset, row) for at, (_, each) in enumerate(stored))
+    return False
 
 
 def new_object(
@@ -394,9 +416,7 @@ def collect_pages(world: World, me: Process) -> Job:
     decided = me.state.snapshot
     if not decided.no:
         return
-    newest = TopicLedgerState(LEDGER)
-    newest.restore(world.heads[decided.name][0], world.load_page)
-    named = set(newest.page_names())
+    named = world.checker.named_pages[decided.name]
     listed = list(world.pages)
     yield
     for name in listed:
@@ -416,18 +436,24 @@ def collect_pages(world: World, me: Process) -> Job:
 def catch_up(world: World, me: Process) -> Job:
     """Replicas get what they lack."""
     me.refresh()
-    commands = []
+    after, adds = me.state.applied_index, []
     for each in me.ask(lambda state: state.under_replicated(include_out_of_sync=True)):
         sources = [broker for broker in BROKERS if broker not in world.away and world.holds(broker, each.object.id)]
         to = tuple(broker for broker in each.missing if broker not in world.away)
         if sources and to:
             for broker_id in to:
                 world.put(broker_id, each.object.id)
-            commands.append(encode_command(HoldersAdd(each.entry_index, each.command_no, each.object_no, to)))
+            adds.append(HoldersAdd(each.entry_index, each.command_no, each.object_no, to))
     if world.rng.random() < 0.3:
         yield
-    if commands:
-        me.append(lambda _: tuple(commands))
+
+    def propose(state: TopicLedgerState) -> tuple[bytes, ...]:
+        left = state.left_at
+        sure = (replace(add, broker_ids=tuple(b for b in add.broker_ids if left.get(b, -1) <= after)) for add in adds)
+        return tuple(encode_command(add) for add in sure if add.broker_ids)
+
+    if adds:
+        me.append(propose)
     yield
 
 

@@ -214,15 +214,22 @@ class World:
     pages: dict[str, bytes] = field(default_factory=dict)
     heads: dict[str, tuple[bytes, DecidedSnapshot]] = field(default_factory=dict)
     content: dict[ObjectId, dict[int, tuple[tuple[int | None, Row], ...]]] = field(default_factory=dict)
-    away: set[int] = field(default_factory=set)
+    outage: set[int] = field(default_factory=set)
+    lost: int | None = None
+    loss_no: int = 0
     checkpoints: dict[str, int] = field(default_factory=dict)
     unique: int = 0
 
     def __post_init__(self) -> None:
         self.keys: dict[int, set[str]] = {broker_id: set() for broker_id in BROKERS}
-        self.checker = Checker(self.holds, self.pages, self.heads)
+        self.checker = Checker(self.may_hold, self.pages, self.heads)
         self.decide([encode_command(each) for each in _TOPICS])
         self.processes = [Process(self, number, 0) for number in range(3)]
+
+    @property
+    def away(self) -> set[int]:
+        """Return the brokers that do not answer: out for a while, or lost and not whole again."""
+        return self.outage if self.lost is None else self.outage | {self.lost}
 
     def next_unique(self) -> int:
         self.unique += 1
@@ -241,6 +248,15 @@ class World:
 
     def holds(self, broker_id: int, item: ObjectId) -> bool:
         return data_key(LEDGER, *item) in self.keys[broker_id]
+
+    def lose(self, broker_id: int) -> None:
+        """Take all that a root holds."""
+        self.lost, self.loss_no = broker_id, self.loss_no + 1
+        self.keys[broker_id].clear()
+
+    def may_hold(self, broker_id: int, item: ObjectId) -> bool:
+        """Return whether the log may name the broker: what a lost root held, it holds again when it is whole."""
+        return broker_id == self.lost or self.holds(broker_id, item)
 
     def put(self, broker_id: int, item: ObjectId) -> None:
         self.check_root(broker_id)
@@ -307,7 +323,7 @@ class World:
         elif step.job == "clock":
             self.now_ms += self.rng.choice((-DAY_MS, DAY_MS, HOUR_MS, HOUR_MS, 10 * HOUR_MS))
         elif step.job == "outage":
-            self.away = set() if self.away else {self.rng.choice(BROKERS)}
+            self.outage = set() if self.away else {self.rng.choice(BROKERS)}
         else:
             job = process.jobs.get(step.job) or process.jobs.setdefault(step.job, jobs[step.job](self, process))
             try:
