@@ -325,7 +325,19 @@ def store_checks(settings: Settings, *, is_probe: bool) -> Iterator[Check]:
         yield from _probes(brokers, healthy)
         return
     for broker in healthy:
-        yield Check(f"root {broker}", "ok", _served(brokers, broker))
+        faults = _mount_faults(brokers.url(broker))
+        if faults:
+            detail = f"{brokers.url(broker)}: {'; '.join(faults)}"
+            yield Check(f"root {broker}", "warn", detail, "Mount it with other options.")
+        else:
+            yield Check(f"root {broker}", "ok", _served(brokers, broker))
+
+
+def _mount_faults(url: str) -> list[str]:
+    from spark_replog.storage.open_store import scheme_of
+    from spark_replog.storage.posix_store import file_system_of
+
+    return file_system_of(url.removeprefix("file://")).nfs_faults() if scheme_of(url) == "file" else []
 
 
 def _check_name(finding: Finding) -> str:
@@ -346,7 +358,7 @@ def _probes(brokers: BrokerSet, broker_ids: Iterable[int]) -> Iterator[Check]:
         report = probe.result()
         if report.warnings:
             detail = f"{brokers.url(broker)}: {'; '.join(report.warnings)}"
-            yield Check(name, "warn", detail, "Use a file system that supports create-if-absent.")
+            yield Check(name, "warn", detail, "Mount it with other options, or use another file system.")
         else:
             yield Check(name, "ok", f"{_served(brokers, broker)}: create-if-absent works")
 

@@ -39,7 +39,7 @@ from spark_replog.maintenance.journal_repair import drop_torn_tails, find_lost_o
 from spark_replog.maintenance.journal_scrub import scrub_journals
 from spark_replog.maintenance.scrub import Frame, read_frame, right_frame, unreferenced
 from spark_replog.storage.paths import ROOT_FILE_KEY, data_folder, ledger_folders, out_key
-from spark_replog.storage.posix_store import TEMP_FILE_AGE_MS, file_system_type, sweep_temp_files
+from spark_replog.storage.posix_store import TEMP_FILE_AGE_MS, file_system_of, sweep_temp_files
 from spark_replog.storage.root_file import encode_root_file, read_root
 
 _log = logging.getLogger(__name__)
@@ -249,7 +249,7 @@ class StoreRepair:
         path = url.removeprefix("file://")
         with self._cluster.cluster_ledger.lock:
             known = self._cluster.cluster_ledger.state.brokers.get(broker_id)
-        was, now = ("" if known is None else known.file_system), file_system_type(path)
+        was, now = ("" if known is None else known.file_system), file_system_of(path).type
         hint = (
             f" (it was on {was}, and {path} is on {now}: is its mount missing?)" if was and now and was != now else ""
         )

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from spark_replog.clock import SYSTEM_CLOCK
-from spark_replog.storage.posix_store import TEMP_PREFIX, is_remote_file_system
+from spark_replog.storage.posix_store import TEMP_PREFIX, file_system_of
 
 SETTLE_MS = 2.0
 """After a first file the other folders of its group get this long: a journal's entry counts on a majority."""
@@ -49,7 +49,7 @@ class FolderWatch:
         self._needed = [len(paths) // 2 + 1 for paths in groups]
         for number, paths in enumerate(groups):
             for path in paths:
-                if is_remote_file_system(path):
+                if file_system_of(path).is_remote:
                     raise OSError(f"others write to {path} unseen: it is on a network")
                 mask = _CREATED | _MOVED_IN | _ONLY_FOLDERS
                 watch = self._checked(self._libc.inotify_add_watch(self._fd, os.fsencode(path), mask))

@@ -10,6 +10,7 @@ import shlex
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from typing import NamedTuple
 
 from spark_replog.errors import ErrorCode, OutcomeUnknownError, ReplogError, RetriableError
 from spark_replog.ids import KEY
@@ -20,18 +21,42 @@ _MOUNT_TABLE = "/proc/self/mountinfo"
 _REMOTE_TYPES = ("nfs", "cifs", "smb", "fuse", "9p", "ceph", "glusterfs", "lustre", "afs", "vboxsf", "beegfs")
 
 
-def file_system_type(path: str) -> str:
-    """Return the type of the mount that holds the path (``ext4``, ``nfs4``, ...), "" where unknown.
+class MountedFileSystem(NamedTuple):
+    """What holds a path: ``ext4``, ``nfs4``, ... and its options; "" and none where unknown."""
 
-    Source: proc(5), /proc/pid/mountinfo: field 5 is the mount point, the type follows the lone dash.
+    type: str
+    options: frozenset[str]
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether it is a network or user-space file system."""
+        return self.type.startswith(_REMOTE_TYPES)
+
+    def nfs_faults(self) -> list[str]:
+        """Return how an NFS mount differs from what a root needs, as mount options. Source: nfs(5)."""
+        if not self.type.startswith("nfs"):
+            return []
+        faults = [f"it is mounted '{each}': mount it 'hard'" for each in ("soft", "softerr") if each in self.options]
+        if not self.options & {"lookupcache=pos", "lookupcache=positive", "lookupcache=none", "noac"}:
+            faults.append(
+                "this machine remembers for up to a minute that a file was missing: mount it 'lookupcache=positive'"
+            )
+        return faults
+
+
+def file_system_of(path: str) -> MountedFileSystem:
+    """Return what is mounted where the path lies.
+
+    Source: proc(5), /proc/pid/mountinfo: field 5 is the mount point, field 6 its options; behind the lone dash are the
+    type, the source and the options of the file system.
     """
     real = os.path.realpath(path)
-    best, best_type = "", ""
+    best, found = "", MountedFileSystem("", frozenset())
     try:
         with open(_MOUNT_TABLE, encoding="utf-8", errors="surrogateescape") as table:
             lines = table.read().splitlines()
     except OSError:
-        return ""
+        return found
     for line in lines:
         fields = line.split(" ")
         if "-" not in fields:
@@ -39,13 +64,10 @@ def file_system_type(path: str) -> str:
         point = fields[4].encode("utf-8", "surrogateescape").decode("unicode_escape")
         inside = real == point or real.startswith(point.rstrip("/") + "/")
         if inside and len(point) >= len(best):
-            best, best_type = point, fields[fields.index("-") + 1]
-    return best_type
-
-
-def is_remote_file_system(path: str) -> bool:
-    """Return whether a network or user-space file system holds the path."""
-    return file_system_type(path).startswith(_REMOTE_TYPES)
+            kind, *more = fields[fields.index("-") + 1 :]
+            options = frozenset(option for each in (fields[5], *more[1:]) for option in each.split(","))
+            best, found = point, MountedFileSystem(kind, options)
+    return found
 
 
 MAP_SIZE_BYTES_MIN = 65536
@@ -411,7 +433,7 @@ class PosixStore:
         if self._is_local is None:
             # A read error under a map is SIGBUS, which ends the process: never map what a network can lose. And
             # direct writes mean other things there.
-            self._is_local = not is_remote_file_system(self._root)
+            self._is_local = not file_system_of(self._root).is_remote
         return self._is_local
 
     def _check_root(self) -> None:
@@ -437,7 +459,7 @@ class PosixStore:
         if error.errno == errno.ELOOP:
             return ReplogError(ErrorCode.REPLOG_STORE_REFUSED, _SYMLINK_TEXT, url=self.url, key=key)
         if isinstance(error, _NoHardLinksError):
-            kind = file_system_type(self._root) or "this file system"
+            kind = file_system_of(self._root).type or "this file system"
             remedy = (
                 f"{kind} refuses hard links, and a create needs them. Use a file system that has them (ext4, xfs; not "
                 "vfat or exFAT), an NFS export without all_squash, or the URL of the bucket (s3://, gs://, abfs://) "

@@ -16,7 +16,7 @@ from spark_replog.ids import new_id
 from spark_replog.storage.io_pool import IoPool
 from spark_replog.storage.object_store import CreateOutcome, ObjectStore
 from spark_replog.storage.open_store import scheme_of
-from spark_replog.storage.posix_store import file_system_type, is_remote_file_system
+from spark_replog.storage.posix_store import file_system_of
 
 PROBE_PREFIX = ".probe-"
 RACE_NAMES = 8
@@ -146,10 +146,12 @@ def _file_system_of(store: ObjectStore) -> tuple[str, tuple[str, ...]]:
     scheme = scheme_of(store.url)
     if scheme != "file":
         return scheme, ()
-    path = store.url.removeprefix("file://")
-    kind = file_system_type(path)
-    if not is_remote_file_system(path):
-        return kind or "file", ()
-    return kind, (
-        f"{kind} is a network or user-space file system: export it 'sync', mount it 'hard' and 'lookupcache=positive'",
+    mounted = file_system_of(store.url.removeprefix("file://"))
+    if not mounted.is_remote:
+        return mounted.type or "file", ()
+    if mounted.type.startswith("nfs"):
+        return mounted.type, tuple(mounted.nfs_faults())
+    return mounted.type, (
+        f"{mounted.type} is a network or user-space file system: it must store what it was asked to store before it "
+        "answers, and show at once what others have made",
     )

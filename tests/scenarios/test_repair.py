@@ -24,6 +24,7 @@ from spark_replog.maintenance.journal_scrub import scrub_journals
 from spark_replog.maintenance.repair import RootCondition, StoreRepair
 from spark_replog.maintenance.scrub import scrub
 from spark_replog.storage.paths import data_key, journal_folder, out_key
+from spark_replog.storage.posix_store import MountedFileSystem
 from tests.scenarios.repairing import fill, is_applied, lose, read_all, repair
 
 
@@ -385,7 +386,8 @@ def test_a_new_root_is_made_only_after_a_yes_as_its_mount_may_only_be_missing(st
 
 def test_the_plan_names_another_file_system_where_a_mount_may_be_missing(store, monkeypatch) -> None:
     lose(store, 1)
-    monkeypatch.setattr("spark_replog.maintenance.repair.file_system_type", lambda path: "nfs4")
+    nfs = MountedFileSystem("nfs4", frozenset())
+    monkeypatch.setattr("spark_replog.maintenance.repair.file_system_of", lambda path: nfs)
     (root,) = [each for each in StoreRepair(store.cluster).plan() if each.condition is RootCondition.LOST]
     assert "nfs4" in root.note and "mount" in root.note
 

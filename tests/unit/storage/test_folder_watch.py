@@ -8,7 +8,7 @@ import pytest
 
 from spark_replog.storage import folder_watch
 from spark_replog.storage.folder_watch import FolderWatch
-from spark_replog.storage.posix_store import PosixStore
+from spark_replog.storage.posix_store import MountedFileSystem, PosixStore
 
 PATIENCE_MS = 60_000
 
@@ -73,7 +73,11 @@ def test_a_folder_that_goes_away_ends_wait_and_watch(folders):
 def test_what_cannot_be_watched_is_refused(folders, monkeypatch):
     with pytest.raises(FileNotFoundError):
         FolderWatch([[*folders, f"{folders[0]}/missing"]])
-    monkeypatch.setattr(folder_watch, "is_remote_file_system", lambda path: path == folders[2])
+    monkeypatch.setattr(
+        folder_watch,
+        "file_system_of",
+        lambda path: MountedFileSystem("nfs4" if path == folders[2] else "ext4", frozenset()),
+    )
     with pytest.raises(OSError, match="network"):
         FolderWatch([folders])
 

@@ -310,7 +310,8 @@ class TestErrors:
 
     @pytest.mark.parametrize("number", [errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS])
     def test_a_file_system_without_hard_links_is_named(self, store, root, calls, monkeypatch, number):
-        monkeypatch.setattr(posix_store, "file_system_type", lambda path: "exfat")
+        exfat = posix_store.MountedFileSystem("exfat", frozenset())
+        monkeypatch.setattr(posix_store, "file_system_of", lambda path: exfat)
         calls.fail("link", number)
         with pytest.raises(ReplogError, match="exfat") as raised:
             store.create("j/0", b"x")
@@ -605,7 +606,8 @@ class TestMaps:
 
     def test_nothing_is_mapped_from_a_network_file_system(self, store, monkeypatch):
         store.create("j/0", bytes(200_000))
-        monkeypatch.setattr(posix_store, "is_remote_file_system", lambda path: True)
+        nfs = posix_store.MountedFileSystem("nfs4", frozenset())
+        monkeypatch.setattr(posix_store, "file_system_of", lambda path: nfs)
         assert type(store.get("j/0")) is bytes
 
     def test_mount_types(self, tmp_path, monkeypatch):
@@ -616,12 +618,31 @@ class TestMaps:
             "31 22 0:51 / /mnt/fuse rw - fuse.sshfs x rw\n"
         )
         monkeypatch.setattr(posix_store, "_MOUNT_TABLE", str(table))
-        assert posix_store.file_system_type("/mnt/a b/c") == "nfs4"
-        assert posix_store.file_system_type("/mnt/ab") == "ext4"
-        assert posix_store.is_remote_file_system("/mnt/fuse/x")
-        assert not posix_store.is_remote_file_system("/srv")
+        of = posix_store.file_system_of
+        assert of("/mnt/a b/c").type == "nfs4" and of("/mnt/ab").type == "ext4"
+        assert of("/mnt/fuse/x").is_remote and not of("/srv").is_remote
         monkeypatch.setattr(posix_store, "_MOUNT_TABLE", str(tmp_path / "absent"))
-        assert not posix_store.is_remote_file_system("/mnt/fuse/x")
+        assert of("/mnt/fuse/x") == ("", frozenset()) and not of("/mnt/fuse/x").is_remote
+
+    @pytest.mark.parametrize(
+        "options, faults",
+        [
+            ("rw,vers=4.2,hard,lookupcache=pos", []),
+            ("rw,vers=4.2,hard,noac", []),
+            ("rw,vers=4.2,hard", ["lookupcache=positive"]),
+            ("rw,vers=3,soft", ["'hard'", "lookupcache=positive"]),
+            ("rw,softerr,lookupcache=none", ["'hard'"]),
+        ],
+    )
+    def test_nfs_mounts_that_a_root_cannot_use_say_which_option_is_missing(
+        self, tmp_path, monkeypatch, options, faults
+    ):
+        table = tmp_path / "mountinfo"
+        table.write_text(f"22 1 8:1 / / rw - ext4 /dev/sda rw,soft\n30 22 0:50 / /mnt/a rw - nfs4 host:/x {options}\n")
+        monkeypatch.setattr(posix_store, "_MOUNT_TABLE", str(table))
+        found = posix_store.file_system_of("/mnt/a/root").nfs_faults()
+        assert [each in text for each, text in zip(faults, found, strict=True)] == [True] * len(faults)
+        assert posix_store.file_system_of("/srv").nfs_faults() == []
 
 
 def test_many_threads_one_winner_each(store):

@@ -10,7 +10,7 @@ import pytest
 from spark_replog.errors import ErrorCode, ReplogError
 from spark_replog.storage import probe as module
 from spark_replog.storage.object_store import CreateOutcome, ObjectInfo
-from spark_replog.storage.posix_store import PosixStore
+from spark_replog.storage.posix_store import MountedFileSystem, PosixStore
 from spark_replog.storage.probe import probe_root
 from spark_replog.storage.retrying_store import RetryingStore
 from spark_replog.testing.faulty_store import FaultRates, FaultyStore
@@ -106,11 +106,15 @@ def test_an_honest_directory_passes_and_stays_clean(tmp_path):
     assert json.loads(json.dumps(report.to_dict()))["warnings"] == []
 
 
-def test_a_network_file_system_is_named(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "file_system_type", lambda path: "nfs4")
-    monkeypatch.setattr(module, "is_remote_file_system", lambda path: True)
+@pytest.mark.parametrize(
+    "kind, options, count",
+    [("nfs4", "hard", 1), ("nfs4", "hard,lookupcache=pos", 0), ("nfs4", "soft", 2), ("fuse.sshfs", "rw", 1)],
+)
+def test_a_network_file_system_is_named_with_the_options_that_it_lacks(tmp_path, monkeypatch, kind, options, count):
+    mounted = MountedFileSystem(kind, frozenset(options.split(",")))
+    monkeypatch.setattr(module, "file_system_of", lambda path: mounted)
     report = probe_root(PosixStore(f"file://{tmp_path}"))
-    assert report.file_system == "nfs4" and "lookupcache" in report.warnings[0]
+    assert (report.file_system, len(report.warnings)) == (kind, count)
 
 
 def test_stores_that_answer_late_or_never_are_not_called_liars():
