@@ -126,7 +126,8 @@ class BatchCompletion:
         """Judge the batches of a request that got too few copies; none of it was appended."""
         retried = []
         for batch in request.batches:
-            batch.last_error = error
+            if batch.last_error is None or error.code is not ErrorCode.REQUEST_TIMED_OUT:
+                batch.last_error = error  # that time ran out says less than what failed before
             if self._can_retry(request, batch, error, now_ms):
                 retried.append(batch)
                 self._tell_wait(batch, error, now_ms)
@@ -226,7 +227,7 @@ def batch_expired(batch: ProducerBatch, delivery_timeout_ms: int, *, is_on_its_w
     """
     name = batch.topic_partition
     last = batch.last_error
-    why = "" if last is None else f"Its last attempt failed: [{last.code.name}] {last.args[0]} "
+    why = "" if last is None else f"An attempt failed: [{last.code.name}] {last.args[0]} "
     if is_on_its_way:
         why = "Its last attempt is not answered, so it may still be appended. "
     return RetriableError(

@@ -14,7 +14,7 @@ from spark_replog.cli.main import run
 from spark_replog.commit.replica_fetcher import copy_job
 from spark_replog.errors import ErrorCode, RetriableError
 from spark_replog.log.codec.data_object import frame_damage
-from spark_replog.maintenance.journal_scrub import JournalFault, JournalReport, _LedgerScrub, scrub_journals
+from spark_replog.maintenance.journal_scrub import JournalFault, _LedgerScrub, scrub_journals
 from spark_replog.maintenance.scrub import AGAIN_MS, AwayRoots, Fault, _live_objects, _looks, scrub
 from spark_replog.storage.object_store import Buffer, ObjectStore
 from spark_replog.testing.manual_clock import ManualClock
@@ -61,7 +61,7 @@ def test_all_roots_are_read_at_the_same_time(written: LocalStore) -> None:
     ledger, _ = written.cluster.topic_state(written.cluster.lookup("orders"))
     for broker_id in brokers.broker_ids:
         brokers.stores[broker_id] = MeetingStore(brokers.store(broker_id), barrier)  # type: ignore[assignment]
-    found = _LedgerScrub(brokers, ledger.ledger_id, JournalReport(), AwayRoots(written.cluster.clock))
+    found = _LedgerScrub(brokers, ledger.ledger_id, AwayRoots(written.cluster.clock))
     found.run()
     assert all(journal.is_read and journal.finding is None for journal in found._journals)
     (job,) = (copy_job(each.ledger_id, each, some, each.holders) for each, some in _live_objects(written.cluster))
