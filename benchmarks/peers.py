@@ -148,7 +148,7 @@ def kafka(folder: Path, brokers: int, *, is_fsync: bool) -> Iterator[tuple[str, 
                 "offsets.topic.replication.factor": brokers,
                 "message.max.bytes": 33554432,
             }
-            # A cluster that was stopped for others' cases goes on as it was: nobody is late, nobody is elected.
+            # A stopped cluster must go on unchanged: no broker counts as late, and no leader is elected.
             patient = "broker.session", "controller.quorum.fetch"
             lines |= {f"{name}.timeout.ms": 3_600_000 for name in patient} | {"replica.lag.time.max.ms": 3_600_000}
             if is_fsync:

@@ -164,10 +164,10 @@ class _LedgerScrub:
                 self._guard(journal, partial(self._compare, number))
 
     def was_cut(self, *, is_last: bool) -> bool:
-        """Return whether a journal with a finding got a marker since it was begun: then read all of them again.
+        """Return whether a journal with a finding got a new marker while it was read: then all are to be read again.
 
         Args:
-            is_last: nobody will: the finding says nothing but that the journal could not be read.
+            is_last: there is no further attempt, so the finding becomes UNREACHABLE: the journal could not be read.
         """
         faults = {JournalFault.CORRUPT, JournalFault.GAP, JournalFault.SET_BACK, JournalFault.DIVERGED}
         cut = [
