@@ -19,8 +19,8 @@ from spark_replog.admin.controller import Controller
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.cluster.init_store import init_cluster
 from spark_replog.commit.append_request import AppendRequest
-from spark_replog.commit.proposals import GENERATION_OBJECTS_MAX, raise_floor
 from spark_replog.commit.replica_manager import ReplicaManager
+from spark_replog.commit.retention import GENERATION_OBJECTS_MAX, raise_floor
 from spark_replog.ids import ObjectId, new_id
 from spark_replog.log.model import Append, DataObject, IdentityKind, ProducerIdentity, Section
 from spark_replog.maintenance.garbage import GarbageCollector

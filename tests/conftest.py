@@ -8,7 +8,7 @@ import hypothesis
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-from spark_replog.read import hedge
+from spark_replog.read import fetcher
 from spark_replog.storage import io_pool, probe
 
 if os.environ.get("REPLOG_TEST_SNAPSHOTS") == "1":
@@ -21,7 +21,7 @@ io_pool.THREAD_IDLE_SECONDS_MAX = 0.5
 # Every one of those stores is probed when it is made; tests/unit/storage/test_probe.py races as often as users' stores.
 probe.RACE_NAMES = 1
 # Tests count gets: none is sent twice because this machine is busy. tests/unit/read/test_hedge.py sets what it needs.
-hedge.UNKNOWN_MS = hedge.MIN_MS = 600_000
+fetcher.HEDGE_UNKNOWN_MS = fetcher.HEDGE_MIN_MS = 600_000
 # No test depends on how fast this machine is.
 hypothesis.settings.register_profile("untimed", deadline=None)
 hypothesis.settings.load_profile("untimed")

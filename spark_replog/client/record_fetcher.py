@@ -17,7 +17,6 @@ import pyarrow as pa
 from spark_replog.clock import SYSTEM_CLOCK, Clock
 from spark_replog.cluster.authorizer import Authorizer
 from spark_replog.cluster.cluster import Cluster, TopicHandle
-from spark_replog.cluster.quota_manager import fetch_quota
 from spark_replog.config import ConsumerConfig
 from spark_replog.errors import DataLossError, ErrorCode
 from spark_replog.ids import LedgerId, TopicId, TopicPartition
@@ -252,7 +251,7 @@ class RecordFetcher:
         """
         self._cluster.refresh_if_stale()
         self._authorizer.require_topic(AclOperation.READ, *sorted(topics))
-        self._fetcher.quota = fetch_quota(self._cluster, self._authorizer.principal, self._config.client_id)
+        self._fetcher.quota = self._cluster.fetch_quota(self._authorizer.principal, self._config.client_id)
 
     def sought(self, keys: Iterable[TopicPartition]) -> None:
         """Note that these positions were set, not reached by reading."""

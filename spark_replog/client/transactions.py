@@ -18,11 +18,13 @@ from spark_replog.client.settings import ProducerSettings
 from spark_replog.clock import Clock
 from spark_replog.cluster.authorizer import Authorizer
 from spark_replog.cluster.cluster import Cluster
-from spark_replog.commit.proposals import claim_producer
 from spark_replog.errors import ErrorCode, FencedError, InvalidConfigError, OutcomeUnknownError, ReplogError
 from spark_replog.ids import LedgerId, new_id
+from spark_replog.ledger.ledger import Ledger
 from spark_replog.log.acl import AclOperation
-from spark_replog.log.model import Append, BatchSequence, IdentityKind
+from spark_replog.log.codec.commands import encode_command
+from spark_replog.log.fold.topic_state import TopicLedgerState
+from spark_replog.log.model import Append, BatchSequence, IdentityKind, ProducerInit
 from spark_replog.storage.io_pool import io_pool
 from spark_replog.write.data_request import DataRequest, Delivered, DeliveryResult
 from spark_replog.write.record_handle import BatchResult
@@ -385,3 +387,61 @@ class TransactionCoordinator:
                 self._move_to(state)
             self._results.extend(results_of(parked, answer))
         self._wake_up()
+
+
+def claim_producer(
+    ledger: Ledger[TopicLedgerState],
+    producer_id: str,
+    instance_id: str,
+    *,
+    previous_instance_id: str | None = None,
+    timeout_ms: int,
+) -> int:
+    """Fence every other instance of the id in this ledger and return the epoch to append under.
+
+    Safe to repeat with the same instance id: a lost answer is found in the fold. Every other call raises the epoch,
+    which refuses what the instance sent before.
+
+    Args:
+        ledger: the ledger of its transactions.
+        producer_id: the ``transactional.id``.
+        instance_id: new for every call that must raise the epoch.
+        previous_instance_id: the instance that must hold the id, so that a fenced one cannot take it back; None: any.
+
+    Raises:
+        FencedError: PRODUCER_FENCED: another instance has taken the id.
+        RetriableError: REPLOG_NO_QUORUM; nothing was decided.
+        OutcomeUnknownError: REPLOG_COMMIT_OUTCOME_UNKNOWN: repeat the call with the same instance id.
+    """
+    asked_epoch: int | None = None
+
+    def propose(state: TopicLedgerState) -> tuple[bytes, ...] | None:
+        nonlocal asked_epoch
+        known = state.producers.sequenced.get(producer_id)
+        epoch = -1 if known is None else known.epoch
+        if known is not None and known.instance_id == instance_id:
+            asked_epoch = epoch
+            return None
+        is_taken = known is not None and previous_instance_id not in (None, known.instance_id)
+        if is_taken or (asked_epoch is not None and epoch >= asked_epoch):
+            raise FencedError(
+                ErrorCode.PRODUCER_FENCED,
+                f"another program took the transactional.id '{producer_id}' (epoch {epoch}). Stop one of them, or give "
+                "each an id of its own.",
+                ledger=ledger.ledger_id,
+            )
+        asked_epoch = epoch + 1
+        return (encode_command(ProducerInit(producer_id, instance_id, asked_epoch)),)
+
+    ledger.append(propose, timeout_ms=timeout_ms)
+    # The fold decides, not the answer: a lost race left the id with the other instance.
+    with ledger.lock:
+        known = ledger.state.producers.sequenced.get(producer_id)
+    if known is None or known.instance_id != instance_id:
+        raise FencedError(
+            ErrorCode.PRODUCER_FENCED,
+            f"another program took the transactional.id '{producer_id}' at the same time. Stop one of them, or give "
+            "each an id of its own.",
+            ledger=ledger.ledger_id,
+        )
+    return known.epoch

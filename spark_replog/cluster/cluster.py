@@ -22,11 +22,19 @@ from spark_replog.errors import CorruptDataError, ErrorCode, InvalidConfigError,
 from spark_replog.ids import LedgerId, TopicId
 from spark_replog.ledger.ledger import Ledger
 from spark_replog.ledger.types import JournalRoot, LedgerSettings
+from spark_replog.log.acl import normal_principal
 from spark_replog.log.entry_words import state_changes
 from spark_replog.log.fold.cluster_state import ClusterLedgerState
 from spark_replog.log.fold.topic_state import TopicLedgerState
 from spark_replog.log.fold.topic_table import TopicState
-from spark_replog.log.model import CommandResult
+from spark_replog.log.model import Append, CommandResult
+from spark_replog.log.quotas import (
+    CONSUMER_BYTE_RATE,
+    PRODUCER_BYTE_RATE,
+    FetchQuota,
+    bounded_throttle_time_ms,
+    rate_key,
+)
 from spark_replog.log.write_plan import unknown_topic
 from spark_replog.logs import Once, event
 from spark_replog.storage.brokers import BrokerSet
@@ -181,6 +189,36 @@ class Cluster:
         if handle is None:
             raise unknown_topic(name, self.path)
         return handle
+
+    def produce_throttle_ms(self, appends: Mapping[LedgerId, Append], limit_ms: int) -> int:
+        """Return how long the answer to appends that were just decided must wait. Nothing is dropped.
+
+        The rate is each ledger's own, as Kafka's is each broker's; the longest wait counts, not the sum. It comes from
+        folded entries, so every coordinator finds the same one. Source: Kafka's ``ClientQuotaManager``.
+
+        Args:
+            appends: applied ones, folded already; of the cluster ledger what is folded so far counts.
+        """
+        waits = [0]
+        for ledger_id, append in appends.items():
+            user = normal_principal(append.principal)
+            with self.cluster_ledger.lock:
+                quota = self.cluster_ledger.state.quotas.find(PRODUCER_BYTE_RATE, user, append.client_id)
+            if quota is None:
+                continue
+            ledger = self.topic_ledger(ledger_id)
+            with ledger.lock:
+                key = rate_key(quota.scope, user, append.client_id)
+                observed, window_ms = ledger.state.produce_rates.measure(key, ledger.state.append_time_ms)
+            waits.append(bounded_throttle_time_ms(observed, quota.limit_per_second, window_ms, limit_ms))
+        return max(waits)
+
+    def fetch_quota(self, principal: str, client_id: str) -> FetchQuota | None:
+        """Return what each process of a reader must keep to, None for no bound. Plain: it is carried to tasks."""
+        user = normal_principal(principal)
+        with self.cluster_ledger.lock:
+            quota = self.cluster_ledger.state.quotas.find(CONSUMER_BYTE_RATE, user, client_id)
+        return None if quota is None else FetchQuota(quota.limit_per_second, rate_key(quota.scope, user, client_id))
 
     def topic_names(self) -> list[str]:
         """Return all topic names, sorted, from the newest fold."""

@@ -6,30 +6,311 @@ Runs in the process that commits. Source of the order of checks: Kafka's ``Repli
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 
+from spark_replog.clock import Clock
+from spark_replog.cluster.authorizer import Authorizer
 from spark_replog.cluster.cluster import Cluster
-from spark_replog.cluster.quota_manager import produce_throttle_ms
+from spark_replog.commit.append_judge import (
+    SUCCESSES,
+    TRANSITIONS,
+    AppendJudge,
+    Phase,
+    Settling,
+    Verdict,
+    leader_epochs,
+)
 from spark_replog.commit.append_request import AppendRequest, ProduceResponse, refuse_all, respond_to
 from spark_replog.commit.catch_up import BackgroundRuns, CatchUp
-from spark_replog.commit.ledger_append import AppendServices, LedgerAppend
+from spark_replog.commit.failover import LeaderFailover
 from spark_replog.commit.purgatory import DelayedOperationPurgatory
 from spark_replog.commit.replica_fetcher import ReplicaFetcher
+from spark_replog.commit.replication import LeaderAndIsr, ReplicationRound, RoundServices, run_round
 from spark_replog.commit.state_changes import complete_reassignments
 from spark_replog.config import CoordinatorConfig
 from spark_replog.daemon_thread import DaemonThread
-from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError
+from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError, RetriableError
 from spark_replog.fault_point import fault_point
-from spark_replog.ids import LedgerId
+from spark_replog.ids import BrokerId, LedgerId, PartitionKey
 from spark_replog.ledger.ledger import Ledger
 from spark_replog.log.fold.topic_state import TopicLedgerState
-from spark_replog.log.model import Outcome
+from spark_replog.log.model import CommandResult, Outcome
 
 _log = logging.getLogger(__name__)
 
 ACKS = (-1, 0, 1)
+FAILOVERS_MAX = 3
+"""Of one append: each takes a broker out, so more do not help."""
+_MOVED = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
+_AFTER_DECISION = frozenset({ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, ErrorCode.NOT_LEADER_OR_FOLLOWER})
+
+
+@dataclass(frozen=True, slots=True)
+class AppendServices:
+    """What every append of one replica manager shares."""
+
+    config: CoordinatorConfig
+    clock: Clock
+    purgatory: DelayedOperationPurgatory
+    fetcher: ReplicaFetcher
+    cluster: Cluster
+    catch_up: CatchUp
+
+
+@dataclass(frozen=True, slots=True)
+class _Decided:
+    """The answer, and what must be stable before it is given.
+
+    Attributes:
+        refused: the partitions that are not in the log, with their errors.
+        settling: what it waits for.
+    """
+
+    result: CommandResult
+    refused: Mapping[PartitionKey, ReplogError]
+    settling: Settling
+
+
+class LedgerAppend:
+    """Decides one append: a state machine over ``Phase``. Used once, by one thread. Holds no rows.
+
+    Args:
+        request: what to decide. Its ``timeout_ms`` counts for the replicas and, again, for the decision.
+    """
+
+    def __init__(self, ledger: Ledger[TopicLedgerState], request: AppendRequest, services: AppendServices) -> None:
+        self._ledger = ledger
+        self._request = request
+        self._services = services
+        self._deadline_ms: int | None = None
+        authorizer = Authorizer(services.cluster, request.append.principal)
+        self._judge = AppendJudge(ledger.ledger_id, request, authorizer, services.clock)
+        self._phase = Phase.JUDGING
+        self._verdict: Verdict | None = None
+        self._decided: _Decided | None = None
+        self._failover_count = 0
+        self._is_refreshed = False
+
+    @property
+    def refused(self) -> Mapping[PartitionKey, ReplogError]:
+        """Return the partitions that are left out so far, with their errors."""
+        found = self._decided or self._verdict
+        return {} if found is None else found.refused
+
+    def run(self) -> CommandResult:
+        """Decide the append and return what the fold answered.
+
+        Raises:
+            AuthorizationError: TOPIC_AUTHORIZATION_FAILED, TRANSACTIONAL_ID_AUTHORIZATION_FAILED.
+            InvalidConfigError: INVALID_TOPIC_EXCEPTION.
+            NotFoundError: UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID.
+            RetriableError: NOT_ENOUGH_REPLICAS, REQUEST_TIMED_OUT, REPLOG_NO_QUORUM: nothing was decided;
+                NOT_ENOUGH_REPLICAS_AFTER_APPEND: decided, but not on enough replicas: repeat it;
+                NOT_LEADER_OR_FOLLOWER: decided, and cut off by a newer leader: repeat it.
+            OutcomeUnknownError: REPLOG_COMMIT_OUTCOME_UNKNOWN.
+        """
+        steps: Mapping[Phase, Callable[[], Phase]] = {
+            Phase.JUDGING: self._decide,
+            Phase.REPLICATING: self._replicate,
+            Phase.ELECTING: self._elect,
+            Phase.SETTLING: self._settle,
+        }
+        while self._phase is not Phase.DONE:
+            try:
+                following = steps[self._phase]()
+            except RetriableError as error:
+                if self._decided is None or error.code in _AFTER_DECISION:
+                    raise
+                # No error from now on may report that nothing was decided, or the rows would be written again.
+                raise RetriableError(
+                    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+                    "the rows are in the log, and whether enough replicas have them could not be decided: repeat the "
+                    f"batch to have them acknowledged. {error.code.name}: {error.args[0]}",
+                    ledger=self._ledger.ledger_id,
+                ) from error
+            assert following in TRANSITIONS[self._phase], f"{self._phase.name} -> {following.name}"
+            self._phase = following
+        assert self._decided is not None
+        return self._decided.result
+
+    def _decide(self) -> Phase:
+        outcome = self._ledger.append(self._propose, timeout_ms=self._services.config.delivery_timeout_ms)
+        verdict = self._verdict
+        assert verdict is not None
+        if verdict.error is not None:
+            if self._is_refreshed:
+                raise verdict.error
+            # An owner that proposes without reading first, and is refused, creates no entry that would fail on a
+            # newer owner's: a partition may have been added since, or a replica be back.
+            self._is_refreshed = True
+            self._ledger.refresh()
+            return Phase.JUDGING
+        self._judge.failed.update(verdict.failed)
+        result: CommandResult | None = outcome.result if verdict.commands else verdict.result
+        if result is None:
+            return verdict.next
+        if verdict.leaving:
+            self._log_departures(verdict, outcome.index)
+        with self._ledger.lock:
+            state = self._ledger.state
+            is_stable = state.stable_index == state.applied_index == outcome.index
+            is_newest = state.applied_index == outcome.index
+            epochs = leader_epochs(state, verdict.append) if is_newest and result.outcome in SUCCESSES else None
+            settling = Settling(verdict.append, state.applied_index, epochs, result)
+            self._decided = _Decided(result, verdict.refused, settling)
+        is_settling = self._request.required_acks == -1 and result.outcome in SUCCESSES and not is_stable
+        return Phase.SETTLING if is_settling else Phase.DONE
+
+    def _propose(self, state: TopicLedgerState) -> tuple[bytes, ...] | None:
+        self._verdict = self._judge.judge(state)
+        return self._verdict.commands or None
+
+    def _settle(self) -> Phase:
+        """Wait until the decided append is stable: an append of another writer with acks=1 may share its ENTRY, or a
+        repeated append meet its first, not yet replicated self.
+        """
+        decided = self._decided
+        assert decided is not None
+        with self._ledger.lock:
+            state = self._ledger.state
+            settling = self._judge.look_again(state, decided.settling)
+            self._decided = replace(decided, settling=settling, result=settling.result or decided.result)
+            if state.stable_index >= settling.stable_index:
+                return Phase.DONE
+        outcome = self._ledger.append(self._propose_settling, timeout_ms=self._services.config.delivery_timeout_ms)
+        verdict = self._verdict
+        assert verdict is not None
+        if verdict.error is not None:
+            raise verdict.error
+        if verdict.leaving:
+            self._log_departures(verdict, outcome.index)
+        return verdict.next
+
+    def _propose_settling(self, state: TopicLedgerState) -> tuple[bytes, ...] | None:
+        assert self._decided is not None
+        self._verdict = self._judge.judge_settling(state, self._decided.settling)
+        return self._verdict.commands or None
+
+    def _replicate(self) -> Phase:
+        """Copy what is missing, or let replicas leave the ISR; then judge again."""
+        assert self._verdict is not None and self._verdict.round is not None
+        this, services, judge = self._verdict.round, self._services, self._judge
+        round_services = RoundServices(
+            services.purgatory,
+            services.fetcher,
+            services.clock,
+            services.config.replica_lag_time_max_ms,
+            self._ledger.refresh,
+        )
+        # From the first round on: a cold read of the ledger beside a root that is away must not use up the time in
+        # which that root leaves the ISR.
+        now_ms = services.clock.monotonic_ms()
+        self._deadline_ms = self._deadline_ms or now_ms + self._request.timeout_ms
+        rest_ms = max(0, self._deadline_ms - now_ms)
+        # The look-up knows the ledger alone: a parked operation must keep neither this append nor what it names.
+        errors = run_round(
+            this,
+            judge.known,
+            round_services,
+            partial(_leader_and_isr, self._ledger),
+            rest_ms,
+            partial(self._help_late, this),
+        )
+        back = Phase.JUDGING if self._decided is None else Phase.SETTLING
+        if errors is None:
+            return back
+        if judge.known.lost:
+            self._fail_over()
+        elif not (errors and self._is_source_lost(this)) and _MOVED.isdisjoint(errors.values()):
+            with self._ledger.lock:
+                state = self._ledger.state
+                judge.failed.update(judge.failures(state, this, errors, is_decided=self._decided is not None))
+        return back
+
+    def _is_source_lost(self, this: ReplicationRound) -> bool:
+        """Elect again where replicas are late because the source of their copies hangs; return whether that was so."""
+        if self._failover_count >= FAILOVERS_MAX:
+            return False
+        own = {item.id for item in self._request.append.objects}
+        late = [job for job, target in this.missing if target not in this.copies[job.id].holders]
+        suspects = {broker_id for job in late if job.id not in own for broker_id in job.sources}
+        return bool(suspects) and self._is_elected_without(suspects)
+
+    def _help_late(self, this: ReplicationRound) -> bool:
+        """Help where replicas that are late cannot leave the ISR, since min.insync.replicas needs them."""
+        return self._is_source_lost(this) or self._services.catch_up.readmit(self._ledger, is_short=True)
+
+    def _fail_over(self) -> None:
+        """Elect without the brokers that hold what can no longer be copied, then judge again."""
+        known = self._judge.known
+        lost = dict(known.lost)
+        known.lost.clear()
+        own = {item.id for item in self._request.append.objects}
+        suspects = {broker_id for sources in lost.values() for broker_id in sources}
+        if own.isdisjoint(lost) and self._failover_count < FAILOVERS_MAX:
+            if not self._is_elected_without(suspects):
+                self._failover_count += 1
+                self._ledger.refresh()  # another process may have cut them, or found them, long ago
+                known.start_over()
+                self._complete_parked()
+            return
+        raise RetriableError(
+            ErrorCode.NOT_ENOUGH_REPLICAS,
+            f"{len(lost)} data objects are unreadable and no in-sync replica has a copy. Nothing was decided. Bring "
+            "the root back and repeat the batch; to give its rows up for good: replog broker fence. Where the root "
+            "answers and its file is gone: replog store repair.",
+            ledger=self._ledger.ledger_id,
+            brokers=",".join(map(str, sorted(suspects))),
+            unreadable=len(own.intersection(lost)),
+        )
+
+    def _elect(self) -> Phase:
+        """Elect again where a leader's root is really away; where it answers, it gets its copy after the ENTRY."""
+        assert self._verdict is not None
+        self._judge.has_elected = True
+        self._is_elected_without(self._verdict.absent)
+        return Phase.JUDGING
+
+    def _is_elected_without(self, suspects: Collection[BrokerId]) -> bool:
+        if not LeaderFailover(self._services.cluster).fail_over(self._ledger, suspects):
+            return False
+        self._failover_count += 1
+        self._judge.known.start_over()  # judged again, with the new leaders
+        self._complete_parked()
+        return True
+
+    def _log_departures(self, verdict: Verdict, index: int) -> None:
+        """Log the brokers that left the ISR with a decided ENTRY; wake the appends that waited for them."""
+        for broker_id, reason in verdict.leaving.items():
+            _log.warning(
+                "entry %d of ledger %s takes broker %d out of the in-sync replicas: %s",
+                index,
+                self._ledger.ledger_id,
+                broker_id,
+                reason,
+            )
+        self._complete_parked()
+
+    def _complete_parked(self) -> None:
+        """Wake other appends of this process whose partition has other in-sync replicas, or another leader, by now."""
+        with self._ledger.lock:
+            keys = [
+                (t.topic_id, number) for t in self._ledger.state.topics.values() for number in range(len(t.partitions))
+            ]
+        for key in keys:
+            self._services.purgatory.check_and_complete(key)
+
+
+def _leader_and_isr(ledger: Ledger[TopicLedgerState], key: PartitionKey) -> LeaderAndIsr | ErrorCode:
+    topic_id, number = key
+    with ledger.lock:
+        topic = ledger.state.topics.get(topic_id)
+        if topic is None or topic.closed:
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        found = topic.partitions[number]
+        return LeaderAndIsr(found.leader_epoch, found.isr)
 
 
 class ReplicaManager:
@@ -100,7 +381,7 @@ class ReplicaManager:
         }
         if not applied:
             return 0
-        return produce_throttle_ms(self._cluster, applied, min(each.timeout_ms for each in requests.values()) // 2)
+        return self._cluster.produce_throttle_ms(applied, min(each.timeout_ms for each in requests.values()) // 2)
 
     def _append(self, ledger_id: LedgerId, request: AppendRequest, responses: dict[LedgerId, ProduceResponse]) -> None:
         """Put the response of one ledger into ``responses``."""

@@ -1,9 +1,14 @@
-"""Which rows ``retention.ms`` and ``retention.bytes`` take, and the entry that moves the log start over them.
+"""What a ledger no longer keeps: rows that age out, and generations of data objects. Entries move both bounds.
 
-Pure but for `decide_upkeep`. A section stands for Kafka's segment: it goes as a whole, oldest first, only below the
-high watermark; the newest one of a partition stays, as Kafka keeps the active segment. Bytes go later
-(maintenance/garbage).
-Source: Kafka's ``UnifiedLog.deleteOldSegments``.
+Pure but for `decide_upkeep` and `raise_floor`.
+
+``retention.ms`` and ``retention.bytes`` take rows. A section stands for Kafka's segment: it goes as a whole, oldest
+first, only below the high watermark; the newest one of a partition stays, as Kafka keeps the active segment. Bytes go
+later (maintenance/garbage). Source: Kafka's ``UnifiedLog.deleteOldSegments``.
+
+New objects go to the newest generation, a folder of its own. Objects of a generation below the floor are refused, so
+an object there that no entry names can never be named (garbage collection may delete it), and producers that cannot
+come back are forgotten. A clock only chooses when to raise the floor; the fold refuses.
 """
 
 from __future__ import annotations
@@ -13,7 +18,6 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import NamedTuple
 
-from spark_replog.commit.proposals import next_generation
 from spark_replog.commit.state_changes import live_partitions
 from spark_replog.config import TopicConfig, stored_topic_config
 from spark_replog.ids import TopicId
@@ -25,6 +29,10 @@ from spark_replog.log.fold.topic_table import TopicState
 from spark_replog.log.model import GenerationAdvance, LogStartAdvance, LogStartReason
 
 _log = logging.getLogger(__name__)
+GENERATIONS_PER_LAG = 7
+"""A generation lasts this part of ``gc.floor.lag.ms``: a day of seven."""
+GENERATION_OBJECTS_MAX = 50_000
+"""Then the next one begins, so that its folder stays below 100,000 names, those that no entry names included."""
 _KEYS = {"retention.ms", "retention.bytes", "cleanup.policy"}
 
 
@@ -150,3 +158,34 @@ def decide_upkeep(
                 _log.info("retention: %s-%d begins at offset %d now, %d later", topic.name, number,
                           each.log_start_offset, offset_count)  # fmt: skip
     return taken
+
+
+def next_generation(state: TopicLedgerState, now_ms: int, lag_ms: int) -> GenerationAdvance | None:
+    """Return the advance that is due, or None.
+
+    An idle ledger stays as it is. The floor is the newest generation that began longer than the lag ago: a task
+    planned before it is too old to commit (``REPLOG_JOB_TOO_LONG``).
+    """
+    length_ms = lag_ms // GENERATIONS_PER_LAG
+    began_ms = state.generation_began_ms.get(state.generation)
+    is_full = state.generation_object_count >= GENERATION_OBJECTS_MAX
+    is_over = began_ms is not None and now_ms - began_ms >= length_ms > now_ms - state.append_time_ms
+    if not is_full and not is_over:
+        return None
+    old = [each for each, at_ms in state.generation_began_ms.items() if at_ms <= now_ms - lag_ms]
+    return GenerationAdvance(state.generation + 1, max([state.gc_floor, *old]))
+
+
+def raise_floor(ledger: Ledger[TopicLedgerState], timeout_ms: int) -> None:
+    """Begin a generation and refuse the objects of all before: what no entry names of them is garbage at once.
+
+    Batches that are being written now are refused, and written again by their retries.
+
+    Raises:
+        ReplogError: REPLOG_NO_QUORUM; REPLOG_STORE_REFUSED: no entry can be written (a full disk).
+    """
+
+    def propose(state: TopicLedgerState) -> bytes:
+        return encode_command(GenerationAdvance(state.generation + 1, state.generation + 1))
+
+    ledger.append(propose, timeout_ms=timeout_ms)

@@ -22,8 +22,7 @@ from itertools import groupby, islice
 from typing import NamedTuple
 
 from spark_replog.cluster.cluster import Cluster
-from spark_replog.commit.proposals import raise_floor
-from spark_replog.commit.retention import decide_upkeep
+from spark_replog.commit.retention import decide_upkeep, raise_floor
 from spark_replog.errors import ReplogError
 from spark_replog.fault_point import fault_point
 from spark_replog.ids import BrokerId, LedgerId, ObjectId, is_valid_object_name

@@ -14,7 +14,6 @@ import pyarrow.compute as pc
 
 from spark_replog.cluster.authorizer import Authorizer
 from spark_replog.cluster.cluster import Cluster
-from spark_replog.cluster.quota_manager import fetch_quota
 from spark_replog.errors import DataLossError, ErrorCode, InvalidConfigError, NotFoundError
 from spark_replog.log.acl import AclOperation
 from spark_replog.log.fold.partition_state import PartitionState
@@ -136,7 +135,7 @@ class RowFinder:
             return self._read(search, self.plan(search))
 
     def _read(self, search: RowSearch, plan: SearchPlan) -> FoundRows:
-        quota = fetch_quota(self._cluster, self._authorizer.principal, CLIENT_ID)
+        quota = self._cluster.fetch_quota(self._authorizer.principal, CLIENT_ID)
         fetcher = Fetcher(self._cluster.brokers, quota=quota, clock=self._cluster.clock)
         by_partition: dict[int, list[pa.RecordBatch]] = {}
         for batch in fetcher.fetch(plan.slices, include_headers=True):

@@ -9,7 +9,6 @@ import pytest
 from spark_replog.admin.access_admin import AclAdmin, AclFilter, QuotaAdmin
 from spark_replog.cluster.authorizer import Authorizer
 from spark_replog.cluster.cluster import ACCESS_AGE_MS, Cluster
-from spark_replog.cluster.quota_manager import fetch_quota
 from spark_replog.commit.write_plan import make_write_plan
 from spark_replog.errors import AuthorizationError, ErrorCode
 from spark_replog.log.acl import AclBinding, AclOperation, PatternType, Permission, ResourceType
@@ -59,10 +58,10 @@ def test_a_consumer_quota_set_elsewhere_is_in_the_next_plan_of_a_read(running):
     subscription = options.Subscription(topics=("t",))
     QuotaAdmin(running.other, ADMIN).alter(QuotaEntity("reader", None), {"consumer_byte_rate": 10})
     topics.view_topics(running.cluster, subscription, principal="reader")
-    assert fetch_quota(running.cluster, "reader", "c") is None
+    assert running.cluster.fetch_quota("reader", "c") is None
     pass_second(running)
     topics.view_topics(running.cluster, subscription, principal="reader")
-    assert fetch_quota(running.cluster, "reader", "c").limit_per_second == 10
+    assert running.cluster.fetch_quota("reader", "c").limit_per_second == 10
 
 
 def test_a_denial_said_elsewhere_stops_plan_and_commit_a_second_later(running):

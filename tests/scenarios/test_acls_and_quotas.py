@@ -9,7 +9,6 @@ import pytest
 from spark_replog.admin.access_admin import AclAdmin, AclFilter, QuotaAdmin
 from spark_replog.admin.controller import Controller
 from spark_replog.cluster.authorizer import Authorizer, default_principal
-from spark_replog.cluster.quota_manager import fetch_quota, produce_throttle_ms
 from spark_replog.commit.append_request import AppendRequest
 from spark_replog.commit.replica_manager import ReplicaManager
 from spark_replog.commit.write_plan import make_write_plan
@@ -347,7 +346,7 @@ def test_every_coordinator_finds_the_same_wait(store):
     (ledger_id,) = entries
     store.cluster.topic_ledger(ledger_id).refresh()
     assert answer.throttle_time_ms == 2000
-    assert produce_throttle_ms(store.cluster, entries, 15_000) == 2000
+    assert store.cluster.produce_throttle_ms(entries, 15_000) == 2000
     assert 12 * ROW_SIZE_BYTES == 120
 
 
@@ -359,8 +358,8 @@ def test_quotas_are_described_and_wrong_ones_refused(store):
     admin.alter(QuotaEntity("a", None), {"consumer_byte_rate": 6})  # as it is: nothing is decided
     assert store.cluster.cluster_ledger.state.applied_index == folded
     assert admin.describe() == [(QuotaEntity("User:a", None), {"consumer_byte_rate": 6})]
-    assert fetch_quota(store.cluster, "a", "any").limit_per_second == 6
-    assert fetch_quota(store.cluster, "b", "any") is None
+    assert store.cluster.fetch_quota("a", "any").limit_per_second == 6
+    assert store.cluster.fetch_quota("b", "any") is None
     for entity, changes in (
         (QuotaEntity(None, None), {"producer_byte_rate": 5}),
         (QuotaEntity("", None), {"producer_byte_rate": 5}),

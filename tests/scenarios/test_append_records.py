@@ -12,7 +12,7 @@ import pytest
 from spark_replog.admin.admin import BrokerAdmin
 from spark_replog.admin.coordinator_loop import CoordinatorLoop
 from spark_replog.cluster.cluster import Cluster
-from spark_replog.commit import ledger_append
+from spark_replog.commit import replica_manager
 from spark_replog.commit import replication as replication_round
 from spark_replog.commit.append_judge import AppendJudge
 from spark_replog.commit.append_request import AppendRequest
@@ -61,13 +61,13 @@ def set_min_insync(store, value: int) -> None:
 def parked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many partitions each append that had to wait waited for."""
     seen: list[int] = []
-    run_round = ledger_append.run_round
+    run_round = replica_manager.run_round
 
     def noting(this, *args, **more):
         seen.append(len(this.partitions))
         return run_round(this, *args, **more)
 
-    monkeypatch.setattr(ledger_append, "run_round", noting)
+    monkeypatch.setattr(replica_manager, "run_round", noting)
     return seen
 
 
@@ -479,7 +479,7 @@ def test_an_unexpected_error_is_answered_for_every_partition_and_nobody_waits(st
         raise RuntimeError("a mistake of ours")
 
     with monkeypatch.context() as patch:
-        patch.setattr(ledger_append.LedgerAppend, "run", fail)
+        patch.setattr(replica_manager.LedgerAppend, "run", fail)
         assert codes(store.append("orders", {0: 1, 1: 1}, batch=0)) == ["UNKNOWN_SERVER_ERROR"] * 2
     assert ends(store) == [0, 0]
     assert store.append("orders", {0: 1, 1: 1}, batch=0).error is None

@@ -13,7 +13,7 @@ import pytest
 
 from spark_replog.cli.main import run
 from spark_replog.cluster.cluster import Cluster
-from spark_replog.commit.proposals import raise_floor
+from spark_replog.commit.retention import raise_floor
 from spark_replog.errors import ErrorCode, ReplogError
 from spark_replog.ids import ObjectId, new_id
 from spark_replog.log.fold import frozen_topics
@@ -269,7 +269,7 @@ def test_commits_empty_the_ledgers_of_deleted_topics(store):
 
 
 def test_a_full_generation_does_not_wait_for_the_next_run(store, monkeypatch):
-    for name in ("spark_replog.commit.proposals", "spark_replog.maintenance.upkeep"):
+    for name in ("spark_replog.commit.retention", "spark_replog.maintenance.upkeep"):
         monkeypatch.setattr(f"{name}.GENERATION_OBJECTS_MAX", 2)
     store.create("orders")
     upkeep, generations = Upkeep(store.cluster), []

@@ -104,9 +104,9 @@ def test_a_copy_that_the_commit_made_before_the_loss_is_made_again(store, monkey
     store.create("orders", 2)
     fill(store, 0, 2)
     item = store.put("orders", {0: 2, 1: 3}, {0, 2})
-    from spark_replog.commit import ledger_append
+    from spark_replog.commit import replica_manager
 
-    run_round, losses = ledger_append.run_round, [1]
+    run_round, losses = replica_manager.run_round, [1]
 
     def run_and_lose(*args):
         found = run_round(*args)
@@ -114,7 +114,7 @@ def test_a_copy_that_the_commit_made_before_the_loss_is_made_again(store, monkey
             replace_disks(store, losses.pop())
         return found
 
-    monkeypatch.setattr(ledger_append, "run_round", run_and_lose)
+    monkeypatch.setattr(replica_manager, "run_round", run_and_lose)
     assert is_applied(store.append("orders", {}, batch=2, objects=(item,)))
     assert not losses and not scrub(store.cluster, deep=True).findings
 

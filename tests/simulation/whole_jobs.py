@@ -13,8 +13,7 @@ import pyarrow as pa
 from spark_replog.commit.append_judge import SUCCESSES, AppendJudge, Settling, leader_epochs
 from spark_replog.commit.append_request import AppendRequest
 from spark_replog.commit.failover import failover_commands
-from spark_replog.commit.proposals import raise_floor
-from spark_replog.commit.retention import decide_upkeep
+from spark_replog.commit.retention import decide_upkeep, raise_floor
 from spark_replog.config import stored_topic_config
 from spark_replog.errors import DataLossError, ReplogError, RetriableError
 from spark_replog.ids import ObjectId

@@ -29,8 +29,7 @@ from spark_replog.log.write_plan import MadeCopy, WritePlan
 from spark_replog.logs import Once, set_context
 from spark_replog.maintenance.upkeep import Upkeep
 from spark_replog.spark import call_spool
-from spark_replog.spark.compat import StreamArrowWriter, freeze_garbage, in_commit_worker
-from spark_replog.spark.lost_time import log_lost_time
+from spark_replog.spark.compat import StreamArrowWriter, freeze_garbage, in_commit_worker, log_lost_time
 from spark_replog.spark.messages import QueryTask, WriteMessage
 from spark_replog.spark.options import SinkOptions
 from spark_replog.storage.brokers import BrokerSet, shared_brokers

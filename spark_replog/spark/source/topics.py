@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 
 from spark_replog.cluster.authorizer import Authorizer, default_principal
 from spark_replog.cluster.cluster import Cluster, TopicHandle
-from spark_replog.cluster.quota_manager import fetch_quota
 from spark_replog.errors import ErrorCode, NotFoundError
 from spark_replog.ids import INTERNAL_TOPICS, TopicId, TopicPartition
 from spark_replog.log.acl import AclOperation
@@ -176,7 +175,7 @@ def plan_partitions(
         rows_per_partition_max=options.rows_per_partition_max,
         range_count=range_count,
     )
-    quota = fetch_quota(cluster, options.principal or default_principal(), options.client_id)
+    quota = cluster.fetch_quota(options.principal or default_principal(), options.client_id)
     partitions = []
     for group in coalesce(pieces, options.partitions_max):
         handles = [view.handles[piece.topic_partition.topic] for piece in group]

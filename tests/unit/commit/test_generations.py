@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spark_replog.commit.proposals import next_generation
+from spark_replog.commit.retention import next_generation
 from spark_replog.ids import ObjectId
 from spark_replog.log.codec.commands import encode_command, encode_entry
 from spark_replog.log.fold.topic_state import TopicLedgerState

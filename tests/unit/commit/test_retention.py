@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_replog.commit.proposals import GENERATION_OBJECTS_MAX
-from spark_replog.commit.retention import retired_of, upkeep_commands
+from spark_replog.commit.retention import GENERATION_OBJECTS_MAX, retired_of, upkeep_commands
 from spark_replog.config import TopicConfig
 from spark_replog.ids import ObjectId
 from spark_replog.log.codec.commands import (
@@ -168,7 +167,7 @@ def test_settings_of_a_newer_release_and_closed_topics_are_left_alone():
 
 
 def test_a_generation_is_full_after_so_many_objects(monkeypatch):
-    monkeypatch.setattr("spark_replog.commit.proposals.GENERATION_OBJECTS_MAX", 3)
+    monkeypatch.setattr("spark_replog.commit.retention.GENERATION_OBJECTS_MAX", 3)
     assert GENERATION_OBJECTS_MAX * 2 <= 100_000
     life = Life()
     for _ in range(3):

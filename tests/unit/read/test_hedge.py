@@ -7,9 +7,16 @@ import threading
 import pytest
 
 from spark_replog.errors import ErrorCode, RetriableError
-from spark_replog.read import hedge
-from spark_replog.read.fetcher import Fetcher
-from spark_replog.read.hedge import AVOIDED_READS, BURST_MAX, KEPT_COUNT, KNOWN_COUNT, HedgeBudget, hedge_budget
+from spark_replog.read import fetcher
+from spark_replog.read.fetcher import (
+    AVOIDED_READS,
+    HEDGE_BURST_MAX,
+    KEPT_COUNT,
+    KNOWN_COUNT,
+    Fetcher,
+    HedgeBudget,
+    hedge_budget,
+)
 from tests.unit.read.conftest import Roots
 from tests.unit.read.test_fetcher import fetch, plan
 
@@ -50,13 +57,13 @@ class _Slow:
 @pytest.fixture
 def roots(tmp_path, monkeypatch):
     """Three remote roots; every read that is not answered at once is slow."""
-    monkeypatch.setattr(hedge, "MIN_MS", 0)
-    monkeypatch.setattr(hedge, "UNKNOWN_MS", 0)
-    hedge.forget_hedges()
+    monkeypatch.setattr(fetcher, "HEDGE_MIN_MS", 0)
+    monkeypatch.setattr(fetcher, "HEDGE_UNKNOWN_MS", 0)
+    fetcher.forget_hedges()
     made = SlowRoots(tmp_path)
     yield made
     made.answer.set()
-    hedge.forget_hedges()
+    fetcher.forget_hedges()
 
 
 @pytest.fixture
@@ -84,8 +91,8 @@ def test_a_second_replica_answers_and_the_slow_one_is_asked_last(roots, slow, mo
     asked = roots.asked()
     assert len(asked) == 2 and asked.count(first) == 1
     with monkeypatch.context() as patient:  # the others are in time, however busy the machine is
-        patient.setattr(hedge, "MIN_MS", 60_000)
-        patient.setattr(hedge, "UNKNOWN_MS", 60_000)
+        patient.setattr(fetcher, "HEDGE_MIN_MS", 60_000)
+        patient.setattr(fetcher, "HEDGE_UNKNOWN_MS", 60_000)
         for _ in range(3):
             read(roots, slices)
     asked = roots.asked()
@@ -140,12 +147,12 @@ def test_second_gets_are_a_part_of_the_reads():
     for _ in range(1_000):
         taken += budget.take()
         budget.note("a", 1, 0.05)
-    assert 50 <= taken <= 50 + BURST_MAX
+    assert 50 <= taken <= 50 + HEDGE_BURST_MAX
 
 
 def test_a_root_is_slow_after_the_p95_of_its_latest_reads(monkeypatch):
-    monkeypatch.setattr(hedge, "UNKNOWN_MS", 1_000)
-    monkeypatch.setattr(hedge, "MIN_MS", 20)
+    monkeypatch.setattr(fetcher, "HEDGE_UNKNOWN_MS", 1_000)
+    monkeypatch.setattr(fetcher, "HEDGE_MIN_MS", 20)
     budget = HedgeBudget()
     for number in range(KNOWN_COUNT):
         assert budget.after_ms("a") == 1_000

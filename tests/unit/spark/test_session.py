@@ -13,7 +13,7 @@ from spark_replog.cli import doctor
 from spark_replog.config import lost_ms
 from spark_replog.config.spark import CHECKPOINT_MANAGER, UNIX_SOCKETS, installed_spark
 from spark_replog.errors import InvalidConfigError
-from spark_replog.spark import lost_time
+from spark_replog.spark import compat
 
 STREAMING = "org.apache.spark.sql.execution.streaming"
 
@@ -59,8 +59,8 @@ def checkpoint(tmp_path):
 @pytest.mark.parametrize("sockets", [True, False])
 @pytest.mark.parametrize("rename_ms", [2, 20])
 def test_first_micro_batch_says_what_is_lost(checkpoint, caplog, monkeypatch, sockets, rename_ms):
-    monkeypatch.setattr(lost_time, "HINTED_QUERIES", lost_time.Once())
-    monkeypatch.setattr(lost_time.pyspark, "__version__", "4.3.0")
+    monkeypatch.setattr(compat, "HINTED_QUERIES", compat.Once())
+    monkeypatch.setattr(compat.pyspark, "__version__", "4.3.0")
     path = checkpoint / "offsets" / "7"
     os.utime(path, ns=(0, path.stat().st_ctime_ns - rename_ms * 1_000_000))
     os.utime(path, ns=(0, path.stat().st_ctime_ns - rename_ms * 1_000_000))  # the first one moved the time of change
@@ -69,8 +69,8 @@ def test_first_micro_batch_says_what_is_lost(checkpoint, caplog, monkeypatch, so
     environ = {"PYTHON_UNIX_DOMAIN_ENABLED": "True"} if sockets else {}
     with caplog.at_level(logging.WARNING):
         for _ in range(2):
-            lost_time.log_lost_time("query", f"file://{checkpoint}", 7, environ)
-    is_slow = age_ms >= lost_time.SLOW_RENAME_MS
+            compat.log_lost_time("query", f"file://{checkpoint}", 7, environ)
+    is_slow = age_ms >= compat.SLOW_RENAME_MS
     lost = lost_ms({}, "4.3.0")
     wanted = (0 if sockets else lost[UNIX_SOCKETS]) + (lost[CHECKPOINT_MANAGER] if is_slow else 0)
     lines = [record.getMessage() for record in caplog.records]
@@ -78,13 +78,13 @@ def test_first_micro_batch_says_what_is_lost(checkpoint, caplog, monkeypatch, so
     if wanted:
         assert f"about {wanted} ms longer" in lines[0]
         assert ("checkpointFileManagerClass" in lines[0]) is is_slow
-    assert is_slow or rename_ms < lost_time.SLOW_RENAME_MS
+    assert is_slow or rename_ms < compat.SLOW_RENAME_MS
 
 
 @pytest.mark.parametrize("where", [None, "s3a://bucket/x", "/nowhere"])
 def test_a_checkpoint_that_cannot_be_seen_says_nothing(where, caplog, monkeypatch):
-    monkeypatch.setattr(lost_time, "HINTED_QUERIES", lost_time.Once())
-    lost_time.log_lost_time("query", where, 0, {"PYTHON_UNIX_DOMAIN_ENABLED": "true"})
+    monkeypatch.setattr(compat, "HINTED_QUERIES", compat.Once())
+    compat.log_lost_time("query", where, 0, {"PYTHON_UNIX_DOMAIN_ENABLED": "true"})
     assert not caplog.records
 
 
