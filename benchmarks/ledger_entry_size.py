@@ -22,7 +22,7 @@ from spark_replog.cluster.init_store import init_cluster
 from spark_replog.ids import ObjectId, new_id
 from spark_replog.log.codec.commands import encode_command, encode_entry
 from spark_replog.log.model import Append, DataObject, IdentityKind, ProducerIdentity, Section
-from spark_replog.storage.io_pool import io_pool
+from spark_replog.storage.io_pool import IO_POOL
 
 PARTITIONS = 256
 TASKS = (1, 48, 768)
@@ -66,7 +66,7 @@ def measure(folder: Path, tasks: int) -> tuple[int, float, float, float, float, 
     prefix = f"ledgers/{handle.ledger_id}/data/000000/"
 
     def put(key: str, body: bytes) -> None:
-        for job in [io_pool().submit_to(s.url, s.create, prefix + key, body, make_parent=True) for s in stores]:
+        for job in [IO_POOL.submit_to(s.url, s.create, prefix + key, body, make_parent=True) for s in stores]:
             job.result()
 
     def put_beside(number: int, body: bytes) -> None:

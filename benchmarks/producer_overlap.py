@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks.producer_store import TOPIC, make_input, make_store, read_input
 from spark_replog.config import ProducerConfig
 from spark_replog.storage.brokers import BrokerSet
-from spark_replog.storage.io_pool import io_pool
+from spark_replog.storage.io_pool import IO_POOL
 from spark_replog.storage.object_store import ObjectStore
 from spark_replog.testing.faulty_store import FaultRates, FaultyStore
 from spark_replog.write import transport
@@ -67,7 +67,7 @@ class InlinePool:
 
 def run(case: str, stream: bytes, options: argparse.Namespace) -> tuple[float, int]:
     """Write the input once; return MB/s and the number of objects."""
-    vars(transport)["io_pool"] = InlinePool if case == "switched off" else io_pool
+    vars(transport)["IO_POOL"] = InlinePool() if case == "switched off" else IO_POOL
     config = ProducerConfig(max_request_size_bytes=options.request_mib * MIB, max_in_flight=CASES[case])
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         brokers, plan = make_store(

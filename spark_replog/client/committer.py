@@ -32,7 +32,7 @@ from spark_replog.log.model import (
     ProducerIdentity,
     SequencedAppend,
 )
-from spark_replog.storage.io_pool import io_pool
+from spark_replog.storage.io_pool import IO_POOL
 from spark_replog.write.data_request import DataRequest, Delivered, DeliveryResult, RequestState
 from spark_replog.write.producer_batch import NO_SEQUENCE
 
@@ -207,8 +207,6 @@ class Committer:
         report: logs rows that acks=0 drops.
     """
 
-    fails_as_one = False
-
     def __init__(
         self,
         appender: Appender,
@@ -279,7 +277,7 @@ class Committer:
         self._wake_up()
 
     def _start(self, ledger_id: LedgerId) -> None:
-        io_pool().submit_to(f"commit {ledger_id} {id(self)}", self._work, ledger_id)
+        IO_POOL.submit_to(f"commit {ledger_id} {id(self)}", self._work, ledger_id)
 
     def _work(self, ledger_id: LedgerId) -> None:
         """Make entries until no object waits."""

@@ -25,7 +25,7 @@ from spark_replog.log.acl import AclOperation
 from spark_replog.log.codec.commands import encode_command
 from spark_replog.log.fold.topic_state import TopicLedgerState
 from spark_replog.log.model import Append, BatchSequence, IdentityKind, ProducerInit
-from spark_replog.storage.io_pool import io_pool
+from spark_replog.storage.io_pool import IO_POOL
 from spark_replog.write.data_request import DataRequest, Delivered, DeliveryResult
 from spark_replog.write.record_handle import BatchResult
 
@@ -65,8 +65,6 @@ class TransactionCoordinator:
         settings: ``transactional.id``; ``delivery.timeout.ms``, for which a commit is repeated;
             ``transaction.timeout.ms``, for which one may be open.
     """
-
-    fails_as_one = False
 
     def __init__(
         self,
@@ -211,7 +209,7 @@ class TransactionCoordinator:
             self._move_to(TransactionState.ENDING)
         if self._append is None:
             self._append = self._make_append(self._parked, self._ledger_id)
-        io_pool().submit_to(f"commit {self._ledger_id} {id(self)}", self._work, self._append, self._ledger_id, done)
+        IO_POOL.submit_to(f"commit {self._ledger_id} {id(self)}", self._work, self._append, self._ledger_id, done)
         return done
 
     def abort(self, error: ReplogError) -> None:

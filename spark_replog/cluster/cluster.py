@@ -38,7 +38,7 @@ from spark_replog.log.quotas import (
 from spark_replog.log.write_plan import unknown_topic
 from spark_replog.logs import Once, event
 from spark_replog.storage.brokers import BrokerSet
-from spark_replog.storage.io_pool import io_pool
+from spark_replog.storage.io_pool import IO_POOL
 from spark_replog.storage.paths import LEDGERS_PREFIX, journal_folder
 
 _LOG = logging.getLogger(__name__)
@@ -287,7 +287,7 @@ class Cluster:
         """
         ledgers = [self.topic_ledger(each) for each in {handle.ledger_id: None for handle in handles}]
         looks = [ledger.glance if is_glance else ledger.refresh for ledger in ledgers]
-        pending = [io_pool().submit(look) for look in looks[1:]]
+        pending = [IO_POOL.submit(look) for look in looks[1:]]
         for look in looks[:1]:  # the usual single one costs no thread
             look()
         for future in pending:

@@ -16,7 +16,7 @@ from spark_replog.log.codec.commands import encode_command
 from spark_replog.log.fold.cluster_state import ClusterLedgerState
 from spark_replog.log.model import BrokerRegister
 from spark_replog.storage.brokers import BrokerSet, write_root_files
-from spark_replog.storage.io_pool import io_pool
+from spark_replog.storage.io_pool import IO_POOL
 from spark_replog.storage.open_store import normalise_url
 from spark_replog.storage.paths import ledger_folders
 from spark_replog.storage.probe import probe_root
@@ -57,7 +57,7 @@ def init_cluster(
     urls = root_urls(path, broker_count)
     brokers = _brokers_to_finish(urls, options, racks, fsync)
     probes = {
-        each: io_pool().submit_to(brokers.url(each), probe_root, brokers.store(each)) for each in brokers.broker_ids
+        each: IO_POOL.submit_to(brokers.url(each), probe_root, brokers.store(each)) for each in brokers.broker_ids
     }
     reports = {each: json.dumps(probe.result().to_dict(), sort_keys=True) for each, probe in probes.items()}
     for broker_id in brokers.metadata_broker_ids:

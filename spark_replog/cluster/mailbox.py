@@ -13,7 +13,7 @@ from typing import TypeVar
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.errors import ErrorCode, OutcomeUnknownError, ReplogError, RetriableError
 from spark_replog.ids import LedgerId
-from spark_replog.storage.io_pool import io_pool
+from spark_replog.storage.io_pool import IO_POOL
 from spark_replog.storage.object_store import Buffer, ObjectStore
 from spark_replog.storage.paths import note_key
 
@@ -78,7 +78,7 @@ class Mailbox:
         """Begin to delete notes; returns at once, and a root that does not answer keeps its copy."""
         keys = [note_key(self._ledger_id, name) for name in names]
         for store in self._stores() if keys else ():
-            io_pool().submit_to(store.url, _delete, store, keys)
+            IO_POOL.submit_to(store.url, _delete, store, keys)
 
     def _stores(self) -> list[ObjectStore]:
         return [self._brokers.store(broker_id) for broker_id in self._brokers.metadata_broker_ids]
@@ -95,7 +95,7 @@ class Mailbox:
                 answers.put(error)
 
         for store in stores:
-            io_pool().submit_to(store.url, ask, store)
+            IO_POOL.submit_to(store.url, ask, store)
         majority = len(stores) // 2 + 1
         found: list[T] = []
         failed: list[ReplogError] = []

@@ -16,7 +16,7 @@ from spark_replog.log.fold.cluster_state import ClusterLedgerState
 from spark_replog.log.fold.partition_state import ObjectRef
 from spark_replog.log.fold.topic_state import TopicLedgerState
 from spark_replog.storage.brokers import BrokerSet
-from spark_replog.storage.io_pool import io_pool
+from spark_replog.storage.io_pool import IO_POOL
 from spark_replog.storage.paths import data_key, journal_key, ledger_folders, out_key
 
 ROOT_TIMEOUT_MS = 5000
@@ -26,7 +26,7 @@ NEWEST_COPIES = 4
 
 def is_root_there(brokers: BrokerSet, broker_id: BrokerId, timeout_ms: int = ROOT_TIMEOUT_MS) -> bool:
     """Return whether the root answers in time and is what its ``replog.json`` said at open."""
-    answer = io_pool().submit_to(brokers.url(broker_id), brokers.check_root, broker_id)
+    answer = IO_POOL.submit_to(brokers.url(broker_id), brokers.check_root, broker_id)
     try:
         answer.result(timeout_ms / 1000.0)
     except (ReplogError, TimeoutError):
@@ -62,9 +62,9 @@ def look_at_roots(
         timeout_ms: a root that has not answered by then is unavailable.
     """
     brokers = cluster.brokers
-    newest = [(each.ledger_id, io_pool().submit(_newest_copies, each, brokers.broker_ids)) for each in ledgers]
+    newest = [(each.ledger_id, IO_POOL.submit(_newest_copies, each, brokers.broker_ids)) for each in ledgers]
     looks = {
-        broker_id: io_pool().submit_to(brokers.url(broker_id), _look, cluster, broker_id, ledgers, newest)
+        broker_id: IO_POOL.submit_to(brokers.url(broker_id), _look, cluster, broker_id, ledgers, newest)
         for broker_id in brokers.broker_ids
     }
     deadline_ms = cluster.clock.monotonic_ms() + timeout_ms

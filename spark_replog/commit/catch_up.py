@@ -31,7 +31,7 @@ from spark_replog.log.fold.topic_state import TopicLedgerState
 from spark_replog.log.model import HoldersAdd, IsrChange, Truncate
 from spark_replog.log.write_plan import MadeCopy, PlannedCopy, WritePlan
 from spark_replog.storage.brokers import BrokerSet
-from spark_replog.storage.io_pool import io_pool
+from spark_replog.storage.io_pool import IO_POOL
 
 _log = logging.getLogger(__name__)
 
@@ -76,7 +76,7 @@ class BackgroundRuns:
             before = self._runs.get(ledger.ledger_id, _Run.IDLE)
             self._runs[ledger.ledger_id] = _Run.RUNNING if before is _Run.IDLE else _Run.AGAIN
         if before is _Run.IDLE:
-            io_pool().submit_to(f"catch-up {ledger.ledger_id} {id(self)}", self._work, ledger)
+            IO_POOL.submit_to(f"catch-up {ledger.ledger_id} {id(self)}", self._work, ledger)
 
     def wait(self, timeout_ms: int) -> bool:
         """Wait until no run is left; return whether that is so."""

@@ -24,7 +24,7 @@ from spark_replog.ids import BrokerId, LedgerId, ObjectId
 from spark_replog.log.fold.partition_state import ObjectRef, SectionRef
 from spark_replog.log.model import DataObject, Section
 from spark_replog.storage.brokers import BrokerSet
-from spark_replog.storage.io_pool import io_pool
+from spark_replog.storage.io_pool import IO_POOL
 from spark_replog.storage.object_store import Buffer, CreateOutcome
 from spark_replog.storage.paths import data_key
 
@@ -256,7 +256,7 @@ class ReplicaFetcher:
                 run = found.waiting.popleft()
                 found.active_count += 1
             # A lane of its own: bulk copies must not stand before the journal's creates of this root.
-            io_pool().submit_to(f"{self._brokers.url(target)}#fetch", run)
+            IO_POOL.submit_to(f"{self._brokers.url(target)}#fetch", run)
 
     def _finish(self, target: BrokerId) -> None:
         with self._lock:

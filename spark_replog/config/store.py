@@ -84,11 +84,6 @@ class TopicConfig:
         choices=words("delete", "compact", "compact,delete", "delete,compact"),
     )
 
-    @property
-    def is_compacted(self) -> bool:
-        """Return whether of each key the latest row stays."""
-        return "compact" in self.cleanup_policy
-
     def min_insync(self, replica_count: int) -> int:
         """Return the replicas that must hold a row before acks=all succeeds (a majority unless set)."""
         return self.min_insync_replicas or replica_count // 2 + 1

@@ -34,7 +34,7 @@ from spark_replog.ledger.record import (
     genesis_hash,
 )
 from spark_replog.ledger.snapshot_files import Marker, encode_marker
-from spark_replog.storage.io_pool import io_pool
+from spark_replog.storage.io_pool import IO_POOL
 from spark_replog.storage.object_store import Buffer, CreateOutcome, ObjectStore
 from spark_replog.storage.paths import (
     journal_folder,
@@ -232,7 +232,7 @@ class JournalRebuild:
         if count <= 1:
             return [self._get(first)]
         places = range(first, first + min(count, READ_WINDOW))
-        pending = [io_pool().submit_to(f"{self._store.url}#rebuild", self._get, place) for place in places]
+        pending = [IO_POOL.submit_to(f"{self._store.url}#rebuild", self._get, place) for place in places]
         return [future.result() for future in pending]
 
     def _get(self, position: int) -> Buffer | None:
@@ -303,7 +303,7 @@ class JournalRebuild:
         """Create the records from this position on, several at a time; a name taken is read afterwards."""
         lane = f"{self._store.url}#rebuild"
         pending: list[Future[CreateOutcome]] = [
-            io_pool().submit_to(
+            IO_POOL.submit_to(
                 lane, self._store.create, journal_key(self._ledger_id, first + number), encode_record(record)
             )
             for number, record in enumerate(records)

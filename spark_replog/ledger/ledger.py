@@ -40,7 +40,7 @@ from spark_replog.ledger.types import (
     SnapshotState,
 )
 from spark_replog.snapshot import PageMissingError
-from spark_replog.storage.io_pool import io_pool
+from spark_replog.storage.io_pool import IO_POOL
 
 S = TypeVar("S", bound=LedgerState)
 T = TypeVar("T")
@@ -343,7 +343,7 @@ class Ledger(Generic[S]):
         finally:
             self._end_turn(None)
         if self._snapshots is not None and self._snapshots.is_due() and not self._settings.read_only:
-            io_pool().submit_to(f"snapshots of {self.ledger_id}", self._snapshot_writer(self._snapshots).write_behind)
+            IO_POOL.submit_to(f"snapshots of {self.ledger_id}", self._snapshot_writer(self._snapshots).write_behind)
         return request
 
     def _drive_write(self, request: Request) -> None:

@@ -16,7 +16,7 @@ from spark_replog.ledger.record import RECORD_GET_BYTES, genesis_hash
 from spark_replog.ledger.root import Check, Completion, Create, Operation, PutMarker, PutOut, Read, Status
 from spark_replog.ledger.snapshot_files import MARKER_SIZE_BYTES_MAX, Marker, decode_marker, encode_marker
 from spark_replog.ledger.types import JournalRoot, LedgerStats
-from spark_replog.storage.io_pool import io_pool
+from spark_replog.storage.io_pool import IO_POOL
 from spark_replog.storage.object_store import Buffer, CreateOutcome
 from spark_replog.storage.paths import journal_folder, journal_key, marker_folder, marker_key, out_key, snapshot_key
 
@@ -67,13 +67,12 @@ class RootIo:
     def check_ahead(self) -> None:
         """Begin each root's first check, beside what is read before the journals. Errors are those of the check."""
         for number, root in enumerate(self._roots):
-            self._ahead[number] = io_pool().submit_to(root.store.url, self._check, root)
+            self._ahead[number] = IO_POOL.submit_to(root.store.url, self._check, root)
 
     def start(self, operations: Sequence[Operation]) -> None:
         """Run operations, one lane per root; returns at once."""
-        pool = io_pool()
         for operation in operations:
-            pool.submit_to(self._roots[operation.root].store.url, self._run, operation)
+            IO_POOL.submit_to(self._roots[operation.root].store.url, self._run, operation)
 
     def take(self, timeout_ms: float) -> list[Completion]:
         """Return the answers that came in; waits for one, up to the time-out."""
@@ -189,7 +188,7 @@ class RootIo:
         if len(self._roots) == 1:
             root.check()  # no other root could have named what it forgot
             return
-        said = io_pool().submit_to(f"{root.store.url}#window", root.store.get, out_key(self._ledger_id))
+        said = IO_POOL.submit_to(f"{root.store.url}#window", root.store.get, out_key(self._ledger_id))
         root.check()
         if said.result() is not None:
             raise RetriableError(
@@ -220,7 +219,7 @@ class RootIo:
         """Answer a read behind whose records nothing was found: by truncation, or because it is the end."""
         marker = after_gap = None
         lane, end = f"{root.store.url}#window", operation.position + len(records)
-        listing = io_pool().submit_to(lane, self._record_after_gap, root, end) if operation.finds_gaps else None
+        listing = IO_POOL.submit_to(lane, self._record_after_gap, root, end) if operation.finds_gaps else None
         if records or operation.checks_marker:
             marker = self._newest_marker(root, operation.marker_no)
         if marker is None and listing is not None:
@@ -263,7 +262,7 @@ class RootIo:
         else:
             # A lane of its own: a job that waits for jobs of its own lane could wait for ever.
             lane = f"{root.store.url}#window"
-            futures = [io_pool().submit_to(lane, root.store.get, key, size_bytes=RECORD_GET_BYTES) for key in keys]
+            futures = [IO_POOL.submit_to(lane, root.store.get, key, size_bytes=RECORD_GET_BYTES) for key in keys]
             bodies = [future.result() for future in futures]
         end = next((number for number, body in enumerate(bodies) if body is None), count) + position
         # Only what is new: reading one root again does not show that the others answer.

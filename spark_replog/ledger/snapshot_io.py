@@ -23,7 +23,7 @@ from spark_replog.ledger.snapshot_files import (
 )
 from spark_replog.ledger.types import JournalRoot
 from spark_replog.snapshot import PAGE_NAME, SNAPSHOT_NAME, PageMissingError, is_whole_page
-from spark_replog.storage.io_pool import io_pool
+from spark_replog.storage.io_pool import IO_POOL
 from spark_replog.storage.object_store import Buffer, CreateOutcome
 from spark_replog.storage.paths import (
     journal_folder,
@@ -177,7 +177,7 @@ class SnapshotIo:
         """
         numbers = range(len(self._roots)) if among is None else among
         futures: dict[Future[T], int] = {
-            io_pool().submit_to(f"{self._roots[each].store.url}#snapshot", call, self._roots[each]): each
+            IO_POOL.submit_to(f"{self._roots[each].store.url}#snapshot", call, self._roots[each]): each
             for each in numbers
         }
         answers: list[tuple[int, T]] = []
@@ -335,7 +335,7 @@ class SnapshotIo:
             RetriableError: REPLOG_STORE_UNAVAILABLE: the root took many times the time-out for one file, or a listing.
         """
         url, moved_count = self._roots[number].store.url, -1
-        future = io_pool().submit_to(f"{url}#snapshot", call)
+        future = IO_POOL.submit_to(f"{url}#snapshot", call)
         while moved_count != self._moved_count:
             moved_count = self._moved_count
             if wait([future], _LISTING_PATIENCE * self._timeout_ms / 1000.0).done:

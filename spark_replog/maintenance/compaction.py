@@ -49,7 +49,7 @@ from spark_replog.maintenance.segment_writer import (
 )
 from spark_replog.read.fetcher import Fetcher
 from spark_replog.storage.brokers import BrokerSet
-from spark_replog.storage.io_pool import io_pool
+from spark_replog.storage.io_pool import IO_POOL
 
 _KEYS = pa.schema([pa.field("key", pa.binary()), pa.field("offset", pa.int64())])
 _log = logging.getLogger(__name__)
@@ -363,7 +363,7 @@ class Compactor:
             if bytes_max is not None and size_bytes >= bytes_max:
                 break
             size_bytes += run.size_bytes
-            ahead.append((run, io_pool().submit_to(_LANE, self._writer.rewrite, run)))
+            ahead.append((run, IO_POOL.submit_to(_LANE, self._writer.rewrite, run)))
             if len(ahead) > 1:
                 yield ahead.popleft()
         yield from ahead
@@ -373,7 +373,7 @@ class Compactor:
         ledger, _ = self._cluster.folded_topic(handle)
         with ledger.lock:
             topic = ledger.state.topics[handle.topic_id]
-            is_compacted = stored_topic_config(tuple(topic.config.items()))[0].is_compacted
+            is_compacted = "compact" in stored_topic_config(tuple(topic.config.items()))[0].cleanup_policy
             numbers = range(len(topic.partitions)) if is_compacted and not topic.closed else ()
         return [number for number in numbers if partitions is None or number in partitions]
 

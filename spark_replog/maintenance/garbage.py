@@ -29,7 +29,7 @@ from spark_replog.ids import BrokerId, LedgerId, ObjectId, is_valid_object_name
 from spark_replog.ledger.ledger import Ledger
 from spark_replog.log.fold.topic_state import TopicLedgerState
 from spark_replog.logs import event
-from spark_replog.storage.io_pool import io_pool
+from spark_replog.storage.io_pool import IO_POOL
 from spark_replog.storage.object_store import ObjectInfo
 from spark_replog.storage.paths import all_data_folder, data_folder, data_key
 from spark_replog.storage.posix_store import TEMP_FILE_AGE_MS, sweep_temp_files
@@ -259,7 +259,7 @@ class GarbageCollector:
                     continue
                 fault_point("gc.delete")
                 pending.append(
-                    (io_pool().submit_to(lane, self._delete_keys, broker_id, [each.key for each in chunk]), chunk)
+                    (IO_POOL.submit_to(lane, self._delete_keys, broker_id, [each.key for each in chunk]), chunk)
                 )
                 finish(_CHUNKS_AHEAD)
             finish(0)

@@ -26,7 +26,7 @@ from spark_replog.ledger.record import (
 from spark_replog.ledger.snapshot_files import decode_marker, decode_snapshot
 from spark_replog.maintenance.scrub import AwayRoots
 from spark_replog.storage.brokers import BrokerSet
-from spark_replog.storage.io_pool import io_pool
+from spark_replog.storage.io_pool import IO_POOL
 from spark_replog.storage.object_store import Buffer, ObjectStore
 from spark_replog.storage.paths import journal_folder, journal_key, marker_folder, marker_key, out_key, snapshot_folder
 
@@ -144,7 +144,7 @@ class _LedgerScrub:
         self._prefix = DecidedPrefix(len(roots), genesis, lambda root: f"broker {roots[root]}")
 
     def run(self) -> None:
-        starts = [io_pool().submit_to(each.store.url, self._fetch_start, each) for each in self._journals]
+        starts = [IO_POOL.submit_to(each.store.url, self._fetch_start, each) for each in self._journals]
         for journal, start in zip(self._journals, starts, strict=True):
             self._guard(journal, partial(self._begin, start))
         count = 1
@@ -238,7 +238,7 @@ class _LedgerScrub:
 
     def _ask_ahead(self, journal: _Journal, count: int) -> list[Future[Buffer | None]]:
         """Ask a root for its next records; roots and records are on their way side by side."""
-        submit, get = io_pool().submit_to, journal.store.get
+        submit, get = IO_POOL.submit_to, journal.store.get
         keys = (journal_key(self._ledger_id, journal.position + step) for step in range(count))
         return [submit(journal.store.url, get, key, size_bytes=RECORD_GET_BYTES) for key in keys]
 

@@ -23,7 +23,7 @@ from spark_replog.ids import BrokerId, LedgerId, ObjectId, TopicId
 from spark_replog.log.codec.data_object import frame_damage
 from spark_replog.log.fold.partition_state import ObjectRef, SectionRef
 from spark_replog.log.fold.topic_state import TopicLedgerState
-from spark_replog.storage.io_pool import io_pool
+from spark_replog.storage.io_pool import IO_POOL
 from spark_replog.storage.object_store import Buffer
 
 Frame = tuple[tuple[int, int, int], ...]
@@ -193,7 +193,7 @@ def _looks(
     size_bytes = 0
 
     def begin(job: CopyJob) -> list[tuple[BrokerId, Future[_Look]]]:
-        url, pool = cluster.brokers.url, io_pool()
+        url, pool = cluster.brokers.url, IO_POOL
         return [(each, pool.submit_to(url(each), _look, cluster, each, job, away, deep)) for each in job.sources]
 
     for item, sections in objects:

@@ -28,7 +28,7 @@ from spark_replog.log.model import DataObject, Replace, inputs_digest
 from spark_replog.read.fetch_plan import FetchSlice
 from spark_replog.read.fetcher import Fetcher
 from spark_replog.storage.brokers import BrokerSet
-from spark_replog.storage.io_pool import io_pool
+from spark_replog.storage.io_pool import IO_POOL
 from spark_replog.storage.object_store import CreateOutcome
 from spark_replog.storage.paths import data_key, object_name
 
@@ -268,7 +268,7 @@ class SegmentWriter:
             fault_point("compaction.copied")
 
         puts: list[Future[None]] = [
-            io_pool().submit_to(f"{self._brokers.url(each)}#fetch", put, each) for each in run.replicas
+            IO_POOL.submit_to(f"{self._brokers.url(each)}#fetch", put, each) for each in run.replicas
         ]
         for each in puts:
             each.exception()  # every put has ended before the bytes are let go

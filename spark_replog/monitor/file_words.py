@@ -32,7 +32,7 @@ from spark_replog.ledger.snapshot_files import MARKER_MAGIC, SNAPSHOT_MAGIC, dec
 from spark_replog.log.codec.snapshot import MAGIC as PAGE_MAGIC
 from spark_replog.log.codec.snapshot import Directory, decode_page, page_identity
 from spark_replog.log.entry_words import entry_words
-from spark_replog.storage.io_pool import io_pool
+from spark_replog.storage.io_pool import IO_POOL
 from spark_replog.storage.object_store import Buffer
 from spark_replog.storage.paths import journal_folder, journal_key
 from spark_replog.storage.root_file import decode_root_file
@@ -229,7 +229,7 @@ def decided_entries(cluster: Cluster, ledger: Ledger[Any], count: int) -> list[t
             return store.get(journal_key(ledger.ledger_id, position), size_bytes=RECORD_GET_BYTES)  # noqa: B023
 
         positions = range(end - 1, max(-1, end - 1 - count), -1)
-        pending = [(each, io_pool().submit_to(url, get, each)) for each in positions]
+        pending = [(each, IO_POOL.submit_to(url, get, each)) for each in positions]
         try:
             found = _vouched([(position, future.result()) for position, future in pending], url)
         except ReplogError as error:

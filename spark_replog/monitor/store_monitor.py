@@ -27,7 +27,7 @@ from spark_replog.log.acl import AclOperation
 from spark_replog.log.fold.object_table import RecentWrites
 from spark_replog.logs import Once
 from spark_replog.monitor.query_monitor import QueryMonitor, list_checkpoints, read_checkpoint
-from spark_replog.storage.io_pool import io_pool
+from spark_replog.storage.io_pool import IO_POOL
 
 RECENT_ENTRIES = 512
 
@@ -214,7 +214,7 @@ class StoreWatch:
         if self._roots is None:
             self._roots = (now_ms, self._store.root_looks)
         elif self._next_roots is None and now_ms - self._roots[0] >= self._root_look_ms:
-            self._next_roots = now_ms, io_pool().submit_to("roots", self._store.look_at_roots)
+            self._next_roots = now_ms, IO_POOL.submit_to("roots", self._store.look_at_roots)
         unread: list[tuple[str, ReplogError]] = []
         readers = [*health.groups, *self._read_checkpoints(unread)]
         return Seen(health, tuple((each, judge(each, health.now_ms, self._limits)) for each in readers), tuple(unread))

@@ -32,7 +32,7 @@ from spark_replog.log.quotas import FetchQuota, RateKey, SampledRate, bounded_th
 from spark_replog.read.fetch_plan import FetchSlice
 from spark_replog.read.rows import Run, read_columns, stored_columns
 from spark_replog.storage.brokers import BrokerSet
-from spark_replog.storage.io_pool import io_pool
+from spark_replog.storage.io_pool import IO_POOL
 from spark_replog.storage.object_store import Buffer
 from spark_replog.storage.paths import data_key
 
@@ -53,6 +53,10 @@ class HedgeBudget:
     """How long the latest reads of each root took, and how many second gets are left. Thread safe."""
 
     def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin again: a forked child measures its own reads, and may have inherited a held lock."""
         self._lock = threading.Lock()
         self._took_ms: dict[str, deque[float]] = {}
         self._left = float(HEDGE_BURST_MAX)
@@ -89,21 +93,9 @@ class HedgeBudget:
         return url == self._slow and self._avoided_left > 0
 
 
-_budget = HedgeBudget()
-
-
-def hedge_budget() -> HedgeBudget:
-    """Return this process's own."""
-    return _budget
-
-
-def forget_hedges() -> None:
-    """Begin again: a forked child measures its own reads, and may have inherited a held lock."""
-    global _budget
-    _budget = HedgeBudget()
-
-
-os.register_at_fork(after_in_child=forget_hedges)
+HEDGES = HedgeBudget()
+"""This process's own."""
+os.register_at_fork(after_in_child=HEDGES.forget)
 
 
 THROTTLE_MS_MAX = 15_000
@@ -283,23 +275,22 @@ class Fetcher:
         key = data_key(item.ledger_id, *item.id)
         read.started_ms = self._clock.monotonic_ms()
         span = read.start_byte, read.end_byte - read.start_byte
-        return io_pool().submit_to(self._brokers.url(broker_id), self._timed_get, broker_id, key, *span)
+        return IO_POOL.submit_to(self._brokers.url(broker_id), self._timed_get, broker_id, key, *span)
 
     def _timed_get(self, broker_id: BrokerId, key: str, start: int, size_bytes: int) -> Buffer | None:
         started_ms = self._clock.monotonic_ms()
         buffer = self._get(broker_id, key, start, size_bytes)
-        hedge_budget().note(self._brokers.url(broker_id), self._clock.monotonic_ms() - started_ms, self._hedge_ratio)
+        HEDGES.note(self._brokers.url(broker_id), self._clock.monotonic_ms() - started_ms, self._hedge_ratio)
         return buffer
 
     def _result(self, read: _Read, future: Future[Buffer | None]) -> Buffer | None:
         """Return what a root has; a second one is asked too where the first takes longer than it mostly does."""
-        budget = hedge_budget()
-        slow_ms = budget.after_ms(self._brokers.url(read.broker_id))
+        slow_ms = HEDGES.after_ms(self._brokers.url(read.broker_id))
         others = self._holders(read.slices[0]) if self._hedge_ratio else []
         others = [each for each in others if each != read.broker_id and each not in self._suspects]
         if others:
             wait([future], max(0.0, slow_ms - (self._clock.monotonic_ms() - read.started_ms)) / 1000)
-        if future.done() or not others or not budget.take():
+        if future.done() or not others or not HEDGES.take():
             return future.result()
         self.stats.hedges += 1
         second = self._submit(read, others[0])
@@ -308,7 +299,7 @@ class Fetcher:
             if each.exception() is None and _length(each.result()) == size_bytes:
                 if each is second and not future.done():
                     self.stats.hedges_won += 1
-                    budget.lost(self._brokers.url(read.broker_id))
+                    HEDGES.lost(self._brokers.url(read.broker_id))
                     read.broker_id = others[0]
                 (future if each is second else second).cancel()
                 return each.result()
@@ -379,7 +370,7 @@ class Fetcher:
         holders = sorted(piece.object.holders.intersection(self._brokers.broker_ids))
         if not holders:
             return holders
-        turn, hedges = sum(piece.object.id.name.encode()) % len(holders), hedge_budget()
+        turn, hedges = sum(piece.object.id.name.encode()) % len(holders), HEDGES
         return sorted(
             holders[turn:] + holders[:turn],
             key=lambda broker_id: (

@@ -18,7 +18,7 @@ from spark_replog.log.fold.topic_state import TopicLedgerState
 from spark_replog.read.fetch_plan import FetchSlice, plan_fetch
 from spark_replog.read.fetcher import Fetcher
 from spark_replog.storage.brokers import BrokerSet
-from spark_replog.storage.io_pool import io_pool
+from spark_replog.storage.io_pool import IO_POOL
 
 T = TypeVar("T")
 
@@ -64,7 +64,7 @@ def offsets_for_times(
 
     items = sorted(times_ms.items())
     pending: list[tuple[int, Future[int | None]]] = [
-        (partition, io_pool().submit_to(_LANE, find, partition, time_ms)) for partition, time_ms in items[1:]
+        (partition, IO_POOL.submit_to(_LANE, find, partition, time_ms)) for partition, time_ms in items[1:]
     ]
     found = {partition: find(partition, time_ms) for partition, time_ms in items[:1]}
     for partition, future in pending:

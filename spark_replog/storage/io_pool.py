@@ -108,6 +108,10 @@ class IoPool:
 
     def __init__(self, *, lane_threads_max: int = LANE_THREADS_MAX) -> None:
         self._lane_threads_max = lane_threads_max
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin without lanes. A forked child has none of the parent's threads, and may have inherited a held lock."""
         self._lock = threading.Lock()
         self._lanes: dict[str, _Lane] = {}
 
@@ -130,27 +134,6 @@ class IoPool:
         return future
 
 
-_lock = threading.Lock()
-_pool: IoPool | None = None
-
-
-def _forget_pool() -> None:
-    # A forked child has none of the parent's threads, and may have inherited a held lock.
-    global _lock, _pool
-    _lock = threading.Lock()
-    _pool = None
-
-
-os.register_at_fork(after_in_child=_forget_pool)
-
-
-def io_pool() -> IoPool:
-    """Return this process's pool, made on first use."""
-    global _pool
-    pool = _pool
-    if pool is None:
-        with _lock:
-            if _pool is None:
-                _pool = IoPool()
-            pool = _pool
-    return pool
+IO_POOL = IoPool()
+"""This process's pool."""
+os.register_at_fork(after_in_child=IO_POOL.forget)

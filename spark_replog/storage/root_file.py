@@ -20,7 +20,7 @@ from spark_replog.errors import (
 )
 from spark_replog.ids import BROKER_ID_MAX, KEY, BrokerId, is_valid_id
 from spark_replog.storage.call_counter import CallCounter
-from spark_replog.storage.io_pool import io_pool
+from spark_replog.storage.io_pool import IO_POOL
 from spark_replog.storage.object_store import Buffer, ObjectStore
 from spark_replog.storage.open_store import normalise_url, open_store
 from spark_replog.storage.paths import ROOT_FILE_KEY
@@ -314,7 +314,7 @@ def read_roots(
     pending: dict[str, Future[RootFile | None]] = {}
     for url in urls:
         store = RetryingStore(open_store(url, storage_options), deadline_ms=deadline_ms, calls=calls)
-        pending[url] = io_pool().submit_to(lane or url, read_root, store)
+        pending[url] = IO_POOL.submit_to(lane or url, read_root, store)
     left = set(pending.values())
     timeout = OPEN_GRACE_SECONDS if is_any_known else OPEN_TIMEOUT_SECONDS
     while left:

@@ -206,9 +206,6 @@ class DeliveryResult:
 class Delivery(Protocol):
     """Takes objects from a sender, in drain order for each partition. Called by the sender's owner only."""
 
-    fails_as_one: bool
-    """Whether the first failed request ends all, as in a write task; otherwise each batch is judged alone."""
-
     def begin(self, request: DataRequest) -> None:
         """Note an object before its first put."""
         ...

@@ -70,7 +70,8 @@ class Sender:
     Args:
         builder: makes objects of batches.
         config: acks, timeouts, retries.
-        delivery: takes objects that enough roots hold.
+        delivery: takes objects that enough roots hold, and answers for each. None, for a write task: its owner reports
+            ``requests``, and the driver commits them; the first failed request ends all.
         report: logs rows that acks=0 drops, and each root that misses a copy, once.
         sequences: of an idempotent producer; the accumulator numbers by the same.
     """
@@ -82,7 +83,7 @@ class Sender:
         builder: ObjectBuilder,
         config: ProducerConfig,
         *,
-        delivery: Delivery,
+        delivery: Delivery | None,
         report: Callable[[ReplogError], None],
         random_source: random.Random,
         sequences: ProducerSequences | None = None,
@@ -97,6 +98,8 @@ class Sender:
         self._completion = BatchCompletion(accumulator, builder, config, sequences)
         self._has_sequences = sequences is not None
         self._keeps_order = config.max_in_flight == 1
+        self.requests: list[DataRequest] = []
+        """Without a delivery: every object so far, in drain order."""
         self._in_flight: dict[int, DataRequest] = {}
         """Requests that hold memory and a place on their roots, in drain order."""
         self._released: dict[int, DataRequest] = {}
@@ -136,8 +139,9 @@ class Sender:
         self._now_ms = now_ms
         for result in self._transport.poll():
             self._on_answer(result, run_ms)
-        for delivered in self._delivery.poll():
-            self._on_delivered(delivered, run_ms)
+        if self._delivery is not None:
+            for delivered in self._delivery.poll():
+                self._on_delivered(delivered, run_ms)
         for request in list(self._in_flight.values()):
             self._advance(request, run_ms)
         if self._has_sequences or now_ms >= self._expiry_due_ms:
@@ -158,7 +162,7 @@ class Sender:
         A write task may wait for rows for minutes. A request must not expire in a time in which its
         next attempt was due but nothing ran the sender. A plain producer's thread never pauses.
         """
-        if not self._delivery.fails_as_one:
+        if self._delivery is not None:
             return now_ms
         gap_ms = now_ms - (now_ms if self._last_run_ms is None else self._last_run_ms)
         self._last_run_ms = now_ms
@@ -202,14 +206,16 @@ class Sender:
             return False
         request = self._builder.build(destination, batches, sequence=self._next_sequence, now_ms=now_ms)
         request.expires_ms = now_ms + self._config.delivery_timeout_ms
-        if not self._delivery.fails_as_one:
+        if self._delivery is not None:
             request.expires_ms -= self._now_ms - min(batch.created_ms for batch in batches)
+            self._delivery.begin(request)
+        else:
+            self.requests.append(request)
         self._next_sequence += 1
         request.puts = {broker_id: Put(broker_id) for broker_id in self._targets(request, now_ms)}
         self._in_flight[request.sequence] = request
         if self._keeps_order:
             self._accumulator.mute(request.topic_partitions)
-        self._delivery.begin(request)
         if self._config.acks == 0:
             self._completion.acknowledge(request)
         self._advance(request, now_ms)
@@ -389,7 +395,7 @@ class Sender:
         is_in_grace = waits_for_others and now_ms - request.copied_ms < self._config.replica_grace_ms
         if is_in_grace and not request.is_settled:
             return
-        if self._delivery.fails_as_one or not self._waits_for_earlier(request):
+        if self._delivery is None or not self._waits_for_earlier(request):
             self._hand_over(request, RequestState.DELIVERED)
 
     def _waits_for_earlier(self, request: DataRequest) -> bool:
@@ -414,7 +420,7 @@ class Sender:
     def _hand_over(self, request: DataRequest, state: RequestState) -> None:
         request.move_to(state)
         request.delivery_count += 1
-        outcome = self._delivery.deliver(request)
+        outcome = Delivered.DONE if self._delivery is None else self._delivery.deliver(request)
         if outcome is Delivered.PARKED:
             self._completion.park(request)
             self._end(request, RequestState.PARKED)
@@ -437,7 +443,7 @@ class Sender:
 
     def _fail(self, request: DataRequest, error: ReplogError) -> None:
         request.error = error
-        if self._delivery.fails_as_one:
+        if self._delivery is None:
             self._completion.drop(request, error)
             self.failure = self.failure or error
         else:

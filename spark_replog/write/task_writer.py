@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -27,7 +26,7 @@ from spark_replog.write.accumulator import RecordAccumulator
 from spark_replog.write.arrow_appender import ArrowAppender, RowRouter
 from spark_replog.write.buffer_pool import BufferPool
 from spark_replog.write.columns import InputColumns
-from spark_replog.write.data_request import DataRequest, Delivered, DeliveryResult, ObjectBuilder, RequestState
+from spark_replog.write.data_request import ObjectBuilder, RequestState
 from spark_replog.write.interceptors import Interceptors
 from spark_replog.write.partitioner import load_partitioner
 from spark_replog.write.sender import Sender
@@ -63,28 +62,6 @@ class TaskResult:
     size_bytes: int
     dropped_rows: int
     """Rows that acks=0 lost."""
-
-
-class TaskReport:
-    """A write task's delivery: objects are reported in its message, and the driver commits them."""
-
-    fails_as_one = True
-
-    def __init__(self) -> None:
-        self.requests: list[DataRequest] = []
-        """Every object so far, in drain order."""
-
-    def begin(self, request: DataRequest) -> None:
-        """Note an object before its first put."""
-        self.requests.append(request)
-
-    def deliver(self, request: DataRequest) -> Delivered:
-        """Do nothing: ``close`` reports it."""
-        return Delivered.DONE
-
-    def poll(self) -> Sequence[DeliveryResult]:
-        """Return nothing: nothing is committed here."""
-        return ()
 
 
 class TaskWriter:
@@ -139,13 +116,12 @@ class TaskWriter:
             after_range=self._run_sender,
         )
         self._transport = PutTransport(brokers)
-        self._report = TaskReport()
         self._sender = Sender(
             self._accumulator,
             self._transport,
             ObjectBuilder(plan, self._pool, query_id=query_id, batch_id=batch_id, task_id=task_id),
             config,
-            delivery=self._report,
+            delivery=None,
             report=_log,
             random_source=random_source,
         )
@@ -197,7 +173,7 @@ class TaskWriter:
         self._pool.close()
         if self._hooks is not None:
             self._hooks.close()
-        kept = [request for request in self._report.requests if request.state is not RequestState.DROPPED]
+        kept = [request for request in self._sender.requests if request.state is not RequestState.DROPPED]
         return TaskResult(
             objects=tuple((request.destination.ledger_id, request.to_data_object()) for request in kept),
             row_count=sum(request.row_count for request in kept),
@@ -221,7 +197,7 @@ class TaskWriter:
         )
         futures = [
             self._transport.delete(put.broker_id, request.key)
-            for request in self._report.requests
+            for request in self._sender.requests
             for put in request.puts.values()
             if put.attempt
         ]

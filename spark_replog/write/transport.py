@@ -11,7 +11,7 @@ from queue import Empty, SimpleQueue
 from spark_replog.errors import ErrorCode, ReplogError
 from spark_replog.ids import BrokerId
 from spark_replog.storage.brokers import BrokerSet
-from spark_replog.storage.io_pool import io_pool
+from spark_replog.storage.io_pool import IO_POOL
 from spark_replog.storage.object_store import Buffer, CreateOutcome
 
 
@@ -55,14 +55,14 @@ class PutTransport:
             key: of the object; the same bytes under it on every attempt.
             check_root: read ``replog.json`` first, since this root gave an error before.
         """
-        future = io_pool().submit_to(
+        future = IO_POOL.submit_to(
             self._brokers.url(broker_id), self._put, broker_id, key, buffers, sequence, attempt, check_root
         )
         self._brokers.own_puts.begin(broker_id, key, future)
 
     def delete(self, broker_id: BrokerId, key: str) -> Future[None]:
         """Start deleting an object that no message names."""
-        return io_pool().submit_to(self._brokers.url(broker_id), self._brokers.store(broker_id).delete, key)
+        return IO_POOL.submit_to(self._brokers.url(broker_id), self._brokers.store(broker_id).delete, key)
 
     def poll(self) -> list[PutResult]:
         """Return the answers since the last call, without waiting."""

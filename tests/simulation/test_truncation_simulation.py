@@ -82,7 +82,7 @@ class CutsOneMore(ObjectTable):
     __slots__ = ()
 
     def truncate(self, after_index: int) -> int:
-        cut = {each for pending in self._unstable if pending.index > after_index for each in pending.ends}
+        cut = {each for pending in self.unstable if pending.index > after_index for each in pending.ends}
         cut_count = super().truncate(after_index)
         return cut_count + sum(each.truncate(each._bases[-1]) for each in cut if each._bases)
 
@@ -98,7 +98,7 @@ class SameLeaderEpoch(ObjectTable):
     __slots__ = ()
 
     def truncate(self, after_index: int) -> int:
-        before = {each: each.leader_epoch for pending in self._unstable for each in pending.ends}
+        before = {each: each.leader_epoch for pending in self.unstable for each in pending.ends}
         cut_count = super().truncate(after_index)
         for partition, epoch in before.items():
             partition.leader_epoch = epoch
@@ -111,7 +111,7 @@ class MovesHighWatermarkBack(ObjectTable):
     __slots__ = ()
 
     def truncate(self, after_index: int) -> int:
-        cut = {each for pending in self._unstable if pending.index > after_index for each in pending.ends}
+        cut = {each for pending in self.unstable if pending.index > after_index for each in pending.ends}
         cut_count = super().truncate(after_index)
         for partition in cut:
             partition.high_watermark = max(0, partition.high_watermark - 1)
@@ -131,13 +131,13 @@ class StableWithoutLeader(ObjectTable):
     __slots__ = ()
 
     def advance_stable(self) -> None:
-        while self._unstable:
-            head = self._unstable[0]
+        while self.unstable:
+            head = self.unstable[0]
             if any(p.leader not in item.holders for item in head.objects.values() for p in item.partitions):
                 return
             for partition, end in head.ends.items():
                 partition.high_watermark = end
-            self._unstable.popleft()
+            self.unstable.popleft()
 
 
 class OldLeadersAppend(AppendJudge):

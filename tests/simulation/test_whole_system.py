@@ -204,7 +204,7 @@ def drops_what_was_cut(patch: pytest.MonkeyPatch) -> None:
     real = ObjectTable.truncate
 
     def truncate(table: ObjectTable, after_index: int) -> int:
-        gone = [item.id for each in table._unstable if each.index > after_index for item in each.objects.values()]
+        gone = [item.id for each in table.unstable if each.index > after_index for item in each.objects.values()]
         count = real(table, after_index)
         table.dropped.update(dict.fromkeys(gone, 0))
         return count

@@ -87,7 +87,7 @@ class LogObject:
 
 
 @dataclass(slots=True)
-class _Unstable:
+class Unstable:
     """Appends of one entry above the stable index."""
 
     index: int
@@ -128,6 +128,8 @@ class ObjectTable:
         next_number: of the next object that is added.
         paged_below: objects of lower numbers may be in pages.
         now_ms: time of the last append.
+        missing: broker -> the objects that it lacks and that a partition of its needs, oldest first.
+        unstable: the appends that are not on every in-sync replica yet, and those after them, oldest first.
         dropped: the newest objects that lost their last row, oldest first, and when. Not part of the state: a hint for
             garbage collection, which finds the others below the floor.
         is_exact: whether a broker lacks an object no longer once rows or replicas that need it are gone. Entries before
@@ -142,8 +144,8 @@ class ObjectTable:
         self._objects: dict[int, LogObject] = {}
         self.next_number = 0
         self._numbers: dict[tuple[int, int, int], int] = {}
-        self._missing: dict[BrokerId, dict[int, None]] = {}
-        self._unstable: deque[_Unstable] = deque()
+        self.missing: dict[BrokerId, dict[int, None]] = {}
+        self.unstable: deque[Unstable] = deque()
         self._removed: list[int] = []  # objects of sections that left memory and may come back with the frozen pages
         self.dropped: dict[ObjectId, int] = {}
         self.now_ms = 0
@@ -152,13 +154,13 @@ class ObjectTable:
     @property
     def settled_below(self) -> int:
         """Return the number below which rows of objects may go to pages: no truncation can cut them any more."""
-        index = self._unstable[0].index if self._unstable else (self.next_number >> ORDINAL_BITS) + 1
+        index = self.unstable[0].index if self.unstable else (self.next_number >> ORDINAL_BITS) + 1
         return index << ORDINAL_BITS
 
     @property
     def open_numbers(self) -> frozenset[int]:
         """Return the objects that stay in memory: a replica lacks them."""
-        lacked = {number for numbers in self._missing.values() for number in numbers}
+        lacked = {number for numbers in self.missing.values() for number in numbers}
         return frozenset(lacked.union(number for number, item in self._objects.items() if item.partitions))
 
     def many(self, numbers: Collection[int]) -> dict[int, LogObject]:
@@ -256,8 +258,8 @@ class ObjectTable:
             if item.partitions or item.sections
         ]
         _LACKED.write(writer, lacked)
-        _MISSING.write(writer, self._missing)
-        _UNSTABLE.write(writer, [each.values() for each in self._unstable])
+        _MISSING.write(writer, self.missing)
+        _UNSTABLE.write(writer, [each.values() for each in self.unstable])
 
     def read_open(self, reader: Reader, partitions: Mapping[int, PartitionState]) -> None:
         """Take what `write_open` wrote, once the objects are there."""
@@ -265,32 +267,23 @@ class ObjectTable:
             item = self._objects[number]
             item.partitions = {partitions[slot]: (base, end) for slot, base, end in spans}
             item.sections = tuple(Section(*section) for section in sections)
-        self._missing = {broker_id: dict.fromkeys(numbers) for broker_id, numbers in _MISSING.read(reader).items()}
-        if not self._objects.keys() >= {number for numbers in self._missing.values() for number in numbers}:
+        self.missing = {broker_id: dict.fromkeys(numbers) for broker_id, numbers in _MISSING.read(reader).items()}
+        if not self._objects.keys() >= {number for numbers in self.missing.values() for number in numbers}:
             raise damaged("an object that a broker lacks is missing")
         for index, numbers, bases, ends, undo in _UNSTABLE.read(reader):
-            pending = _Unstable(index, {number: self._objects[number] for number in numbers})
+            pending = Unstable(index, {number: self._objects[number] for number in numbers})
             pending.bases = {partitions[slot]: base for slot, base in bases.items()}
             pending.ends = {partitions[slot]: end for slot, end in ends.items()}
             pending.undo = list(undo)
-            self._unstable.append(pending)
-
-    def stable_index(self, applied_index: int) -> int:
-        """Return the largest index whose entries, and all before, are on every in-sync replica."""
-        return self._unstable[0].index - 1 if self._unstable else applied_index
+            self.unstable.append(pending)
 
     def ref(self, item: LogObject) -> ObjectRef:
         """Return the object as a reader needs it."""
         return ObjectRef(self._ledger_id, item.id, item.size_bytes, item.has_headers, item.holders, item.has_offsets)
 
-    @property
-    def has_missing(self) -> bool:
-        """Return whether some assigned replica lacks some object."""
-        return any(self._missing.values())
-
     def partitions_lacking(self, broker_id: BrokerId) -> set[PartitionState]:
         """Return the partitions that have rows in an object that the broker lacks."""
-        return {p for number in self._missing.get(broker_id, {}) for p in self._objects[number].partitions}
+        return {p for number in self.missing.get(broker_id, {}) for p in self._objects[number].partitions}
 
     def under_replicated(self, find_sections: SectionLookup, *, include_out_of_sync: bool) -> list[MissingCopy]:
         """Return the objects that an in-sync replica (or any assigned one) lacks, oldest first.
@@ -300,8 +293,8 @@ class ObjectTable:
             include_out_of_sync: whether out-of-sync replicas count.
         """
         wanted: dict[int, list[BrokerId]] = {}
-        for broker_id in sorted(self._missing):
-            for number in self._missing[broker_id]:
+        for broker_id in sorted(self.missing):
+            for number in self.missing[broker_id]:
                 for partition in self._objects[number].partitions if self._objects[number].live_count else ():
                     members = partition.replicas if include_out_of_sync else partition.isr
                     if broker_id in members and not partition.retired:
@@ -322,14 +315,14 @@ class ObjectTable:
 
     def begin_append(self, index: int) -> None:
         """Begin an append: the next objects belong to it."""
-        if not self._unstable or self._unstable[-1].index != index:
-            self._unstable.append(_Unstable(index))
+        if not self.unstable or self.unstable[-1].index != index:
+            self.unstable.append(Unstable(index))
 
     def add(self, item: DataObject, place: ObjectPlace, spans: Sequence[Span]) -> None:
         """Add an object of the append begun; `spans` has the offsets of each of its sections."""
-        assert len(spans) == len(item.sections) and self._unstable, place
+        assert len(spans) == len(item.sections) and self.unstable, place
         number = self.next_number
-        self._unstable[-1].objects[number] = self._add(item, place, spans)
+        self.unstable[-1].objects[number] = self._add(item, place, spans)
 
     def _add(self, item: DataObject, place: ObjectPlace, spans: Sequence[Span]) -> LogObject:
         number, self.next_number = self.next_number, self.next_number + 1
@@ -342,7 +335,7 @@ class ObjectTable:
             for partition, base, end in spans:
                 added.partitions[partition] = (added.partitions.get(partition, (base, end))[0], end)
             for broker_id in lacking:
-                self._missing.setdefault(broker_id, {})[number] = None
+                self.missing.setdefault(broker_id, {})[number] = None
         return added
 
     def replace(
@@ -365,7 +358,7 @@ class ObjectTable:
 
         The rows of an object follow each other in a partition, so what is left of them does so, or is on both sides.
         """
-        for number in {number for numbers in self._missing.values() for number in numbers}:
+        for number in {number for numbers in self.missing.values() for number in numbers}:
             item = self._objects[number]
             if partition not in item.partitions:
                 continue
@@ -383,13 +376,13 @@ class ObjectTable:
         del item.partitions[partition]
         item.sections = ()  # those that are left are looked up when they are needed
         item.changed_index = self.next_number >> ORDINAL_BITS
-        for broker_id, numbers in self._missing.items():
+        for broker_id, numbers in self.missing.items():
             if not any(broker_id in each.replicas for each in item.partitions):
                 numbers.pop(number, None)
 
     def end_append(self, ranges: Iterable[tuple[PartitionState, tuple[int, int]]], undo: Undo) -> None:
         """End the append begun: its offsets, and how to undo what its producer is known by."""
-        pending = self._unstable[-1]
+        pending = self.unstable[-1]
         for partition, (base, end) in ranges:
             pending.bases.setdefault(partition, base)
             pending.ends[partition] = end
@@ -410,7 +403,7 @@ class ObjectTable:
         self.count_off(numbers)
 
     def _leave_below(self, partition: PartitionState, end_offset: int) -> None:
-        for number in {number for lacking in self._missing.values() for number in lacking}:
+        for number in {number for lacking in self.missing.values() for number in lacking}:
             if self._objects[number].partitions.get(partition, (0, end_offset + 1))[1] <= end_offset:
                 self._leave(number, partition)
 
@@ -418,7 +411,7 @@ class ObjectTable:
         """Forget what was kept while `is_exact` was not set; `partitions` are all."""
         for partition in partitions:
             self._leave_below(partition, partition.log_end_offset if partition.retired else partition.log_start_offset)
-        for numbers in self._missing.values():
+        for numbers in self.missing.values():
             for number in [each for each in numbers if not self._objects[each].partitions]:
                 del numbers[number]
         for number in [each for each, item in self._objects.items() if item.live_count == 0]:
@@ -446,14 +439,14 @@ class ObjectTable:
             self.dropped[item.id] = self.now_ms
 
     def _is_lacked(self, number: int) -> bool:
-        return any(number in numbers for numbers in self._missing.values())
+        return any(number in numbers for numbers in self.missing.values())
 
     def _is_unstable(self, number: int) -> bool:
-        return bool(self._unstable) and number >> ORDINAL_BITS >= self._unstable[0].index
+        return bool(self.unstable) and number >> ORDINAL_BITS >= self.unstable[0].index
 
     def _forget(self, number: int) -> None:
         del self._numbers[self._objects.pop(number).place[:3]]
-        for numbers in self._missing.values():
+        for numbers in self.missing.values():
             numbers.pop(number, None)
 
     def referenced(self, generation: int) -> set[str]:
@@ -467,8 +460,8 @@ class ObjectTable:
     def truncate(self, after_index: int) -> int:
         """Cut all appends after an entry, newest first, and forget their objects; return the number of rows cut."""
         ends: dict[PartitionState, int] = {}
-        while self._unstable and self._unstable[-1].index > after_index:
-            gone = self._unstable.pop()
+        while self.unstable and self.unstable[-1].index > after_index:
+            gone = self.unstable.pop()
             for undo in reversed(gone.undo):
                 self._undo(undo)
             for partition, base in gone.bases.items():
@@ -484,7 +477,7 @@ class ObjectTable:
 
     def has_append(self, index: int) -> bool:
         """Return whether an unstable append belongs to the entry."""
-        return bool(self._unstable) and self._unstable[-1].index == index
+        return bool(self.unstable) and self.unstable[-1].index == index
 
     def lost_after(self, gone: frozenset[BrokerId]) -> int | None:
         """Return the last entry to keep if brokers are given up, None where nothing is lost with them.
@@ -492,7 +485,7 @@ class ObjectTable:
         An object is lost where only these brokers hold it and another in-sync replica can lead. A partition
         without another in-sync replica waits for its own.
         """
-        for pending in self._unstable:
+        for pending in self.unstable:
             for item in pending.objects.values():
                 goes_on = any(not p.retired and not gone.issuperset(p.isr) for p in item.partitions)
                 if goes_on and item.holders <= gone:
@@ -501,7 +494,7 @@ class ObjectTable:
 
     def end_of(self, partition: PartitionState, broker_id: BrokerId) -> int:
         """Return where a replica's log ends: before the first object that it lacks."""
-        spans = (self._objects[number].partitions.get(partition) for number in self._missing.get(broker_id, {}))
+        spans = (self._objects[number].partitions.get(partition) for number in self.missing.get(broker_id, {}))
         return min((span[0] for span in spans if span is not None), default=partition.log_end_offset)
 
     def truncate_partition(self, partition: PartitionState, end_offset: int) -> int:
@@ -511,7 +504,7 @@ class ObjectTable:
         self._shorten(partition, end_offset, partition.log_end_offset)
         # No hint: an append of them that is cut later may be repeated.
         self.count_off(partition.objects_in_memory(end_offset), is_hint=False)
-        for pending in self._unstable:
+        for pending in self.unstable:
             if partition in pending.ends:
                 pending.bases[partition] = min(pending.bases[partition], end_offset)
                 pending.ends[partition] = min(pending.ends[partition], end_offset)
@@ -528,7 +521,7 @@ class ObjectTable:
                 self._keep(number, item)
             item.partitions.setdefault(partition, spans[number])
             for broker_id in lacking:
-                self._missing.setdefault(broker_id, {})[number] = None
+                self.missing.setdefault(broker_id, {})[number] = None
 
     def apply_holders_add(self, command: HoldersAdd) -> CommandResult:
         """Fold that more brokers hold an object."""
@@ -543,10 +536,10 @@ class ObjectTable:
         item.holders |= added
         item.changed_index = self.next_number >> ORDINAL_BITS
         for broker_id in added:
-            self._missing.get(broker_id, {}).pop(object_number, None)
+            self.missing.get(broker_id, {}).pop(object_number, None)
         if item.partitions and all(item.holders.issuperset(p.replicas) for p in item.partitions):
             item.partitions, item.sections = {}, ()
-            for numbers in self._missing.values() if self.is_exact else ():  # brokers that are no replicas any more
+            for numbers in self.missing.values() if self.is_exact else ():  # brokers that are no replicas any more
                 numbers.pop(object_number, None)
         return OK
 
@@ -564,8 +557,8 @@ class ObjectTable:
 
     def advance_stable(self) -> None:
         """Raise high watermarks over all entries that are on every in-sync replica now."""
-        while self._unstable:
-            head = self._unstable[0]
+        while self.unstable:
+            head = self.unstable[0]
             for p, end in head.ends.items():  # objects that are not listed below are on every replica
                 is_waiting = end > p.high_watermark and not p.retired  # not: all of its rows were cut
                 if is_waiting and not passes_high_watermark(p.isr, p.isr, p.min_insync):
@@ -577,7 +570,7 @@ class ObjectTable:
             for partition, end in head.ends.items():
                 assert end <= partition.log_end_offset, (end, partition.log_end_offset)
                 partition.high_watermark = end
-            self._unstable.popleft()
+            self.unstable.popleft()
 
 
 def _objects_of(rows: Rows) -> dict[int, LogObject]:

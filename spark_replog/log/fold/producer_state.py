@@ -417,9 +417,10 @@ class ProducerTable:
             known = self._producers[key] = ProducerState(identity.incarnation, identity.run_id)
             _remember(known, append, ranges)
             return ProducerUndo(*key)
-        is_txn = identity.kind is IdentityKind.TXN_BATCH
         before = replace(known, past_runs={}, txn_digests={})
-        before.last_sequences = known.last_sequences if is_txn else _sequence_of(known, identity.incarnation)
+        if identity.kind is not IdentityKind.TXN_BATCH:
+            last = known.last_sequences.get(identity.incarnation)
+            before.last_sequences = {} if last is None else {identity.incarnation: last}
         dropped = _remember(known, append, ranges)
         is_new_run = known.run_id != before.run_id
         return ProducerUndo(*key, before, is_new_run, identity.incarnation, identity.sequence, dropped)
@@ -466,11 +467,6 @@ class ProducerTable:
         ]
         for key in gone:
             del self._producers[key]
-
-
-def _sequence_of(known: ProducerState, incarnation: str) -> dict[str, int]:
-    last = known.last_sequences.get(incarnation)
-    return {} if last is None else {incarnation: last}
 
 
 def _remember(known: ProducerState, append: Append, ranges: OffsetRanges) -> dict[int, bytes]:

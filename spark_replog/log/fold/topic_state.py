@@ -351,7 +351,8 @@ class TopicLedgerState(EntryFold):
     @property
     def stable_index(self) -> int:
         """Return the largest index whose entries, and all before, are on every in-sync replica."""
-        return self._objects.stable_index(self.applied_index)
+        unstable = self._objects.unstable
+        return unstable[0].index - 1 if unstable else self.applied_index
 
     def sections(self, topic_id: TopicId, partition: int, start_offset: int, end_offset: int) -> list[SectionRef]:
         """Return the sections that hold any offset in [start_offset, end_offset), in order.
@@ -407,7 +408,7 @@ class TopicLedgerState(EntryFold):
     @property
     def has_missing_copies(self) -> bool:
         """Return whether ``under_replicated(include_out_of_sync=True)`` may return anything."""
-        return self._objects.has_missing
+        return any(self._objects.missing.values())
 
     def under_replicated(self, *, include_out_of_sync: bool = False) -> list[MissingCopy]:
         """Return the objects that an in-sync replica (or any assigned one) lacks, oldest first."""

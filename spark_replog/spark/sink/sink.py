@@ -86,10 +86,11 @@ class StreamWriter(StreamArrowWriter):
             kind=IdentityKind.STREAM if transactional_id is None else IdentityKind.TRANSACTIONAL,
             on_reset=self._options.on_reset,
         )
+        cluster = self._options.store.cluster()
         try:
-            _commit(self._options, identity, written)
+            _commit(cluster, self._options, identity, written)
         finally:
-            _report_calls(self._options, query, written)
+            _report_calls(cluster.brokers, query, written)
         log_lost_time(query.query_id, self._options.checkpoint, batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
@@ -128,7 +129,8 @@ class BatchWriter(DataSourceArrowWriter):
         if self._options.txn is not None:
             (producer_id, sequence), kind = self._options.txn, IdentityKind.TXN_BATCH
         identity = ProducerIdentity(producer_id, producer_id, sequence, "", kind, ResetPolicy.FAIL)
-        _commit(self._options, identity, written)
+        if any(message.objects for message in written):  # a write without rows opens no store
+            _commit(self._options.store.cluster(), self._options, identity, written)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Delete nothing: see ``StreamWriter.abort``."""
@@ -152,9 +154,8 @@ def _plan_tasks(options: SinkOptions) -> tuple[WritePlan, BrokerSet, CallTable]:
     return plan, cluster.brokers, cluster.brokers.calls.take()
 
 
-def _report_calls(options: SinkOptions, query: QueryTask, written: Sequence[WriteMessage]) -> None:
+def _report_calls(brokers: BrokerSet, query: QueryTask, written: Sequence[WriteMessage]) -> None:
     """Tell the listener, if there is one, and the log what a micro-batch asked of the roots."""
-    brokers = options.store.cluster().brokers
     own, folder = brokers.calls.take(), call_spool.heard_folder(query.query_id)
     if folder is None and not _LOG.isEnabledFor(logging.DEBUG):
         return
@@ -250,7 +251,9 @@ def _in_task_order(messages: Sequence[WriterCommitMessage | None]) -> list[Write
     return sorted(written, key=lambda message: message.task_id)
 
 
-def _commit(options: SinkOptions, identity: ProducerIdentity, written: Sequence[WriteMessage]) -> None:
+def _commit(
+    cluster: Cluster, options: SinkOptions, identity: ProducerIdentity, written: Sequence[WriteMessage]
+) -> None:
     """Append to every ledger and raise unless all are decided; nothing was written: do nothing."""
     objects: dict[LedgerId, list[DataObject]] = {}
     for ledger_id, data_object in (each for message in written for each in message.objects):
@@ -261,7 +264,6 @@ def _commit(options: SinkOptions, identity: ProducerIdentity, written: Sequence[
     if dropped_rows:
         _LOG.warning("[REPLOG_ACKS0_DROPPED] %d rows of batch %d were dropped, as acks=0 allows.",
                      dropped_rows, identity.sequence)  # fmt: skip
-    cluster = options.store.cluster()
     principal = options.principal or default_principal()
     copied = holders_by_ledger(copy for message in written for copy in message.copies)
     now_ms = cluster.clock.now_ms()

@@ -11,11 +11,11 @@ from spark_replog.read import fetcher
 from spark_replog.read.fetcher import (
     AVOIDED_READS,
     HEDGE_BURST_MAX,
+    HEDGES,
     KEPT_COUNT,
     KNOWN_COUNT,
     Fetcher,
     HedgeBudget,
-    hedge_budget,
 )
 from tests.unit.read.conftest import Roots
 from tests.unit.read.test_fetcher import fetch, plan
@@ -59,11 +59,11 @@ def roots(tmp_path, monkeypatch):
     """Three remote roots; every read that is not answered at once is slow."""
     monkeypatch.setattr(fetcher, "HEDGE_MIN_MS", 0)
     monkeypatch.setattr(fetcher, "HEDGE_UNKNOWN_MS", 0)
-    fetcher.forget_hedges()
+    HEDGES.forget()
     made = SlowRoots(tmp_path)
     yield made
     made.answer.set()
-    fetcher.forget_hedges()
+    HEDGES.forget()
 
 
 @pytest.fixture
@@ -99,8 +99,8 @@ def test_a_second_replica_answers_and_the_slow_one_is_asked_last(roots, slow, mo
     assert len(asked) == 3 and first not in asked
     url = roots.url(first)
     for _ in range(AVOIDED_READS):
-        hedge_budget().note(url, 0, 1.0)
-    assert not hedge_budget().is_slow(url)
+        HEDGES.note(url, 0, 1.0)
+    assert not HEDGES.is_slow(url)
     read(roots, slices)
     assert first in roots.asked()
 

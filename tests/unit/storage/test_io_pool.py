@@ -11,7 +11,7 @@ import warnings
 import pytest
 
 from spark_replog.storage import io_pool as module
-from spark_replog.storage.io_pool import IoPool, io_pool
+from spark_replog.storage.io_pool import IO_POOL, IoPool
 
 
 def test_results_and_errors_come_back():
@@ -85,14 +85,13 @@ def test_no_reference_to_a_result_is_kept():
 
 
 def test_a_forked_child_has_a_pool_of_its_own():
-    assert io_pool() is io_pool()
-    io_pool().submit(pow, 2, 2).result(5)
+    IO_POOL.submit(pow, 2, 2).result(5)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         child = os.fork()
     if child == 0:
         try:
-            os._exit(0 if io_pool().submit(pow, 2, 5).result(5) == 32 else 1)
+            os._exit(0 if IO_POOL.submit(pow, 2, 5).result(5) == 32 else 1)
         finally:
             os._exit(2)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
@@ -131,21 +130,20 @@ def test_without_a_new_thread_a_call_waits_for_one_that_is_there_or_fails_at_onc
     assert pool.submit_to("nobody here", pow, 2, 5).result(5) == 32
 
 
-def test_a_lock_that_was_held_at_the_fork_stops_no_child(monkeypatch):
-    monkeypatch.setattr(module, "_pool", None)
-    with module._lock, warnings.catch_warnings():
+def test_a_lock_that_was_held_at_the_fork_stops_no_child():
+    with IO_POOL._lock, warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         child = os.fork()
         if child == 0:
             signal.alarm(10)
-            os._exit(0 if io_pool().submit(pow, 2, 5).result(5) == 32 else 1)
+            os._exit(0 if IO_POOL.submit(pow, 2, 5).result(5) == 32 else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 ENDS_WHILE_A_JOB_READS_ARROW = """
 import threading
 import pyarrow as pa
-from spark_replog.storage.io_pool import io_pool
+from spark_replog.storage.io_pool import IO_POOL
 
 sink = pa.BufferOutputStream()
 batch = pa.record_batch([pa.array(range(300_000))], names=["a"])
@@ -158,11 +156,11 @@ def read_on():
         while True:
             pa.ipc.open_stream(pa.py_buffer(body)).read_all()
             runs.set()
-            io_pool().submit_to("root", int).result()
+            IO_POOL.submit_to("root", int).result()
     finally:
         print("ended", flush=True)
 
-waiting = io_pool().submit_to("reader", read_on)
+waiting = IO_POOL.submit_to("reader", read_on)
 runs.wait()
 """
 
@@ -175,7 +173,7 @@ def test_a_process_that_ends_while_a_job_is_in_arrow_ends_well():
 
 
 def test_a_process_that_ends_does_not_wait_for_a_hung_call():
-    script = "import time\nfrom spark_replog.storage.io_pool import io_pool\nio_pool().submit(time.sleep, 3600)\n"
+    script = "import time\nfrom spark_replog.storage.io_pool import IO_POOL\nIO_POOL.submit(time.sleep, 3600)\n"
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=60)
     assert (ended.returncode, ended.stderr) == (0, "")
 

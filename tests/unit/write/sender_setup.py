@@ -64,8 +64,6 @@ class FakeTransport:
 class FakeDelivery:
     """Keeps what was handed over until the test answers."""
 
-    fails_as_one = False
-
     def __init__(self) -> None:
         self.begun: list[DataRequest] = []
         self.delivered: list[DataRequest] = []

@@ -17,7 +17,6 @@ from spark_replog.write.buffer_pool import BufferPool, PinnedBytes
 from spark_replog.write.data_request import DataRequest, ObjectBuilder
 from spark_replog.write.producer_batch import Destination
 from spark_replog.write.sender import Sender
-from spark_replog.write.task_writer import TaskReport
 from tests.unit.write.sender_setup import FakeTransport
 
 RETRIABLE = OutcomeUnknownError(ErrorCode.REPLOG_STORE_OUTCOME_UNKNOWN, "lost.")
@@ -36,13 +35,12 @@ class TaskSetup:
         self.reported: list[ReplogError] = []
         self.acks = config.acks
         self.ran_ms = 0
-        self.report = TaskReport()
         self.sender = Sender(
             self.accumulator,
             self.transport,  # type: ignore[arg-type]
             ObjectBuilder(plan, self.pool, query_id="q" * 32, batch_id=1, task_id=2),
             config,
-            delivery=self.report,
+            delivery=None,
             report=self.reported.append,
             random_source=random.Random(0),
         )
@@ -79,4 +77,4 @@ class TaskSetup:
 
     @property
     def first(self) -> DataRequest:
-        return self.report.requests[0]
+        return self.sender.requests[0]

@@ -176,12 +176,12 @@ class TestRetries:
         setup.transport.answer(1, RETRIABLE, sequence=0)
         setup.transport.answer(1, sequence=1)
         setup.run(1)
-        assert setup.report.requests[1].puts[1].state is not PutState.HELD
+        assert setup.sender.requests[1].puts[1].state is not PutState.HELD
         assert setup.transport.on(1)[-1]["check_root"]
         assert setup.transport.on(1)[-1]["sequence"] == 1
         setup.transport.answer(1, sequence=1)
         setup.run(2)
-        assert setup.report.requests[1].puts[1].state is PutState.HELD
+        assert setup.sender.requests[1].puts[1].state is PutState.HELD
 
     def test_a_stale_root_is_out_at_once_and_for_good(self, make_task_sender: Callable[..., TaskSetup]) -> None:
         setup = make_task_sender()
@@ -193,7 +193,7 @@ class TestRetries:
             setup.transport.answer(broker_id)
         setup.run(1)
         assert not setup.sender.has_open_requests
-        assert [request.holders for request in setup.report.requests] == [{0, 2}, {0, 2}]
+        assert [request.holders for request in setup.sender.requests] == [{0, 2}, {0, 2}]
         setup.add()
         setup.run(2)
         assert len(setup.transport.on(1)) == 2
@@ -290,8 +290,8 @@ class TestInFlight:
             for broker_id in (0, 1, 2):
                 setup.transport.answer(broker_id, sequence=sequence)
             setup.run(1)
-        assert [request.sections[0].partition for request in setup.report.requests] == [0, 1, 2]
-        assert [request.sequence for request in setup.report.requests] == [0, 1, 2]
+        assert [request.sections[0].partition for request in setup.sender.requests] == [0, 1, 2]
+        assert [request.sequence for request in setup.sender.requests] == [0, 1, 2]
 
 
 def test_says_when_it_must_run_again(make_task_sender: Callable[..., TaskSetup]) -> None:
@@ -318,4 +318,4 @@ def test_a_root_that_was_gone_is_checked_and_used_again_after_a_while(
     assert setup.transport.on(1)[-1]["check_root"]
     setup.transport.answer(1)
     setup.run(AWAY_MS + 2)
-    assert setup.report.requests[-1].puts[1].state is PutState.HELD
+    assert setup.sender.requests[-1].puts[1].state is PutState.HELD

@@ -70,8 +70,6 @@ class Partition:
 class FailingLog:
     """A delivery whose log forgets to answer, answers too early, or refuses, by a seed."""
 
-    fails_as_one = False
-
     def __init__(self, read: Callable[[DataRequest], dict[TopicPartition, list[bytes]]], seed: int) -> None:
         self.partitions = {name: Partition() for name in TP}
         self.faults: Counter[str] = Counter()
