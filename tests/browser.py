@@ -1,7 +1,4 @@
-"""A headless Chromium, driven over its DevTools pipe: no driver, no websocket, nothing but the browser itself.
-
-Tests skip with a reason where none is installed. REPLOG_TEST_INSTALL_CHROMIUM=1 lets them install Debian's first.
-"""
+"""A headless Chromium, driven over its DevTools pipe: no driver, no websocket, nothing but the browser itself."""
 
 from __future__ import annotations
 
@@ -9,34 +6,36 @@ import base64
 import json
 import os
 import select
-import shutil
 import subprocess
 import time
 from pathlib import Path
 from typing import Any
 
-NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
+from tests.servers.builds import CHROMIUM
+
 TIMEOUT_S = 60.0
-
-
-def find_chromium() -> str | None:
-    found = next((path for name in NAMES if (path := shutil.which(name))), None)
-    if found is None and os.environ.get("REPLOG_TEST_INSTALL_CHROMIUM") == "1":
-        subprocess.run(["apt-get", "update", "-q"], check=False, stdout=subprocess.DEVNULL)
-        install = ["apt-get", "install", "-y", "-q", "--no-install-recommends", "chromium", "fonts-dejavu-core"]
-        subprocess.run(install, check=False, stdout=subprocess.DEVNULL)
-        found = shutil.which("chromium")
-    return found
+_FONTS = "<fontconfig><dir>{build}/usr/share/fonts</dir><cachedir>{profile}/fonts</cachedir></fontconfig>"
 
 
 class Browser:
-    """One browser with one page. `problems` holds what its console, its security policy and its loads complained of."""
+    """One browser with one page. `problems` holds what its console, its security policy and its loads complained of.
 
-    def __init__(self, path: str, profile: Path) -> None:
+    Args:
+        profile: a folder of its own.
+
+    Raises:
+        NotBuilt: there is no Chromium.
+    """
+
+    def __init__(self, profile: Path) -> None:
+        build = CHROMIUM.folder()
+        profile.mkdir(exist_ok=True)
+        fonts = profile / "fonts.conf"
+        fonts.write_text(_FONTS.format(build=build, profile=profile))
         to_browser, self._out = os.pipe()
         self._in, from_browser = os.pipe()
         arguments = [
-            path,
+            str(build / "usr/lib/chromium/chromium"),
             "--headless=new",
             "--no-sandbox",
             "--disable-gpu",
@@ -59,8 +58,9 @@ class Browser:
         # The pipes' numbers may be 3 or 4 themselves: duplicates far above are placed.
         to_browser, from_browser = (_moved_up(each) for each in (to_browser, from_browser))
         self._process = subprocess.Popen(
-            arguments, close_fds=False, preexec_fn=place_pipes, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
+            arguments, close_fds=False, preexec_fn=place_pipes, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            env={**CHROMIUM.environment(), "FONTCONFIG_FILE": str(fonts)},
+        )  # fmt: skip
         os.close(to_browser)
         os.close(from_browser)
         self._rest = b""

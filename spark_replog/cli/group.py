@@ -76,7 +76,7 @@ def describe(names: tuple[str, ...], all_groups: bool, members: bool, fail_above
     return emit("group describe", items, settings, text=shown if found or not items else "", exit_code=exit_code)
 
 
-@group.command("check", examples=["group check billing", "group check --all-groups --max-lag PT10M"])
+@group.command("check", examples=["group check billing", "group check --all-groups --max-lag 10m"])
 @click.argument("names", nargs=-1, shell_complete=complete_groups)
 @click.option("--all-groups", is_flag=True, help="All groups.")
 @limit_flags
@@ -144,7 +144,7 @@ def delete_offsets(name: str, topics: tuple[str, ...], yes: bool) -> int:
     "reset-offsets",
     examples=[
         "group reset-offsets billing --topic orders --to-earliest",
-        "group reset-offsets billing --all-topics --by-duration PT1H --execute",
+        "group reset-offsets billing --all-topics --by-duration 1h --execute",
     ],
 )
 @click.argument("name", shell_complete=complete_groups)
@@ -162,7 +162,7 @@ def delete_offsets(name: str, topics: tuple[str, ...], yes: bool) -> int:
     metavar="TIME",
     help="The first record at or after this time, such as 2026-11-21T08:30:00 (UTC) or -1h.",
 )
-@click.option("--by-duration", metavar="DURATION", help="The first record of the last PT1H30M, P1D ...")
+@click.option("--by-duration", metavar="DURATION", help="The first record of the last 1h30m, 1d or PT1H30M.")
 @click.option("--from-file", type=click.Path(exists=True, dir_okay=False), help="CSV file of topic,partition,offset.")
 @click.option("--execute", is_flag=True, help="Apply the plan. Without it the plan is only shown.")
 def reset_offsets(name: str, topics: tuple[str, ...], all_topics: bool, execute: bool, **how: Any) -> int:

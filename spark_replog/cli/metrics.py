@@ -63,7 +63,7 @@ def serve(
             ErrorCode.REPLOG_ENVIRONMENT,
             f"cannot listen on {listen}: {error.strerror}. Give another --listen.",
         ) from error
-    note(f"serving metrics on http://{listen}/metrics; end it with Ctrl-C")
+    note(f"serving metrics on http://{host}:{server.server_port}/metrics; end it with Ctrl-C")
     with server:
         server.serve_forever()
     return EXIT_OK

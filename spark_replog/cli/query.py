@@ -22,7 +22,7 @@ def limit_flags(command: _Command) -> _Command:
     """Give a check the flags of its limits."""
     after = click.option(
         "--after",
-        default="PT5M",
+        default="5m",
         show_default=True,
         metavar="DURATION",
         help="How long rows may wait without progress. Use more than a query's trigger interval and its longest batch.",
@@ -180,7 +180,7 @@ def describe(checkpoints: tuple[str, ...]) -> int:
     return emit("query describe", items, settings, text=reader_text(found, "checkpoint") if found else "")
 
 
-@query.command("check", examples=["query check ./checkpoints/orders --after PT10M -f json"])
+@query.command("check", examples=["query check ./checkpoints/orders --after 10m -f json"])
 @_argument
 @limit_flags
 def check(checkpoints: tuple[str, ...], after: str, max_lag: str | None) -> int:

@@ -187,7 +187,16 @@ class ReplogGroup(click.Group):
 yes_flag = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 
 
-_AGO = re.compile(r"-(?=.)(?:(\d{1,6})d)?(?:(\d{1,6})h)?(?:(\d{1,9})m)?(?:(\d{1,9})s)?")
+_SPAN = re.compile(r"(?=.)(?:(\d{1,6})d)?(?:(\d{1,6})h)?(?:(\d{1,9})m)?(?:(\d{1,9})s)?")
+
+
+def _span_ms(text: str) -> int | None:
+    """Return the milliseconds of ``1d2h3m4s`` or parts of it, else None."""
+    found = _SPAN.fullmatch(text)
+    if found is None:
+        return None
+    days, hours, minutes, seconds = (int(each or 0) for each in found.groups())
+    return 1000 * (((days * 24 + hours) * 60 + minutes) * 60 + seconds)
 
 
 def parse_time_ms(text: str, clock: Clock = SYSTEM_CLOCK) -> int:
@@ -198,10 +207,9 @@ def parse_time_ms(text: str, clock: Clock = SYSTEM_CLOCK) -> int:
     """
     if text.isdecimal():
         return int(text)
-    ago = _AGO.fullmatch(text)
-    if ago is not None:
-        days, hours, minutes, seconds = (int(each or 0) for each in ago.groups())
-        return clock.now_ms() - 1000 * (((days * 24 + hours) * 60 + minutes) * 60 + seconds)
+    ago_ms = _span_ms(text[1:]) if text.startswith("-") else None
+    if ago_ms is not None:
+        return clock.now_ms() - ago_ms
     try:
         found = datetime.fromisoformat(text)
     except ValueError:
@@ -214,12 +222,14 @@ def parse_time_ms(text: str, clock: Clock = SYSTEM_CLOCK) -> int:
 
 
 def parse_duration_ms(text: str) -> int:
-    """Return the milliseconds of an ISO 8601 duration in days, hours, minutes and seconds.
+    """Return the milliseconds of ``1h30m``, or of an ISO 8601 duration: days, hours, minutes and seconds.
 
     Raises:
         click.UsageError: with an example.
     """
-    found = duration_ms(text)
+    found = _span_ms(text)
     if found is None:
-        raise click.UsageError(f"Invalid duration '{text}'. Give PT30M, PT1H30M or P1D.")
+        found = duration_ms(text)
+    if found is None:
+        raise click.UsageError(f"Invalid duration '{text}'. Give 30m, 1h30m, 1d or PT30M.")
     return found

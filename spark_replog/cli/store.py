@@ -57,16 +57,14 @@ _TOPICS_SHOWN = 20
 
 @store.command(
     "info",
-    examples=["store info", "store info --cost", "store info --cost --readers 3 --look PT10S"],
+    examples=["store info", "store info --cost", "store info --cost --readers 3 --look 10s"],
 )
 @click.option("--cost", is_flag=True, help="Add requests and bytes of each topic a day, and the price of a month.")
 @click.option("--prices", type=click.Path(dir_okay=False), help="TOML file of prices. [list prices]")
 @click.option(
     "--readers", default=1, show_default=True, type=click.IntRange(0), help="With --cost: readers of a topic."
 )
-@click.option(
-    "--look", default="PT1S", show_default=True, metavar="DURATION", help="With --cost: how often each looks."
-)
+@click.option("--look", default="1s", show_default=True, metavar="DURATION", help="With --cost: how often each looks.")
 def info(cost: bool, prices: str | None, readers: int, look: str) -> int:
     """Show the cluster id, the brokers, the state of each root, how topics grow, and what is wrong.
 

@@ -17,13 +17,10 @@ import pytest
 from spark_replog import Consumer, Producer, TopicPartition
 from spark_replog.admin.admin import BrokerAdmin
 from spark_replog.admin.controller import Controller
-from tests.browser import Browser, find_chromium
+from tests.browser import Browser
+from tests.servers.builds import CHROMIUM, NotBuilt
 from tests.unit.client.consumer_setup import Store
 
-CHROMIUM = find_chromium()
-pytestmark = pytest.mark.skipif(
-    CHROMIUM is None, reason="no Chromium (Debian: apt install chromium; or see tests/browser.py)"
-)
 EVIL = "<img src=x onerror=document.title='owned'><script>document.title='owned'</script>"
 PAGES = {
     "overview": "#/",
@@ -61,8 +58,16 @@ def fill(store: Store) -> None:
     BrokerAdmin(store.cluster).fence(2)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def chromium():
+    try:
+        CHROMIUM.folder()
+    except NotBuilt as why:
+        pytest.skip(str(why))
+
+
 @pytest.fixture(scope="module")
-def link(tmp_path_factory):
+def link(chromium, tmp_path_factory):
     """The address of a running console, with its token."""
     path = str(tmp_path_factory.mktemp("console") / "store")
     fill(Store.init(path, 3))
@@ -77,7 +82,7 @@ def link(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def browser(link, tmp_path_factory):
-    made = Browser(CHROMIUM, tmp_path_factory.mktemp("profile"))
+    made = Browser(tmp_path_factory.mktemp("profile"))
     try:
         made.look_like(1280, 800, "light")
         made.open(link)
@@ -187,7 +192,7 @@ def test_hostile_bytes_are_text_and_nothing_else(browser, pictures):
 
 
 def test_a_page_of_another_name_or_origin_gets_nothing(link, browser, tmp_path):
-    other = Browser(CHROMIUM, tmp_path / "profile")
+    other = Browser(tmp_path / "profile")
     try:
         address = link.split("/enter")[0]
         other.open(link)

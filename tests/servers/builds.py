@@ -55,6 +55,11 @@ class Build:
                 self._make(ready)
         return ready
 
+    def environment(self) -> dict[str, str]:
+        """Return this process's environment, with the libraries that were unpacked with the program."""
+        folders = sorted({str(path.parent) for path in self.folder().glob("**/*.so*")})
+        return {**os.environ, "LD_LIBRARY_PATH": ":".join(folders)}
+
     def _make(self, ready: Path) -> None:
         made = CACHE / f"{self.name}.{os.getpid()}.part"
         shutil.rmtree(made, ignore_errors=True)
@@ -85,19 +90,31 @@ AZURITE = Build(
 S3RVER = Build(
     "s3rver-3.7.1", "npm", ("npm", "install", "--no-audit", "--no-fund", "--prefix", "{folder}", "s3rver@3.7.1")
 )
-_APT = "apt-get -qq -y -o Dir::State::lists={folder}/lists -o Dir::Cache={folder}/cache"
-MOUNTS = Build(
-    "debian-nfs-fuse",
-    "apt-get",
-    (
-        "sh", "-ec",
-        f"mkdir -p {{folder}}/lists/partial {{folder}}/cache/archives/partial; {_APT} update; "
-        f"{_APT} --reinstall --no-install-recommends --download-only install nfs-ganesha-vfs libnfs-utils fuse3; "
-        "for each in {folder}/cache/archives/*.deb; do dpkg -x $each {folder}; done; "
-        "rm -r {folder}/lists {folder}/cache",
-    ),
-)  # fmt: skip
-"""An NFS server and client in user space, and what mounts a file system of a process: unpacked, not installed."""
+
+
+def _debian(name: str, *packages: str) -> Build:
+    """Debian's packages with what they depend on, unpacked and not installed: apt locks nothing, so needs no root."""
+    apt = (
+        "apt-get -qq -y -o Debug::NoLocking=1 -o APT::Sandbox::User= "
+        "-o Dir::State::lists={folder}/lists -o Dir::Cache={folder}/cache"
+    )
+    return Build(
+        name,
+        "apt-get",
+        (
+            "sh", "-ec",
+            f"mkdir -p {{folder}}/lists/partial {{folder}}/cache/archives/partial; {apt} update; "
+            f"{apt} --reinstall --no-install-recommends --download-only install {' '.join(packages)}; "
+            "for each in {folder}/cache/archives/*.deb; do dpkg -x $each {folder}; done; "
+            "cd {folder}; rm -rf lists cache usr/share/doc usr/share/javascript usr/share/locale",
+        ),
+    )  # fmt: skip
+
+
+MOUNTS = _debian("debian-nfs-fuse", "nfs-ganesha-vfs", "libnfs-utils", "fuse3")
+"""An NFS server and client in user space, and what mounts a file system of a process."""
+PROMETHEUS = _debian("debian-prometheus", "prometheus")
+CHROMIUM = _debian("debian-chromium", "chromium", "fonts-dejavu-core")
 HADOOP = Build(
     "hadoop-3.4.2",
     "mvn",

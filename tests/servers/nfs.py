@@ -49,8 +49,7 @@ class Nfs(Server):
 
     def environment(self) -> dict[str, str]:
         """As ``Server.environment``: where the unpacked libraries are."""
-        folders = sorted({str(path.parent) for path in self.build.folder().glob("**/*.so*")})
-        return {**super().environment(), "LD_LIBRARY_PATH": ":".join(folders)}
+        return {**self.build.environment(), **super().environment()}
 
     def start(self) -> None:
         """As ``Server.start``; the first time the export is mounted."""

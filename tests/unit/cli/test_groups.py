@@ -140,7 +140,7 @@ def test_a_reset_reads_a_file_and_takes_single_partitions(call, billing, tmp_pat
         ["--to-earliest"],
         ["--to-earliest", "--topic", "orders:x"],
         ["--to-datetime", "noon", "--all-topics"],
-        ["--by-duration", "1h", "--all-topics"],
+        ["--by-duration", "an hour", "--all-topics"],
     ],
 )
 def test_a_reset_that_cannot_be_meant_is_a_usage_error(call, billing, words):
@@ -242,9 +242,25 @@ def test_consume_refuses_what_it_cannot_do(call, words, exit_code):
     assert call("consume", *words).exit_code == exit_code
 
 
-@pytest.mark.parametrize(("text", "expected"), [("PT1H30M", 5_400_000), ("P1D", 86_400_000), ("pt5s", 5_000)])
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("PT1H30M", 5_400_000),
+        ("P1D", 86_400_000),
+        ("pt5s", 5_000),
+        ("1h30m", 5_400_000),
+        ("2d", 172_800_000),
+        ("0s", 0),
+    ],
+)
 def test_durations(text, expected):
     assert parse_duration_ms(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "-", "5", "5x", "m5", "-5m", "1h 30m"])
+def test_what_is_no_duration_is_refused_with_an_example(text):
+    with pytest.raises(click.UsageError, match="30m, 1h30m"):
+        parse_duration_ms(text)
 
 
 def test_times():
