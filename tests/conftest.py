@@ -39,7 +39,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--seeds",
         type=int,
         default=10_000,
-        help="schedules of the ledger simulation, about 2 ms each; of the whole system a quarter as many, 20 ms each",
+        help="schedules of the ledger simulation, about 2 ms each; of the whole system twice as many, 30 ms each",
     )
     parser.addoption("--seed", type=int, help="the one schedule of the whole-system simulation to run again")
 

@@ -77,10 +77,11 @@ class Writer:
 
     def text(self, value: str) -> None:
         """Append a string; uuids and 32 hex digits take 17 bytes."""
-        if _UUID.fullmatch(value):
+        length = len(value)
+        if length == 36 and _UUID.fullmatch(value):
             self.byte(_STRING_UUID)
             self.raw(bytes.fromhex(value.replace("-", "")))
-        elif _HEX.fullmatch(value):
+        elif length == 32 and _HEX.fullmatch(value):
             self.byte(_STRING_HEX)
             self.raw(bytes.fromhex(value))
         else:
@@ -307,11 +308,13 @@ def name_of(is_valid: Callable[[str], bool], what: str) -> Kind:
 def fields(*kinds: Kind) -> Kind:
     """Return the kind of a tuple of values, one of each kind."""
 
-    def write(writer: Writer, values: Sequence[Any]) -> None:
-        for kind, value in zip(kinds, values, strict=True):
-            kind.write(writer, value)
+    writes, reads = [kind.write for kind in kinds], [kind.read for kind in kinds]
 
-    return Kind(write, lambda reader: tuple([kind.read(reader) for kind in kinds]))
+    def write(writer: Writer, values: Sequence[Any]) -> None:
+        for write_value, value in zip(writes, values, strict=True):
+            write_value(writer, value)
+
+    return Kind(write, lambda reader: tuple([read(reader) for read in reads]))
 
 
 def optional(kind: Kind) -> Kind:
@@ -327,24 +330,27 @@ def optional(kind: Kind) -> Kind:
 
 def list_of(kind: Kind, *more: Kind) -> Kind:
     """Return the kind of a tuple of values; of tuples of values where several kinds are given."""
-    item = fields(kind, *more) if more else kind
+    write_item, read_item = fields(kind, *more) if more else kind
 
     def write(writer: Writer, values: Sequence[Any]) -> None:
         writer.uint(len(values))
         for value in values:
-            item.write(writer, value)
+            write_item(writer, value)
 
-    return Kind(write, lambda reader: tuple([item.read(reader) for _ in range(reader.count())]))
+    return Kind(write, lambda reader: tuple([read_item(reader) for _ in range(reader.count())]))
 
 
 def record(made: Callable[..., Any], **kinds: Kind) -> Kind:
     """Return the kind of a value with named fields, in the order in which they are written."""
 
-    def write(writer: Writer, value: Any) -> None:
-        for name, kind in kinds.items():
-            kind.write(writer, getattr(value, name))
+    writes = [(name, kind.write) for name, kind in kinds.items()]
+    reads = [(name, kind.read) for name, kind in kinds.items()]
 
-    return Kind(write, lambda reader: made(**{name: kind.read(reader) for name, kind in kinds.items()}))
+    def write(writer: Writer, value: Any) -> None:
+        for name, write_field in writes:
+            write_field(writer, getattr(value, name))
+
+    return Kind(write, lambda reader: made(**{name: read(reader) for name, read in reads}))
 
 
 def map_of(key: Kind, value: Kind) -> Kind:
