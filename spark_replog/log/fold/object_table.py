@@ -164,13 +164,33 @@ class ObjectTable:
         return frozenset(lacked.union(number for number, item in self._objects.items() if item.partitions))
 
     def many(self, numbers: Collection[int]) -> dict[int, LogObject]:
-        """Return objects by number, those in pages too; of several at once each page is looked at once."""
+        """Return objects by number, those in pages too."""
         found = {number: self._objects[number] for number in numbers if number in self._objects}
-        elsewhere = sorted(number for number in numbers if number not in found)
-        for rows in self.pages.find(elsewhere) if elsewhere else ():
+        for rows in self._in_pages(numbers):
             found.update(_objects_of(rows))
-        if len(found) < len(set(numbers)):
-            raise damaged(f"{len(set(numbers)) - len(found)} objects are in no page")
+        return found
+
+    def refs(self, numbers: Collection[int]) -> dict[int, tuple[ObjectRef, int]]:
+        """Return objects as a reader needs them, and when each was appended, by number; those in pages too."""
+        mine = ((number, self._objects[number]) for number in numbers if number in self._objects)
+        found = {number: (self.ref(item), item.place.append_time_ms) for number, item in mine}
+        for rows in self._in_pages(numbers):
+            _, of, _, generations, sizes, flags, _, _, times_ms, _ = rows.cells.tolist()
+            columns = (of, generations, sizes, flags, times_ms, rows.names, rows.holders)
+            for number, generation, size_bytes, flag, time_ms, name, holders in zip(*columns, strict=True):
+                item_id, has_headers = ObjectId(generation, name), bool(flag & _HAS_HEADERS)
+                has_offsets = bool(flag & _HAS_OFFSETS)
+                ref = ObjectRef(self._ledger_id, item_id, size_bytes, has_headers, holders, has_offsets)
+                found[number] = ref, time_ms
+        return found
+
+    def _in_pages(self, numbers: Collection[int]) -> list[Rows]:
+        """Return the rows of those objects that are not in memory; of several at once each page is looked at once."""
+        wanted = sorted({number for number in numbers if number not in self._objects})
+        found = self.pages.find(wanted) if wanted else []
+        missing = len(wanted) - sum(map(len, found))
+        if missing:
+            raise damaged(f"{missing} objects are in no page")
         return found
 
     def recent_writes(self, entry_count: int) -> RecentWrites:

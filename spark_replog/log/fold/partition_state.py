@@ -346,8 +346,8 @@ class PartitionState:
     def _rows_of(self, part: Piece | tuple[int, int]) -> Iterator[SectionRow]:
         if isinstance(part, Piece):
             assert self._pages is not None
-            for _, base, end, *rest in self._pages.rows(part).cells.T.tolist():
-                yield SectionRow._make((base, *rest, end))
+            _, bases, ends, *columns = self._pages.rows(part).cells.tolist()
+            yield from map(SectionRow._make, zip(bases, *columns, ends, strict=True))
             return
         for at in range(*part):
             yield SectionRow(

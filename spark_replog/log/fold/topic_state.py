@@ -363,12 +363,12 @@ class TopicLedgerState(EntryFold):
         if found is None:
             return []
         rows = list(found.sections_between(start_offset, end_offset))
-        items = self._objects.many({row.object_number for row in rows})
-        refs = {number: self._objects.ref(item) for number, item in items.items()}
-        return [
-            SectionRef(*row[:2], refs[row[2]], *row[3:8], items[row.object_number].place.append_time_ms, *row[8:])
-            for row in rows
-        ]
+        refs = self._objects.refs({row.object_number for row in rows})
+        found_refs = []
+        for base, count, number, start, size, crc, low_ms, high_ms, kind, end in rows:
+            ref, time_ms = refs[number]
+            found_refs.append(SectionRef(base, count, ref, start, size, crc, low_ms, high_ms, time_ms, kind, end))
+        return found_refs
 
     def newest_objects(self, broker_ids: Collection[BrokerId], count: int) -> dict[BrokerId, list[ObjectRef]]:
         """Return per broker the newest objects that it holds, newest first, at most `count`.
