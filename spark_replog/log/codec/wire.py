@@ -307,7 +307,6 @@ def name_of(is_valid: Callable[[str], bool], what: str) -> Kind:
 
 def fields(*kinds: Kind) -> Kind:
     """Return the kind of a tuple of values, one of each kind."""
-
     writes, reads = [kind.write for kind in kinds], [kind.read for kind in kinds]
 
     def write(writer: Writer, values: Sequence[Any]) -> None:
@@ -342,7 +341,6 @@ def list_of(kind: Kind, *more: Kind) -> Kind:
 
 def record(made: Callable[..., Any], **kinds: Kind) -> Kind:
     """Return the kind of a value with named fields, in the order in which they are written."""
-
     writes = [(name, kind.write) for name, kind in kinds.items()]
     reads = [(name, kind.read) for name, kind in kinds.items()]
 
