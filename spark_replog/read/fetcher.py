@@ -88,9 +88,10 @@ class HedgeBudget:
         with self._lock:
             self._slow, self._avoided_left = url, AVOIDED_READS
 
-    def is_slow(self, url: str) -> bool:
-        """Return whether the root was slower than another lately."""
-        return url == self._slow and self._avoided_left > 0
+    @property
+    def avoided_url(self) -> str:
+        """Return the root that was slower than another lately; "" where none was."""
+        return self._slow if self._avoided_left > 0 else ""
 
 
 HEDGES = HedgeBudget()
@@ -370,13 +371,13 @@ class Fetcher:
         holders = sorted(piece.object.holders.intersection(self._brokers.broker_ids))
         if not holders:
             return holders
-        turn, hedges = sum(piece.object.id.name.encode()) % len(holders), HEDGES
+        turn, avoided = sum(piece.object.id.name.encode()) % len(holders), HEDGES.avoided_url
         return sorted(
             holders[turn:] + holders[:turn],
             key=lambda broker_id: (
                 broker_id in self._suspects,
                 broker_id not in self._brokers.local_ids,
-                hedges.is_slow(self._brokers.url(broker_id)),
+                avoided and self._brokers.url(broker_id) == avoided,
             ),
         )
 

@@ -367,8 +367,6 @@ class RecordAccumulator:
 
     def next_expiry_ms(self, now_ms: int) -> int | None:
         """Return when the next waiting batch expires, from now."""
-        if self._delivery_timeout_ms == _NEVER_MS:
-            return None
         with self._lock:
             made = [queue.batches[0].created_ms for queue in self._queues.values() if queue.batches]
         return max(0, min(made) + self._delivery_timeout_ms - now_ms) if made else None

@@ -108,7 +108,7 @@ class InputColumns:
         """
         key = pa.nulls(len(batch), pa.binary()) if self._key is None else _binary(batch.column(self._key))
         if self._timestamp is None:
-            times = _constant_times(len(batch), now_ms)
+            times = pa.array(np.full(len(batch), now_ms * 1000, dtype=np.int64)).view(TIMESTAMP_TYPE)
         else:
             times = self._times(batch.column(self._timestamp), now_ms)
         columns = [key, _binary(batch.column(self._value)), times]
@@ -276,8 +276,3 @@ def _utc_microseconds(times: pa.Array) -> pa.Array:
             f"A row's timestamp does not fit into microseconds: {error}. Correct the column "
             "'timestamp' or leave it null.",
         ) from error
-
-
-def _constant_times(row_count: int, now_ms: int) -> pa.Array:
-    times = np.full(row_count, now_ms * 1000, dtype=np.int64)
-    return pa.Array.from_buffers(TIMESTAMP_TYPE, row_count, [None, pa.py_buffer(times)])

@@ -359,17 +359,12 @@ class ObjectBuilder:
         for item in slices:
             size_bytes = item.records.nbytes
             if waiting and waiting_bytes + size_bytes > BATCH_SIZE_BYTES_TARGET:
-                yield self._join(waiting)
+                yield join_slices(waiting, self._pool)
                 waiting, waiting_bytes = [], 0
             waiting.append(item)
             waiting_bytes += size_bytes
         if waiting:
-            yield self._join(waiting)
-
-    def _join(self, slices: Sequence[Slice]) -> Slice:
-        if len(slices) == 1 and not slices[0].pinned.is_wasteful:
-            return slices[0]
-        return join_slices(slices, self._pool)
+            yield join_slices(waiting, self._pool)
 
     def _encode(
         self,

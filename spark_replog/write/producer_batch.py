@@ -402,10 +402,13 @@ class ProducerBatch:
 
 
 def join_slices(slices: Sequence[Slice], pool: BufferPool) -> Slice:
-    """Return the rows of one or more slices in fresh memory, in order, and release the originals.
+    """Return the rows of one or more slices as one, in order; a lone slice that wastes no memory as it is.
 
-    The copy is counted before the originals are given back, as both exist for a moment.
+    Else in fresh memory, and the originals are released. The copy is counted before they are given back, as both exist
+    for a moment.
     """
+    if len(slices) == 1 and not slices[0].pinned.is_wasteful:
+        return slices[0]
     size_bytes = sum(item.size_bytes for item in slices)
     pool.charge(size_bytes)
     records = _concatenate([item.records for item in slices])

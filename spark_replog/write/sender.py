@@ -151,7 +151,7 @@ class Sender:
             self._accumulator.abort_undrained(self.failure, numbered_too=True)
         next_check_ms = self._send_ready(now_ms, run_ms) if self.failure is None else None
         dues = [due for request in self._in_flight.values() for due in self._dues(request, run_ms)]
-        expiry_ms = self._accumulator.next_expiry_ms(now_ms)
+        expiry_ms = None if self._delivery is None else self._accumulator.next_expiry_ms(now_ms)
         self._expiry_due_ms = math.inf if expiry_ms is None else now_ms + expiry_ms
         dues += [run_ms + wait_ms for wait_ms in (next_check_ms, expiry_ms) if wait_ms is not None]
         return max(0, min([run_ms + POLL_MS_MAX, *dues]) - run_ms)
@@ -294,8 +294,7 @@ class Sender:
             self._judge_copies(request, now_ms)
         elif request.state in OPEN:
             self._judge_delivered(request, now_ms)
-        if request.state not in OPEN and self._is_over(request, now_ms):
-            self._release(request, now_ms)
+        if request.state not in OPEN and self._release_if_over(request, now_ms):
             return
         for put in request.puts.values():
             if put.state is PutState.OPEN and put.sent_ms is None and put.next_attempt_ms <= now_ms:
@@ -451,16 +450,14 @@ class Sender:
             self._completion.fail(request, error, self._now_ms)
         self._end(request, RequestState.FAILED)
 
-    def _is_over(self, request: DataRequest, now_ms: int) -> bool:
-        """Return whether a request's memory can be released: no put is open, or its copies had their time.
+    def _release_if_over(self, request: DataRequest, now_ms: int) -> bool:
+        """Release a request's memory once no put is open, or its copies had their time; return whether it is.
 
         A put that hangs for longer keeps its bytes alive uncounted, so its root gets no more.
         """
-        if request.state in (RequestState.FAILED, RequestState.DROPPED) or request.is_settled:
-            return True
-        return now_ms - request.copied_ms >= self._config.replica_grace_ms
-
-    def _release(self, request: DataRequest, now_ms: int) -> None:
+        is_over = request.state in (RequestState.FAILED, RequestState.DROPPED) or request.is_settled
+        if not is_over and now_ms - request.copied_ms < self._config.replica_grace_ms:
+            return False
         self._note_slow_roots(request, now_ms)
         del self._in_flight[request.sequence]
         self._released[request.sequence] = request
@@ -468,6 +465,7 @@ class Sender:
             request.batches = []
         self._builder.free(request)
         self._forget_if_over(request)
+        return True
 
     def _forget_if_over(self, request: DataRequest) -> None:
         """Forget a released request for which no answer is to come."""

@@ -166,7 +166,8 @@ def encode_data_object(
         )
     schema = data_schema(has_headers, has_offsets)
     sink = _Gather()
-    options = pa.ipc.IpcWriteOptions(compression=_codec(compression), metadata_version=pa.ipc.MetadataVersion.V5)
+    codec = pa.Codec("zstd", ZSTD_LEVEL) if compression == "zstd" else None if compression == "none" else compression
+    options = pa.ipc.IpcWriteOptions(compression=codec, metadata_version=pa.ipc.MetadataVersion.V5)
     written: list[Section] = []
     with pa.ipc.new_file(
         pa.PythonFile(sink, mode="w"), schema.with_metadata(_FILE_METADATA), options=options
@@ -342,12 +343,6 @@ def join_batches(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
         return batches[0]
     table = pa.Table.from_batches(batches).combine_chunks()
     return table.to_batches()[0]
-
-
-def _codec(compression: str) -> pa.Codec | str | None:
-    if compression == "none":
-        return None
-    return pa.Codec("zstd", ZSTD_LEVEL) if compression == "zstd" else compression
 
 
 def _conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
