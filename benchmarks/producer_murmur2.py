@@ -16,7 +16,7 @@ import pyarrow as pa
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from spark_replog.write.murmur2 import murmur2_array
+from spark_replog.write.partitioner import murmur2_array
 
 KEY_COUNT = 2_000_000
 RUNS = 7

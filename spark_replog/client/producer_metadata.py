@@ -22,8 +22,7 @@ from spark_replog.log.write_plan import TopicPlan
 from spark_replog.write.accumulator import RecordAccumulator
 from spark_replog.write.arrow_appender import destination_of, row_limit
 from spark_replog.write.data_request import ObjectBuilder
-from spark_replog.write.murmur2 import partition_of
-from spark_replog.write.partitioner import StickyPartitioner
+from spark_replog.write.partitioner import StickyPartitioner, partition_of
 from spark_replog.write.producer_batch import PartitionQueue
 
 logger = logging.getLogger(__name__)

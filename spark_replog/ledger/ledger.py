@@ -526,8 +526,10 @@ class Ledger(Generic[S]):
             self._is_folding = True
             for index in range(self.state.applied_index + 1, prefix.length):
                 results[index] = self.state.apply(index, prefix.payloads[index][TAG_SIZE_BYTES:])
-            snapshot_index = None if self._snapshots is None else self._snapshots.folded(self._core)
+            if results and self._snapshots is not None:
+                self._snapshots.folded(self._core)
             if len(prefix.payloads) > 1:  # the last one always stays
+                snapshot_index = None if self._snapshots is None else self._snapshots.seen.index
                 prefix.release(self.state.applied_index + 1, snapshot_index)
             self._is_folding = False
         settled = self._core.settled

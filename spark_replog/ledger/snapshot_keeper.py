@@ -135,7 +135,9 @@ class SnapshotKeeper:
         self._lock = lock
         # What the state in memory was made from; not known in a forked child.
         self._derived = (0, "") if state.snapshot.no == 0 else (-1, "")
-        self._seen = self._newest = state.snapshot
+        self._newest = state.snapshot
+        self.seen = state.snapshot
+        """The decided snapshot that `folded` took in last."""
         self._stored: Stored | None = None
         self._heads: dict[str, SnapshotHead] = {}
         self._ends: deque[tuple[float, list[int]]] = deque()  # when, and where each root's journal ended then
@@ -262,7 +264,7 @@ class SnapshotKeeper:
     def _restore(self, name: str, head: SnapshotHead) -> None:
         with self._lock:
             self._state.restore(head.body, self._io.load_page)
-            self._state.snapshot = self._seen = head.decided
+            self._state.snapshot = self.seen = head.decided
             self._derived = (head.decided.no, name)
             self._heads = {name: head}
             self._stored = None
@@ -270,16 +272,12 @@ class SnapshotKeeper:
 
     # -- what a fold brings -----------------------------------------------------------------------
 
-    def folded(self, core: LedgerCore) -> int:
-        """Take in which snapshot counts now; under the lock, after entries were folded.
-
-        Returns:
-            What it holds, -1 before the first.
-        """
+    def folded(self, core: LedgerCore) -> None:
+        """Take in which snapshot counts now; under the lock, after entries were folded."""
         snapshot = self._state.snapshot
-        if snapshot is self._seen or snapshot == self._seen:
-            return snapshot.index
-        self._seen = snapshot
+        if snapshot is self.seen or snapshot == self.seen:
+            return
+        self.seen = snapshot
         stored, self._stored = self._stored, None
         if stored is not None and stored.name == snapshot.name:
             self._state.adopted(stored.frozen)
@@ -291,7 +289,6 @@ class SnapshotKeeper:
         known = self._heads.get(snapshot.name)
         base = known.base if known is not None else self._base_of(core, snapshot)
         core.snapshot = None if base is None else (base, snapshot.name)
-        return snapshot.index
 
     def _base_of(self, core: LedgerCore, snapshot: DecidedSnapshot) -> Base | None:
         return core.prefix.base_at(snapshot.index) if snapshot.index in core.prefix.hashes else None

@@ -21,7 +21,7 @@ from spark_replog.log.fold.topic_state import TopicLedgerState
 from spark_replog.read.fetch_plan import FetchSlice, plan_fetch
 from spark_replog.read.fetcher import Fetcher
 from spark_replog.read.rows import read_schema
-from spark_replog.write.murmur2 import partition_of
+from spark_replog.write.partitioner import partition_of
 
 CLIENT_ID = "replog-ui"
 ROWS_MAX = 500

@@ -166,7 +166,7 @@ class TaskWriter:
         self._accumulator.close()
         while True:
             wait_ms = self._run_sender()
-            if not self._accumulator.has_undrained and not self._sender.has_open_requests:
+            if not self._sender.has_open_requests and not self._accumulator.has_undrained:
                 break
             self._transport.wait(wait_ms)
         self._is_closed = True

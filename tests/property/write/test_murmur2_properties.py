@@ -6,7 +6,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_replog.write.murmur2 import murmur2_array
+from spark_replog.write.partitioner import murmur2_array
 
 
 def murmur2(data: bytes) -> int:

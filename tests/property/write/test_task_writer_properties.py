@@ -16,7 +16,7 @@ from spark_replog.log.codec.data_object import decode_section
 from spark_replog.log.write_plan import TopicPlan, WritePlan
 from spark_replog.storage.brokers import write_root_files
 from spark_replog.storage.paths import data_key
-from spark_replog.write.murmur2 import murmur2_array
+from spark_replog.write.partitioner import murmur2_array
 from spark_replog.write.task_writer import TaskWriter
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))

@@ -17,7 +17,7 @@ from spark_replog.clock import SYSTEM_CLOCK
 from spark_replog.errors import ErrorCode, InvalidConfigError, OutcomeUnknownError, ReplogError, RetriableError
 from spark_replog.ids import new_id
 from spark_replog.testing.faulty_store import Fault
-from spark_replog.write.murmur2 import partition_of
+from spark_replog.write.partitioner import partition_of
 from tests.unit.client.consumer_setup import Store
 from tests.unit.client.producer_setup import Shop, metadata_of, thread_of
 from tests.unit.write.support import FaultyBrokers

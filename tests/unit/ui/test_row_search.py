@@ -62,7 +62,7 @@ def test_rows_of_a_key_are_found_forwards_and_backwards(store):
 
 
 def test_a_key_without_a_partition_is_looked_for_where_the_hash_puts_it(store):
-    from spark_replog.write.murmur2 import partition_of
+    from spark_replog.write.partitioner import partition_of
 
     (span,) = RowFinder(store.cluster).plan(RowSearch("orders", key=b"a")).spans
     assert span.partition == partition_of(b"a", 2)

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_replog.write.murmur2 import CHUNK_ROW_COUNT, murmur2_array, partitions_of
+from spark_replog.write.partitioner import CHUNK_ROW_COUNT, murmur2_array, partitions_of
 
 pytestmark = pytest.mark.case("kafka-1")
 

@@ -11,8 +11,15 @@ from spark_replog.clock import SYSTEM_CLOCK
 from spark_replog.ids import TopicPartition
 from spark_replog.write.accumulator import RecordAccumulator
 from spark_replog.write.buffer_pool import BufferPool
-from spark_replog.write.murmur2 import murmur2, murmur2_array, partition_of
-from spark_replog.write.partitioner import NodeAvailability, RoundRobinPartitioner, StickyPartitioner, make_partitioner
+from spark_replog.write.partitioner import (
+    NodeAvailability,
+    RoundRobinPartitioner,
+    StickyPartitioner,
+    make_partitioner,
+    murmur2,
+    murmur2_array,
+    partition_of,
+)
 from spark_replog.write.producer_batch import Destination
 
 NODES = [Destination("L", 0, (number,), None, "none") for number in range(2)]
