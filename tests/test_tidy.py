@@ -29,7 +29,7 @@ CHECKED = sorted(
 
 FUNCTION_LINES_MAX = 70
 FILE_LINES_MAX = 800
-PRIVATE_USES_IN_TESTS_MAX = 240
+PRIVATE_USES_IN_TESTS_MAX = 232
 """This number may only fall. Where no interface gives the same, one helper of a test setup holds the private name."""
 # The house's plan: which room may import which, imports inside functions included. A file that needs an edge that is
 # not here stands in the wrong room. Rooms are folders; a folder with rooms of its own lists them by path.

@@ -93,7 +93,7 @@ def plan_cleaning(
     if not is_due and not (is_forced and (dirty or below > found.log_start_offset)):
         return None
     sections = _cleanable(state, topic_id, partition, found.log_start_offset, config, now_ms)
-    runs = tuple(make_run(state, topic_id, partition, each) for each in _groups(sections, config.segment_bytes))
+    runs = tuple(make_run(state, topic_id, partition, each) for each in group_sections(sections, config.segment_bytes))
     return CleaningPlan(runs, dirty_offset, below) if runs else None
 
 
@@ -113,7 +113,8 @@ def _cleanable(
     return result
 
 
-def _groups(sections: Sequence[SectionRef], size_max_bytes: int) -> Iterator[list[SectionRef]]:
+def group_sections(sections: Sequence[SectionRef], size_max_bytes: int) -> Iterator[list[SectionRef]]:
+    """Yield neighbours of one timestamp type, of at most ``segment.bytes`` together, or one larger section."""
     current: list[SectionRef] = []
     size_bytes = 0
     for each in sections:

@@ -17,7 +17,7 @@ from spark_replog.ids import KEY
 from spark_replog.storage.direct_write import DIRECT_SIZE_BYTES_MIN, open_direct, write_direct
 from spark_replog.storage.object_store import Buffer, CreateOutcome, ObjectInfo, pieces_of, refused_key
 
-_MOUNT_TABLE = "/proc/self/mountinfo"
+MOUNT_TABLE = "/proc/self/mountinfo"
 _REMOTE_TYPES = ("nfs", "cifs", "smb", "fuse", "9p", "ceph", "glusterfs", "lustre", "afs", "vboxsf", "beegfs")
 
 
@@ -53,7 +53,7 @@ def file_system_of(path: str) -> MountedFileSystem:
     real = os.path.realpath(path)
     best, found = "", MountedFileSystem("", frozenset())
     try:
-        with open(_MOUNT_TABLE, encoding="utf-8", errors="surrogateescape") as table:
+        with open(MOUNT_TABLE, encoding="utf-8", errors="surrogateescape") as table:
             lines = table.read().splitlines()
     except OSError:
         return found

@@ -58,12 +58,12 @@ class CompactedLog(RuleBasedStateMachine):
 
     @rule(is_eager=st.booleans())
     def compact(self, is_eager):
-        groups = compaction._groups
-        compaction._groups = lambda sections, _: groups(sections, self.group_bytes)
+        groups = compaction.group_sections
+        compaction.group_sections = lambda sections, _: groups(sections, self.group_bytes)
         try:
             report = Compactor(self.cluster).compact(self.handle(), is_eager=is_eager)
         finally:
-            compaction._groups = groups
+            compaction.group_sections = groups
         assert (report.failed_count, report.lost_race_count) == (0, 0)
 
     @rule()

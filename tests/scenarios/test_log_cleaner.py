@@ -197,7 +197,7 @@ def test_a_pass_that_runs_out_of_memory_goes_on_the_next_time(users, monkeypatch
     for number in range(4):
         users.write({f"k{number}-{each}": "1" for each in range(3)}, {f"k{number}-0": "2"})
     users.write({"end": "1"})
-    monkeypatch.setattr(compaction, "_groups", lambda sections, _: ([each] for each in sections))
+    monkeypatch.setattr(compaction, "group_sections", lambda sections, _: ([each] for each in sections))
     removed = [users.compact().removed_count for _ in range(4)]
     assert sum(removed) == 4
     assert removed[0] < 4
@@ -226,7 +226,7 @@ def test_young_rows_are_left(tmp_path):
 
 def test_a_run_that_failed_leaves_the_rest_to_the_next_pass(users, monkeypatch):
     users.write({"a": "1"}, {"a": "2"}, {"b": "1"}, {"b": "2"}, {"end": "1"})
-    monkeypatch.setattr(compaction, "_groups", lambda sections, _: ([each] for each in sections))
+    monkeypatch.setattr(compaction, "group_sections", lambda sections, _: ([each] for each in sections))
     calls, rewrite = [], SegmentWriter.rewrite
 
     def fail_second(self, run, dropped=None):
@@ -244,7 +244,7 @@ def test_a_run_that_failed_leaves_the_rest_to_the_next_pass(users, monkeypatch):
 
 def test_a_pass_that_lost_a_race_does_not_call_the_log_clean(users, monkeypatch):
     users.write({"a": "1"}, {"a": "2"}, {"b": "1"}, {"b": "2"}, {"end": "1"})
-    monkeypatch.setattr(compaction, "_groups", lambda sections, _: ([each] for each in sections))
+    monkeypatch.setattr(compaction, "group_sections", lambda sections, _: ([each] for each in sections))
     lost = CommandResult(Outcome.REFUSED)
     with monkeypatch.context() as patched:
         patched.setattr(Compactor, "decide", lambda *_: lost)

@@ -617,11 +617,11 @@ class TestMaps:
             "30 22 0:50 / /mnt/a\\040b rw,relatime shared:3 - nfs4 host:/x rw\n"
             "31 22 0:51 / /mnt/fuse rw - fuse.sshfs x rw\n"
         )
-        monkeypatch.setattr(posix_store, "_MOUNT_TABLE", str(table))
+        monkeypatch.setattr(posix_store, "MOUNT_TABLE", str(table))
         of = posix_store.file_system_of
         assert of("/mnt/a b/c").type == "nfs4" and of("/mnt/ab").type == "ext4"
         assert of("/mnt/fuse/x").is_remote and not of("/srv").is_remote
-        monkeypatch.setattr(posix_store, "_MOUNT_TABLE", str(tmp_path / "absent"))
+        monkeypatch.setattr(posix_store, "MOUNT_TABLE", str(tmp_path / "absent"))
         assert of("/mnt/fuse/x") == ("", frozenset()) and not of("/mnt/fuse/x").is_remote
 
     @pytest.mark.parametrize(
@@ -639,7 +639,7 @@ class TestMaps:
     ):
         table = tmp_path / "mountinfo"
         table.write_text(f"22 1 8:1 / / rw - ext4 /dev/sda rw,soft\n30 22 0:50 / /mnt/a rw - nfs4 host:/x {options}\n")
-        monkeypatch.setattr(posix_store, "_MOUNT_TABLE", str(table))
+        monkeypatch.setattr(posix_store, "MOUNT_TABLE", str(table))
         found = posix_store.file_system_of("/mnt/a/root").nfs_faults()
         assert [each in text for each, text in zip(faults, found, strict=True)] == [True] * len(faults)
         assert posix_store.file_system_of("/srv").nfs_faults() == []
