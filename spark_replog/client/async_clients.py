@@ -24,7 +24,7 @@ C = TypeVar("C", bound=Producer | Consumer)
 
 
 class _OnOneThread(Generic[C]):
-    """A client whose calls that wait run on a thread of its own, one after the other.
+    """A client that runs its blocking calls on its own thread, one after the other.
 
     Args:
         make: opens the client; called on that thread by ``async with``.
@@ -191,8 +191,8 @@ class AsyncProducer(_OnOneThread[Producer]):
 class AsyncConsumer(_OnOneThread[Consumer]):
     """Reads topics from one event loop. A context manager, and an asynchronous iterator of records.
 
-    Listeners and deserializers run on its thread. A poll whose task is cancelled loses nothing: its records come again
-    with the next one.
+    Listeners and deserializers run on its thread. A poll whose task is cancelled loses no record: the next poll
+    returns them.
 
     Args:
         store: path of the store, or an opened ``Cluster``.
@@ -261,7 +261,7 @@ class AsyncConsumer(_OnOneThread[Consumer]):
         await self._close(lambda: self._client.close())
 
     def _take_back(self, job: Future[ConsumerRecords]) -> None:
-        """Go back to the first records that a cancelled poll returned to nobody. This consumer's thread."""
+        """Go back to the first records that a cancelled poll did not deliver. This consumer's thread."""
         self._client.forget_wakeup()
         if job.cancelled() or job.exception() is not None:
             return

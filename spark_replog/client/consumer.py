@@ -84,7 +84,7 @@ class AccessGuard:
         self._has_wakeup.set()
 
     def forget_wakeup(self) -> None:
-        """Take back a ``wakeup`` that no poll has met yet."""
+        """Cancel a ``wakeup`` that no poll has raised yet."""
         self._has_wakeup.clear()
 
     def check_wakeup(self) -> None:
@@ -360,7 +360,7 @@ class Consumer:
 
     @guarded
     def seek_to_time(self, timestamp_ms: int, partitions: Collection[TopicPartition] = ()) -> None:
-        """Continue from the first record at or after a time; from the end where there is none."""
+        """Continue from the first record at or after a time; from the end if there is none."""
         keys = list(partitions) or list(self._subscription.positions)
         found = self.offsets_for_times(dict.fromkeys(keys, timestamp_ms))
         for key, offset in found.items():
@@ -414,7 +414,7 @@ class Consumer:
 
     @guarded
     def pause(self, partitions: Collection[TopicPartition]) -> None:
-        """Return no records of these partitions until ``resume``; buffered rows are kept."""
+        """Return no records of these partitions until ``resume``; keep the buffered rows."""
         for key in partitions:
             self._subscription.position(key).is_paused = True
 
@@ -446,7 +446,7 @@ class Consumer:
 
     @guarded
     def committed(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """Return what the group has committed; None where nothing.
+        """Return what the group has committed; None where it has committed nothing.
 
         Raises:
             InvalidConfigError: INVALID_GROUP_ID.
@@ -470,11 +470,11 @@ class Consumer:
         return self._counters
 
     def wakeup(self) -> None:
-        """End the ``poll`` that waits, or the next one, with REPLOG_WAKEUP. The one call for other threads."""
+        """End the ``poll`` that waits, or the next one, with REPLOG_WAKEUP. The only call for other threads."""
         self._guard.wakeup()
 
     def forget_wakeup(self) -> None:
-        """Take back a ``wakeup`` that no poll has met yet."""
+        """Cancel a ``wakeup`` that no poll has raised yet."""
         self._guard.forget_wakeup()
 
     def close(self) -> None:
@@ -531,10 +531,10 @@ class Consumer:
                 yield from taken
                 if any(batch.num_rows for _, batch, _ in taken):
                     return
-                positions = self._positions()  # behind what holds no rows any more
+                positions = self._positions()  # after offsets that no longer have rows
                 rest_ms = deadline_ms - clock.monotonic_ms()
                 errors = self._fetcher.fetch(positions, max(0, rest_ms), is_folded=is_folded) if positions else {}
-                is_folded = bool(positions) and rest_ms > 0 and not errors  # a wait ends with a look
+                is_folded = bool(positions) and rest_ms > 0 and not errors  # a wait ends with a fold
                 if errors:
                     self._keeper.recover(errors, self._fetcher.diverged)
                     self._fetcher.sought(errors)

@@ -54,11 +54,11 @@ class ConsumerRecords(Sequence[ConsumerRecord]):
     @overload
     def __getitem__(self, index: slice) -> Sequence[ConsumerRecord]: ...
     def __getitem__(self, index: int | slice) -> ConsumerRecord | Sequence[ConsumerRecord]:
-        """Return a record, or some."""
+        """Return a record, or a slice of them."""
         return self._records[index]
 
     def __len__(self) -> int:
-        """Return how many."""
+        """Return the number of records."""
         return len(self._records)
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
@@ -87,7 +87,7 @@ class RecordMaker:
         self._value = value_deserializer
 
     def make(self, key: TopicPartition, batch: pa.RecordBatch) -> tuple[list[ConsumerRecord], ReplogError | None]:
-        """Return the batch's records before the first that a deserializer refuses, and the error."""
+        """Return the batch's records up to the first one that a deserializer refuses, and its error."""
         if not batch.num_rows:
             return [], None
         offsets, keys, values = (batch.column(number).to_pylist() for number in (4, 0, 1))
@@ -151,7 +151,7 @@ _BY_NAME: Mapping[str, Deserializer] = {
 
 
 def make_deserializer(setting: str, given: object) -> Deserializer | None:
-    """Return the deserializer of a setting; None: bytes as they are.
+    """Return the deserializer that a setting names; None: values stay bytes.
 
     Args:
         given: None, a word of ours, ``module.Class``, a callable of bytes, or an object with

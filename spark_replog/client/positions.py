@@ -47,10 +47,10 @@ class PositionKeeper:
         self._authorizer = Authorizer(cluster, config.principal)
 
     def update(self, operation: AclOperation = AclOperation.READ) -> None:
-        """Give every assigned partition a position: as sought, else committed, else by ``auto.offset.reset``.
+        """Give every assigned partition a position: as sought, else as committed, else by ``auto.offset.reset``.
 
         Args:
-            operation: what the principal must be allowed to do with a topic whose position is unknown.
+            operation: what the principal must be allowed to do with topics whose position is unknown.
 
         Raises:
             AuthorizationError: TOPIC_AUTHORIZATION_FAILED, GROUP_AUTHORIZATION_FAILED.

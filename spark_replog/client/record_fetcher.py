@@ -32,13 +32,13 @@ from spark_replog.storage.paths import journal_folder
 
 _LOG = logging.getLogger(__name__)
 FetchedRows = tuple[TopicPartition, pa.RecordBatch, int]
-"""Rows in the columns of ``rows.read_schema(True)``, perhaps none, and the position behind them."""
+"""Rows in the columns of ``rows.read_schema(True)``, perhaps none, and the position after them."""
 IDLE_SHARE = 8
 """A waiting poll pauses for this part of the time since rows came last."""
 LOOK_SHARE = 4
-"""And for this many times as long as a look takes."""
+"""Or for this many times as long as the last look took, if that is longer."""
 WATCH_AGAIN_MS = 10_000
-"""Journals that cannot be watched are tried again after this time: a root may be back."""
+"""After this time journals that could not be watched are tried again: a root may be back."""
 _NO_ROWS = pa.RecordBatch.from_pylist([], schema=read_schema(True))
 
 
@@ -51,7 +51,7 @@ class ConsumerMetrics:
         bytes_consumed: of the sections that were read.
         fetches: that read something.
         refreshes: folds of the newest entries: one get per metadata root and ledger each.
-        hedges: reads that took long and were asked of a second root as well.
+        hedges: slow reads that were sent to a second root too.
         storage_get and so on: requests to the roots by this process through the same open store, as of ``metrics()``.
     """
 
@@ -106,7 +106,7 @@ class RecordFetcher:
     def fetch(
         self, positions: Mapping[TopicPartition, int], max_wait_ms: int, *, is_folded: bool = False
     ) -> dict[TopicPartition, ErrorCode]:
-        """Bring more rows into the buffers, waiting as ``fetch.min.bytes`` and ``fetch.max.wait.ms`` say.
+        """Fetch more rows into the buffers; ``fetch.min.bytes`` and ``fetch.max.wait.ms`` bound the wait.
 
         Args:
             positions: the next offset of each partition that wants rows.
@@ -126,7 +126,7 @@ class RecordFetcher:
         watch = self._watch_of(frozenset(each.ledger_id for each in handles.values()))
         if not is_folded:
             if watch is not None:
-                watch.wait(0)  # this look sees what came until now
+                watch.wait(0)  # the look that follows sees everything up to now
             self.refresh(handles.values())
         renewed = self.renewed(positions)
         if renewed:
@@ -162,7 +162,7 @@ class RecordFetcher:
         return errors
 
     def renewed(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, ErrorCode]:
-        """Return the partitions whose topic was deleted and created again after it was read up to here."""
+        """Return the partitions whose topic was deleted and created again since their rows were read."""
         found = {}
         self._cluster.refresh_if_stale()
         for key, offset in positions.items():
@@ -254,7 +254,7 @@ class RecordFetcher:
         self._fetcher.quota = self._cluster.fetch_quota(self._authorizer.principal, self._config.client_id)
 
     def sought(self, keys: Iterable[TopicPartition]) -> None:
-        """Note that these positions were set, not reached by reading."""
+        """Note that these positions were set by a seek or a reset, not reached by reading."""
         for key in keys:
             self._fetched.pop(key, None)
 
@@ -269,12 +269,12 @@ class RecordFetcher:
         self._metrics.refreshes += 1
 
     def close(self) -> None:
-        """Give back what the kernel holds for the watch: a user has few of them."""
+        """Close the watch: the kernel allows each user only a few."""
         if self._watch is not None:
             self._watch.close()
 
     def _watch_of(self, ledger_ids: frozenset[LedgerId]) -> FolderWatch | None:
-        """Return a watch of the ledgers' journals; None where a metadata root is no folder of this machine."""
+        """Return a watch of the ledgers' journals; None if a metadata root is not a folder of this machine."""
         brokers, now_ms = self._cluster.brokers, self._cluster.clock.monotonic_ms()
         metadata_ids = brokers.metadata_broker_ids
         if self._cluster.clock is not SYSTEM_CLOCK or not brokers.local_ids.issuperset(metadata_ids):
@@ -285,7 +285,7 @@ class RecordFetcher:
             try:
                 self._watch = FolderWatch([[f"{root}/{journal_folder(each)}" for root in roots] for each in ledger_ids])
             except OSError as error:
-                _LOG.debug("journals are looked at in turn: %s", error)
+                _LOG.debug("the journals cannot be watched, so they are read at intervals: %s", error)
         if self._watch is not None and not self._watch.is_usable:
             self._watch = None
         return self._watch
@@ -312,7 +312,7 @@ class RecordFetcher:
     def _read(self, slices: Sequence[FetchSlice]) -> Iterator[FetchedRows]:
         """Yield the rows of slices, partition by partition; without rows where a partition's last offsets have none.
 
-        Objects that are gone were compacted meanwhile: what is left is planned again from the newest fold.
+        If objects were compacted and deleted meanwhile, the remaining offsets are planned again from the newest fold.
         """
         stats = self._fetcher.stats
         before, hedged = stats.read_bytes, stats.hedges
@@ -369,7 +369,7 @@ def _plan_span(
 def _rest(
     key: TopicPartition, ends: Mapping[TopicPartition, int], done: dict[TopicPartition, int]
 ) -> Iterator[FetchedRows]:
-    """Yield that the last offsets that were asked for hold no rows, where that is so."""
+    """Yield an empty batch where the last offsets of a range have no rows, so that the position moves past them."""
     if done.get(key, -1) < ends[key]:
         done[key] = ends[key]
         yield key, _NO_ROWS, ends[key]
@@ -476,18 +476,18 @@ def wait_for_rows(
     rows_came_ms: int | None = None,
     pause: Callable[[float], object] | None = None,
 ) -> int:
-    """Return once there is something to answer, or when the time is over; the caller then reads what is there.
+    """Return when there are enough bytes to answer with, or when the time is over; the caller then reads them.
 
-    At once: no wait is wanted, nothing is asked for, enough bytes, or an error. Else ``refresh`` folds the ledgers
-    after each pause and once more at the end.
+    It returns at once if ``max_wait_ms`` is 0, no partition is given, there are enough bytes, or there is an error.
+    Else ``refresh`` folds the ledgers after each pause and once more at the end.
 
     Args:
         refresh_interval_ms: the longest pause.
-        rows_came_ms: when rows came last, on the monotonic clock: a pause is a part of the time since, and of four
-            times what the last look took, whichever is longer. So rows are found late by a part of the time that they
-            took to come, a topic that falls idle costs a bounded number of looks beside those at the longest pause,
-            and a store that answers slowly is not asked more often for it. None: always the longest.
-        pause: waits for so many ms, or until something tells that it pays to look; None: the clock.
+        rows_came_ms: when rows came last, on the monotonic clock. A pause is then an eighth of the time since, or four
+            times as long as the last look took, whichever is longer. So the delay grows with the time that rows took
+            to come, a topic that becomes idle costs a bounded number of extra looks, and a slow store is not asked
+            more often. None: every pause is the longest one.
+        pause: waits for this many ms, or until there is a reason to look; None: the clock waits.
 
     Returns:
         How often ``refresh`` was called: each call costs one get per metadata root and ledger.

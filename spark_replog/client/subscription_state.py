@@ -21,7 +21,7 @@ class PartitionPosition:
 
     Attributes:
         offset: of the next record to give; None until it is known.
-        reset: `earliest`, `latest` or `by_duration`: the position has to be looked up; None: it is known, or comes
+        reset: `earliest`, `latest` or `by_duration`: the position must be looked up; None: it is known, or comes
             from the group.
         is_paused: no records for now.
     """
@@ -115,7 +115,7 @@ def _mixed() -> InvalidConfigError:
 
 
 def whole_number(value: object) -> int | None:
-    """Return a whole number, numpy's too; None for anything else, such as text."""
+    """Return a whole number, also of a numpy type; None for anything else, such as text."""
     try:
         return operator.index(value)  # type: ignore[arg-type]
     except TypeError:
@@ -142,7 +142,7 @@ class TopicDiscovery:
         self._looked_ms = None
 
     def counts(self) -> dict[str, int]:
-        """Return partition counts of the subscribed topics.
+        """Return the partition counts of the subscribed topics.
 
         Raises:
             NotFoundError: UNKNOWN_TOPIC_OR_PARTITION: a topic subscribed to by name does not exist.

@@ -291,7 +291,7 @@ def _roots_to_compare(given: Sequence[str], roots: Mapping[str, RootFile]) -> li
 
 
 def _check_given(given: Sequence[str], read: Mapping[str, ReadRoot], roots: Mapping[str, RootFile]) -> None:
-    """Refuse a path all of whose roots belong to other clusters than their neighbours."""
+    """Refuse a path whose roots all belong to different clusters."""
     cluster_ids = {root.cluster_id for url in given if isinstance(root := read.get(url), RootFile)}
     winner_url, winner = next(iter(roots.items()))
     if cluster_ids and winner.cluster_id not in cluster_ids:
@@ -382,7 +382,7 @@ def write_root_files(
 ) -> BrokerSet:
     """Make a cluster's roots, broker ids in the order of the URLs; resume an unfinished one.
 
-    Root files come before anything else on any root. So a cluster whose roots hold no ledger yet
+    Root files are written before anything else. So a cluster whose roots hold no ledger yet
     and whose root files name exactly these brokers is an init that stopped half-way, and is
     finished under its cluster id. As soon as one root holds a ledger, a root without its file has
     LOST it, and only a repair may give it an identity.

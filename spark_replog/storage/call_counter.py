@@ -16,7 +16,7 @@ KINDS = ("get", "create", "list", "delete", "folder")
 """Of a list each 1,000 names are one request; folders are made on file systems only."""
 NAMES_PER_LIST = 1_000
 _CLAIM_PREFIX = b"RPLJ\x01\x01"
-"""How a CLAIM begins: it lies under a journal's names as entries do."""
+"""First bytes of a CLAIM: it is stored under a journal's names, like an entry."""
 _PURPOSES = {
     "journal": "journal",
     "markers": "journal",

@@ -31,7 +31,7 @@ class FolderWatch:
         groups: local paths; the folders of one group get files of the same time, as the journals of one ledger do.
 
     Attributes:
-        has_told: whether any file was told of: until then this file system may not tell what others write.
+        has_told: whether any new file was reported. Until then this file system may not report what others write.
 
     Raises:
         OSError: this system has no inotify, no watch is left, or a folder is missing or on a network file system.
@@ -106,7 +106,7 @@ class FolderWatch:
                 at += _HEAD.size + size_bytes
                 if mask & (_OVERFLOW | _IGNORED):
                     if mask & _IGNORED:
-                        self.close()  # a folder is gone: whoever waits looks, and makes a new watch
+                        self.close()  # a folder was deleted: the waiting caller looks, and makes a new watch
                     seen.add(watch)
                     return True
                 if not name.startswith(TEMP_PREFIX.encode()):

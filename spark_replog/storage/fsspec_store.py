@@ -57,7 +57,7 @@ def causes_of(error: BaseException) -> Iterator[BaseException]:
 
 
 def status_of(error: BaseException) -> int | None:
-    """Return the HTTP status behind an exception, None without an answer.
+    """Return the HTTP status that caused an exception; None if there was no answer.
 
     The class proves nothing: MinIO's 412 arrives as ``OSError(EINVAL)``, and so do a dozen 400 codes.
     """
@@ -149,7 +149,7 @@ class FsspecStore:
             with Apart():
                 body: Buffer = self.file_system().cat_file(self._path(key), start=start, end=end)
             if size_bytes is not None and len(body) > size_bytes:
-                raise OSError(f"{len(body)} bytes came, and {size_bytes} were asked for")
+                raise OSError(f"got {len(body)} of {size_bytes} bytes")
             return body
         except ReplogError:
             raise
@@ -164,7 +164,7 @@ class FsspecStore:
     def create(self, key: str, data: Buffer | Sequence[Buffer], *, make_parent: bool = False) -> CreateOutcome:
         """As ``ObjectStore.create``: one conditional request.
 
-        EXISTS may mean this call's own bytes: clients send a request again whose answer was lost.
+        EXISTS may mean this call's own bytes: clients repeat a request whose answer was lost.
         """
         size_bytes = sum(memoryview(piece).nbytes for piece in pieces_of(data))
         if size_bytes > self.size_bytes_max:
@@ -438,7 +438,7 @@ _NUMBER_NAMES = ("timeout", "size", "concurrency", "blocksize", "_time", "retrie
 
 
 def _typed(name: str, value: Any) -> Any:
-    """Options come as text (Spark knows nothing else): JSON for nested ones, true and false, numbers by their name."""
+    """Convert options from text, the only type Spark passes: JSON for nested ones, true and false, numbers by name."""
     if not isinstance(value, str):
         return value
     if name.endswith(_NUMBER_NAMES):

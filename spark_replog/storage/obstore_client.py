@@ -1,4 +1,4 @@
-"""obstore, a client in native code, behind the few calls of fsspec that stores make: for S3 and Azure.
+"""obstore, a client in native code for S3 and Azure, with the few calls of fsspec that stores make.
 
 Its own API only: its fsspec wrapper drops ``mode="create"`` and overwrites. It never repeats a request.
 """

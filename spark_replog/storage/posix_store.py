@@ -45,9 +45,9 @@ class MountedFileSystem(NamedTuple):
 
 
 def file_system_of(path: str) -> MountedFileSystem:
-    """Return what is mounted where the path lies.
+    """Return the mount that contains the path.
 
-    Source: proc(5), /proc/pid/mountinfo: field 5 is the mount point, field 6 its options; behind the lone dash are the
+    Source: proc(5), /proc/pid/mountinfo: field 5 is the mount point, field 6 its options; after the lone dash are the
     type, the source and the options of the file system.
     """
     real = os.path.realpath(path)
@@ -142,7 +142,7 @@ class PosixStore:
 
         Raises:
             RetriableError: KAFKA_STORAGE_ERROR on a failing disk; REPLOG_STORE_REFUSED: no permission, or a symbolic
-                link below the root; REPLOG_ROOT_STALE where the root directory itself is gone (so a vanished root
+                link below the root; REPLOG_ROOT_STALE where the root directory itself is missing (so a vanished root
                 never looks like an empty one).
             CorruptDataError: CORRUPT_MESSAGE: the key could leave the root.
         """
@@ -440,7 +440,7 @@ class PosixStore:
         if not os.path.isdir(self._root):
             raise RetriableError(
                 ErrorCode.REPLOG_ROOT_STALE,
-                "the root directory is gone. Bring it back (mount the disk, undo the rename).",
+                "the root directory is missing. Bring it back (mount the disk, undo the rename).",
                 url=self.url,
             )
 
@@ -531,7 +531,7 @@ def sweep_temp_files(url: str, min_age_ms: int, *, is_dry_run: bool = False) -> 
 
 
 class _UnconfirmedError(OSError):
-    """The name may be there, or may be gone after power loss; has no errno, so it is never REFUSED."""
+    """The name may exist, or may be lost with a power failure. It has no errno, so it is never REFUSED."""
 
 
 class _NoHardLinksError(OSError):

@@ -49,7 +49,7 @@ class RetryingStore:
     Args:
         deadline_ms: after this long no further attempt starts (one attempt is always made).
         jitter: returns numbers in [0, 1).
-        calls: counts each attempt; None: one that nobody reads.
+        calls: counts each attempt; None: attempts are not counted for anyone.
     """
 
     def __init__(
@@ -154,7 +154,7 @@ class RetryingStore:
         """Return whose bytes hold the name before a create is repeated; None: nothing is known, or there are none.
 
         Only for a large body: it is not sent again for nothing, and a server may cut the connection in the middle of
-        it when the name is taken, so that a repeated create would never be told.
+        it when the name is taken, so that a repeated create would never get an answer.
         """
         if _size_bytes(data) < LOOK_SIZE_BYTES_MIN:
             return None
