@@ -37,8 +37,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from spark_replog.cluster.cluster import Cluster
+    from spark_replog.health.cost import Prices, TopicCost
     from spark_replog.health.findings import BrokerHealth, Finding
-    from spark_replog.health.store import Prices, StoreHealth, TopicCost
+    from spark_replog.health.store import StoreHealth
     from spark_replog.health.topics import TopicDescription
     from spark_replog.ledger.ledger import Ledger
     from spark_replog.maintenance.garbage import GarbageFile, GarbageReport
@@ -117,7 +118,7 @@ def info(cost: bool, prices: str | None, readers: int, look: str) -> int:
     if len(sizes) > _TOPICS_SHOWN:
         lines.append(f"and {len(sizes) - _TOPICS_SHOWN} smaller topics: add -f json to list all")
     if price_list is not None:
-        from spark_replog.health.store import costs_of
+        from spark_replog.health.cost import costs_of
 
         writes = monitor.recent_writes()
         costs = costs_of(health, writes, price_list, reader_count=readers, look_interval_ms=look_ms)
@@ -132,7 +133,7 @@ def _read_prices(path: str | None) -> Prices:
     from importlib.resources import files
     from pathlib import Path
 
-    from spark_replog.health.store import read_prices
+    from spark_replog.health.cost import read_prices
 
     source = files("spark_replog").joinpath("prices.toml") if path is None else Path(path)
     try:
@@ -142,7 +143,7 @@ def _read_prices(path: str | None) -> Prices:
 
 
 def _cost_item(costs: Sequence[TopicCost], prices: Prices) -> dict[str, Any]:
-    from spark_replog.health.store import FORMULA
+    from spark_replog.health.cost import FORMULA
 
     return {
         "currency": prices.currency,
