@@ -77,7 +77,7 @@ class AclAdmin(Admin):
         """Add ACLs; return those that were not there.
 
         Raises:
-            InvalidConfigError: INVALID_REQUEST: an empty name, a cluster name that is no cluster's, or a change
+            InvalidConfigError: INVALID_REQUEST: an empty name, a cluster name that does not exist, or a change
                 that would take the right to change ACLs from its own author.
             AuthorizationError: CLUSTER_AUTHORIZATION_FAILED.
             RetriableError: REPLOG_NO_QUORUM.

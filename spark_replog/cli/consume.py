@@ -61,7 +61,7 @@ class RecordFilter:
         try:
             pattern = None if given["grep"] is None else re.compile(os.fsencode(given["grep"]))
         except re.error as error:
-            raise click.UsageError(f"--grep is no regular expression: {error}") from None
+            raise click.UsageError(f"--grep is not a regular expression: {error}") from None
         pairs = [each.partition("=") for each in given["headers"]]
         headers = tuple((name, os.fsencode(value) if equals else None) for name, equals, value in pairs)
         return cls(frozenset(map(os.fsencode, given["keys"])), pattern, headers)
@@ -502,9 +502,9 @@ _COLOURS = (36, 33, 32, 35, 34, 31, 96, 93, 92, 95, 94, 91)
 @click.option("--color", "colour", type=click.Choice(["auto", "always", "never"]), default="auto", show_default=True,
               help="auto: on a terminal, unless NO_COLOR is set.")  # fmt: skip
 def tail(topics: tuple[str, ...], **given: Any) -> int:
-    """Follow topics: time, topic-partition, offset, key, headers and value of each record on a line of its own.
+    """Follow topics: time, topic-partition, offset, key, headers and value of each record on its own line.
 
-    Partitions that are added meanwhile are read from their first row. What a terminal would act on is escaped;
+    Partitions that are added meanwhile are read from their first row. Control characters are escaped;
     'consume' prints bytes as they are, and -f jsonl prints whole records. Ctrl-C ends it.
     """
     settings = current_settings()
@@ -558,7 +558,7 @@ def _line_printer(settings: Settings, topics: tuple[str, ...], colour: str) -> C
     if colour == "never" or (colour == "auto" and not is_terminal):
         return lambda record: show(_tail_line(record, "", ""))
     codes = {name: f"\x1b[{_COLOURS[at % len(_COLOURS)]}m" for at, name in enumerate(dict.fromkeys(topics))}
-    # As bytes: Click would take colours out where stdout is no terminal.
+    # As bytes: Click would take colours out where stdout is not a terminal.
     return lambda record: show(_tail_line(record, codes[record.topic], "\x1b[0m").encode())
 
 

@@ -40,11 +40,11 @@ if TYPE_CHECKING:
 def copy(source: str, target: str, **given: Any) -> int:
     """Copy a range of SOURCE into TARGET, which must exist: keys, values, headers and timestamps.
 
-    Offsets are not kept; the order of each partition is. Each append to the target records how far the copy came, so a
-    copy that was stopped or killed goes on where it ended when the command is given again, and no row is copied twice.
-    Given again later it copies what is new. Another --name begins anew.
+    Offsets are not kept; the order of each partition is. Each append to the target records how far the copy came. Run
+    the command again after it was stopped or killed, and it continues there; no row is copied twice. Run it again
+    later, and it copies what is new. Another --name begins from the start.
 
-    What is printed as copied is in the target's log, also where the command fails.
+    Rows reported as copied are in the target's log, even if the command fails.
     """
     settings = current_settings()
     cluster = settings.open_cluster()

@@ -41,8 +41,8 @@ def status(checkpoints: tuple[str, ...], after: str, max_lag: str | None) -> int
     """Show on one page whether the store is healthy; writes nothing.
 
     The state and free bytes of each root, partitions that are offline, below min.insync.replicas or under-replicated,
-    how much is written, each group (and query) that is not OK, and the command that helps with each fault. A group that
-    has stopped and is not behind is no fault.
+    how much is written, each group (and query) that is not OK, and the command that helps with each fault. A stopped
+    group without a lag is not a fault.
 
     Exit code 0 where all is well; 3 with a warning or a SLOW reader; 4 where rows cannot be written or read, or where a
     reader is STALLED, STOPPED or LOSING.

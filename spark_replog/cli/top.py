@@ -65,7 +65,7 @@ def top(checkpoints: tuple[str, ...], delay: float, count: int | None) -> int:
     """Watch rates, sizes, lag and faults on a terminal: the busiest topics and the worst readers first. q ends it.
 
     Reads only: one get per metadata root and ledger for each look; roots are looked at every 30 seconds. Bars are the
-    last 15 minutes. Where stdout is no terminal it prints once; -f jsonl prints one object for each look.
+    last 15 minutes. If stdout is not a terminal it prints once; -f jsonl prints one object for each look.
     """
     settings = current_settings()
     is_live = sys.stdout is not None and sys.stdout.isatty() and settings.format == "text" and count is None

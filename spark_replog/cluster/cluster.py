@@ -159,13 +159,13 @@ class Cluster:
         return found
 
     def close_ledger(self, ledger_id: LedgerId) -> None:
-        """Free the memory of a ledger that nobody needs; ``topic_ledger`` reads it again."""
+        """Free the memory of a ledger that is not needed now; ``topic_ledger`` reads it again."""
         self._topic_ledgers.pop(ledger_id, None)
 
     def retention_now_ms(self) -> int:
         """Return the time that ages rows: this process's clock, but no later than the newest append that it knows.
 
-        So one clock that is ahead deletes nothing before its time, and while nobody appends, time stands still.
+        So one clock that is ahead deletes nothing too early, and without appends no row gets older.
         """
         newest_ms = 0
         for ledger in list(self._topic_ledgers.values()):

@@ -271,7 +271,7 @@ class CatchUp:
             wanted: copies to make.
             is_throttled: see ``ReplicaFetcher.submit``.
             budget_ms: None: as long as it takes.
-            failed: gets the brokers to which a copy failed, by no fault of its sources.
+            failed: gets the brokers to which a copy failed although its sources were good.
             late: gets the copies that were not made in time.
         """
         started: dict[Future[None], tuple[MissingCopy, BrokerId]] = {}

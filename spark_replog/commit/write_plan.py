@@ -38,7 +38,7 @@ def make_write_plan(
     Raises:
         AuthorizationError: TOPIC_AUTHORIZATION_FAILED: the principal may not write a name given. Where rows
             name their topics the plan says which are refused.
-        NotFoundError: UNKNOWN_TOPIC_OR_PARTITION: a name given is no topic.
+        NotFoundError: UNKNOWN_TOPIC_OR_PARTITION: a given name is not a topic.
         RetriableError: REPLOG_NO_QUORUM.
     """
     plans = []

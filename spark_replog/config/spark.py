@@ -317,7 +317,8 @@ def _version(text: str | None) -> tuple[int, int]:
     parts = text.strip().split(".")
     if len(parts) < 2 or not (parts[0].isdigit() and parts[1].isdigit()) or int(parts[0]) < SPARK_VERSION_MIN[0]:
         raise InvalidConfigError(
-            ErrorCode.REPLOG_INVALID_OPTION, f"'{text}' is no version of Spark from 4.0 on. Give one such as '4.3.0'."
+            ErrorCode.REPLOG_INVALID_OPTION,
+            f"'{text}' is not a Spark version from 4.0 on. Give one such as '4.3.0'.",
         )
     return int(parts[0]), int(parts[1])
 

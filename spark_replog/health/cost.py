@@ -63,7 +63,7 @@ def read_prices(text: str) -> Prices:
     """Return the prices of a TOML file.
 
     Raises:
-        InvalidConfigError: REPLOG_INVALID_OPTION: it is none, or a price is no number of 0 or more.
+        InvalidConfigError: REPLOG_INVALID_OPTION: it is not TOML, or a price is not a number of 0 or more.
     """
     try:
         found = tomllib.loads(text)

@@ -106,7 +106,7 @@ def call_samples(kind: str, client: str, table: Mapping[tuple[str, str, str], Ca
 
 
 def _of_brokers(health: StoreHealth) -> Values:
-    counts = Counter((each.level, each.fault) for each in health.findings)  # made anew at each look at them
+    counts = Counter((each.level, each.fault) for each in health.findings)  # computed again at each access
     for level, fault in ((level, fault) for level in Level for fault in Fault):
         if counts[level, fault]:
             yield "replog_findings", Sample((level.name.lower(), fault.value), counts[level, fault])

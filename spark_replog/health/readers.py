@@ -362,7 +362,7 @@ def remedy_of(reader: Reader, judged: Judged) -> str:
         case Verdict.STALLED:
             return f"look at its log for a row or a batch that never ends: {command}"
         case Verdict.STOPPED if reader.kind == "group":
-            return f"start it; or, if nobody needs it: replog group delete {shlex.quote(reader.name)}"
+            return f"start it; or, if it is no longer needed: replog group delete {shlex.quote(reader.name)}"
         case Verdict.STOPPED:
             return f"start it; its position: {command}"
         case Verdict.LOSING:

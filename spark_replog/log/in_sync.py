@@ -40,8 +40,8 @@ def leaving_replicas(
 ) -> frozenset[BrokerId]:
     """Return which of the late replicas may leave the ISR now.
 
-    A broker leaves every ISR of a ledger at once. The late replicas of a partition leave together or not at all: nobody
-    knows yet which of them is the faster.
+    A broker leaves every ISR of a ledger at once. The late replicas of a partition leave together or not at all: it
+    is not known yet which of them is faster.
 
     Args:
         late: brokers that are later than ``replica.lag.time.max.ms``.

@@ -224,9 +224,7 @@ class StoreWatch:
             try:
                 urls = list_checkpoints(folder, self._options)
                 if not urls:
-                    what = (
-                        f"'{folder}' is no checkpoint and holds none. Give a query's checkpointLocation, or its parent."
-                    )
+                    what = f"'{folder}' is not a checkpoint and has none. Give a checkpointLocation or its parent."
                     raise InvalidConfigError(ErrorCode.REPLOG_INPUT, what)
                 for url in urls:
                     yield self._queries.describe(read_checkpoint(url, self._options), is_folded=True)

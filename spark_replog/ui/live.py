@@ -75,7 +75,7 @@ class LiveStore:
 
 
 class Feed:
-    """Tells viewers of each new look: one poller for all, and none while nobody views. Of one event loop."""
+    """Sends each new look to the viewers: one poller for all, and none without viewers. Of one event loop."""
 
     def __init__(self, live: LiveStore) -> None:
         self._live = live

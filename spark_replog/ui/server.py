@@ -43,7 +43,7 @@ _FILES = {
 
 
 class Guard:
-    """Answers what nobody may ask, and those without a session; puts the security headers on every answer."""
+    """Refuses requests that nobody may make, and those without a session; puts the security headers on every answer."""
 
     def __init__(self, app: ASGIApp, access: Access) -> None:
         self._app, self._access = app, access

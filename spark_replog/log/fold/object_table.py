@@ -391,7 +391,7 @@ class ObjectTable:
                 item.partitions[partition] = (base, first)
 
     def _leave(self, number: int, partition: PartitionState) -> None:
-        """Note that a partition has no rows in an object any more: nobody needs it for its sake."""
+        """Note that a partition has no rows in an object any more: no replica needs it for that partition."""
         item = self._objects[number]
         del item.partitions[partition]
         item.sections = ()  # those that are left are looked up when they are needed

@@ -21,7 +21,7 @@ EndWithinBytes = Callable[[TopicPartition, int, int, int], tuple[int, int]]
 
 @dataclass(frozen=True, slots=True)
 class TriggerLimits:
-    """Limits of a micro-batch; None is no limit.
+    """Limits of a micro-batch; None: not limited.
 
     Attributes:
         rows_max: ``maxOffsetsPerTrigger``.

@@ -109,7 +109,7 @@ def test_a_group_that_has_stopped_or_loses_rows_is_in_the_status_and_its_exit_co
     assert status("--max-lag", "PT0.001S")[:2] == (3, "WARN")
     text = replog("-s", store, "status", "--after", "PT0.001S").out
     assert "STOPPED  dead" in text and "is not being read" in text
-    assert f"-> start it; or, if nobody needs it: replog -s {store} group delete dead" in text
+    assert f"-> start it; or, if it is no longer needed: replog -s {store} group delete dead" in text
     assert replog("-s", store, "topic", "trim", "orders", "--partition", 0, "--to", 2, "-y").exit_code == 0
     assert status() == (4, "CRITICAL", {"dead": "LOSING"})
     assert "topic config orders set retention.ms=-1" in replog("-s", store, "status").out
