@@ -49,7 +49,7 @@ from spark_replog.ledger.root import (
 from spark_replog.ledger.snapshot_files import Base, JournalPoint, Marker, SnapshotHead
 from spark_replog.ledger.types import LedgerSettings
 
-READ_LIMIT = 64
+READ_LIMIT = 512
 REREAD_MS = 5.0
 """The first pause before a tail that may be decided is looked at again; less where an operation takes less."""
 RIVAL_MS = 2000.0

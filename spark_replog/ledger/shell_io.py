@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 
@@ -16,21 +16,46 @@ from spark_replog.ledger.record import RECORD_GET_BYTES, genesis_hash
 from spark_replog.ledger.root import Check, Completion, Create, Operation, PutMarker, PutOut, Read, Status
 from spark_replog.ledger.snapshot_files import MARKER_SIZE_BYTES_MAX, Marker, decode_marker, encode_marker
 from spark_replog.ledger.types import JournalRoot, LedgerStats
-from spark_replog.storage.io_pool import IO_POOL
+from spark_replog.storage.io_pool import IO_POOL, LANE_THREADS_MAX
 from spark_replog.storage.object_store import Buffer, CreateOutcome
 from spark_replog.storage.paths import journal_folder, journal_key, marker_folder, marker_key, out_key, snapshot_key
 
 _log = logging.getLogger(__name__)
 SLOW_GET_MS = 3
 """From here on a get is a network's, and a cold start must not pay one round trip per entry."""
-WINDOW_MAX = 8
-FIRST_WINDOW = WINDOW_MAX
+WINDOW_MAX = 32
+"""Gets of one root at once; the clients' connection pools are of this size."""
+FIRST_WINDOW = 8
 """A first read over a network asks for so many at once: a new ledger has few records, and each get is a round trip."""
 _NEAR = frozenset({"file", "memory"})
 LISTING_MS_MAX = 30_000
 """For so long a root that lists a journal is not silent: the listing of 10^5 names is no short call."""
 READ_SIZE_BYTES_MAX = 8 * 1024 * 1024
-"""A read ends with the record that reaches this size, so that large entries are folded before more are fetched."""
+"""A read ends with the record that reaches this size, so that large entries are folded before more are fetched; gets at
+once ask for about this size together."""
+
+
+class Listed:
+    """What a listing showed of one journal: how far to read at once. A head start; the end is an empty position.
+
+    Args:
+        found: position -> bytes.
+    """
+
+    def __init__(self, found: dict[int, int]) -> None:
+        self._found = found
+
+    def first_after(self, position: int) -> int | None:
+        """Return the first position above this one that has a record, None for none."""
+        return min((each for each in self._found if each > position), default=None)
+
+    def window(self, position: int) -> int:
+        """Return how many gets from here on reach the first empty position, or a bound; 0 where nothing is listed."""
+        count = size_bytes = 0
+        while count < WINDOW_MAX - 1 and position + count in self._found and size_bytes < READ_SIZE_BYTES_MAX:
+            size_bytes += self._found[position + count]
+            count += 1
+        return count and count + (position + count not in self._found)
 
 
 class RootIo:
@@ -46,6 +71,7 @@ class RootIo:
         self._learned_ms = 0.0
         self._listings: dict[str, float] = {}  # root's URL -> when the listing that is under way began
         self._listed: set[str] = set()  # URLs of the roots that were listed, and where nothing new was found since
+        self._begun: dict[tuple[str, int], Future[Listed | None]] = {}  # (root's URL, where its first read goes on)
         self._ahead: dict[int, Future[None]] = {}
         self._ends: dict[str, int] = {}  # root's URL -> position after the last record found there
         self._ledger_id = ledger_id
@@ -71,8 +97,9 @@ class RootIo:
 
     def start(self, operations: Sequence[Operation]) -> None:
         """Run operations, one lane per root; returns at once."""
+        pool = IO_POOL
         for operation in operations:
-            IO_POOL.submit_to(self._roots[operation.root].store.url, self._run, operation)
+            pool.submit_to(self._roots[operation.root].store.url, self._run, operation)
 
     def take(self, timeout_ms: float) -> list[Completion]:
         """Return the answers that came in; waits for one, up to the time-out."""
@@ -188,7 +215,7 @@ class RootIo:
         if len(self._roots) == 1:
             root.check()  # no other root could have named what it forgot
             return
-        said = IO_POOL.submit_to(f"{root.store.url}#window", root.store.get, out_key(self._ledger_id))
+        said = IO_POOL.submit_to(f"{root.store.url}#window0", root.store.get, out_key(self._ledger_id))
         root.check()
         if said.result() is not None:
             raise RetriableError(
@@ -199,78 +226,103 @@ class RootIo:
             )
 
     def _read(self, root: JournalRoot, operation: Read) -> Completion:
-        """Read on until a position is empty: one by one where gets are quick, else several at a time."""
+        """Read on until a position is empty: one by one where gets are quick, else many at a time."""
         records: list[bytes] = []
+        listing = self._begun.pop((root.store.url, operation.position), None)
+        if operation.finds_gaps and listing is None:
+            listing = IO_POOL.submit_to(f"{root.store.url}#list", self._list, root, operation.position)
         is_far = root.store.url.partition("://")[0] not in _NEAR
         window, size_bytes = FIRST_WINDOW if is_far and operation.finds_gaps else 1, 0
         while len(records) < operation.limit and size_bytes < READ_SIZE_BYTES_MAX:
             start_ms = self._clock.monotonic_ms()
             for found in self._get(root, operation.position + len(records), window):
                 if found is None:
-                    return self._read_to_end(root, operation, tuple(records))
+                    return self._read_to_end(root, operation, tuple(records), listing)
                 records.append(bytes(found))
                 size_bytes += len(records[-1])
-            is_slow = self._clock.monotonic_ms() - start_ms >= SLOW_GET_MS
-            window = min(2 * window, WINDOW_MAX, operation.limit - len(records)) if is_slow else 1
+            took_ms = self._clock.monotonic_ms() - start_ms
+            if took_ms < SLOW_GET_MS:
+                window = 1
+                continue
+            if listing is not None:  # as a rule it comes with the first gets; where it takes long, guess
+                wait([listing], took_ms / 1000.0)
+            listed = listing.result() if listing is not None and listing.done() else None
+            size_bytes_max = max(map(len, records[-window:]))
+            grown = min(2 * window, WINDOW_MAX, max(1, READ_SIZE_BYTES_MAX // size_bytes_max))
+            wanted = 0 if listed is None else listed.window(operation.position + len(records))
+            window = min(wanted or grown, operation.limit - len(records))
         marker = self._newest_marker(root, operation.marker_no)
+        if listing is not None and marker is None:
+            self._begun[root.store.url, operation.position + len(records)] = listing
         return Completion(operation, Status.DONE, tuple(records), marker=marker)
 
-    def _read_to_end(self, root: JournalRoot, operation: Read, records: tuple[bytes, ...]) -> Completion:
+    def _read_to_end(
+        self,
+        root: JournalRoot,
+        operation: Read,
+        records: tuple[bytes, ...],
+        listing: Future[Listed | None] | None,
+    ) -> Completion:
         """Answer a read behind whose records nothing was found: by truncation, or because it is the end."""
         marker = after_gap = None
-        lane, end = f"{root.store.url}#window", operation.position + len(records)
-        listing = IO_POOL.submit_to(lane, self._record_after_gap, root, end) if operation.finds_gaps else None
         if records or operation.checks_marker:
             marker = self._newest_marker(root, operation.marker_no)
         if marker is None and listing is not None:
-            after_gap = listing.result()
+            after_gap = self._record_after_gap(root, operation.position + len(records), listing.result())
             if after_gap is not None:  # truncated between the two looks
                 marker = self._newest_marker(root, operation.marker_no)
         return Completion(operation, Status.DONE, records, ended=True, marker=marker, after_gap=after_gap)
 
-    def _record_after_gap(self, root: JournalRoot, end: int) -> int | None:
+    def _record_after_gap(self, root: JournalRoot, end: int, listed: Listed | None) -> int | None:
         """Return the first position above an empty one that has a file, None where no listing shows one.
 
         An alarm for deleted files, once per process, root and error: what a listing does not show, it cannot see.
         """
+        first = None if listed is None else listed.first_after(end)
+        if first is None or root.store.get(journal_key(self._ledger_id, end), size_bytes=1) is not None:
+            return None  # created meanwhile, as every record below another one
+        return first
+
+    def _list(self, root: JournalRoot, position: int) -> Listed | None:
+        """List a journal from a position on; None where that fails."""
         url = root.store.url
         is_first = url not in self._listed
         self._listed.add(url)
         if is_first:
             self._listings[url] = self._clock.monotonic_ms()
         try:
-            known = journal_key(self._ledger_id, end)
-            found = list(root.store.list_keys(journal_folder(self._ledger_id), after=known))
+            before = journal_key(self._ledger_id, position - 1) if position else ""
+            found = list(root.store.list_keys(journal_folder(self._ledger_id), after=before))
         except ReplogError as error:
             _log.debug("no listing of the journals on %s: %s", root.store.url, error)
             return None
         finally:
             if is_first:
-                del self._listings[url]
+                self._listings.pop(url, None)
                 self._learned_ms = self._clock.monotonic_ms()
-        names = (info.key.rpartition("/")[2] for info in found)
-        first = min((int(name) for name in names if name.isdecimal()), default=None)
-        if first is None or root.store.get(journal_key(self._ledger_id, end), size_bytes=1) is not None:
-            return None  # created meanwhile, as every record below another one
-        return first
+        names = ((info.key.rpartition("/")[2], info.size_bytes) for info in found)
+        return Listed({int(name): size_bytes for name, size_bytes in names if name.isdecimal()})
 
     def _get(self, root: JournalRoot, position: int, count: int) -> list[Buffer | None]:
         self._stats.gets += count
         keys = [journal_key(self._ledger_id, position + step) for step in range(count)]
         if count == 1:
-            bodies = [root.store.get(keys[0], size_bytes=RECORD_GET_BYTES)]
-        else:
-            # A lane of its own: a job that waits for jobs of its own lane could wait for ever.
-            lane = f"{root.store.url}#window"
-            futures = [IO_POOL.submit_to(lane, root.store.get, key, size_bytes=RECORD_GET_BYTES) for key in keys]
-            bodies = [future.result() for future in futures]
-        end = next((number for number, body in enumerate(bodies) if body is None), count) + position
-        # Only what is new: reading one root again does not show that the others answer.
-        if end > max(position, self._ends.get(root.store.url, 0)):
-            self._ends[root.store.url] = end
+            return [self._found(root, position, root.store.get(keys[0], size_bytes=RECORD_GET_BYTES))]
+        # Lanes of their own: a job that waits for jobs of its own lane could wait for ever.
+        lanes = [f"{root.store.url}#window{number // LANE_THREADS_MAX}" for number in range(count)]
+        futures = [
+            IO_POOL.submit_to(lane, root.store.get, key, size_bytes=RECORD_GET_BYTES)
+            for lane, key in zip(lanes, keys, strict=True)
+        ]
+        return [self._found(root, position + number, future.result()) for number, future in enumerate(futures)]
+
+    def _found(self, root: JournalRoot, position: int, body: Buffer | None) -> Buffer | None:
+        """Note that a root answers with what is new: reading one root again does not show that the others answer."""
+        if body is not None and position >= self._ends.get(root.store.url, 0):
+            self._ends[root.store.url] = position + 1
             self._listed.discard(root.store.url)
             self._learned_ms = self._clock.monotonic_ms()
-        return bodies
+        return body
 
 
 def _out_body(ledger_id: str, root: JournalRoot, position: int) -> bytes:

@@ -7,7 +7,10 @@ import time
 
 import pytest
 
+from spark_replog.errors import ErrorCode, ReplogError
+from spark_replog.ledger import shell_io
 from spark_replog.ledger.types import LedgerSettings
+from spark_replog.storage.paths import journal_key
 
 UNHURRIED = LedgerSettings(quorum_timeout_ms=20_000, grace_ms=20_000)
 """Every root answers in these tests: none is left out because the machine is busy."""
@@ -136,16 +139,17 @@ def test_cold_start_over_a_slow_network_reads_several_records_at_a_time(make_sto
 
 def test_a_long_journal_is_not_mistaken_for_silent_roots(make_store):
     store = make_store(3)
-    writer, reader = store.process(UNHURRIED), store.process(LedgerSettings(quorum_timeout_ms=200))
+    writer, reader = store.process(UNHURRIED), store.process(LedgerSettings(quorum_timeout_ms=1000))
     for number in range(600):
         writer.append(b"command %d" % number)
-    crowds = [Crowd(faulty.store) for faulty in reader.faulty]
+    crowds = [Crowd(faulty.store, get_seconds=0.12) for faulty in reader.faulty]
     for counting, crowd in zip(reader.counting, crowds, strict=True):
         counting.store = crowd
 
     assert len(reader.commands()) == 600
-    slept_ms = 8 * 600 / max(crowd.most for crowd in crowds)
-    assert slept_ms > 2 * 200  # so the read as a whole outlasted the timeout
+    assert [store.counts["list_keys"] for store in reader.counting] == [1, 1, 1]  # several reads, one listing
+    slept_ms = 120 * 600 / max(crowd.most for crowd in crowds)
+    assert slept_ms > 2 * 1000  # so the read as a whole outlasted the timeout
 
 
 def test_one_read_that_takes_longer_than_the_time_out_is_no_silence_either(make_store):
@@ -154,5 +158,42 @@ def test_one_read_that_takes_longer_than_the_time_out_is_no_silence_either(make_
     for number in range(64):
         writer.append(b"command %d" % number)
     for counting, faulty in zip(reader.counting, reader.faulty, strict=True):
-        counting.store = Crowd(faulty.store, get_seconds=0.08)  # 64 records: eleven round trips, 880 ms
+        counting.store = Crowd(faulty.store, get_seconds=0.2)  # 64 records: four round trips, 800 ms
     assert len(reader.commands()) == 64
+
+
+LISTINGS = {
+    "whole": lambda found: found,
+    "older": lambda found: found[: len(found) // 2],
+    "empty": lambda found: [],
+    "refused": None,
+}
+
+
+@pytest.mark.parametrize("listing", LISTINGS)
+@pytest.mark.parametrize("is_large", [False, True])
+def test_a_cold_read_needs_no_listing_and_holds_few_bytes_at_once(make_store, monkeypatch, listing, is_large):
+    store = make_store(3)
+    writer, reader = store.process(UNHURRIED), store.process(UNHURRIED)
+    commands = [b"%03d" % number + bytes(1000) for number in range(40)]
+    if is_large:
+        monkeypatch.setattr(shell_io, "READ_SIZE_BYTES_MAX", 8 * 1000)
+    for command in commands:
+        writer.append(command)
+    crowds = [Crowd(faulty.store) for faulty in reader.faulty]
+    for counting, crowd in zip(reader.counting, crowds, strict=True):
+        counting.store = crowd
+
+    def list_keys(self, prefix, *, after=""):
+        if LISTINGS[listing] is None:
+            raise ReplogError(ErrorCode.REPLOG_STORE_REFUSED, "no right to list")
+        return iter(LISTINGS[listing](list(self.store.list_keys(prefix, after=after))))
+
+    monkeypatch.setattr(Crowd, "list_keys", list_keys, raising=False)
+    assert reader.commands() == commands
+    for number, counting in enumerate(reader.counting):  # the end is an absent name, whatever a listing shows
+        end = journal_key(store.ledger_id, len(store.journal(number)))
+        assert ("get", end) in counting.calls
+    most = max(crowd.most for crowd in crowds)
+    assert most <= (10 if is_large else 32)
+    assert most > 4

@@ -201,7 +201,7 @@ def test_a_cold_process_reads_the_snapshot_and_the_tail(make_store, root_count):
 
 @pytest.mark.parametrize("root_count", [1, 3])
 def test_a_cold_process_looks_at_no_record_before_the_snapshot(make_store, root_count):
-    """However many records stay for processes that pause: a listing begins behind the journal's end."""
+    """However many records stay for processes that pause: a listing begins where the reading does."""
     store = make_store(root_count)
     writer = paged(store, KEPT)
     for first, end in ((0, 150), (150, 151)):
@@ -217,7 +217,7 @@ def test_a_cold_process_looks_at_no_record_before_the_snapshot(make_store, root_
     assert cold.commands() == wanted
     assert all(root.counts["get"] <= 10 for root in cold.counting)
     assert sum("/journal/" in prefix for root in cold.counting for verb, prefix in root.calls if verb == "list_keys")
-    assert not [key for key in listed if "/journal/" in key]
+    assert sum("/journal/" in key for key in listed) <= 10 * root_count
 
 
 @pytest.mark.parametrize("root_count", [1, 3])
