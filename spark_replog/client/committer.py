@@ -135,6 +135,10 @@ class Appender:
         """End the repetitions."""
         self._stopped.set()
 
+    def prepare(self) -> None:
+        """Begin what an append reads first; returns at once."""
+        self._manager.prepare()
+
     def await_copies(self, timeout_ms: int | None) -> None:
         """Wait for the followers' copies that acks 0 and 1 do not wait for: without them no row is readable."""
         if self._config.acks != -1:
@@ -227,7 +231,8 @@ class Committer:
         self._results: deque[DeliveryResult] = deque()
 
     def begin(self, request: DataRequest) -> None:
-        """Count an object on its way."""
+        """Count an object on its way, and read beside its puts what its append needs."""
+        self._appender.prepare()
         now_ms = self._clock.monotonic_ms()
         metrics = self._metrics
         metrics.count("request", 1)

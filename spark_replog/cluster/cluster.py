@@ -11,6 +11,7 @@ import logging
 import os
 import threading
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -86,6 +87,7 @@ class Cluster:
         self.cluster_ledger: Ledger[ClusterLedgerState] = self._make_ledger(brokers.cluster_id, ClusterLedgerState())
         self._topic_ledgers: dict[LedgerId, Ledger[TopicLedgerState]] = {}
         self._refreshed_ms: int | None = None
+        self._ahead: tuple[int, Future[None]] | None = None  # process id, the refresh that `refresh_ahead` began last
         self._deposed = Once()
 
     @classmethod
@@ -265,8 +267,21 @@ class Cluster:
 
     def refresh_if_stale(self) -> None:
         """Fold the cluster ledger's newest entries if the ACLs and quotas known are older than ``ACCESS_AGE_MS``."""
-        if self._is_older_than(min(ACCESS_AGE_MS, self.config.metadata_max_age_ms)):
+        if self._is_access_stale() and self._ahead is not None and self._ahead[0] == os.getpid():
+            with suppress(ReplogError):  # tried again here
+                self._ahead[1].result()
+        if self._is_access_stale():
             self.refresh()
+
+    def refresh_ahead(self) -> None:
+        """Begin what ``refresh_if_stale`` would do, beside the caller's own work; that call waits for it."""
+        ahead = self._ahead
+        is_under_way = ahead is not None and ahead[0] == os.getpid() and not ahead[1].done()
+        if self._is_access_stale() and not is_under_way:
+            self._ahead = os.getpid(), IO_POOL.submit(self.refresh)
+
+    def _is_access_stale(self) -> bool:
+        return self._is_older_than(min(ACCESS_AGE_MS, self.config.metadata_max_age_ms))
 
     def topic_state(self, handle: TopicHandle) -> tuple[Ledger[TopicLedgerState], TopicState]:
         """Fold the topic's ledger and return it with the topic's part of the state.

@@ -360,6 +360,10 @@ class ReplicaManager:
             self._cluster.clock.sleep_ms(throttle_ms)
         return {each: replace(responses[each], throttle_time_ms=throttle_ms) for each in requests}
 
+    def prepare(self) -> None:
+        """Begin to read the ACLs and quotas of an append whose objects are being put now; returns at once."""
+        self._cluster.refresh_ahead()
+
     def await_copies(self, timeout_ms: int | None = None) -> bool:
         """Wait for the copies that acks 0 and 1 leave to the background; return whether none is left to make.
 

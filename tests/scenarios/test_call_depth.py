@@ -113,13 +113,13 @@ def path():
     return store_with(3)
 
 
-def far(path, rounds):
+def far(path, rounds, metadata_max_age_ms=600_000):
     """Open the store with roots that are far away; reading their root files is one round that is not counted."""
     brokers = BrokerSet.open(path)
     for each in brokers.broker_ids:
         raw = FarStore(open_store(brokers.url(each), fsync=False), rounds)
         brokers.stores[each] = RetryingStore(raw, deadline_ms=60_000)
-    config = CoordinatorConfig(metadata_max_age_ms=600_000)
+    config = CoordinatorConfig(metadata_max_age_ms=metadata_max_age_ms)
     return Cluster(brokers, path=path, storage_options={}, config=config)
 
 
@@ -139,10 +139,14 @@ def test_a_cold_opens_depth_grows_little_with_the_journal(rounds, send_count, wr
     assert min(found) <= depth_max, found
 
 
-def test_a_send_is_an_object_an_entry_and_a_look_at_the_marker(path, rounds):
-    """The look behind the create is what makes a record count beside truncation (ADR 26); it cannot go before it."""
+@pytest.mark.parametrize("metadata_max_age_ms", [600_000, 80])
+def test_a_send_is_an_object_an_entry_and_a_look_at_the_marker(path, rounds, metadata_max_age_ms):
+    """The look behind the create is what makes a record count beside truncation (ADR 26); it cannot go before it.
+
+    ACLs that are too old to be used are read beside the object's put.
+    """
     found = []
-    with Producer(far(path, rounds)) as producer:
+    with Producer(far(path, rounds, metadata_max_age_ms)) as producer:
         for _ in range(3):  # claims the ledger
             producer.send("orders", b"x").result(60)
         for _ in range(ATTEMPTS):
