@@ -26,7 +26,7 @@ from spark_replog.errors import (
 )
 from spark_replog.ids import KEY
 from spark_replog.storage.object_store import Buffer, CreateOutcome, ObjectInfo, pieces_of, refused_key
-from spark_replog.storage.obstore_client import ObstoreClient, ObstoreSettings, is_inherited, settings_of
+from spark_replog.storage.obstore_client import ObstoreClient, ObstoreSettings, client_of, is_inherited, settings_of
 
 CLIENTS = ("auto", "fsspec", "obstore")
 
@@ -293,7 +293,7 @@ class FsspecStore:
         if isinstance(settings, ObstoreSettings):
             self._root = f"{settings.place}/{settings.folder}".rstrip("/")
             try:
-                return ObstoreClient(self._root, settings)
+                return client_of(self._root, settings)
             except ValueError as error:
                 raise self._wrong_options(error) from error
         cls = self.file_system_class()

@@ -5,11 +5,13 @@ Its own API only: its fsspec wrapper drops ``mode="create"`` and overwrites. It 
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import json
 import os
 import re
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -41,9 +43,14 @@ _ENVIRONMENT = re.compile(
 _is_inherited = False
 
 
+_making = threading.Lock()
+_clients: dict[str, ObstoreClient] = {}
+"""By a digest of place and options, which may hold keys. Never let go: see ``fsspec_store._KEPT``."""
+
+
 def _note_fork() -> None:
-    global _is_inherited
-    _is_inherited = "obstore" in sys.modules
+    global _is_inherited, _making
+    _is_inherited, _making = "obstore" in sys.modules, threading.Lock()
 
 
 os.register_at_fork(after_in_child=_note_fork)
@@ -204,6 +211,20 @@ def _mapping(left: dict[str, Any], name: str) -> dict[str, Any]:
 
 def _is_true(value: Any) -> bool:
     return value.lower() == "true" if isinstance(value, str) else bool(value)
+
+
+def client_of(root: str, settings: ObstoreSettings) -> ObstoreClient:
+    """Return this process's client of a root: making one takes 10 ms, and each has connections of its own.
+
+    Raises:
+        ValueError: as ``ObstoreClient``.
+    """
+    found = {name: value for name, value in os.environ.items() if name.startswith(("AWS_", "AZURE_"))}
+    name = hashlib.sha256(json.dumps([root, settings, found], sort_keys=True).encode()).hexdigest()
+    with _making:
+        if name not in _clients:
+            _clients[name] = ObstoreClient(root, settings)
+        return _clients[name]
 
 
 class ObstoreClient:
