@@ -4,7 +4,7 @@
     python -m benchmarks.cloud --server minio --delay-ms 20
 
 Puts and ranged gets: those of fsspec's and obstore's clients, and those of replog's store of the root over each, of the
-same sizes, on as many threads, in turns. With `--delay-ms` a proxy adds that to each call; then times are told in
+same sizes, on as many threads, in turns. With `--delay-ms` a relay adds that to each call; then times are told in
 calls: one is a plain ranged get. Servers are those of the tests (docs/storage.md).
 """
 
@@ -22,11 +22,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.bench_session import scratch
+from benchmarks.delay_relay import DelayRelay
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.storage.brokers import INIT_DEADLINE_MS
 from spark_replog.storage.open_store import open_store
 from spark_replog.storage.retrying_store import RetryingStore
-from spark_replog.testing.http_fault_proxy import HttpFaultProxy
 from tests.servers.server import Azurite, FakeGcs, Minio, Server, VersityGateway
 from tests.servers.stores import RealRoots
 
@@ -116,9 +116,9 @@ def _p50_ms(call: Callable[[], Any], count: int) -> float:
 
 
 def delayed(server: Server, delay_ms: float) -> Iterator[tuple[str, float, float]]:
-    """Yield (what, p50 ms, calls' time) behind a proxy that adds a round trip to each call."""
-    with HttpFaultProxy(server.port, one_at_a_time=False, delay_ms=delay_ms) as proxy:
-        roots = RealRoots.of(server, 3, ports=[proxy.port] * 3)
+    """Yield (what, p50 ms, calls' time) behind a relay that adds a round trip to each call."""
+    with DelayRelay(server.port, delay_ms) as relay:
+        roots = RealRoots.of(server, 3, ports=[relay.port] * 3)
         opened = roots.make("orders")
         raw = open_store(roots.path.split(",")[0], roots.options)
         call_ms = _p50_ms(lambda: raw.get("replog.json", size_bytes=4096), 30)
