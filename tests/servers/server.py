@@ -159,6 +159,29 @@ class S3Server(Server):
         return {**self.options(port), "config_kwargs": '{"read_timeout": 1}'}
 
 
+    def new_guarded_root(self, *, is_locked: bool) -> str:
+        """Return the URL of a root in a new bucket that keeps versions.
+
+        Args:
+            is_locked: keep each version for a day, whoever wants to delete it.
+        """
+        bucket = f"bucket-{uuid.uuid4().hex}"
+        client = self.file_system(bucket)
+        client.call_s3("create_bucket", Bucket=bucket, ObjectLockEnabledForBucket=is_locked)
+        client.call_s3("put_bucket_versioning", Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
+        if is_locked:
+            rule = {"DefaultRetention": {"Mode": "COMPLIANCE", "Days": 1}}
+            lock = {"ObjectLockEnabled": "Enabled", "Rule": rule}
+            client.call_s3("put_object_lock_configuration", Bucket=bucket, ObjectLockConfiguration=lock)
+        return f"{self.scheme}://{bucket}/log"
+
+    def versions(self, url: str, key: str) -> list[str]:
+        """Return the ids of an object's versions, without the markers of its deletions."""
+        bucket, _, folder = url.partition("://")[2].partition("/")
+        found = self.file_system(bucket).call_s3("list_object_versions", Bucket=bucket, Prefix=f"{folder}/{key}")
+        return [each["VersionId"] for each in found.get("Versions", [])]
+
+
 class VersityGateway(S3Server):
     """S3 over a folder; its 412 names the condition. Users are made by its own command."""
 
@@ -166,12 +189,14 @@ class VersityGateway(S3Server):
 
     def command(self, data: Path) -> Sequence[str]:
         """As ``Server.command``."""
-        users = self.folder / "users"
-        users.mkdir(exist_ok=True)
+        users, versions = self.folder / "users", self.folder / "versions"
+        for each in (users, versions):
+            each.mkdir(exist_ok=True)
         return (
             str(self.build.folder() / "versitygw"), "--access", self.key, "--secret", self.secret,
             "--port", f"127.0.0.1:{self.port}", "--iam-dir", str(users), "--quiet",
-            "--access-log", str(self.folder / "access.log"), "posix", str(data),
+            "--access-log", str(self.folder / "access.log"), "posix",
+            "--versioning-dir", str(versions), str(data),
         )  # fmt: skip
 
     def clients_of_objects(self) -> set[str]:
