@@ -265,7 +265,7 @@ class RecordAccumulator:
         if self._fills_requests and not is_urgent:
             is_urgent = node.drainable_bytes(now_ms) >= self._max_request_size_bytes
         for queue in node.queues:
-            head = queue.head
+            head = queue.head if queue.batches else None  # most queues are empty, and each look checks all of them
             if head is None:
                 continue
             backoff_ms = head.backoff_left_ms(now_ms) if head.backoff_ms else 0
