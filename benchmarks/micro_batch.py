@@ -6,12 +6,13 @@ replog with one end that does nothing, its garbage frozen: only the sink, only t
 
     python -m benchmarks.micro_batch [--batches 70] [--rounds 3] [--dir FOLDER] [--shipped]
         [--conf NAME=VALUE ...]
-        [--two-queries [--trigger-ms 1000]]
+        [--two-queries [--trigger-ms 1000]] [--delay-ms 20]
 
 --two-queries: instead, one query beside two that write to one topic, and two that write to a topic each.
 --trigger-ms: with a processing-time trigger, so that turns at the ledger are measured and not who gets a processor.
 Spark starts such batches at multiples of the interval: two queries of one interval always start at the same moment. In
 the cases "apart" the second one's interval is 0.7 of the first one's, so that it starts at ten moments of it.
+--delay-ms: the roots are buckets on versitygw, behind a relay that adds this to each call.
 --shipped: with the settings of ``spark_replog.session_conf()``. --conf: with one more, for instance
 spark.python.udf.pipelined.enabled=true.
 """
@@ -21,8 +22,9 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
@@ -30,8 +32,11 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 import spark_replog
 from benchmarks.bench_session import scratch, session, table, tree_usage
+from benchmarks.delay_relay import DelayRelay
 from spark_replog.admin.controller import Controller
 from spark_replog.cluster.init_store import init_cluster
+from tests.servers.server import VersityGateway
+from tests.servers.stores import RealRoots
 
 ROWS = 1_000
 WARM_UP = 30
@@ -63,9 +68,13 @@ def floor_source(spark: SparkSession, batches: int, freeze: bool) -> DataFrame:
     return reader.option("batches", batches).option("freeze", freeze).load()
 
 
+OPTIONS: dict[str, str] = {}
+"""Of the roots, as Spark's options."""
+
+
 def replog_source(spark: SparkSession, path: str) -> DataFrame:
     """Return 1,000 rows a micro-batch of the topic in."""
-    reader = spark.readStream.format("replog").option("path", path).option("subscribe", "in")
+    reader = spark.readStream.format("replog").options(**OPTIONS).option("path", path).option("subscribe", "in")
     return reader.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", ROWS).load()
 
 
@@ -79,7 +88,8 @@ def replog_sink(
     source: DataFrame, path: str, checkpoint: Path, topic: str = "out", trigger_ms: float = 0
 ) -> StreamingQuery:
     """Start a query into a topic."""
-    writer = source.select("key", "value").writeStream.format("replog").option("path", path).option("topic", topic)
+    writer = source.select("key", "value").writeStream.format("replog").options(**OPTIONS)
+    writer = writer.option("path", path).option("topic", topic)
     writer = writer.trigger(processingTime=f"{trigger_ms:.0f} milliseconds")
     return writer.option("checkpointLocation", str(checkpoint)).start()
 
@@ -113,6 +123,22 @@ def print_two_queries(spark: SparkSession, path: str, folder: Path, arguments: a
         print(f"| {name} | {statistics.median(values):.0f} | {p95:.0f} | {max(values):.0f} | {len(values)} |")
 
 
+@contextmanager
+def store(folder: Path, delay_ms: float) -> Iterator[str]:
+    """Make a store with three topics and yield its path: local roots, or buckets that are some time away."""
+    with ExitStack() as stack:
+        roots = RealRoots([str(folder / "store")], {})
+        if delay_ms:
+            server = stack.enter_context(VersityGateway(folder))
+            relay = stack.enter_context(DelayRelay(server.port, delay_ms))
+            roots = RealRoots.of(server, 3, ports=[relay.port] * 3)
+            OPTIONS.update({f"storage.{name}": value for name, value in roots.options.items()})
+        controller = Controller(init_cluster(roots.path, 3, roots.options, fsync=True))
+        for topic in ("in", "out", "other"):
+            controller.create_topic(topic, partitions=2, replicas=3, config={})
+        yield roots.path
+
+
 def main() -> None:
     """Run the pairs in turn and print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -121,6 +147,7 @@ def main() -> None:
     parser.add_argument("--dir", default=None)
     parser.add_argument("--two-queries", action="store_true")
     parser.add_argument("--trigger-ms", type=float, default=0)
+    parser.add_argument("--delay-ms", type=float, default=0)
     parser.add_argument("--shipped", action="store_true")
     parser.add_argument("--conf", nargs="*", default=[])
     arguments = parser.parse_args()
@@ -130,14 +157,14 @@ def main() -> None:
         each.split("=", 1) for each in arguments.conf
     )
     settings = {name.replace(".", "__"): value for name, value in confs.items()}
-    with scratch(arguments.dir) as folder, session("micro-batch", 2, **settings) as spark:
+    with (
+        scratch(arguments.dir) as folder,
+        store(folder, arguments.delay_ms) as path,
+        session("micro-batch", 2, **settings) as spark,
+    ):
         spark.conf.set("spark.sql.streaming.numRecentProgressUpdates", "1000")
-        path = str(folder / "store")
-        controller = Controller(init_cluster(path, 3, {}, fsync=True))
-        for topic in ("in", "out", "other"):
-            controller.create_topic(topic, partitions=2, replicas=3, config={})
         rows = spark.read.format("floor").option("rows", ROWS * (batches + 20)).load().select("key", "value")
-        rows.write.format("replog").option("path", path).option("topic", "in").mode("append").save()
+        rows.write.format("replog").options(**OPTIONS).option("path", path).option("topic", "in").mode("append").save()
         if arguments.two_queries:
             print_two_queries(spark, path, folder, arguments)
             return
