@@ -139,6 +139,11 @@ class Ledger(Generic[S]):
         if self._is_folding:
             self._core.fatal = self._torn("the parent of this process forked it while another thread folded")
 
+    @property
+    def core(self) -> LedgerCore:
+        """Return the core of now, for `with_turn`: starting over makes another."""
+        return self._core
+
     def _make_core(self) -> None:
         self._io = RootIo(self.ledger_id, self._roots, self.stats, self._clock)
         self._core = LedgerCore(
@@ -310,7 +315,7 @@ class Ledger(Generic[S]):
                 self.refresh()  # a long read of a cold process is not the time of its caller
         request = self._serve(propose, timeout_ms)
         if isinstance(request.answer, PageMissingError) and request not in self._sent:
-            self._with_turn(self._restore)
+            self.with_turn(self.restore_decided)
             request = self._serve(propose, timeout_ms)
         if isinstance(request.answer, BaseException):
             raise request.answer
@@ -567,7 +572,7 @@ class Ledger(Generic[S]):
             except PageMissingError as error:
                 _LOG.debug("ledger %s: %s", self.ledger_id, error)
             self.refresh()  # folds which snapshot counts now
-            self._with_turn(self._restore)
+            self.with_turn(self.restore_decided)
         with self.lock:
             return question(self.state)
 
@@ -581,7 +586,7 @@ class Ledger(Generic[S]):
             held = takewhile(payloads.__contains__, range(newest, max(-1, newest - count), -1))
             return [(index, payloads[index][TAG_SIZE_BYTES:]) for index in held]
 
-    def _restore(self) -> None:
+    def restore_decided(self) -> None:
         """Make the state from the decided snapshot again, while the core is at rest."""
         try:
             self._fold_whole(is_stale=True)
@@ -617,7 +622,7 @@ class Ledger(Generic[S]):
                     return
         raise PageMissingError(error.code, "other processes write snapshots faster than they can be read here.")
 
-    def _with_turn(self, work: Callable[[], T]) -> T:
+    def with_turn(self, work: Callable[[], T]) -> T:
         """Do something that needs the core at rest, between two goals."""
         with self._turn:
             while self._is_driven:
@@ -632,16 +637,7 @@ class Ledger(Generic[S]):
 
     def _snapshot_writer(self, keeper: SnapshotKeeper) -> SnapshotWriter:
         """Return one for now; a lasting one would be a cycle, which keeps the state of a closed ledger in memory."""
-        return SnapshotWriter(
-            self.ledger_id,
-            keeper,
-            self.lock,
-            lambda: self._core,
-            refresh=self.refresh,
-            append=self.append,
-            with_turn=self._with_turn,
-            restore=self._restore,
-        )
+        return SnapshotWriter(self, keeper)
 
     def snapshot(self, *, timeout_ms: int) -> SnapshotStats:
         """Write a snapshot now: see ``SnapshotWriter``. Raises what `append` raises."""

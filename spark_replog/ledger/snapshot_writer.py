@@ -19,63 +19,56 @@ T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
 
 
-class _Append(Protocol):
-    def __call__(self, propose: Callable[[Any], Proposed], *, timeout_ms: int) -> AppendOutcome: ...
+class RestingLedger(Protocol):
+    """What writing snapshots needs of a ledger."""
 
+    ledger_id: str
 
-class _WithTurn(Protocol):
-    def __call__(self, work: Callable[[], T]) -> T: ...
+    @property
+    def lock(self) -> AbstractContextManager[object]:
+        """Held while the state changes."""
+
+    @property
+    def core(self) -> LedgerCore:
+        """The one of now: `restore_decided` may make another."""
+
+    def refresh(self) -> object:
+        """Fold what is decided."""
+
+    def append(self, propose: Callable[[Any], Proposed], *, timeout_ms: int) -> AppendOutcome:
+        """Have commands decided."""
+
+    def with_turn(self, work: Callable[[], T]) -> T:
+        """Do something with the core at rest."""
+
+    def restore_decided(self) -> None:
+        """Make the state from the decided snapshot again; in a turn."""
 
 
 class SnapshotWriter:
-    """What needs the core at rest is looked at in a turn; writing and deleting is done outside of it. Thread safe.
+    """What needs the core at rest is looked at in a turn; writing and deleting is done outside of it. Thread safe."""
 
-    Args:
-        lock: held while the state changes.
-        core: returns the core of now.
-        refresh, append: the ledger's.
-        with_turn: does something with the core at rest.
-        restore: makes the state from the decided snapshot again; in a turn.
-    """
-
-    def __init__(
-        self,
-        ledger_id: str,
-        keeper: SnapshotKeeper,
-        lock: AbstractContextManager[object],
-        core: Callable[[], LedgerCore],
-        *,
-        refresh: Callable[[], object],
-        append: _Append,
-        with_turn: _WithTurn,
-        restore: Callable[[], None],
-    ) -> None:
-        self._ledger_id = ledger_id
+    def __init__(self, ledger: RestingLedger, keeper: SnapshotKeeper) -> None:
+        self._ledger = ledger
         self._keeper = keeper
-        self._lock = lock
-        self._core = core
-        self._refresh = refresh
-        self._append = append
-        self._with_turn = with_turn
-        self._restore = restore
 
     def write_behind(self) -> None:
         """Write a snapshot and delete what the last one replaces; on a separate thread errors are logged."""
         keeper = self._keeper
 
         def look() -> tuple[Draft | None, list[Cut], HeadGarbage]:
-            return self.freeze(), keeper.truncations(self._core()), keeper.head_garbage(self._core())
+            return self.freeze(), keeper.truncations(self._ledger.core), keeper.head_garbage(self._ledger.core)
 
         try:
-            keeper.work(*self._with_turn(look))
+            keeper.work(*self._ledger.with_turn(look))
         except ReplogError as error:
-            _LOG.warning("ledger %s: no snapshot now: %s", self._ledger_id, error)
+            _LOG.warning("ledger %s: no snapshot now: %s", self._ledger.ledger_id, error)
 
     def freeze(self) -> Draft | None:
-        """Freeze a state that derives from the decided snapshot; None where nothing was folded."""
+        """Freeze a state that derives from the decided snapshot, in a turn; None where nothing was folded."""
         if not self._keeper.is_derived:
-            self._restore()
-        return self._keeper.freeze(self._core())
+            self._ledger.restore_decided()
+        return self._keeper.freeze(self._ledger.core)
 
     def snapshot(self, *, timeout_ms: int) -> SnapshotStats:
         """Write a snapshot now, have it decided, and delete the journal records and heads that it makes needless.
@@ -86,19 +79,22 @@ class SnapshotWriter:
         Raises:
             RetriableError: REPLOG_NO_QUORUM: too few roots took it. What `append` raises.
         """
-        keeper = self._keeper
-        self._refresh()
+        keeper, ledger = self._keeper, self._ledger
+        ledger.refresh()
         before = replace(keeper.stats)
         if keeper.feature() is not None:
-            self._append(lambda _: keeper.feature(), timeout_ms=timeout_ms)
+            ledger.append(lambda _: keeper.feature(), timeout_ms=timeout_ms)
         draft = None
         if keeper.is_behind():
-            draft = self._with_turn(self.freeze)
+            draft = ledger.with_turn(self.freeze)
         if draft is not None:
             keeper.write(draft)
-            self._append(lambda _: keeper.rider(), timeout_ms=timeout_ms)
-        core = self._core
-        keeper.tidy(*self._with_turn(lambda: (keeper.truncations(core(), is_asked=True), keeper.head_garbage(core()))))
+            ledger.append(lambda _: keeper.rider(), timeout_ms=timeout_ms)
+
+        def look() -> tuple[list[Cut], HeadGarbage]:
+            return keeper.truncations(ledger.core, is_asked=True), keeper.head_garbage(ledger.core)
+
+        keeper.tidy(*ledger.with_turn(look))
         return keeper.stats.since(before)
 
     def collect(self, *, is_dry_run: bool = False) -> int:
@@ -112,21 +108,21 @@ class SnapshotWriter:
         Raises:
             RetriableError: REPLOG_NO_QUORUM.
         """
-        keeper = self._keeper
+        keeper, ledger = self._keeper, self._ledger
 
         def look() -> Garbage:
             if not keeper.is_derived:
-                self._restore()
-            with self._lock:
+                ledger.restore_decided()
+            with ledger.lock:
                 try:
                     is_page = keeper.page_garbage()
                 except PageMissingError:
-                    self._restore()
+                    ledger.restore_decided()
                     is_page = keeper.page_garbage()
-                heads = keeper.head_garbage(self._core())
-            floors = [(number, root.floor.position, root.error) for number, root in enumerate(self._core().roots)]
+                heads = keeper.head_garbage(ledger.core)
+            floors = [(number, root.floor.position, root.error) for number, root in enumerate(ledger.core.roots)]
             positions = [(number, at) for number, at, error in floors if at and error is None]
             return Garbage(heads, is_page, positions, keeper.feature_index)
 
-        self._refresh()
-        return keeper.collect(self._with_turn(look), is_dry_run=is_dry_run)
+        ledger.refresh()
+        return keeper.collect(ledger.with_turn(look), is_dry_run=is_dry_run)

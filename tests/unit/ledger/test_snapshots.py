@@ -637,7 +637,7 @@ def test_a_process_that_fell_far_behind_with_its_snapshots_rests_less(make_store
 def shoot_and_die(process: Process) -> None:
     """Have a snapshot decided and clean nothing up behind it."""
     keeper = keeper_of(process)
-    keeper.write(process.ledger._with_turn(process.ledger._snapshot_writer(keeper).freeze))
+    keeper.write(process.ledger.with_turn(process.ledger._snapshot_writer(keeper).freeze))
     process.ledger.append(lambda _: keeper.rider(), timeout_ms=60_000)
 
 
