@@ -5,8 +5,9 @@
 
 A kind is the retention, on (100 kB of a partition stay) or off (all rows stay), and the number of partitions.
 Every commit is one of ``ReplicaManager`` with the upkeep that commits do, as the sink makes it, of one object that lies
-on the root. One root, without fsync, and a clock that goes on by a second a commit. An age is kept; the next one grows
-from a copy of it (hard links: nothing of ours changes a file), so that a run that was stopped goes on.
+on the root. One root, without fsync, and a clock that goes on by a second a commit; while an age is made, all is done
+in one thread. An age is kept; the next one grows from a copy of it (hard links: nothing of ours changes a file), so
+that a run that was stopped goes on.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ import statistics
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -45,6 +48,7 @@ from spark_replog.maintenance.upkeep import Upkeep
 from spark_replog.spark.options import parse_source_options
 from spark_replog.spark.source.stream_reader import StreamReader
 from spark_replog.storage import brokers as broker_sets
+from spark_replog.storage.io_pool import IoPool
 from spark_replog.storage.object_store import Buffer
 from spark_replog.storage.open_store import open_store as open_root
 from spark_replog.storage.paths import data_key
@@ -138,6 +142,16 @@ class Committer:
                 raise answer.error
         self.commits += 1
         self.cluster.clock.commits = self.commits
+
+
+def run_at_once(_: IoPool, __: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+    """Stand in for ``IoPool.submit_to``: on a busy machine each change of thread waits for a processor."""
+    future: Future[Any] = Future()
+    try:
+        future.set_result(function(*args, **kwargs))
+    except BaseException as error:
+        future.set_exception(error)
+    return future
 
 
 def grow(folder: Path, kind: Kind, age: int) -> Path:
@@ -332,15 +346,16 @@ def hold(path: str) -> None:
     print(pages * os.sysconf("SC_PAGE_SIZE") / 2**20)
 
 
-def files_of(path: Path) -> tuple[int, int, int, int]:
-    """Return live objects, files of data, pages, and all others on the root."""
+def files_of(path: Path) -> tuple[int, int, int, int, int]:
+    """Return live objects, files of data, pages, and all others on the root, and the names in its fullest folder."""
     cluster = open_cold(path)
     ledger = cluster.topic_ledger(cluster.lookup("t").ledger_id)
     live = ledger.ask(lambda state: sum(len(state.referenced_objects(g)) for g in range(state.generation + 1)))
     keys = [info.key.split("/") for info in cluster.brokers.store(0).list_keys("")]
+    fullest = max(Counter("/".join(each[:-1]) for each in keys).values())
     data = sum(len(each) > 2 and each[2] == "data" for each in keys)
     pages = sum(len(each) > 2 and each[2] == "pages" for each in keys)
-    return live, data, pages, len(keys) - data - pages
+    return live, data, pages, len(keys) - data - pages, fullest
 
 
 def open_figures(paths: Sequence[Path]) -> None:
@@ -400,7 +415,7 @@ def measure(folder: Path, kind: Kind, age: int, rounds: int, commits: int) -> No
     commit_figures([copy_of(path, each + 10, f"{kind}-{each}") for each, path in pairs], "one commit", commits)
     memory = [memory_of(path) for path in paths]
     print(f"| memory | {memory[0]:.0f} MiB | {memory[1]:.0f} MiB | {memory[1] / memory[0]:.2f} |")
-    kinds = ("live objects", "files of data", "pages", "other files")
+    kinds = ("live objects", "files of data", "pages", "other files", "names in the fullest folder")
     for what, *counts in zip(kinds, *map(files_of, paths), strict=True):
         print(f"| {what} | {counts[0]:,} | {counts[1]:,} |")
     clean = [
@@ -424,6 +439,7 @@ def main() -> None:
     given = parser.parse_args()
     folder, kind = Path(given.folder), Kind.of(given.kind)
     if given.what == "grow":
+        IoPool.submit_to = run_at_once  # type: ignore[method-assign]
         grow(folder, kind, given.to)
     else:
         measure(folder, kind, given.age, given.rounds, given.commits)
