@@ -337,7 +337,7 @@ def _mount_faults(url: str) -> list[str]:
     from spark_replog.storage.open_store import scheme_of
     from spark_replog.storage.posix_store import file_system_of
 
-    return file_system_of(url.removeprefix("file://")).nfs_faults() if scheme_of(url) == "file" else []
+    return file_system_of(url).nfs_faults() if scheme_of(url) == "file" else []
 
 
 def _check_name(finding: Finding) -> str:

@@ -175,17 +175,21 @@ class Cluster:
                 newest_ms = max(newest_ms, ledger.state.append_time_ms)
         return min(self.clock.now_ms(), newest_ms)
 
-    def lookup(self, name: str) -> TopicHandle:
+    def lookup(self, name: str, *, is_folded: bool = False) -> TopicHandle:
         """Return the ids of a topic; reads the cluster ledger only for a name not known yet
         or when what is known is older than ``metadata.max.age.ms``.
+
+        Args:
+            is_folded: the newest entries were folded just now: nothing is read.
 
         Raises:
             NotFoundError: UNKNOWN_TOPIC_OR_PARTITION.
             InvalidConfigError: INVALID_TOPIC_EXCEPTION: no topic can have the name.
             RetriableError: REPLOG_NO_QUORUM.
         """
-        handle = None if self._is_older_than(self.config.metadata_max_age_ms) else self._known(name)
-        if handle is None:
+        is_recent = is_folded or not self._is_older_than(self.config.metadata_max_age_ms)
+        handle = self._known(name) if is_recent else None
+        if handle is None and not is_folded:
             self.refresh()
             handle = self._known(name)
         if handle is None:

@@ -353,7 +353,7 @@ class GroupCoordinator:
     def groups(self, *, is_folded: bool = False) -> list[GroupState]:
         """Return all groups that may be described, by name, as copies; `is_folded`: the newest fold is there."""
         located = None if is_folded else self._ledger.find()
-        ledger = self._ledger.folded() if is_folded else located and located[1]
+        ledger = self._ledger.folded(is_newest=True) if is_folded else located and located[1]
         if ledger is None:
             return []
         with ledger.lock:

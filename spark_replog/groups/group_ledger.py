@@ -91,15 +91,19 @@ class GroupLedger:
             raise _not_available("it was deleted")
         return found
 
-    def folded(self) -> Ledger[TopicLedgerState] | None:
-        """Return the ledger as this process has folded it so far; None: it has not."""
-        found = self._folded()
+    def folded(self, *, is_newest: bool = False) -> Ledger[TopicLedgerState] | None:
+        """Return the ledger as this process has folded it so far; None: it has not.
+
+        Args:
+            is_newest: the cluster ledger was read just now: it is not read to find out that there is no such topic.
+        """
+        found = self._folded(is_newest=is_newest)
         return None if found is None else found[1]
 
-    def _folded(self) -> tuple[TopicHandle, Ledger[TopicLedgerState]] | None:
+    def _folded(self, *, is_newest: bool = False) -> tuple[TopicHandle, Ledger[TopicLedgerState]] | None:
         """Return the offsets topic as this process has folded it so far; None: it has not."""
         try:
-            handle = self._cluster.lookup(OFFSETS_TOPIC)
+            handle = self._cluster.lookup(OFFSETS_TOPIC, is_folded=is_newest)
             ledger, _ = self._cluster.folded_topic(handle)
         except NotFoundError:
             return None

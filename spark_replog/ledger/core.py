@@ -50,6 +50,7 @@ from spark_replog.ledger.snapshot_files import Base, JournalPoint, Marker, Snaps
 from spark_replog.ledger.types import LedgerSettings
 
 READ_LIMIT = 512
+NO_ROOT = -1
 REREAD_MS = 5.0
 """The first pause before a tail that may be decided is looked at again; less where an operation takes less."""
 RIVAL_MS = 2000.0
@@ -153,6 +154,7 @@ class LedgerCore:
         self._is_write = False
         self._glanced: int | None = None
         self._learned_before = 0
+        self._is_marker_turn = True
         self._may_claim = not settings.read_only
         self._user: Proposal | None = None
         self._is_user_sent = False
@@ -216,7 +218,8 @@ class LedgerCore:
             is_glance: of a read: where a look for the markers is due, one root in turn shows its marker, the others
                 show their tails: one get each. If there is anything new, all of them are read. What a majority holds
                 shows in one of these gets, unless a root that held it was cut or emptied while the root in turn is
-                behind: such a glance is one glance late.
+                behind: such a glance is one glance late. A root that is alone shows its marker after a glance at its
+                tail that found nothing, so what comes then is one glance late too.
         """
         is_recent = now_ms - self._goal_start_ms < 4 * self._operation_ms  # the journals were looked at moments ago
         self._goal += 1
@@ -245,12 +248,19 @@ class LedgerCore:
             self._glanced, self._learned_before = self._root_to_glance_at(now_ms), self.prefix.learned_count
 
     def _root_to_glance_at(self, now_ms: float) -> int | None:
-        """Return the root whose marker was looked for the longest ago, None where all roots are to be read."""
+        """Return the root whose marker was looked for the longest ago, None where all roots are to be read.
+
+        `NO_ROOT` where a root that is alone shows its tail.
+        """
         due = [(-1.0 if at is None else at, root) for root, at in enumerate(each.marker_at_ms for each in self.roots)]
         at_ms, root = min(due)
-        is_quiet = len(due) > 1 and self.prefix.tail_index < self.prefix.length
-        is_due = now_ms - at_ms >= self._settings.marker_check_ms
-        return root if is_quiet and is_due and all(each.is_idle() for each in self.roots) else None
+        is_quiet = self.prefix.tail_index < self.prefix.length and all(each.is_idle() for each in self.roots)
+        if not is_quiet or now_ms - at_ms < self._settings.marker_check_ms:
+            return None
+        if len(due) == 1:
+            self._is_marker_turn = not self._is_marker_turn and self.prefix.learned_count == self._learned_before
+            return root if self._is_marker_turn else NO_ROOT
+        return root
 
     def propose(self, payload: bytes) -> None:
         """In READY: put a value in flight, or claim first and come back to READY."""
@@ -608,7 +618,7 @@ class LedgerCore:
         missing = sum(1 << root for root, state in enumerate(self.roots) if state.standing not in READ_BY_THIS_GOAL)
         spare_count = len(self.roots) - self.prefix.majority
         is_early = missing.bit_count() > spare_count or (missing and self._is_waiting(missing, now_ms))
-        if self._glanced is not None and not (self._is_quiet() and (is_early or not missing)):
+        if self._glanced not in (None, NO_ROOT) and not (self._is_quiet() and (is_early or not missing)):
             self._glanced = None
             self._forget_reads()
             return

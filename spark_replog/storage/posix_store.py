@@ -44,13 +44,13 @@ class MountedFileSystem(NamedTuple):
         return faults
 
 
-def file_system_of(path: str) -> MountedFileSystem:
-    """Return the mount that contains the path.
+def file_system_of(url: str) -> MountedFileSystem:
+    """Return the mount that contains a path, or what a URL ``file://`` names.
 
     Source: proc(5), /proc/pid/mountinfo: field 5 is the mount point, field 6 its options; after the lone dash are the
     type, the source and the options of the file system.
     """
-    real = os.path.realpath(path)
+    real = os.path.realpath(url.removeprefix("file://"))
     best, found = "", MountedFileSystem("", frozenset())
     try:
         with open(MOUNT_TABLE, encoding="utf-8", errors="surrogateescape") as table:

@@ -146,7 +146,7 @@ def _file_system_of(store: ObjectStore) -> tuple[str, tuple[str, ...]]:
     scheme = scheme_of(store.url)
     if scheme != "file":
         return scheme, ()
-    mounted = file_system_of(store.url.removeprefix("file://"))
+    mounted = file_system_of(store.url)
     if not mounted.is_remote:
         return mounted.type or "file", ()
     if mounted.type.startswith("nfs"):

@@ -61,7 +61,7 @@ class Glances(LedgerCore):
 
 
 @pytest.mark.guarantee("G5")
-@pytest.mark.parametrize("scenario", [THREE, FIVE])
+@pytest.mark.parametrize("scenario", [ONE, THREE, FIVE])
 def test_glances_show_what_is_decided_and_nothing_else(request: pytest.FixtureRequest, scenario: Scenario) -> None:
     runs = max(40, request.config.getoption("--seeds") // 200)
     jumps = acknowledged = 0

@@ -20,7 +20,7 @@ from spark_replog.errors import CorruptDataError, ErrorCode, RetriableError, Uns
 from spark_replog.ledger import reader
 from spark_replog.ledger.core import LedgerCore
 from spark_replog.ledger.record import NO_HASH
-from spark_replog.ledger.root import Completion
+from spark_replog.ledger.root import Completion, Read, Status
 from spark_replog.ledger.snapshot_files import Base, Floor, JournalPoint, SnapshotHead
 from spark_replog.ledger.snapshot_keeper import SnapshotKeeper
 from spark_replog.log.codec.commands import (
@@ -955,11 +955,39 @@ def test_a_glance_that_lacks_a_tail_reads_all_of_them(make_store):
     assert watcher.ledger.glance().commands == wanted, "only the root in turn holds it among those that answer"
 
 
-def test_a_glance_at_one_root_reads_its_tail_and_its_marker(make_store):
+def test_glances_at_one_root_are_one_get_each_and_find_rows_and_cuts_at_the_second(make_store):
     writer, watcher, clock = paused_watcher(make_store(1))
-    assert len(watcher.ledger.glance().commands) == 20
-    assert asked(watcher) == [["journal", "markers"]]
+    for purpose in ("journal", "markers", "journal", "markers"):
+        watcher.reset()
+        assert len(watcher.ledger.glance().commands) == 20
+        assert asked(watcher) == [[purpose]]
+        clock.sleep_ms(5_000)
+    for first in (20, 25):  # whoever writes all the time is seen at once
+        wanted = fill(writer, first, first + 5)
+        assert watcher.ledger.glance().commands == wanted
+        clock.sleep_ms(5_000)
+    watcher.reset()
+    watcher.ledger.glance()
+    assert asked(watcher) == [["journal"]]
     clock.sleep_ms(5_000)
-    wanted = fill(writer, 20, 60)
+    fill(writer, 30, 35)
+    assert len(watcher.ledger.glance().commands) == 30, "the marker alone"
+    wanted = fill(writer, 35, 70)
     shoot(writer)
-    assert watcher.ledger.glance().commands == wanted
+    for _ in range(2):
+        clock.sleep_ms(5_000)
+        seen = watcher.ledger.glance().commands
+    assert seen == wanted
+
+
+def test_a_late_answer_of_a_glance_does_not_count_as_a_read_of_the_root(make_store):
+    _, watcher, clock = paused_watcher(make_store(3))
+    core = core_of(watcher)
+    core.begin(clock.monotonic_ms(), is_write=False, is_glance=True)
+    (marker_look,) = [each for each in core.poll(clock.monotonic_ms()) if each.root == 0]
+    assert marker_look.limit == 0 and marker_look.checks_marker
+    core.begin(clock.monotonic_ms(), is_write=False)
+    assert not [each for each in core.poll(clock.monotonic_ms()) if each.root == 0], "it is busy"
+    core.complete(Completion(marker_look, Status.DONE), clock.monotonic_ms())
+    (again,) = [each for each in core.poll(clock.monotonic_ms()) if each.root == 0]
+    assert isinstance(again, Read) and again.limit > 0

@@ -24,7 +24,7 @@ from spark_replog.health.metrics import METRICS, Sample
 from spark_replog.ledger.types import LedgerSettings
 from spark_replog.monitor.exporter import SCRAPE_AGE_MS, ClientCollector, StoreCollector, server_of
 from spark_replog.monitor.store_monitor import ROOT_LOOK_INTERVAL_MS, StoreWatch
-from tests.unit.client.consumer_setup import with_a_group
+from tests.unit.client.consumer_setup import Store, rows, with_a_group
 
 MARKER_CHECK_MS = LedgerSettings().marker_check_ms
 CONF = Path(__file__).parents[3] / "conf"
@@ -56,10 +56,20 @@ def test_a_scrape_says_what_the_store_holds_and_how_its_readers_do(store):
 
 
 @pytest.fixture
-def still_clock(store, monkeypatch):
-    """Time stands still but for what a test adds: on a slow machine a marker would be due, or an answer too old."""
-    began_ms, added_ms = store.clock.monotonic_ms(), store.clock.added_ms
-    monkeypatch.setattr(store.clock, "monotonic_ms", lambda: began_ms + store.clock.added_ms - added_ms)
+def still_clock_of(monkeypatch):
+    """For a store, time stands still but for what a test adds: else a marker is due at once on a slow machine."""
+
+    def stop(store):
+        began_ms, added_ms = store.clock.monotonic_ms(), store.clock.added_ms
+        monkeypatch.setattr(store.clock, "monotonic_ms", lambda: began_ms + store.clock.added_ms - added_ms)
+        return store
+
+    return stop
+
+
+@pytest.fixture
+def still_clock(store, still_clock_of):
+    return still_clock_of(store)
 
 
 def test_both_texts_are_what_prometheus_client_makes_of_the_same_samples(store, still_clock):
@@ -112,6 +122,20 @@ def test_a_warm_scrape_costs_one_get_per_metadata_root_and_ledger_whoever_asks(s
         for broker, counted in store.counted.items():
             asked[broker] |= {key for _, key in counted.calls if "/markers/" in key}
     assert [len(keys) for keys in asked.values()] == [ledger_count] * 3, "of each root in turn"
+
+
+def test_a_scrape_of_a_store_of_one_root_is_one_get_per_ledger_each_time(tmp_path, still_clock_of):
+    store = still_clock_of(Store.init(str(tmp_path / "one")))
+    store.create("orders")
+    store.write("orders", rows(10))
+    store.count_calls()
+    collector = StoreCollector(StoreWatch(store.cluster, root_look_ms=10**9))
+    scrape(collector)
+    for _ in range(6):
+        store.clock.advance(MARKER_CHECK_MS)
+        store.forget_calls()
+        scrape(collector)
+        assert store.calls() == {"get": 2}, "the cluster's ledger and the topic's"
 
 
 def test_a_scrape_waits_for_no_check_of_a_root(store, monkeypatch):
