@@ -19,7 +19,7 @@ from enum import Enum
 
 from spark_replog.client.assignors import make_assignors
 from spark_replog.client.subscription_state import SubscriptionState, TopicDiscovery
-from spark_replog.clock import SYSTEM_RANDOM, ExponentialBackoff
+from spark_replog.clock import SYSTEM_RANDOM
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.config import ConsumerConfig
 from spark_replog.daemon_thread import DaemonThread
@@ -47,8 +47,14 @@ Listener = Callable[[list[TopicPartition]], None]
 
 RANK_STEP_MS = 250
 """A member waits this much longer for each note with a lower name before it writes the notes itself."""
+RANK_LOOKS = 4
+"""And this many times as long as a look takes: where all is slow, so is the write of the one before it."""
 FIRST_PATIENCE_MS = 500
 WAIT_MS_MAX = 1_000
+WAIT_SHARE = 8
+"""A member that waits for the others looks again after this part of the time since the group last changed."""
+LOOK_STEP_MS = 10
+"""And after this long for each member: the looks of all together are about 100 a second, however large the group."""
 _EXPECTED = (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.REBALANCE_IN_PROGRESS)
 """Answers that the next read of the group explains."""
 
@@ -126,11 +132,15 @@ class GroupMembership:
         self._joined_topics: tuple[str, ...] = ()
         self._is_enforced = False
         self._looked_ms: int | None = None
+        self._look_at_ms = 0.0
+        self._took_ms = 0
+        self._seen_revision = 0
+        self._changed_ms = 0
+        self._crowd_count = 0
         self._polled_ms = 0
         self._rebalance_seen: tuple[int, int] | None = None
         self._life = _SignsOfLife(coordinator, config)
         self._watch = SilenceWatch()
-        self._backoff = ExponentialBackoff(config.retry_backoff_ms, WAIT_MS_MAX)
         self._lock = threading.RLock()
         self._closed = threading.Event()
         self._thread: threading.Thread | None = None
@@ -170,16 +180,18 @@ class GroupMembership:
             self._assign_all()
             return
         clock = self._cluster.clock
-        self._polled_ms = clock.monotonic_ms()
-        waited = 0
-        while not self._step():
-            rest_ms = deadline_ms - clock.monotonic_ms()
-            if rest_ms <= 0:
+        now_ms = self._polled_ms = clock.monotonic_ms()
+        while True:
+            if self._state is MemberState.STABLE or now_ms >= self._look_at_ms:  # also where a short poll ended before
+                if self._step():
+                    return
+                now_ms = clock.monotonic_ms()
+                self._look_at_ms = now_ms + self._pause_ms(now_ms - self._changed_ms)
+            if now_ms >= deadline_ms:
                 return
-            pause_ms = self._config.retry_backoff_ms if self._life.is_gatherer else self._backoff.pause_ms(waited)
-            clock.sleep_ms(min(rest_ms, pause_ms))
-            waited += 1
+            clock.sleep_ms(min(deadline_ms, self._look_at_ms) - now_ms)
             self._on_look()
+            now_ms = clock.monotonic_ms()
 
     def note_sign_of_life(self) -> None:
         """Count a decided commit as a heartbeat."""
@@ -276,15 +288,15 @@ class GroupMembership:
             relay.write(self._group, [note], ())
             return
         start_ms = clock.monotonic_ms()
-        for waited in range(100):
-            state = self._coordinator.group(self._group)
+        for _ in range(100):
+            state = self._newest()
             if state is None or state.metadata.member(me) is None:
                 break
             names = relay.waiting(self._group)
-            if clock.monotonic_ms() - start_ms >= _rank(names, name) * RANK_STEP_MS:
+            if clock.monotonic_ms() - start_ms >= self._rank_ms(_rank(names, name)):
                 relay.write(self._group, [note], names)
                 break
-            clock.sleep_ms(self._backoff.pause_ms(waited))
+            clock.sleep_ms(self._pause_ms(clock.monotonic_ms() - start_ms))
         relay.withdraw([name])
 
     def _assign_all(self) -> None:
@@ -300,6 +312,23 @@ class GroupMembership:
         self._call_listener(1, sorted(before - set(keys)))
         self._call_listener(0, sorted(set(keys) - before))
 
+    def _newest(self) -> GroupState | None:
+        began_ms = self._cluster.clock.monotonic_ms()
+        state = self._coordinator.group(self._group)
+        self._took_ms = self._cluster.clock.monotonic_ms() - began_ms
+        return state
+
+    def _rank_ms(self, rank: int) -> int:
+        """Return how long a member with so many notes before its own leaves them to the others."""
+        return min(rank * max(RANK_STEP_MS, RANK_LOOKS * self._took_ms), self._config.session_timeout_ms // 3)
+
+    def _pause_ms(self, waited_ms: int) -> float:
+        """Return how long to wait before the next look at the group, which has not changed for so long."""
+        pause_ms: float = self._config.retry_backoff_ms
+        if not self._life.is_gatherer:
+            pause_ms = max(pause_ms, waited_ms // WAIT_SHARE, self._crowd_count * LOOK_STEP_MS)
+        return min(pause_ms, WAIT_MS_MAX) * SYSTEM_RANDOM.uniform(0.8, 1.2)
+
     def _step(self) -> bool:
         """Do the steps that are due now; return whether this member has its assignment."""
         now_ms = self._cluster.clock.monotonic_ms()
@@ -311,7 +340,7 @@ class GroupMembership:
             return True
         self._looked_ms = now_ms
         for _ in range(4):  # its own write may make the next step due
-            state = self._coordinator.group(self._group)
+            state = self._newest()
             before = None if state is None else state.revision
             try:
                 if self._look(state, now_ms):
@@ -330,6 +359,9 @@ class GroupMembership:
 
     def _look(self, state: GroupState | None, now_ms: int) -> bool:
         metadata = GroupMetadata() if state is None else state.metadata
+        self._crowd_count = len(metadata.members)
+        if state is not None and state.revision != self._seen_revision:
+            self._seen_revision, self._changed_ms = state.revision, now_ms
         if self._state is MemberState.UNJOINED:
             self._drop_assignment(is_lost=self.identity is not NO_MEMBER)
             self._join(metadata, now_ms)
@@ -404,6 +436,7 @@ class GroupMembership:
             self._move(MemberState.JOINING)
             self.identity = MemberIdentity(f"{instance_id or self._config.client_id}-{new_id()}", instance_id, -1)
             self._life.begin(now_ms)
+            self._changed_ms = now_ms
             self._watch = SilenceWatch()
         member = self._as_member(())
         group_rebalance.join(metadata, member, 0)  # raises if the group would refuse it
@@ -447,9 +480,10 @@ class GroupMembership:
         if waited_ms < patience_ms:
             return
         names = self._coordinator.relay.waiting(self._group)
+        self._crowd_count = max(self._crowd_count, len(names))
         rank = _rank(names, request.name)
         if rank:
-            patience_ms += FIRST_PATIENCE_MS + min(rank * RANK_STEP_MS, self._config.session_timeout_ms // 3)
+            patience_ms += FIRST_PATIENCE_MS + self._rank_ms(rank)
         if waited_ms >= patience_ms:
             self._write(names)
 

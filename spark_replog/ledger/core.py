@@ -168,6 +168,7 @@ class LedgerCore:
         self._yields = 0
         self._operation_ms = 0.0
         self._goal_start_ms = 0.0
+        self._sync_start_ms = 0.0
         self._majority_at_ms: float | None = None
         self._reread_at_ms: float | None = None
         self._reread_ms = REREAD_MS
@@ -243,7 +244,7 @@ class LedgerCore:
         if is_write and self._streak >= STREAK_MIN and is_alone:
             self._enter(Phase.READY)
             return
-        self._enter_sync()
+        self._enter_sync(now_ms)
         if is_glance:
             self._glanced, self._learned_before = self._root_to_glance_at(now_ms), self.prefix.learned_count
 
@@ -305,8 +306,9 @@ class LedgerCore:
         self.phase = phase
         self._majority_at_ms = None
 
-    def _enter_sync(self) -> None:
+    def _enter_sync(self, now_ms: float) -> None:
         self._enter(Phase.SYNC)
+        self._sync_start_ms = now_ms
         self._reread_at_ms = None
         self._forget_reads()
 
@@ -617,7 +619,7 @@ class LedgerCore:
     def _advance_sync(self, now_ms: float) -> None:
         missing = sum(1 << root for root, state in enumerate(self.roots) if state.standing not in READ_BY_THIS_GOAL)
         spare_count = len(self.roots) - self.prefix.majority
-        is_early = missing.bit_count() > spare_count or (missing and self._is_waiting(missing, now_ms))
+        is_early = missing.bit_count() > spare_count or (missing and self._is_waiting(missing, now_ms, self._sync_start_ms))
         if self._glanced not in (None, NO_ROOT) and not (self._is_quiet() and (is_early or not missing)):
             self._glanced = None
             self._forget_reads()
@@ -660,11 +662,17 @@ class LedgerCore:
                 state.enter(Standing.DOUBTED)
         return sum(1 << root for root, state in enumerate(self.roots) if state.standing is Standing.DOUBTED)
 
-    def _is_waiting(self, roots: int, now_ms: float) -> bool:
-        """Return whether a majority did it and one of these roots may within the grace time."""
+    def _is_waiting(self, roots: int, now_ms: float, start_ms: float | None = None) -> bool:
+        """Return whether a majority did it and one of these roots may within the grace time.
+
+        Args:
+            start_ms: of a read: the others get as long as the majority took. Without them ``replog.json`` is read
+                again, which takes as long and is one more round of gets where everything is slow.
+        """
         if self._majority_at_ms is None:
             self._majority_at_ms = now_ms
-        until_ms = self._majority_at_ms + self._settings.grace_ms
+        took_ms = 0.0 if start_ms is None else self._majority_at_ms - start_ms
+        until_ms = self._majority_at_ms + max(self._settings.grace_ms, took_ms)
         if now_ms >= until_ms:
             return False
         for root, state in enumerate(self.roots):
@@ -721,7 +729,7 @@ class LedgerCore:
         if now_ms < self._claim_at_ms and (len(self._rivals) > 1 or self._is_rival_at_work(now_ms)):
             self._wake(self._claim_at_ms)
         else:
-            self._enter_sync()
+            self._enter_sync(now_ms)
 
     def _advance_claim(self, now_ms: float) -> None:
         proposer = self.proposer
