@@ -8,7 +8,10 @@ from spark_replog import Consumer, TopicPartition
 from spark_replog.admin.controller import Controller
 from spark_replog.errors import ErrorCode, FencedError, InvalidConfigError, ReplogError, RetriableError
 from spark_replog.groups.group_coordinator import GroupCoordinator
-from spark_replog.log.codec.group_records import GroupPhase
+from spark_replog.groups.group_ledger import OFFSETS_TOPIC
+from spark_replog.groups.group_rebalance import GroupSubscription, encode_subscription
+from spark_replog.log.codec.group_records import GroupMember, GroupPhase
+from spark_replog.storage.paths import journal_folder
 from tests.unit.client.consumer_setup import end_process, membership_of, rows
 
 P = [TopicPartition("orders", number) for number in range(4)]
@@ -404,6 +407,26 @@ def test_signs_of_life_are_written_a_third_of_a_session_after_the_last_commit(fi
     member.commit()
     assert [creates_after(duration_ms) for duration_ms in (13_000, 3_000, 13_000, 3_000)] == [0, 1, 0, 1]
     member.close()
+
+
+@pytest.mark.parametrize(("others", "gets_max"), [(1, 75), (100, 150)])
+def test_who_waits_looks_seldom_however_short_its_polls_are(filled, join, others, gets_max):
+    """A pause is an eighth of the time since the group changed, and 10 ms for each member, up to a second."""
+    join().poll(timeout_ms=5_000)  # polls no more: the rebalance waits for it
+    groups = GroupCoordinator(filled.cluster)
+    subscription = encode_subscription(GroupSubscription(("orders",)))
+    for number in range(1, others):
+        groups.join_group("g", GroupMember(f"m{number}", "", "app", 45_000, 300_000, True, (("range", subscription),)))
+    again = filled.another_process()
+    counted = again.count_calls()
+    member = Consumer(again.cluster, "orders", group="g", enable_auto_commit=False)
+    for _ in range(300):
+        member.poll(timeout_ms=100)
+    journal = journal_folder(filled.cluster.lookup(OFFSETS_TOPIC).ledger_id)
+    gets = [key for store in counted.values() for verb, key in store.calls if verb == "get" and key.startswith(journal)]
+    assert groups.group("g").phase is GroupPhase.PREPARING_REBALANCE
+    assert len(gets) <= gets_max
+    end_process(member)
 
 
 def test_members_with_nothing_in_common_are_told(filled, join):
