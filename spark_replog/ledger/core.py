@@ -666,13 +666,14 @@ class LedgerCore:
         """Return whether a majority did it and one of these roots may within the grace time.
 
         Args:
-            start_ms: of a read: the others get as long as the majority took. Without them ``replog.json`` is read
-                again, which takes as long and is one more round of gets where everything is slow.
+            start_ms: of a read: the others get as long as the majority took, up to a tenth of the time-out. Without
+                them ``replog.json`` is read again, one more round of gets where everything is slow.
         """
         if self._majority_at_ms is None:
             self._majority_at_ms = now_ms
         took_ms = 0.0 if start_ms is None else self._majority_at_ms - start_ms
-        until_ms = self._majority_at_ms + max(self._settings.grace_ms, took_ms)
+        grace_ms = max(self._settings.grace_ms, min(took_ms, self._settings.quorum_timeout_ms / 10))
+        until_ms = self._majority_at_ms + grace_ms
         if now_ms >= until_ms:
             return False
         for root, state in enumerate(self.roots):
