@@ -619,7 +619,8 @@ class LedgerCore:
     def _advance_sync(self, now_ms: float) -> None:
         missing = sum(1 << root for root, state in enumerate(self.roots) if state.standing not in READ_BY_THIS_GOAL)
         spare_count = len(self.roots) - self.prefix.majority
-        is_early = missing.bit_count() > spare_count or (missing and self._is_waiting(missing, now_ms, self._sync_start_ms))
+        is_early = missing.bit_count() > spare_count
+        is_early = is_early or bool(missing and self._is_waiting(missing, now_ms, self._sync_start_ms))
         if self._glanced not in (None, NO_ROOT) and not (self._is_quiet() and (is_early or not missing)):
             self._glanced = None
             self._forget_reads()

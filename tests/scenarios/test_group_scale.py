@@ -103,7 +103,7 @@ class Swarm:
         return len(list(self.cluster.brokers.store(0).list_keys(journal_folder(ledger_id))))
 
     def joins(self) -> list[str]:
-        """Notes with joins on any root: written, and not yet deleted. The gatherer writes once more where it sees one."""
+        """Notes with joins on any root that are not deleted yet. The gatherer writes once more where it sees one."""
         prefix = note_key(self.cluster.lookup(OFFSETS_TOPIC).ledger_id, "")
         roots = map(self.cluster.brokers.store, self.cluster.brokers.broker_ids)
         return [info.key for root in roots for info in root.list_keys(prefix) if info.key.endswith(".join")]
