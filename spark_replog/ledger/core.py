@@ -501,9 +501,10 @@ class LedgerCore:
         return CorruptDataError(
             ErrorCode.REPLOG_JOURNAL_HOLE,
             f"The journal on {self._root_names[root]} has no file at position {first}, and one at position {found}: "
-            f"{found - first} or fewer files are missing. Put these files back (a lifecycle rule or a cleaner of old "
-            "files may have deleted them). Where other metadata roots have their files, move this journal's folder "
-            "away and run `replog store repair --rebuild BROKER`.",
+            f"{found - first} or fewer files are missing. If a repair of this root is at work, let it end: it writes "
+            "them. Else put these files back (a lifecycle rule or a cleaner of old files may have deleted them). Where "
+            "other metadata roots have their files, move this journal's folder away and run `replog store repair "
+            "--rebuild BROKER`.",
             root=self._root_names[root],
             first=first,
             last=found - 1,

@@ -66,8 +66,8 @@ class OwnedLog:
         payloads: value per decided index above it.
         known: last known record per root, the lost one's as nothing.
         named_position: the highest position that any record names for the lost root, -1 for none.
-        marker: what the new journal begins with: the snapshot that stands for entries that are gone, if any are, at the
-            position where the lost journal began, and with a renewal of its own.
+        marker: what the new journal begins with: the snapshot that stands for entries that are gone, if any are, behind
+            the highest position that any record names, and with a renewal of its own.
         marker_no: how many markers the lost root had, or more.
     """
 
@@ -90,9 +90,10 @@ class OwnedLog:
         floor = core.roots[root].floor
         if int(core.base_name[:20] or -1) != prefix.base.index:
             return None  # memory was full: own it again, with the newest snapshot
-        marker = Marker(floor.position, prefix.base, core.base_name, os.urandom(HASH_SIZE_BYTES))
-        hashes, payloads = dict(prefix.hashes), dict(prefix.payloads)
         longest = prefix.longest_named(root)
+        position = max(floor.position, longest + 1)
+        marker = Marker(position, prefix.base, core.base_name, os.urandom(HASH_SIZE_BYTES))
+        hashes, payloads = dict(prefix.hashes), dict(prefix.payloads)
         return cls(proposer.epoch, prefix.length, hashes, payloads, known, longest, marker, floor.marker_no)
 
 

@@ -163,9 +163,10 @@ def damaged_record(root: str, position: int, why: str) -> CorruptDataError:
     """Return the error of a record that is not what its place in the journal asks for."""
     return CorruptDataError(
         ErrorCode.CORRUPT_MESSAGE,
-        f"The journal record at position {position} of {root} is damaged: {why}. "
-        "With three metadata roots or more the others are enough: move this journal's folder away and run "
-        "`replog store repair --rebuild BROKER`. With fewer, put the file back as it was: there is no other copy.",
+        f"The journal record at position {position} of {root} is damaged: {why}. If a repair of this root is at work, "
+        "let it end: it may mend this. Else, with three metadata roots or more the others are enough: move this "
+        "journal's folder away and run `replog store repair --rebuild BROKER`. With fewer, put the file back as it "
+        "was: there is no other copy.",
         root=root,
         position=position,
     )

@@ -45,7 +45,8 @@ class Writers:
             try:
                 response = own.append("orders", {0: 2, 1: 3}, batch=batch, query=f"q{number}", timeout_ms=5000)
             except ReplogError:
-                continue  # a root went while its data was put; the same batch again
+                self.stop.wait(0.01)  # a root went while its data was put; the same batch again
+                continue
             except BaseException as error:
                 self.errors.append(error)
                 raise

@@ -9,28 +9,50 @@ import pytest
 
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.ledger.reader import REBUILD_ROUND_STEP
+from spark_replog.ledger.record import genesis_hash
+from spark_replog.ledger.snapshot_files import decode_marker
 from spark_replog.maintenance.journal_scrub import scrub_journals
 from spark_replog.maintenance.repair import StoreRepair
-from spark_replog.storage.paths import journal_folder
+from spark_replog.storage.paths import journal_folder, marker_folder
 from tests.scenarios.repairing import fill, lose, read_all, repair
 
 
-def test_a_damaged_journal_is_moved_away_and_written_anew(store) -> None:
+@pytest.mark.parametrize("is_named", [True, False])
+def test_a_damaged_journal_is_written_anew(store, is_named) -> None:
+    """Behind what other roots name of it; only a damaged record that none of them names has to be moved away."""
     store.create("orders", 2)
     fill(store, 0, 3)
     folder = store.path / "broker-1" / journal_folder(store.cluster.lookup("orders").ledger_id)
-    record = sorted(folder.iterdir())[1]
+    records = sorted(folder.iterdir())
+    record = records[1 if is_named else -1]
+    (folder / f"{len(records):020d}").write_bytes(record.read_bytes())  # so that it is no torn end
     record.chmod(0o644)
     record.write_bytes(b"?" * 80)
     report = repair(store, rebuild=frozenset({1}))
-    assert not report.roots[1].is_repaired
-    assert "store repair --rebuild" in report.roots[1].detail
-    os.rename(folder, store.path / "moved-away")
-    assert repair(store, rebuild=frozenset({1})).roots[1].is_repaired
+    if not is_named:
+        assert not report.roots[1].is_repaired
+        assert "store repair --rebuild" in report.roots[1].detail
+        os.rename(folder, store.path / "moved-away")
+        report = repair(store, rebuild=frozenset({1}))
+    assert report.roots[1].is_repaired
+    assert scrub_journals(Cluster.open(str(store.path), config=store.config)).findings == []
     lose(store, 2)
     store.reopen()
     assert read_all(store) == 15
     fill(store, 3, 1, holders={0, 1})
+
+
+def test_what_a_rebuild_writes_does_not_grow_with_the_journal(store) -> None:
+    """The entries behind the snapshot, and some padding; not one record for each position of the old journal."""
+    store.create("orders", 2)
+    ledger = store.cluster.topic_ledger(store.cluster.lookup("orders").ledger_id)
+    records = []
+    for number in range(4):
+        fill(store, 20 * number, 20)
+        ledger.snapshot(timeout_ms=60_000)
+        lose(store, 1)
+        records.append(repair(store).roots[1].journal_records)
+    assert max(records) <= 60, records
 
 
 def test_a_process_that_knew_the_old_journal_reads_on_behind_it(store) -> None:
@@ -43,12 +65,12 @@ def test_a_process_that_knew_the_old_journal_reads_on_behind_it(store) -> None:
     length = len(list(folder.iterdir()))
     lose(store, 1)
     assert repair(store).roots[1].is_repaired
-    positions = sorted(int(path.name) for path in folder.iterdir())
-    assert positions == list(range(len(positions)))
-    assert len(positions) > length
+    first, *others = positions = sorted(int(path.name) for path in folder.iterdir())
+    assert others == list(range(first + 1, first + len(positions)))
+    assert first < length < positions[-1]
     fill(store, 6, 3)  # the same process, which never saw the root go
     positions = sorted(int(path.name) for path in folder.iterdir())
-    assert positions == list(range(len(positions)))
+    assert positions == list(range(first, first + len(positions)))
     store.away(0)
     store.reopen()
     assert store.high_watermarks("orders") == [18, 27]
@@ -155,11 +177,12 @@ def test_a_repair_that_died_between_creates_leaves_no_gap_and_no_falling_epoch(s
         """The process ends, and creates that ran beside this one arrive."""
 
     store.create("orders", 2)
-    fill(store, 0, 12)
+    fill(store, 0, 20)
     lose(store, 1)
     cluster = Cluster.open(str(store.path), config=store.config)
-    target, folder = cluster.brokers.store(1), journal_folder(store.cluster.lookup("orders").ledger_id)
-    keys = {f"{folder}{position:020d}" for position in failing}
+    ledger_id = store.cluster.lookup("orders").ledger_id
+    target, folder = cluster.brokers.store(1), journal_folder(ledger_id)
+    keys: set[str] = set()
 
     class DyingStore:
         url = target.url
@@ -168,6 +191,9 @@ def test_a_repair_that_died_between_creates_leaves_no_gap_and_no_falling_epoch(s
             return getattr(target, name)
 
         def create(self, key, data, *, make_parent: bool = False):
+            if key.startswith(marker_folder(ledger_id)):
+                first = decode_marker(data, genesis=genesis_hash(ledger_id), where=key).position
+                keys.update(f"{folder}{first + position:020d}" for position in failing)
             if key in keys:
                 raise Died
             return target.create(key, data, make_parent=make_parent)
@@ -179,4 +205,4 @@ def test_a_repair_that_died_between_creates_leaves_no_gap_and_no_falling_epoch(s
     assert scrub_journals(Cluster.open(str(store.path), config=store.config)).findings == []
     lose(store, 0)
     store.reopen()
-    assert read_all(store) == 60
+    assert read_all(store) == 100
