@@ -96,18 +96,28 @@ class Told:
             assert names[bounds] in self.objects[key]
 
 
+def newest_marker(root, ledger_id):
+    paths = [path for path in (root / marker_folder(ledger_id)).glob("*") if path.name.isdecimal()]
+    if not paths:
+        return None
+    newest = max(paths)
+    return decode_marker(newest.read_bytes(), genesis=genesis_hash(ledger_id), where=str(newest))
+
+
 def check_journals(store) -> list[int]:
     """No journal has a gap above its newest marker; return the markers' positions."""
     ledger_id = store.cluster.lookup("orders").ledger_id
     found = []
     for broker_id in sorted(store.cluster.brokers.broker_ids):
         root = store.path / f"broker-{broker_id}"
-        markers = sorted((root / marker_folder(ledger_id)).glob("*"))
-        position = 0
-        if markers:
-            marker = decode_marker(markers[-1].read_bytes(), genesis=genesis_hash(ledger_id), where=str(markers[-1]))
-            position = marker.position
-        there = sorted(int(path.name) for path in (root / journal_folder(ledger_id)).iterdir() if path.name.isdecimal())
+        marker = newest_marker(root, ledger_id)
+        while True:  # a thread of this process may put one and cut, between one look and the other
+            paths = (root / journal_folder(ledger_id)).iterdir()
+            there = sorted(int(path.name) for path in paths if path.name.isdecimal())
+            before, marker = marker, newest_marker(root, ledger_id)
+            if marker == before:
+                break
+        position = 0 if marker is None else marker.position
         above = [each for each in there if each >= position]
         assert above == list(range(position, position + len(above)))
         found.append(position)
