@@ -635,8 +635,9 @@ class _SignsOfLife:
         if self._asked_ms is not None:
             if now_ms - self._asked_ms < self._session_ms // 2 + self._turn_ms:
                 return
+            beats = self._own_beats
             self.look(self._coordinator.group(group), identity)  # the one before this may have written all by now
-            if self._asked_ms is None:
+            if self._own_beats != beats:
                 return
         who = MemberIdentity(identity.member_id, identity.instance_id, self._generation)
         note = Note(NoteKind.BEAT, self._coordinator.command(group, who))
