@@ -81,16 +81,3 @@ def test_streams_are_joined_and_a_frame_is_started_more_than_once(spark, store):
     assert found["joined"] == [0, 1]
     assert found["again"] == [0, 1, 2]
     assert found["twice"] == [0, 0, 1, 1, 2, 2]
-
-
-def test_a_listener_hears_what_a_query_asked_of_the_roots(spark, store):
-    source, sink = store.topic("heard", 1), store.topic("heard-out", 1)
-    spark.call("write", path=str(store.path), topic=source, start=0, end=3)
-    calls = spark.call(
-        "listened_copy", path=str(store.path), source=source, sink=sink, checkpoint=store.checkpoint("heard")
-    )
-    found = {(broker, kind, purpose): count for broker, kind, purpose, count in calls}
-    brokers = {broker for broker, kind, purpose in found if (kind, purpose) == ("create", "objects")}
-    assert brokers and all(broker.isdigit() for broker in brokers)
-    assert all(found[broker, "create", "objects"] == 1 for broker in brokers)  # one task had rows
-    assert sum(count for (_, kind, _), count in found.items() if kind == "get") > 0

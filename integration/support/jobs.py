@@ -134,24 +134,42 @@ def copy_stream(spark, path, source, sink, checkpoint, available_now=True, **mor
 
 
 def listened_copy(spark, path, source, sink, checkpoint):
-    """Copy a topic while a listener is there; return the storage calls that it heard of."""
+    """Copy a topic of six rows, one a batch, while a listener is there; return what it knows of the query."""
+    from prometheus_client import CollectorRegistry, generate_latest
+
     import spark_replog
 
-    listener = spark_replog.ReplogListener(path)
+    spark_replog.logs.log_to_stderr("INFO", "json")
+    listener, registry = spark_replog.ReplogListener(path), CollectorRegistry()
+    listener.register(registry)
     spark.streams.addListener(listener)
-    query = start_copy(spark, path, source, sink, checkpoint, available_now=False)
+    query = start_copy(
+        spark, path, source, sink, checkpoint, available_now=False, source_options={"maxOffsetsPerTrigger": "1"}
+    )
     try:
         query.processAllAvailable()
-        deadline = time.monotonic() + 60
-        while time.monotonic() < deadline:
-            found = next(iter(listener.storage_calls().values()), {})
-            if {purpose for _, kind, purpose in found if kind == "create"} >= {"objects", "journal"}:
-                break
+        deadline, known = time.monotonic() + 60, {}
+        while time.monotonic() < deadline and (not known or known["lag"] or not known["rates"]):
             time.sleep(0.1)
+            readers = listener.readers()
+            text = generate_latest(registry).decode()
+            for reader, judged in readers:
+                known = {
+                    "name": reader.name,
+                    "lag": reader.lag,
+                    "verdict": judged.verdict.value,
+                    "batch": reader.batch_id,
+                    "rates": "replog_query_batch_duration_seconds{" in text,
+                }
+        calls = listener.storage_calls()
     finally:
         query.stop()
         spark.streams.removeListener(listener)
-    return sorted([*key, calls.call_count] for key, calls in found.items())
+        spark_replog.logs.log_no_more()
+    known["id"] = str(query.id)
+    known["metrics"] = sorted({line.partition("{")[0] for line in text.splitlines() if not line.startswith("#")})
+    known["calls"] = sorted([*key, each.call_count] for found in calls.values() for key, each in found.items())
+    return known
 
 
 def start_copy(
