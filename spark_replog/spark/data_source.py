@@ -28,7 +28,7 @@ from pyspark.sql.types import (
 )
 
 from spark_replog.errors import ErrorCode, InvalidConfigError
-from spark_replog.logs import Once, log_as_environment_says
+from spark_replog.logs import Once
 from spark_replog.spark.compat import in_push_down_worker, patch_zipimport_if_asked
 from spark_replog.spark.options import asked_columns, check_schema_options, parse_sink_options, parse_source_options
 
@@ -47,7 +47,6 @@ patch_zipimport_if_asked()
 _HEADERS = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
 _HEADERS_TEXT = "array<struct<key:string,value:binary>>"
 WARNED_TYPES = Once()
-log_as_environment_says()
 
 
 def register(spark: SparkSession) -> None:

@@ -36,7 +36,7 @@ from spark_replog.config import (
 )
 from spark_replog.errors import ErrorCode, InvalidConfigError
 from spark_replog.log.model import ResetPolicy
-from spark_replog.logs import Once
+from spark_replog.logs import Once, log_as_environment_says
 from spark_replog.spark.source.positions import (
     Position,
     check_bounds,
@@ -73,6 +73,8 @@ _ENGINE_KEYS = frozenset({"checkpointlocation", "queryname", "path", "paths"})
 _TABLE_KEY = "provider"
 """Present only when a catalog table asks for its schema. Its properties then come as options too."""
 _SUBSCRIPTIONS = ("assign", "subscribe", "subscribepattern")
+# Here, because all that Spark starts imports this module: planners, tasks and commits too, which unpickle their object.
+log_as_environment_says()
 _STREAM_ONLY = ("minOffsetsPerTrigger", "maxOffsetsPerTrigger", "maxTriggerDelay", "maxBytesPerTrigger")
 _HOST_AND_PORT = re.compile(r"(?:\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}")
 

@@ -158,7 +158,6 @@ class S3Server(Server):
         """As ``Server.hasty_options``."""
         return {**self.options(port), "config_kwargs": '{"read_timeout": 1}'}
 
-
     def new_guarded_root(self, *, is_locked: bool) -> str:
         """Return the URL of a root in a new bucket that keeps versions.
 
