@@ -603,7 +603,8 @@ def test_roots_that_take_long_for_many_files_are_waited_for_while_they_get_on(ma
 
 
 @pytest.mark.parametrize(("record_count", "get_ms"), [(6, 4), (300, 40)])
-def test_a_long_cold_read_is_no_missing_root_and_says_so(make_store, caplog, record_count, get_ms):
+def test_a_long_cold_read_is_no_missing_root_and_says_so(make_store, caplog, monkeypatch, record_count, get_ms):
+    monkeypatch.setattr("spark_replog.ledger.core.READ_LIMIT", 64)  # it is said between two reads of a journal
     store, is_long = make_store(3), record_count == 300
     wanted = fill(store.process(), 0, record_count)
     clock = ManualClock()
