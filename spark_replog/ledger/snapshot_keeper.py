@@ -2,7 +2,7 @@
 
 One snapshot follows another: it is made from a state that derives from the decided one, is stored on a majority, and
 counts once its SnapshotCommit is decided. That command rides in the next entry of this process; until then the stored
-head is a head start for whoever finds it. Nothing here is on the path of an answer to a caller.
+head only shortens the start of a process that finds it. No caller waits for anything here.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from spark_replog.snapshot import DecidedSnapshot, FrozenState, PageMissingError
 
 REST_MAX_MS = 600_000
 HURRY_ENTRY_COUNT = 8_192
-"""Entries behind the newest snapshot from which a process rests a tenth as long: a cold process reads them all."""
+"""From this many entries after the newest snapshot a process rests a tenth as long: a cold process reads them all."""
 _LOG = logging.getLogger(__name__)
 
 
@@ -71,7 +71,7 @@ class HeadGarbage(NamedTuple):
 
 
 class Cut(NamedTuple):
-    """A marker that shall be put on a root, as that root's `marker_no`-th."""
+    """A marker to put on a root, as that root's `marker_no`-th."""
 
     root: int
     marker_no: int
@@ -235,7 +235,7 @@ class SnapshotKeeper:
     def recover(self, core: LedgerCore, *, is_newest: bool) -> None:
         """Restore the state from the decided snapshot, or the newest that is there; the caller folds the rest again.
 
-        Under the lock until then, so that nobody sees the state go back.
+        Hold the lock until then, so that no reader sees the state go back.
 
         Raises:
             PageMissingError: REPLOG_SNAPSHOT_MISSING: none is there, or none that the entries here follow.
@@ -322,7 +322,7 @@ class SnapshotKeeper:
         return self._state.encode_feature_set()
 
     def rider(self) -> bytes | None:
-        """Return the command that shall go into the next entry of this process; `feature` goes before all else."""
+        """Return the command to put into the next entry of this process; `feature` comes before all others."""
         feature = self.feature()
         if feature is not None:
             return feature
@@ -361,7 +361,7 @@ class SnapshotKeeper:
         fault_point("snapshot.stored")
 
     def work(self, draft: Draft | None, cuts: Sequence[Cut], heads: HeadGarbage) -> None:
-        """Store a draft and clean up behind decided snapshots; what fails is tried again at the next turn."""
+        """Store a draft and delete what decided snapshots replace; what fails is tried again at the next turn."""
         if not self._busy.acquire(blocking=False):
             return
         start_ms = self._clock.monotonic_ms()
@@ -381,7 +381,7 @@ class SnapshotKeeper:
     # -- truncation -------------------------------------------------------------------------------
 
     def truncations(self, core: LedgerCore, *, is_asked: bool = False) -> list[Cut]:
-        """Return the markers that shall be put now.
+        """Return the markers to put now.
 
         Args:
             is_asked: someone waits for it, so that nothing is left for processes that look again within
@@ -396,7 +396,7 @@ class SnapshotKeeper:
             if head is None or state.error is not None:
                 continue
             if state.floor.marker_no == 0 < self.feature_index and head.base.index <= feature_end:
-                continue  # the first cut must lie behind what older releases have to find
+                continue  # the first cut must come after what older releases have to find
             marker = core.truncation(number, head, name, settings.kept_record_count)
             if marker is not None and not is_asked:
                 marker = marker._replace(position=min(marker.position, ends[number]))
@@ -407,7 +407,7 @@ class SnapshotKeeper:
     def _old_ends(self, core: LedgerCore) -> list[int]:
         """Return where each root's journal ended `marker_check_ms` ago.
 
-        Whoever looked there within that time finds the next record, so an empty position is news of none.
+        A process that looked there within that time finds the next record, so an empty position means none follows.
         """
         ends, now_ms = self._ends, self._clock.monotonic_ms()
         old_ms = now_ms - self._settings.marker_check_ms
@@ -420,7 +420,7 @@ class SnapshotKeeper:
         """Return which heads nothing needs.
 
         A head below the entry that decided the newest snapshot derives from an older one, so it is never decided again.
-        Whoever still holds such an older snapshot takes the newest one once a head or a page of it is gone.
+        A process that still holds such an older snapshot takes the newest one once a head or a page of it is gone.
         """
         snapshot, roots = self._state.snapshot, core.roots
         named = frozenset(state.floor.base_index for state in roots if state.floor.marker_no)
