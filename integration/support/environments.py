@@ -74,8 +74,6 @@ class Environment:
             "PYSPARK_DRIVER_PYTHON": str(self.python),
             "PATH": f"{self.folder / 'bin'}{os.pathsep}{os.environ['PATH']}",
             "REPLOG_PRINCIPAL": "User:integration",
-            "REPLOG_LOG_LEVEL": "INFO",
-            "REPLOG_LOG_FORMAT": "json",
         }
 
     def quick_to_start(self) -> Environment:

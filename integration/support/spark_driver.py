@@ -37,7 +37,7 @@ class SparkDriver:
         self._log_file = log.open("a")
         self._process = subprocess.Popen(
             [str(environment.python), "-u", str(JOBS), *arguments],
-            env=environment.variables(),
+            env={**environment.variables(), "REPLOG_LOG_LEVEL": "INFO", "REPLOG_LOG_FORMAT": "json"},
             cwd=log.parent,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
