@@ -47,11 +47,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 class _FilesThenSpark(LoadScopeScheduling):
     """With ``-n 2``: files of ``tests/`` one by one to whichever process is free, then ``integration/`` to one alone.
 
-    Spark uses every processor itself, and its session, environment and wheel are made once.
+    Spark uses every processor itself, and its session, environment and wheel are made once. The simulation's tests share
+    nothing and take minutes, so each goes to whichever process is free.
     """
 
     def _split_scope(self, nodeid: str) -> str:
-        return "integration" if nodeid.startswith("integration/") else nodeid.partition("::")[0]
+        if nodeid.startswith("integration/"):
+            return "integration"
+        return nodeid if nodeid.startswith("tests/simulation/") else nodeid.partition("::")[0]
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> _FilesThenSpark:
