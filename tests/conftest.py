@@ -47,8 +47,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 class _FilesThenSpark(LoadScopeScheduling):
     """With ``-n 2``: files of ``tests/`` one by one to whichever process is free, then ``integration/`` to one alone.
 
-    Spark uses every processor itself, and its session, environment and wheel are made once. The simulation's tests share
-    nothing and take minutes, so each goes to whichever process is free.
+    Spark uses every processor itself, and its session, environment and wheel are made once. The simulation's tests
+    share nothing and take minutes, so each goes to whichever process is free.
     """
 
     def _split_scope(self, nodeid: str) -> str:
