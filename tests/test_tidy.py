@@ -110,7 +110,12 @@ ONLY_IN = {
     "fsspec": ("spark_replog/storage/",),
     "starlette": ("spark_replog/ui/server.py",),
     "uvicorn": ("spark_replog/ui/command.py",),
-    "prometheus_client": ("spark_replog/monitor/exporter.py", "spark_replog/cli/metrics.py"),
+    "prometheus_client": (
+        "spark_replog/monitor/exporter.py",
+        "spark_replog/monitor/open_telemetry.py",
+        "spark_replog/cli/metrics.py",
+    ),
+    "opentelemetry": ("spark_replog/monitor/open_telemetry.py",),
 }
 
 

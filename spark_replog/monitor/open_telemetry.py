@@ -1,0 +1,65 @@
+"""The metrics of a ``prometheus_client`` registry as OpenTelemetry's instruments. Needs the extra ``otel``.
+
+Names, labels and values are those that Prometheus gets. Where they go, and how often, is for the SDK's reader to say.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from opentelemetry.metrics import CallbackOptions, Meter, Observation
+from prometheus_client import CollectorRegistry
+
+from spark_replog.clock import SYSTEM_CLOCK, Clock
+from spark_replog.health.metrics import METRICS
+from spark_replog.monitor.exporter import SCRAPE_AGE_MS
+
+_UNITS = {"seconds": "s", "bytes": "By"}
+
+
+def observe(registry: CollectorRegistry, meter: Meter, clock: Clock = SYSTEM_CLOCK) -> None:
+    """Make an observable instrument for each of replog's metrics that a registry serves.
+
+    One collection of the SDK reads the registry once, on the SDK's thread. A metric without a value has no data point.
+
+    Args:
+        registry: with a ``StoreCollector``, a ``ClientCollector`` or a ``ReplogListener`` registered. It is read once
+            here, because the metrics of a client are known by that only: register first.
+        meter: of the program's meter provider.
+    """
+    reading = _Reading(registry, clock)
+    found = {each.name: (each.help, each.is_counter) for each in METRICS.values()}
+    for family in registry.collect():
+        if family.name.startswith("replog_"):
+            found[family.name] = family.documentation, family.type == "counter"
+    for name, (text, is_counter) in found.items():
+        make = meter.create_observable_counter if is_counter else meter.create_observable_gauge
+        unit = _UNITS.get(name.rpartition("_")[2], "")
+        make(name, callbacks=[reading.callback(name)], unit=unit, description=text)
+
+
+class _Reading:
+    """What the registry had at its last reading, for all instruments of one collection. Thread safe."""
+
+    def __init__(self, registry: CollectorRegistry, clock: Clock) -> None:
+        self._registry, self._clock = registry, clock
+        self._lock = threading.Lock()
+        self._read_ms: int | None = None
+        self._values: Mapping[str, list[Observation]] = {}
+
+    def callback(self, name: str) -> Callable[[CallbackOptions], Iterable[Observation]]:
+        """Return what the SDK calls for the values of one instrument."""
+
+        def values(_: CallbackOptions) -> Iterator[Observation]:
+            with self._lock:
+                now_ms = self._clock.monotonic_ms()
+                if self._read_ms is None or now_ms - self._read_ms >= SCRAPE_AGE_MS:
+                    self._values = {
+                        family.name: [Observation(each.value, each.labels) for each in family.samples]
+                        for family in self._registry.collect()
+                    }
+                    self._read_ms = now_ms
+                return iter(self._values.get(name, ()))
+
+        return values

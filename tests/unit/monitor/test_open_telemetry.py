@@ -1,0 +1,96 @@
+"""Metrics through OpenTelemetry's own SDK: the same values as Prometheus gets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from opentelemetry import metrics
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader, Sum
+from prometheus_client import CollectorRegistry
+
+from integration.support.doc_blocks import read_page
+from spark_replog import Producer
+from spark_replog.monitor.exporter import SCRAPE_AGE_MS, ClientCollector, StoreCollector
+from spark_replog.monitor.open_telemetry import observe
+from spark_replog.monitor.store_monitor import StoreWatch
+from tests.unit.client.consumer_setup import rows, with_a_group
+
+PAGE = Path(__file__).parents[3] / "docs" / "cli.md"
+
+
+@pytest.fixture
+def store(tmp_path):
+    return with_a_group(tmp_path / "store")
+
+
+@pytest.fixture
+def reader():
+    return InMemoryMetricReader()
+
+
+@pytest.fixture
+def meter(reader):
+    provider = MeterProvider([reader])
+    yield provider.get_meter("test")
+    provider.shutdown()
+
+
+def collected(reader):
+    """Metrics by name."""
+    found = reader.get_metrics_data()
+    return {
+        each.name: each for part in found.resource_metrics for scope in part.scope_metrics for each in scope.metrics
+    }
+
+
+def points(metric):
+    return {tuple(sorted(each.attributes.items())): each.value for each in metric.data.data_points}
+
+
+def test_each_value_that_prometheus_gets_is_there_with_its_labels_unit_and_kind(store, reader, meter):
+    registry = CollectorRegistry()
+    registry.register(StoreCollector(StoreWatch(store.cluster)))
+    with Producer(store.cluster, linger_ms=0) as producer:
+        producer.send("orders", b"value").result()
+        registry.register(ClientCollector(producer.metrics, "producer", "p1"))
+        observe(registry, meter, store.clock)
+        found = collected(reader)
+        served = [each for each in registry.collect() if each.samples]
+    assert {each.name for each in served} == found.keys()
+    for family in served:
+        if family.name.startswith("replog_producer"):
+            continue  # rates go on
+        want = {tuple(sorted(each.labels.items())): each.value for each in family.samples}
+        assert points(found[family.name]) == want, family.name
+        assert found[family.name].description == family.documentation
+    entries, size = found["replog_ledger_entries"], found["replog_topic_bytes"]
+    assert isinstance(entries.data, Sum) and entries.data.is_monotonic and not isinstance(size.data, Sum)
+    assert (size.unit, found["replog_producer_request_latency_avg_seconds"].unit, entries.unit) == ("By", "s", "")
+    assert points(found["replog_producer_record_send"]) == {(("client_id", "p1"),): 1}
+
+
+def test_a_collection_reads_the_store_once_and_the_next_one_sees_what_came(store, reader, meter):
+    registry = CollectorRegistry()
+    registry.register(StoreCollector(StoreWatch(store.cluster)))
+    reads = []
+    collect = registry.collect
+    registry.collect = lambda: (reads.append(1), collect())[1]
+    observe(registry, meter, store.clock)
+    assert points(collected(reader)["replog_topic_rows"])[("topic", "orders"),] == 10
+    assert len(reads) == 2  # the first for the names
+    store.write("orders", rows(5))
+    store.clock.advance(SCRAPE_AGE_MS)
+    assert points(collected(reader)["replog_topic_rows"])[("topic", "orders"),] == 15
+    assert len(reads) == 3
+
+
+def test_the_page_runs(store, reader, monkeypatch):
+    ((_, block),) = [each for each in read_page(PAGE).elsewhere if each[0].endswith("::test_the_page_runs")]
+    provider = MeterProvider([reader])
+    monkeypatch.setattr(metrics, "get_meter", provider.get_meter)
+    exec(compile(block.replace("/data/store", store.cluster.path), "docs/cli.md", "exec"), {})
+    found = collected(reader)
+    assert points(found["replog_up"]) == {(): 1}
+    provider.shutdown()
