@@ -217,8 +217,8 @@ def _totals(health: StoreHealth) -> list[Line]:
     pace, a_day = human_bytes(int(size_bytes)), human_bytes(int(health.bytes_per_day))
     return [
         Line(
-            f"{serving} of {len(health.brokers)} roots serve, {len(health.topics)} topics, {health.partition_count} "
-            f"partitions, {len(health.groups)} groups"
+            f"{serving} of {len(health.brokers)} roots serve; topics {len(health.topics)}, partitions "
+            f"{health.partition_count}, groups {len(health.groups)}"
         ),
         Line(f"{rows:,.1f} rows/s, {pace}/s, {a_day} a day  {bars}"),
     ]
