@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
-from spark_replog.errors import ReplogError
+from spark_replog.errors import ReplogError, RetriableError
 from spark_replog.ledger.core import LedgerCore
 from spark_replog.ledger.snapshot_keeper import Cut, Draft, Garbage, HeadGarbage, SnapshotKeeper, SnapshotStats
 from spark_replog.ledger.types import AppendOutcome, Proposed
@@ -80,9 +80,13 @@ class SnapshotWriter:
             RetriableError: REPLOG_NO_QUORUM: too few roots took it. What `append` raises.
         """
         keeper, ledger = self._keeper, self._ledger
-        ledger.refresh()
+        try:
+            ledger.refresh()
+            is_read = True
+        except RetriableError:  # roots are slow; the append below has the caller's time
+            is_read = False
         before = replace(keeper.stats)
-        if keeper.feature() is not None:
+        if not is_read or keeper.feature() is not None:
             ledger.append(lambda _: keeper.feature(), timeout_ms=timeout_ms)
         draft = None
         if keeper.is_behind():

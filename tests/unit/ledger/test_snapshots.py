@@ -602,6 +602,18 @@ def test_roots_that_take_long_for_many_files_are_waited_for_while_they_get_on(ma
     assert paged(store).commands() == wanted
 
 
+def test_a_snapshot_that_is_asked_for_waits_for_slow_roots_as_long_as_its_caller_says(make_store):
+    store = make_store(3)
+    writer = paged(store)
+    wanted = fill(writer, 0, 9)
+    other = paged(store)
+    for each in other.counting:
+        waits = iter([0.6])  # once; the time-out of a read is 0.4 s
+        slowly([each], "get", lambda waits=waits: time.sleep(next(waits, 0)))
+    assert shoot(other).decided == 1
+    assert other.commands() == wanted
+
+
 @pytest.mark.parametrize(("record_count", "get_ms"), [(6, 4), (300, 40)])
 def test_a_long_cold_read_is_no_missing_root_and_says_so(make_store, caplog, monkeypatch, record_count, get_ms):
     monkeypatch.setattr("spark_replog.ledger.core.READ_LIMIT", 64)  # it is said between two reads of a journal
