@@ -27,7 +27,11 @@ hypothesis.settings.register_profile("untimed", deadline=None)
 hypothesis.settings.load_profile("untimed")
 
 
+WHOLE_SYSTEM = "tests/simulation/test_whole_system.py::"
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.nodeid.startswith(WHOLE_SYSTEM))
     for item in items if os.environ.get("REPLOG_TEST_SNAPSHOTS") == "1" else ():
         reason = snapshot_stress.SKIPPED.get(getattr(item, "originalname", item.name))
         if reason is not None:
@@ -45,18 +49,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 class _FilesThenSpark(LoadScopeScheduling):
-    """With ``-n 2``: files of ``tests/`` one by one to whichever process is free, then ``integration/`` to one alone.
+    """With ``-n 2``: files of ``tests/`` one by one to whichever process is free, then ``integration/`` to one of them.
 
-    Spark uses every processor itself, and its session, environment and wheel are made once. The simulation's tests
-    share nothing and take minutes, so each goes to whichever process is free.
+    Spark's session, environment and wheel are made once there. Beside it the other process simulates the whole system,
+    schedules test by test: that needs no disk and no clock, so neither of them can make the other one fail.
     """
 
     def _split_scope(self, nodeid: str) -> str:
         if nodeid.startswith("integration/"):
             return "integration"
-        return nodeid if nodeid.startswith("tests/simulation/") else nodeid.partition("::")[0]
+        return nodeid if nodeid.startswith(WHOLE_SYSTEM) else nodeid.partition("::")[0]
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> _FilesThenSpark:
-    config.option.loadscopereorder = False  # the files in their order, integration last
+    config.option.loadscopereorder = False  # in the order of `pytest_collection_modifyitems`
     return _FilesThenSpark(config, log)
