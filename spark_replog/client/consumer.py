@@ -521,7 +521,7 @@ class Consumer:
     def _batches(self, deadline_ms: int, limit: int) -> Iterator[FetchedRows]:
         """Yield at most ``limit`` rows: buffered ones, else those of the first fetch that brings any."""
         clock = self._cluster.clock
-        may_look_again, is_folded = True, False
+        may_look_again, may_repeat, is_folded = True, True, False
         while True:
             self._guard.check_wakeup()
             try:
@@ -548,7 +548,8 @@ class Consumer:
                 yield from taken
                 if any(batch.num_rows for _, batch, _ in taken):
                     return
-                if (errors or taken) and rest_ms >= 0:
+                if (errors or taken) and (rest_ms >= 0 or may_repeat):
+                    may_repeat = rest_ms >= 0  # once also without time: rows of the new position are there now
                     continue
             elif rest_ms > 0:
                 clock.sleep_ms(min(rest_ms, self._config.retry_backoff_ms))

@@ -20,7 +20,7 @@ from spark_replog.log.model import Append, IsrChange, Truncate
 from tests.simulation.ledger_simulation import Scenario
 from tests.simulation.replication import FIGHT, SCENARIO, Rules, Violation, live
 
-SEEDS_MAX = 300
+SEEDS_MAX = 1_500
 
 
 CHUNK_COUNT = 4

@@ -108,6 +108,20 @@ def test_a_topic_made_again_under_its_name_is_read_as_the_policy_says_and_never_
     assert values(reader.poll()) == rows(1, 200)
 
 
+def test_a_poll_without_time_finds_the_rows_of_a_topic_made_again(store, monkeypatch):
+    store.create("orders")
+    store.write("orders", rows(2))
+    reader = consumer(store, "orders", auto_offset_reset="earliest")
+    assert values(reader.poll()) == rows(2)
+    Controller(store.another_process().cluster).delete_topic("orders")
+    store.another_process().create("orders")
+    store.another_process().write("orders", rows(4, 100))
+    store.clock.advance(2_000)
+    plain = store.clock.monotonic_ms
+    monkeypatch.setattr(store.clock, "monotonic_ms", lambda: (store.clock.advance(1), plain())[1])  # time goes on
+    assert values(reader.poll()) == rows(4, 100)
+
+
 def test_without_a_policy_a_topic_made_again_is_an_error_until_its_position_is_sought(store):
     store.create("orders")
     store.write("orders", rows(2))
