@@ -32,10 +32,9 @@ import tempfile
 from pyspark.sql import SparkSession
 spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
 with tempfile.TemporaryDirectory() as checkpoint:
-    writer = spark.readStream.format("rate").load().writeStream.format("noop")
-    query = writer.option("checkpointLocation", checkpoint).start()
-    query.processAllAvailable()
-    query.stop()
+    writer = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load().writeStream.format("noop")
+    query = writer.option("checkpointLocation", checkpoint).trigger(once=True).start()
+    query.awaitTermination()
 spark.stop()
 """
 """Loads the classes of a streaming query."""
@@ -97,13 +96,13 @@ class Environment:
         archive = self.folder / "spark-classes.jsa"
         if not archive.exists():
             dumping = replace(quick, jvm_options=(*quick.jvm_options, f"-XX:ArchiveClassesAtExit={archive}"))
-            dumping.run(str(self.python), "-c", WARM_UP)
+            dumping.run(str(self.python), "-c", WARM_UP, timeout_s=900)  # it runs after all others
         return replace(quick, jvm_options=(*quick.jvm_options, f"-XX:SharedArchiveFile={archive}"))
 
-    def run(self, *command: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+    def run(self, *command: str, check: bool = True, timeout_s: int = 120) -> subprocess.CompletedProcess[str]:
         """Run a command of this environment and return what it printed."""
         answer = subprocess.run(
-            command, env=self.variables(), cwd=self.folder, capture_output=True, text=True, timeout=120
+            command, env=self.variables(), cwd=self.folder, capture_output=True, text=True, timeout=timeout_s
         )
         if check and answer.returncode != 0:
             raise AssertionError(f"{command} exited {answer.returncode}:\n{answer.stdout}\n{answer.stderr}")

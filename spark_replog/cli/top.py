@@ -127,7 +127,8 @@ def _screen() -> Iterator[Callable[[float], str]]:
         import tty
     except ModuleNotFoundError:  # no Unix: no keys
         termios = None  # type: ignore[assignment]
-    resized, resize = os.pipe()
+    signalled, signals = os.pipe()
+    os.set_blocking(signals, False)
     has_keys = termios is not None and sys.stdin is not None and sys.stdin.isatty()
     keys = sys.stdin.fileno() if has_keys else -1
     before = termios.tcgetattr(keys) if has_keys else []
@@ -137,22 +138,25 @@ def _screen() -> Iterator[Callable[[float], str]]:
     def stop(number: int, *_: object) -> None:
         """Stop now, and at the next wait: Python drops an exception that is raised while it frees an object."""
         asked_to_stop.append(number)
-        os.write(resize, b"s")
         raise KeyboardInterrupt  # SIGTERM leaves the terminal as it was, too
 
     def wait(seconds: float) -> str:
-        ready, _, _ = select.select([resized, *([keys] if has_keys else [])], [], [], seconds)
+        if asked_to_stop:
+            raise KeyboardInterrupt
+        ready, _, _ = select.select([signalled, *([keys] if has_keys else [])], [], [], seconds)
         if asked_to_stop:
             raise KeyboardInterrupt
         if keys in ready and os.read(keys, 32)[:1] in (b"q", b"Q", b"\x04", b""):
             return "q"
-        if resized in ready:
-            os.read(resized, 1024)
+        if signalled in ready:
+            os.read(signalled, 1024)
         return "resized" if ready else ""
 
     olds = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
     if hasattr(signal, "SIGWINCH"):
-        olds[signal.SIGWINCH] = signal.signal(signal.SIGWINCH, lambda *_: os.write(resize, b"r") and None)
+        olds[signal.SIGWINCH] = signal.signal(signal.SIGWINCH, lambda *_: None)
+    # The signal itself writes to the pipe: its handler runs only after `select`, which it may just have missed.
+    old_wakeup = signal.set_wakeup_fd(signals, warn_on_full_buffer=False)
     try:
         if has_keys:
             tty.setcbreak(keys)
@@ -161,10 +165,11 @@ def _screen() -> Iterator[Callable[[float], str]]:
     finally:
         if has_keys:
             termios.tcsetattr(keys, termios.TCSADRAIN, before)
+        signal.set_wakeup_fd(old_wakeup)
         for number, old in olds.items():
             signal.signal(number, old)
-        os.close(resized)
-        os.close(resize)
+        os.close(signalled)
+        os.close(signals)
         show(_LEAVE, newline=False)
 
 

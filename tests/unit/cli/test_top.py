@@ -24,6 +24,15 @@ from tests.unit.client.consumer_setup import with_a_group
 
 ROOT = Path(__file__).parents[3]
 
+TAKEN_ELSEWHERE = """
+import runpy, signal, threading
+threading.Thread(target=threading.Event().wait, daemon=True).start()
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGWINCH})
+runpy.run_module("spark_replog", run_name="__main__")
+"""
+"""`replog` in a process where another thread takes the signals: no system call of the main thread is interrupted,
+as by a signal that comes just before the call."""
+
 
 @pytest.fixture
 def store(tmp_path):
@@ -78,10 +87,10 @@ def test_without_a_terminal_it_prints_once_or_as_often_as_asked(store, replog):
 class Terminal:
     """The command on a pseudo terminal."""
 
-    def __init__(self, path):
+    def __init__(self, path, program=("-m", "spark_replog")):
         self.main, side = pty.openpty()
         self.resize(24, 80)
-        command = [sys.executable, "-m", "spark_replog", "-s", path, "top", "-d", "60"]
+        command = [sys.executable, *program, "-s", path, "top", "-d", "600"]
         environment = {**os.environ, "TERM": "xterm", "PYTHONIOENCODING": "utf-8"}
         environment.pop("COLUMNS", None)
         environment.pop("LINES", None)
@@ -111,8 +120,9 @@ class Terminal:
 
 
 @pytest.mark.parametrize(("ending", "code"), [("q", 0), (signal.SIGINT, 130), (signal.SIGTERM, 130)])
-def test_live_it_follows_the_size_and_leaves_the_terminal_as_it_was(store, ending, code):
-    terminal = Terminal(store.path)
+@pytest.mark.parametrize("program", [("-m", "spark_replog"), ("-c", TAKEN_ELSEWHERE)], ids=["main", "elsewhere"])
+def test_live_it_follows_the_size_and_leaves_the_terminal_as_it_was(store, program, ending, code):
+    terminal = Terminal(store.path, program)
     try:
         terminal.read_until("\x1b[J")
         at = len(terminal.seen)
