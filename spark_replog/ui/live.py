@@ -53,6 +53,11 @@ class LiveStore:
                 self._sample(seen)
             return self._seen[1]
 
+    @property
+    def newest(self) -> Seen | None:
+        """The newest look, however old; None before the first."""
+        return None if self._seen is None else self._seen[1]
+
     def shown(self) -> Seen:
         """Return the newest look, up to three times `age_ms` old: the feed's poller brings the next one."""
         found = self._seen

@@ -44,6 +44,15 @@ def page_of(items: Sequence[_T], first: int, count: int) -> tuple[Sequence[_T], 
     return items[first : first + count], {"first": first, "count": count, "total": len(items)}
 
 
+def badge(seen: Seen) -> Item:
+    """Return what every page shows at its top: the store, its verdict, and how much is not well."""
+    return {
+        "path": seen.health.path,
+        "verdict": VERDICT_WORDS[seen.exit_code],
+        "troubleCount": len(seen.health.findings) + len(seen.unwell),
+    }
+
+
 def overview(seen: Seen, samples: Sequence[LagSample], settings: Settings) -> Item:
     """Return the first page: totals, brokers, the first findings, rates and lags over time."""
     health = seen.health
@@ -51,13 +60,11 @@ def overview(seen: Seen, samples: Sequence[LagSample], settings: Settings) -> It
     return {
         "nowMs": health.now_ms,
         "clusterId": health.cluster_id,
-        "path": health.path,
+        **badge(seen),
         "fsync": health.fsync,
-        "verdict": VERDICT_WORDS[seen.exit_code],
         **totals(health, findings),
         "brokers": broker_items(health, findings),
         "findingCount": len(findings),
-        "troubleCount": len(findings) + len(seen.unwell),
         "findings": _by_remedy(findings, settings)[:5],
         "readerCount": len(seen.readers),
         "verdicts": {each.value: found for each in Verdict if (found := _count_of(seen.readers, each))},

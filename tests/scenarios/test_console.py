@@ -113,6 +113,7 @@ def test_every_page_fits_and_complains_of_nothing(browser, pictures, width, sche
     for name, place in PAGES.items():
         show(browser, place)
         assert browser.run("document.documentElement.scrollWidth") <= width, name
+        browser.until("document.querySelector('nav .badge')")  # what is wrong is counted on every page
         assert "undefined" not in browser.text() and "NaN" not in browser.text(), name
         browser.screenshot(pictures / f"{name}-{width}-{scheme}.png", whole=name != "all-settings")
     ground = browser.run("getComputedStyle(document.body).backgroundColor")
@@ -137,9 +138,12 @@ def test_a_page_is_live_without_losing_what_the_user_does(browser):
     show(browser, "#/topics")
     browser.run("document.querySelector('tbody a').focus(); window.kept = document.activeElement")
     browser.run("new Promise((done) => { const feed = new EventSource('/feed'); let n = 0; "
-                "feed.addEventListener('look', () => { if (++n === 3) { feed.close(); done(1); } }); })")  # fmt: skip
+                "feed.addEventListener('look', (event) => { window.told = JSON.parse(event.data);"
+                "if (++n === 3) { feed.close(); done(1); } }); })")  # fmt: skip
     assert browser.run("document.activeElement === window.kept && document.contains(window.kept)")
     assert browser.run("document.getElementById('live').textContent") == "live"
+    assert browser.run("window.told.verdict") == "WARN"
+    assert browser.run("document.querySelector('nav .badge').textContent == window.told.troubleCount")
 
 
 def test_rows_are_found_by_keyboard_alone_and_their_cost_is_said_first(browser, pictures):

@@ -359,13 +359,18 @@ const PAGES = { "": overview, topics, topic, readers, reader, ledgers, ledger, s
 const NAV = [["", "Overview"], ["topics", "Topics"], ["readers", "Readers"], ["ledgers", "Ledgers"], ["settings", "Settings"], ["health", "Health"]];
 const OF = { topic: "topics", reader: "readers", ledger: "ledgers" };
 const main = document.getElementById("main"), live = document.getElementById("live");
-let current = null, turn = 0, isAsking = false;
+let current = null, turn = 0, isAsking = false, badge = {};
 
-const showNav = (name, verdict) => {
+const showNav = (name) => {
   const own = OF[name] || name;
   const items = NAV.map(([page, title]) => el("a", { href: link(page), "aria-current": page === own ? "page" : null }, title,
-    page === "health" && verdict && verdict.troubleCount ? el("span", { class: "badge" + (verdict.verdict === "CRITICAL" ? "" : " warn") }, count(verdict.troubleCount)) : null));
+    page === "health" && badge.troubleCount ? el("span", { class: "badge" + (badge.verdict === "CRITICAL" ? "" : " warn") }, count(badge.troubleCount)) : null));
   patch(document.querySelector("nav"), el("nav", { "aria-label": "Pages" }, items));
+};
+const tell = (fresh) => {
+  badge = fresh;
+  document.getElementById("path").textContent = "\u200e" + badge.path;
+  showNav(current.name);  // the viewer may be on another page by now
 };
 const failed = (error) => el("div", { class: "card" }, el("div", { class: "finding" }, el("div", {}, pill(error.code || "error")), el("div", {}, error.message),
   error.status === 401 ? el("code", { class: "command" }, "replog ui") : null));
@@ -377,8 +382,7 @@ async function refresh() {
     const d = await here.page.load(here.params);
     fit();
     fresh = here.page.view(d, here.params);
-    if (here.page === overview) { document.getElementById("path").textContent = "\u200e" + d.path; here.verdict = d; }
-    if (d && d.findingCount !== undefined) showNav(current.name, d);  // the viewer may be on another page by now
+    if (here.page === overview) tell(d);
   } catch (error) { fresh = failed(error); }
   isAsking = false;
   if (at !== turn) return;
@@ -394,14 +398,19 @@ const go = () => {
   turn++;
   current = { name: PAGES[name] ? name : "", page, params, box: el("div", { class: "page" }) };
   document.title = (params.name || params.ledger || (NAV.find(([each]) => each === current.name) || ["", "replog"])[1]) + " - replog";
-  showNav(current.name, null);
+  showNav(current.name);
   main.replaceChildren(...[page.once ? page.once(params) : null, current.box].filter(Boolean));
   if (!isSame) window.scrollTo(0, 0);
   refresh();
 };
 const follow = () => {
   const feed = new EventSource("/feed");
-  feed.addEventListener("look", () => { live.textContent = "live"; live.className = "on"; if (!document.hidden && !isAsking && current) refresh(); });
+  feed.addEventListener("look", (event) => {
+    const fresh = JSON.parse(event.data);
+    if (fresh.path) tell(fresh);
+    live.textContent = "live"; live.className = "on";
+    if (!document.hidden && !isAsking && current) refresh();
+  });
   feed.addEventListener("error", () => { live.textContent = "away"; live.className = "away"; });
 };
 window.addEventListener("hashchange", go);
