@@ -114,6 +114,7 @@ def test_every_page_fits_and_complains_of_nothing(browser, pictures, width, sche
         show(browser, place)
         assert browser.run("document.documentElement.scrollWidth") <= width, name
         browser.until("document.querySelector('nav .badge')")  # what is wrong is counted on every page
+        assert browser.run("document.querySelector('nav .badge').getBoundingClientRect().right") <= width, name
         assert "undefined" not in browser.text() and "NaN" not in browser.text(), name
         browser.screenshot(pictures / f"{name}-{width}-{scheme}.png", whole=name != "all-settings")
     ground = browser.run("getComputedStyle(document.body).backgroundColor")

@@ -210,9 +210,9 @@ const topics = {
   },
 };
 
-const settingTable = (items) => table([["Setting", "name mono"], ["Value", "name mono"], ["Default", "name mono"], ["Kafka's", "name mono"], ["From", "w"], ["Effect", "name"]],
+const settingTable = (items) => el("div", { class: "stacked" }, table([["Setting", "name mono"], ["Value", "name mono"], ["Default", "name mono"], ["Kafka's", "name mono"], ["From", "w"], ["Effect", "name"]],
   items.map((s) => [s.key, s.value === null ? el("span", { class: "null" }, "not set") : s.source === "default" ? s.value : el("b", {}, s.value), s.default === null || s.default === undefined ? "-" : s.default,
-    s.kafkaDefault === null || s.kafkaDefault === undefined ? "-" : s.kafkaDefault || "not set", s.source === "default" ? "default" : el("span", { class: "pill warn" }, s.source), s.doc]), "No settings.");
+    s.kafkaDefault === null || s.kafkaDefault === undefined ? "-" : s.kafkaDefault || "not set", s.source === "default" ? "default" : el("span", { class: "pill warn" }, s.source), s.doc]), "No settings."));
 
 const topic = {
   once: (params) => {
