@@ -106,7 +106,8 @@ const frame = (top, word, marks, title) => {
 const bars = (minutes, at, word, title) => {
   const values = minutes.map((each) => each[at] / 60), top = scale(Math.max(...values, 0) || 1);
   const step = (WIDTH - 4 - LEFT) / minutes.length;
-  const marks = [0, 5, 10, minutes.length - 1].map((n) => [LEFT + (n + 0.5) * step, clock(minutes[n][0]), "middle"]);
+  const last = minutes.length - 1, mark = (n) => clock(minutes[n][0]);
+  const marks = [...[0, 5, 10].map((n) => [LEFT + (n + 0.5) * step, mark(n), "middle"]), [WIDTH - 4, mark(last), "end"]];
   const made = frame(top, word, marks, title);
   values.forEach((value, n) => {
     const height = (value / top) * (BOTTOM - TOP);
