@@ -34,10 +34,10 @@ def kill_loop(environment, log, arguments, kills, moments):
     for kill in range(kills):
         driver = SparkDriver(environment, log, "copy", json.dumps({**arguments, "until_idle": False}))
         try:
-            message = driver.next_message(90)
+            message = driver.next_message(300)
             assert message == {"started": True}, (kill, message)
             if kill % 2:
-                message = driver.next_message(90)
+                message = driver.next_message(300)
                 assert message.get("error") is None, (kill, message)
             time.sleep(moments.uniform(0.0, 2.0 if kill % 2 else 5.0))
         finally:
@@ -49,9 +49,9 @@ def kill_loop(environment, log, arguments, kills, moments):
             shutil.rmtree(checkpoint, ignore_errors=True)
     driver = SparkDriver(environment, log, "copy", json.dumps({**arguments, "until_idle": True, "source_options": {}}))
     try:
-        message = driver.next_message(90)
+        message = driver.next_message(300)
         while "done" not in message:
-            message = driver.next_message(90)
+            message = driver.next_message(300)
         assert message["error"] is None, message
     finally:
         driver.close()
@@ -142,10 +142,10 @@ def test_the_same_query_twice(spark, environment, store, work_folder):
     )
     outcomes = []
     try:
-        assert other.next_message(60) == {"started": True}
-        other.next_message(60)  # it is under way: now the second one
+        assert other.next_message(300) == {"started": True}
+        other.next_message(300)  # it is under way: now the second one
         spark.call("start_named", name="twin", **arguments)
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 180
         while time.monotonic() < deadline and not outcomes:
             message = other.poll_message(0.05)
             if message is not None and "done" in message:

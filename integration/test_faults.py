@@ -22,7 +22,7 @@ def test_root_goes_and_comes_back(spark, make_store):
 
     def wait_for(batches):
         start = spark.call("progress_of", name="faulty") or 0
-        deadline = time.monotonic() + 45
+        deadline = time.monotonic() + 180
         while (spark.call("progress_of", name="faulty") or 0) < start + batches:
             assert time.monotonic() < deadline, spark.log_tail()
             time.sleep(0.1)

@@ -43,11 +43,9 @@ def test_version(version, request, make_store, work_folder):
     try:
         assert driver.call("about")["spark"].startswith(version)
         rules = driver.call("sink_rules", path=str(store.path), topic=store.topic("rules"))
-        found = driver.call("everything", path=str(store.path), checkpoint_folder=str(store.folder), timeout_s=120)
+        found = driver.call("everything", path=str(store.path), checkpoint_folder=str(store.folder))
         if version != "4.3":  # there ``contract/`` shows it in full
-            holds_the_source_contract(
-                driver.call("source_contract", path=str(store.path), folder=str(store.folder), timeout_s=120)
-            )
+            holds_the_source_contract(driver.call("source_contract", path=str(store.path), folder=str(store.folder)))
         for topic in ("heard", "heard-out"):
             store.topic(topic, 1)
         driver.call("write", path=str(store.path), topic="heard", start=0, end=6)

@@ -103,7 +103,7 @@ def test_a_continuous_trigger_writes_nothing_and_the_log_says_why(spark, store):
     """Spark runs the query without a word, and without the sink: only the commit of an epoch gets here."""
     topic, path = store.topic("continuous", 1), str(store.path)
     run_in(spark, start_continuous, path=path, topic=topic, checkpoint=store.checkpoint("continuous"))
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 180
     text = "[REPLOG_ENVIRONMENT] Spark does not pass the rows of a continuous trigger"
     while text not in spark.log_text() and time.monotonic() < deadline:
         time.sleep(0.1)

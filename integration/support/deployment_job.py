@@ -24,7 +24,7 @@ spark = builder.getOrCreate()
 facts = {}
 if not master.startswith("connect:"):
     executors = spark.sparkContext._jsc.sc().getExecutorMemoryStatus
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 180
     wanted = 3 if master.startswith(("local-cluster", "spark://")) else 1
     while executors().size() < wanted and time.monotonic() < deadline:
         time.sleep(0.1)

@@ -99,7 +99,7 @@ class Environment:
             dumping.run(str(self.python), "-c", WARM_UP, timeout_s=900)  # it runs after all others
         return replace(quick, jvm_options=(*quick.jvm_options, f"-XX:SharedArchiveFile={archive}"))
 
-    def run(self, *command: str, check: bool = True, timeout_s: int = 120) -> subprocess.CompletedProcess[str]:
+    def run(self, *command: str, check: bool = True, timeout_s: int = 300) -> subprocess.CompletedProcess[str]:
         """Run a command of this environment and return what it printed."""
         answer = subprocess.run(
             command, env=self.variables(), cwd=self.folder, capture_output=True, text=True, timeout=timeout_s

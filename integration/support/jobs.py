@@ -221,7 +221,7 @@ def stop_named(spark, name):
 def batch_times(spark, path, topic, sink, checkpoint, batches):
     """Run an endless copy against a slow writer; return the trigger times of its batches in ms."""
     query = start_copy(spark, path, topic, sink, checkpoint, False, source_options={"maxOffsetsPerTrigger": "1000"})
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 180
     while query.lastProgress is None or query.lastProgress["batchId"] < batches:
         if query.exception() is not None or time.monotonic() > deadline:
             break
@@ -266,7 +266,7 @@ def stream_word(spark, path, sink, checkpoint, mode):
         frame.writeStream.format("replog").option("topic", sink).option("checkpointLocation", checkpoint)
         .outputMode(mode).trigger(processingTime="0 seconds").start(path)
     )  # fmt: skip
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 180
     while (query.lastProgress is None or query.lastProgress["batchId"] < 2) and time.monotonic() < deadline:
         if query.exception() is not None:
             raise query.exception()
@@ -310,7 +310,7 @@ def run_blocks(spark, page, blocks):
     for block in blocks:
         exec(compile(block, page, "exec"), names)
         for query in spark.streams.active:
-            deadline = time.monotonic() + 60
+            deadline = time.monotonic() + 180
             while query.isActive and query.lastProgress is None and time.monotonic() < deadline:
                 time.sleep(0.02)
             query.stop()

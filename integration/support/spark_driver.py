@@ -47,7 +47,7 @@ class SparkDriver:
         )
         threading.Thread(target=self._pump, daemon=True).start()
 
-    def call(self, job: str, *, timeout_s: float = 120, **arguments: Any) -> Any:
+    def call(self, job: str, *, timeout_s: float = 300, **arguments: Any) -> Any:
         """Run a job and return its result.
 
         Raises:
@@ -81,7 +81,7 @@ class SparkDriver:
     def kill(self) -> None:
         """End the whole group at once, as a power cut would."""
         os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait(timeout=30)
+        self._process.wait(timeout=60)
         self._close()
 
     def close(self) -> None:
@@ -90,10 +90,10 @@ class SparkDriver:
             assert self._process.stdin is not None
             self._process.stdin.close()
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(timeout=20)
+                self._process.wait(timeout=60)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait(timeout=30)
+        self._process.wait(timeout=60)
         self._close()
 
     def log_tail(self, lines: int = 60) -> str:

@@ -66,7 +66,7 @@ class Query:
         with self.monkeypatch.context() as patched:
             patched.setattr(IoPool, "submit_to", remember)
             message = self.write(planned, *values)
-        assert not wait(started, timeout=20).not_done
+        assert not wait(started, timeout=60).not_done
         for each in away:
             self.store.back(each)
         return message

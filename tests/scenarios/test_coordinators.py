@@ -60,7 +60,7 @@ def test_two_processes_append_to_one_topic(store) -> None:
         writer.stdin.write("go\n")
         writer.stdin.flush()
     for writer in writers:
-        out, _ = writer.communicate(timeout=60)
+        out, _ = writer.communicate(timeout=180)
         assert writer.returncode == 0
         told += [tuple(each) for each in json.loads(out)]
     # Every acknowledged range is where it was said to be; together they are dense and meet nowhere.

@@ -36,7 +36,7 @@ def store(tmp_path):
     made = spark_replog.init(str(tmp_path / "store"), brokers=3, fsync=False)
     made.admin().create_topic("orders")
     with made.producer() as producer:
-        producer.send("orders", b"v").result(timeout=10)
+        producer.send("orders", b"v").result(timeout=60)
     return made
 
 

@@ -170,9 +170,9 @@ def test_two_replicas_of_which_both_must_be_in_sync_wait_for_the_leader_and_lose
 def test_a_plain_producer_goes_on_without_its_leader(orders, acks: int) -> None:
     settings = {"retry.backoff.ms": 5, "replica.grace.ms": 50, "enable.idempotence": "false"}
     with spark_replog.open(str(orders.path)).producer(settings, acks=acks) as producer:
-        producer.send("orders", value=b"0").result(timeout=20)
+        producer.send("orders", value=b"0").result(timeout=60)
         producer.flush()
         orders.away(0)
-        assert [producer.send("orders", value=value).result(timeout=20).partition for value in (b"1", b"2")] == [0, 0]
+        assert [producer.send("orders", value=value).result(timeout=60).partition for value in (b"1", b"2")] == [0, 0]
     assert (described(orders).leader, described(orders).isr) == (1, (1, 2))
     assert read(orders) == [b"0", b"1", b"2"]

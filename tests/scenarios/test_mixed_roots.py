@@ -42,7 +42,7 @@ def store(tmp_path) -> Iterator[MixedStore]:
 
 def write(opened, *values: bytes) -> list[int]:
     with opened.producer(WRITER) as producer:
-        return [producer.send("orders", value, partition=0).result(timeout=20).offset for value in values]
+        return [producer.send("orders", value, partition=0).result(timeout=60).offset for value in values]
 
 
 @pytest.mark.guarantee("G4")

@@ -50,13 +50,13 @@ def test_a_query_is_not_stopped(orders, monkeypatch) -> None:
 def test_a_plain_producer_is_not_stopped(orders, idempotent) -> None:
     settings = {"retry.backoff.ms": 5, "replica.grace.ms": 50, "enable.idempotence": idempotent}
     with spark_replog.open(str(orders.path)).producer(settings) as producer:
-        producer.send("orders", b"0").result(timeout=20)
+        producer.send("orders", b"0").result(timeout=60)
         orders.away(0)
-        producer.send("orders", b"1").result(timeout=20)
+        producer.send("orders", b"1").result(timeout=60)
         orders.back(0)
         orders.away(1)
-        assert producer.send("orders", b"2").result(timeout=20).offset == 2
+        assert producer.send("orders", b"2").result(timeout=60).offset == 2
         orders.back(1)
         orders.away(2)
-        assert producer.send("orders", b"3").result(timeout=20).offset == 3
+        assert producer.send("orders", b"3").result(timeout=60).offset == 3
     assert read(orders) == [b"0", b"1", b"2", b"3"]

@@ -68,7 +68,7 @@ def test_a_look_refreshes_every_ledger_once_and_all_at_the_same_time(store):
     ledgers = [store.cluster.topic_ledger(store.cluster.lookup(name).ledger_id) for name in names]
     topics.view_topics(store.cluster, options.Subscription(topics=names))
     before = [ledger.stats.gets for ledger in ledgers]
-    meeting = threading.Barrier(len(names), timeout=20)
+    meeting = threading.Barrier(len(names), timeout=60)
     for ledger in ledgers:
         refresh = ledger.refresh
 

@@ -66,7 +66,7 @@ def create(store):
 
 def write(store, value):
     with spark_replog.open(str(store)).producer() as producer:
-        producer.send("orders", value=value).result(timeout=30)
+        producer.send("orders", value=value).result(timeout=60)
 
 
 def read(store):

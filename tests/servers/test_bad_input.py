@@ -90,7 +90,7 @@ def test_a_versioned_bucket_and_a_locked_one_behave_as_any_other(servers, kind, 
     store = roots.make("orders", "gone")
     with store.producer() as producer:
         for topic in ("orders", "gone"):
-            assert producer.send(topic, b"x").result(timeout=30).offset == 0
+            assert producer.send(topic, b"x").result(timeout=60).offset == 0
     assert roots.replog("topic", "delete", "gone", "-y")[0] == 0
     assert roots.replog("store", "gc")[0] == 0
     assert roots.replog("store", "verify", "--deep")[0] == 0
@@ -157,13 +157,13 @@ def test_one_roots_server_goes_in_the_middle_and_comes_back(staying, leaving, se
     store = roots.make("orders")
     settings = {"request.timeout.ms": 20_000, "replica.lag.time.max.ms": 500, "replica.grace.ms": 50}
     with store.producer(settings) as producer:
-        offsets = [producer.send("orders", b"0").result(timeout=30).offset]
+        offsets = [producer.send("orders", b"0").result(timeout=60).offset]
         other.kill()
         try:
-            offsets += [producer.send("orders", b"%d" % number).result(timeout=30).offset for number in (1, 2)]
+            offsets += [producer.send("orders", b"%d" % number).result(timeout=60).offset for number in (1, 2)]
         finally:
             other.start()
-        offsets.append(producer.send("orders", b"3").result(timeout=30).offset)
+        offsets.append(producer.send("orders", b"3").result(timeout=60).offset)
     assert offsets == [0, 1, 2, 3]
     assert roots.replog("store", "repair", "-y")[0] == 0
     assert roots.replog("store", "verify", "--deep")[0] == 0

@@ -217,7 +217,7 @@ def test_a_consumer_reads_on_while_its_disks_fail(faulty):
     store = roots.make("orders")
     with store.producer() as producer:
         for number in range(30):
-            assert producer.send("orders", b"%d" % number).result(timeout=30).offset == number
+            assert producer.send("orders", b"%d" % number).result(timeout=60).offset == number
     faults = [["open", "EIO", 0.2], ["read", "EIO", 0.2], ["read", "short", 0.2], ["readdir", "EIO", 0.2]]
     for number, disk in enumerate(disks):
         disk.set(*faults, seed=number)
@@ -235,9 +235,9 @@ def test_full_disks_stop_writers_with_their_names_and_go_on_when_there_is_space(
     store = roots.make("orders")
     full = [["write", "ENOSPC", 1.0], ["create", "ENOSPC", 1.0], ["mkdir", "ENOSPC", 1.0]]
     with store.producer(SETTINGS) as producer:
-        assert producer.send("orders", b"0").result(timeout=30).offset == 0
+        assert producer.send("orders", b"0").result(timeout=60).offset == 0
         disks[0].set(*full)
-        assert producer.send("orders", b"1").result(timeout=30).offset == 1
+        assert producer.send("orders", b"1").result(timeout=60).offset == 1
     for disk in disks:
         disk.set(*full)
     with (
@@ -249,5 +249,5 @@ def test_full_disks_stop_writers_with_their_names_and_go_on_when_there_is_space(
     for disk in disks:
         disk.set()
     with store.producer(SETTINGS) as producer:
-        assert producer.send("orders", b"2").result(timeout=30).offset == 2
+        assert producer.send("orders", b"2").result(timeout=60).offset == 2
     assert repaired(roots) == [b"0", b"1", b"2"]

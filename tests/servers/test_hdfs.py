@@ -91,7 +91,7 @@ def test_a_data_node_that_is_away_costs_time_and_nothing_else(hdfs):
 def test_a_user_with_the_right_to_read_reads_and_writes_nothing(hdfs):
     roots = RealRoots.of(hdfs, 1)
     with roots.make("orders", replicas=1).producer() as producer:
-        assert producer.send("orders", b"0").result(timeout=30).offset == 0
+        assert producer.send("orders", b"0").result(timeout=60).offset == 0
     reader = RealRoots([roots.path], {"user": "reader"})
     opened = spark_replog.open(reader.path, reader.options)
     assert opened.topic("orders").scan().to_arrow()["value"].to_pylist() == [b"0"]

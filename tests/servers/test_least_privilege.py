@@ -55,7 +55,7 @@ def store(back_end):
     roots = RealRoots.of(server, 1)
     opened = roots.make("orders", replicas=1)
     with opened.producer() as producer:
-        assert producer.send("orders", b"0").result(timeout=30).offset == 0
+        assert producer.send("orders", b"0").result(timeout=60).offset == 0
 
     def as_user(name: str, role: str) -> RealRoots:
         return RealRoots([roots.path], options_of(server, roots.path, name, role))
@@ -82,14 +82,14 @@ def test_a_reader_reads_and_writes_nothing(store):
     assert roots.replog("store", "verify", "--deep")[0] == 0
     producer = opened.producer({"request.timeout.ms": 5_000, "delivery.timeout.ms": 6_000})
     with producer, pytest.raises(ReplogError, match="REPLOG_STORE_REFUSED"):
-        producer.send("orders", b"1").result(timeout=30)
+        producer.send("orders", b"1").result(timeout=60)
 
 
 def test_a_producer_writes_and_deletes_nothing(store):
     roots = store("producer", "producer, consumer of a group, streaming sink")
     opened = spark_replog.open(roots.path, roots.options)
     with opened.producer() as producer:
-        assert [producer.send("orders", b"%d" % n).result(timeout=30).offset for n in (1, 2)] == [1, 2]
+        assert [producer.send("orders", b"%d" % n).result(timeout=60).offset for n in (1, 2)] == [1, 2]
     assert open_store(f"{roots.path}/broker-0", roots.options).create("replog.json", b"x") is CreateOutcome.EXISTS
     with opened.consumer("orders", group="billing", auto_offset_reset="earliest") as consumer:
         assert len(consumer.poll(20_000)) > 0
@@ -138,7 +138,7 @@ def test_on_gcs_each_role_needs_its_verbs_alone(servers):
         roots.make("orders", replicas=1)
         opened = as_role("producer, consumer of a group, streaming sink")
         with opened.producer() as producer:
-            assert producer.send("orders", b"0").result(timeout=30).offset == 0
+            assert producer.send("orders", b"0").result(timeout=60).offset == 0
         with opened.consumer("orders", group="billing", auto_offset_reset="earliest") as consumer:
             assert [record.value for record in consumer.poll(20_000)] == [b"0"]
             consumer.commit()

@@ -96,7 +96,7 @@ def test_nothing_acknowledged_is_lost_or_doubled_behind_a_lying_server(real, pro
                 proxy.plan(real.put, draw.choice(lies))
                 proxy.plan("GET", draw.choice([PlannedAnswer(HttpFault.CUT_ANSWER), PlannedAnswer(BEFORE, 503)]))
             sent.append(b"%d" % number)
-            assert producer.send("orders", sent[-1], partition=0).result(timeout=30).offset == number
+            assert producer.send("orders", sent[-1], partition=0).result(timeout=60).offset == number
     proxy.clear()
     again = spark_replog.open(roots.path, roots.options)
     assert again.topic("orders").scan().to_arrow()["value"].to_pylist() == sent

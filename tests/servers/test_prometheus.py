@@ -66,7 +66,7 @@ def prometheus_of(programs, target, folder):
 
     def ask(path):
         assert process.poll() is None, log_file.read_text()[-2000:]
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/api/v1/{path}", timeout=20) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/api/v1/{path}", timeout=60) as answer:
             return json.load(answer)["data"]
 
     try:

@@ -121,7 +121,7 @@ def test_the_coordinator_runs_until_sigterm(store):
     assert "SIGTERM stops it" in process.stderr.readline()
     time.sleep(0.3)
     process.send_signal(signal.SIGTERM)
-    out, _ = process.communicate(timeout=30)
+    out, _ = process.communicate(timeout=180)
     assert process.returncode == 0
     assert out.startswith("stopped after ")
 

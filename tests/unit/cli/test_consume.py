@@ -100,7 +100,7 @@ def test_of_one_json_value_is_committed_what_is_in_it_when_it_is_stopped(consume
 def test_what_could_not_be_printed_is_told_and_not_committed(store, words, redirection):
     command = [sys.executable, "-m", "spark_replog", "-s", store.path, "consume", "orders", "-g", "app", *words]
     shell = ["sh", "-c", f'exec "$@" {redirection}', "sh"]
-    done = subprocess.run([*shell, *command], cwd=ROOT, stderr=subprocess.PIPE, timeout=60)
+    done = subprocess.run([*shell, *command], cwd=ROOT, stderr=subprocess.PIPE, timeout=180)
     assert done.returncode == 1
     assert done.stderr.startswith(b"replog: [REPLOG_ENVIRONMENT] stdout cannot be written: ")
     assert not GroupCoordinator(store.another_process().cluster).group("app").offsets

@@ -135,7 +135,7 @@ def test_live_it_follows_the_size_and_leaves_the_terminal_as_it_was(store, progr
             os.write(terminal.main, b"q")
         else:
             terminal.process.send_signal(ending)
-        assert terminal.process.wait(30) == code
+        assert terminal.process.wait(120) == code
         terminal.read_until("\x1b[?1049l")
         assert termios.tcgetattr(terminal.side) == terminal.before
     finally:

@@ -98,7 +98,7 @@ def test_records_without_a_key_avoid_partitions_without_a_leader(tmp_path):
     producer = shop.producer(batch__size=256, delivery__timeout__ms=6000, request__timeout__ms=5000)
     handles = [producer.send("orders", b"%d" % number) for number in range(100)]
     producer.flush()
-    assert {handle.result(timeout=10).partition for handle in handles} == {1}
+    assert {handle.result(timeout=60).partition for handle in handles} == {1}
     shop.close()
 
 

@@ -35,7 +35,7 @@ def filled(store):
 
 def test_from_an_empty_store_to_a_commit(filled):
     with filled.producer() as producer:
-        metadata = producer.send("orders", value=b"v", key=b"k", headers=[("h", b"1")], partition=0).result(timeout=10)
+        metadata = producer.send("orders", value=b"v", key=b"k", headers=[("h", b"1")], partition=0).result(timeout=60)
     assert (metadata.topic, metadata.partition, metadata.offset) == ("orders", 0, 5)
     with filled.consumer("orders", group="billing", auto_offset_reset="earliest") as consumer:
         records = consumer.poll(timeout_ms=10_000, max_records=500)
@@ -49,7 +49,7 @@ def test_a_store_may_be_named_by_a_path_of_pathlib(tmp_path):
     path = tmp_path / "store"
     Controller(init_cluster(path, 1, fsync=False)).create_topic("orders")
     with spark_replog.Producer(path) as producer:
-        producer.send("orders", b"v").result(timeout=10)
+        producer.send("orders", b"v").result(timeout=60)
     with spark_replog.Consumer(path, "orders", auto_offset_reset="earliest") as consumer:
         assert consumer.to_arrow().num_rows == 1
     assert spark_replog.open(path).topic("orders").scan().to_arrow().num_rows == 1
@@ -60,7 +60,7 @@ def test_a_store_is_made_from_python_and_made_once(tmp_path):
     assert store.cluster.brokers.broker_ids == (0, 1, 2)
     store.admin().create_topic("orders", replicas=3)
     with store.producer() as producer:
-        assert producer.send("orders", b"v").result(timeout=10).offset == 0
+        assert producer.send("orders", b"v").result(timeout=60).offset == 0
     with pytest.raises(ReplogError) as refused:
         spark_replog.init(str(tmp_path / "store"), brokers=3, fsync=False)
     assert refused.value.code is ErrorCode.REPLOG_STORE_EXISTS

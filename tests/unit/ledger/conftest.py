@@ -64,7 +64,7 @@ class Process:
 
     def creates(self, at_least: int = 0) -> int:
         """Return the creates so far, once there are so many: an append does not wait for its slowest root's."""
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while (found := sum(store.counts["create"] for store in self.counting)) < at_least:
             if time.monotonic() > deadline:
                 break

@@ -554,8 +554,8 @@ def test_a_process_of_an_older_release_that_slept_over_every_cut_can_do_no_harm(
 
 
 def soon(check: Callable[[], bool]) -> bool:
-    """Return whether a check holds within ten seconds: deletions wait for a majority of the roots only."""
-    deadline = time.monotonic() + 10
+    """Return whether a check holds within a minute: deletions wait for a majority of the roots only."""
+    deadline = time.monotonic() + 60
     while not check():
         if time.monotonic() > deadline:
             return False

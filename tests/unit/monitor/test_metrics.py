@@ -177,7 +177,7 @@ def serving(store):
 def test_it_is_served_over_http(store):
     def ask(path, **headers):
         request = urllib.request.Request(f"http://127.0.0.1:{server.server_port}{path}", headers=headers)
-        with urllib.request.urlopen(request, timeout=20) as answer:
+        with urllib.request.urlopen(request, timeout=60) as answer:
             return answer.headers, answer.read()
 
     with serving(store) as server:

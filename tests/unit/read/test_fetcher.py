@@ -127,7 +127,7 @@ def test_small_reads_wait_for_a_remote_root_together(roots, make_topic, monkeypa
     plain = Fetcher._get
 
     def get(*call):
-        arrived.wait(timeout=20)  # each read waits until as many are under way; else it is broken and raises
+        arrived.wait(timeout=60)  # each read waits until as many are under way; else it is broken and raises
         return plain(*call)
 
     monkeypatch.setattr(Fetcher, "_get", get)

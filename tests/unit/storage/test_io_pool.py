@@ -48,7 +48,7 @@ def test_threads_are_reused_and_end_when_idle(monkeypatch):
         names.add(pool.submit_to("idle lane", threading.get_ident).result(5))
         time.sleep(0.001)
     assert len(names) <= 2
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while any(t.name.endswith("idle lane") for t in threading.enumerate()):
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -168,13 +168,13 @@ runs.wait()
 def test_a_process_that_ends_while_a_job_is_in_arrow_ends_well():
     """Without a stop at exit about every third such process ends with SIGABRT inside Arrow."""
     command = [sys.executable, "-c", ENDS_WHILE_A_JOB_READS_ARROW]
-    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=180)
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "ended\n", "")
 
 
 def test_a_process_that_ends_does_not_wait_for_a_hung_call():
     script = "import time\nfrom spark_replog.storage.io_pool import IO_POOL\nIO_POOL.submit(time.sleep, 3600)\n"
-    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=60)
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=180)
     assert (ended.returncode, ended.stderr) == (0, "")
 
 
