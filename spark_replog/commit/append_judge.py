@@ -35,7 +35,6 @@ from spark_replog.log.model import (
     IsrChange,
     Outcome,
     SequencedAppend,
-    row_counts,
 )
 
 _log = logging.getLogger(__name__)
@@ -118,7 +117,7 @@ class Settling:
 
 def leader_epochs(state: TopicLedgerState, append: Append) -> tuple[int, ...]:
     """Return the leader epochs of an append's partitions."""
-    return tuple(state.topics[topic].partitions[number].leader_epoch for topic, number in row_counts(append))
+    return tuple(state.topics[topic].partitions[number].leader_epoch for topic, number in append.row_counts)
 
 
 class AppendJudge:
@@ -223,7 +222,7 @@ class AppendJudge:
         """
         if not errors:
             return {}
-        own = row_counts(self._request.append).keys() - self.failed.keys()
+        own = self._request.append.row_counts.keys() - self.failed.keys()
         refusals = {
             key: self._refusal(state, this, key, code, len(errors), is_own=key in own, is_decided=is_decided)
             for key, code in errors.items()
@@ -236,7 +235,7 @@ class AppendJudge:
     def _judge(self, state: TopicLedgerState, refused: dict[PartitionKey, ReplogError]) -> Verdict:
         request = self._request
         append = self.known.doubt(state, request.append)
-        partitions = row_counts(append)
+        partitions = append.row_counts
         errors = self._authorizer.refused_partitions(state, append, partitions)
         allowed = [key for key in partitions if key not in refused and key not in errors]
         if errors or refused:

@@ -21,7 +21,6 @@ from spark_replog.log.model import (
     Outcome,
     PartitionResponse,
     SequencedAppend,
-    row_counts,
 )
 
 _log = logging.getLogger(__name__)
@@ -89,7 +88,7 @@ def refuse_all(
 ) -> ProduceResponse:
     """Answer an append of which nothing is decided: each partition's own error, else the one of all."""
     own = refused or {}
-    return ProduceResponse(error, result, {key: PartitionResponse(own.get(key, error)) for key in row_counts(append)})
+    return ProduceResponse(error, result, {key: PartitionResponse(own.get(key, error)) for key in append.row_counts})
 
 
 def respond_to(
@@ -108,7 +107,7 @@ def respond_to(
         return refuse_all(append, answer.error, result, refused)
     bases = result.base_offsets if request.required_acks else {}
     partitions = {}
-    for key in row_counts(append):
+    for key in append.row_counts:
         error = refused.get(key)
         topic = state.topics[key[0]] if error is None else None
         if topic is None:

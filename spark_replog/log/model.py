@@ -9,7 +9,7 @@ from enum import Enum, IntEnum
 from typing import NamedTuple
 
 from spark_replog.errors import ErrorCode, ReplogError
-from spark_replog.ids import BrokerId, ObjectId, TopicId
+from spark_replog.ids import BrokerId, ObjectId, PartitionKey, TopicId
 from spark_replog.log.acl import AclsAdd, AclsRemove
 from spark_replog.log.codec.group_records import Record
 from spark_replog.log.quotas import QuotaAlter
@@ -100,16 +100,16 @@ class Append:
     """Proposer's clock; see `fold.topic_state.AppendTime`."""
     objects: tuple[DataObject, ...]
     """In task order, then drain order: offsets are given by prefix sums over it."""
+    row_counts: Mapping[PartitionKey, int] = field(init=False, repr=False, compare=False)
+    """Rows per partition, in order of first appearance; summed up once, from the sections."""
 
-
-def row_counts(append: Append) -> dict[tuple[str, int], int]:
-    """Return the rows an append brings per (topic id, partition), in order of first appearance."""
-    counts: dict[tuple[str, int], int] = {}
-    for item in append.objects:
-        for section in item.sections:
-            key = (section.topic_id, section.partition)
-            counts[key] = counts.get(key, 0) + section.row_count
-    return counts
+    def __post_init__(self) -> None:
+        counts: dict[PartitionKey, int] = {}
+        for item in self.objects:
+            for section in item.sections:
+                key = (section.topic_id, section.partition)
+                counts[key] = counts.get(key, 0) + section.row_count
+        object.__setattr__(self, "row_counts", counts)
 
 
 class BatchSequence(NamedTuple):
@@ -139,7 +139,7 @@ class SequencedAppend(Append):
 
     def batches_by_place(self) -> dict[tuple[str, int], list[BatchSequence]]:
         """Return the batches of each (topic id, partition) that has rows."""
-        found: dict[tuple[str, int], list[BatchSequence]] = {place: [] for place in row_counts(self)}
+        found: dict[tuple[str, int], list[BatchSequence]] = {place: [] for place in self.row_counts}
         for batch in self.batches:
             if (batch.topic_id, batch.partition) in found:
                 found[batch.topic_id, batch.partition].append(batch)

@@ -23,7 +23,6 @@ from spark_replog.log.model import (
     SequencedAppend,
     SnapshotCommit,
     TopicClose,
-    row_counts,
 )
 from spark_replog.snapshot import DecidedSnapshot
 from tests.simulation.ledger_invariants import Violation
@@ -108,7 +107,7 @@ class Checker:
                 self._check_command(command)
             if isinstance(command, Append):
                 if changed is not None and result.outcome is Outcome.APPLIED:
-                    changed.update(row_counts(command))
+                    changed.update(command.row_counts)
             elif not isinstance(command, ProducerInit | GroupRecords | SnapshotCommit):
                 changed = None  # any of them
         # Where there are appends only, objects are added and none go.
@@ -137,7 +136,7 @@ class Checker:
 
     def _check_command(self, command: Command | object) -> None:
         """Look whether an applied command may have been applied, by what was applied before."""
-        if isinstance(command, Append) and not self._closed.isdisjoint(topic for topic, _ in row_counts(command)):
+        if isinstance(command, Append) and not self._closed.isdisjoint(topic for topic, _ in command.row_counts):
             raise Violation(f"rows of {command.identity.producer_id} are in a topic that was deleted")
         if isinstance(command, TopicClose):
             self._closed.add(command.topic_id)

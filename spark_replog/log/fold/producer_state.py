@@ -40,7 +40,6 @@ from spark_replog.log.model import (
     ProducerInit,
     ResetPolicy,
     SequencedAppend,
-    row_counts,
 )
 
 BATCHES_KEPT = 5
@@ -174,7 +173,7 @@ class SequenceTable:
     def judge_sequence(self, append: SequencedAppend) -> tuple[Outcome, str] | None:
         """Return why an append that is not a duplicate is refused, or None."""
         known = self._producers.get(append.identity.producer_id)
-        counts = row_counts(append)
+        counts = append.row_counts
         for place, batches in append.batches_by_place().items():
             if sum(batch.row_count for batch in batches) != counts[place]:
                 return Outcome.INVALID, f"its batches do not make up the {counts[place]} rows of partition {place[1]}"
@@ -353,7 +352,7 @@ class ProducerTable:
             last = known.last_sequences[known.incarnation]
             if identity.sequence > last:
                 return None
-            if known.txn_digests.get(identity.sequence) != _digest(row_counts(append)):
+            if known.txn_digests.get(identity.sequence) != _digest(append.row_counts):
                 return (
                     Outcome.TXN_MISMATCH,
                     f"txnVersion {identity.sequence} of '{identity.producer_id}' is not after {last}, and its"
@@ -493,7 +492,7 @@ def _remember(known: ProducerState, append: Append, ranges: OffsetRanges) -> dic
 
 def _difference(known: ProducerState, append: Append) -> str:
     before = {where: end - base for where, (base, end) in known.last_ranges.items()}
-    now = row_counts(append)
+    now = append.row_counts
     if before == now:
         return ""
     where = next(key for key in sorted(before.keys() | now.keys()) if before.get(key, 0) != now.get(key, 0))

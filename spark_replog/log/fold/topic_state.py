@@ -58,7 +58,6 @@ from spark_replog.log.model import (
     TopicClose,
     TopicInit,
     Truncate,
-    row_counts,
 )
 from spark_replog.log.quotas import ProduceRates
 from spark_replog.snapshot import PageMissingError
@@ -447,7 +446,7 @@ class TopicLedgerState(EntryFold):
 
     def judge(self, append: Append) -> Judgement:
         """Return what the fold answers if this append is decided next. Changes nothing."""
-        for topic_id in dict.fromkeys(s.topic_id for item in append.objects for s in item.sections):
+        for topic_id in dict.fromkeys(topic_id for topic_id, _ in append.row_counts):
             topic = self.topics.get(topic_id)
             if topic is None:
                 return Judgement(Outcome.UNKNOWN_TOPIC, f"topic id {topic_id} is not in this ledger")
@@ -471,7 +470,7 @@ class TopicLedgerState(EntryFold):
         if invalid:
             return Judgement(Outcome.INVALID, invalid)
         ranges = {}
-        for where, rows in row_counts(append).items():
+        for where, rows in append.row_counts.items():
             base = self._partitions[where].log_end_offset
             ranges[where] = (base, base + rows)
         return Judgement(Outcome.APPLIED, "", ranges)
