@@ -141,7 +141,7 @@ def make_environment(folder: Path, wheel: Path | None, *, spark: Path | None, ja
         subprocess.run(
             [sys.executable, "-m", "pip", "--python", str(environment.python), "install", "--quiet", "--no-deps",
              "--no-index", "--disable-pip-version-check", str(wheel)],
-            check=True, timeout=120,
+            check=True, timeout=120, env={**os.environ, "PYTHONPATH": ""},  # else a copy there counts as installed
         )  # fmt: skip
     borrowed = [str(spark)] if spark is not None else []
     borrowed.append(sysconfig.get_path("purelib"))
