@@ -244,7 +244,7 @@ class Ledger(Generic[S]):
             raise self._core.fatal
         if not self._has_started:  # begin with the newest snapshot, so that only the entries after it are read
             if self._snapshots is not None:
-                self._io.check_ahead()
+                self._io.look_ahead()
                 self._snapshots.start(core)
             self._has_started = True
         self._heard_ms = self._clock.monotonic_ms()

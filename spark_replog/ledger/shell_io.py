@@ -23,10 +23,10 @@ from spark_replog.storage.paths import journal_folder, journal_key, marker_folde
 _log = logging.getLogger(__name__)
 SLOW_GET_MS = 3
 """From here on a get is a network's, and a cold start must not pay one round trip per entry."""
-WINDOW_MAX = 32
+WINDOW_MAX = 64
 """Gets of one root at once; the clients' connection pools are of this size."""
 FIRST_WINDOW = 8
-"""A first read over a network asks for so many at once: a new ledger has few records, and each get is a round trip."""
+"""A first read over a network without a listing asks for so many at once: each get is a round trip."""
 _NEAR = frozenset({"file", "memory"})
 LISTING_MS_MAX = 30_000
 """For so long a root that lists a journal is not silent: the listing of 10^5 names is no short call."""
@@ -72,7 +72,8 @@ class RootIo:
         self._listings: dict[str, float] = {}  # root's URL -> when the listing that is under way began
         self._listed: set[str] = set()  # URLs of the roots that were listed, and where nothing new was found since
         self._begun: dict[tuple[str, int], Future[Listed | None]] = {}  # (root's URL, where its first read goes on)
-        self._ahead: dict[int, Future[None]] = {}
+        self._ahead: dict[int, tuple[Future[None], Future[Listed | None] | None]] = {}
+        self._whole: dict[str, Future[Listed | None]] = {}  # root's URL -> a listing from position 0 on
         self._ends: dict[str, int] = {}  # root's URL -> position after the last record found there
         self._ledger_id = ledger_id
         self._genesis = genesis_hash(ledger_id)
@@ -90,10 +91,14 @@ class RootIo:
         is_listing = any(now_ms - start_ms < LISTING_MS_MAX for start_ms in tuple(self._listings.values()))
         return now_ms if is_listing else self._learned_ms
 
-    def check_ahead(self) -> None:
-        """Begin each root's first check, beside what is read before the journals. Errors are those of the check."""
+    def look_ahead(self) -> None:
+        """Begin each root's first check, and over a network its listing, beside what is read before the journals.
+
+        Errors are those of the check.
+        """
         for number, root in enumerate(self._roots):
-            self._ahead[number] = IO_POOL.submit_to(root.store.url, self._check, root)
+            check = IO_POOL.submit_to(root.store.url, self._check, root)
+            self._ahead[number] = check, self._begin_list(root, 0) if _is_far(root) else None
 
     def start(self, operations: Sequence[Operation]) -> None:
         """Run operations, one lane per root; returns at once."""
@@ -126,11 +131,13 @@ class RootIo:
             return self._read(root, operation)
         if isinstance(operation, Check):
             self._stats.checks += 1
-            ahead = self._ahead.pop(operation.root, None)
-            if ahead is None:
+            check, listing = self._ahead.pop(operation.root, (None, None))
+            if check is None:
                 self._check(root)
             else:
-                ahead.result()  # on this lane, and earlier: it has a thread already
+                check.result()  # on this lane, and earlier: it has a thread already
+            if listing is not None:
+                self._whole[root.store.url] = listing
             if operation.repair:
                 # Away while the ledger was made: the root is proven to be itself, so its folder may be made.
                 root.store.make_folder(journal_folder(self._ledger_id))
@@ -230,9 +237,10 @@ class RootIo:
         records: list[bytes] = []
         listing = self._begun.pop((root.store.url, operation.position), None)
         if operation.finds_gaps and listing is None:
-            listing = IO_POOL.submit_to(f"{root.store.url}#list", self._list, root, operation.position)
-        is_far = root.store.url.partition("://")[0] not in _NEAR
-        window, size_bytes = FIRST_WINDOW if is_far and operation.finds_gaps else 1, 0
+            listing = self._whole.pop(root.store.url, None) or self._begin_list(root, operation.position)
+        window, size_bytes = 1, 0
+        if listing is not None and _is_far(root):
+            window = self._first_window(root, operation.position, listing)
         while len(records) < operation.limit and size_bytes < READ_SIZE_BYTES_MAX:
             start_ms = self._clock.monotonic_ms()
             for found in self._get(root, operation.position + len(records), window):
@@ -255,6 +263,14 @@ class RootIo:
         if listing is not None and marker is None:
             self._begun[root.store.url, operation.position + len(records)] = listing
         return Completion(operation, Status.DONE, tuple(records), marker=marker)
+
+    def _first_window(self, root: JournalRoot, position: int, listing: Future[Listed | None]) -> int:
+        """Return how many records to ask for at once: all that are listed, where the listing is there or soon will."""
+        start_ms = self._listings.get(root.store.url)
+        if start_ms is not None:
+            wait([listing], (self._clock.monotonic_ms() - start_ms) / 1000.0)
+        listed = listing.result() if listing.done() else None
+        return FIRST_WINDOW if listed is None else max(1, listed.window(position))
 
     def _read_to_end(
         self,
@@ -282,6 +298,9 @@ class RootIo:
         if first is None or root.store.get(journal_key(self._ledger_id, end), size_bytes=1) is not None:
             return None  # created meanwhile, as every record below another one
         return first
+
+    def _begin_list(self, root: JournalRoot, position: int) -> Future[Listed | None]:
+        return IO_POOL.submit_to(f"{root.store.url}#list", self._list, root, position)
 
     def _list(self, root: JournalRoot, position: int) -> Listed | None:
         """List a journal from a position on; None where that fails."""
@@ -323,6 +342,10 @@ class RootIo:
             self._listed.discard(root.store.url)
             self._learned_ms = self._clock.monotonic_ms()
         return body
+
+
+def _is_far(root: JournalRoot) -> bool:
+    return root.store.url.partition("://")[0] not in _NEAR
 
 
 def _out_body(ledger_id: str, root: JournalRoot, position: int) -> bytes:

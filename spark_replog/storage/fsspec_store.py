@@ -492,7 +492,7 @@ _CONFIG: dict[str, Any] = {
     "connect_timeout": _CONNECT_SECONDS,
     "read_timeout": _READ_SECONDS,
     "retries": {"total_max_attempts": 1},
-    "max_pool_connections": 32,
+    "max_pool_connections": 64,
 }
 
 

@@ -124,7 +124,7 @@ def far(path, rounds, metadata_max_age_ms=600_000):
 
 
 @pytest.mark.parametrize(
-    ("send_count", "writer_count", "record_count", "depth_max"), [(3, 1, 4, 8), (33, 1, 33, 9), (99, 2, 200, 14)]
+    ("send_count", "writer_count", "record_count", "depth_max"), [(3, 1, 4, 7), (33, 1, 33, 7), (99, 2, 200, 10)]
 )
 def test_a_cold_opens_depth_grows_little_with_the_journal(rounds, send_count, writer_count, record_count, depth_max):
     """Root files; then for the cluster's ledger and the topic's: snapshots and checks, records, marker."""

@@ -139,7 +139,7 @@ def test_cold_start_over_a_slow_network_reads_several_records_at_a_time(make_sto
 
 def test_a_long_journal_is_not_mistaken_for_silent_roots(make_store):
     store = make_store(3)
-    writer, reader = store.process(UNHURRIED), store.process(LedgerSettings(quorum_timeout_ms=2000))
+    writer, reader = store.process(UNHURRIED), store.process(LedgerSettings(quorum_timeout_ms=1000))
     for number in range(600):
         writer.append(b"command %d" % number)
     crowds = [Crowd(faulty.store, get_seconds=0.25) for faulty in reader.faulty]
@@ -149,7 +149,7 @@ def test_a_long_journal_is_not_mistaken_for_silent_roots(make_store):
     assert len(reader.commands()) == 600
     assert [store.counts["list_keys"] for store in reader.counting] == [1, 1, 1]  # several reads, one listing
     slept_ms = 250 * 600 / max(crowd.most for crowd in crowds)
-    assert slept_ms > 2 * 2000  # so the read as a whole outlasted the timeout
+    assert slept_ms > 2 * 1000  # so the read as a whole outlasted the timeout
 
 
 def test_one_read_that_takes_longer_than_the_time_out_is_no_silence_either(make_store):
@@ -158,7 +158,7 @@ def test_one_read_that_takes_longer_than_the_time_out_is_no_silence_either(make_
     for number in range(64):
         writer.append(b"command %d" % number)
     for counting, faulty in zip(reader.counting, reader.faulty, strict=True):
-        counting.store = Crowd(faulty.store, get_seconds=0.2)  # 64 records: four round trips, 800 ms
+        counting.store = Crowd(faulty.store, get_seconds=0.4)  # 64 records: two round trips, 800 ms
     assert len(reader.commands()) == 64
 
 
@@ -195,5 +195,5 @@ def test_a_cold_read_needs_no_listing_and_holds_few_bytes_at_once(make_store, mo
         end = journal_key(store.ledger_id, len(store.journal(number)))
         assert ("get", end) in counting.calls
     most = max(crowd.most for crowd in crowds)
-    assert most <= (10 if is_large else 32)
+    assert most <= (10 if is_large else 64)
     assert most > 4
