@@ -13,12 +13,11 @@ from collections.abc import Collection
 
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.cluster.root_check import is_root_there
-from spark_replog.commit.state_changes import leave_isr, live_partitions
+from spark_replog.commit.state_changes import leave_isr, leaving_replicas, live_partitions
 from spark_replog.ids import BrokerId
 from spark_replog.ledger.ledger import Ledger
 from spark_replog.log.codec.commands import encode_command
 from spark_replog.log.fold.topic_state import TopicLedgerState
-from spark_replog.log.in_sync import leaving_replicas
 from spark_replog.log.model import CommandResult, IsrChange, Outcome, Truncate
 
 _log = logging.getLogger(__name__)

@@ -23,11 +23,11 @@ from typing import NamedTuple
 from spark_replog.clock import Clock
 from spark_replog.commit.purgatory import DelayedOperation, DelayedOperationPurgatory
 from spark_replog.commit.replica_fetcher import CopyJob, ReplicaFetcher, copy_job
+from spark_replog.commit.state_changes import leaving_replicas
 from spark_replog.errors import ErrorCode, ReplogError
 from spark_replog.ids import BrokerId, LedgerId, ObjectId, PartitionKey
-from spark_replog.log.fold.partition_state import ObjectRef, PartitionState
+from spark_replog.log.fold.partition_state import ObjectRef, PartitionState, passes_high_watermark
 from spark_replog.log.fold.topic_state import TopicLedgerState
-from spark_replog.log.in_sync import leaving_replicas, passes_high_watermark
 from spark_replog.log.model import Append, DataObject, Section
 
 

@@ -269,6 +269,36 @@ def change_partition(
     return change
 
 
+def leaving_replicas(
+    late: Collection[BrokerId], partitions: Iterable[tuple[Collection[BrokerId], int]]
+) -> frozenset[BrokerId]:
+    """Return which of the late replicas may leave the ISR now.
+
+    They may, as long as ``min.insync.replicas`` others stay. Without the last ones nothing could be acknowledged, so
+    an append waits for them until its own time-out: a slow root makes writes slow, never impossible. A broker leaves
+    every ISR of a ledger at once. The late replicas of a partition leave together or not at all: it is not known yet
+    which of them is faster. Source: Kafka's ``Partition.maybeShrinkIsr``, which shrinks below ``min.insync.replicas``
+    too, because a broker that lags there is likely to be dead.
+
+    Args:
+        late: brokers that are later than ``replica.lag.time.max.ms``.
+        partitions: per partition that waits: its in-sync replicas and its ``min.insync.replicas``.
+    """
+    leaving = frozenset(late)
+    gates = sorted(
+        ((frozenset(in_sync), min_insync) for in_sync, min_insync in partitions), key=lambda each: len(each[0])
+    )
+    while True:
+        needed = next(
+            (in_sync & leaving for in_sync, least in gates if len(in_sync - leaving) < least <= len(in_sync)), None
+        )
+        if needed is None:
+            break
+        leaving -= needed  # those of the smallest ISR first: it has the least choice
+    assert leaving <= frozenset(late)
+    return leaving
+
+
 def leave_isr(state: TopicLedgerState, broker_ids: Iterable[BrokerId], now_ms: int) -> list[IsrChange]:
     """Return what takes brokers out of every ISR of the ledger; nothing for those that are in none, or alone in it."""
     in_sync = {each for _, _, partition in live_partitions(state) if len(partition.isr) > 1 for each in partition.isr}

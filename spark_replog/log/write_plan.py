@@ -18,7 +18,6 @@ from spark_replog.errors import (
     command_line,
 )
 from spark_replog.ids import TOPIC_NAME_LENGTH_MAX, BrokerId, LedgerId, ObjectId, TopicId, is_valid_topic_name
-from spark_replog.log.in_sync import spare_replicas
 
 
 def unknown_topic(name: str, path: str) -> ReplogError:
@@ -72,9 +71,14 @@ class TopicPlan:
     """The ledger's last entry that the plan knows; -1: none."""
 
     def spares(self, partition: int) -> tuple[BrokerId, ...]:
-        """Return the assigned brokers that are out of sync and that a commit may let join."""
+        """Return the assigned brokers that are out of sync and that a commit may let join, ascending.
+
+        Their copies count like those of the in-sync replicas. A fenced broker can lead nothing and join nothing.
+        """
         replicas, in_sync = self.replica_sets[partition], self.in_sync[partition]
-        return spare_replicas(replicas, in_sync, self.fenced) if len(in_sync) < len(replicas) else ()
+        if len(in_sync) == len(replicas):
+            return ()
+        return tuple(sorted(each for each in replicas if each not in in_sync and each not in self.fenced))
 
 
 class PlannedCopy(NamedTuple):

@@ -27,9 +27,9 @@ from spark_replog.log.fold.partition_state import (
     ObjectRef,
     PartitionState,
     SectionRow,
+    passes_high_watermark,
 )
 from spark_replog.log.fold.producer_state import UNDO, ProducerUndo, SequencedUndo
-from spark_replog.log.in_sync import passes_high_watermark
 from spark_replog.log.model import OK, CommandResult, DataObject, HoldersAdd, Outcome, Replace, Section, inputs_digest
 
 Undo = ProducerUndo | SequencedUndo

@@ -24,6 +24,15 @@ NO_LEADER: BrokerId = -1
 """The leader of a partition that has none."""
 
 
+def passes_high_watermark(holders: Collection[BrokerId], isr: Collection[BrokerId], min_insync: int) -> bool:
+    """Return whether the high watermark may pass an object's rows: the only place of this rule.
+
+    Every in-sync replica holds the object, and at least ``min_insync`` replicas are in sync. Source: Kafka's
+    ``Partition.checkEnoughReplicasReachOffset``.
+    """
+    return len(isr) >= min_insync and all(map(holders.__contains__, isr))
+
+
 class Election(NamedTuple):
     """An outcome. ``is_unclean``: the leader was out of sync, so rows that were readable may be lost."""
 

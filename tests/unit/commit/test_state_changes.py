@@ -18,6 +18,7 @@ from spark_replog.commit.state_changes import (
     join_isr,
     leave_empty,
     leave_isr,
+    leaving_replicas,
     partition_phase,
     replica_phase,
     settle_fences,
@@ -460,3 +461,18 @@ def test_a_name_is_freed_only_when_its_partitions_and_replicas_are_offline():
         lambda state: leave_empty(state, T, [0], {1}),
     ):
         assert sut.decide(change) == "UNKNOWN_TOPIC_OR_PARTITION"
+
+
+@pytest.mark.parametrize(
+    ("late", "partitions", "leaving"),
+    [
+        ({2}, [({0, 1, 2}, 2)], {2}),
+        ({1}, [({0, 1}, 2)], set()),
+        ({1, 2}, [({0, 1, 2}, 2)], set()),  # together or not at all
+        ({1, 2}, [({0, 1}, 2), ({0, 1, 2}, 2)], {2}),  # 1 is needed by the first partition alone
+        ({1}, [({0, 1}, 3)], {1}),  # too few are in sync already: it changes nothing
+        ({1}, [({0, 1, 2}, 2), ({1, 2}, 2)], set()),
+    ],
+)
+def test_late_replicas_leave_where_min_isr_stays(late, partitions, leaving) -> None:
+    assert leaving_replicas(late, partitions) == leaving

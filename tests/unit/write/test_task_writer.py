@@ -215,6 +215,7 @@ class TestCost:
         topic = make_topic(in_sync=((0, 1),), fenced=frozenset({2}))
         assert topic.spares(0) == ()
         assert make_topic(in_sync=((0, 1),)).spares(0) == (2,)
+        assert make_topic(sets=((2, 0, 3, 1),), in_sync=((0,),), fenced=frozenset({2})).spares(0) == (1, 3)
 
 
 class TestMemory:
