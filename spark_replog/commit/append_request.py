@@ -108,16 +108,15 @@ def respond_to(
     bases = result.base_offsets if request.required_acks else {}
     partitions = {}
     for key in append.row_counts:
-        error = refused.get(key)
-        topic = state.topics[key[0]] if error is None else None
-        if topic is None:
-            partitions[key] = PartitionResponse(error)
+        if key in refused:
+            partitions[key] = PartitionResponse(refused[key])
             continue
+        partition = state.topics[key[0]].partitions[key[1]]
         partitions[key] = PartitionResponse(
             None,
             bases[key][0] if key in bases else UNKNOWN_OFFSET,
-            state.append_time_ms if topic.log_append_time else None,
-            topic.partitions[key[1]].log_start_offset,
+            state.append_time_ms if partition.log_append_time else None,
+            partition.log_start_offset,
         )
     return ProduceResponse(None, result, partitions)
 

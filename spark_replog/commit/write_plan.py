@@ -105,7 +105,7 @@ def _topic_plan(handle: TopicHandle, state: TopicLedgerState, topic: TopicState)
         min_insync=topic.partitions[0].min_insync,
         compression=config.compression_type,
         max_message_bytes=config.max_message_bytes,
-        log_append_time=topic.log_append_time,
+        log_append_time=topic.partitions[0].log_append_time,
         is_compacted="compact" in config.cleanup_policy,
         fenced=frozenset(state.fenced),
         offline=frozenset(number for number, each in enumerate(topic.partitions) if each.leader == NO_LEADER),

@@ -302,13 +302,13 @@ def answers(state):
         ],
     }
     for topic in state.topics.values():
-        found[topic.topic_id] = (topic.name, topic.config, topic.closed, topic.log_append_time)
+        found[topic.topic_id] = (topic.name, topic.config, topic.closed)
         for number, each in enumerate(topic.partitions):
             key = (topic.topic_id, number)
             fields = (
                 "replicas", "isr", "leader", "leader_epoch", "partition_epoch", "adding", "removing", "min_insync",
-                "retired", "log_start_offset", "log_start_reason", "log_end_offset", "high_watermark",
-                "clean_points",
+                "log_append_time", "retired", "log_start_offset", "log_start_reason", "log_end_offset",
+                "high_watermark", "clean_points",
             )  # fmt: skip
             found[key] = [getattr(each, name) for name in fields], each.leader_epochs.entries
             end = each.log_end_offset

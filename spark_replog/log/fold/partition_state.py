@@ -216,15 +216,14 @@ class PartitionState:
         leader: -1 where every in-sync replica is fenced.
         partition_epoch: counts changes of leader, ISR or replicas.
         min_insync: effective `min.insync.replicas`: below it the high watermark does not move.
+        log_append_time: whether rows show the time of their append.
         retired: its topic is closed, so it has no rows and holds no high watermark back.
         leader_epochs: where each leader epoch began.
         clean_points: (offset, ms), ascending: below the offset each key had one row at that time (`LogClean`).
         log_start_offset: rows below it are not read any more; log_start_reason: why it moved last.
     """
 
-    def __init__(
-        self, replicas: tuple[BrokerId, ...], min_insync: int, slot: int = 0, pages: SectionPages | None = None
-    ) -> None:
+    def __init__(self, replicas: tuple[BrokerId, ...], slot: int = 0, pages: SectionPages | None = None) -> None:
         self.slot = slot
         self.replicas = replicas
         self.isr = replicas
@@ -235,7 +234,8 @@ class PartitionState:
         self.removing: tuple[BrokerId, ...] = ()
         self.leader_epochs = LeaderEpochCache()
         self.leader_epochs.assign(0, 0)
-        self.min_insync = min_insync
+        self.min_insync = 1
+        self.log_append_time = False
         self.retired = False
         self.log_start_offset = 0
         self.log_start_reason = LogStartReason.DELETE_RECORDS
@@ -299,18 +299,18 @@ class PartitionState:
             del column[first:last]
         return numbers
 
-    def add(self, section: Section, object_number: int, log_append_ms: int | None) -> None:
+    def add(self, section: Section, object_number: int, append_ms: int) -> None:
         """Append a section's rows at the log end.
 
         Args:
             section: as its entry describes it.
             object_number: of the object that holds it, counted over the ledger.
-            log_append_ms: the time of the append on a LogAppendTime topic, else None.
+            append_ms: the time of the append; on a LogAppendTime topic the rows get it.
         """
         assert section.row_count > 0 and section.size_bytes > 0, section
         low_ms, high_ms = section.min_timestamp_ms, section.max_timestamp_ms
-        if log_append_ms is not None:
-            low_ms = high_ms = log_append_ms
+        if self.log_append_time:
+            low_ms = high_ms = append_ms
         self._bases.append(self.log_end_offset)
         self.log_end_offset += section.row_count
         self._ends.append(self.log_end_offset)
@@ -321,7 +321,7 @@ class PartitionState:
         self._crcs.append(section.crc32c)
         self._min_ms.append(low_ms)
         self._max_ms.append(high_ms)
-        self._types.append(log_append_ms is not None)
+        self._types.append(self.log_append_time)
 
     def _parts(self, start_offset: int, end_offset: int) -> list[Piece | tuple[int, int]]:
         """Return where the sections of [start, end) are, in order: rows [first, last) in memory, or pages."""
@@ -607,7 +607,7 @@ def _read_partition(reader: Reader) -> PartitionState:
     values = {name: kind.read(reader) for name, kind in _FIELDS.items()}
     if not values["replicas"]:
         raise damaged("a partition has no replicas")
-    partition = PartitionState(values["replicas"], 1)
+    partition = PartitionState(values["replicas"])
     for name, value in values.items():
         setattr(partition, name, value)
     partition.leader_epochs.entries = tuple(EpochEntry(*entry) for entry in _EPOCHS.read(reader))

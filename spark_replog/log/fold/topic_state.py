@@ -512,12 +512,8 @@ class TopicLedgerState(EntryFold):
         if not self.generation_began_ms:
             self.generation_began_ms[self.generation] = now_ms
         self._objects.begin_append(index)
-        log_times = {
-            topic_id: now_ms if self.topics[topic_id].log_append_time else None
-            for topic_id in {where[0] for where in judgement.ranges}
-        }
         for object_no, item in enumerate(append.objects):
-            self._add_object(item, ObjectPlace(index, number, object_no, now_ms), log_times)
+            self._add_object(item, ObjectPlace(index, number, object_no, now_ms))
         undo = self.producers.record(append, judgement.ranges)
         self._objects.end_append(
             ((self._partitions[where], range_) for where, range_ in judgement.ranges.items()), undo
@@ -540,14 +536,14 @@ class TopicLedgerState(EntryFold):
             self.traffic[topic_id] = before.plus(now_ms, row_count, sizes[topic_id])
         return sum(sizes.values())
 
-    def _add_object(self, item: DataObject, place: ObjectPlace, log_times: dict[TopicId, int | None]) -> None:
+    def _add_object(self, item: DataObject, place: ObjectPlace) -> None:
         object_number = self._objects.next_number
         self.generation_object_count += item.id.generation == self.generation
         spans = []
         for section in item.sections:
             partition = self._partitions[section.topic_id, section.partition]
             base = partition.log_end_offset
-            partition.add(section, object_number, log_times[section.topic_id])
+            partition.add(section, object_number, place.append_time_ms)
             spans.append((partition, base, partition.log_end_offset))
         self._objects.add(item, place, spans)
 

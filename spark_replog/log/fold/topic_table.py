@@ -56,11 +56,6 @@ class TopicState:
     closed: bool
     partitions: list[PartitionState]
 
-    @property
-    def log_append_time(self) -> bool:
-        """Return whether rows show the time of their append."""
-        return self.config.get("message.timestamp.type") == LOG_APPEND_TIME
-
 
 class TopicTable:
     """All topics of one ledger, closed ones included.
@@ -92,7 +87,7 @@ class TopicTable:
             self.topics[topic_id] = TopicState(topic_id, name, config, closed, list(partitions))
             for number, partition in enumerate(partitions):
                 partition.retired, partition._pages = closed, self._pages
-                partition.min_insync = _min_insync(config, partition)
+                _follow_config(partition, config)
                 self.partitions[topic_id, number] = partition
 
     def apply_topic_init(self, command: TopicInit) -> CommandResult:
@@ -183,13 +178,13 @@ class TopicTable:
             else:
                 topic.config[key] = value
         for partition in topic.partitions:
-            partition.min_insync = _min_insync(topic.config, partition)
+            _follow_config(partition, topic.config)
         return OK
 
     def _add_partitions(self, topic: TopicState, assignments: _Assignments) -> None:
         for replicas in assignments:
-            least = min_insync_replicas(topic.config, len(replicas))
-            partition = PartitionState(replicas, least, len(self.partitions), self._pages)
+            partition = PartitionState(replicas, len(self.partitions), self._pages)
+            _follow_config(partition, topic.config)
             self.partitions[topic.topic_id, len(topic.partitions)] = partition
             topic.partitions.append(partition)
 
@@ -197,8 +192,10 @@ class TopicTable:
 _TOPICS = list_of(TEXT, TEXT, map_of(TEXT, TEXT), BOOL, list_of(PARTITION))
 
 
-def _min_insync(config: dict[str, str], partition: PartitionState) -> int:
-    return min_insync_replicas(config, len(partition.replicas) - len(partition.adding))
+def _follow_config(partition: PartitionState, config: dict[str, str]) -> None:
+    """Set what a partition takes from its topic's settings and its own number of replicas."""
+    partition.min_insync = min_insync_replicas(config, len(partition.replicas) - len(partition.adding))
+    partition.log_append_time = config.get("message.timestamp.type") == LOG_APPEND_TIME
 
 
 def find_bad_replicas(assignments: _Assignments) -> str:
@@ -332,7 +329,7 @@ class Leadership:
         partition.partition_epoch += 1
         partition.replicas, partition.isr = command.replicas, command.isr
         partition.adding, partition.removing = command.adding, command.removing
-        partition.min_insync = _min_insync(topic.config, partition)
+        _follow_config(partition, topic.config)
         cut_count = 0
         if command.is_unclean:
             end_offset = self._objects.end_of(partition, command.leader)

@@ -96,7 +96,7 @@ class OnePartition:
 
 
 def partition_of(log_start, log_end, *epochs):
-    made = PartitionState((0,), 1)
+    made = PartitionState((0,))
     for epoch, start_offset in epochs:
         made.leader_epochs.assign(epoch, start_offset)
     made.leader_epochs.truncate_from_start(log_start)

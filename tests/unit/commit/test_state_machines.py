@@ -66,7 +66,7 @@ def test_a_walk_stops_at_its_first_illegal_step_and_names_it():
 
 
 def test_states_follow_from_the_fold():
-    partition = PartitionState((0, 1, 2), 2)
+    partition = PartitionState((0, 1, 2))
     topic = TopicState("a" * 32, "orders", {}, False, [partition])
     assert (partition_phase(None, 0), partition_phase(topic, 1)) == (P.NON_EXISTENT, P.NON_EXISTENT)
     assert partition_phase(topic, 0) is P.ONLINE

@@ -148,7 +148,7 @@ def test_divergence_behind_a_log_start() -> None:
 @pytest.mark.case("kafka-112")
 def test_a_new_leader_has_its_epoch_before_any_append() -> None:
     # MakeLeaderUpdatesEpochCache: log end 4, then epoch 8 begins there.
-    partition = PartitionState((0, 1, 2), 2)
+    partition = PartitionState((0, 1, 2))
     partition.leader_epochs = cache_of((0, 0), (5, 2))
     partition.leader_epoch = 7
     partition.log_end_offset = 4

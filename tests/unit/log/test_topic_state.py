@@ -278,7 +278,7 @@ def test_lookups_do_not_depend_on_the_length_of_the_log(kit, monkeypatch):
     partition = log.state.topics[kit.TOPIC].partitions[0]
     section = Section(kit.TOPIC, 0, 10, 0, 8, 0, 0, 0)
     for _ in range(50_000):
-        partition.add(section, 1 << ORDINAL_BITS, None)
+        partition.add(section, 1 << ORDINAL_BITS, 0)
     looked_at = []
 
     def counted(*row):
