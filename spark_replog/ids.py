@@ -18,8 +18,10 @@ TOPIC_NAME_LENGTH_MAX = 249
 GENERATION_MAX = 2**31 - 1
 BROKER_ID_MAX = 2**31 - 1
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]+")
-_ID = re.compile(r"[0-9a-f]{32}")
-_OBJECT_NAME = re.compile(r"(?!\.)[a-zA-Z0-9 ._-]{1,255}")
+HEX_ID = re.compile(r"[0-9a-f]{32}")
+"""A cluster, topic or ledger id, matched in full."""
+OBJECT_NAME = re.compile(r"(?!\.)[a-zA-Z0-9 ._-]{1,255}")
+"""A name that a data object may have, matched in full."""
 _KEY_PART = r"(?!\.\.?(?:/|\Z))[^/\\\x00-\x1f\x7f]{1,255}"
 KEY = re.compile(rf"{_KEY_PART}(?:/{_KEY_PART})*")
 """A key that stays below its root on every kind of storage, matched in full: parts separated by ``/``, none of them
@@ -54,13 +56,3 @@ def is_valid_topic_name(name: str) -> bool:
     return (
         0 < len(name) <= TOPIC_NAME_LENGTH_MAX and name not in {".", ".."} and _TOPIC_NAME.fullmatch(name) is not None
     )
-
-
-def is_valid_id(text: str) -> bool:
-    """Return whether the text is a topic or ledger id: 32 lower-case hex digits."""
-    return _ID.fullmatch(text) is not None
-
-
-def is_valid_object_name(name: str) -> bool:
-    """Return whether a data object may have the name: 1 to 255 of ``a-z A-Z 0-9 space . _ -``, no leading dot."""
-    return _OBJECT_NAME.fullmatch(name) is not None

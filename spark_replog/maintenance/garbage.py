@@ -25,7 +25,7 @@ from spark_replog.cluster.cluster import Cluster
 from spark_replog.commit.retention import decide_upkeep, raise_floor
 from spark_replog.errors import ReplogError
 from spark_replog.fault_point import fault_point
-from spark_replog.ids import BrokerId, LedgerId, ObjectId, is_valid_object_name
+from spark_replog.ids import OBJECT_NAME, BrokerId, LedgerId, ObjectId
 from spark_replog.ledger.ledger import Ledger
 from spark_replog.log.fold.topic_state import TopicLedgerState
 from spark_replog.logs import event
@@ -289,4 +289,4 @@ class GarbageCollector:
 
 def _object_id(generation: int, info: ObjectInfo) -> ObjectId | None:
     name = info.key.rpartition("/")[2]
-    return ObjectId(generation, name) if name.endswith(".arrow") and is_valid_object_name(name) else None
+    return ObjectId(generation, name) if name.endswith(".arrow") and OBJECT_NAME.fullmatch(name) else None

@@ -18,7 +18,7 @@ from spark_replog.errors import (
     RetriableError,
     UnsupportedFormatError,
 )
-from spark_replog.ids import BROKER_ID_MAX, KEY, BrokerId, is_valid_id
+from spark_replog.ids import BROKER_ID_MAX, HEX_ID, KEY, BrokerId
 from spark_replog.storage.call_counter import CallCounter
 from spark_replog.storage.io_pool import IO_POOL
 from spark_replog.storage.object_store import Buffer, ObjectStore
@@ -154,7 +154,7 @@ def _check_root_file(root: RootFile, fields: dict[str, Any]) -> None:
     metadata = root.metadata_broker_ids
     if root.format_version < 1:
         raise ValueError(f"it has version {root.format_version}")
-    if not is_valid_id(root.cluster_id):
+    if HEX_ID.fullmatch(root.cluster_id) is None:
         raise ValueError("its cluster id is not 32 hex digits")
     if len(set(listed)) != len(listed) or len(set(metadata)) != len(metadata):
         raise ValueError("it lists a broker twice")

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from spark_replog.errors import CorruptDataError, ErrorCode, UnsupportedFormatError
-from spark_replog.ids import GENERATION_MAX, ObjectId, is_valid_object_name, is_valid_topic_name
+from spark_replog.ids import GENERATION_MAX, OBJECT_NAME, ObjectId, is_valid_topic_name
 from spark_replog.log.acl import (
     AclBinding,
     AclOperation,
@@ -246,7 +246,7 @@ def _decode_object(
     else:
         name = reader.text()
     generation, size_bytes, holder_number = _OBJECT_TAIL.read(reader)
-    if not is_valid_object_name(name) or generation > GENERATION_MAX or size_bytes > OBJECT_BYTES_MAX:
+    if OBJECT_NAME.fullmatch(name) is None or generation > GENERATION_MAX or size_bytes > OBJECT_BYTES_MAX:
         raise corrupt(f"object {name!r} of generation {generation} with {size_bytes} bytes cannot exist")
     if holder_number >= len(holder_sets):
         raise corrupt(f"holder set {holder_number} is not in the table")

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from spark_replog.errors import CorruptDataError, ErrorCode
-from spark_replog.ids import BROKER_ID_MAX, is_valid_id
+from spark_replog.ids import BROKER_ID_MAX, HEX_ID
 
 COLUMN_WIDTH_BYTES_MAX = 8
 """Widest column value; anything above does not fit the format."""
@@ -206,7 +206,7 @@ class Reader:
     def id(self) -> str:
         """Take a topic or ledger id: 32 hex digits."""
         value = self.text()
-        if not is_valid_id(value):
+        if HEX_ID.fullmatch(value) is None:
             raise corrupt(f"{value!r} is not a topic or ledger id")
         return value
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
-from spark_replog.ids import BrokerId, LedgerId, TopicId, is_valid_id
+from spark_replog.ids import HEX_ID, BrokerId, LedgerId, TopicId
 from spark_replog.log.acl import AclsAdd, AclSet, AclsRemove
 from spark_replog.log.codec.commands import ACL_BINDINGS, QUOTA_ENTITY
 from spark_replog.log.codec.snapshot import SnapshotPart
@@ -52,7 +52,7 @@ class BrokerState:
     def root_id(self) -> str | None:
         """Identity of the root that `store repair` made for the broker; None for its first root."""
         found = _probe_fields(self.probe).get("rootId")
-        return found if isinstance(found, str) and is_valid_id(found) else None
+        return found if isinstance(found, str) and HEX_ID.fullmatch(found) else None
 
     @property
     def file_system(self) -> str:
