@@ -1,20 +1,20 @@
 """Judges one append on the newest fold of its ledger. Pure: a fold and what is known beyond it in, a verdict out.
 
 Called under the ledger's lock, in any thread that drives the ledger: nothing here waits or reads a root.
-``LedgerAppend`` does what a verdict asks for. Source of the order of checks: Kafka's ``KafkaApis.handleProduceRequest``
-and ``ReplicaManager.appendRecords``.
+``LedgerAppend`` does what a verdict asks for. Source of the order of checks: Kafka's
+``KafkaApis.handleProduceRequest``, ``ReplicaManager.appendRecords`` and ``Partition.appendRecordsToLeader``.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from spark_replog.clock import Clock
 from spark_replog.cluster.authorizer import Authorizer
-from spark_replog.commit.append_request import AppendRequest, find_under_min_isr, find_unwritable, without_partitions
+from spark_replog.commit.append_request import AppendRequest, without_partitions
 from spark_replog.commit.replication import (
     Replication,
     ReplicationRound,
@@ -23,10 +23,20 @@ from spark_replog.commit.replication import (
     plan_round,
 )
 from spark_replog.commit.state_changes import leave_isr
-from spark_replog.errors import ErrorCode, FencedError, OutcomeUnknownError, ReplogError, RetriableError
-from spark_replog.ids import BrokerId, LedgerId, PartitionKey
+from spark_replog.errors import (
+    ErrorCode,
+    FencedError,
+    InvalidConfigError,
+    NotFoundError,
+    OutcomeUnknownError,
+    ReplogError,
+    RetriableError,
+)
+from spark_replog.ids import INTERNAL_TOPICS, BrokerId, LedgerId, PartitionKey
 from spark_replog.log.codec.commands import encode_command
+from spark_replog.log.fold.partition_state import NO_LEADER
 from spark_replog.log.fold.topic_state import TopicLedgerState
+from spark_replog.log.fold.topic_table import TopicState
 from spark_replog.log.model import (
     Append,
     CommandResult,
@@ -41,7 +51,6 @@ _log = logging.getLogger(__name__)
 
 _CUT_OUTCOMES = frozenset({Outcome.APPLIED, Outcome.BELOW_FLOOR, Outcome.FENCED})
 """Of an append that was decided: answers that one cannot get that is in the log, unless its producer is forgotten."""
-SUCCESSES = frozenset({Outcome.APPLIED, Outcome.DUPLICATE, Outcome.SKIPPED})
 
 
 class Phase(Enum):
@@ -240,7 +249,7 @@ class AppendJudge:
         allowed = [key for key in partitions if key not in refused and key not in errors]
         if errors or refused:
             append = self._leave_out(append, refused, errors)
-        unwritable = find_unwritable(state, allowed, internal_topics_allowed=request.internal_topics_allowed)
+        unwritable = _find_unwritable(state, allowed, internal_topics_allowed=request.internal_topics_allowed)
         if unwritable:
             append = self._leave_out(append, refused, unwritable)
         judgement = state.judge(append)
@@ -250,7 +259,7 @@ class AppendJudge:
         if request.after_sequence is not None:
             self._check_place(state, request.after_sequence)
         if request.required_acks == -1:
-            short = find_under_min_isr(state, [key for key in allowed if key not in unwritable])
+            short = _find_under_min_isr(state, [key for key in allowed if key not in unwritable])
             if short:
                 append = self._leave_out(append, refused, short)
         else:
@@ -426,3 +435,92 @@ class AppendJudge:
             log_ends=" ".join(f"{broker}:{tail.replica_end_offset(broker)}" for broker in tail.replicas),
             away=departed or "none seen by this commit",
         )
+
+
+def _find_unwritable(
+    state: TopicLedgerState, partitions: Collection[PartitionKey], *, internal_topics_allowed: bool
+) -> dict[PartitionKey, ReplogError]:
+    """Return the partitions that cannot be written, each with its error.
+
+    INVALID_TOPIC_EXCEPTION for an internal topic unless allowed, UNKNOWN_TOPIC_ID for a topic that this
+    ledger does not have, UNKNOWN_TOPIC_OR_PARTITION for one that was deleted and for a partition beyond
+    the topic's last, LEADER_NOT_AVAILABLE where every in-sync replica is fenced.
+    """
+    refused: dict[PartitionKey, ReplogError] = {}
+    by_topic = {
+        topic_id: _topic_error(state, topic_id, internal_topics_allowed)
+        for topic_id in dict.fromkeys(topic_id for topic_id, _ in partitions)
+    }
+    for key in partitions:
+        topic_id, number = key
+        error = by_topic[topic_id]
+        if error is None:
+            topic = state.topics[topic_id]
+            if 0 <= number < len(topic.partitions):
+                if topic.partitions[number].leader != NO_LEADER:
+                    continue
+                error = _no_leader(topic, number)
+        if error is None:
+            error = NotFoundError(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                f"topic '{topic.name}' has {len(topic.partitions)} partitions and none with number {number}. "
+                "Add partitions with 'replog topic add-partitions', or choose another.",
+                topic=topic.name,
+                partition=number,
+            )
+        refused[key] = error
+    return refused
+
+
+def _no_leader(topic: TopicState, number: int) -> ReplogError:
+    isr = ",".join(map(str, topic.partitions[number].isr))
+    return RetriableError(
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        f"every in-sync replica of the partition is fenced. Nothing was decided. Put one back: replog broker unfence "
+        f"{isr.split(',')[0]}; or lose what only they hold: replog topic elect {topic.name} --unclean.",
+        topic=topic.name,
+        partition=number,
+        isr=isr,
+    )
+
+
+def _topic_error(state: TopicLedgerState, topic_id: str, internal_topics_allowed: bool) -> ReplogError | None:
+    topic = state.topics.get(topic_id)
+    if topic is None:
+        return NotFoundError(
+            ErrorCode.UNKNOWN_TOPIC_ID,
+            f"the ledger does not know the topic's id (topic id {topic_id} is not in this ledger). Restart the query.",
+            topic_id=topic_id,
+        )
+    if topic.closed:
+        return NotFoundError(
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            f"the topic was deleted while rows were written to it (topic '{topic.name}'). Restart the query.",
+            topic=topic.name,
+        )
+    if topic.name in INTERNAL_TOPICS and not internal_topics_allowed:
+        return InvalidConfigError(
+            ErrorCode.INVALID_TOPIC_EXCEPTION,
+            f"'{topic.name}' is an internal topic that only coordinators write. Choose another topic.",
+        )
+    return None
+
+
+def _find_under_min_isr(
+    state: TopicLedgerState, partitions: Collection[PartitionKey]
+) -> dict[PartitionKey, ReplogError]:
+    """Return the partitions that acks=all may not be appended to: NOT_ENOUGH_REPLICAS, nothing was decided."""
+    refused: dict[PartitionKey, ReplogError] = {}
+    for topic_id, number in partitions:
+        topic = state.topics[topic_id]
+        found = topic.partitions[number]
+        if len(found.isr) < found.min_insync:
+            refused[topic_id, number] = RetriableError(
+                ErrorCode.NOT_ENOUGH_REPLICAS,
+                f"{len(found.isr)} replicas are in sync and min.insync.replicas is {found.min_insync}. Nothing was "
+                "decided. Bring a root back, or lower min.insync.replicas.",
+                topic=topic.name,
+                partition=number,
+                isr=",".join(map(str, found.isr)),
+            )
+    return refused

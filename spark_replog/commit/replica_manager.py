@@ -14,7 +14,6 @@ from spark_replog.clock import Clock
 from spark_replog.cluster.authorizer import Authorizer
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.commit.append_judge import (
-    SUCCESSES,
     TRANSITIONS,
     AppendJudge,
     Phase,
@@ -22,7 +21,7 @@ from spark_replog.commit.append_judge import (
     Verdict,
     leader_epochs,
 )
-from spark_replog.commit.append_request import AppendRequest, ProduceResponse, refuse_all, respond_to
+from spark_replog.commit.append_request import SUCCESSES, AppendRequest, ProduceResponse, refuse_all, respond_to
 from spark_replog.commit.catch_up import BackgroundRuns, CatchUp
 from spark_replog.commit.failover import LeaderFailover
 from spark_replog.commit.purgatory import DelayedOperationPurgatory

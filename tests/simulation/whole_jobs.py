@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from spark_replog.commit.append_judge import SUCCESSES, AppendJudge, Settling, leader_epochs
-from spark_replog.commit.append_request import AppendRequest
+from spark_replog.commit.append_judge import AppendJudge, Settling, leader_epochs
+from spark_replog.commit.append_request import SUCCESSES, AppendRequest
 from spark_replog.commit.failover import failover_commands
 from spark_replog.commit.retention import decide_upkeep, raise_floor
 from spark_replog.config import stored_topic_config
