@@ -334,8 +334,8 @@ def store_checks(settings: Settings, *, is_probe: bool) -> Iterator[Check]:
 
 
 def _mount_faults(url: str) -> list[str]:
+    from spark_replog.storage.mount_table import file_system_of
     from spark_replog.storage.open_store import scheme_of
-    from spark_replog.storage.posix_store import file_system_of
 
     return file_system_of(url).nfs_faults() if scheme_of(url) == "file" else []
 

@@ -38,8 +38,9 @@ from spark_replog.log.model import BrokerRegister, IsrChange, Truncate
 from spark_replog.maintenance.journal_repair import drop_torn_tails, find_lost_of_pair, rebuild_one_of_pair, torn_tails
 from spark_replog.maintenance.journal_scrub import scrub_journals
 from spark_replog.maintenance.scrub import Frame, read_frame, right_frame, unreferenced
+from spark_replog.storage.mount_table import file_system_of
 from spark_replog.storage.paths import ROOT_FILE_KEY, data_folder, ledger_folders, out_key
-from spark_replog.storage.posix_store import TEMP_FILE_AGE_MS, file_system_of, sweep_temp_files
+from spark_replog.storage.posix_store import TEMP_FILE_AGE_MS, sweep_temp_files
 from spark_replog.storage.root_file import encode_root_file, read_root
 
 _log = logging.getLogger(__name__)

@@ -14,7 +14,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from spark_replog.clock import SYSTEM_CLOCK
-from spark_replog.storage.posix_store import TEMP_PREFIX, file_system_of
+from spark_replog.storage.mount_table import file_system_of
+from spark_replog.storage.posix_store import TEMP_PREFIX
 
 SETTLE_MS = 2.0
 """After a first file the other folders of its group get this long: a journal's entry counts on a majority."""

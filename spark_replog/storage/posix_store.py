@@ -10,65 +10,12 @@ import shlex
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from typing import NamedTuple
 
 from spark_replog.errors import ErrorCode, OutcomeUnknownError, ReplogError, RetriableError
 from spark_replog.ids import KEY
 from spark_replog.storage.direct_write import DIRECT_SIZE_BYTES_MIN, open_direct, write_direct
+from spark_replog.storage.mount_table import file_system_of
 from spark_replog.storage.object_store import Buffer, CreateOutcome, ObjectInfo, pieces_of, refused_key
-
-MOUNT_TABLE = "/proc/self/mountinfo"
-_REMOTE_TYPES = ("nfs", "cifs", "smb", "fuse", "9p", "ceph", "glusterfs", "lustre", "afs", "vboxsf", "beegfs")
-
-
-class MountedFileSystem(NamedTuple):
-    """What holds a path: ``ext4``, ``nfs4``, ... and its options; "" and none where unknown."""
-
-    type: str
-    options: frozenset[str]
-
-    @property
-    def is_remote(self) -> bool:
-        """Whether it is a network or user-space file system."""
-        return self.type.startswith(_REMOTE_TYPES)
-
-    def nfs_faults(self) -> list[str]:
-        """Return how an NFS mount differs from what a root needs, as mount options. Source: nfs(5)."""
-        if not self.type.startswith("nfs"):
-            return []
-        faults = [f"it is mounted '{each}': mount it 'hard'" for each in ("soft", "softerr") if each in self.options]
-        if not self.options & {"lookupcache=pos", "lookupcache=positive", "lookupcache=none", "noac"}:
-            faults.append(
-                "this machine remembers for up to a minute that a file was missing: mount it 'lookupcache=positive'"
-            )
-        return faults
-
-
-def file_system_of(url: str) -> MountedFileSystem:
-    """Return the mount that contains a path, or what a URL ``file://`` names.
-
-    Source: proc(5), /proc/pid/mountinfo: field 5 is the mount point, field 6 its options; after the lone dash are the
-    type, the source and the options of the file system.
-    """
-    real = os.path.realpath(url.removeprefix("file://"))
-    best, found = "", MountedFileSystem("", frozenset())
-    try:
-        with open(MOUNT_TABLE, encoding="utf-8", errors="surrogateescape") as table:
-            lines = table.read().splitlines()
-    except OSError:
-        return found
-    for line in lines:
-        fields = line.split(" ")
-        if "-" not in fields:
-            continue
-        point = fields[4].encode("utf-8", "surrogateescape").decode("unicode_escape")
-        inside = real == point or real.startswith(point.rstrip("/") + "/")
-        if inside and len(point) >= len(best):
-            kind, *more = fields[fields.index("-") + 1 :]
-            options = frozenset(option for each in (fields[5], *more[1:]) for option in each.split(","))
-            best, found = point, MountedFileSystem(kind, options)
-    return found
-
 
 MAP_SIZE_BYTES_MIN = 65536
 """From this size on a range is mapped; below, the map's page faults cost more than the copy."""

@@ -14,9 +14,9 @@ from spark_replog.clock import SYSTEM_CLOCK, Clock
 from spark_replog.errors import ErrorCode, OutcomeUnknownError, ReplogError
 from spark_replog.ids import new_id
 from spark_replog.storage.io_pool import IoPool
+from spark_replog.storage.mount_table import file_system_of
 from spark_replog.storage.object_store import CreateOutcome, ObjectStore
 from spark_replog.storage.open_store import scheme_of
-from spark_replog.storage.posix_store import file_system_of
 
 PROBE_PREFIX = ".probe-"
 RACE_NAMES = 8

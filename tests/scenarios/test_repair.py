@@ -23,8 +23,8 @@ from spark_replog.log.model import Append, IdentityKind, IsrChange, ProducerIden
 from spark_replog.maintenance.journal_scrub import scrub_journals
 from spark_replog.maintenance.repair import RootCondition, StoreRepair
 from spark_replog.maintenance.scrub import scrub
+from spark_replog.storage.mount_table import MountedFileSystem
 from spark_replog.storage.paths import data_key, journal_folder, out_key
-from spark_replog.storage.posix_store import MountedFileSystem
 from tests.scenarios.repairing import fill, is_applied, lose, read_all, repair
 
 

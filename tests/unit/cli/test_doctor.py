@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from spark_replog.cli import doctor
-from spark_replog.storage import posix_store
+from spark_replog.storage import mount_table
 
 PACKAGE_PARENT = str(Path(doctor.__file__).parents[2])
 
@@ -193,7 +193,7 @@ def test_a_remedy_can_be_typed_where_this_python_lies_under_a_name_with_spaces(m
 
 def test_a_root_on_an_nfs_mount_that_remembers_missing_files_is_named_without_a_probe(tmp_path, replog, monkeypatch):
     replog("-s", tmp_path / "store", "init")
-    mounted = posix_store.MountedFileSystem("nfs4", frozenset({"hard"}))
-    monkeypatch.setattr(posix_store, "file_system_of", lambda path: mounted)
+    mounted = mount_table.MountedFileSystem("nfs4", frozenset({"hard"}))
+    monkeypatch.setattr(mount_table, "file_system_of", lambda path: mounted)
     found = {item["check"]: item for item in replog("-s", tmp_path / "store", "doctor", "-f", "json").items}
     assert found["root 0"]["verdict"] == "warn" and "lookupcache=positive" in found["root 0"]["detail"]

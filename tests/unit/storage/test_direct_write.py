@@ -13,6 +13,7 @@ import pytest
 from spark_replog.errors import ErrorCode, ReplogError
 from spark_replog.storage import direct_write, posix_store
 from spark_replog.storage.direct_write import ALIGN_BYTES, CHUNK_SIZE_BYTES, DIRECT_SIZE_BYTES_MIN
+from spark_replog.storage.mount_table import MountedFileSystem
 from spark_replog.storage.object_store import CreateOutcome
 from spark_replog.storage.posix_store import PosixStore
 
@@ -68,7 +69,7 @@ def test_a_direct_file_is_flushed_before_its_name_exists(store, writes):
 
 def test_small_bodies_and_network_mounts_keep_to_the_page_cache(tmp_path, writes, monkeypatch):
     PosixStore(f"file://{tmp_path}").create("small", body(DIRECT_SIZE_BYTES_MIN - 1))
-    monkeypatch.setattr(posix_store, "file_system_of", lambda path: posix_store.MountedFileSystem("nfs4", frozenset()))
+    monkeypatch.setattr(posix_store, "file_system_of", lambda path: MountedFileSystem("nfs4", frozenset()))
     PosixStore(f"file://{tmp_path}").create("far", body(DIRECT_SIZE_BYTES_MIN))
     assert not [item for item in writes if item[0] == "pwrite"]
     assert ("writev",) in writes

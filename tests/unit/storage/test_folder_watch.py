@@ -8,7 +8,8 @@ import pytest
 
 from spark_replog.storage import folder_watch
 from spark_replog.storage.folder_watch import FolderWatch
-from spark_replog.storage.posix_store import MountedFileSystem, PosixStore
+from spark_replog.storage.mount_table import MountedFileSystem
+from spark_replog.storage.posix_store import PosixStore
 
 PATIENCE_MS = 60_000
 

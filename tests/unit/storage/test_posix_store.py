@@ -12,6 +12,7 @@ import pytest
 from spark_replog.errors import CorruptDataError, ErrorCode, OutcomeUnknownError, ReplogError, RetriableError
 from spark_replog.ids import new_id
 from spark_replog.storage import posix_store
+from spark_replog.storage.mount_table import MountedFileSystem
 from spark_replog.storage.object_store import CreateOutcome
 from spark_replog.storage.posix_store import PosixStore
 
@@ -310,7 +311,7 @@ class TestErrors:
 
     @pytest.mark.parametrize("number", [errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS])
     def test_a_file_system_without_hard_links_is_named(self, store, root, calls, monkeypatch, number):
-        exfat = posix_store.MountedFileSystem("exfat", frozenset())
+        exfat = MountedFileSystem("exfat", frozenset())
         monkeypatch.setattr(posix_store, "file_system_of", lambda path: exfat)
         calls.fail("link", number)
         with pytest.raises(ReplogError, match="exfat") as raised:
@@ -606,43 +607,9 @@ class TestMaps:
 
     def test_nothing_is_mapped_from_a_network_file_system(self, store, monkeypatch):
         store.create("j/0", bytes(200_000))
-        nfs = posix_store.MountedFileSystem("nfs4", frozenset())
+        nfs = MountedFileSystem("nfs4", frozenset())
         monkeypatch.setattr(posix_store, "file_system_of", lambda path: nfs)
         assert type(store.get("j/0")) is bytes
-
-    def test_mount_types(self, tmp_path, monkeypatch):
-        table = tmp_path / "mountinfo"
-        table.write_text(
-            "22 1 8:1 / / rw - ext4 /dev/sda rw\n"
-            "30 22 0:50 / /mnt/a\\040b rw,relatime shared:3 - nfs4 host:/x rw\n"
-            "31 22 0:51 / /mnt/fuse rw - fuse.sshfs x rw\n"
-        )
-        monkeypatch.setattr(posix_store, "MOUNT_TABLE", str(table))
-        of = posix_store.file_system_of
-        assert of("/mnt/a b/c").type == "nfs4" and of("/mnt/ab").type == "ext4"
-        assert of("/mnt/fuse/x").is_remote and not of("/srv").is_remote
-        monkeypatch.setattr(posix_store, "MOUNT_TABLE", str(tmp_path / "absent"))
-        assert of("/mnt/fuse/x") == ("", frozenset()) and not of("/mnt/fuse/x").is_remote
-
-    @pytest.mark.parametrize(
-        "options, faults",
-        [
-            ("rw,vers=4.2,hard,lookupcache=pos", []),
-            ("rw,vers=4.2,hard,noac", []),
-            ("rw,vers=4.2,hard", ["lookupcache=positive"]),
-            ("rw,vers=3,soft", ["'hard'", "lookupcache=positive"]),
-            ("rw,softerr,lookupcache=none", ["'hard'"]),
-        ],
-    )
-    def test_nfs_mounts_that_a_root_cannot_use_say_which_option_is_missing(
-        self, tmp_path, monkeypatch, options, faults
-    ):
-        table = tmp_path / "mountinfo"
-        table.write_text(f"22 1 8:1 / / rw - ext4 /dev/sda rw,soft\n30 22 0:50 / /mnt/a rw - nfs4 host:/x {options}\n")
-        monkeypatch.setattr(posix_store, "MOUNT_TABLE", str(table))
-        found = posix_store.file_system_of("/mnt/a/root").nfs_faults()
-        assert [each in text for each, text in zip(faults, found, strict=True)] == [True] * len(faults)
-        assert posix_store.file_system_of("/srv").nfs_faults() == []
 
 
 def test_many_threads_one_winner_each(store):

@@ -9,8 +9,9 @@ import pytest
 
 from spark_replog.errors import ErrorCode, ReplogError
 from spark_replog.storage import probe as module
+from spark_replog.storage.mount_table import MountedFileSystem
 from spark_replog.storage.object_store import CreateOutcome, ObjectInfo
-from spark_replog.storage.posix_store import MountedFileSystem, PosixStore
+from spark_replog.storage.posix_store import PosixStore
 from spark_replog.storage.probe import probe_root
 from spark_replog.storage.retrying_store import RetryingStore
 from spark_replog.testing.faulty_store import FaultRates, FaultyStore

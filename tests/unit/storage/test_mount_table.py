@@ -1,0 +1,42 @@
+"""The table of mounts: which file system holds a folder, and what its mount lacks."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_replog.storage import mount_table
+from spark_replog.storage.mount_table import file_system_of
+
+
+def test_mount_types(tmp_path, monkeypatch):
+    table = tmp_path / "mountinfo"
+    table.write_text(
+        "22 1 8:1 / / rw - ext4 /dev/sda rw\n"
+        "30 22 0:50 / /mnt/a\\040b rw,relatime shared:3 - nfs4 host:/x rw\n"
+        "31 22 0:51 / /mnt/fuse rw - fuse.sshfs x rw\n"
+    )
+    monkeypatch.setattr(mount_table, "MOUNT_TABLE", str(table))
+    of = file_system_of
+    assert of("/mnt/a b/c").type == "nfs4" and of("/mnt/ab").type == "ext4"
+    assert of("/mnt/fuse/x").is_remote and not of("/srv").is_remote
+    monkeypatch.setattr(mount_table, "MOUNT_TABLE", str(tmp_path / "absent"))
+    assert of("/mnt/fuse/x") == ("", frozenset()) and not of("/mnt/fuse/x").is_remote
+
+
+@pytest.mark.parametrize(
+    "options, faults",
+    [
+        ("rw,vers=4.2,hard,lookupcache=pos", []),
+        ("rw,vers=4.2,hard,noac", []),
+        ("rw,vers=4.2,hard", ["lookupcache=positive"]),
+        ("rw,vers=3,soft", ["'hard'", "lookupcache=positive"]),
+        ("rw,softerr,lookupcache=none", ["'hard'"]),
+    ],
+)
+def test_nfs_mounts_that_a_root_cannot_use_say_which_option_is_missing(tmp_path, monkeypatch, options, faults):
+    table = tmp_path / "mountinfo"
+    table.write_text(f"22 1 8:1 / / rw - ext4 /dev/sda rw,soft\n30 22 0:50 / /mnt/a rw - nfs4 host:/x {options}\n")
+    monkeypatch.setattr(mount_table, "MOUNT_TABLE", str(table))
+    found = file_system_of("/mnt/a/root").nfs_faults()
+    assert [each in text for each, text in zip(faults, found, strict=True)] == [True] * len(faults)
+    assert file_system_of("/srv").nfs_faults() == []
