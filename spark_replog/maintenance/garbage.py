@@ -1,11 +1,15 @@
-"""Deletes data objects that no row needs and no entry can name again. Safe without clocks and locks; ADR 23.
+"""Deletes data objects that no row needs and that no entry can name again. Needs neither clocks nor locks; ADR 23.
 
-Two kinds. An object of a generation below the decided floor that no live row names: entries that name it are refused
-for ever, so it is a loser of a retry, a killed or aborted write, or its rows are gone. And one whose last row this
-process saw go (log start, deleted topic, replaced): its append is known, so a repeated one is a duplicate. Both stay
-garbage for ever, so a collector may stop at any point, be as slow as it likes, and run beside others.
+Garbage is of two kinds:
 
-A live object stays on every broker: one that becomes a replica later counts as its holder.
+* An object of a generation below the decided floor that no live row names. The fold refuses each later entry that
+  names it. A retry, a killed or an aborted write left it, or its rows are gone.
+* An object whose last row this process saw go: the log start passed the row, its topic was deleted, or compaction
+  replaced the object. The append is known, so a repeated one is a duplicate.
+
+Garbage remains garbage. So a collector may stop at any point, may be slow, and may run beside others.
+
+A live object stays on every broker that has it: a broker that becomes a replica later counts as its holder.
 """
 
 from __future__ import annotations
@@ -48,7 +52,7 @@ class Why(Enum):
 
 
 class GarbageFile(NamedTuple):
-    """One file that may go."""
+    """One file that may be deleted."""
 
     broker_id: BrokerId
     ledger_id: LedgerId
@@ -56,24 +60,24 @@ class GarbageFile(NamedTuple):
     size_bytes: int
     why: Why
     since_ms: int | None
-    """The ledger's append time when its last row went, or when the floor's generation began; None where unknown."""
+    """The ledger's append time when the last row was deleted, or when the floor's generation began; None: unknown."""
 
     @property
     def key(self) -> str:
-        """Return where it lies on its root."""
+        """Return its key on its root."""
         return data_key(self.ledger_id, *self.id)
 
 
 @dataclass(slots=True)
 class GarbageReport:
-    """What a run found or deleted.
+    """What a run found (dry run) or deleted.
 
     Attributes:
-        files: number of files by broker and reason.
-        size_bytes: of them, by broker and reason.
-        temp_files: left by interrupted writers, by broker.
-        snapshot_files: of ledgers' older snapshots, on all roots.
-        failures: what was left to a later run, by broker; -1: by ledger, no broker's fault.
+        files: number of files, by broker and reason.
+        size_bytes: their bytes, by broker and reason.
+        temp_files: number of files that interrupted writers left, by broker.
+        snapshot_files: number of files of the ledgers' older snapshots, on all roots.
+        failures: (broker id, error) of each root that a later run must do; broker id -1: a ledger failed.
     """
 
     files: Counter[tuple[BrokerId, Why]] = field(default_factory=Counter)
@@ -98,9 +102,9 @@ class GarbageCollector:
 
     Args:
         on_file: called with each file before it is deleted.
-        on_progress: called with the report after each root of each ledger, and now and then between.
+        on_progress: called with the report after each chunk of deleted files and after each root of each ledger.
         is_dry_run: find files, change nothing.
-        is_floor_raised: also files that writers have put in the last ``gc.floor.lag.ms``: see `raise_floor`.
+        is_floor_raised: include files that writers put within the last ``gc.floor.lag.ms``: see `raise_floor`.
     """
 
     def __init__(
@@ -120,12 +124,13 @@ class GarbageCollector:
         self.report = GarbageReport()
 
     def run(self) -> GarbageReport:
-        """Collect in the whole store; a root or ledger that fails is reported and left to a later run.
+        """Collect in the whole store. A root or ledger that fails is reported and left to a later run.
 
-        Each ledger is collected by what is decided before anything new is decided: that frees space on a full disk.
+        In each ledger the garbage that is known is deleted before a new entry is written: on a full disk an entry
+        needs the space.
 
         Raises:
-            ReplogError: REPLOG_NO_QUORUM: of the cluster ledger.
+            ReplogError: REPLOG_NO_QUORUM: the cluster ledger cannot be read.
         """
         self._cluster.refresh()
         with self._cluster.cluster_ledger.lock:
@@ -141,7 +146,7 @@ class GarbageCollector:
         return self.report
 
     def run_ledger(self, ledger_id: LedgerId) -> None:
-        """Collect in one ledger, see `run`."""
+        """Collect in one ledger. A failure is reported, not raised; see `run`."""
         ledger = self._cluster.topic_ledger(ledger_id)
         try:
             ledger.refresh()
@@ -153,7 +158,7 @@ class GarbageCollector:
             self.report.failures.append((-1, error))
 
     def collect(self, ledger: Ledger[TopicLedgerState]) -> None:
-        """Delete what is garbage by the newest fold of one ledger, on every root that answers."""
+        """Delete the garbage that the newest fold of one ledger shows, on every root that answers."""
         with ledger.lock:
             floor, dropped = ledger.state.gc_floor, ledger.state.dropped_objects()
         for broker_id in self._cluster.brokers.broker_ids:
@@ -174,7 +179,14 @@ class GarbageCollector:
         dropped: Mapping[ObjectId, int],
         generation: int | None = None,
     ) -> Iterator[GarbageFile]:
-        """Yield the garbage of a ledger on one root, or of one generation. Files with other names are not ours."""
+        """Yield the garbage of a ledger on one root.
+
+        A file whose name no data object has is not ours: it is left alone.
+
+        Args:
+            dropped: objects without rows, with the append time (ms) when the last row was deleted.
+            generation: look in this generation only; None: in all.
+        """
         ledger_id = ledger.ledger_id
         prefix = all_data_folder(ledger_id) if generation is None else data_folder(ledger_id, generation)
         listed = self._cluster.brokers.store(broker_id).list_keys(prefix)
@@ -182,7 +194,7 @@ class GarbageCollector:
             number = folder.rpartition("/")[2]
             if not number.isdecimal() or data_folder(ledger_id, int(number)) != f"{folder}/":
                 continue
-            # One fold says both: a state that is restored from a snapshot may be older than the one before.
+            # Ask one fold for the floor and the rows: a fold restored from a snapshot may be older than the one before.
             is_below, needed, since_ms = ledger.ask(partial(self._needed, int(number)))
             for info in infos:
                 item = _object_id(int(number), info)
@@ -198,7 +210,7 @@ class GarbageCollector:
                 yield GarbageFile(broker_id, ledger_id, item, info.size_bytes, *why)
 
     def _needed(self, generation: int, state: TopicLedgerState) -> tuple[bool, AbstractSet[str], int | None]:
-        """Return whether a generation is below the floor, what is needed of it then, and when the floor's began."""
+        """Return whether a generation is below the floor, the names its live rows need, and when the floor's began."""
         floor = state.generation + 1 if self._is_dry_floor else state.gc_floor
         is_below = generation < floor
         needed = state.referenced_objects(generation) if is_below else frozenset[str]()
@@ -209,9 +221,9 @@ class GarbageCollector:
         return self._is_floor_raised and self._is_dry_run
 
     def _decide(self, ledger: Ledger[TopicLedgerState]) -> bool:
-        """Decide what retention takes and a floor that is due; return whether there may be more garbage now.
+        """Apply retention and raise the floor where that is due; return whether there may be more garbage now.
 
-        No row can come to a ledger whose topics are all deleted: its floor passes all of its objects.
+        A ledger whose topics are all deleted gets no more rows: its floor passes all of its objects.
         """
         config, clock_ms = self._cluster.config, self._cluster.clock.now_ms()
         with ledger.lock:
@@ -233,10 +245,10 @@ class GarbageCollector:
         self.delete(broker_id, self.find(ledger, broker_id, dropped))
 
     def delete(self, broker_id: BrokerId, files: Iterator[GarbageFile]) -> None:
-        """Delete files of one root, several at a time; each is counted when it is gone, and one event says how many.
+        """Delete files of one root, several at a time. Counts the confirmed ones and logs their number as one event.
 
         Raises:
-            ReplogError: the root failed; what it has confirmed is gone.
+            ReplogError: the root failed. The files counted in the report are deleted.
         """
         pending: list[tuple[Future[None], list[GarbageFile]]] = []
         lane = f"garbage {self._cluster.brokers.url(broker_id)}"
@@ -265,7 +277,7 @@ class GarbageCollector:
             finish(0)
         finally:
             for (ledger_id, why), count in gone.items():
-                words = f"deletes {count:,} data objects on broker {broker_id}: {why.value}"
+                words = f"deleted {count:,} data objects on broker {broker_id}: {why.value}"
                 event(_LOG, "garbage_delete", words, {"ledger": ledger_id, "broker": broker_id, "files": count})
 
     def _delete_keys(self, broker_id: BrokerId, keys: Iterable[str]) -> None:
@@ -279,7 +291,7 @@ class GarbageCollector:
             self.report.temp_files[broker_id] = sweep_temp_files(url, TEMP_FILE_AGE_MS, is_dry_run=self._is_dry_run)
 
     def _guarded(self, broker_id: BrokerId, call: Callable[..., None], *arguments: object) -> None:
-        """Call unless the root has failed in this run: one that hangs costs one time-out."""
+        """Call, unless the root failed earlier in this run: a root that hangs costs one time-out a run."""
         if all(failed != broker_id for failed, _ in self.report.failures):
             try:
                 call(*arguments)
