@@ -189,7 +189,7 @@ def plain(value: Any) -> Any:
             del rest["has_offsets"]
         return {"DataObject": {**value.id._asdict(), **rest}}
     if is_dataclass(value):
-        return {type(value).__name__: {f.name: plain(getattr(value, f.name)) for f in fields(value)}}
+        return {type(value).__name__: {f.name: plain(getattr(value, f.name)) for f in fields(value) if f.init}}
     if isinstance(value, bytes):
         return value.hex()
     if isinstance(value, frozenset):
