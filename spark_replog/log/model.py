@@ -9,7 +9,7 @@ from enum import Enum, IntEnum
 from typing import NamedTuple
 
 from spark_replog.errors import ErrorCode, ReplogError
-from spark_replog.ids import BrokerId, ObjectId, PartitionKey, TopicId
+from spark_replog.ids import ObjectId, PartitionKey, TopicId
 from spark_replog.log.acl import AclsAdd, AclsRemove
 from spark_replog.log.codec.group_records import Record
 from spark_replog.log.quotas import QuotaAlter
@@ -494,14 +494,12 @@ class CommandResult:
         base_offsets: APPLIED appends: where each partition's rows went. DUPLICATE of the producer's LAST
             append: where they went then. Else empty.
         detail: why, for people; for a DUPLICATE non-empty when its row counts differ from what was applied.
-        leader_changes: partitions whose leader moved, as (topic id, partition, new leader; -1 none).
         error_code: REFUSED: Kafka's code.
     """
 
     outcome: Outcome
     base_offsets: OffsetRanges = field(default_factory=dict)
     detail: str = ""
-    leader_changes: tuple[tuple[TopicId, int, BrokerId], ...] = ()
     error_code: ErrorCode | None = None
 
 

@@ -271,27 +271,27 @@ class Leadership:
             return _refused(ErrorCode.INELIGIBLE_REPLICA, f"broker {command.broker_id} is fenced")
         if command.topic_id is None and not command.in_sync:
             self.left_at[command.broker_id] = index
-        every = self._topics.topics
-        topics = list(every.values()) if command.topic_id is None else [every[command.topic_id]]
+        if command.topic_id is None:
+            partitions = self._topics.every_partition()
+        else:
+            partitions = self._topics.topics[command.topic_id].partitions
         lacking = self._objects.partitions_lacking(command.broker_id) if command.in_sync else set()
-        before = _leaders(topics)
         changed = kept_out = 0
-        for topic in topics:
-            for partition in topic.partitions:
-                if not command.in_sync:
-                    changed += partition.shrink(command.broker_id)
-                    continue
-                is_lacking = partition in lacking
-                kept_out += is_lacking and command.broker_id not in partition.isr
-                if not is_lacking and partition.grow(command.broker_id):
-                    changed += 1
-                    partition.elect_if_offline(self.fenced)
+        for partition in partitions:
+            if not command.in_sync:
+                changed += partition.shrink(command.broker_id)
+                continue
+            is_lacking = partition in lacking
+            kept_out += is_lacking and command.broker_id not in partition.isr
+            if not is_lacking and partition.grow(command.broker_id):
+                changed += 1
+                partition.elect_if_offline(self.fenced)
         if changed and not command.in_sync:
             before_ms = self.last_shrink_ms.get(command.broker_id, command.time_ms)
             self.last_shrink_ms[command.broker_id] = max(before_ms, command.time_ms)
         detail = f"broker {command.broker_id} lacks objects of {kept_out} partitions" if kept_out else ""
         outcome = Outcome.APPLIED if changed else Outcome.SKIPPED
-        return CommandResult(outcome, {}, detail, _moved(topics, before))
+        return CommandResult(outcome, {}, detail)
 
     def apply_broker_fence(self, command: BrokerFence) -> CommandResult:
         """Fold that a broker is out of service, or back; a fenced broker leads nothing."""
@@ -302,15 +302,12 @@ class Leadership:
                 f"broker {command.broker_id} is already {'fenced' if command.is_fenced else 'in service'}",
             )
         self.fenced ^= {command.broker_id}
-        topics = list(self._topics.topics.values())
-        before = _leaders(topics)
-        for topic in topics:
-            for partition in topic.partitions:
-                if command.is_fenced:
-                    partition.fence(command.broker_id, self.fenced)
-                else:
-                    partition.elect_if_offline(self.fenced)
-        return CommandResult(Outcome.APPLIED, {}, "", _moved(topics, before))
+        for partition in self._topics.every_partition():
+            if command.is_fenced:
+                partition.fence(command.broker_id, self.fenced)
+            else:
+                partition.elect_if_offline(self.fenced)
+        return OK
 
     def apply_partition_change(self, command: PartitionChange) -> CommandResult:
         """Fold one partition's new leader, ISR and replicas."""
@@ -324,7 +321,6 @@ class Leadership:
         refused = self._judge(command, topic, partition)
         if refused is not None:
             return _refused(*refused)
-        before = partition.leader
         is_new_replica = not set(command.replicas) <= set(partition.replicas)
         partition.partition_epoch += 1
         partition.replicas, partition.isr = command.replicas, command.isr
@@ -338,8 +334,7 @@ class Leadership:
             self._objects.expect(partition)
         if partition.leader != command.leader:
             partition.elect(command.leader)
-        moved = ((command.topic_id, command.partition, command.leader),) if before != command.leader else ()
-        return CommandResult(Outcome.APPLIED, {}, f"{cut_count} rows are lost" if cut_count else "", moved)
+        return CommandResult(Outcome.APPLIED, {}, f"{cut_count} rows are lost" if cut_count else "")
 
     def apply_truncate(self, command: Truncate, index: int, stable_index: int) -> CommandResult:
         """Fold a truncation: not below the stable index, and not with an append of its own entry."""
@@ -392,18 +387,3 @@ class Leadership:
 
 def _refused(code: ErrorCode, detail: str) -> CommandResult:
     return CommandResult(Outcome.REFUSED, {}, detail, error_code=code)
-
-
-_Leaders = dict[tuple[TopicId, int], tuple[BrokerId, int]]
-
-
-def _leaders(topics: list[TopicState]) -> _Leaders:
-    return {
-        (topic.topic_id, number): (partition.leader, partition.leader_epoch)
-        for topic in topics
-        for number, partition in enumerate(topic.partitions)
-    }
-
-
-def _moved(topics: list[TopicState], before: _Leaders) -> tuple[tuple[TopicId, int, BrokerId], ...]:
-    return tuple((*key, now[0]) for key, now in _leaders(topics).items() if now[0] != before[key][0])
