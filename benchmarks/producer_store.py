@@ -34,10 +34,8 @@ def make_store(
         min_insync=roots // 2 + 1,
         compression=compression,
         max_message_bytes=2**31 - 1,
-        log_append_time=False,
     )
-    urls = tuple((broker_id, brokers.url(broker_id)) for broker_id in brokers.broker_ids)
-    return brokers, WritePlan(str(folder), (), brokers.cluster_id, (topic,), urls, "User:benchmark", 0)
+    return brokers, WritePlan(str(folder), (), brokers.cluster_id, (topic,), "User:benchmark", 0)
 
 
 def make_input(rows: int, value_bytes: int, *, keyed: bool) -> bytes:

@@ -58,13 +58,11 @@ def make_write_plan(
         except NotFoundError:
             if topics is not None:
                 raise
-    brokers = cluster.brokers
     return WritePlan(
         path=cluster.path,
         storage_options=tuple(sorted(cluster.storage_options.items())),
-        cluster_id=brokers.cluster_id,
+        cluster_id=cluster.brokers.cluster_id,
         topics=tuple(plans),
-        broker_urls=tuple((broker.broker_id, broker.url) for broker in brokers.brokers),
         principal=authorizer.principal,
         made_at_ms=cluster.clock.now_ms(),
         refused=tuple(
@@ -105,7 +103,6 @@ def _topic_plan(handle: TopicHandle, state: TopicLedgerState, topic: TopicState)
         min_insync=topic.partitions[0].min_insync,
         compression=config.compression_type,
         max_message_bytes=config.max_message_bytes,
-        log_append_time=topic.partitions[0].log_append_time,
         is_compacted="compact" in config.cleanup_policy,
         fenced=frozenset(state.fenced),
         offline=frozenset(number for number, each in enumerate(topic.partitions) if each.leader == NO_LEADER),

@@ -60,7 +60,6 @@ class TopicPlan:
     compression: str
     """none, lz4 or zstd."""
     max_message_bytes: int
-    log_append_time: bool
     fenced: frozenset[BrokerId] = frozenset()
     """Brokers out of service: a copy on one never counts."""
     is_compacted: bool = False
@@ -110,7 +109,6 @@ class WritePlan:
     cluster_id: str
     topics: tuple[TopicPlan, ...]
     """The one topic asked for, or every topic when rows name their topic."""
-    broker_urls: tuple[tuple[BrokerId, str], ...]
     principal: str
     made_at_ms: int
     refused: tuple[tuple[str, str], ...] = ()

@@ -278,7 +278,7 @@ def test_root_urls() -> None:
 
 
 def test_write_plan(store) -> None:
-    store.create("orders", 3, config={"compression.type": "zstd", "message.timestamp.type": "LogAppendTime"})
+    store.create("orders", 3, config={"compression.type": "zstd"})
     store.create("clicks", 1, 1)
     store.away(0)
     store.append("orders", {0: 1}, batch=0, holders={1, 2})
@@ -287,7 +287,7 @@ def test_write_plan(store) -> None:
     orders = plan.topic("orders")
     assert orders.replica_sets == ((1, 0, 2), (1, 2, 0), (2, 0, 1))
     assert orders.in_sync == ((1, 2), (1, 2), (2, 1))
-    assert (orders.min_insync, orders.compression, orders.log_append_time) == (2, "zstd", True)
+    assert (orders.min_insync, orders.compression) == (2, "zstd")
     assert plan.topic("clicks").min_insync == 1
     assert (plan.principal, plan.path) == ("User:me", str(store.path))
 

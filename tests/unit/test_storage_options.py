@@ -70,7 +70,7 @@ def test_no_object_shows_them():
         Settings(storage_options={"secret": SECRET}),
         parse_source_options({**spark, "subscribe": "t"}, streaming=True),
         parse_sink_options({**spark, "topic": "t"}, streaming=False),
-        WritePlan("/s", (("secret", SECRET),), "c", (), (), "User:me", 0),
+        WritePlan("/s", (("secret", SECRET),), "c", (), "User:me", 0),
     ]
     assert [each for each in map(repr, shown) if SECRET in each] == []
 
