@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 import random
 import threading
 import time
@@ -15,37 +13,35 @@ from typing import Any
 import pytest
 from crc32c import crc32c
 
-from spark_replog.clock import SYSTEM_CLOCK, Clock
 from spark_replog.errors import CorruptDataError, ErrorCode, RetriableError, UnsupportedFormatError
 from spark_replog.ledger import reader
 from spark_replog.ledger.core import LedgerCore
 from spark_replog.ledger.record import NO_HASH
-from spark_replog.ledger.root import Completion, Read, Status
+from spark_replog.ledger.root import Completion
 from spark_replog.ledger.snapshot_files import Base, Floor, JournalPoint, SnapshotHead
-from spark_replog.ledger.snapshot_keeper import SnapshotKeeper
 from spark_replog.log.codec.commands import (
-    FeatureSet,
-    SnapshotCommit,
-    decode_command,
     decode_entry,
-    encode_command,
-    encode_entry,
 )
-from spark_replog.snapshot import DecidedSnapshot, FrozenHead, FrozenState, PageMissingError
+from spark_replog.snapshot import DecidedSnapshot, PageMissingError
 from spark_replog.testing.faulty_store import Fault
 from spark_replog.testing.manual_clock import ManualClock
 from tests.unit.ledger.conftest import FAST, LEDGER_ID, Process, Store
-
-NEVER = 10**9
-FEATURE = encode_command(FeatureSet(2))
-BY_HAND = replace(
-    FAST,
-    snapshot_entry_count_min=NEVER,
-    snapshot_first_entry_count_min=NEVER,
-    truncate_record_count_min=1,
-    kept_record_count=1,
-    marker_check_ms=0,
+from tests.unit.ledger.snapshot_setup import (
+    BY_HAND,
+    FEATURE,
+    KEPT,
+    PagedState,
+    command,
+    core_of,
+    fill,
+    keeper_of,
+    paged,
+    sealed,
+    shoot,
+    shoot_and_die,
+    soon,
 )
+
 ALWAYS = replace(
     BY_HAND,
     snapshot_entry_count_min=1,
@@ -53,114 +49,6 @@ ALWAYS = replace(
     snapshot_rest_factor=0,
     truncate_record_count_min=4,
 )
-
-KEPT = replace(BY_HAND, truncate_record_count_min=NEVER)
-
-
-def sealed(commands: list[str]) -> bytes:
-    body = json.dumps(commands).encode()
-    return body + crc32c(body).to_bytes(4, "little")
-
-
-def opened(page: bytes) -> list[str]:
-    return json.loads(page[:-4])
-
-
-class PagedState:
-    """A list of commands; those of each snapshot are a page, read when it is asked for."""
-
-    def __init__(self) -> None:
-        self.applied_index = -1
-        self.snapshot = DecidedSnapshot()
-        self._pages: list[str] = []
-        self._loaded: list[list[bytes]] = []
-        self._tail: list[bytes] = []
-        self.load_page: Callable[[str], bytes] | None = None
-
-    @property
-    def commands(self) -> list[bytes]:
-        while len(self._loaded) < len(self._pages):
-            found = opened(self.load_page(self._pages[len(self._loaded)]))
-            self._loaded.append([bytes.fromhex(each) for each in found])
-        return [command for page in self._loaded for command in page] + self._tail
-
-    def encode(self, commands: Sequence[bytes]) -> bytes:
-        return encode_entry(commands)
-
-    feature_index = -1
-
-    def encode_feature_set(self) -> bytes | None:
-        return None
-
-    def encode_snapshot_commit(self, base_no: int, index: int, name: str) -> bytes:
-        return encode_command(SnapshotCommit(base_no, index, name))
-
-    def apply(self, index: int, payload: bytes) -> tuple[str, ...]:
-        assert index == self.applied_index + 1
-        self.applied_index = index
-        return tuple(self._apply(command, index) for command in decode_entry(payload))
-
-    def _apply(self, command: bytes, index: int) -> str:
-        if command[:1] == b"\x5a":
-            commit = decode_command(command)
-            assert isinstance(commit, SnapshotCommit)
-            if commit.base_no != self.snapshot.no:
-                return "refused"
-            self.snapshot = DecidedSnapshot(commit.base_no + 1, commit.index, commit.name, index)
-            return "snapshot"
-        if command == FEATURE:
-            self.feature_index = index
-            return "feature"
-        if command in self.commands:
-            return "duplicate"
-        self._tail.append(command)
-        return "applied"
-
-    def freeze(self) -> FrozenState:
-        name = f"{self.snapshot.no:012d}-{os.urandom(16).hex()}"
-        head = json.dumps([[*self._pages, name], self.applied_index]).encode()
-        page = sealed([each.hex() for each in self._tail])
-        return FrozenHead(self.applied_index, self.snapshot.no, head, {name: page})
-
-    def restore(self, head: bytes, load_page: Callable[[str], bytes]) -> None:
-        self._pages, self.applied_index = json.loads(head)
-        self._loaded, self._tail, self.load_page = [], [], load_page
-
-    def page_names(self) -> list[str]:
-        return [each for each in self._pages if each]
-
-    def adopted(self, frozen: FrozenState) -> None:
-        (name,) = frozen.pages
-        count = len(opened(frozen.pages[name]))
-        self._loaded = [self.commands[: len(self.commands) - len(self._tail)], self._tail[:count]]
-        self._pages, self._tail = ["", name], self._tail[count:]
-        pages, _ = json.loads(frozen.head)
-        self._pages, self._loaded = (
-            pages,
-            [[] for _ in pages[:-2]] + self._loaded if len(pages) > 1 else self._loaded[1:],
-        )
-
-
-def paged(store: Store, settings: Any = BY_HAND, clock: Clock = SYSTEM_CLOCK) -> Process:
-    return store.process(settings, PagedState(), clock)
-
-
-def keeper_of(process: Process) -> SnapshotKeeper:
-    return process.ledger._snapshots
-
-
-def core_of(process: Process) -> LedgerCore:
-    return process.ledger._core
-
-
-def command(number: int) -> bytes:
-    return b"c%06d" % number
-
-
-def fill(process: Process, first: int, end: int) -> list[bytes]:
-    for number in range(first, end):
-        process.append(command(number))
-    return [command(number) for number in range(end)]
 
 
 def newest_heads(store: Store) -> list[Path]:
@@ -170,10 +58,6 @@ def newest_heads(store: Store) -> list[Path]:
         if len({each.name for each in found}) == 1:
             break
     return found
-
-
-def shoot(process: Process) -> Any:
-    return process.ledger.snapshot(timeout_ms=60_000)
 
 
 @pytest.mark.parametrize("root_count", [1, 3])
@@ -403,7 +287,6 @@ def test_a_snapshot_of_a_newer_release_is_refused(make_store):
     fill(writer, 0, 10)
     shoot(writer)
     (head,) = store.root_path(0).glob(f"ledgers/{LEDGER_ID}/snapshots/*")
-    from crc32c import crc32c
 
     data = bytearray(head.read_bytes()[:-4])
     data[4] = 9
@@ -433,70 +316,6 @@ def test_positions_of_a_journal_before_its_rebuild_truncate_nothing():
         core.roots[root].floor = Floor(2, 10, 5, renewal)
     found = [core.truncation(root, head, "", 1) for root in range(3)]
     assert [each and each.position for each in found] == [49, None, 49]
-
-
-def pages(store: Store, root: int = 0) -> set[str]:
-    return {each.name for each in store.root_path(root).glob(f"ledgers/{LEDGER_ID}/pages/*/*")}
-
-
-class MergingState(PagedState):
-    """Each snapshot writes all of it as one new page, so that the pages before are garbage."""
-
-    def freeze(self) -> FrozenState:
-        name = f"{self.snapshot.no:012d}-{os.urandom(16).hex()}"
-        head = json.dumps([[name], self.applied_index]).encode()
-        self._tail, self._pages, self._loaded = self.commands, [], []
-        page = sealed([each.hex() for each in self._tail])
-        return FrozenHead(self.applied_index, self.snapshot.no, head, {name: page})
-
-    def adopted(self, frozen: FrozenState) -> None:
-        (name,) = frozen.pages
-        self._tail = self.commands[len(opened(frozen.pages[name])) :]
-        self._pages, self._loaded = [name], []
-
-
-def test_pages_that_the_decided_snapshot_does_not_name_go_and_a_process_that_slept_goes_on(make_store):
-    store = make_store(3)
-    writer, sleeper = store.process(BY_HAND, MergingState()), store.process(BY_HAND, MergingState())
-    wanted = fill(writer, 0, 20)
-    shoot(writer)
-    sleeper.ledger.refresh()
-    stalled = sleeper.ledger._snapshot_writer(keeper_of(sleeper)).freeze()  # a writer of snapshots that stops here
-    assert writer.ledger.collect(is_dry_run=True) == 0
-    before = pages(store)
-    wanted = fill(writer, 20, 40)
-    shoot(writer)
-    wanted = fill(writer, 40, 60)
-    shoot(writer)
-    assert writer.ledger.collect(is_dry_run=True) >= len(before)
-    writer.ledger.collect()
-    assert soon(lambda: pages(store).isdisjoint(before))
-    assert soon(lambda: pages(store) == set(writer.ledger.state.page_names()))
-    assert writer.ledger.collect() == 0
-    # The sleeper's state names a page that is gone; its snapshot comes too late, and its page is garbage at once.
-    assert sleeper.ledger.ask(lambda state: state.commands[:20]) == wanted[:20]
-    keeper_of(sleeper).write(stalled)
-    assert sleeper.append(command(60)).result == "applied"
-    assert writer.append(command(61)).result == "applied"
-    assert writer.ledger.collect() > 0
-    assert soon(lambda: pages(store) == set(writer.ledger.state.page_names()))
-    for process in (writer, sleeper, store.process(BY_HAND, MergingState())):
-        process.ledger.refresh()
-        assert process.ledger.ask(lambda state: state.commands) == [*wanted, command(60), command(61)]
-
-
-def test_what_a_truncation_left_below_its_marker_goes_with_the_next_collection(make_store):
-    store = make_store(1)
-    writer = paged(store)
-    wanted = fill(writer, 0, 40)
-    leftover = store.journal(0)[3].read_bytes()
-    shoot(writer)
-    first = store.journal(0)[0]
-    left = first.parent / f"{int(first.name) - 2:020d}"
-    left.write_bytes(leftover)
-    assert writer.ledger.collect() == 1
-    assert not left.exists()
-    assert paged(store).commands() == wanted
 
 
 class NewerState(PagedState):
@@ -551,16 +370,6 @@ def test_a_process_of_an_older_release_that_slept_over_every_cut_can_do_no_harm(
     assert not list(store.root_path(0).glob(f"ledgers/{LEDGER_ID}/**/out"))
     assert writer.commands() == store.process(BY_HAND, NewerState()).commands() == wanted
     assert writer.append(command(20_000)).result == "applied"
-
-
-def soon(check: Callable[[], bool]) -> bool:
-    """Return whether a check holds within a minute: deletions wait for a majority of the roots only."""
-    deadline = time.monotonic() + 60
-    while not check():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.005)
-    return True
 
 
 def in_step(stores: Sequence[Any]) -> Callable[[Any], None]:
@@ -645,13 +454,6 @@ def test_a_process_that_fell_far_behind_with_its_snapshots_rests_less(make_store
         with keeper._busy:
             assert not keeper.is_due()
         assert keeper.is_due() is is_due, (now_ms, count)
-
-
-def shoot_and_die(process: Process) -> None:
-    """Have a snapshot decided and clean nothing up behind it."""
-    keeper = keeper_of(process)
-    keeper.write(process.ledger.with_turn(process.ledger._snapshot_writer(keeper).freeze))
-    process.ledger.append(lambda _: keeper.rider(), timeout_ms=60_000)
 
 
 def begun_with_the_first_snapshot(store: Store) -> Process:
@@ -745,263 +547,3 @@ def test_a_start_over_that_no_majority_answers_is_made_good_by_the_next_call(mak
         faulty.clear()
     assert old.ledger.ask(lambda state: state.commands) == wanted
     assert shoot(old).decided == 1
-
-
-def heads(store: Store, root: int) -> set[int]:
-    """Indexes of the heads on a root."""
-    paths = store.root_path(root).glob(f"ledgers/{LEDGER_ID}/snapshots/[0-9]*")  # not the file of a create under way
-    return {int(path.name[:20]) for path in paths}
-
-
-def cannot_list(process: Process) -> Process:
-    for root in process.faulty:
-        root.fail_next("list_keys", Fault.REFUSE, times=1000)
-    return process
-
-
-def is_tidy(store: Store, process: Process) -> bool:
-    """Return whether each root has but the head that its marker names, and the decided one."""
-    floors = {root.floor.base_index for root in core_of(process).roots}
-    return all(heads(store, root) <= {*floors, process.ledger.state.snapshot.index} for root in range(store.root_count))
-
-
-@pytest.mark.parametrize("root_count", [1, 3])
-def test_heads_between_the_markers_and_the_decided_snapshot_go(make_store, root_count):
-    store = make_store(root_count)
-    writer = paged(store)
-    fill(writer, 0, 20)
-    shoot(writer)  # markers name this one
-    shooter, late = paged(store, KEPT), paged(store, KEPT)
-    late.commands()
-    stopped = keeper_of(late).head_garbage(core_of(late))
-    for first in range(20, 80, 10):
-        wanted = fill(shooter, first, first + 10)
-        shoot(shooter)
-    assert soon(lambda: is_tidy(store, shooter)), heads(store, 0)
-    before = [heads(store, root) for root in range(root_count)]
-    keeper_of(late).tidy((), stopped)  # one that was stopped meanwhile deletes nothing that is needed
-    assert [heads(store, root) for root in range(root_count)] == before
-    # One that holds an older snapshot, one that may not list, and one that begins cold read on.
-    assert late.commands() == wanted
-    assert cannot_list(paged(store, replace(KEPT, read_only=True))).commands() == wanted
-    assert paged(store, KEPT).commands() == wanted
-
-
-@pytest.mark.parametrize("root_count", [1, 3])
-@pytest.mark.parametrize("is_behind_marker", [True, False])
-def test_a_marker_that_comes_late_has_the_head_that_it_names(make_store, monkeypatch, root_count, is_behind_marker):
-    """Whoever truncates is stopped before its marker, or right behind it, until its snapshot's head is deleted."""
-    store = make_store(root_count)
-    late, writer = paged(store), paged(store, KEPT)
-    late_keeper = keeper_of(late)
-    fill(late, 0, 20)
-    shoot_and_die(late)
-    cuts = late_keeper.truncations(core_of(late))
-    assert len(cuts) == root_count
-    old = cuts[0].marker.base.index
-
-    def others_go_on(step: str) -> None:
-        if step == ("truncate.marker" if is_behind_marker else "truncate.before_marker"):
-            fill(writer, 20, 30)
-            shoot(writer)  # what it knows of markers is older than this one
-            assert soon(lambda: all(old not in heads(store, root) for root in range(root_count)))
-            monkeypatch.undo()
-
-    monkeypatch.setattr("spark_replog.ledger.snapshot_io.fault_point", others_go_on)
-    late_keeper.tidy(cuts, late_keeper.head_garbage(core_of(late)))
-    assert old in heads(store, cuts[0].root)
-    assert cannot_list(paged(store, replace(BY_HAND, read_only=True))).commands() == writer.commands()
-
-
-def test_a_process_that_dies_behind_its_marker_has_left_the_head_on_that_root(make_store, monkeypatch):
-    store = make_store(3)
-    late = paged(store)
-    keeper = keeper_of(late)
-    fill(late, 0, 20)
-    shoot_and_die(late)
-    (cut,) = [each for each in keeper.truncations(core_of(late)) if each.root == 2]
-    assert soon(lambda: bool(heads(store, 2)))
-    for path in store.root_path(2).glob(f"ledgers/{LEDGER_ID}/snapshots/*"):
-        path.unlink()  # the two others were the majority that took it
-
-    def die(step: str) -> None:
-        if step == "truncate.marker":
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr("spark_replog.ledger.snapshot_io.fault_point", die)
-    with pytest.raises(KeyboardInterrupt):
-        keeper._io.truncate(2, cut.marker_no, cut.marker, keeper._io.head_data(cut.marker.name), -1)
-    assert heads(store, 2) == {cut.marker.base.index}
-
-
-def test_no_marker_names_a_head_that_is_gone(make_store):
-    store = make_store(3)
-    late, writer = paged(store), paged(store, KEPT)
-    keeper = keeper_of(late)
-    fill(late, 0, 20)
-    shoot_and_die(late)
-    cuts = keeper.truncations(core_of(late))
-    for first in (20, 30):
-        wanted = fill(writer, first, first + 10)
-        shoot(writer)
-    assert soon(lambda: all(cuts[0].marker.base.index not in heads(store, root) for root in range(3)))
-    with pytest.raises(PageMissingError):
-        keeper.tidy(cuts, keeper.head_garbage(core_of(late)))
-    assert not list(store.root_path(0).glob(f"ledgers/{LEDGER_ID}/markers/*"))
-    assert late.commands() == wanted
-
-
-def test_a_root_whose_marker_is_not_known_keeps_its_heads_and_no_others(make_store):
-    store = make_store(3)
-    writer = paged(store)
-    fill(writer, 0, 20)
-    shoot(writer)
-    named = writer.ledger.state.snapshot.index
-    assert soon(lambda: all(named in heads(store, root) for root in range(3)))
-    for started in (paged(store), paged(store, KEPT)):  # while root 2 is away; the first one moves the other markers
-        for what in ("get", "create"):
-            started.faulty[2].fail_next(what, Fault.FAIL_BEFORE, times=10_000)
-        fill(started, 20, 30)
-        shoot(started)
-    for first in range(30, 60, 10):
-        wanted = fill(started, first, first + 10)
-        shoot(started)
-    assert soon(lambda: all(len(heads(store, root)) == 2 and named not in heads(store, root) for root in (0, 1)))
-    assert named in heads(store, 2)
-    assert cannot_list(paged(store, replace(KEPT, read_only=True))).commands() == wanted
-
-
-def test_a_root_that_lags_gets_the_head_with_its_marker(make_store, monkeypatch):
-    monkeypatch.setattr(reader, "PAYLOADS_KEPT_MAX", 4)
-    store = make_store(3)
-    writer = paged(store)
-    fill(writer, 0, 10)
-    for what in ("get", "create"):
-        writer.faulty[2].fail_next(what, Fault.FAIL_BEFORE, times=10_000)
-    fill(writer, 10, 40)
-    shoot(writer)
-    assert not heads(store, 2)
-    back = paged(store)
-    wanted = fill(back, 40, 42)
-    assert soon(lambda: bool(list(store.root_path(2).glob(f"ledgers/{LEDGER_ID}/markers/*"))))
-    assert heads(store, 2)
-    assert cannot_list(paged(store, replace(BY_HAND, read_only=True))).commands() == wanted
-
-
-@pytest.mark.parametrize("root_count", [1, 3])
-def test_a_process_that_looks_within_five_seconds_misses_no_cut(make_store, root_count):
-    store, clock = make_store(root_count), ManualClock()
-    settings = replace(BY_HAND, marker_check_ms=5_000, read_only=True)
-    writer = paged(store, replace(BY_HAND, marker_check_ms=5_000), clock)
-    keeper = keeper_of(writer)
-
-    def cut() -> list[int]:
-        shoot_and_die(writer)
-        found = keeper.truncations(core_of(writer))
-        keeper.tidy(found, keeper.head_garbage(core_of(writer)))
-        return [each.marker.position for each in found]
-
-    fill(writer, 0, 20)
-    reader = paged(store, settings, clock)
-    assert len(reader.commands()) == 20
-    wanted = fill(writer, 20, 60)
-    assert cut() == []
-    assert reader.commands() == wanted, "it finds what follows"
-    clock.sleep_ms(5_000)
-    wanted = fill(writer, 60, 90)
-    first = cut()
-    assert len(first) == root_count and max(first) <= 60 + 4, "up to what was there five seconds ago"
-    assert reader.commands() == wanted
-
-
-def paused_watcher(store: Store) -> tuple[Process, Process, ManualClock]:
-    """A writer of 20 commands, and who has watched them; for longer than a cut leaves, whatever follows."""
-    clock = ManualClock()
-    writer, watcher = paged(store), paged(store, replace(BY_HAND, marker_check_ms=5_000), clock)
-    wanted = fill(writer, 0, 20)
-    assert watcher.ledger.glance().commands == wanted
-    clock.sleep_ms(5_000)
-    watcher.reset()
-    return writer, watcher, clock
-
-
-def asked(process: Process) -> list[list[str]]:
-    """Per root, what its gets were for."""
-    return [[key.split("/")[2] for verb, key in each.calls if verb == "get"] for each in process.counting]
-
-
-def test_a_glance_after_a_pause_is_one_get_for_each_root_and_misses_no_cut(make_store):
-    writer, watcher, clock = paused_watcher(make_store(3))
-    seen = watcher.ledger.glance().commands
-    assert asked(watcher) == [["markers"], ["journal"], ["journal"]] and len(seen) == 20
-    clock.sleep_ms(5_000)
-    watcher.reset()
-    watcher.ledger.glance()
-    assert asked(watcher) == [["journal"], ["markers"], ["journal"]], "the next root's turn"
-    wanted = fill(writer, 20, 60)
-    shoot(writer)
-    clock.sleep_ms(5_000)
-    assert watcher.ledger.glance().commands == wanted
-
-
-def test_a_glance_finds_what_the_root_in_turn_does_not_hold(make_store):
-    writer, watcher, _ = paused_watcher(make_store(3))
-    writer.faulty[0].fail_next("create", Fault.FAIL_BEFORE, times=10_000)
-    wanted = fill(writer, 20, 25)
-    assert watcher.ledger.glance().commands == wanted
-
-
-def test_a_glance_at_something_new_reads_the_root_in_turn_too(make_store):
-    writer, watcher, _ = paused_watcher(make_store(3))
-    writer.faulty[2].fail_next("create", Fault.FAIL_BEFORE, times=10_000)
-    wanted = fill(writer, 20, 25)
-    assert watcher.ledger.glance().commands == wanted, "one tail alone does not show the newest entry decided"
-
-
-def test_a_glance_that_lacks_a_tail_reads_all_of_them(make_store):
-    store = make_store(3)
-    writer, watcher = paged(store), paged(store)
-    watcher.ledger.glance()
-    writer.faulty[2].fail_next("create", Fault.FAIL_BEFORE, times=10_000)
-    wanted = fill(writer, 20, 25)[20:]
-    core_of(watcher).roots[0].marker_at_ms = -1.0  # its turn
-    watcher.faulty[1].fail_next("get", Fault.FAIL_BEFORE, times=10_000)
-    assert watcher.ledger.glance().commands == wanted, "only the root in turn holds it among those that answer"
-
-
-def test_glances_at_one_root_are_one_get_each_and_find_rows_and_cuts_at_the_second(make_store):
-    writer, watcher, clock = paused_watcher(make_store(1))
-    for purpose in ("journal", "markers", "journal", "markers"):
-        watcher.reset()
-        assert len(watcher.ledger.glance().commands) == 20
-        assert asked(watcher) == [[purpose]]
-        clock.sleep_ms(5_000)
-    for first in (20, 25):  # whoever writes all the time is seen at once
-        wanted = fill(writer, first, first + 5)
-        assert watcher.ledger.glance().commands == wanted
-        clock.sleep_ms(5_000)
-    watcher.reset()
-    watcher.ledger.glance()
-    assert asked(watcher) == [["journal"]]
-    clock.sleep_ms(5_000)
-    fill(writer, 30, 35)
-    assert len(watcher.ledger.glance().commands) == 30, "the marker alone"
-    wanted = fill(writer, 35, 70)
-    shoot(writer)
-    for _ in range(2):
-        clock.sleep_ms(5_000)
-        seen = watcher.ledger.glance().commands
-    assert seen == wanted
-
-
-def test_a_late_answer_of_a_glance_does_not_count_as_a_read_of_the_root(make_store):
-    _, watcher, clock = paused_watcher(make_store(3))
-    core = core_of(watcher)
-    core.begin(clock.monotonic_ms(), is_write=False, is_glance=True)
-    (marker_look,) = [each for each in core.poll(clock.monotonic_ms()) if each.root == 0]
-    assert marker_look.limit == 0 and marker_look.checks_marker
-    core.begin(clock.monotonic_ms(), is_write=False)
-    assert not [each for each in core.poll(clock.monotonic_ms()) if each.root == 0], "it is busy"
-    core.complete(Completion(marker_look, Status.DONE), clock.monotonic_ms())
-    (again,) = [each for each in core.poll(clock.monotonic_ms()) if each.root == 0]
-    assert isinstance(again, Read) and again.limit > 0

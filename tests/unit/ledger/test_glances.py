@@ -1,0 +1,132 @@
+"""Glances at a ledger: one get for each root, and no cut or row is missed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from spark_replog.ledger.root import Completion, Read, Status
+from spark_replog.testing.faulty_store import Fault
+from spark_replog.testing.manual_clock import ManualClock
+from tests.unit.ledger.conftest import Process, Store
+from tests.unit.ledger.snapshot_setup import BY_HAND, core_of, fill, keeper_of, paged, shoot, shoot_and_die
+
+
+@pytest.mark.parametrize("root_count", [1, 3])
+def test_a_process_that_looks_within_five_seconds_misses_no_cut(make_store, root_count):
+    store, clock = make_store(root_count), ManualClock()
+    settings = replace(BY_HAND, marker_check_ms=5_000, read_only=True)
+    writer = paged(store, replace(BY_HAND, marker_check_ms=5_000), clock)
+    keeper = keeper_of(writer)
+
+    def cut() -> list[int]:
+        shoot_and_die(writer)
+        found = keeper.truncations(core_of(writer))
+        keeper.tidy(found, keeper.head_garbage(core_of(writer)))
+        return [each.marker.position for each in found]
+
+    fill(writer, 0, 20)
+    reader = paged(store, settings, clock)
+    assert len(reader.commands()) == 20
+    wanted = fill(writer, 20, 60)
+    assert cut() == []
+    assert reader.commands() == wanted, "it finds what follows"
+    clock.sleep_ms(5_000)
+    wanted = fill(writer, 60, 90)
+    first = cut()
+    assert len(first) == root_count and max(first) <= 60 + 4, "up to what was there five seconds ago"
+    assert reader.commands() == wanted
+
+
+def paused_watcher(store: Store) -> tuple[Process, Process, ManualClock]:
+    """A writer of 20 commands, and who has watched them; for longer than a cut leaves, whatever follows."""
+    clock = ManualClock()
+    writer, watcher = paged(store), paged(store, replace(BY_HAND, marker_check_ms=5_000), clock)
+    wanted = fill(writer, 0, 20)
+    assert watcher.ledger.glance().commands == wanted
+    clock.sleep_ms(5_000)
+    watcher.reset()
+    return writer, watcher, clock
+
+
+def asked(process: Process) -> list[list[str]]:
+    """Per root, what its gets were for."""
+    return [[key.split("/")[2] for verb, key in each.calls if verb == "get"] for each in process.counting]
+
+
+def test_a_glance_after_a_pause_is_one_get_for_each_root_and_misses_no_cut(make_store):
+    writer, watcher, clock = paused_watcher(make_store(3))
+    seen = watcher.ledger.glance().commands
+    assert asked(watcher) == [["markers"], ["journal"], ["journal"]] and len(seen) == 20
+    clock.sleep_ms(5_000)
+    watcher.reset()
+    watcher.ledger.glance()
+    assert asked(watcher) == [["journal"], ["markers"], ["journal"]], "the next root's turn"
+    wanted = fill(writer, 20, 60)
+    shoot(writer)
+    clock.sleep_ms(5_000)
+    assert watcher.ledger.glance().commands == wanted
+
+
+def test_a_glance_finds_what_the_root_in_turn_does_not_hold(make_store):
+    writer, watcher, _ = paused_watcher(make_store(3))
+    writer.faulty[0].fail_next("create", Fault.FAIL_BEFORE, times=10_000)
+    wanted = fill(writer, 20, 25)
+    assert watcher.ledger.glance().commands == wanted
+
+
+def test_a_glance_at_something_new_reads_the_root_in_turn_too(make_store):
+    writer, watcher, _ = paused_watcher(make_store(3))
+    writer.faulty[2].fail_next("create", Fault.FAIL_BEFORE, times=10_000)
+    wanted = fill(writer, 20, 25)
+    assert watcher.ledger.glance().commands == wanted, "one tail alone does not show the newest entry decided"
+
+
+def test_a_glance_that_lacks_a_tail_reads_all_of_them(make_store):
+    store = make_store(3)
+    writer, watcher = paged(store), paged(store)
+    watcher.ledger.glance()
+    writer.faulty[2].fail_next("create", Fault.FAIL_BEFORE, times=10_000)
+    wanted = fill(writer, 20, 25)[20:]
+    core_of(watcher).roots[0].marker_at_ms = -1.0  # its turn
+    watcher.faulty[1].fail_next("get", Fault.FAIL_BEFORE, times=10_000)
+    assert watcher.ledger.glance().commands == wanted, "only the root in turn holds it among those that answer"
+
+
+def test_glances_at_one_root_are_one_get_each_and_find_rows_and_cuts_at_the_second(make_store):
+    writer, watcher, clock = paused_watcher(make_store(1))
+    for purpose in ("journal", "markers", "journal", "markers"):
+        watcher.reset()
+        assert len(watcher.ledger.glance().commands) == 20
+        assert asked(watcher) == [[purpose]]
+        clock.sleep_ms(5_000)
+    for first in (20, 25):  # whoever writes all the time is seen at once
+        wanted = fill(writer, first, first + 5)
+        assert watcher.ledger.glance().commands == wanted
+        clock.sleep_ms(5_000)
+    watcher.reset()
+    watcher.ledger.glance()
+    assert asked(watcher) == [["journal"]]
+    clock.sleep_ms(5_000)
+    fill(writer, 30, 35)
+    assert len(watcher.ledger.glance().commands) == 30, "the marker alone"
+    wanted = fill(writer, 35, 70)
+    shoot(writer)
+    for _ in range(2):
+        clock.sleep_ms(5_000)
+        seen = watcher.ledger.glance().commands
+    assert seen == wanted
+
+
+def test_a_late_answer_of_a_glance_does_not_count_as_a_read_of_the_root(make_store):
+    _, watcher, clock = paused_watcher(make_store(3))
+    core = core_of(watcher)
+    core.begin(clock.monotonic_ms(), is_write=False, is_glance=True)
+    (marker_look,) = [each for each in core.poll(clock.monotonic_ms()) if each.root == 0]
+    assert marker_look.limit == 0 and marker_look.checks_marker
+    core.begin(clock.monotonic_ms(), is_write=False)
+    assert not [each for each in core.poll(clock.monotonic_ms()) if each.root == 0], "it is busy"
+    core.complete(Completion(marker_look, Status.DONE), clock.monotonic_ms())
+    (again,) = [each for each in core.poll(clock.monotonic_ms()) if each.root == 0]
+    assert isinstance(again, Read) and again.limit > 0

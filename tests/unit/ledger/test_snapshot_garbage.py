@@ -1,0 +1,226 @@
+"""Which heads, pages and records go once a newer snapshot is decided, and which remain."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+
+import pytest
+
+from spark_replog.ledger import reader
+from spark_replog.snapshot import FrozenHead, FrozenState, PageMissingError
+from spark_replog.testing.faulty_store import Fault
+from tests.unit.ledger.conftest import LEDGER_ID, Process, Store
+from tests.unit.ledger.snapshot_setup import (
+    BY_HAND,
+    KEPT,
+    PagedState,
+    command,
+    core_of,
+    fill,
+    heads,
+    keeper_of,
+    opened,
+    paged,
+    pages,
+    sealed,
+    shoot,
+    shoot_and_die,
+    soon,
+)
+
+
+class MergingState(PagedState):
+    """Each snapshot writes all of it as one new page, so that the pages before are garbage."""
+
+    def freeze(self) -> FrozenState:
+        name = f"{self.snapshot.no:012d}-{os.urandom(16).hex()}"
+        head = json.dumps([[name], self.applied_index]).encode()
+        self._tail, self._pages, self._loaded = self.commands, [], []
+        page = sealed([each.hex() for each in self._tail])
+        return FrozenHead(self.applied_index, self.snapshot.no, head, {name: page})
+
+    def adopted(self, frozen: FrozenState) -> None:
+        (name,) = frozen.pages
+        self._tail = self.commands[len(opened(frozen.pages[name])) :]
+        self._pages, self._loaded = [name], []
+
+
+def test_pages_that_the_decided_snapshot_does_not_name_go_and_a_process_that_slept_goes_on(make_store):
+    store = make_store(3)
+    writer, sleeper = store.process(BY_HAND, MergingState()), store.process(BY_HAND, MergingState())
+    wanted = fill(writer, 0, 20)
+    shoot(writer)
+    sleeper.ledger.refresh()
+    stalled = sleeper.ledger._snapshot_writer(keeper_of(sleeper)).freeze()  # a writer of snapshots that stops here
+    assert writer.ledger.collect(is_dry_run=True) == 0
+    before = pages(store)
+    wanted = fill(writer, 20, 40)
+    shoot(writer)
+    wanted = fill(writer, 40, 60)
+    shoot(writer)
+    assert writer.ledger.collect(is_dry_run=True) >= len(before)
+    writer.ledger.collect()
+    assert soon(lambda: pages(store).isdisjoint(before))
+    assert soon(lambda: pages(store) == set(writer.ledger.state.page_names()))
+    assert writer.ledger.collect() == 0
+    # The sleeper's state names a page that is gone; its snapshot comes too late, and its page is garbage at once.
+    assert sleeper.ledger.ask(lambda state: state.commands[:20]) == wanted[:20]
+    keeper_of(sleeper).write(stalled)
+    assert sleeper.append(command(60)).result == "applied"
+    assert writer.append(command(61)).result == "applied"
+    assert writer.ledger.collect() > 0
+    assert soon(lambda: pages(store) == set(writer.ledger.state.page_names()))
+    for process in (writer, sleeper, store.process(BY_HAND, MergingState())):
+        process.ledger.refresh()
+        assert process.ledger.ask(lambda state: state.commands) == [*wanted, command(60), command(61)]
+
+
+def test_what_a_truncation_left_below_its_marker_goes_with_the_next_collection(make_store):
+    store = make_store(1)
+    writer = paged(store)
+    wanted = fill(writer, 0, 40)
+    leftover = store.journal(0)[3].read_bytes()
+    shoot(writer)
+    first = store.journal(0)[0]
+    left = first.parent / f"{int(first.name) - 2:020d}"
+    left.write_bytes(leftover)
+    assert writer.ledger.collect() == 1
+    assert not left.exists()
+    assert paged(store).commands() == wanted
+
+
+def cannot_list(process: Process) -> Process:
+    for root in process.faulty:
+        root.fail_next("list_keys", Fault.REFUSE, times=1000)
+    return process
+
+
+def is_tidy(store: Store, process: Process) -> bool:
+    """Return whether each root has but the head that its marker names, and the decided one."""
+    floors = {root.floor.base_index for root in core_of(process).roots}
+    return all(heads(store, root) <= {*floors, process.ledger.state.snapshot.index} for root in range(store.root_count))
+
+
+@pytest.mark.parametrize("root_count", [1, 3])
+def test_heads_between_the_markers_and_the_decided_snapshot_go(make_store, root_count):
+    store = make_store(root_count)
+    writer = paged(store)
+    fill(writer, 0, 20)
+    shoot(writer)  # markers name this one
+    shooter, late = paged(store, KEPT), paged(store, KEPT)
+    late.commands()
+    stopped = keeper_of(late).head_garbage(core_of(late))
+    for first in range(20, 80, 10):
+        wanted = fill(shooter, first, first + 10)
+        shoot(shooter)
+    assert soon(lambda: is_tidy(store, shooter)), heads(store, 0)
+    before = [heads(store, root) for root in range(root_count)]
+    keeper_of(late).tidy((), stopped)  # one that was stopped meanwhile deletes nothing that is needed
+    assert [heads(store, root) for root in range(root_count)] == before
+    # One that holds an older snapshot, one that may not list, and one that begins cold read on.
+    assert late.commands() == wanted
+    assert cannot_list(paged(store, replace(KEPT, read_only=True))).commands() == wanted
+    assert paged(store, KEPT).commands() == wanted
+
+
+@pytest.mark.parametrize("root_count", [1, 3])
+@pytest.mark.parametrize("is_behind_marker", [True, False])
+def test_a_marker_that_comes_late_has_the_head_that_it_names(make_store, monkeypatch, root_count, is_behind_marker):
+    """Whoever truncates is stopped before its marker, or right behind it, until its snapshot's head is deleted."""
+    store = make_store(root_count)
+    late, writer = paged(store), paged(store, KEPT)
+    late_keeper = keeper_of(late)
+    fill(late, 0, 20)
+    shoot_and_die(late)
+    cuts = late_keeper.truncations(core_of(late))
+    assert len(cuts) == root_count
+    old = cuts[0].marker.base.index
+
+    def others_go_on(step: str) -> None:
+        if step == ("truncate.marker" if is_behind_marker else "truncate.before_marker"):
+            fill(writer, 20, 30)
+            shoot(writer)  # what it knows of markers is older than this one
+            assert soon(lambda: all(old not in heads(store, root) for root in range(root_count)))
+            monkeypatch.undo()
+
+    monkeypatch.setattr("spark_replog.ledger.snapshot_io.fault_point", others_go_on)
+    late_keeper.tidy(cuts, late_keeper.head_garbage(core_of(late)))
+    assert old in heads(store, cuts[0].root)
+    assert cannot_list(paged(store, replace(BY_HAND, read_only=True))).commands() == writer.commands()
+
+
+def test_a_process_that_dies_behind_its_marker_has_left_the_head_on_that_root(make_store, monkeypatch):
+    store = make_store(3)
+    late = paged(store)
+    keeper = keeper_of(late)
+    fill(late, 0, 20)
+    shoot_and_die(late)
+    (cut,) = [each for each in keeper.truncations(core_of(late)) if each.root == 2]
+    assert soon(lambda: bool(heads(store, 2)))
+    for path in store.root_path(2).glob(f"ledgers/{LEDGER_ID}/snapshots/*"):
+        path.unlink()  # the two others were the majority that took it
+
+    def die(step: str) -> None:
+        if step == "truncate.marker":
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("spark_replog.ledger.snapshot_io.fault_point", die)
+    with pytest.raises(KeyboardInterrupt):
+        keeper._io.truncate(2, cut.marker_no, cut.marker, keeper._io.head_data(cut.marker.name), -1)
+    assert heads(store, 2) == {cut.marker.base.index}
+
+
+def test_no_marker_names_a_head_that_is_gone(make_store):
+    store = make_store(3)
+    late, writer = paged(store), paged(store, KEPT)
+    keeper = keeper_of(late)
+    fill(late, 0, 20)
+    shoot_and_die(late)
+    cuts = keeper.truncations(core_of(late))
+    for first in (20, 30):
+        wanted = fill(writer, first, first + 10)
+        shoot(writer)
+    assert soon(lambda: all(cuts[0].marker.base.index not in heads(store, root) for root in range(3)))
+    with pytest.raises(PageMissingError):
+        keeper.tidy(cuts, keeper.head_garbage(core_of(late)))
+    assert not list(store.root_path(0).glob(f"ledgers/{LEDGER_ID}/markers/*"))
+    assert late.commands() == wanted
+
+
+def test_a_root_whose_marker_is_not_known_keeps_its_heads_and_no_others(make_store):
+    store = make_store(3)
+    writer = paged(store)
+    fill(writer, 0, 20)
+    shoot(writer)
+    named = writer.ledger.state.snapshot.index
+    assert soon(lambda: all(named in heads(store, root) for root in range(3)))
+    for started in (paged(store), paged(store, KEPT)):  # while root 2 is away; the first one moves the other markers
+        for what in ("get", "create"):
+            started.faulty[2].fail_next(what, Fault.FAIL_BEFORE, times=10_000)
+        fill(started, 20, 30)
+        shoot(started)
+    for first in range(30, 60, 10):
+        wanted = fill(started, first, first + 10)
+        shoot(started)
+    assert soon(lambda: all(len(heads(store, root)) == 2 and named not in heads(store, root) for root in (0, 1)))
+    assert named in heads(store, 2)
+    assert cannot_list(paged(store, replace(KEPT, read_only=True))).commands() == wanted
+
+
+def test_a_root_that_lags_gets_the_head_with_its_marker(make_store, monkeypatch):
+    monkeypatch.setattr(reader, "PAYLOADS_KEPT_MAX", 4)
+    store = make_store(3)
+    writer = paged(store)
+    fill(writer, 0, 10)
+    for what in ("get", "create"):
+        writer.faulty[2].fail_next(what, Fault.FAIL_BEFORE, times=10_000)
+    fill(writer, 10, 40)
+    shoot(writer)
+    assert not heads(store, 2)
+    back = paged(store)
+    wanted = fill(back, 40, 42)
+    assert soon(lambda: bool(list(store.root_path(2).glob(f"ledgers/{LEDGER_ID}/markers/*"))))
+    assert heads(store, 2)
+    assert cannot_list(paged(store, replace(BY_HAND, read_only=True))).commands() == wanted
