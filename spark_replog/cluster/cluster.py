@@ -271,11 +271,14 @@ class Cluster:
 
     def refresh_if_stale(self) -> None:
         """Fold the cluster ledger's newest entries if the ACLs and quotas known are older than ``ACCESS_AGE_MS``."""
-        if self._is_access_stale() and self._ahead is not None and self._ahead[0] == os.getpid():
+        if not self._is_access_stale():
+            return
+        if self._ahead is not None and self._ahead[0] == os.getpid():
             with suppress(ReplogError):  # tried again here
                 self._ahead[1].result()
-        if self._is_access_stale():
-            self.refresh()
+            if not self._is_access_stale():
+                return
+        self.refresh()
 
     def refresh_ahead(self) -> None:
         """Begin what ``refresh_if_stale`` would do, beside the caller's own work; that call waits for it."""

@@ -170,7 +170,6 @@ class TaskWriter:
                 break
             self._transport.wait(wait_ms)
         self._is_closed = True
-        self._pool.close()
         if self._hooks is not None:
             self._hooks.close()
         kept = [request for request in self._sender.requests if request.state is not RequestState.DROPPED]
