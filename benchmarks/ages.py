@@ -154,6 +154,17 @@ def run_at_once(_: IoPool, __: str, function: Callable[..., Any], /, *args: Any,
     return future
 
 
+@contextmanager
+def in_one_thread() -> Iterator[None]:
+    """Run meanwhile what `IoPool.submit_to` gets at once."""
+    kept = IoPool.submit_to
+    IoPool.submit_to = run_at_once  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        IoPool.submit_to = kept  # type: ignore[method-assign]
+
+
 def grow(folder: Path, kind: Kind, age: int) -> Path:
     """Return the store of an age, made from the one before if it is not there."""
     path = folder / f"{kind}-{age}"
@@ -177,16 +188,16 @@ def grow(folder: Path, kind: Kind, age: int) -> Path:
             Controller(cluster).create_topic("t", kind.partitions, 1, settings)
             done.write_text("0")
         commits = int(done.read_text())
-    cluster = open_store(path, commits)
-    committer = Committer(cluster, commits)
-    began, first = time.monotonic(), commits
-    while committer.commits < age:
-        committer.commit()
-        if committer.commits % 1_000 == 0 or committer.commits == age:
-            done.write_text(str(committer.commits))
-            rate = (committer.commits - first) / (time.monotonic() - began)
-            print(f"{kind}: {committer.commits:,} commits, {rate:,.0f}/s", file=sys.stderr, flush=True)
-    committer.upkeep.wait(60_000)
+    with in_one_thread():
+        committer = Committer(open_store(path, commits), commits)
+        began, first = time.monotonic(), commits
+        while committer.commits < age:
+            committer.commit()
+            if committer.commits % 1_000 == 0 or committer.commits == age:
+                done.write_text(str(committer.commits))
+                rate = (committer.commits - first) / (time.monotonic() - began)
+                print(f"{kind}: {committer.commits:,} commits, {rate:,.0f}/s", file=sys.stderr, flush=True)
+        committer.upkeep.wait(60_000)
     return path
 
 
@@ -439,7 +450,6 @@ def main() -> None:
     given = parser.parse_args()
     folder, kind = Path(given.folder), Kind.of(given.kind)
     if given.what == "grow":
-        IoPool.submit_to = run_at_once  # type: ignore[method-assign]
         grow(folder, kind, given.to)
     else:
         measure(folder, kind, given.age, given.rounds, given.commits)
