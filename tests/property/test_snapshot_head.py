@@ -318,6 +318,7 @@ def answers(state):
             found[key, "bytes"] = [
                 each.end_within_bytes(each.log_start_offset, end, size) for size in range(0, 200, 41)
             ]
+            found[key, "live bytes"] = each.live_bytes
             found[key, "ends"] = [state.replica_end_offset(*key, broker) for broker in range(4)]
     return found
 

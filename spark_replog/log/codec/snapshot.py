@@ -8,6 +8,7 @@ in one page.
 
 from __future__ import annotations
 
+import struct
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -31,6 +32,8 @@ ROWS_MAX = 1 << 24
 _CELLS_MAX = 1 << 28
 _HEADER_BYTES = 6
 _CRC_BYTES = 4
+_HINT = struct.Struct("<II")
+_HINT_MAGIC = 0x184D2A50
 _DELTA = 0x80
 _UINT64 = np.uint64
 T = TypeVar("T")
@@ -57,13 +60,17 @@ def damaged(what: str, name: str = "") -> CorruptDataError:
     )
 
 
-def seal(part: SnapshotPart, body: bytes) -> bytes:
-    """Return the bytes to store: magic, version, part, size, compressed body, checksum of all."""
+def seal(part: SnapshotPart, body: bytes, hint: bytes = b"") -> bytes:
+    """Return the bytes to store: magic, version, part, size, compressed body, checksum of all.
+
+    A hint is what a reader can do without: a skippable frame of Zstandard, which releases without it pass over.
+    """
     writer = Writer()
     writer.raw(MAGIC)
     writer.byte(SNAPSHOT_FORMAT_VERSION)
     writer.byte(part)
     writer.uint(len(body))
+    writer.raw(_HINT.pack(_HINT_MAGIC, len(hint)) + hint if hint else b"")
     writer.raw(pa.compress(body, codec="zstd", asbytes=True))
     writer.raw(crc32c_module.crc32c(writer.data).to_bytes(_CRC_BYTES, "little"))
     return bytes(writer.data)
@@ -97,6 +104,15 @@ def unseal(part: SnapshotPart, data: bytes, name: str = "") -> Reader:
     except (pa.ArrowException, OSError) as error:
         raise damaged(str(error), name) from error
     return Reader(body)
+
+
+def hint_of(data: bytes) -> Reader | None:
+    """Return a reader of the hint of a part that `unseal` has taken; None for none."""
+    reader = Reader(data[_HEADER_BYTES:-_CRC_BYTES])
+    reader.uint()
+    frame = reader.rest()
+    magic, size_bytes = _HINT.unpack_from(frame)
+    return Reader(frame[_HINT.size : _HINT.size + size_bytes]) if magic == _HINT_MAGIC else None
 
 
 def write_table(writer: Writer, columns: Sequence[Column]) -> None:

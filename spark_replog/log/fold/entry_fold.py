@@ -8,7 +8,7 @@ from typing import Any
 
 from spark_replog.errors import ErrorCode, ReplogError, UnsupportedFormatError
 from spark_replog.log.codec.commands import Undecodable, decode_commands, encode_command, encode_entry
-from spark_replog.log.codec.snapshot import SnapshotPart, damaged, seal, unseal
+from spark_replog.log.codec.snapshot import SnapshotPart, damaged, hint_of, seal, unseal
 from spark_replog.log.codec.wire import TEXT, UINT, Reader, Writer, fields
 from spark_replog.log.model import OK, Command, CommandResult, FeatureSet, Outcome, SnapshotCommit
 from spark_replog.snapshot import DecidedSnapshot, FrozenHead, FrozenState, PageMissingError
@@ -117,6 +117,9 @@ class EntryFold:
             self._check_level(level)
             fresh._set_feature(level, raised_count - 1)
             reader.finish()
+            hint = hint_of(head)
+            if hint is not None:
+                fresh._read_hint(hint)
         except (ValueError, LookupError, TypeError, OverflowError) as error:
             raise damaged(repr(error)) from error
         fresh.snapshot, fresh.load_page = self.snapshot, load_page
@@ -138,6 +141,9 @@ class EntryFold:
 
     def _read(self, reader: Reader) -> None:
         """Take what `_write` wrote; called on a new state."""
+
+    def _read_hint(self, reader: Reader) -> None:
+        """Take what a head holds that earlier releases pass over; called after `_read`, where there is any."""
 
     def _apply_command(self, command: Command | Undecodable, index: int, number: int) -> CommandResult:
         if isinstance(command, SnapshotCommit):

@@ -20,6 +20,7 @@ from spark_replog.log.codec.snapshot import (
     Rows,
     SectionColumn,
     SnapshotPart,
+    damaged,
     joined,
     no_rows,
     read_holders,
@@ -44,6 +45,7 @@ from spark_replog.log.fold.paged_table import (
 
 _RUNS = list_of(TEXT, BOOL, UINT, list_of(UINT, UINT, UINT))
 _INDEX = fields(_RUNS, _RUNS)
+_SIZES = list_of(list_of(UINT))
 
 
 class Tables(NamedTuple):
@@ -124,13 +126,15 @@ class FrozenTopics:
         """Return all of the state that is not in pages."""
         writer, made = Writer(), self.made
         writer.raw(self._before)
-        _INDEX.write(writer, (made.section_runs, made.object_runs))
+        _INDEX.write(writer, [[run[:4] for run in runs] for runs in (made.section_runs, made.object_runs)])
         write_table(writer, list(made.sections.cells))
         write_table(writer, list(made.objects.cells))
         write_texts(writer, made.objects.names)
         write_holders(writer, made.objects.holders)
         writer.raw(self._after)
-        return seal(SnapshotPart.TOPIC_HEAD, bytes(writer.data))
+        hint = Writer()
+        _SIZES.write(hint, [run.sizes for run in made.section_runs])
+        return seal(SnapshotPart.TOPIC_HEAD, bytes(writer.data), bytes(hint.data) if made.section_runs else b"")
 
 
 def read_index(reader: Reader) -> tuple[tuple[Run, ...], tuple[Run, ...], Rows, Rows]:
@@ -139,6 +143,16 @@ def read_index(reader: Reader) -> tuple[tuple[Run, ...], tuple[Run, ...], Rows, 
     sections = Rows(PageKind.SECTIONS, read_table(reader, len(no_rows(PageKind.SECTIONS).cells)), [], [])
     cells = read_table(reader, len(no_rows(PageKind.OBJECTS).cells))
     return section_runs, object_runs, sections, Rows(PageKind.OBJECTS, cells, read_texts(reader), read_holders(reader))
+
+
+def read_sizes(reader: Reader, runs: tuple[Run, ...]) -> tuple[Run, ...]:
+    """Return runs of sections with the bytes that a head's hint says; what follows there is of a later release."""
+    sizes = _SIZES.read(reader)
+    if len(sizes) != len(runs) or any(
+        each and len(each) != len(run.spans) for run, each in zip(runs, sizes, strict=True)
+    ):
+        raise damaged("its runs have other spans than bytes")
+    return tuple(run._replace(sizes=each) for run, each in zip(runs, sizes, strict=True))
 
 
 def make_pages(tables: Tables, writer: PageWriter) -> MadePages:

@@ -8,6 +8,7 @@ what is in pages that are not full. What is loaded is kept within a bound (`Page
 
 from __future__ import annotations
 
+import sys
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -57,12 +58,14 @@ class Run(NamedTuple):
 
     Attributes:
         spans: (slot, base, end) of each slot, so that a run is not loaded in vain; () of more than `SPANS_MAX` slots.
+        sizes: bytes of the sections of each span; () where heads of earlier releases do not say it.
     """
 
     name: str
     is_page: bool
     row_count: int
     spans: tuple[tuple[int, int, int], ...]
+    sizes: tuple[int, ...] = ()
 
     def may_hold(self, slot: int, low: int, high: int) -> bool:
         """Return whether the run may have rows of a slot in [low, high)."""
@@ -219,6 +222,33 @@ class SectionPages:
             raise damaged(f"offsets {intervals} of partition slot {slot} are in no page")
         return found
 
+    def live_bytes(self, slot: int, intervals: list[Interval]) -> int:
+        """Return the bytes of the sections that cover intervals of a slot, one that is partly outside in full.
+
+        The head says it of a run whose span is in an interval, and in which no other run has rows. Directories say the
+        rest.
+
+        Raises:
+            CorruptDataError: CORRUPT_MESSAGE: offsets are in no page.
+        """
+        spans = sorted(
+            (base, end, size_bytes)
+            for run in self.runs
+            for (each, base, end), size_bytes in zip(run.spans, run.sizes or [-1] * len(run.spans), strict=True)
+            if each == slot
+        )
+        total, rest = 0, intervals
+        reach = 0 if all(run.spans for run in self.runs) else sys.maxsize
+        for number, (base, end, size_bytes) in enumerate(spans):
+            is_alone = reach <= base and (number + 1 == len(spans) or end <= spans[number + 1][0])
+            reach = max(reach, end)
+            if is_alone and size_bytes >= 0 and any(low <= base and end <= high for low, high in rest):
+                total += size_bytes
+                rest = _without(rest, base, end)
+        for piece in self.pieces(slot, rest) if rest else ():
+            total += piece.size_bytes if piece.is_whole else int(self.rows(piece).cells[SectionColumn.SIZE_BYTES].sum())
+        return total
+
     def rows(self, piece: Piece) -> Rows:
         """Return the rows of a piece."""
         return rows_of(self._cache.rows(piece.page), piece)
@@ -228,6 +258,12 @@ class SectionPages:
         for run in self.runs:
             for name in self._cache.directory(run).pages:
                 yield self._cache.rows(name)
+
+
+def _without(intervals: list[Interval], base: int, end: int) -> list[Interval]:
+    """Return intervals without [base, end), which lies in one of them."""
+    parts = [each for low, high in intervals for each in ((low, min(high, base)), (max(low, end), high))]
+    return [(low, high) for low, high in parts if low < high]
 
 
 def _newest(cache: PageCache, runs: Sequence[Run], slot: int, low: int, high: int) -> Iterator[Directory]:
@@ -380,12 +416,12 @@ class PageWriter:
             return ()
         cells = np.concatenate(pieces, axis=1)
         row_count = int(cells[PieceColumn.ROW_COUNT].sum())
-        spans = _spans(cells)
+        spans, sizes = _spans(cells)
         if len(pages) == 1:
-            return (Run(pages[0], True, row_count, spans),)
+            return (Run(pages[0], True, row_count, spans, sizes),)
         name = self._name()
         self.made[name] = encode_directory(self._cache.ledger_id, name, Directory(cells, pages))
-        return (Run(name, False, row_count, spans),)
+        return (Run(name, False, row_count, spans, sizes),)
 
     def merge_sections(self, runs: Sequence[Run], bounds: Bounds) -> tuple[tuple[Run, ...], dict[int, int]]:
         """Return the run of the rows of neighbouring runs that are not gone, and how many rows each object lost."""
@@ -469,12 +505,14 @@ def _difference(before: list[Cells], after: list[Cells]) -> dict[int, int]:
     return dict(zip(values[lost].tolist(), counts[lost].tolist(), strict=True))
 
 
-def _spans(pieces: Cells) -> tuple[tuple[int, int, int], ...]:
+def _spans(pieces: Cells) -> tuple[tuple[tuple[int, int, int], ...], tuple[int, ...]]:
+    """Return spans and sizes of a run; () and () for more slots than a head names."""
     slots, starts = np.unique(pieces[SLOT], return_index=True)
     if len(slots) > SPANS_MAX:
-        return ()
+        return (), ()
     ends = np.append(starts[1:], len(pieces[SLOT])) - 1
-    return tuple(zip(slots.tolist(), pieces[BASE, starts].tolist(), pieces[END, ends].tolist(), strict=True))
+    spans = zip(slots.tolist(), pieces[BASE, starts].tolist(), pieces[END, ends].tolist(), strict=True)
+    return tuple(spans), tuple(np.add.reduceat(pieces[PieceColumn.SIZE_BYTES], starts).tolist())
 
 
 def level(run: Run) -> int:

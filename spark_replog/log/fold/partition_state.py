@@ -329,28 +329,34 @@ class PartitionState:
         low, high = max(low, start_offset), min(high, end_offset)
         if low >= high:
             return []
-        first, last = bisect_right(self._ends, low), bisect_left(self._bases, high)
         if self._pages is None or not self._pages.runs:
-            return [(first, last)]
-        parts: list[tuple[int, Piece | tuple[int, int]]] = []
+            return [(bisect_right(self._ends, low), bisect_left(self._bases, high))]
+        in_memory, holes = self._split(low, high)
+        parts: list[tuple[int, Piece | tuple[int, int]]] = [(self._bases[each[0]], each) for each in in_memory]
+        if holes:
+            parts += [(piece.base, piece) for piece in self._pages.pieces(self.slot, holes)]
+            parts.sort(key=lambda each: each[0])
+        return [part for _, part in parts]
+
+    def _split(self, low: int, high: int) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+        """Return the rows [first, last) in memory that cover any of live offsets, and the offsets that pages cover."""
+        parts: list[tuple[int, int]] = []
         holes: list[tuple[int, int]] = []
+        first, last = bisect_right(self._ends, low), bisect_left(self._bases, high)
         at, begun = low, first
         for number in range(first, last):
             base = self._bases[number]
             if base > at:
                 holes.append((at, base))
                 if number > begun:
-                    parts.append((self._bases[begun], (begun, number)))
+                    parts.append((begun, number))
                 begun = number
             at = self._ends[number]
         if last > begun:
-            parts.append((self._bases[begun], (begun, last)))
+            parts.append((begun, last))
         if at < high:
             holes.append((at, high))
-        if holes:
-            parts += [(piece.base, piece) for piece in self._pages.pieces(self.slot, holes)]
-            parts.sort(key=lambda each: each[0])
-        return [part for _, part in parts]
+        return parts, holes
 
     def _rows_of(self, part: Piece | tuple[int, int]) -> Iterator[SectionRow]:
         if isinstance(part, Piece):
@@ -441,16 +447,13 @@ class PartitionState:
         return spans
 
     def _bytes_in_pages(self) -> int:
-        """Return the bytes of the live sections in pages; counted again when runs or the log start have changed."""
-        if self._pages is None or not self._pages.runs:
+        """Return the bytes of the live sections in pages; counted again when runs or the offsets there have changed."""
+        low, high = self.bounds
+        if self._pages is None or not self._pages.runs or low >= high:
             return 0
-        key = (self._pages.runs, self.bounds, len(self._bases) and (self._bases[0], self._ends[-1], len(self._bases)))
-        if self._paged_bytes[0] != key:
-            total = 0
-            for part in self._parts(*self.bounds):
-                if isinstance(part, Piece):
-                    total += part.size_bytes if part.is_whole else sum(row.size_bytes for row in self._rows_of(part))
-            self._paged_bytes = (key, total)
+        holes = self._split(low, high)[1]
+        if self._paged_bytes[0] != (self._pages.runs, holes):
+            self._paged_bytes = (self._pages.runs, holes), self._pages.live_bytes(self.slot, holes)
         return self._paged_bytes[1]
 
     def end_within_bytes(self, start_offset: int, end_offset: int, size_max_bytes: int) -> tuple[int, int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from spark_replog.errors import CorruptDataError, UnsupportedFormatError
@@ -18,6 +19,7 @@ from spark_replog.log.codec.snapshot import (
     decode_page,
     encode_directory,
     encode_page,
+    hint_of,
     seal,
     unseal,
 )
@@ -32,9 +34,11 @@ from spark_replog.log.model import (
     LogStartReason,
     Outcome,
     ProducerIdentity,
+    Replace,
     Section,
     TopicClose,
     TopicInit,
+    inputs_digest,
 )
 from spark_replog.snapshot import PageMissingError
 
@@ -79,6 +83,9 @@ class Life:
         self.pages = {name: self.pages[name] for name in set(self.state.page_names())}
         self.loads.clear()
         return frozen
+
+    def runs(self):
+        return self.state._pages.runs
 
     def partition(self, number=0):
         return self.state.topics[TOPIC].partitions[number]
@@ -133,6 +140,78 @@ def test_what_a_plan_loads_does_not_grow_with_the_log(small, where):
         assert life.state.sections(TOPIC, 0, start, start + 20)[0].base_offset == start
         loads.append(len(life.loads))
     assert max(loads) <= 8, loads
+
+
+def test_bytes_need_no_page_but_those_of_a_run_that_the_log_start_cuts(small):
+    for rounds in (16, 128):
+        life = aged(rounds, partition_count=3)
+        life.append(5)
+        life.state.restore(life.snapshot().head, life.load)
+        assert len(life.runs()) > 1
+        assert [life.partition(number).live_bytes for number in range(3)] == [100 * (8 * rounds + 5)] * 3
+        assert life.loads == []
+        life.entry(LogStartAdvance(TOPIC, LogStartReason.RETENTION, ((1, 55),)))
+        assert life.partition(1).live_bytes == 100 * (8 * rounds)  # the section of row 55 is there as a whole
+        assert len(life.loads) <= 2, "the directory of the oldest run, and the page that is cut"
+
+
+def test_a_replacement_that_leaves_as_many_sections_counts_bytes_in_pages_again(small):
+    life = aged(1)
+    life.append(2)
+    for end, size_bytes in ((10, 7), (20, 9)):
+        taken = life.state.sections(TOPIC, 0, 0, end)
+        output = Section(TOPIC, 0, end, 0, size_bytes, 1, 0, 9)
+        item = DataObject(ObjectId(0, f"c-{end}"), size_bytes, False, life.holders, (output,))
+        digest = inputs_digest((each.object.id, each.start_byte, each.base_offset) for each in taken)
+        (result,) = life.entry(Replace(TOPIC, 0, 0, end, digest, (item,), (0,)))
+        assert result.outcome is Outcome.APPLIED
+        assert life.partition().live_bytes == size_bytes + (100 - end) * 10
+
+
+def without_hint(head):
+    """The head as earlier releases write it."""
+    return seal(SnapshotPart.TOPIC_HEAD, unseal(SnapshotPart.TOPIC_HEAD, head).rest())
+
+
+def test_directories_say_the_bytes_that_a_head_of_before_does_not(small):
+    life = aged(15)
+    head = life.snapshot().head
+    life.state.restore(without_hint(head), life.load)
+    old_runs = life.runs()
+    assert not any(run.sizes for run in old_runs) and without_hint(head) != head
+    assert life.partition().live_bytes == 100 * 8 * 15 and life.loads
+    for number in range(16, 65):
+        life.append(8)
+        life.state.restore(life.snapshot().head, life.load)
+        assert life.partition().live_bytes == 100 * 8 * number, number
+    assert all(run.sizes for run in life.runs()), "all of the old runs are merged"
+
+
+def test_earlier_releases_pass_over_the_bytes_and_a_later_one_may_say_more(small):
+    life = aged(15)
+    head = life.snapshot().head
+    sizes = [run.sizes for run in life.runs()]
+    frame = head[6:-4].partition(bytes.fromhex("502a4d18"))[2]  # Zstandard's number of a frame that is skipped
+    said = hint_of(head).rest()
+    assert frame[:4] == len(said).to_bytes(4, "little") and frame[4:].startswith(said)
+    body = unseal(SnapshotPart.TOPIC_HEAD, head).rest()
+    compressed = frame[4 + len(said) :]
+    assert pa.decompress(compressed, decompressed_size=len(body), codec="zstd", asbytes=True) == body
+    life.state.restore(seal(SnapshotPart.TOPIC_HEAD, body, said + b"of a later release"), life.load)
+    assert [run.sizes for run in life.runs()] == sizes and sizes[0]
+
+
+@pytest.mark.parametrize("hint", [b"\0", b"\x01\x02\x05\x05", b"\xff", b"\xff" * 11, b"\x02\x01"])
+def test_bytes_that_do_not_fit_the_runs_are_damage(small, hint):
+    life = aged(1)
+    head = life.snapshot().head
+    assert len(life.runs()) == 1
+    body = unseal(SnapshotPart.TOPIC_HEAD, head).rest()
+    life.state.restore(seal(SnapshotPart.TOPIC_HEAD, body, b"\x01\x01\x05"), life.load)
+    assert life.partition().live_bytes == 5
+    with pytest.raises(CorruptDataError, match="CORRUPT_MESSAGE"):
+        life.state.restore(seal(SnapshotPart.TOPIC_HEAD, body, hint), life.load)
+    assert life.partition().live_bytes == 5, "the state is the old one"
 
 
 def test_memory_for_pages_is_bounded_and_what_was_left_out_is_loaded_again(small):
@@ -230,7 +309,6 @@ def test_a_page_that_is_gone_is_told_and_nothing_is_answered(small):
         lambda: life.state.sections(TOPIC, 0, 0, 10),
         lambda: life.state.offset_for_time(TOPIC, 0, 5),
         lambda: life.state.referenced_objects(0),
-        lambda: life.partition().live_bytes,
         lambda: life.entry(HoldersAdd(5, 0, 0, (3,))),
     ):
         with pytest.raises(PageMissingError):
