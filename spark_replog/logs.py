@@ -39,7 +39,7 @@ class Once:
         return type(self), (self._remembered_max,)
 
     def is_first(self, key: Hashable = None) -> bool:
-        """Return whether nobody asked about the key since it was forgotten; remember it."""
+        """Return whether this is the first call with the key since it was forgotten; remember it."""
         with self._lock:
             if key in self._seen:
                 return False

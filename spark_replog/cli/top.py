@@ -274,7 +274,7 @@ def _lines(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> list[Li
 
 
 def _short(name: str, size: int) -> str:
-    """Return a name in at most so many characters: its end tells more than its middle."""
+    """Return a name, shortened in the middle to fit: its end tells more than its middle."""
     shown = quoted(name)
     return shown if len(shown) <= size else f"{shown[: size // 2 - 1]}..{shown[-(size - size // 2 - 1) :]}"
 

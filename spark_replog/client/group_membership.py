@@ -319,11 +319,11 @@ class GroupMembership:
         return state
 
     def _rank_ms(self, rank: int) -> int:
-        """Return how long a member with so many notes before its own leaves them to the others."""
+        """Return how long a member waits for others, by the number of notes before its own."""
         return rank * max(RANK_STEP_MS, RANK_LOOKS * self._took_ms)
 
     def _pause_ms(self, waited_ms: int) -> float:
-        """Return how long to wait before the next look at the group, which has not changed for so long."""
+        """Return how long to wait before the next look at the group, by how long it has not changed."""
         pause_ms: float = self._config.retry_backoff_ms
         if not self._life.is_gatherer:
             pause_ms = max(pause_ms, waited_ms // WAIT_SHARE, self._crowd_count * LOOK_STEP_MS)

@@ -204,7 +204,7 @@ class AppendJudge:
         ):
             raise OutcomeUnknownError(
                 ErrorCode.REPLOG_COMMIT_OUTCOME_UNKNOWN,
-                "the append was decided, and nothing says any more whether a newer leader cut it off: garbage "
+                "the append was decided, and it is unknown whether a newer leader cut it off: garbage "
                 "collection moved on while it waited for its followers. Look whether its rows are in the log.",
                 ledger=self._ledger_id,
             )

@@ -2,7 +2,7 @@
 
 Pure but for `decide_upkeep` and `raise_floor`.
 
-``retention.ms`` and ``retention.bytes`` take rows. A section stands for Kafka's segment: it goes as a whole, oldest
+``retention.ms`` and ``retention.bytes`` delete rows. A section is what Kafka's segment is: it goes as a whole, oldest
 first, only below the high watermark; the newest one of a partition stays, as Kafka keeps the active segment. Bytes go
 later (maintenance/garbage). Source: Kafka's ``UnifiedLog.deleteOldSegments``.
 

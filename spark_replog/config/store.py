@@ -18,7 +18,7 @@ class TopicConfig:
     retention_ms: int = setting(
         604_800_000,
         "Age after which rows are deleted; -1 keeps them. The newest rows of a partition stay. Age is counted to the "
-        "time of the store's last append, so nothing is deleted in a store that nobody writes to.",
+        "time of the store's last append, so a store without writers deletes nothing.",
         kafka=SAME,
         minimum=-1,
     )

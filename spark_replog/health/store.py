@@ -86,7 +86,7 @@ def days_until_full(
 
 
 def _days(free_bytes: float, flows: Sequence[tuple[float, float | None]]) -> float | None:
-    """Return when flows of (bytes a day, at most so many bytes) have filled what is free."""
+    """Return when flows, each (bytes a day, most bytes), have filled what is free."""
     ends = sorted((more / pace, pace) for pace, more in flows if more is not None)
     pace, day = sum(each for each, _ in flows), 0.0
     for end, ended_pace in ends:

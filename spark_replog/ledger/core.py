@@ -382,7 +382,7 @@ class LedgerCore:
         return Read(root, position, READ_LIMIT, state.floor.marker_no, checks_marker, is_first)
 
     def _put_marker(self, root: int, state: RootState) -> PutMarker | None:
-        """Give a root that lacks entries which nobody can give it the newest snapshot instead."""
+        """Write the newest snapshot to a root that lacks entries which no journal holds any more."""
         snapshot, proposal, view = self.snapshot, self.proposer.proposal, self.prefix.views[root]
         missing = view.matched + 1
         if snapshot is None or proposal is None or missing >= proposal.index or missing in self.prefix.payloads:
@@ -462,7 +462,7 @@ class LedgerCore:
         if marker.base.index == NO_INDEX or not self.prefix.jump(marker.base):
             return True
         self.base_name = marker.name
-        # Others went on meanwhile: what is in flight here is theirs to have decided, or nobody's.
+        # Others went on meanwhile: what is in flight here is decided by them, or by nobody.
         proposer = self.proposer
         self._settle()
         if proposer.is_single:

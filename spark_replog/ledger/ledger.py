@@ -493,7 +493,7 @@ class Ledger(Generic[S]):
         return now_ms
 
     def _fold_whole(self, *, is_stale: bool = False) -> None:
-        """Fold; where a page that an entry needs is gone, begin again from a snapshot: nobody sees half an entry.
+        """Fold; where a page that an entry needs is gone, begin again from a snapshot. No caller sees half an entry.
 
         Args:
             is_stale: begin from a snapshot at once, as pages of the state are gone.
@@ -596,7 +596,7 @@ class Ledger(Generic[S]):
     def _start_over(self, error: PageMissingError) -> None:
         """Begin as a new process would, with the decided snapshot: entries after it are not in memory any more.
 
-        Under the lock until all is read again, so that nobody sees the state go back. What this process owned is
+        Holds the lock until all is read again, so that no caller sees the state go back. What this process owned is
         forgotten with its incarnation. Raises the error where no snapshot helps.
         """
         keeper = self._snapshots

@@ -169,7 +169,7 @@ class JournalView:
 
         Args:
             prefix: what is decided.
-            is_final: the journal was read to its end and nobody writes it.
+            is_final: the journal was read to its end and has no writer.
         """
         while self.matched < prefix.length - 1:
             index = self.matched + 1

@@ -37,7 +37,7 @@ class Create:
 
 @dataclass(frozen=True, slots=True)
 class PutMarker:
-    """Create a marker: the root lacks entries that nobody can give it, and a snapshot holds them."""
+    """Create a marker: the root lacks entries that no journal holds any more; a snapshot does."""
 
     root: int
     marker_no: int

@@ -26,10 +26,10 @@ SLOW_GET_MS = 3
 WINDOW_MAX = 64
 """Gets of one root at once; the clients' connection pools are of this size."""
 FIRST_WINDOW = 8
-"""A first read over a network without a listing asks for so many at once: each get is a round trip."""
+"""Records that a first read over a network, without a listing, gets at once: each get is a round trip."""
 _NEAR = frozenset({"file", "memory"})
 LISTING_MS_MAX = 30_000
-"""For so long a root that lists a journal is not silent: the listing of 10^5 names is no short call."""
+"""How long a root may list a journal before it counts as silent: listing 10^5 names takes long."""
 READ_SIZE_BYTES_MAX = 8 * 1024 * 1024
 """A read ends with the record that reaches this size, so that large entries are folded before more are fetched; gets at
 once ask for about this size together."""

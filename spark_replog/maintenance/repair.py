@@ -48,7 +48,7 @@ _log = logging.getLogger(__name__)
 OWN_ATTEMPTS_MAX = 20
 OWN_WAIT_MS_MAX = 2000.0
 """Temp files of posix roots are swept from this age on. Losing one fails the write that made it, if that
-still runs, and loses nothing that anybody was told of."""
+still runs, and loses nothing that was acknowledged."""
 _State = TypeVar("_State", ClusterLedgerState, TopicLedgerState)
 Progress = Callable[[BrokerId, str, int, int], None]
 """(broker, what: "journal" or "objects", done, in all)."""

@@ -119,7 +119,7 @@ def _record_lines(record: JournalRecord, names: Mapping[TopicId, str]) -> list[s
 
 
 def _genesis(data: bytes) -> bytes:
-    return data[5 : 5 + HASH_SIZE_BYTES]  # whose it is stands in the file; a dump does not ask a ledger
+    return data[5 : 5 + HASH_SIZE_BYTES]  # the file names its owner; a dump reads no ledger
 
 
 def _marker_lines(data: bytes, name: str) -> list[str]:

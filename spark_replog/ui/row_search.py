@@ -37,7 +37,7 @@ class RowSearch:
         begin: at an `offset`, at a `time`, or with the `newest` rows.
         at: the offset, or epoch milliseconds.
         key: rows of this key only; None: of all.
-        row_count: at most so many rows.
+        row_count: the largest number of rows.
         budget_bytes: read at most so much.
     """
 

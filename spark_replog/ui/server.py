@@ -43,7 +43,7 @@ _FILES = {
 
 
 class Guard:
-    """Refuses requests that nobody may make, and those without a session; puts the security headers on every answer."""
+    """Refuses requests with a wrong method, host or origin, and those without a session; adds the security headers."""
 
     def __init__(self, app: ASGIApp, access: Access) -> None:
         self._app, self._access = app, access

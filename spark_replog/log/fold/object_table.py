@@ -104,7 +104,7 @@ class Unstable:
 
 
 ORDINAL_BITS = 24
-"""An object's number is its entry's index, and its own number in the entry in so many bits: more than fit in one."""
+"""Low bits of an object's number: its place in its entry, which has fewer objects. Above them is the entry's index."""
 _NUMBERS = list_of(UINT)
 _BY_SLOT = map_of(UINT, UINT)
 _LACKED = list_of(UINT, list_of(UINT, UINT, UINT), list_of(TEXT, UINT, UINT, UINT, UINT, UINT, SINT, SINT))
