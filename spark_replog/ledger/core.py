@@ -613,7 +613,7 @@ class LedgerCore:
             elif before is Phase.CLAIM:
                 self._advance_claim(now_ms)
             elif before is Phase.LEAD:
-                self._advance_lead(now_ms)
+                self._advance_lead()
             elif before is Phase.GRACE:
                 self._advance_grace(now_ms)
 
@@ -770,7 +770,7 @@ class LedgerCore:
         self._user = None
         self._enter(Phase.READY if self._is_write else Phase.DONE)
 
-    def _advance_lead(self, now_ms: float) -> None:
+    def _advance_lead(self) -> None:
         proposer = self.proposer
         proposal = proposer.proposal
         assert proposal is not None
