@@ -1,6 +1,7 @@
 """Reads planned slices from the roots: ranged, checked, from any holder. Runs in executors.
 
-Memory: reads of at most 16 MiB and one more (prefetch) plus one output batch, whatever the size of the partition.
+Memory: reads of at most 16 MiB and one more (prefetch), the decoded rows of two reads and one output batch, whatever
+the size of the partition.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, as_completed, wait
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -112,6 +114,9 @@ PREFETCH_READS_MAX = 8
 BATCH_SIZE_BYTES_MIN = 1024 * 1024
 """Smaller neighbours are joined: what Spark does per batch costs more than the copy."""
 
+_DECODING = "decoding"
+"""The lane of `IO_POOL` where reads are decoded; a root's lane is its URL."""
+
 _rates: dict[RateKey, SampledRate] = {}
 _lock = threading.Lock()
 
@@ -159,6 +164,10 @@ class FetchStats:
     hedges_won: int = 0
 
 
+_Section: TypeAlias = tuple[FetchSlice, Sequence[pa.RecordBatch] | ReplogError]
+"""A slice, and the decoded batches of its whole section or why there are none."""
+
+
 @dataclass(slots=True)
 class _Read:
     """Slices of one object that one ranged read brings."""
@@ -169,6 +178,7 @@ class _Read:
     broker_id: BrokerId = -1
     future: Future[Buffer | None] | None = None
     started_ms: float = 0.0
+    decoded: Future[list[_Section]] | None = None
 
 
 class Fetcher:
@@ -196,6 +206,7 @@ class Fetcher:
         self.quota = quota
         self._hedge_ratio = hedge_ratio
         self._suspects: set[BrokerId] = set()
+        self._lock = threading.Lock()  # of the counts: a fetch that was given up may still decode
         self.stats = FetchStats()
 
     def fetch(
@@ -254,13 +265,28 @@ class Fetcher:
                 ahead_bytes += read.end_byte - read.start_byte
                 while len(ahead) >= PREFETCH_READS_MAX or (len(ahead) > 1 and ahead_bytes > PREFETCH_SIZE_BYTES):
                     ahead_bytes -= ahead[0].end_byte - ahead[0].start_byte
-                    yield from self._finish(ahead.popleft())
+                    yield from self._give_out(ahead)
             while ahead:
-                yield from self._finish(ahead.popleft())
+                yield from self._give_out(ahead)
         finally:
             for read in ahead:
-                if read.future is not None:
-                    read.future.cancel()
+                for future in (read.future, read.decoded):
+                    if future is not None:
+                        future.cancel()
+
+    def _give_out(self, ahead: deque[_Read]) -> Iterator[tuple[FetchSlice, Sequence[pa.RecordBatch]]]:
+        """Yield the sections of the first read; if they were compressed, the next read is decoded meanwhile.
+
+        One read and no more, for memory's sake. What is not compressed costs less than a change of threads.
+        """
+        read = ahead.popleft()
+        sections = self._finish(read) if read.decoded is None else read.decoded.result()
+        if ahead and _decoded_bytes(sections) > read.end_byte - read.start_byte:
+            ahead[0].decoded = IO_POOL.submit_to(_DECODING, self._finish, ahead[0])
+        for piece, batches in sections:
+            if isinstance(batches, ReplogError):
+                raise batches
+            yield piece, batches
 
     def _start(self, read: _Read) -> None:
         holders = self._holders(read.slices[0])
@@ -293,20 +319,23 @@ class Fetcher:
             wait([future], max(0.0, slow_ms - (self._clock.monotonic_ms() - read.started_ms)) / 1000)
         if future.done() or not others or not HEDGES.take():
             return future.result()
-        self.stats.hedges += 1
+        with self._lock:
+            self.stats.hedges += 1
         second = self._submit(read, others[0])
         size_bytes = read.end_byte - read.start_byte
         for each in as_completed((future, second)):
             if each.exception() is None and _length(each.result()) == size_bytes:
                 if each is second and not future.done():
-                    self.stats.hedges_won += 1
+                    with self._lock:
+                        self.stats.hedges_won += 1
                     HEDGES.lost(self._brokers.url(read.broker_id))
                     read.broker_id = others[0]
                 (future if each is second else second).cancel()
                 return each.result()
         return future.result()
 
-    def _finish(self, read: _Read) -> Iterator[tuple[FetchSlice, Sequence[pa.RecordBatch]]]:
+    def _finish(self, read: _Read) -> list[_Section]:
+        """Return the decoded sections of a read, up to the first one without a good copy."""
         size_bytes = read.end_byte - read.start_byte
         problem: Exception | None = None
         buffer: Buffer | None = None
@@ -323,19 +352,32 @@ class Fetcher:
             problem = error
         view = memoryview(buffer) if buffer is not None else None
         if view is not None:
-            self.stats.reads += 1
-            self.stats.read_bytes += view.nbytes
-            if self.quota is not None:
-                self.stats.throttle_time_ms += throttle(self.quota, view.nbytes, self._clock)
+            self._count(view.nbytes)
+        sections: list[_Section] = []
         for piece in read.slices:
-            if problem is not None:
-                yield piece, self._read_elsewhere(piece, read.broker_id, problem)
-                continue
             try:
-                batches = _decode(piece, view, read.start_byte)
+                sections.append((piece, self._batches(piece, view, read, problem)))
             except ReplogError as error:
-                batches = self._read_elsewhere(piece, read.broker_id, error)
-            yield piece, batches
+                return [*sections, (piece, error)]
+        return sections
+
+    def _batches(
+        self, piece: FetchSlice, view: memoryview | None, read: _Read, problem: Exception | None
+    ) -> Sequence[pa.RecordBatch]:
+        if problem is None:
+            try:
+                return _decode(piece, view, read.start_byte)
+            except ReplogError as error:
+                problem = error
+        return self._read_elsewhere(piece, read.broker_id, problem)
+
+    def _count(self, size_bytes: int) -> None:
+        """Count a read that was answered, and wait for the quota."""
+        throttle_time_ms = throttle(self.quota, size_bytes, self._clock) if self.quota is not None else 0
+        with self._lock:
+            self.stats.reads += 1
+            self.stats.read_bytes += size_bytes
+            self.stats.throttle_time_ms += throttle_time_ms
 
     def _read_elsewhere(
         self, piece: FetchSlice, failed_broker: BrokerId, problem: Exception
@@ -356,10 +398,7 @@ class Fetcher:
                 problems.append((broker_id, error))
                 self._report(piece, broker_id, error)
                 continue
-            self.stats.reads += 1
-            self.stats.read_bytes += piece.size_bytes
-            if self.quota is not None:
-                self.stats.throttle_time_ms += throttle(self.quota, piece.size_bytes, self._clock)
+            self._count(piece.size_bytes)
             return batches
         raise self._give_up(piece, problems)
 
@@ -432,6 +471,10 @@ class Fetcher:
         except (ReplogError, OSError) as error:
             return error
         return problem
+
+
+def _decoded_bytes(sections: Iterable[_Section]) -> int:
+    return sum(batch.nbytes for _, batches in sections if not isinstance(batches, ReplogError) for batch in batches)
 
 
 def _length(buffer: Buffer | None) -> int:

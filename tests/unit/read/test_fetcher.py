@@ -146,6 +146,36 @@ def damage_all(topic, roots, name, brokers):
             damage(roots.path(broker_id, name), section.start_byte + section.size_bytes - 8)
 
 
+@pytest.mark.guarantee("G8")
+def test_the_next_compressed_read_is_decoded_while_the_caller_works(both_roots, make_topic, warnings_logged):
+    topic = make_topic(both_roots)
+    names = [topic.write([(0, [b"%d" % number * 1_200_000])], compression="zstd") for number in range(3)]
+    for name in names[1:]:
+        damage_all(topic, both_roots, name, [0, 1, 2])
+    batches = Fetcher(both_roots).fetch(plan(topic))
+    assert next(batches)["offset"].to_pylist() == [0]
+    deadline = time.monotonic() + 60
+    while not warnings_logged.records:  # nobody asks for the second batch
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+    time.sleep(0.05)
+    assert all(names[1] in each.getMessage() for each in warnings_logged.records)
+    with pytest.raises(DataLossError, match=names[1]):
+        next(batches)
+
+
+def test_rows_before_a_lost_section_are_given_out_first(both_roots, make_topic):
+    topic = make_topic(both_roots)
+    for number in range(3):
+        name = topic.write([(0, [b"%d" % number * 600_000])])
+    for broker_id in (0, 1, 2):
+        both_roots.path(broker_id, name).unlink()
+    batches = Fetcher(both_roots).fetch(plan(topic))
+    assert [next(batches)["offset"].to_pylist() for _ in range(2)] == [[0], [1]]
+    with pytest.raises(DataLossError):
+        next(batches)
+
+
 @pytest.mark.guarantee("G7")
 def test_a_bad_copy_is_read_elsewhere_and_reported(both_roots, make_topic, warnings_logged):
     topic = make_topic(both_roots)
