@@ -81,9 +81,12 @@ def doctor(probe: bool, is_env: bool) -> int:
         lines = [f"export {name}={shlex.quote(value)}" for name, value in spark_environment(os.environ).items()]
         items = [{"environment": spark_environment(os.environ), "ok": True}]
         return emit("doctor", items, settings, text="\n".join(lines))
-    checks = list(machine_checks(os.environ))
-    if settings.store:
-        checks += store_checks(settings, is_probe=probe)
+    from spark_replog.storage.io_pool import IO_POOL
+
+    # Beside each other: roots answer over a network while the workers' Python starts.
+    of_store = store_checks(settings, is_probe=probe) if settings.store else ()
+    stored = IO_POOL.submit_to("doctor", list, of_store)
+    checks = [*machine_checks(os.environ), *stored.result()]
     verdicts = {check.verdict for check in checks}
     exit_code = EXIT_CRITICAL if "critical" in verdicts else EXIT_WARN if "warn" in verdicts else EXIT_OK
     lines = []

@@ -12,7 +12,6 @@ from spark_replog.cluster.cluster import Cluster
 from spark_replog.errors import CorruptDataError, ErrorCode, ReplogError, RetriableError
 from spark_replog.ids import BrokerId, LedgerId
 from spark_replog.ledger.ledger import Ledger
-from spark_replog.log.fold.cluster_state import ClusterLedgerState
 from spark_replog.log.fold.partition_state import ObjectRef
 from spark_replog.log.fold.topic_state import TopicLedgerState
 from spark_replog.storage.brokers import BrokerSet
@@ -104,51 +103,58 @@ def _look(
 
     That finds a root that was restored from an older backup: records name the last known position of each journal,
     and the log names the copies. Two small gets per ledger for a metadata root, and one for each of its newest copies
-    of a ledger, ``NEWEST_COPIES`` at most; ``store verify`` reads every journal and copy. Refresh the ledgers first.
+    of a ledger, ``NEWEST_COPIES`` at most, side by side; ``store verify`` reads every journal and copy. Refresh the
+    ledgers first.
 
     Raises:
         RetriableError: REPLOG_ROOT_STALE, also where a journal is shorter than it was; what the store raises.
         CorruptDataError: CORRUPT_MESSAGE: a copy that the log names is missing.
     """
-    cluster.brokers.check_root(broker_id)
-    if broker_id in cluster.brokers.metadata_broker_ids:
-        _check_journal(cluster, broker_id, cluster.cluster_ledger)
-        for ledger in ledgers:
-            _check_journal(cluster, broker_id, ledger)
+    brokers, calls = cluster.brokers, list[Future[None]]()
+    brokers.check_root(broker_id)
+    submit, lane = IO_POOL.submit_to, f"{brokers.url(broker_id)}#look"  # this job has a thread of the root's own lane
+    if broker_id in brokers.metadata_broker_ids:
+        named = [(each.ledger_id, each.named_position(broker_id)) for each in ledgers]
+        cluster_ledger = cluster.cluster_ledger
+        for ledger_id, position in ((cluster_ledger.ledger_id, cluster_ledger.named_position(broker_id)), *named):
+            calls.append(submit(lane, _check_journal, brokers, broker_id, ledger_id, position))
+            calls.append(submit(lane, _check_not_out, brokers, broker_id, ledger_id))
     for ledger_id, copies in newest:
-        _check_newest_copies(cluster, broker_id, ledger_id, copies.result()[broker_id])
+        calls += [submit(lane, _check_copy, brokers, broker_id, ledger_id, item) for item in copies.result()[broker_id]]
+    for call in calls:
+        call.result()
 
 
-def _check_journal(
-    cluster: Cluster, broker_id: BrokerId, ledger: Ledger[TopicLedgerState] | Ledger[ClusterLedgerState]
-) -> None:
-    store = cluster.brokers.store(broker_id)
-    position = ledger.named_position(broker_id)
-    is_short = position >= 0 and store.get(journal_key(ledger.ledger_id, position)) is None
-    if is_short or store.get(out_key(ledger.ledger_id)) is not None:
-        raise RetriableError(
-            ErrorCode.REPLOG_ROOT_STALE,
-            f"the root went back in time: its journal of ledger {ledger.ledger_id} lacks records that it had. Put them "
-            f"back, or run 'replog store repair --rebuild {broker_id}'. 'replog store verify' lists what is missing.",
+def _check_journal(brokers: BrokerSet, broker_id: BrokerId, ledger_id: LedgerId, position: int) -> None:
+    if position >= 0 and brokers.store(broker_id).get(journal_key(ledger_id, position)) is None:
+        raise _went_back(broker_id, ledger_id)
+
+
+def _check_not_out(brokers: BrokerSet, broker_id: BrokerId, ledger_id: LedgerId) -> None:
+    if brokers.store(broker_id).get(out_key(ledger_id)) is not None:
+        raise _went_back(broker_id, ledger_id)
+
+
+def _went_back(broker_id: BrokerId, ledger_id: LedgerId) -> ReplogError:
+    return RetriableError(
+        ErrorCode.REPLOG_ROOT_STALE,
+        f"the root went back in time: its journal of ledger {ledger_id} lacks records that it had. Put them "
+        f"back, or run 'replog store repair --rebuild {broker_id}'. 'replog store verify' lists what is missing.",
+        broker=broker_id,
+        ledger=ledger_id,
+    )
+
+
+def _check_copy(brokers: BrokerSet, broker_id: BrokerId, ledger_id: LedgerId, item: ObjectRef) -> None:
+    key = data_key(item.ledger_id, *item.id)
+    if item.size_bytes and brokers.store(broker_id).get(key, start=item.size_bytes - 1, size_bytes=1) is None:
+        raise CorruptDataError(
+            ErrorCode.CORRUPT_MESSAGE,
+            f"a copy that the log names is missing on this root: {key}. Run 'replog store verify', then 'replog "
+            "store repair'.",
             broker=broker_id,
-            ledger=ledger.ledger_id,
+            ledger=ledger_id,
         )
-
-
-def _check_newest_copies(
-    cluster: Cluster, broker_id: BrokerId, ledger_id: LedgerId, copies: Sequence[ObjectRef]
-) -> None:
-    store = cluster.brokers.store(broker_id)
-    for item in copies:
-        key = data_key(item.ledger_id, *item.id)
-        if item.size_bytes and store.get(key, start=item.size_bytes - 1, size_bytes=1) is None:
-            raise CorruptDataError(
-                ErrorCode.CORRUPT_MESSAGE,
-                f"a copy that the log names is missing on this root: {key}. Run 'replog store verify', then 'replog "
-                "store repair'.",
-                broker=broker_id,
-                ledger=ledger_id,
-            )
 
 
 def _space(brokers: BrokerSet, broker_id: BrokerId) -> tuple[int | None, int | None]:

@@ -7,17 +7,20 @@ was there. The journals are put together by the reader's own ``DecidedPrefix``.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
+from itertools import islice
 
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.errors import CorruptDataError, ReplogError
 from spark_replog.ids import BrokerId, LedgerId
 from spark_replog.ledger.reader import DecidedPrefix
 from spark_replog.ledger.record import (
+    NO_INDEX,
     RECORD_GET_BYTES,
     decode_record,
     genesis_hash,
@@ -30,8 +33,9 @@ from spark_replog.storage.io_pool import IO_POOL
 from spark_replog.storage.object_store import Buffer, ObjectStore
 from spark_replog.storage.paths import journal_folder, journal_key, marker_folder, marker_key, out_key, snapshot_folder
 
+AHEAD_LEDGERS = 4
 AHEAD_RECORDS_MAX = 16
-"""Of one root on their way side by side; a ledger begins with one, since most are short."""
+"""Of one ledger and root on their way side by side."""
 ATTEMPTS_MAX = 5
 """A journal that is cut while it is read shows gaps. It is read again from its new marker on, which is not far."""
 
@@ -94,19 +98,25 @@ def scrub_journals(cluster: Cluster, *, on_ledger: Callable[[int, int], None] | 
     cluster.refresh()
     with cluster.cluster_ledger.lock:
         of_topics = cluster.cluster_ledger.state.ledger_ids()
-    report = JournalReport()
+    report, away = JournalReport(), AwayRoots(cluster.clock)
     ledger_ids = [cluster.brokers.cluster_id, *sorted(of_topics)]
-    away = AwayRoots(cluster.clock)
-    for number, ledger_id in enumerate(ledger_ids):
-        for attempt in range(ATTEMPTS_MAX):
-            scrub = _LedgerScrub(cluster.brokers, ledger_id, away)
-            scrub.run()
-            if not scrub.was_cut(is_last=attempt == ATTEMPTS_MAX - 1):
-                break
-        scrub.report_to(report)
+    left, waiting = iter(ledger_ids), deque[Future[_LedgerScrub]]()
+    for number in range(len(ledger_ids)):
+        for each in islice(left, AHEAD_LEDGERS - len(waiting)):
+            waiting.append(IO_POOL.submit_to("scrub", _scrubbed, cluster.brokers, each, away))
+        waiting.popleft().result().report_to(report)
         if on_ledger is not None:
             on_ledger(number + 1, len(ledger_ids))
     return report
+
+
+def _scrubbed(brokers: BrokerSet, ledger_id: LedgerId, away: AwayRoots) -> _LedgerScrub:
+    for attempt in range(ATTEMPTS_MAX):
+        scrub = _LedgerScrub(brokers, ledger_id, away)
+        scrub.run()
+        if not scrub.was_cut(is_last=attempt == ATTEMPTS_MAX - 1):
+            break
+    return scrub
 
 
 class _Journal:
@@ -116,18 +126,33 @@ class _Journal:
         self.broker_id = broker_id
         self.store = store
         self.position = self.start = self.marker_count = 0
+        self.last_listed = NO_INDEX
         self.is_read = False
         self.finding: JournalFinding | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class _Start:
-    """What one root says of where its journal begins: its newest marker, and the heads of its snapshots by key."""
+    """What one root says of where its journal begins: its newest marker, and the heads of its snapshots by key.
+
+    Attributes:
+        last_listed: the highest position that has a record.
+    """
 
     newest: int | None
     marker: Buffer
     heads: dict[str, Buffer | None]
     is_out: bool
+    last_listed: int
+
+
+def _keys(store: ObjectStore, folder: str) -> list[str]:
+    return [info.key for info in store.list_keys(folder)]
+
+
+def _numbers(store: ObjectStore, folder: str) -> list[int]:
+    names = (key.rpartition("/")[2] for key in _keys(store, folder))
+    return [int(name) for name in names if name.isdecimal()]
 
 
 class _LedgerScrub:
@@ -147,13 +172,13 @@ class _LedgerScrub:
         starts = [IO_POOL.submit_to(each.store.url, self._fetch_start, each) for each in self._journals]
         for journal, start in zip(self._journals, starts, strict=True):
             self._guard(journal, partial(self._begin, start))
-        count = 1
         while True:
             reading = [each for each in enumerate(self._journals) if not (each[1].is_read or each[1].finding)]
             if not reading:
                 break
+            listed_count = max(journal.last_listed + 1 - journal.position for _, journal in reading)
+            count = min(max(0, listed_count) + 1, AHEAD_RECORDS_MAX)
             asked = [self._ask_ahead(journal, count) for _, journal in reading]
-            count = min(2 * count, AHEAD_RECORDS_MAX)
             for answers in zip(*asked, strict=True):
                 for (number, journal), answer in zip(reading, answers, strict=True):
                     if not journal.is_read and journal.finding is None:
@@ -210,18 +235,24 @@ class _LedgerScrub:
         journal.finding = JournalFinding(journal.broker_id, self._ledger_id, fault, position, detail)
 
     def _fetch_start(self, journal: _Journal) -> _Start:
-        self._away.check(journal.broker_id)
-        self._brokers.check_root(journal.broker_id)
+        self._away.begin_check(self._brokers, journal.broker_id).result()
         store, ledger_id = journal.store, self._ledger_id
-        names = [info.key.rpartition("/")[2] for info in store.list_keys(marker_folder(ledger_id))]
-        newest = max((int(name) for name in names if name.isdecimal()), default=None)
+        submit, lane = IO_POOL.submit_to, f"{store.url}#start"  # this job has a thread of the root's own lane
+        numbers = submit(lane, _numbers, store, marker_folder(ledger_id))
+        positions = submit(lane, _numbers, store, journal_folder(ledger_id))
+        listed = submit(lane, _keys, store, snapshot_folder(ledger_id))
+        out = submit(lane, store.get, out_key(ledger_id), size_bytes=1)
+        heads = {key: submit(lane, store.get, key) for key in listed.result()}
+        newest = max(numbers.result(), default=None)
         marker = b"" if newest is None else store.get(marker_key(ledger_id, newest)) or b""
-        heads = {info.key: store.get(info.key) for info in store.list_keys(snapshot_folder(ledger_id))}
-        return _Start(newest, marker, heads, store.get(out_key(ledger_id), size_bytes=1) is not None)
+        last_listed = max(positions.result(), default=NO_INDEX)
+        found = {key: head.result() for key, head in heads.items()}
+        return _Start(newest, marker, found, out.result() is not None, last_listed)
 
     def _begin(self, start: Future[_Start], journal: _Journal) -> None:
         """Begin where the newest marker says; check the heads of the snapshots that stand for what is gone."""
         found = start.result()
+        journal.last_listed = found.last_listed
         if found.newest is not None:
             journal.marker_count = found.newest + 1
             where = f"marker {found.newest} on broker {journal.broker_id}"
@@ -264,13 +295,7 @@ class _LedgerScrub:
                 why = f"it holds another value of entry {index} than a journal before it, in one epoch"
                 self._note(journal, JournalFault.CORRUPT, position, f"{why}. {self._remedy(journal)}")
                 return
-        listed = [
-            int(info.key.rpartition("/")[2])
-            for info in journal.store.list_keys(journal_folder(self._ledger_id))
-            if info.key.rpartition("/")[2].isdecimal()
-        ]
-        last = max(listed, default=-1)
-        named = self._prefix.named[root]
+        last, named = journal.last_listed, self._prefix.named[root]
         if max(last, named) >= end and journal.store.get(journal_key(self._ledger_id, end), size_bytes=1) is None:
             if last > end:
                 why = f"position {end} is empty, and position {last} is not. {self._remedy(journal)}"

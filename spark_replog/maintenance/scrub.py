@@ -5,6 +5,7 @@ Reads only. A finding is not a loss while another copy is good. ``maintenance.re
 
 from __future__ import annotations
 
+import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
@@ -23,6 +24,7 @@ from spark_replog.ids import BrokerId, LedgerId, ObjectId, TopicId
 from spark_replog.log.codec.data_object import frame_damage
 from spark_replog.log.fold.partition_state import ObjectRef, SectionRef
 from spark_replog.log.fold.topic_state import TopicLedgerState
+from spark_replog.storage.brokers import BrokerSet
 from spark_replog.storage.io_pool import IO_POOL
 from spark_replog.storage.object_store import Buffer
 
@@ -39,11 +41,33 @@ AHEAD_BYTES = 64 << 20
 
 
 class AwayRoots:
-    """What the roots failed with of late. One for each run; threads may share it."""
+    """What the roots failed with of late, and the checks of them that are under way.
+
+    One for each run; threads may share it.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._failed: dict[BrokerId, tuple[int, ReplogError]] = {}
+        self._checks: dict[BrokerId, Future[None]] = {}
+        self._lock = threading.Lock()
+
+    def begin_check(self, brokers: BrokerSet, broker_id: BrokerId) -> Future[None]:
+        """Begin to read the root's ``replog.json``; all who ask while that is under way share one answer."""
+        with self._lock:
+            check = self._checks.get(broker_id)
+            if check is None or check.done():
+                lane = f"{brokers.url(broker_id)}#check"
+                check = self._checks[broker_id] = IO_POOL.submit_to(lane, self._check_root, brokers, broker_id)
+        return check
+
+    def _check_root(self, brokers: BrokerSet, broker_id: BrokerId) -> None:
+        self.check(broker_id)
+        try:
+            brokers.check_root(broker_id)
+        except ReplogError as error:
+            self.note(broker_id, error)
+            raise
 
     def check(self, broker_id: BrokerId) -> None:
         """Raise what the root failed with less than ``AGAIN_MS`` ago, if it did."""
@@ -167,9 +191,10 @@ def _sections(topic_id: TopicId, state: TopicLedgerState) -> list[SectionRef]:
 
 def _live_objects(cluster: Cluster) -> Iterator[tuple[ObjectRef, list[SectionRef]]]:
     found: dict[tuple[LedgerId, ObjectId], tuple[ObjectRef, list[SectionRef]]] = {}
-    for name in cluster.topic_names():
-        handle = cluster.lookup(name)
-        ledger, _ = cluster.topic_state(handle)
+    handles = [cluster.lookup(name, is_folded=True) for name in cluster.topic_names()]
+    cluster.refresh_topics(handles)
+    for handle in handles:
+        ledger, _ = cluster.folded_topic(handle)
         for section in ledger.ask(partial(_sections, handle.topic_id)):
             key = (section.object.ledger_id, section.object.id)
             found.setdefault(key, (section.object, []))[1].append(section)
@@ -214,9 +239,10 @@ def _look(cluster: Cluster, broker_id: BrokerId, job: CopyJob, away: AwayRoots, 
 
     try:
         away.check(broker_id)
-        cluster.brokers.check_root(broker_id)
         store = cluster.brokers.store(broker_id)
+        check = away.begin_check(cluster.brokers, broker_id)
         last = store.get(job.storage_key, start=job.size_bytes - 1, size_bytes=2)
+        check.result()
         if last is None:
             return finding(Fault.ABSENT, "the root does not have it")
         if len(last) != 1:

@@ -169,6 +169,7 @@ def test_a_journal_that_is_cut_while_it_is_read_is_read_again(short_journals, mo
             cuts.append(fill_until_cut(written, first_batch=20 + 100 * len(cuts)))
         return ask(scrub, *at)
 
+    monkeypatch.setattr(journal_scrub, "AHEAD_RECORDS_MAX", 2)
     monkeypatch.setattr(journal_scrub._LedgerScrub, "_ask_ahead", cut_first)
     faults = {each.fault for each in verify(written).findings}
     assert faults == (set() if cut_count == 1 else {JournalFault.UNREACHABLE}) and cuts
