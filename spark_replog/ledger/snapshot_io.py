@@ -116,11 +116,14 @@ class SnapshotIo:
 
         return self._first(f"snapshot {name}", snapshot_key(self._ledger_id, name), SNAPSHOT_SIZE_BYTES_MAX + 1, check)
 
-    def newest_head(self) -> tuple[str, SnapshotHead] | None:
-        """Return the newest snapshot that the listings show and that is whole; None for none. A head start only."""
-        names: set[str] = set()
-        for _, found in self._each(self._list_heads, needed_count=len(self._roots) // 2 + 1):
-            names.update(found)
+    def head_names(self) -> set[str]:
+        """Return the names of the heads that the listings of a majority show. A head start only."""
+        listed = self._each(self._list_heads, needed_count=len(self._roots) // 2 + 1)
+        return {name for _, names in listed for name in names}
+
+    def newest_head(self, names: set[str] | None = None) -> tuple[str, SnapshotHead] | None:
+        """Return the newest snapshot of these names, or of `head_names`, that is whole; None for none."""
+        names = self.head_names() if names is None else names
         for name in sorted(names, reverse=True)[:3]:
             try:
                 return name, self.load_head(name)

@@ -161,14 +161,14 @@ class SnapshotKeeper:
             UnsupportedFormatError: UNSUPPORTED_VERSION.
         """
         try:
-            newest = self._io.newest_head()
+            names = self._io.head_names()
+            newest = self._io.newest_head(names)
             if newest is None or newest[1].decided.no == 0:
                 return
-            name = newest[1].decided.name
-            try:
-                head = self._io.load_head(name)
-            except PageMissingError:  # deleted, so a newer one is decided
-                name, head = newest
+            name, head = newest
+            if (decided := head.decided.name) in names:  # if not, it was deleted, so a newer one is decided
+                with suppress(PageMissingError):
+                    name, head = decided, self._io.load_head(decided)
             if head.base.index > self._state.applied_index:
                 self._restore(name, head)
         except UnsupportedFormatError:
