@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
 
 from spark_replog.cluster.authorizer import Authorizer
 from spark_replog.cluster.cluster import Cluster, TopicHandle
 from spark_replog.commit.catch_up import plan_copies
 from spark_replog.config import CoordinatorConfig, stored_topic_config
-from spark_replog.errors import NotFoundError
+from spark_replog.errors import NotFoundError, ReplogError
 from spark_replog.ids import BrokerId
 from spark_replog.log.acl import AclOperation, ResourceType
 from spark_replog.log.fold.partition_state import NO_LEADER, PartitionState
@@ -17,6 +19,7 @@ from spark_replog.log.fold.topic_state import TopicLedgerState
 from spark_replog.log.fold.topic_table import TopicState
 from spark_replog.log.write_plan import TopicPlan, WritePlan
 from spark_replog.logs import Once
+from spark_replog.storage.io_pool import IO_POOL
 
 _LOG = logging.getLogger(__name__)
 _warned = Once()
@@ -42,6 +45,7 @@ def make_write_plan(
         RetriableError: REPLOG_NO_QUORUM.
     """
     plans = []
+    begun = _begin_topics(cluster, topics or ())
     cluster.refresh_if_stale()
     authorizer = Authorizer(cluster, principal)
     if topics is None:
@@ -51,7 +55,8 @@ def make_write_plan(
         names = allowed = list(dict.fromkeys(topics))
         authorizer.require_topic(AclOperation.WRITE, *names)
     handles = [cluster.lookup(name) for name in allowed]
-    cluster.refresh_topics(handles)
+    refreshed = begun.result()
+    cluster.refresh_topics([each for each in handles if each not in refreshed])
     for handle in handles:
         try:
             plans.append(_plan_topic(cluster, handle))
@@ -71,6 +76,20 @@ def make_write_plan(
         ),
         missing_copies=plan_copies(cluster, [plan.ledger_id for plan in plans], config or cluster.config),
     )
+
+
+def _begin_topics(cluster: Cluster, names: Iterable[str]) -> Future[list[TopicHandle]]:
+    """Begin to fold the topics that this process knows, beside ACLs that are too old; return which they are."""
+    handles = []
+    for name in names:
+        with suppress(ReplogError):  # made since, or unknown: looked up again
+            handles.append(cluster.lookup(name, is_folded=True))
+
+    def refresh() -> list[TopicHandle]:
+        cluster.refresh_topics(handles)
+        return handles
+
+    return IO_POOL.submit_to("plan", refresh)
 
 
 def _plan_topic(cluster: Cluster, handle: TopicHandle) -> TopicPlan:

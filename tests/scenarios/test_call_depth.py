@@ -17,6 +17,7 @@ import spark_replog
 from spark_replog.client.producer import Producer
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.cluster.init_store import init_cluster
+from spark_replog.commit.write_plan import make_write_plan
 from spark_replog.config import CoordinatorConfig
 from spark_replog.ids import new_id
 from spark_replog.maintenance.journal_scrub import scrub_journals
@@ -192,3 +193,15 @@ def test_a_send_is_an_object_an_entry_and_a_look_at_the_marker(path, rounds, met
             if min(found) <= 3:
                 break
     assert min(found) == 3, found
+
+
+def test_a_micro_batch_is_planned_by_one_look_at_acls_and_topics(path, rounds):
+    found, cluster = [], far(path, rounds, metadata_max_age_ms=80)
+    make_write_plan(cluster, ["orders"])
+    for _ in range(ATTEMPTS):
+        before = rounds.count
+        make_write_plan(cluster, ["orders"])
+        found.append(rounds.count - before)
+        if min(found) == 1:
+            break
+    assert min(found) == 1, found
