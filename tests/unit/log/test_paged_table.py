@@ -63,12 +63,12 @@ class Life:
         payload = encode_entry([encode_command(command) for command in commands])
         return self.state.apply(self.state.applied_index + 1, payload)
 
-    def append(self, count=1):
+    def append(self, count=1, partitions=None):
         for _ in range(count):
             index = self.state.applied_index + 1
             sections = tuple(
                 Section(TOPIC, number, 10, 100 * number, 100, index, index, index)
-                for number in range(self.partition_count)
+                for number in (range(self.partition_count) if partitions is None else partitions)
             )
             item = DataObject(ObjectId(0, f"o-{index}"), 100 * len(sections), False, self.holders, sections)
             self.names.add(item.id.name)
@@ -166,6 +166,22 @@ def test_a_replacement_that_leaves_as_many_sections_counts_bytes_in_pages_again(
         (result,) = life.entry(Replace(TOPIC, 0, 0, end, digest, (item,), (0,)))
         assert result.outcome is Outcome.APPLIED
         assert life.partition().live_bytes == size_bytes + (100 - end) * 10
+
+
+def test_a_run_of_more_partitions_than_its_head_names_may_hide_any_other(small, monkeypatch):
+    monkeypatch.setattr(paged_table, "SPANS_MAX", 1)
+    life = Life(partition_count=2)
+    life.append(8, partitions=[0])
+    life.snapshot()
+    taken = life.state.sections(TOPIC, 0, 0, 80)
+    item = DataObject(ObjectId(0, "c"), 7, False, life.holders, (Section(TOPIC, 0, 80, 0, 7, 1, 0, 9),))
+    digest = inputs_digest((each.object.id, each.start_byte, each.base_offset) for each in taken)
+    (result,) = life.entry(Replace(TOPIC, 0, 0, 80, digest, (item,), (0,)))
+    assert result.outcome is Outcome.APPLIED
+    life.append(8)
+    life.snapshot()
+    assert [bool(run.spans) for run in life.runs()] == [True, False]
+    assert [life.partition(number).live_bytes for number in range(2)] == [7 + 800, 800]
 
 
 def without_hint(head):
