@@ -82,7 +82,8 @@ def test_nothing_is_lost_or_twice_whatever_is_deleted_meanwhile(request: pytest.
             "unclean elections": 0.01,
             "rebuilt roots": 0.3,
         }
-        assert all(done[what] >= number * len(seeds) for what, number in least.items()), done
+        few = {what: done[what] for what, number in least.items() if done[what] < number * len(seeds)}
+        assert not few, f"too seldom in {len(seeds)} schedules to show anything (by chance, if they are few): {few}"
 
 
 def test_same_seed_gives_same_log() -> None:
