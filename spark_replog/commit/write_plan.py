@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
-from concurrent.futures import Future
 from contextlib import suppress
 
 from spark_replog.cluster.authorizer import Authorizer
@@ -19,7 +18,6 @@ from spark_replog.log.fold.topic_state import TopicLedgerState
 from spark_replog.log.fold.topic_table import TopicState
 from spark_replog.log.write_plan import TopicPlan, WritePlan
 from spark_replog.logs import Once
-from spark_replog.storage.io_pool import IO_POOL
 
 _LOG = logging.getLogger(__name__)
 _warned = Once()
@@ -45,7 +43,8 @@ def make_write_plan(
         RetriableError: REPLOG_NO_QUORUM.
     """
     plans = []
-    begun = _begin_topics(cluster, topics or ())
+    cluster.refresh_ahead()
+    known, problem = _fold_known(cluster, topics or ())
     cluster.refresh_if_stale()
     authorizer = Authorizer(cluster, principal)
     if topics is None:
@@ -55,8 +54,9 @@ def make_write_plan(
         names = allowed = list(dict.fromkeys(topics))
         authorizer.require_topic(AclOperation.WRITE, *names)
     handles = [cluster.lookup(name) for name in allowed]
-    refreshed = begun.result()
-    cluster.refresh_topics([each for each in handles if each not in refreshed])
+    if problem is not None and known.issubset(handles):
+        raise problem
+    cluster.refresh_topics([each for each in handles if problem is not None or each not in known])
     for handle in handles:
         try:
             plans.append(_plan_topic(cluster, handle))
@@ -78,18 +78,20 @@ def make_write_plan(
     )
 
 
-def _begin_topics(cluster: Cluster, names: Iterable[str]) -> Future[list[TopicHandle]]:
-    """Begin to fold the topics that this process knows, beside ACLs that are too old; return which they are."""
-    handles = []
+def _fold_known(cluster: Cluster, names: Iterable[str]) -> tuple[set[TopicHandle], ReplogError | None]:
+    """Fold the topics of these names that this process knows; return them, and the error if a fold failed.
+
+    It is not raised here: the ACLs are checked first, and a topic that was made again does not need its old ledger.
+    """
+    known = set()
     for name in names:
-        with suppress(ReplogError):  # made since, or unknown: looked up again
-            handles.append(cluster.lookup(name, is_folded=True))
-
-    def refresh() -> list[TopicHandle]:
-        cluster.refresh_topics(handles)
-        return handles
-
-    return IO_POOL.submit_to("plan", refresh)
+        with suppress(ReplogError):  # not known yet
+            known.add(cluster.lookup(name, is_folded=True))
+    try:
+        cluster.refresh_topics(known)
+    except ReplogError as error:
+        return known, error
+    return known, None
 
 
 def _plan_topic(cluster: Cluster, handle: TopicHandle) -> TopicPlan:

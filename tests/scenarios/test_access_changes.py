@@ -7,10 +7,11 @@ from dataclasses import replace
 import pytest
 
 from spark_replog.admin.access_admin import AclAdmin, AclFilter, QuotaAdmin
+from spark_replog.admin.controller import Controller
 from spark_replog.cluster.authorizer import Authorizer
 from spark_replog.cluster.cluster import ACCESS_AGE_MS, Cluster
 from spark_replog.commit.write_plan import make_write_plan
-from spark_replog.errors import AuthorizationError, ErrorCode
+from spark_replog.errors import AuthorizationError, ErrorCode, RetriableError
 from spark_replog.log.acl import AclBinding, AclOperation, PatternType, Permission, ResourceType
 from spark_replog.log.model import Append, IdentityKind, ProducerIdentity
 from spark_replog.log.quotas import QuotaEntity
@@ -74,6 +75,37 @@ def test_a_denial_said_elsewhere_stops_plan_and_commit_a_second_later(running):
         make_write_plan(running.cluster, ["t"], WRITER)
     AclAdmin(running.cluster, ADMIN).remove(AclFilter())  # who may describe t is nobody's right until then
     assert running.high_watermarks("t") == [100]
+
+
+def test_a_plan_names_a_denial_before_a_ledger_that_does_not_answer(running, monkeypatch):
+    asked = []
+
+    def refresh():
+        asked.append("orders")
+        raise RetriableError(ErrorCode.REPLOG_NO_QUORUM, "no root answers")
+
+    monkeypatch.setattr(running.cluster.topic_ledger(running.cluster.lookup("t").ledger_id), "refresh", refresh)
+    pass_second(running)
+    with pytest.raises(RetriableError):
+        make_write_plan(running.cluster, ["t"], WRITER)
+    assert len(asked) == 1  # a second time-out would double the wait
+    AclAdmin(running.other, ADMIN).add([DENY_WRITER])
+    pass_second(running)
+    with pytest.raises(AuthorizationError):
+        make_write_plan(running.cluster, ["t"], WRITER)
+
+
+def test_a_plan_of_a_topic_made_again_does_not_need_its_old_ledger(running, monkeypatch):
+    def refresh():
+        raise RetriableError(ErrorCode.REPLOG_NO_QUORUM, "no root answers")
+
+    old = running.cluster.lookup("t")
+    monkeypatch.setattr(running.cluster.topic_ledger(old.ledger_id), "refresh", refresh)
+    Controller(running.other).delete_topic("t")
+    Controller(running.other).create_topic("t", 1, 3)
+    pass_second(running)
+    made = make_write_plan(running.cluster, ["t"], WRITER).topic("t")
+    assert made.topic_id == running.other.lookup("t").topic_id != old.topic_id
 
 
 def test_a_right_given_elsewhere_holds_at_once_where_it_was_refused(running):

@@ -14,6 +14,7 @@ from spark_replog.commit.write_plan import make_write_plan
 from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError, ReplogError
 from spark_replog.log.codec.commands import encode_command
 from spark_replog.log.model import BrokerRegister, Outcome
+from tests.scenarios.conftest import LocalStore
 
 
 class Crash(Exception):
@@ -116,6 +117,22 @@ def test_delete_and_make_again_gives_a_new_id(store) -> None:
     assert store.high_watermarks("orders") == [0]
     # A process that knew the old topic finds the new one, without waiting for metadata.max.age.ms.
     assert make_write_plan(other, ["orders"]).topic("orders").topic_id == second.topic_id
+
+
+@pytest.mark.parametrize("ledger_name", [None, "shop"])
+def test_rows_planned_for_a_topic_that_was_made_again_since_are_refused(store, ledger_name) -> None:
+    store.create("orders", ledger_name=ledger_name)
+    old = store.cluster.lookup("orders")
+    other = LocalStore(store.path, store.config)
+    assert make_write_plan(other.cluster, ["orders"]).topic("orders").topic_id == old.topic_id
+    made = other.put("orders", {0: 3}, {0, 1, 2})
+    store.controller.delete_topic("orders")
+    store.create("orders", ledger_name=ledger_name)
+    assert other.cluster.lookup("orders") == old  # all that the other process knows
+    response = other.append("orders", {}, batch=0, objects=(made,))
+    assert response.error is not None
+    assert response.error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert store.high_watermarks("orders") == [0]
 
 
 @pytest.mark.case("server-7-8-increase")
