@@ -1,7 +1,8 @@
 """Reads planned slices from the roots: ranged, checked, from any holder. Runs in executors.
 
-Memory: reads of at most 16 MiB and one more (prefetch), the decoded rows of two reads and one output batch, whatever
-the size of the partition.
+Memory, whatever the size of the partition: reads of at most 16 MiB and one more (prefetch), the rows of one section and
+one output batch. Where rows are compressed, also the decoded rows of two reads: of the one that is given out, if it was
+decoded ahead, and of the next.
 """
 
 from __future__ import annotations
@@ -164,8 +165,8 @@ class FetchStats:
     hedges_won: int = 0
 
 
-_Section: TypeAlias = tuple[FetchSlice, Sequence[pa.RecordBatch] | ReplogError]
-"""A slice, and the decoded batches of its whole section or why there are none."""
+_Section: TypeAlias = tuple[FetchSlice, Sequence[pa.RecordBatch]]
+"""A slice, and the decoded batches of its whole section."""
 
 
 @dataclass(slots=True)
@@ -178,7 +179,7 @@ class _Read:
     broker_id: BrokerId = -1
     future: Future[Buffer | None] | None = None
     started_ms: float = 0.0
-    decoded: Future[list[_Section]] | None = None
+    decoded: Future[tuple[list[_Section], ReplogError | None]] | None = None
 
 
 class Fetcher:
@@ -254,7 +255,7 @@ class Fetcher:
         if parts and run is not None:
             yield read_columns(parts, run, first_offset, offsets)
 
-    def _sections(self, slices: Iterable[FetchSlice]) -> Iterator[tuple[FetchSlice, Sequence[pa.RecordBatch]]]:
+    def _sections(self, slices: Iterable[FetchSlice]) -> Iterator[_Section]:
         """Yield each slice with the decoded batches of its whole section."""
         ahead: deque[_Read] = deque()
         ahead_bytes = 0
@@ -274,19 +275,30 @@ class Fetcher:
                     if future is not None:
                         future.cancel()
 
-    def _give_out(self, ahead: deque[_Read]) -> Iterator[tuple[FetchSlice, Sequence[pa.RecordBatch]]]:
-        """Yield the sections of the first read; if they were compressed, the next read is decoded meanwhile.
+    def _give_out(self, ahead: deque[_Read]) -> Iterator[_Section]:
+        """Yield the sections of the first read; once one of them was compressed, the next read is decoded meanwhile.
 
         One read and no more, for memory's sake. What is not compressed costs less than a change of threads.
         """
         read = ahead.popleft()
-        sections = self._finish(read) if read.decoded is None else read.decoded.result()
-        if ahead and _decoded_bytes(sections) > read.end_byte - read.start_byte:
-            ahead[0].decoded = IO_POOL.submit_to(_DECODING, self._finish, ahead[0])
+        sections: Iterable[_Section]
+        sections, error = (self._finish(read), None) if read.decoded is None else read.decoded.result()
         for piece, batches in sections:
-            if isinstance(batches, ReplogError):
-                raise batches
+            if ahead and ahead[0].decoded is None and sum(each.nbytes for each in batches) > piece.size_bytes:
+                ahead[0].decoded = IO_POOL.submit_to(_DECODING, self._finish_ahead, ahead[0])
             yield piece, batches
+        if error is not None:
+            raise error
+
+    def _finish_ahead(self, read: _Read) -> tuple[list[_Section], ReplogError | None]:
+        """Return the sections of a read up to the first one without a good copy, and that one's error."""
+        sections = []
+        try:
+            for section in self._finish(read):
+                sections.append(section)
+        except ReplogError as error:
+            return sections, error
+        return sections, None
 
     def _start(self, read: _Read) -> None:
         holders = self._holders(read.slices[0])
@@ -334,8 +346,8 @@ class Fetcher:
                 return each.result()
         return future.result()
 
-    def _finish(self, read: _Read) -> list[_Section]:
-        """Return the decoded sections of a read, up to the first one without a good copy."""
+    def _finish(self, read: _Read) -> Iterator[_Section]:
+        """Yield the sections of a read, each decoded when it is asked for."""
         size_bytes = read.end_byte - read.start_byte
         problem: Exception | None = None
         buffer: Buffer | None = None
@@ -353,23 +365,15 @@ class Fetcher:
         view = memoryview(buffer) if buffer is not None else None
         if view is not None:
             self._count(view.nbytes)
-        sections: list[_Section] = []
         for piece in read.slices:
+            if problem is not None:
+                yield piece, self._read_elsewhere(piece, read.broker_id, problem)
+                continue
             try:
-                sections.append((piece, self._batches(piece, view, read, problem)))
+                batches = _decode(piece, view, read.start_byte)
             except ReplogError as error:
-                return [*sections, (piece, error)]
-        return sections
-
-    def _batches(
-        self, piece: FetchSlice, view: memoryview | None, read: _Read, problem: Exception | None
-    ) -> Sequence[pa.RecordBatch]:
-        if problem is None:
-            try:
-                return _decode(piece, view, read.start_byte)
-            except ReplogError as error:
-                problem = error
-        return self._read_elsewhere(piece, read.broker_id, problem)
+                batches = self._read_elsewhere(piece, read.broker_id, error)
+            yield piece, batches
 
     def _count(self, size_bytes: int) -> None:
         """Count a read that was answered, and wait for the quota."""
@@ -471,10 +475,6 @@ class Fetcher:
         except (ReplogError, OSError) as error:
             return error
         return problem
-
-
-def _decoded_bytes(sections: Iterable[_Section]) -> int:
-    return sum(batch.nbytes for _, batches in sections if not isinstance(batches, ReplogError) for batch in batches)
 
 
 def _length(buffer: Buffer | None) -> int:
