@@ -2,15 +2,18 @@ from __future__ import annotations
 
 import shutil
 import threading
-import time
+from concurrent.futures import wait
+from itertools import chain
 
 import pyarrow as pa
 import pytest
 
 from spark_replog.errors import DataLossError, ErrorCode, RetriableError
+from spark_replog.read import fetcher as fetcher_module
 from spark_replog.read.fetch_plan import plan_fetch
 from spark_replog.read.fetcher import PREFETCH_READS_MAX, READ_SIZE_BYTES_MAX, Fetcher
 from spark_replog.read.rows import read_schema
+from spark_replog.storage.io_pool import IO_POOL
 
 TOPIC = "ab" * 16
 
@@ -26,6 +29,20 @@ def fetch(roots, slices, *, include_headers=False, fetcher=None):
         assert batch.schema.equals(read_schema(include_headers))
         batch.validate(full=True)
     return pa.Table.from_batches(batches, schema=read_schema(include_headers))
+
+
+@pytest.fixture
+def jobs(monkeypatch):
+    """The futures of what was given to the pool, by lane."""
+    found = {}
+    plain = IO_POOL.submit_to
+
+    def submit_to(lane, *call):
+        found.setdefault(lane, []).append(plain(lane, *call))
+        return found[lane][-1]
+
+    monkeypatch.setattr(IO_POOL, "submit_to", submit_to)
+    return found
 
 
 def test_rows_come_back_with_their_offsets(both_roots, make_topic):
@@ -106,14 +123,14 @@ def test_small_sections_are_joined_and_large_ones_are_not(roots, make_topic):
 
 
 @pytest.mark.guarantee("G8")
-def test_reads_run_ahead_and_are_bounded_by_their_bytes(tmp_path, roots, make_topic):
+def test_reads_run_ahead_and_are_bounded_by_their_bytes(roots, make_topic, jobs):
     roots.local = False
     topic = make_topic(roots)
     for _ in range(12):
         topic.write([(0, [b"x" * 3_000_000])])
     batches = Fetcher(roots).fetch(plan(topic))
     next(batches)
-    time.sleep(0.2)
+    wait([each for lane in jobs.values() for each in lane])
     assert 12_000_000 <= sum(size_bytes for *_, size_bytes in roots.gets) <= 3 * READ_SIZE_BYTES_MAX
     batches.close()
 
@@ -140,28 +157,57 @@ def damage(path, at=-200):
     path.write_bytes(bytes(data))
 
 
-def damage_all(topic, roots, name, brokers):
-    for section in topic.state.sections(TOPIC, 0, 0, 1):
+def damage_all(topic, roots, name, brokers, partition=0):
+    for section in topic.state.sections(TOPIC, partition, 0, 1):
         for broker_id in brokers:
             damage(roots.path(broker_id, name), section.start_byte + section.size_bytes - 8)
 
 
 @pytest.mark.guarantee("G8")
-def test_the_next_compressed_read_is_decoded_while_the_caller_works(both_roots, make_topic, warnings_logged):
+def test_the_next_compressed_read_is_decoded_while_the_caller_works(both_roots, make_topic, warnings_logged, jobs):
     topic = make_topic(both_roots)
-    names = [topic.write([(0, [b"%d" % number * 1_200_000])], compression="zstd") for number in range(3)]
+    values = [[b"%d" % number * 1_200_000] for number in range(3)]
+    names = [topic.write([(0, each), (1, each)], compression="zstd") for each in values]
     for name in names[1:]:
-        damage_all(topic, both_roots, name, [0, 1, 2])
-    batches = Fetcher(both_roots).fetch(plan(topic))
-    assert next(batches)["offset"].to_pylist() == [0]
-    deadline = time.monotonic() + 60
-    while not warnings_logged.records:  # nobody asks for the second batch
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
-    time.sleep(0.05)
+        damage_all(topic, both_roots, name, [0, 1, 2], partition=1)
+    batches = Fetcher(both_roots).fetch(chain(*zip(plan(topic, 0), plan(topic, 1), strict=True)))
+    assert [next(batches)["partition"].to_pylist() for _ in range(2)] == [[0], [1]]
+    (decoding,) = jobs["decoding"]  # of the second read, not of the third
+    decoding.result(timeout=60)
+    assert warnings_logged.records
     assert all(names[1] in each.getMessage() for each in warnings_logged.records)
+    assert next(batches)["partition"].to_pylist() == [0]  # before the section that is lost
     with pytest.raises(DataLossError, match=names[1]):
         next(batches)
+
+
+@pytest.mark.guarantee("G8")
+@pytest.mark.parametrize("compression", ["none", "zstd"])
+def test_a_section_of_the_first_read_is_decoded_when_its_rows_are_asked_for(
+    both_roots, make_topic, monkeypatch, jobs, compression
+):
+    decoded, plain = [], fetcher_module._decode
+
+    def decode(piece, *more):
+        decoded.append(piece.partition)
+        return plain(piece, *more)
+
+    monkeypatch.setattr(fetcher_module, "_decode", decode)
+    topic = make_topic(both_roots)
+    topic.write([(number, [b"x" * 1_200_000]) for number in range(2)], compression=compression)
+    batches = Fetcher(both_roots).fetch([*plan(topic, 0), *plan(topic, 1)])
+    assert next(batches)["partition"].to_pylist() == [0]
+    assert decoded == [0]
+    assert next(batches)["partition"].to_pylist() == [1]
+    assert "decoding" not in jobs  # there is no next read
+
+
+def test_what_is_not_compressed_is_not_decoded_ahead(both_roots, make_topic, jobs):
+    topic = make_topic(both_roots)
+    for number in range(3):
+        topic.write([(0, [b"%d" % number * 1_200_000])])
+    assert fetch(both_roots, plan(topic)).num_rows == 3
+    assert "decoding" not in jobs
 
 
 def test_rows_before_a_lost_section_are_given_out_first(both_roots, make_topic):
