@@ -102,6 +102,8 @@ class RecordAccumulator:
         self._flush_count = 0
         self._drain_count = 0
         self._is_closed = False
+        self.waiting_count = 0
+        """Batches in the queues. Read without the lock: who adds one wakes the sender afterwards."""
 
     def queue(self, topic_partition: TopicPartition) -> PartitionQueue:
         """Return a partition's queue; always the same object, so callers may keep it."""
@@ -317,6 +319,7 @@ class RecordAccumulator:
                 node.drain_index += 1
                 idle_count = 0
                 taken.append(queue.pop_head())
+                self.waiting_count -= 1
                 batch.is_closed = True
                 batch.drained_ms = now_ms
                 if self._sequences is not None:
@@ -355,6 +358,7 @@ class RecordAccumulator:
                 batch.attempts += 1
                 batch.last_attempt_ms = now_ms
                 self._queues[batch.topic_partition].insert(batch)
+                self.waiting_count += 1
 
     def expired_batches(self, now_ms: int) -> list[ProducerBatch]:
         """Take the waiting batches whose ``delivery.timeout.ms`` is over, also those of muted partitions."""
@@ -363,6 +367,7 @@ class RecordAccumulator:
             for queue in self._queues.values():
                 while queue.batches and queue.batches[0].has_expired(now_ms, self._delivery_timeout_ms):
                     found.append(queue.pop_head())
+                    self.waiting_count -= 1
         return found
 
     def next_expiry_ms(self, now_ms: int) -> int | None:
@@ -434,6 +439,7 @@ class RecordAccumulator:
             batches = list(self._incomplete)
             for queue in self._queues.values():
                 queue.batches.clear()
+            self.waiting_count = 0
         self._abort(batches, error)
 
     def abandon(self, error: ReplogError) -> None:
@@ -450,13 +456,16 @@ class RecordAccumulator:
                 queue.batches = deque(batch for batch in queue.batches if batch not in aborted)
                 batches += aborted
                 queue.columns = None
+            self.waiting_count -= len(batches)
         self._abort(batches, error)
 
     @property
     def has_undrained(self) -> bool:
         """Return whether any batch waits."""
         with self._lock:
-            return any(queue.batches for queue in self._queues.values())
+            count = sum(len(queue.batches) for queue in self._queues.values())
+            assert count == self.waiting_count, (count, self.waiting_count)
+            return count > 0
 
     @property
     def has_incomplete(self) -> bool:
@@ -477,6 +486,7 @@ class RecordAccumulator:
     def _add(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
         batch.leader_epoch = queue.leader_epoch
         queue.batches.append(batch)
+        self.waiting_count += 1
         self._incomplete[batch] = None
         if self._sends_awaited:
             batch.result.on_awaited = self._wake_up

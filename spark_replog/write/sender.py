@@ -172,7 +172,7 @@ class Sender:
     # ------------------------------------------------------------------------------------ sending
 
     def _send_ready(self, now_ms: int, run_ms: int) -> int | None:
-        while True:
+        while self._accumulator.waiting_count:
             check = self._accumulator.ready(now_ms, in_flight_count=len(self._in_flight))
             has_sent = False
             kept: set[BrokerId] = set()
@@ -190,6 +190,7 @@ class Sender:
             if not has_sent:
                 return check.next_check_ms
             self._accumulator.copy_wasteful()
+        return None
 
     def _requests_before(self, destination: Destination) -> list[DataRequest]:
         """Return the requests on a destination's roots if one of these has ``max.in.flight`` of them, else none."""

@@ -23,7 +23,14 @@ P = [TopicPartition("orders", number) for number in range(5)]
 class Setup:
     """An accumulator and a way to fill it: one record of n bytes is a slice of n bytes."""
 
-    def __init__(self, *, total_bytes: int = 1 << 20, linger_ms: int | None = None, request_bytes: int = 3000) -> None:
+    def __init__(
+        self,
+        *,
+        total_bytes: int = 1 << 20,
+        linger_ms: int | None = None,
+        request_bytes: int = 3000,
+        delivery_timeout_ms: int | None = None,
+    ) -> None:
         self.pool = BufferPool(total_bytes, clock=SYSTEM_CLOCK)
         self.it = RecordAccumulator(
             self.pool,
@@ -31,6 +38,7 @@ class Setup:
             max_request_size_bytes=request_bytes,
             linger_ms=linger_ms,
             fills_requests=True,
+            delivery_timeout_ms=delivery_timeout_ms,
         )
         self.count = 0
 
@@ -280,3 +288,27 @@ def test_a_linger_that_was_asked_for_is_waited_for(clock):
     with pytest.raises(TimeoutError):
         setup.add(0).result(0)
     assert setup.ready() == set()
+
+
+def test_the_count_of_waiting_batches_is_right_after_each_way_in_and_out() -> None:
+    setup = Setup()
+    for partition in range(3):
+        setup.add(partition, 1000)
+        setup.add(partition, 1000)
+    assert (setup.it.waiting_count, setup.it.has_undrained) == (6, True)
+    drained = setup.it.drain(NODE_1, 0)
+    assert (setup.it.waiting_count, setup.it.has_undrained) == (6 - len(drained), True)
+    setup.it.reenqueue(drained[0], 0)
+    assert (setup.it.waiting_count, setup.it.has_undrained) == (7 - len(drained), True)
+    setup.it.abort_undrained(GONE)
+    assert (setup.it.waiting_count, setup.it.has_undrained) == (1, True)  # the one that waits for its next attempt
+    setup.it.abort_incomplete(GONE)
+    assert (setup.it.waiting_count, setup.it.has_undrained) == (0, False)
+
+
+def test_expired_batches_wait_no_more() -> None:
+    setup = Setup(delivery_timeout_ms=10)
+    setup.add(0, 1000)
+    setup.add(1, 1000, now_ms=5)
+    assert len(setup.it.expired_batches(10)) == 1
+    assert (setup.it.waiting_count, setup.it.has_undrained) == (1, True)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+import pytest
+
 from spark_replog.errors import ErrorCode, RetriableError
 from spark_replog.write.data_request import PutState, RequestState
 from spark_replog.write.transport import AWAY_MS
@@ -300,6 +302,26 @@ def test_says_when_it_must_run_again(make_task_sender: Callable[..., TaskSetup])
     setup.add()
     assert setup.run(0) == 1_000
     assert setup.run(2_700) == 300
+
+
+def test_asks_what_is_ready_only_while_a_batch_waits(
+    make_task_sender: Callable[..., TaskSetup], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setup = make_task_sender()
+    asked = []
+    ready = setup.accumulator.ready
+    monkeypatch.setattr(
+        setup.accumulator, "ready", lambda *args, **kwargs: asked.append(args) or ready(*args, **kwargs)
+    )
+    setup.run(0)
+    assert asked == []
+    setup.add()
+    setup.run(0)
+    assert len(asked) == 1
+    for broker_id in (0, 1, 2):
+        setup.transport.answer(broker_id)
+        setup.run(1)
+    assert len(asked) == 1
 
 
 def test_a_root_that_was_gone_is_checked_and_used_again_after_a_while(
