@@ -1,6 +1,6 @@
 """Named steps at which a test ends or stops this process: ``REPLOG_FAULT_POINT=step[:nth[:stop]]``.
 
-Not set, a step does nothing.
+Not set, a step does nothing. The steps are in maintenance; around the calls of one micro-batch a test puts its own.
 """
 
 from __future__ import annotations

@@ -31,7 +31,6 @@ from spark_replog.commit.state_changes import complete_reassignments
 from spark_replog.config import CoordinatorConfig
 from spark_replog.daemon_thread import DaemonThread
 from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError, RetriableError
-from spark_replog.fault_point import fault_point
 from spark_replog.ids import BrokerId, LedgerId, PartitionKey
 from spark_replog.ledger.ledger import Ledger
 from spark_replog.log.fold.topic_state import TopicLedgerState
@@ -344,7 +343,6 @@ class ReplicaManager:
             One response per ledger. Some may be decided and others not; a repeated call finds the decided ones as
             duplicates.
         """
-        fault_point("commit.begin")
         responses: dict[LedgerId, ProduceResponse] = {}
         appends = [partial(self._append, each, requests[each], responses) for each in requests]
         threads = [DaemonThread(each, name="replog-append") for each in appends[1:]]

@@ -11,7 +11,6 @@ from queue import Empty, SimpleQueue
 
 from spark_replog.clock import Clock
 from spark_replog.errors import ErrorCode, OutcomeUnknownError, ReplogError, RetriableError
-from spark_replog.fault_point import fault_point
 from spark_replog.ledger.record import RECORD_GET_BYTES, genesis_hash
 from spark_replog.ledger.root import Check, Completion, Create, Operation, PutMarker, PutOut, Read, Status
 from spark_replog.ledger.snapshot_files import MARKER_SIZE_BYTES_MAX, Marker, decode_marker, encode_marker
@@ -177,10 +176,8 @@ class RootIo:
 
     def _create(self, root: JournalRoot, operation: Create) -> Completion:
         self._stats.creates += 1
-        fault_point("journal.create")
         try:
             outcome = root.store.create(journal_key(self._ledger_id, operation.position), operation.data)
-            fault_point("journal.created")
             if outcome is CreateOutcome.EXISTS:
                 return Completion(operation, Status.EXISTS)
             return Completion(operation, Status.DONE, marker=self._newest_marker(root, operation.marker_no))

@@ -12,8 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import spark_replog.cluster.cluster as cluster_module
+from spark_replog.fault_point import fault_point
 from spark_replog.ledger.types import LedgerSettings
 from spark_replog.log.fold import frozen_topics, paged_table
+from spark_replog.storage.object_store import CreateOutcome
+from spark_replog.storage.retrying_store import RetryingStore
 from tests.scenarios.conftest import FAST, LocalStore
 from tests.scenarios.repairing import put_arrow
 
@@ -38,6 +41,21 @@ SMALL = [
 """What a process changes so that each commit snapshots and truncates, and rows are in pages."""
 
 
+def pass_fault_points_at_journals() -> None:
+    """Pass the steps ``journal.create`` and ``journal.created`` around each create in a journal."""
+    create = RetryingStore.create
+
+    def create_between(store: RetryingStore, key: str, *args: Any, **kwargs: Any) -> CreateOutcome:
+        if "/journal/" not in key:
+            return create(store, key, *args, **kwargs)
+        fault_point("journal.create")
+        outcome = create(store, key, *args, **kwargs)
+        fault_point("journal.created")
+        return outcome
+
+    RetryingStore.create = create_between  # type: ignore[method-assign]
+
+
 def commit(store: LocalStore, query: str, batch: int, away: int = -1, timeout_ms: int = 60_000) -> dict[str, Any]:
     """Write and commit one batch; an attempt that died before leaves garbage, and this one is a replay."""
     made = put_arrow(store, "orders", [ROWS], frozenset(store.cluster.brokers.broker_ids) - {away})
@@ -54,6 +72,7 @@ if __name__ == "__main__":
     path, query, first, count = sys.argv[1:]
     for module, name, value in SMALL:
         setattr(module, name, value)
+    pass_fault_points_at_journals()
     opened = LocalStore(Path(path), FAST)
     for number in range(int(first), int(first) + int(count)):
         print(json.dumps(commit(opened, query, number)), flush=True)

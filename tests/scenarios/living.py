@@ -17,7 +17,7 @@ from spark_replog.cluster.cluster import Cluster
 from spark_replog.config import CoordinatorConfig
 from spark_replog.errors import ReplogError
 from spark_replog.maintenance.upkeep import Upkeep
-from tests.scenarios.committing import SMALL
+from tests.scenarios.committing import SMALL, pass_fault_points_at_journals
 
 TOPICS = {
     "plain": {"retention.ms": "-1"},
@@ -84,6 +84,7 @@ if __name__ == "__main__":
     path, role, name, count = sys.argv[1:]
     for module, attribute, value in SMALL:
         setattr(module, attribute, value)
+    pass_fault_points_at_journals()
     real, ahead_ms = SystemClock.now_ms, int(os.environ.get("REPLOG_TEST_CLOCK_MS", "0"))
     SystemClock.now_ms = lambda clock: real(clock) + ahead_ms  # type: ignore[method-assign]
     write(path, name, int(count)) if role == "writer" else keep(path, int(count), is_upkeep=role == "upkeep")

@@ -104,8 +104,18 @@ def test_one_clock_that_is_ahead_deletes_nothing(store, monkeypatch):
 
 
 WRITER = """
-import sys, spark_replog
+import os, signal, sys, spark_replog
+from spark_replog.commit.replica_manager import ReplicaManager
 from spark_replog.errors import ReplogError
+
+append_records = ReplicaManager.append_records
+
+def stop_first(manager, requests):
+    ReplicaManager.append_records = append_records
+    os.kill(os.getpid(), signal.SIGSTOP)
+    return append_records(manager, requests)
+
+ReplicaManager.append_records = stop_first
 store = spark_replog.open(sys.argv[1])
 for turn in range(2):
     producer = store.producer()
@@ -125,10 +135,7 @@ def test_a_writer_stopped_past_the_floor_is_refused_and_writes_again(store, tmp_
     """SIGSTOP between the put and the entry, a whole collection, SIGCONT: the row is there once, no file is missing."""
     store.admin().create_topic("orders", partitions=1, replicas=3)
     write(store, 1)
-    environment = {**os.environ, "REPLOG_FAULT_POINT": "commit.begin:1:stop"}
-    writer = subprocess.Popen(
-        [sys.executable, "-c", WRITER, store.path], stdout=subprocess.PIPE, text=True, env=environment
-    )
+    writer = subprocess.Popen([sys.executable, "-c", WRITER, store.path], stdout=subprocess.PIPE, text=True)
     try:
         _, status = os.waitpid(writer.pid, os.WUNTRACED)
         assert os.WIFSTOPPED(status)
