@@ -144,8 +144,6 @@ def _screen() -> Iterator[Callable[[float], str]]:
         if asked_to_stop:
             raise KeyboardInterrupt
         ready, _, _ = select.select([signalled, *([keys] if has_keys else [])], [], [], seconds)
-        if asked_to_stop:
-            raise KeyboardInterrupt
         if keys in ready and os.read(keys, 32)[:1] in (b"q", b"Q", b"\x04", b""):
             return "q"
         if signalled in ready:
