@@ -135,9 +135,12 @@ class Console:
 
     async def _events(self) -> AsyncIterator[str]:
         async for number in self._feed.follow():
+            if number is None:
+                yield ": still here\n\n"
+                continue
             newest = self._live.newest
-            told = json.dumps(views.badge(newest) if newest is not None else {})
-            yield ": still here\n\n" if number is None else f"id: {number}\nevent: look\ndata: {told}\n\n"
+            badge = json.dumps(views.badge(newest) if newest is not None else {})
+            yield f"id: {number}\nevent: look\ndata: {badge}\n\n"
 
     def _topics(self, request: Request) -> views.Item:
         query = request.query_params
