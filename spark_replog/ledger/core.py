@@ -462,7 +462,7 @@ class LedgerCore:
         if marker.base.index == NO_INDEX or not self.prefix.jump(marker.base):
             return True
         self.base_name = marker.name
-        # Others went on meanwhile: what is in flight here is decided by them, or by nobody.
+        # Others wrote on meanwhile. What is in flight is dropped here: only they can have decided it.
         proposer = self.proposer
         self._settle()
         if proposer.is_single:
