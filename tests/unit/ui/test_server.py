@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from dataclasses import replace
 
 import pytest
@@ -21,8 +22,10 @@ from spark_replog.ledger.record import (
     encode_record,
 )
 from spark_replog.monitor.file_words import _vouched, decided_entries
+from spark_replog.ui import live
 from spark_replog.ui.access import SECURITY_HEADERS
 from spark_replog.ui.live import SAMPLE_MS, Feed
+from spark_replog.ui.server import Console
 from tests.unit.client.consumer_setup import P0, Store, rows, with_a_group
 from tests.unit.monitor.test_queries import Query
 from tests.unit.ui.console_client import ConsoleClient
@@ -349,6 +352,36 @@ def test_no_page_writes_and_one_look_serves_many(store):
     console.get("entries", ledger=console.get("ledgers")["ledgers"][1]["ledger"])
     verbs = {verb for each in calls.values() for verb, _ in each.calls}
     assert not verbs & {"create", "put", "delete", "append", "write"}, verbs
+
+
+def test_a_connection_without_a_new_look_is_kept_alive_by_a_line_that_asks_for_nothing(store, monkeypatch):
+    answered = threading.Event()
+
+    class Looks:
+        age_ms = 60_000
+        asked = 0
+
+        def seen(self):
+            answered.wait(60)
+
+        @property
+        def newest(self):
+            self.asked += 1
+
+    async def scenario() -> None:
+        looks = Looks()
+        events = Console(store.cluster, looks, None, None, 0)._events()
+        assert [await anext(events) for _ in range(2)] == [": still here\n\n"] * 2
+        assert looks.asked == 0
+        answered.set()
+        lines = [await anext(events)]
+        while lines[-1].startswith(":"):
+            lines.append(await anext(events))
+        assert lines[-1] == "id: 1\nevent: look\ndata: {}\n\n"
+        await events.aclose()
+
+    monkeypatch.setattr(live, "KEEP_ALIVE_S", 0.001)
+    asyncio.run(scenario())
 
 
 def test_one_poller_feeds_all_viewers_and_ends_with_the_last():
