@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from spark_replog.cli.health_items import broker_items, broker_table
 from spark_replog.cli.output import (
     emit,
     finding_items,
@@ -18,7 +19,6 @@ from spark_replog.cli.output import (
 )
 from spark_replog.cli.query import limit_flags, read_limits
 from spark_replog.cli.settings import ReplogCommand, Settings, current_settings
-from spark_replog.cli.store import broker_items, broker_table
 from spark_replog.clock import human_duration
 
 if TYPE_CHECKING:

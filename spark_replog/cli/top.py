@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from spark_replog.cli.health_items import broker_items, broker_table
 from spark_replog.cli.output import (
     EXIT_CRITICAL,
     EXIT_OK,
@@ -31,7 +32,6 @@ from spark_replog.cli.output import (
 )
 from spark_replog.cli.settings import ReplogCommand, Settings, current_settings
 from spark_replog.cli.status import VERDICT_WORDS, totals
-from spark_replog.cli.store import broker_items, broker_table
 from spark_replog.clock import human_duration
 
 if TYPE_CHECKING:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from spark_replog.cli.completion import complete_settings, complete_topics, config_flag
+from spark_replog.cli.health_items import size_items, size_table
 from spark_replog.cli.output import (
     EXIT_CRITICAL,
     act_on_each,
@@ -23,7 +24,6 @@ from spark_replog.cli.output import (
     note,
 )
 from spark_replog.cli.settings import ReplogGroup, Settings, current_settings, key_values, parse_time_ms, yes_flag
-from spark_replog.cli.store import size_items, size_table
 from spark_replog.errors import ErrorCode
 
 if TYPE_CHECKING:

@@ -11,11 +11,11 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
+from spark_replog.cli.health_items import broker_items
 from spark_replog.cli.output import escaped, finding_items
 from spark_replog.cli.query import reader_item
 from spark_replog.cli.settings import Settings
 from spark_replog.cli.status import VERDICT_WORDS, totals, unwell_items
-from spark_replog.cli.store import broker_items
 from spark_replog.config import CONFIG_KEYS, ConfigKey, keys_of
 from spark_replog.health.findings import Finding
 from spark_replog.health.readers import Judged, Reader, Verdict
