@@ -31,12 +31,13 @@ from spark_replog.log.codec.snapshot import (
     write_table,
     write_texts,
 )
-from spark_replog.log.codec.wire import BOOL, TEXT, UINT, Reader, Writer, fields, list_of
+from spark_replog.log.codec.wire import BOOL, SINT, TEXT, UINT, Reader, Writer, fields, list_of
 from spark_replog.log.fold.paged_table import (
     FLUSH_ROWS,
     Bounds,
     PageCache,
     PageWriter,
+    Piece,
     Run,
     find_objects,
     half_dead,
@@ -46,6 +47,8 @@ from spark_replog.log.fold.paged_table import (
 _RUNS = list_of(TEXT, BOOL, UINT, list_of(UINT, UINT, UINT))
 _INDEX = fields(_RUNS, _RUNS)
 _SIZES = list_of(list_of(UINT))
+_FIRSTS = list_of(UINT, UINT, TEXT, UINT, UINT, UINT, SINT)
+Runs = tuple[Run, ...]
 
 
 class Tables(NamedTuple):
@@ -59,8 +62,8 @@ class Tables(NamedTuple):
         is_trimmed: whether bounds are narrower than when runs were last looked through for rows that are gone.
     """
 
-    section_runs: tuple[Run, ...]
-    object_runs: tuple[Run, ...]
+    section_runs: Runs
+    object_runs: Runs
     sections: Rows
     objects: Rows
     bounds: Bounds
@@ -80,8 +83,8 @@ class MadePages(NamedTuple):
         dead: the objects in pages that no section names any more.
     """
 
-    section_runs: tuple[Run, ...]
-    object_runs: tuple[Run, ...]
+    section_runs: Runs
+    object_runs: Runs
     sections: Rows
     objects: Rows
     pages: Mapping[str, bytes]
@@ -134,10 +137,12 @@ class FrozenTopics:
         writer.raw(self._after)
         hint = Writer()
         _SIZES.write(hint, [run.sizes for run in made.section_runs])
+        for runs in (made.section_runs, made.object_runs):
+            _FIRSTS.write(hint, [piece[:-1] for run in runs[:1] for piece in run.firsts])
         return seal(SnapshotPart.TOPIC_HEAD, bytes(writer.data), bytes(hint.data) if made.section_runs else b"")
 
 
-def read_index(reader: Reader) -> tuple[tuple[Run, ...], tuple[Run, ...], Rows, Rows]:
+def read_index(reader: Reader) -> tuple[Runs, Runs, Rows, Rows]:
     """Take the runs and the rows of a head: those of sections, those of objects."""
     section_runs, object_runs = (tuple(Run(*each) for each in runs) for runs in _INDEX.read(reader))
     sections = Rows(PageKind.SECTIONS, read_table(reader, len(no_rows(PageKind.SECTIONS).cells)), [], [])
@@ -145,14 +150,34 @@ def read_index(reader: Reader) -> tuple[tuple[Run, ...], tuple[Run, ...], Rows, 
     return section_runs, object_runs, sections, Rows(PageKind.OBJECTS, cells, read_texts(reader), read_holders(reader))
 
 
-def read_sizes(reader: Reader, runs: tuple[Run, ...]) -> tuple[Run, ...]:
-    """Return runs of sections with the bytes that a head's hint says; what follows there is of a later release."""
+def read_hint(reader: Reader, sections: Runs, objects: Runs) -> tuple[Runs, Runs]:
+    """Return the runs of sections and of objects with what a head's hint says of them.
+
+    That is the bytes of sections, and the first pieces of the oldest runs, which earlier releases leave out. What
+    follows there is of a later release.
+    """
     sizes = _SIZES.read(reader)
-    if len(sizes) != len(runs) or any(
-        each and len(each) != len(run.spans) for run, each in zip(runs, sizes, strict=True)
+    if len(sizes) != len(sections) or any(
+        each and len(each) != len(run.spans) for run, each in zip(sections, sizes, strict=True)
     ):
         raise damaged("its runs have other spans than bytes")
-    return tuple(run._replace(sizes=each) for run, each in zip(runs, sizes, strict=True))
+    sections = tuple(run._replace(sizes=each) for run, each in zip(sections, sizes, strict=True))
+    if reader.is_at_end:
+        return sections, objects
+    return _with_firsts(reader, sections), _with_firsts(reader, objects)
+
+
+def _with_firsts(reader: Reader, runs: Runs) -> Runs:
+    firsts = tuple(Piece(*each) for each in _FIRSTS.read(reader))
+    if not firsts:
+        return runs
+    spans = runs[0].spans if runs else ()
+    if len(firsts) != len(spans) or any(
+        each.base != base or not base < each.end <= end for each, (_, base, end) in zip(firsts, spans, strict=True)
+    ):
+        raise damaged("its oldest run has other spans than first pieces")
+    np.array([each.cells(0, 0) for each in firsts], np.int64)  # raises OverflowError where one does not fit
+    return (runs[0]._replace(firsts=firsts), *runs[1:])
 
 
 def make_pages(tables: Tables, writer: PageWriter) -> MadePages:

@@ -53,25 +53,6 @@ Bounds = Mapping[int, Interval]
 """Slot -> offsets [log start, log end); rows outside are gone."""
 
 
-class Run(NamedTuple):
-    """One run: the name of its directory, or of its only page.
-
-    Attributes:
-        spans: (slot, base, end) of each slot, so that a run is not loaded in vain; () of more than `SPANS_MAX` slots.
-        sizes: bytes of the sections of each span; () where heads of earlier releases do not say it.
-    """
-
-    name: str
-    is_page: bool
-    row_count: int
-    spans: tuple[tuple[int, int, int], ...]
-    sizes: tuple[int, ...] = ()
-
-    def may_hold(self, slot: int, low: int, high: int) -> bool:
-        """Return whether the run may have rows of a slot in [low, high)."""
-        return not self.spans or any(each == slot and base < high and end > low for each, base, end in self.spans)
-
-
 class Piece(NamedTuple):
     """Rows of one slot in one page that cover [base, end); `is_whole`: all rows of the piece that was written."""
 
@@ -82,7 +63,33 @@ class Piece(NamedTuple):
     row_count: int
     size_bytes: int
     top: int
-    is_whole: bool
+    is_whole: bool = True
+
+    def cells(self, slot: int, page_no: int) -> tuple[int, ...]:
+        """Return the columns of a whole piece in a directory, see `PieceColumn`."""
+        return (slot, *self[:2], self.row_count, page_no, self.first_row, self.size_bytes, self.top)
+
+
+class Run(NamedTuple):
+    """One run: the name of its directory, or of its only page.
+
+    Attributes:
+        spans: (slot, base, end) of each slot, so that a run is not loaded in vain; () of more than `SPANS_MAX` slots.
+        sizes: bytes of the sections of each span; () where heads of earlier releases do not say it.
+        firsts: the first piece of each span, so that who begins with the oldest rows needs no directory; () where not
+            known: the head says it of the oldest run.
+    """
+
+    name: str
+    is_page: bool
+    row_count: int
+    spans: tuple[tuple[int, int, int], ...]
+    sizes: tuple[int, ...] = ()
+    firsts: tuple[Piece, ...] = ()
+
+    def may_hold(self, slot: int, low: int, high: int) -> bool:
+        """Return whether the run may have rows of a slot in [low, high)."""
+        return not self.spans or any(each == slot and base < high and end > low for each, base, end in self.spans)
 
 
 class PageCache:
@@ -124,6 +131,13 @@ class PageCache:
         if found is None:
             found = self._keep(key, directory_of(run, self._get(run.name)))
         return _as_directory(found, run.name)
+
+    def pieces(self, run: Run, slot: int, high: int) -> Directory:
+        """Return the pieces of a run, or only the first one of a slot where no other holds anything below `high`."""
+        for (each, *_), first in zip(run.spans, run.firsts, strict=False):
+            if each == slot and high <= first.end:
+                return Directory(np.array([first.cells(slot, 0)], np.int64).T, [first.page])
+        return self.directory(run)
 
     def _get(self, name: str) -> Rows | Directory:
         found = self._pages.get(name)
@@ -267,8 +281,8 @@ def _without(intervals: list[Interval], base: int, end: int) -> list[Interval]:
 
 
 def _newest(cache: PageCache, runs: Sequence[Run], slot: int, low: int, high: int) -> Iterator[Directory]:
-    """Yield the directories of the runs that may hold [low, high) of a slot, newest first, as they are looked at."""
-    return (cache.directory(run) for run in reversed(runs) if run.may_hold(slot, low, high))
+    """Yield the pieces of the runs that may hold [low, high) of a slot, newest run first, as they are looked at."""
+    return (cache.pieces(run, slot, high) for run in reversed(runs) if run.may_hold(slot, low, high))
 
 
 class ObjectPages:
@@ -407,8 +421,7 @@ class PageWriter:
             if waiting:
                 flush(1)
             slot, piece = part
-            whole = (slot, *piece[:2], piece.row_count, len(pages), piece.first_row, piece.size_bytes, piece.top)
-            pieces.append(np.array([whole], np.int64).T)
+            pieces.append(np.array([piece.cells(slot, len(pages))], np.int64).T)
             pages.append(piece.page)
         if waiting:
             flush(1)
@@ -416,12 +429,12 @@ class PageWriter:
             return ()
         cells = np.concatenate(pieces, axis=1)
         row_count = int(cells[PieceColumn.ROW_COUNT].sum())
-        spans, sizes = _spans(cells)
+        spans, sizes, firsts = _spans(cells, pages)
         if len(pages) == 1:
             return (Run(pages[0], True, row_count, spans, sizes),)
         name = self._name()
         self.made[name] = encode_directory(self._cache.ledger_id, name, Directory(cells, pages))
-        return (Run(name, False, row_count, spans, sizes),)
+        return (Run(name, False, row_count, spans, sizes, firsts),)
 
     def merge_sections(self, runs: Sequence[Run], bounds: Bounds) -> tuple[tuple[Run, ...], dict[int, int]]:
         """Return the run of the rows of neighbouring runs that are not gone, and how many rows each object lost."""
@@ -505,14 +518,19 @@ def _difference(before: list[Cells], after: list[Cells]) -> dict[int, int]:
     return dict(zip(values[lost].tolist(), counts[lost].tolist(), strict=True))
 
 
-def _spans(pieces: Cells) -> tuple[tuple[tuple[int, int, int], ...], tuple[int, ...]]:
-    """Return spans and sizes of a run; () and () for more slots than a head names."""
+def _spans(
+    pieces: Cells, pages: Sequence[str]
+) -> tuple[tuple[tuple[int, int, int], ...], tuple[int, ...], tuple[Piece, ...]]:
+    """Return spans, sizes and first pieces of a run; () for more slots than a head names."""
     slots, starts = np.unique(pieces[SLOT], return_index=True)
     if len(slots) > SPANS_MAX:
-        return (), ()
+        return (), (), ()
     ends = np.append(starts[1:], len(pieces[SLOT])) - 1
     spans = zip(slots.tolist(), pieces[BASE, starts].tolist(), pieces[END, ends].tolist(), strict=True)
-    return tuple(spans), tuple(np.add.reduceat(pieces[PieceColumn.SIZE_BYTES], starts).tolist())
+    firsts = []
+    for _, base, end, count, page_no, first_row, size_bytes, top in pieces[:, starts].T.tolist():
+        firsts.append(Piece(base, end, pages[page_no], first_row, count, size_bytes, top, True))
+    return tuple(spans), tuple(np.add.reduceat(pieces[PieceColumn.SIZE_BYTES], starts).tolist()), tuple(firsts)
 
 
 def level(run: Run) -> int:

@@ -17,7 +17,7 @@ from spark_replog.ids import BrokerId, LedgerId, ObjectId, TopicId
 from spark_replog.log.codec.snapshot import SLOT, PageKind, SectionColumn, SnapshotPart, joined, no_rows
 from spark_replog.log.codec.wire import ID, SINT, UINT, Reader, Writer, fields, list_of, map_of, record
 from spark_replog.log.fold.entry_fold import EntryFold
-from spark_replog.log.fold.frozen_topics import FrozenTopics, Tables, read_index, read_sizes
+from spark_replog.log.fold.frozen_topics import FrozenTopics, Tables, read_hint, read_index
 from spark_replog.log.fold.group_state import GroupTable
 from spark_replog.log.fold.object_table import (
     MissingCopy,
@@ -266,7 +266,8 @@ class TopicLedgerState(EntryFold):
             partitions[slot].take_rows(sections.take(np.flatnonzero(sections.cells[SLOT] == slot)))
 
     def _read_hint(self, reader: Reader) -> None:
-        self._pages.runs = read_sizes(reader, self._pages.runs)
+        pages, objects = self._pages, self._objects.pages
+        pages.runs, objects.runs = read_hint(reader, pages.runs, objects.runs)
 
     def freeze(self) -> FrozenTopics:
         """Return the state as it is now; what goes to pages is made later, outside of the ledger's lock."""

@@ -23,6 +23,7 @@ from spark_replog.log.codec.snapshot import (
     seal,
     unseal,
 )
+from spark_replog.log.codec.wire import Writer
 from spark_replog.log.fold import frozen_topics, paged_table
 from spark_replog.log.fold.topic_state import TopicLedgerState
 from spark_replog.log.model import (
@@ -139,7 +140,34 @@ def test_what_a_plan_loads_does_not_grow_with_the_log(small, where):
         start = min(int(end * where), end - 20)
         assert life.state.sections(TOPIC, 0, start, start + 20)[0].base_offset == start
         loads.append(len(life.loads))
-    assert max(loads) <= 8, loads
+    assert max(loads) <= (2 if where == 0 else 8), loads  # the head says where the oldest rows are
+
+
+def answers(state, ranges):
+    return [
+        [(row.base_offset, row.row_count, row.object.id.name) for row in state.sections(TOPIC, number, start, end)]
+        for number in range(2)
+        for start, end in ranges
+    ]
+
+
+@pytest.mark.parametrize("is_trimmed", [False, True])
+def test_the_first_pieces_in_a_head_answer_what_directories_do(small, is_trimmed):
+    life = aged(24, partition_count=2)
+    if is_trimmed:
+        life.entry(LogStartAdvance(TOPIC, LogStartReason.RETENTION, ((0, 45), (1, 30))))
+    head = life.snapshot().head
+    pages = life.runs()[0], life.state._objects.pages.runs[0]
+    assert all(len(run.firsts) == len(run.spans) and not run.is_page for run in pages)
+    edges = sorted({edge for run in pages for piece in run.firsts for edge in piece[:2] if edge < 2000})
+    points = sorted({max(0, edge + step) for edge in [0, *edges] for step in (-10, -1, 0, 1, 10, 200)})
+    ranges = [(start, end) for start in points for end in points if start < end]
+    life.state.restore(head, life.load)
+    assert [life.runs()[0].firsts, life.state._objects.pages.runs[0].firsts] == [run.firsts for run in pages]
+    found = answers(life.state, ranges)
+    life.state.restore(without_hint(head), life.load)
+    assert not life.runs()[0].firsts
+    assert found == answers(life.state, ranges)
 
 
 def test_bytes_need_no_page_but_those_of_a_run_that_the_log_start_cuts(small):
@@ -215,6 +243,33 @@ def test_earlier_releases_pass_over_the_bytes_and_a_later_one_may_say_more(small
     assert pa.decompress(compressed, decompressed_size=len(body), codec="zstd", asbytes=True) == body
     life.state.restore(seal(SnapshotPart.TOPIC_HEAD, body, said + b"of a later release"), life.load)
     assert [run.sizes for run in life.runs()] == sizes and sizes[0]
+
+
+def test_first_pieces_that_do_not_fit_the_oldest_run_are_damage(small):
+    life = aged(24)
+    head = life.snapshot().head
+    body = unseal(SnapshotPart.TOPIC_HEAD, head).rest()
+    sizes = bytes([len(life.runs())]) + b"\0" * len(life.runs())
+
+    def firsts(base, end, size_bytes=1):
+        writer = Writer()
+        frozen_topics._FIRSTS.write(writer, [(base, end, "p", 0, 1, size_bytes, 0)])
+        return bytes(writer.data)
+
+    life.state.restore(seal(SnapshotPart.TOPIC_HEAD, body, sizes + firsts(0, 10) + b"\0"), life.load)
+    assert life.runs()[0].firsts[0].page == "p"
+    end = life.runs()[0].spans[0][2]
+    large = firsts(0, 10, 2**63) + b"\0"
+    for said in (
+        firsts(1, 10) + b"\0",
+        firsts(0, end + 1) + b"\0",
+        b"\0" + firsts(0, 10),
+        firsts(0, 10),
+        b"\x02",
+        large,
+    ):
+        with pytest.raises(CorruptDataError, match="CORRUPT_MESSAGE"):
+            life.state.restore(seal(SnapshotPart.TOPIC_HEAD, body, sizes + said), life.load)
 
 
 @pytest.mark.parametrize("hint", [b"\0", b"\x01\x02\x05\x05", b"\xff", b"\xff" * 11, b"\x02\x01"])
