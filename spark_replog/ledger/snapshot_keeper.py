@@ -296,7 +296,10 @@ class SnapshotKeeper:
     # -- writing ----------------------------------------------------------------------------------
 
     def is_due(self) -> bool:
-        """Return whether enough was folded, and enough time has passed, for a snapshot."""
+        """Return whether enough was folded, and enough time has passed, for a snapshot, and no thread writes one."""
+        return not self._busy.locked() and self._is_due()
+
+    def _is_due(self) -> bool:
         state, settings = self._state, self._settings
         is_first = state.snapshot.no == 0
         count_min = settings.snapshot_first_entry_count_min if is_first else settings.snapshot_entry_count_min
@@ -305,7 +308,6 @@ class SnapshotKeeper:
         return (
             self._stored is None  # its commit waits for the next entry
             and count >= count_min
-            and not self._busy.locked()
             and self._clock.monotonic_ms() >= self._rested_ms + rest_ms
         )
 
@@ -360,10 +362,24 @@ class SnapshotKeeper:
         self.stats.written += 1
         fault_point("snapshot.stored")
 
-    def work(self, draft: Draft | None, cuts: Sequence[Cut], heads: HeadGarbage) -> None:
-        """Store a draft and delete what decided snapshots replace; what fails is tried again at the next turn."""
+    def work(self, look: Callable[[], tuple[Draft | None, list[Cut], HeadGarbage]]) -> None:
+        """Store a draft and delete what decided snapshots replace; what fails is tried again at the next turn.
+
+        Several threads may have seen that a snapshot is due. One freezes: the state takes only its newest frozen self
+        for the decided snapshot, so a second one would make it restore the first.
+
+        Args:
+            look: freezes, and says what to delete.
+        """
         if not self._busy.acquire(blocking=False):
             return
+        try:
+            if self._is_due():
+                self._work(*look())
+        finally:
+            self._busy.release()
+
+    def _work(self, draft: Draft | None, cuts: Sequence[Cut], heads: HeadGarbage) -> None:
         start_ms = self._clock.monotonic_ms()
         try:
             if draft is not None:
@@ -376,7 +392,6 @@ class SnapshotKeeper:
             self.stats.spent_ms += end_ms - start_ms
             self._rest_ms = min(REST_MAX_MS, self._settings.snapshot_rest_factor * (end_ms - start_ms))
             self._rested_ms = end_ms
-            self._busy.release()
 
     # -- truncation -------------------------------------------------------------------------------
 

@@ -60,7 +60,7 @@ class SnapshotWriter:
             return self.freeze(), keeper.truncations(self._ledger.core), keeper.head_garbage(self._ledger.core)
 
         try:
-            keeper.work(*self._ledger.with_turn(look))
+            keeper.work(lambda: self._ledger.with_turn(look))
         except ReplogError as error:
             _LOG.warning("ledger %s: no snapshot now: %s", self._ledger.ledger_id, error)
 

@@ -23,6 +23,7 @@ from spark_replog.log.codec.commands import (
     decode_entry,
 )
 from spark_replog.snapshot import DecidedSnapshot, PageMissingError
+from spark_replog.storage.io_pool import IO_POOL
 from spark_replog.testing.faulty_store import Fault
 from spark_replog.testing.manual_clock import ManualClock
 from tests.unit.ledger.conftest import FAST, LEDGER_ID, Process, Store
@@ -307,6 +308,28 @@ def test_commits_write_snapshots_within_their_time(make_store):
         pass
     assert 1 <= stats.written <= 40, "a tight loop pays little"
     assert paged(store).commands() == [command(number) for number in range(200)]
+
+
+def test_of_threads_that_saw_a_snapshot_due_one_freezes_the_state(make_store, monkeypatch):
+    """A second frozen state would take the first one's place, which then has to be restored from its pages."""
+    writer, jobs, frozen = paged(make_store(3), ALWAYS), [], []
+    freeze, submit_to = writer.ledger.state.freeze, IO_POOL.submit_to
+
+    def submit(lane, function, *args, **kwargs):
+        if lane.startswith("snapshots of"):
+            return jobs.append(function)
+        return submit_to(lane, function, *args, **kwargs)
+
+    monkeypatch.setattr(IO_POOL, "submit_to", submit)
+    monkeypatch.setattr(writer.ledger.state, "freeze", lambda: frozen.append(freeze()) or frozen[-1])
+    fill(writer, 0, 10)
+    assert len(jobs) > 2
+    for job in jobs:
+        job()
+    stats = keeper_of(writer).stats
+    assert (len(frozen), stats.written, stats.decided) == (1, 1, 0)
+    writer.append(command(10))
+    assert (stats.decided, stats.restored) == (1, 0) and not keeper_of(writer)._busy.locked()
 
 
 def test_positions_of_a_journal_before_its_rebuild_truncate_nothing():
