@@ -23,7 +23,7 @@ from spark_replog.log.codec.snapshot import (
     seal,
     unseal,
 )
-from spark_replog.log.codec.wire import Writer
+from spark_replog.log.codec.wire import SINT, TEXT, UINT, Writer, list_of
 from spark_replog.log.fold import frozen_topics, paged_table
 from spark_replog.log.fold.topic_state import TopicLedgerState
 from spark_replog.log.model import (
@@ -156,14 +156,15 @@ def test_the_first_pieces_in_a_head_answer_what_directories_do(small, is_trimmed
     life = aged(24, partition_count=2)
     if is_trimmed:
         life.entry(LogStartAdvance(TOPIC, LogStartReason.RETENTION, ((0, 45), (1, 30))))
-    head = life.snapshot().head
-    pages = life.runs()[0], life.state._objects.pages.runs[0]
-    assert all(len(run.firsts) == len(run.spans) and not run.is_page for run in pages)
-    edges = sorted({edge for run in pages for piece in run.firsts for edge in piece[:2] if edge < 2000})
+    frozen = life.snapshot()
+    head, oldest = frozen.head, (frozen.made.section_runs[0], frozen.made.object_runs[0])
+    assert all(len(run.firsts) == len(run.spans) and not run.is_page for run in oldest)
+    edges = sorted({edge for run in oldest for piece in run.firsts for edge in piece[:2] if edge < 2000})
     points = sorted({max(0, edge + step) for edge in [0, *edges] for step in (-10, -1, 0, 1, 10, 200)})
     ranges = [(start, end) for start in points for end in points if start < end]
     life.state.restore(head, life.load)
-    assert [life.runs()[0].firsts, life.state._objects.pages.runs[0].firsts] == [run.firsts for run in pages]
+    tables = life.state.freeze().tables
+    assert [runs[0].firsts for runs in (tables.section_runs, tables.object_runs)] == [run.firsts for run in oldest]
     found = answers(life.state, ranges)
     life.state.restore(without_hint(head), life.load)
     assert not life.runs()[0].firsts
@@ -253,7 +254,7 @@ def test_first_pieces_that_do_not_fit_the_oldest_run_are_damage(small):
 
     def firsts(base, end, size_bytes=1):
         writer = Writer()
-        frozen_topics._FIRSTS.write(writer, [(base, end, "p", 0, 1, size_bytes, 0)])
+        list_of(UINT, UINT, TEXT, UINT, UINT, UINT, SINT).write(writer, [(base, end, "p", 0, 1, size_bytes, 0)])
         return bytes(writer.data)
 
     life.state.restore(seal(SnapshotPart.TOPIC_HEAD, body, sizes + firsts(0, 10) + b"\0"), life.load)
