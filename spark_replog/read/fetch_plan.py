@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from graphlib import TopologicalSorter
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from spark_replog.errors import DataLossError, ErrorCode, ReplogError
 from spark_replog.ids import LedgerId, TopicId
 from spark_replog.log.fold.partition_state import ObjectRef
 from spark_replog.log.fold.topic_state import TopicLedgerState
 from spark_replog.log.model import LogStartReason
+
+_Visit: TypeAlias = tuple[LedgerId, str, int]
+"""An object, and how often a partition has left it before."""
 
 
 class FetchSlice(NamedTuple):
@@ -84,27 +88,29 @@ def plan_fetch(
 def in_log_order(plans: Sequence[Sequence[FetchSlice]]) -> tuple[FetchSlice, ...]:
     """Return the slices of several partitions in one order, in which each object is read once.
 
-    Each partition's slices stay in offset order; those of one object follow each other by their place in it.
+    Each partition's slices stay in offset order; those of one object follow each other by their place in it. A
+    partition comes back to an object later where compaction has replaced sections in the middle of it.
     """
     if len(plans) == 1:
         return tuple(plans[0])
-    follows: TopologicalSorter[tuple[LedgerId, str]] = TopologicalSorter()
-    by_object: dict[tuple[LedgerId, str], list[FetchSlice]] = {}
+    follows: TopologicalSorter[_Visit] = TopologicalSorter()
+    by_visit: dict[_Visit, list[FetchSlice]] = {}
     for plan in plans:
-        before: tuple[LedgerId, str] | None = None
+        counts: Counter[tuple[LedgerId, str]] = Counter()
+        visit: _Visit | None = None
         for piece in plan:
-            key = (piece.object.ledger_id, piece.object.id.name)
-            by_object.setdefault(key, []).append(piece)
-            if before is None:
-                follows.add(key)
-            elif before != key:
-                follows.add(key, before)
-            before = key
-    # Every partition sees the objects of its ledger in the order in which they were appended: no cycle.
+            where = (piece.object.ledger_id, piece.object.id.name)
+            if visit is None or visit[:2] != where:
+                before, visit = visit, (*where, counts[where])
+                counts[where] += 1
+                follows.add(visit, *(() if before is None else (before,)))
+            by_visit.setdefault(visit, []).append(piece)
+    # Every partition sees its ledger's objects in the order in which they were appended, and what compaction made is in
+    # one partition only: no cycle.
     return tuple(
         piece
-        for key in follows.static_order()
-        for piece in sorted(by_object[key], key=lambda piece: (piece.start_byte, piece.start_offset))
+        for visit in follows.static_order()
+        for piece in sorted(by_visit[visit], key=lambda piece: (piece.start_byte, piece.start_offset))
     )
 
 

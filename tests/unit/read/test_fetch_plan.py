@@ -121,3 +121,12 @@ def test_several_partitions_are_read_in_the_order_of_their_log(data):
     for before, after in pairwise(merged):
         if before.object == after.object:
             assert before.start_byte < after.start_byte
+
+
+def test_an_object_whose_middle_compaction_replaced_is_read_in_two_parts():
+    zero = slices_of("L", 0, [("first", 8), ("made", 8), ("first", 24), ("next", 8)])
+    one = slices_of("L", 1, [("first", 32), ("next", 16)])
+    merged = in_log_order([zero, one])
+    assert [each for each in merged if each.partition == 0] == zero
+    assert [each for each in merged if each.partition == 1] == one
+    assert merged.index(one[0]) < merged.index(zero[1])
