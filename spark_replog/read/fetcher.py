@@ -49,7 +49,7 @@ HEDGE_UNKNOWN_MS = 1_000
 HEDGE_MIN_MS = 20
 """A quicker second get would only double the load of a fast root."""
 AVOIDED_READS = 64
-"""So many reads go to other roots after one root was slower than another."""
+"""How many reads go to other roots after one root was slower than another."""
 
 
 class HedgeBudget:
@@ -155,14 +155,12 @@ class FetchStats:
         read_bytes: bytes of them.
         throttle_time_ms: waited because of the reader's quota.
         hedges: reads that took long and were asked of a second root as well.
-        hedges_won: those that the second root answered first.
     """
 
     reads: int = 0
     read_bytes: int = 0
     throttle_time_ms: int = 0
     hedges: int = 0
-    hedges_won: int = 0
 
 
 _Section: TypeAlias = tuple[FetchSlice, Sequence[pa.RecordBatch]]
@@ -337,10 +335,9 @@ class Fetcher:
         size_bytes = read.end_byte - read.start_byte
         for each in as_completed((future, second)):
             if each.exception() is None and _length(each.result()) == size_bytes:
-                if each is second and not future.done():
-                    with self._lock:
-                        self.stats.hedges_won += 1
-                    HEDGES.lost(self._brokers.url(read.broker_id))
+                if each is second:
+                    if not future.done():
+                        HEDGES.lost(self._brokers.url(read.broker_id))
                     read.broker_id = others[0]
                 (future if each is second else second).cancel()
                 return each.result()

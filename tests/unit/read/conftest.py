@@ -12,6 +12,7 @@ from spark_replog.log.codec.commands import encode_command, encode_entry
 from spark_replog.log.codec.data_object import HEADERS_TYPE, data_schema, encode_data_object
 from spark_replog.log.fold.topic_state import TopicLedgerState
 from spark_replog.log.model import Append, DataObject, IdentityKind, ProducerIdentity, TopicInit
+from spark_replog.storage.io_pool import IO_POOL
 from spark_replog.storage.open_store import open_store
 from spark_replog.storage.paths import data_key
 from tests.unit.client.consumer_setup import filled, store, store3
@@ -112,6 +113,20 @@ def roots(tmp_path):
 @pytest.fixture(params=[True, False], ids=["local", "remote"])
 def both_roots(tmp_path, request):
     return Roots(tmp_path, local=request.param)
+
+
+@pytest.fixture
+def jobs(monkeypatch):
+    """The futures of what was given to the pool, by lane."""
+    found = {}
+    plain = IO_POOL.submit_to
+
+    def submit_to(lane, *call):
+        found.setdefault(lane, []).append(plain(lane, *call))
+        return found[lane][-1]
+
+    monkeypatch.setattr(IO_POOL, "submit_to", submit_to)
+    return found
 
 
 @pytest.fixture

@@ -13,7 +13,6 @@ from spark_replog.read import fetcher as fetcher_module
 from spark_replog.read.fetch_plan import plan_fetch
 from spark_replog.read.fetcher import PREFETCH_READS_MAX, READ_SIZE_BYTES_MAX, Fetcher
 from spark_replog.read.rows import read_schema
-from spark_replog.storage.io_pool import IO_POOL
 
 TOPIC = "ab" * 16
 
@@ -29,20 +28,6 @@ def fetch(roots, slices, *, include_headers=False, fetcher=None):
         assert batch.schema.equals(read_schema(include_headers))
         batch.validate(full=True)
     return pa.Table.from_batches(batches, schema=read_schema(include_headers))
-
-
-@pytest.fixture
-def jobs(monkeypatch):
-    """The futures of what was given to the pool, by lane."""
-    found = {}
-    plain = IO_POOL.submit_to
-
-    def submit_to(lane, *call):
-        found.setdefault(lane, []).append(plain(lane, *call))
-        return found[lane][-1]
-
-    monkeypatch.setattr(IO_POOL, "submit_to", submit_to)
-    return found
 
 
 def test_rows_come_back_with_their_offsets(both_roots, make_topic):

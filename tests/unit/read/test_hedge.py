@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import wait
 
 import pytest
 
@@ -18,7 +19,7 @@ from spark_replog.read.fetcher import (
     HedgeBudget,
 )
 from tests.unit.read.conftest import Roots
-from tests.unit.read.test_fetcher import fetch, plan
+from tests.unit.read.test_fetcher import damage, fetch, plan
 
 
 class SlowRoots(Roots):
@@ -87,7 +88,7 @@ def read(roots, slices):
 def test_a_second_replica_answers_and_the_slow_one_is_asked_last(roots, slow, monkeypatch):
     slices, first = slow
     stats = read(roots, slices)
-    assert (stats.hedges, stats.hedges_won, stats.reads) == (1, 1, 1)
+    assert (stats.hedges, stats.reads, HEDGES.avoided_url) == (1, 1, roots.url(first))
     asked = roots.asked()
     assert len(asked) == 2 and asked.count(first) == 1
     with monkeypatch.context() as patient:  # the others are in time, however busy the machine is
@@ -109,7 +110,7 @@ def test_where_the_second_replica_fails_the_first_is_waited_for(roots, slow):
     slices, first = slow
     roots.sick = {0, 1, 2} - {first}
     stats = read(roots, slices)
-    assert (stats.hedges, stats.hedges_won) == (1, 0)
+    assert (stats.hedges, HEDGES.avoided_url) == (1, "")
     assert roots.asked().count(first) == 1
 
 
@@ -126,7 +127,27 @@ def test_where_the_second_replica_has_no_good_copy_the_first_is_waited_for(roots
 
     monkeypatch.setattr(_Slow, "get", get)
     stats = read(roots, slices)
-    assert (stats.hedges, stats.hedges_won) == (1, 0)
+    assert (stats.hedges, HEDGES.avoided_url) == (1, "")
+
+
+def test_a_bad_copy_of_the_second_replica_is_reported_as_its_own(roots, slow, jobs, monkeypatch, warnings_logged):
+    slices, first = slow
+    roots.sick.add(first)
+    second, plain = [], _Slow.get
+
+    def get(self, key, **what):
+        if self.broker_id != first and not second:
+            second.append(self.broker_id)
+            path = roots.path(self.broker_id, slices[0].object.id.name)
+            damage(path, slices[0].start_byte + slices[0].size_bytes - 8)
+            roots.answer.set()
+            wait(jobs[roots.url(first)])  # the first has failed: the second's answer is the one that counts
+        return plain(self, key, **what)
+
+    monkeypatch.setattr(_Slow, "get", get)
+    read(roots, slices)
+    told = [each.getMessage() for each in warnings_logged.records]
+    assert [f"broker={second[0]} " in each for each in told if "checksum" in each] == [True], told
 
 
 def test_none_is_asked_where_it_is_switched_off_or_nobody_else_has_it(roots, slow, make_topic, monkeypatch):
