@@ -48,11 +48,6 @@ class Once:
             self._seen.add(key)
             return True
 
-    def forget(self) -> None:
-        """Forget every key: the conditions are over, so the next occurrence is reported again."""
-        with self._lock:
-            self._seen.clear()
-
 
 def set_context(**fields: object) -> None:
     """Say for which query and batch this process works from now on; every line carries it. None takes a field away."""

@@ -84,10 +84,6 @@ class TopicConfig:
         choices=words("delete", "compact", "compact,delete", "delete,compact"),
     )
 
-    def min_insync(self, replica_count: int) -> int:
-        """Return the replicas that must hold a row before acks=all succeeds (a majority unless set)."""
-        return self.min_insync_replicas or replica_count // 2 + 1
-
 
 TOPIC_KEYS = declared_keys("topic", TopicConfig)
 STORAGE_KEYS = (

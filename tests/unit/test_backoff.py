@@ -27,11 +27,9 @@ def test_many_failures_do_not_overflow() -> None:
     assert ExponentialBackoff(100, 1_000, spread=(1, 1)).pause_ms(10_000) == 1_000
 
 
-def test_a_key_is_reported_once_until_it_is_forgotten() -> None:
+def test_a_key_is_reported_once() -> None:
     once = Once()
     assert [once.is_first("a"), once.is_first("a"), once.is_first("b")] == [True, False, True]
-    once.forget()
-    assert once.is_first("a")
 
 
 def test_a_bounded_number_of_keys_is_remembered() -> None:

@@ -28,6 +28,7 @@ from spark_replog.config import (
 )
 from spark_replog.config.key import SAME
 from spark_replog.errors import ErrorCode, InvalidConfigError
+from spark_replog.log.fold.topic_table import min_insync_replicas
 
 ROOT = Path(__file__).parents[2]
 SETTINGS = {
@@ -128,8 +129,9 @@ def test_replica_lag_must_fit_the_request_timeout():
 
 @pytest.mark.parametrize(("replicas", "least"), [(1, 1), (2, 2), (3, 2), (4, 3), (5, 3)])
 def test_min_insync_replicas_is_a_majority(replicas, least):
-    assert TopicConfig().min_insync(replicas) == least
-    assert TopicConfig(min_insync_replicas=1).min_insync(replicas) == 1
+    assert min_insync_replicas({}, replicas) == least
+    assert min_insync_replicas({"min.insync.replicas": "1"}, replicas) == 1
+    assert min_insync_replicas({"min.insync.replicas": "9"}, replicas) == replicas
 
 
 def test_suggestion_ignores_case():

@@ -444,10 +444,6 @@ class TopicLedgerState(EntryFold):
         """Return the last entry to keep if brokers never come back, None where nothing is lost with them."""
         return self._objects.lost_after(gone)
 
-    def replica_end_offset(self, topic_id: TopicId, partition: int, broker_id: BrokerId) -> int:
-        """Return where a replica's log ends: before the first object that it lacks."""
-        return self._objects.end_of(self._partitions[topic_id, partition], broker_id)
-
     def judge(self, append: Append) -> Judgement:
         """Return what the fold answers if this append is decided next. Changes nothing."""
         for topic_id in dict.fromkeys(topic_id for topic_id, _ in append.row_counts):

@@ -8,6 +8,7 @@ import pytest
 
 from spark_replog.errors import InvalidConfigError
 from spark_replog.log.model import ResetPolicy
+from spark_replog.logs import Once
 from spark_replog.spark import options
 from spark_replog.spark.options import check_schema_options, parse_sink_options, parse_source_options
 
@@ -335,13 +336,13 @@ def test_schema_of_a_catalog_table_does_not_look_at_its_properties():
     assert check_schema_options(table) is False
 
 
-def test_kafka_options_that_mean_nothing_here_are_named_once(caplog):
+def test_kafka_options_that_mean_nothing_here_are_named_once(caplog, monkeypatch):
     harmless = {
         "kafka.bootstrap.servers": "h:1", "kafka.security.protocol": "SASL_SSL", "kafka.sasl.jaas.config": "x",
         "kafka.client.rack": "3", "kafka.config.providers.env.class": "x", "kafka.auto.include.jmx.reporter": "true",
         "includeheaders": "true",
     }  # fmt: skip
-    options.LOGGED_OPTIONS.forget()
+    monkeypatch.setattr(options, "LOGGED_OPTIONS", Once())
     assert write(**harmless) == write()
     assert write(**harmless, **{"kafka.client.id": "me"}).client_id == "me"
     assert read(**{"kafka.bootstrap.servers": "h:1", "kafka.fetch.max.wait.ms": "9"}) == read()
@@ -357,8 +358,10 @@ def test_a_producer_setting_is_never_taken_for_a_harmless_one():
 
 
 @pytest.mark.parametrize("streaming", [True, False])
-def test_settings_of_kafkas_other_client_are_named_once_as_one_set_of_options_serves_a_job(caplog, streaming):
-    options.LOGGED_OPTIONS.forget()
+def test_settings_of_kafkas_other_client_are_named_once_as_one_set_of_options_serves_a_job(
+    caplog, monkeypatch, streaming
+):
+    monkeypatch.setattr(options, "LOGGED_OPTIONS", Once())
     of_producer = {"kafka.acks": "all", "kafka.linger.ms": "x", "kafka.key.serializer": "y", "kafka.retries": "3"}
     of_consumer = {"kafka.max.poll.records": "9", "kafka.group.id": "g", "kafka.auto.offset.reset": "latest"}
     for _ in range(2):
@@ -374,8 +377,8 @@ def test_settings_of_kafkas_other_client_are_named_once_as_one_set_of_options_se
             read(streaming, **{name: "x"})
 
 
-def test_a_client_id_is_used_and_so_not_called_ignored(caplog):
-    options.LOGGED_OPTIONS.forget()
+def test_a_client_id_is_used_and_so_not_called_ignored(caplog, monkeypatch):
+    monkeypatch.setattr(options, "LOGGED_OPTIONS", Once())
     assert write(**{"kafka.client.id": "me"}).client_id == "me"
     assert not caplog.records
 

@@ -16,6 +16,7 @@ from pyspark.sql.types import (
 )
 
 from spark_replog.errors import InvalidConfigError, ReplogError
+from spark_replog.logs import Once
 from spark_replog.spark import data_source
 from spark_replog.spark.data_source import ReplogDataSource, check_read_schema, check_write_schema, read_schema
 from spark_replog.spark.messages import QueryTask, WriteMessage
@@ -92,7 +93,7 @@ def test_a_topic_column_of_any_type_is_ignored_where_the_option_names_the_topic(
 
 
 def test_a_timestamp_column_that_is_none_is_ignored_and_named_once(caplog, monkeypatch):
-    data_source.WARNED_TYPES.forget()
+    monkeypatch.setattr(data_source, "WARNED_TYPES", Once())
     check_write_schema(ddl("value string,timestamp timestamp"), topic="t")
     assert caplog.messages == []
     for _ in range(2):
@@ -107,7 +108,7 @@ def test_a_timestamp_column_that_is_none_is_ignored_and_named_once(caplog, monke
 )
 def test_driver_and_tasks_agree_on_what_a_timestamp_column_is(kind, caplog, monkeypatch):
     """The driver names what is ignored, the tasks ignore it: each has its own types to look at."""
-    data_source.WARNED_TYPES.forget()
+    monkeypatch.setattr(data_source, "WARNED_TYPES", Once())
     check_write_schema(StructType([StructField("value", StringType()), StructField("timestamp", kind)]), topic="t")
     assert is_time(to_arrow_type(kind, timezone="UTC")) == (caplog.messages == [])
 

@@ -14,6 +14,7 @@ from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError
 from spark_replog.log.codec.commands import encode_command
 from spark_replog.log.model import ConfigSet, IdentityKind, ProducerIdentity
+from spark_replog.logs import Once
 from spark_replog.spark.data_source import ReplogDataSource
 from spark_replog.spark.sink import sink
 
@@ -279,8 +280,8 @@ def test_a_task_that_grew_too_old_leaves_nothing_behind(writes, monkeypatch, old
     assert list(writes.source.path.rglob("*.arrow")) == []
 
 
-def test_a_plain_batch_write_inside_a_query_warns_once(writes, caplog):
-    sink._warned_queries.forget()
+def test_a_plain_batch_write_inside_a_query_warns_once(writes, caplog, monkeypatch):
+    monkeypatch.setattr(sink, "_warned_queries", Once())
     inside = {"sql.streaming.queryId": "query-9", "streaming.sql.batchId": "0"}
     other = {**inside, "sql.streaming.queryId": "query-10"}
 
