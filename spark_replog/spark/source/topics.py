@@ -17,6 +17,7 @@ from spark_replog.cluster.cluster import Cluster, TopicHandle
 from spark_replog.errors import ErrorCode, NotFoundError
 from spark_replog.ids import INTERNAL_TOPICS, TopicId, TopicPartition
 from spark_replog.log.acl import AclOperation
+from spark_replog.log.fold.partition_state import PartitionState
 from spark_replog.log.log_offset import LogOffset
 from spark_replog.log.model import LogStartReason
 from spark_replog.logs import Once
@@ -99,18 +100,20 @@ def view_topics(
     handles: dict[str, TopicHandle] = {}
     bounds: dict[TopicPartition, tuple[int, int]] = {}
     missing: dict[str, NotFoundError] = {}
+    trimmed: set[TopicPartition] = set()
     cluster.refresh_if_stale()
     names = _readable(cluster, subscription, principal)
     known_handles = _refresh_ledgers(cluster, names)
     fresh = {handle.ledger_id for handle in known_handles.values()}
     for name in names:
         try:
-            handle, found = _bounds_of(cluster, known_handles.get(name) or cluster.lookup(name), fresh)
+            handle, found, cut = _bounds_of(cluster, known_handles.get(name) or cluster.lookup(name), fresh)
         except NotFoundError as error:
             if subscription.pattern is None:  # with a pattern: deleted meanwhile, so it no longer matches
                 missing[name] = error
             continue
         handles[name] = handle
+        trimmed.update(TopicPartition(name, partition) for partition in cut)
         wanted = None if subscription.assignment is None else subscription.assignment[name]
         for partition, limits in enumerate(found):
             if wanted is None or partition in wanted:
@@ -124,9 +127,7 @@ def view_topics(
     unclear = {name for name, handle in handles.items() if cluster.topic_ledger(handle.ledger_id).is_tail_unclear}
     if cluster.cluster_ledger.is_tail_unclear:
         unclear |= missing.keys() | set(dropped) - unsubscribed
-    has_lost_rows = any(log_start for log_start, _ in bounds.values())
-    trimmed = _trimmed(cluster, handles, bounds) if has_lost_rows else frozenset()
-    return LogView(bounds, handles, missing, unsubscribed, frozenset(unclear), trimmed)
+    return LogView(bounds, handles, missing, unsubscribed, frozenset(unclear), frozenset(trimmed))
 
 
 def offsets_for_times_of(cluster: Cluster, view: LogView) -> OffsetsForTimes:
@@ -206,19 +207,6 @@ def _plan(cluster: Cluster, handle: TopicHandle, item: OffsetRange) -> tuple[Fet
     return ledger.ask(lambda state: plan_fetch(state, handle.name, handle.topic_id, number, item.start, item.end))
 
 
-def _trimmed(
-    cluster: Cluster, handles: Mapping[str, TopicHandle], bounds: Mapping[TopicPartition, tuple[int, int]]
-) -> frozenset[TopicPartition]:
-    found = set()
-    for key, (log_start, _) in bounds.items():
-        if log_start > 0:
-            handle = handles[key.topic]
-            topic = cluster.topic_ledger(handle.ledger_id).state.topics[handle.topic_id]
-            if topic.partitions[key.partition].log_start_reason is LogStartReason.DELETE_RECORDS:
-                found.add(key)
-    return frozenset(found)
-
-
 def _readable(cluster: Cluster, subscription: Subscription, principal: str | None) -> Sequence[str]:
     """Return the names subscribed to; of a pattern those that the principal may know of."""
     authorizer = Authorizer(cluster, principal)
@@ -244,8 +232,13 @@ def _refresh_ledgers(cluster: Cluster, names: Iterable[str]) -> dict[str, TopicH
     return handles
 
 
-def _bounds_of(cluster: Cluster, handle: TopicHandle, fresh: set[str]) -> tuple[TopicHandle, list[tuple[int, int]]]:
-    """Return a topic's handle and its partitions' bounds; a re-created topic is looked up again."""
+def _bounds_of(
+    cluster: Cluster, handle: TopicHandle, fresh: set[str]
+) -> tuple[TopicHandle, list[tuple[int, int]], list[int]]:
+    """Return a topic's handle, its partitions' bounds, and the numbers of those that were trimmed by request.
+
+    A topic that was made again is looked up again.
+    """
     for is_last in (False, True):
         ledger = cluster.topic_ledger(handle.ledger_id)
         if handle.ledger_id not in fresh:
@@ -254,7 +247,9 @@ def _bounds_of(cluster: Cluster, handle: TopicHandle, fresh: set[str]) -> tuple[
         with ledger.lock:
             topic = ledger.state.topics.get(handle.topic_id)
             if topic is not None and not topic.closed:
-                return handle, [(item.log_start_offset, item.high_watermark) for item in topic.partitions]
+                bounds = [(item.log_start_offset, item.high_watermark) for item in topic.partitions]
+                cut = [number for number, item in enumerate(topic.partitions) if _is_trimmed(item)]
+                return handle, bounds, cut
         if not is_last:
             cluster.refresh()
             handle = cluster.lookup(handle.name)
@@ -263,3 +258,7 @@ def _bounds_of(cluster: Cluster, handle: TopicHandle, fresh: set[str]) -> tuple[
         f"topic '{handle.name}' was deleted. Create it again, or stop reading it.",
         topic=handle.name,
     )
+
+
+def _is_trimmed(partition: PartitionState) -> bool:
+    return partition.log_start_offset > 0 and partition.log_start_reason is LogStartReason.DELETE_RECORDS
